@@ -8,9 +8,11 @@ SECONDS ?= 600
 # make PY=python3 takes that Python as it is, and installs nothing
 GIVEN := $(filter command,$(origin PY))
 READY := $(if $(GIVEN),,$(VENV)/.dev)
+SELF := $(MAKE) --no-print-directory# by this name, make --dry-run runs nothing
+GPU = $(PY) -c 'from app.cuda.device import why_no_gpu; raise SystemExit(why_no_gpu() is not None)'
+# What depends on how the processor adds up; that other ways to the same session keep its bits needs no second processor.
 NUMERIC := $(addprefix tests/,layers/test_layers.py layers/test_gradients.py network/test_graph.py \
-  runtime/test_cpu_session.py classify/test_engine.py classify/test_classify_command.py \
-  classifier/test_classifier.py predict/test_predict.py)
+  engine/test_cpu_engine.py)
 
 .DEFAULT_GOAL := help
 unexport PYTHONDONTWRITEBYTECODE # which containers set: hundreds of processes would compile every module again
@@ -22,12 +24,16 @@ help: ## list the targets
 run: $(if $(GIVEN),,$(VENV)/.run) ## set everything up, then classify BATCH (10,000) test images and report
 	$(PY) main.py --batch $(BATCH)
 
-test: lint ## set everything up, check the style and run the tests: of large grids on a GPU the sample SEED (1)
-	$(PY) -m pytest -m 'not alone' -n auto --dist worksteal --sample $(or $(SEED),1)
-	$(PY) -m pytest -m alone --sample $(or $(SEED),1)
-	@$(MAKE) --no-print-directory numeric
+# Style and types are checked beside the tests; what that prints comes last, in one piece.
+test: $(READY) ## set everything up, check the style and run the tests: of large grids on a GPU the sample SEED (1)
+	@log=$$(mktemp); $(SELF) lint >$$log 2>&1 & lint=$$!; trap 'exit 130' INT TERM; \
+	trap 'kill $$lint 2>&-; rm -f $$log' EXIT; \
+	failed=0; $(PY) -m pytest -m 'not alone' -n auto --dist worksteal --sample $(or $(SEED),1) || failed=1; \
+	if $(GPU); then $(PY) -m pytest -m alone --sample $(or $(SEED),1) || failed=1; fi; \
+	$(SELF) numeric || failed=1; \
+	wait $$lint || failed=1; cat $$log; exit $$failed
 
-test-all: lint ## run all tests, in PARTS (8) parts; the next call skips those that passed, unless AGAIN=1
+test-all: lint ## run all tests in long form, in PARTS (8) parts; the next call skips those that passed, unless AGAIN=1
 	$(PY) -m tests.parts $(if $(PARTS),--parts $(PARTS)) $(if $(AGAIN),--again)
 	@$(MAKE) --no-print-directory numeric
 
@@ -48,13 +54,13 @@ format: $(READY) ## rewrite the sources in the project's format
 sanitize: $(READY) ## compute-sanitizer (of a CUDA toolkit) over every kernel; TOOL=racecheck or PART=2/4: some checks
 	$(PY) -m tests.sanitize $(if $(TOOL),--tools $(TOOL)) $(if $(PART),--part $(PART)) $(if $(JOBS),--jobs $(JOBS)) $(if $(AGAIN),--again)
 
-soak: $(READY) ## sessions in two threads for SECONDS (600), on every route: the same bits as in one thread?
+soak: $(READY) ## engines in two threads for SECONDS (600), on every route: the same bits as in one thread?
 	$(PY) -m tests.soak --seconds $(SECONDS)
 
 fuzz: $(READY) ## broken files for every reader, for MINUTES (10) minutes; SEED and CASES choose which
 	$(PY) -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES))
 
-docs: $(READY) ## write the ladder's pages, static HTML, into build/site
+docs: $(READY) ## write the ladder's pages, static HTML, and the JSON Schemas into build/site
 	$(PY) -m docs.generate.site build/site
 
 clean: ## remove the environment and caches inside the tree

@@ -7,7 +7,7 @@ try:
     import time
 
     STARTED = time.perf_counter()
-    from app.interrupts import exit_with, leave_on_interrupt
+    from app.base.interrupts import exit_with, leave_on_interrupt
 
     if __name__ == "__main__":  # a worker process imports this file, too
         leave_on_interrupt()

@@ -17,7 +17,7 @@ PACKAGE = "lenet5_inference"
 ROOT = Path(__file__).parent
 FOLDERS = ("app", "data_tools", "weights")
 # Single files; and what ladder shows without a GPU, and writes into its pages.
-OTHERS = ("main.py", "docs/benchmarks/old_reports.json", "docs/learn.md")
+OTHERS = ("main.py", "docs/learn.md")
 FIGURES = ("h100_bench_*", "h100_counters_*", "h100_lenet5_fp*", "h100_timeline_*", "kernels_*")
 MADE = ("__init__.py", "__main__.py", "py.typed")
 INIT = '''"""LeNet-5 and other small networks on NVIDIA GPUs and on the CPU: ``Classifier``."""
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from lenet5_inference.app import VERSION as __version__
 
 if TYPE_CHECKING:
-    from lenet5_inference.app.classifier import Classifier
+    from lenet5_inference.app.engine.classifier import Classifier
 
 __all__ = ["Classifier", "__version__"]
 
@@ -36,7 +36,7 @@ def __getattr__(name: str) -> Any:
     """Import the classifier when it is needed: commands that need no NumPy start without it."""
     if name != "Classifier":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from lenet5_inference.app.classifier import Classifier
+    from lenet5_inference.app.engine.classifier import Classifier
 
     return Classifier
 '''

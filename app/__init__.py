@@ -1,4 +1,4 @@
-"""The inference application: networks, layers, kernels, session and report."""
+"""The inference application: networks, layers, kernels, engine and report."""
 
 import os
 

@@ -2,31 +2,20 @@
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from app.commands.options.common import COMMANDS, identifier, parser_of, request_of
-from app.console import guarded
+from app.base.errors import UserError, suggestion
+from app.base.interrupts import exit_on_interrupt
+from app.base.processor import check_room
+from app.commands.parsers import COMMANDS, body_of, identifier, parser_of, request_of
 from app.cuda.cards import select
-from app.errors import UserError, suggestion
-from app.interrupts import exit_on_interrupt
-from app.output import check_outputs
-from app.processor import check_room
-from app.runtime.request import RunRequest
-from app.runtime.startup import Stopwatch
-
-# Command → the module with its body, a function of the command's name, for commands outside app/commands.
-BODIES = {
-    "bench": "bench.ladder.job",
-    "check": "bench.check.job",
-    "ladder": "lessons.command",
-    "sweep": "bench.sweep.job",
-    "profile": "bench.profile.job",
-    "train": "training.command",
-    "evaluate": "evaluate.command",
-    "classify": "classify.command",
-}
+from app.engine.request import RunRequest
+from app.main_job.startup import Stopwatch
+from app.terminal.console import guarded
+from app.terminal.output import check_outputs
 
 
 def dispatch(arguments: Sequence[str]) -> int:
@@ -52,25 +41,27 @@ def dispatch(arguments: Sequence[str]) -> int:
         with exit_on_interrupt():
             request = replace(request, device=select(request.device))
     if name == "run":
-        return _main_job(request)
+        watch = Stopwatch()
+        run = _main_job(watch)
+        return run(request, watch)
     with exit_on_interrupt():
-        command = importlib.import_module(f"{__package__}.{BODIES.get(name, f'commands.{identifier(name)}')}")
+        command = importlib.import_module(f"{__package__}.{body_of(name)}")
     code: int = getattr(command, identifier(name))(request)
     return code
 
 
-def _main_job(request: RunRequest) -> int:
-    watch = Stopwatch()
+def _main_job(watch: Stopwatch) -> Callable[[RunRequest, Stopwatch], int]:
+    """Import the main job, and book what that takes."""
     with exit_on_interrupt():
         import numpy  # noqa: F401 - here so that its time is booked by itself
 
         watch.lap("numpy")
-        from app.main_job import run
+        from app.main_job.job import run
 
         watch.lap("import")
-    return run(request, watch)
+    return run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code."""
-    return guarded(lambda: dispatch(sys.argv[1:] if arguments is None else arguments))
+    return guarded(partial(dispatch, sys.argv[1:] if arguments is None else arguments))

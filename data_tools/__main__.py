@@ -3,9 +3,9 @@
 import os
 from collections.abc import Sequence
 
-from app.console import guarded
-from app.interrupts import exit_on_interrupt, exit_with, leave_on_interrupt
-from app.processor import check_room
+from app.base.interrupts import exit_on_interrupt, exit_with, leave_on_interrupt
+from app.base.processor import check_room
+from app.terminal.console import guarded
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,9 +4,9 @@ import argparse
 from itertools import combinations
 from pathlib import Path
 
-from app.errors import UserError, escaped
-from app.interrupts import deferred_interrupts
-from app.network import shipped
+from app.base.errors import UserError, escaped
+from app.base.interrupts import deferred_interrupts
+from app.files import shipped
 from app.network.accuracy import correct_counts
 from app.network.definitions import is_listed
 from app.network.graph import build

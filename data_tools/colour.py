@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.network.limits import CHANNELS
 from data_tools.idx import Allocate, pageable, read_idx
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from app.console import Parser
-from app.errors import UserError, escaped
-from app.text import Column, fields, paragraph, table
+from app.base.errors import UserError, escaped
+from app.terminal.console import Parser
+from app.terminal.text import Column, fields, paragraph, table
 from data_tools import bundle, enlarge, fashion_mnist, quantisation, rounding
 from data_tools.fashion_mnist import CLASSES, SPLITS
 

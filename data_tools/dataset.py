@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files.formats import HDF5
-from app.files.hdf5 import ReadHdf5, Wanted, printable, read_untrusted
+from app.files.hdf5 import ReadHdf5, Wanted, printable
+from app.files.hdf5_process import read_untrusted
 from app.files.reading import first_bytes
 from data_tools.colour import channels_first, read_images
 from data_tools.fashion_mnist import CLASSES, SPLITS, open_split, recognise

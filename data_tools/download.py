@@ -1,5 +1,11 @@
-"""Download one file over HTTP: bounded in size, time and memory, with a quick error without a network."""
+"""Download one file over HTTP: bounded in size, time and memory, with a quick error without a network.
 
+A process of its own transfers the file. A hostile answer can cost the libraries that read it any time and memory, and
+nothing can interrupt a name look-up: there, it costs only that process's.
+"""
+
+import resource
+import socket
 import sys
 import threading
 import time
@@ -7,11 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import requests
+import urllib3
 from tqdm import tqdm
 
-from app.files.child_process import Child
-from app.processes import how_it_ended
-from data_tools.transfer import AGAIN, DONE, HEADERS, reason_of
+from app.base.clock import Deadline
+from app.base.processes import how_it_ended
+from app.files.child_process import READY, Child
 
 CONNECT_SECONDS = 5.0
 PATIENCE_SECONDS = 15.0
@@ -20,10 +27,20 @@ LEAST_BYTES_PER_S = 32 << 10
 ATTEMPTS = 3
 BACKOFF_SECONDS = 0.5
 POLL_SECONDS = 0.1
+MEMORY_BYTES = 1 << 30  # of the process that transfers
+CHUNK = 1 << 16
+MAX_REASON = 200  # characters
+# The server must not decompress the archive.
+HEADERS = {"Accept-Encoding": "identity"}
+_PASSING, _FOR_GOOD = 10, 11  # exit codes of the process: another attempt may succeed, or none
 
 
 class DownloadError(Exception):
-    """Raised if a URL did not deliver its file; the text is the reason in one line."""
+    """Raised if a URL did not deliver its file; the text is the reason in one line. passing: try again."""
+
+    def __init__(self, reason: str, passing: bool = False) -> None:
+        super().__init__(reason)
+        self.passing = passing
 
 
 def unreachable(urls: Sequence[str]) -> dict[str, str]:
@@ -39,15 +56,15 @@ def unreachable(urls: Sequence[str]) -> dict[str, str]:
             # Its own time-out ends the thread; the deadline below, which is earlier, decides.
             requests.head(url, timeout=2 * CONNECT_SECONDS, headers=HEADERS).close()
             del reasons[url]
-        except Exception as error:  # as in transfer.py
-            reasons[url] = reason_of(error)
+        except Exception as error:  # as in ``transfer``
+            reasons[url] = _reason(error)
 
     threads = [threading.Thread(target=ask, args=(url,), daemon=True) for url in urls]
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + CONNECT_SECONDS
+    deadline = Deadline(CONNECT_SECONDS)
     for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
+        thread.join(deadline.left)
     return dict(reasons)  # a late answer changes nothing
 
 
@@ -60,39 +77,87 @@ def download(url: str, target: Path, max_bytes: int) -> None:
     """
     for attempt in range(ATTEMPTS):
         time.sleep(BACKOFF_SECONDS * attempt)
-        code, reason = _attempt(url, target, max_bytes)
-        if code == DONE:
-            return
-        if code != AGAIN:
-            raise DownloadError(reason)
-    raise DownloadError(f"{reason} ({ATTEMPTS} attempts)")
+        try:
+            return _attempt(url, target, max_bytes)
+        except DownloadError as error:
+            if not error.passing:
+                raise
+            last = error
+    raise DownloadError(f"{last} ({ATTEMPTS} attempts)")
 
 
-def _attempt(url: str, target: Path, max_bytes: int) -> tuple[int | None, str]:
-    """Transfer once → the exit code of the process that did, None if it was too slow, and why there is no file."""
+def _attempt(url: str, target: Path, max_bytes: int) -> None:
+    """Have a process transfer the file once. Raises DownloadError."""
     with (
-        Child(f"{__package__}.transfer", url, str(target.absolute()), max_bytes) as child,
+        Child(__name__, url, str(target.absolute()), max_bytes) as child,
         tqdm(desc=Path(url).name, unit="B", unit_scale=True, disable=not sys.stderr.isatty()) as progress,
     ):
         reason = child.receive() and _last_words(child, target, progress)  # at first, it is ready
-        if reason is None:
-            return None, f"sends less than {LEAST_BYTES_PER_S >> 10} kB/s for {PATIENCE_SECONDS:g} s"
         code = child.exit_code()
-    return code, reason.decode() or f"the process that downloads it {how_it_ended(code)}"
+    if code != 0:
+        raise DownloadError(reason or f"the process that downloads it {how_it_ended(code)}", code == _PASSING)
 
 
-def _last_words(child: Child, target: Path, progress: tqdm) -> bytes | None:
-    """Wait until the process says why there is no file, or ends; return None if the transfer became too slow."""
-    received, deadline = 0, time.monotonic() + PATIENCE_SECONDS
+def _last_words(child: Child, target: Path, progress: tqdm) -> str:
+    """Wait until the process says why there is no file, or ends. Raises DownloadError if the transfer is too slow."""
+    received, deadline = 0, Deadline(PATIENCE_SECONDS)
     while True:
         try:
-            return child.receive(POLL_SECONDS)
+            return child.receive(POLL_SECONDS).decode()
         except TimeoutError:
-            now = time.monotonic()
+            pass  # look how far it has come
         more = target.stat().st_size - received if target.exists() else 0
         received += more
         progress.update(more)
-        # A fast start does not allow a stop later.
-        deadline = min(deadline + more / LEAST_BYTES_PER_S, now + PATIENCE_SECONDS)
-        if now > deadline:
-            return None
+        deadline.extend(more / LEAST_BYTES_PER_S, PATIENCE_SECONDS)  # a fast start does not allow a stop later
+        if deadline.passed:
+            raise DownloadError(f"sends less than {LEAST_BYTES_PER_S >> 10} kB/s for {PATIENCE_SECONDS:g} s")
+
+
+def main(url: str, target: str, max_bytes: int) -> None:
+    """Transfer the file in this process, in limited memory; send the reason if that fails."""
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    link = socket.socket(fileno=0)
+    link.send(READY)
+    try:
+        transfer(url, Path(target), max_bytes)
+    except DownloadError as error:
+        link.send(str(error).encode())
+        sys.exit(_PASSING if error.passing else _FOR_GOOD)
+
+
+def transfer(url: str, target: Path, max_bytes: int) -> None:
+    """Write the body of ``url`` to ``target``, without decompressing it. Raises DownloadError."""
+    try:
+        with requests.get(url, stream=True, timeout=None, headers=HEADERS) as response, target.open("wb", 0) as file:
+            if response.status_code != 200:
+                raise DownloadError(f"HTTP status {response.status_code}", response.status_code >= 500)
+            received = 0
+            for block in response.raw.stream(CHUNK, decode_content=False):
+                received += len(block)
+                if received > max_bytes:
+                    raise DownloadError(f"sends more than the {max_bytes} bytes that the file can have")
+                file.write(block)
+    except DownloadError:
+        raise
+    except MemoryError as error:
+        raise DownloadError(f"its answer takes more than {MEMORY_BYTES >> 20} MB of memory") from error
+    except (requests.URLRequired, requests.TooManyRedirects, requests.exceptions.InvalidURL) as error:
+        raise DownloadError(_reason(error)) from error
+    except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+        raise DownloadError(_reason(error), passing=True) from error
+    except Exception as error:  # a strange answer can make the libraries raise anything
+        raise DownloadError(f"its answer is not understood ({_reason(error)})") from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return the innermost cause, such as "Connection refused"; the errors around it have longer, vaguer texts."""
+    while error.__context__ is not None:
+        error = error.__context__
+    # The text of other errors may be only the bad input itself, such as an empty line.
+    text = getattr(error, "strerror", None) or (
+        str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    )
+    return ascii(" ".join(str(text).split()))[1:-1][:MAX_REASON]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from app.errors import UserError, escaped
+from app.base.errors import UserError, escaped
 from app.files.reading import open_regular
 from app.layers import Resize
 from app.layers.resize import MAX_SIZE, RULES

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.errors import UserError, escaped, say
+from app.base.errors import UserError, escaped, say
 from app.files.cache import private_folder
 from app.files.reading import present
 from app.files.writing import cache_dir, replacing, temporary_beside

@@ -40,7 +40,7 @@ EXPECTED = {  # by rank
     (3,): GREY,
     (3, 4): f"{GREY}, or in colour N x 3 x H x W or N x H x W x 3",
 }
-CONVERT = "convert them with NumPy and data_tools.idx.write_idx, or store them as x and y in HDF5 (README)"
+CONVERT = "convert them with NumPy and data_tools.idx.write_idx, or store them as x and y in HDF5 (docs/networks.md)"
 
 
 def pageable(nbytes: int) -> np.ndarray:
@@ -154,8 +154,8 @@ def _true_shape(shapes: set[tuple[int, ...]], file: BinaryIO, size: int, most: i
     found = size - start
     if isinstance(source, Gzip):
         left = start + max(sizes.values(), default=0) + 1
-        found, piece = -start, memoryview(bytearray(CHUNK))
-        while filled := source.readinto(piece[: min(left - start - found, CHUNK)]):
+        found, block = -start, memoryview(bytearray(CHUNK))
+        while filled := source.readinto(block[: min(left - start - found, CHUNK)]):
             found += filled
     fitting = [shape for shape, nbytes in sizes.items() if nbytes == found]
     if len(fitting) != 1:
@@ -202,7 +202,7 @@ def _no_idx(start: bytes, source: _Source) -> BadFileError:
     if kind is None:
         return BadFileError(f"is not an IDX file: it starts with {start[:4].hex()}")
     return BadFileError(
-        f"is {kind}, not an IDX file", "store the images or labels as IDX, or as x and y in HDF5 (README)"
+        f"is {kind}, not an IDX file", "store the images or labels as IDX, or as x and y in HDF5 (docs/networks.md)"
     )
 
 

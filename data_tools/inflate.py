@@ -1,4 +1,4 @@
-"""Inflate gzip files piece by piece, and turn their faults into one line."""
+"""Inflate gzip files block by block, and turn their faults into one line."""
 
 import zlib
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from app.errors import UserError
+from app.base.errors import UserError
 
 GZIP_MAGIC = b"\x1f\x8b"
 GZIP_MAX_RATIO = 1032  # deflate cannot pack more: 258 bytes in two bits
@@ -47,9 +47,9 @@ class Gzip:
                 raise BadFileError("is a truncated gzip file")
             if ended:
                 self._begin_member(data)
-            piece = self._inflater.decompress(data, min(len(target) - filled, 4 * CHUNK))
-            target[filled : filled + len(piece)] = piece
-            filled += len(piece)
+            block = self._inflater.decompress(data, min(len(target) - filled, 4 * CHUNK))
+            target[filled : filled + len(block)] = block
+            filled += len(block)
         return filled
 
     def _begin_member(self, data: bytes) -> None:

@@ -2,10 +2,7 @@
 
 import argparse
 
-from app.errors import UserError, escaped
-from app.network.graph import build
 from app.network.quantising import quantise
-from app.network.weights import load_weights, save_weights
 from data_tools import calibration
 
 DESCRIPTION = "Add 8-bit filters to weights, with error compensation on training images."
@@ -33,29 +30,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Quantise the second convolution and print its error. Raises UserError."""
-    calibration.check(options)
-    weights = load_weights(options.file)
-    if weights.quantised is not None:
-        raise UserError(f"{options.file} has 8-bit filters already: there is nothing to quantise")
-    calibration.check_out(options.out)
-    network = weights.own_network()
-    graph = build(network, weights)
-    images = calibration.images(options, network)
+    refusal = "has 8-bit filters already: there is nothing to quantise"
+    weights, graph, images = calibration.opened(options, lambda found: found.quantised is not None, refusal)
     quantised, error, plain = quantise(graph, images)
     least, most = quantised.limits.min(), quantised.limits.max()
     print(f"{quantised.layer}: byte 255 stands for activations of {least:.3g} to {most:.3g}, by map")
     print(f"{quantised.layer}: its results change by {error:.1e} (plain rounding: {plain:.1e})")
-    how = f"{quantised.layer} quantised to 8 bits on {len(images)} training images"
-    save_weights(
-        options.out,
-        weights.arrays,
-        network=network,
-        classes=weights.classes,
-        input_scale=weights.input_scale,
-        recipe=f"{weights.recipe}; {how}" if weights.recipe else how,
-        expected_correct=weights.expected_correct,
-        storage=weights.storage,
-        quantised=quantised,
-        overwrite=False,
-    )
-    print(escaped(f"wrote {options.out}"))
+    kept = {"expected_correct": weights.expected_correct, "storage": weights.storage}
+    calibration.save(options, weights, f"{quantised.layer} quantised to 8 bits", quantised=quantised, **kept)

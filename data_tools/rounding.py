@@ -4,10 +4,7 @@ import argparse
 
 import numpy as np
 
-from app.errors import UserError, escaped
-from app.network.graph import build
 from app.network.rounding import round_layers
-from app.network.weights import load_weights, save_weights
 from data_tools import calibration
 
 DESCRIPTION = "Round weights to float16, with error compensation on training images."
@@ -35,27 +32,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Round the weights and print each layer's error. Raises UserError."""
-    calibration.check(options)
-    weights = load_weights(options.file)
-    if weights.storage == "float16":
-        raise UserError(f"{options.file} is stored as float16 already: there is nothing to round")
-    calibration.check_out(options.out)
-    network = weights.own_network()
-    graph = build(network, weights)
-    images = calibration.images(options, network)
+    refusal = "is stored as float16 already: there is nothing to round"
+    weights, graph, images = calibration.opened(options, lambda found: found.storage == "float16", refusal)
     arrays: dict[str, np.ndarray] = {}
     for layer in round_layers(graph, images):
         arrays |= layer.arrays
         print(f"{layer.name}: its results change by {layer.error:.1e} (plain rounding: {layer.plain:.1e})")
-    how = f"rounded to float16 with error compensation on {len(images)} training images"
-    save_weights(
-        options.out,
-        arrays,
-        network=network,
-        classes=weights.classes,
-        input_scale=weights.input_scale,
-        recipe=f"{weights.recipe}; {how}" if weights.recipe else how,
-        storage="float16",
-        overwrite=False,
-    )
-    print(escaped(f"wrote {options.out}"))
+    how = "rounded to float16 with error compensation"
+    calibration.save(options, weights, how, arrays=arrays, storage="float16")

@@ -42,6 +42,7 @@ settings.load_profile("patient")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What is asked for by hand runs whole; ``make test`` asks for a sample."""
     parser.addoption("--sample", type=int, metavar="SEED", help="of large grids of GPU tests run a sample")
+    parser.addoption("--long", action="store_true", help="every architecture of a kernel, ten times the broken files")
     parser.addoption("--part", type=part_of, default=(1, 1), metavar="K/N", help="run one part of N (make test-all)")
 
 
@@ -49,6 +50,12 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     """Name the seed, so that a sample can be repeated."""
     seed = config.getoption("sample")
     return None if seed is None else HEADER.format(seed)
+
+
+@pytest.fixture(scope="session")
+def long_form(request: pytest.FixtureRequest) -> bool:
+    """Whether tests with a short and a long form run the long one (make test-all, or --long)."""
+    return bool(request.config.getoption("--long"))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 
-from app.console import Parser, guarded, whole_number
+from app.terminal.console import Parser, guarded, whole_number
 from tests.support.finished import Finished, add_options
 
 ROOT = Path(__file__).parents[1]
@@ -22,7 +22,7 @@ def commands(count: int, paths: Sequence[str]) -> Iterator[tuple[str, list[str]]
     """Yield the name of each part, and pytest's arguments for it."""
     for part in range(1, count + 1):
         name = f"{part}/{count}"
-        yield f"part {name}", ["-m", "not alone", "-n", "auto", "--dist", "worksteal", "--part", name, *paths]
+        yield f"part {name}", ["-m", "not alone", "-n", "auto", "--dist", "worksteal", "--long", "--part", name, *paths]
     yield "last part", ["-m", "alone", *paths]
 
 

@@ -1,4 +1,4 @@
-"""Sessions in several threads at once, on every route, of several plans: the same bits as in one thread?
+"""Engines in several threads at once, on every route, of several plans: the same bits as in one thread?
 
 ``python -m tests.soak --seconds 600`` needs a GPU; it ends with ``N batches, 0 differences``, and with exit code 1 if
 any result differed or a batch that came again was not captured as a graph.
@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from app.console import Parser, guarded, whole_number
-from app.errors import UserError
-from app.interrupts import deferred_interrupts
+from app.base.errors import UserError
+from app.base.interrupts import deferred_interrupts
+from app.main_job.result import passes_over
 from app.network.definitions import LENET5, MINIDNN86, MLP
 from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
+from app.terminal.console import Parser, guarded, whole_number
 from tests.support.networks_for_tests import random_graph, random_images, rounded
 from tests.support.requests import named_choices
 
@@ -49,7 +50,7 @@ CHUNKS = (9, 32, 100, 1000)
 MOST_STREAMS = 4
 TIMES = 4  # that a batch comes again after its graph was captured
 OF_A_GRAPH = ("chunks replayed", "read by the first kernel", "copied at once")
-ROUTES = ("page-locked", "pageable", *OF_A_GRAPH, "cycle", "cuBLAS")
+ROUTES = ("page-locked", "pageable", *OF_A_GRAPH, "streamed", "to new outputs", "on the card", "cuBLAS")
 SHOWN = 10  # differences that are printed
 
 
@@ -71,14 +72,14 @@ class Soak:
         self.labels: dict[str, np.ndarray] = {}
         self.logits: dict[str, np.ndarray] = {}
         for name, execution in self.plans.items():
-            with _session(execution, chunk=POOL, streams=1) as session:
-                outputs = session.outputs(POOL, logits=True)
-                session.run(self.images, outputs)
+            with _engine(execution, chunk=POOL, streams=1) as engine:
+                outputs = engine.outputs(POOL, logits=True)
+                engine.run(self.images, outputs)
                 self.labels[name], self.logits[name] = outputs.labels.copy(), outputs.logits.copy()
 
 
 class Thread:
-    """One thread's sessions. batches: by route; differences: a line each."""
+    """One thread's engines. batches: by route; differences: a line each."""
 
     def __init__(self, soak: Soak, number: int) -> None:
         self._soak, self._number = soak, number
@@ -88,7 +89,7 @@ class Thread:
         self.differences: list[str] = []
 
     def work(self, deadline: float, stop: Event) -> None:
-        """Build sessions, run random batches and close them again until the deadline, or until told to stop."""
+        """Build engines, run random batches and close them again until the deadline, or until told to stop."""
         while monotonic() < deadline and not stop.is_set():
             if self._rng.random() < 0.1:
                 self._library()
@@ -99,53 +100,63 @@ class Thread:
                 "streams": int(self._rng.integers(1, MOST_STREAMS + 1)),
                 "always_in_chunks": bool(self._rng.integers(2)),
             }
-            with _session(self._soak.plans[self._plan], **settings) as session:
-                routes = (self._page_locked, self._pageable, self._again, self._cycle)
+            with _engine(self._soak.plans[self._plan], **settings) as engine:
+                routes = (self._page_locked, self._pageable, self._again, self._streamed, self._to_new_outputs)
                 for index in self._rng.integers(0, len(routes), self._rng.integers(1, 8)):
-                    routes[index](session)
+                    routes[index](engine)
 
-    def _page_locked(self, session: Any) -> None:
+    def _page_locked(self, engine: Any) -> None:
         items = self._items()
-        self._run(session, self._pinned(items), self._outputs(session, len(items)), items, "page-locked")
+        self._run(engine, self._pinned(items), self._outputs(engine, len(items)), items, "page-locked")
 
-    def _pageable(self, session: Any) -> None:
+    def _pageable(self, engine: Any) -> None:
         items = self._items()
-        self._run(session, self._soak.images[items], self._outputs(session, len(items)), items, "pageable")
+        self._run(engine, self._soak.images[items], self._outputs(engine, len(items)), items, "pageable")
 
-    def _run(self, session: Any, images: np.ndarray, outputs: Any, items: np.ndarray, route: str) -> None:
+    def _run(self, engine: Any, images: np.ndarray, outputs: Any, items: np.ndarray, route: str) -> None:
         """Run a batch into poisoned outputs and compare them."""
-        session.run(images, _poisoned(outputs))
+        engine.run(images, _poisoned(outputs))
         self._compare(route, items, outputs.labels, self._soak.labels[self._plan])
         if outputs.logits is not None:
             self._compare(f"{route}, logits", items, outputs.logits, self._soak.logits[self._plan])
         self.batches[route] += 1
 
-    def _again(self, session: Any) -> None:
+    def _again(self, engine: Any) -> None:
         """A batch in the same arrays: enqueued, captured, then replayed with other images in them."""
         items = self._items(most=9 * 60)  # as many chunks as a graph may have
-        images, outputs = self._pinned(items), self._outputs(session, len(items))
+        images, outputs = self._pinned(items), self._outputs(engine, len(items))
         for _ in range(2):
-            self._run(session, images, outputs, items, "page-locked")
-        route = "chunks replayed" if session.direct is None else session.direct.how
-        if not session.replays(images, outputs):
+            self._run(engine, images, outputs, items, "page-locked")
+        route = "chunks replayed" if engine.direct is None else engine.direct.how
+        if not engine.replays(images, outputs):
             self.differences.append(f"{self._plan}: a batch of {len(items)} images was not captured")
         for _ in range(TIMES):
             items = self._items(count=len(items))
             images[:] = self._soak.images[items]
-            self._run(session, images, outputs, items, route)
+            self._run(engine, images, outputs, items, route)
 
-    def _cycle(self, session: Any) -> None:
+    def _streamed(self, engine: Any) -> None:
         items = self._items()
-        pair = self._outputs(session, len(items), logits=False), self._outputs(session, len(items), logits=False)
+        pair = self._outputs(engine, len(items), logits=False), self._outputs(engine, len(items), logits=False)
         batch = int(self._rng.integers(1, 4 * len(items)))
-        for count, labels in session.cycle(self._pinned(items), batch, pair):
-            self._compare("cycle", items[:count], labels, self._soak.labels[self._plan])
-            self.batches["cycle"] += 1
+        for labels in engine.stream(passes_over(self._pinned(items), batch), pair):
+            self._compare("streamed", items[: len(labels)], labels, self._soak.labels[self._plan])
+            self.batches["streamed"] += 1
+
+    def _to_new_outputs(self, engine: Any) -> None:
+        """From the host's memory, then from the card's: the same kernels and weights, but other buffers."""
+        items = self._items()
+        images = self._soak.images[items]
+        found = [("to new outputs", engine.run(images)), ("on the card", _on_card(engine, images))]
+        for route, (labels, logits) in found:
+            self._compare(route, items, labels, self._soak.labels[self._plan])
+            self._compare(f"{route}, logits", items, logits, self._soak.logits[self._plan])
+            self.batches[route] += 1
 
     def _library(self) -> None:
         """Handles of cuBLAS made, used and destroyed, which waits for the whole device; where it is installed."""
-        with suppress(UserError), _session(self._soak.library, chunk=100, streams=2) as session:
-            session.run(self._soak.images, session.outputs(POOL))
+        with suppress(UserError), _engine(self._soak.library, chunk=100, streams=2) as engine:
+            engine.run(self._soak.images, engine.outputs(POOL))
             self.batches["cuBLAS"] += 1
 
     def _items(self, *, count: int | None = None, most: int = POOL) -> np.ndarray:
@@ -157,8 +168,8 @@ class Thread:
 
         return pinned_copy(self._soak.images[items])
 
-    def _outputs(self, session: Any, count: int, *, logits: bool | None = None) -> Any:
-        return _poisoned(session.outputs(count, logits=bool(self._rng.integers(2)) if logits is None else logits))
+    def _outputs(self, engine: Any, count: int, *, logits: bool | None = None) -> Any:
+        return _poisoned(engine.outputs(count, logits=bool(self._rng.integers(2)) if logits is None else logits))
 
     def _compare(self, what: str, items: np.ndarray, found: np.ndarray, expected: np.ndarray) -> None:
         wanted = expected[items]
@@ -174,10 +185,22 @@ def _poisoned(outputs: Any) -> Any:
     return outputs
 
 
-def _session(execution: ExecutionPlan, **settings: Any) -> Any:
-    from app.runtime.session import Session
+def _on_card(engine: Any, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and logits of images that lie on the card, by a stream of this call."""
+    import cupy
 
-    return Session(execution, **settings)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        array = cupy.empty(images.shape, images.dtype)
+        array.set(images, stream=stream)
+        labels, logits = engine.run_on_card(array, stream)
+        return labels.get(stream=stream), logits.get(stream=stream)
+
+
+def _engine(execution: ExecutionPlan, **settings: Any) -> Any:
+    from app.engine.gpu import GpuEngine
+
+    return GpuEngine(execution, **settings)
 
 
 def soak(seconds: float, *, threads: int = 2, seed: int = 0) -> tuple[Counter[str], list[str]]:

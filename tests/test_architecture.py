@@ -4,54 +4,41 @@ import ast
 import re
 import warnings
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
+from app.base.precision import BY_DTYPE, BY_NAME, OF_PEERS, OFFERED, ROWS, SHORT, SINGLE
 from app.kernels import registry
-from app.precision import BY_DTYPE, BY_NAME, OF_PEERS, OFFERED, ROWS, SHORT, SINGLE
 
 ROOT = Path(__file__).parent.parent
-# From the ground up: a room, or a module of app/ itself, imports only what stands before it in this list; documents are
-# written from outside the application.
+# From the ground up: a room imports only what stands before it in this list. lab and ladder stand above all that serves
+# people with pictures: nothing but the command line starts them, by name (BODY in app/commands). Documents are written
+# from outside the application.
 FLOORS = (
-    "app.errors",
-    "app.interrupts",
-    "app.processor",
-    "app.processes",
-    "app.precision",
+    "app.base",
     "app.files",
-    "app.console",
-    "app.options",
-    "app.text",
-    "app.charts",
-    "app.pictures",
-    "app.figures",
+    "app.terminal",
+    "app.records",
     "app.cuda",
     "app.cluster",
+    "app.drawing",
     "app.kernels",
-    "app.emulation",
     "app.layers",
     "app.network",
     "app.interchange",
-    "app.output",
     "app.planning",
     "data_tools",
-    "app.shards",
-    "app.runtime",
-    "app.classifier",
-    "app.predict",
-    "app.report",
-    "app.classify",
-    "app.compare",
-    "app.operate",
-    "app.evaluate",
-    "app.training",
-    "app.commands.options",
-    "app.bench",
-    "app.lessons",
-    "app.commands",
+    "app.engine",
     "app.main_job",
+    "app.training",
+    "app.commands",
+    "app.classify",
+    "app.images",
+    "app.tools",
+    "app.lab",
+    "app.ladder",
     "app.cli",
     "docs",
 )
@@ -60,35 +47,34 @@ WITHOUT_CUPY = (
     "app.network",
     "app.interchange",
     "data_tools",
-    "app.shards",
-    "app.commands.options",
+    "app.classify.shards",
+    "app.commands",
     "app.files",
-    "app.pictures",
-    "app.charts",
+    "app.images.pictures",
+    "app.drawing",
+    "app.records",
 )
 SOURCES = ("", "app/**/", "data_tools/**/", "docs/**/", "tests/**/")
 PROGRAM = [path for folder in ("app", "data_tools") for path in (ROOT / folder).rglob("*.py")]
 # What only measuring, training and foreign files need, and where it may be imported; names of commands' modules are
 # no imports.
 EXTRAS = {
-    "torch": ("app/bench", "app/interchange"),
+    "torch": ("app/lab", "app/interchange"),
     "safetensors": ("app/interchange",),
-    "cudnn": ("app/bench/peers",),
-    "onnx": ("app/bench/peers", "app/interchange", "app/runtime/onnx_session.py"),
-    "onnxruntime": ("app/bench/peers", "app/interchange", "app/runtime/onnx_session.py"),
-    "jax": ("app/bench/peers",),
+    "onnx": ("app/interchange", "app/engine/onnx_runtime.py"),
+    "onnxruntime": ("app/interchange", "app/engine/onnx_runtime.py"),
+    "jax": ("app/lab/peers",),
     "pynvml": ("app/cuda/nvml.py",),
-    "PIL": ("app/pictures",),
-    "pyarrow": ("app/predict",),
+    "PIL": ("app/images/pictures",),
+    "pyarrow": ("app/images/predict",),
     "dask": ("app/cluster",),
     "distributed": ("app/cluster",),
-    "jinja2": ("app/lessons",),
-    "pygments": ("app/lessons",),
-    "markdown_it": ("app/lessons",),
-    "matplotlib": ("app/bench", "app/figures.py", "app/training", "data_tools"),
+    "jinja2": ("app/ladder",),
+    "pygments": ("app/ladder",),
+    "markdown_it": ("app/ladder",),
 }
 # Parsed options stay at the door: bodies of commands take typed requests, which the type checker sees through.
-USERS = {**EXTRAS, "argparse": ("app/commands/", "app/console.py", "data_tools/")}
+USERS = {**EXTRAS, "argparse": ("app/commands/", "app/terminal/console.py", "data_tools/")}
 
 
 @cache
@@ -142,20 +128,30 @@ def test_a_room_imports_only_rooms_below_it(floor: str) -> None:
             assert other is None or other in below, f"{path}: {name}"
 
 
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Within rooms, too, and wherever in a file the import stands."""
+    known = {dotted(path).removesuffix(".__init__"): path for path in PROGRAM}
+    faces = {name for name, path in known.items() if path.name == "__init__.py"}
+    graph = {name: (imported(path) & known.keys()) - faces for name, path in known.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names them
+
+
 def test_every_module_has_its_floor() -> None:
     for path in PROGRAM:
         assert floor_of(dotted(path)) or path.name == "__init__.py", path
 
 
-@pytest.mark.parametrize("floor", WITHOUT_CUPY)
-def test_what_runs_without_a_gpu_needs_no_cupy(floor: str) -> None:
-    for path in modules(floor):
+@pytest.mark.parametrize("room", WITHOUT_CUPY)
+def test_what_runs_without_a_gpu_needs_no_cupy(room: str) -> None:
+    paths = [path for path in PROGRAM if within(dotted(path), room)]
+    assert paths
+    for path in paths:
         assert not any(within(name, "cupy") for name in imported(path)), path
 
 
 def test_the_house_is_small_enough_to_see() -> None:
-    """At most 14 files at the top of app/, 26 in a folder, 300 lines a file."""
-    assert len([*(ROOT / "app").glob("*.py")]) <= 14
+    """At most 2 files at the top of app/, 26 in a folder, 300 lines a file."""
+    assert len([*(ROOT / "app").glob("*.py")]) <= 2
     for folder in {path.parent for path in (ROOT / "app").rglob("*.*")}:
         assert len([path for path in folder.iterdir() if path.is_file()]) <= 26, folder
     for path in (
@@ -168,6 +164,20 @@ def test_the_gate_may_know_of_memory() -> None:
     """Scratch arrays are the only thing that kernels' launches take from above, and only there."""
     users = {path.name for path in (ROOT / "app" / "kernels").rglob("*.py") if "app.cuda.memory" in imported(path)}
     assert users == {"launch.py"}
+
+
+@pytest.mark.parametrize(
+    ("reads", "places"),
+    [
+        (r"perf_counter|monotonic", {"app/base/clock.py", "main.py"}),  # main.py: before it imports anything
+        (r"get_elapsed_time|cuda\.Event\((?!.*disable_timing=True)", {"app/cuda/events.py"}),
+    ],
+)
+def test_each_clock_is_read_in_one_module(reads: str, places: set[str]) -> None:
+    """The host's, and the device's by events; ages of files are no timing."""
+    paths = [ROOT / "main.py", *PROGRAM, *(ROOT / "docs").rglob("*.py")]
+    found = {path for path in paths if re.search(reads, path.read_text(encoding="utf-8"))}
+    assert {path.relative_to(ROOT).as_posix() for path in found} == places
 
 
 @pytest.mark.parametrize("module", USERS)
@@ -207,11 +217,10 @@ NAMES = {*BY_NAME, *BY_DTYPE}
 EXCEPTIONS = {
     "app/kernels": "what each kernel is in its types stands in its row, beside its .cu file",
     "app/network/weights.py": "how weights lie in their files",
-    "app/bench/ladder/peak.py": "the loops of peak.cu",
-    "app/bench/ladder/oracle.py": "what NumPy rounds to",
-    "app/bench/ladder/tolerance.py": "one rounding of a number in memory",
+    "app/lab/bench/peak.py": "the loops of peak.cu",
+    "app/lab/bench/oracle.py": "what NumPy rounds to",
+    "app/lab/bench/tolerance.py": "one rounding of a number in memory",
     "docs/generate/targets.py": "times that were asked for",
-    "docs/generate/gains.py": "what each kernel improves on",
 }
 
 
@@ -243,7 +252,7 @@ def test_what_a_precision_is_stands_in_one_file() -> None:
             name = path.relative_to(ROOT).as_posix()
             lines = copies(path.read_text(encoding="utf-8"))
             if lines:
-                assert excepted(name), f"{name}, lines {lines}: read app/precision.py"
+                assert excepted(name), f"{name}, lines {lines}: read app/base/precision.py"
                 used.add(excepted(name))
     assert used == set(EXCEPTIONS), "an exception that nothing needs"
 

@@ -16,12 +16,12 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
-from app import processor
-from app.commands.options import common
-from app.console import coloured, guarded
-from app.errors import UserError
+from app.base import processor
+from app.base.errors import UserError
+from app.commands import parsers as common
 from app.network import reference
 from app.network.definitions import LENET5
+from app.terminal.console import coloured, guarded
 from data_tools.commands import data_parser
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.shell import COMMAND, ROOT, check_error, parsers, shell, write_good_files
@@ -187,7 +187,7 @@ def test_colours(
 )
 def test_what_the_locale_lacks(variables: dict[str, str], shown: bytes) -> None:
     """Plain ASCII stands for it, on both streams; what has no plain form is escaped."""
-    code = "import sys; from app.console import coloured, guarded; text = '2 × 3 → ±1… 中'; "
+    code = "import sys; from app.terminal.console import coloured, guarded; text = '2 × 3 → ±1… 中'; "
     code += "guarded(lambda: print(text) or print(text, file=sys.stderr) or 0)"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=kept | variables, capture_output=True, check=True)
@@ -195,7 +195,9 @@ def test_what_the_locale_lacks(variables: dict[str, str], shown: bytes) -> None:
 
 
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
-CHECK_FAILS = "from app.console import guarded; from app.interrupts import exit_with; exit_with(guarded({}))"
+CHECK_FAILS = (
+    "from app.terminal.console import guarded; from app.base.interrupts import exit_with; exit_with(guarded({}))"
+)
 
 
 def end(arguments: str, redirection: str, *before: str) -> int:
@@ -241,7 +243,7 @@ def test_a_file_never_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None
     """Else a message, ours or a library's, would go into it."""
     script = (
         "import os, sys\n"
-        "from app.console import guarded\n"
+        "from app.terminal.console import guarded\n"
         "def body():\n"
         "    with open(sys.argv[1], 'wb') as file:\n"
         "        os.write(2, b'a message')\n"

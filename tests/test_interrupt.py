@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from app.base.interrupts import INTERRUPTED, SIGNALS
 from app.cli import main
-from app.interrupts import INTERRUPTED, SIGNALS
+from app.engine.cpu import CpuEngine
+from app.engine.interface import Outputs
 from app.network.definitions import LENET5
-from app.runtime.cpu_session import CpuSession
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import random_images
 from tests.support.shell import COMMAND, INTERRUPTIBLE, Refuses, listing, python, shell, started, write_good_files
@@ -126,7 +128,7 @@ def test_every_moment_since_the_first_line() -> None:
 
 IN_A_FINALISER = """
 import os, signal
-from app.interrupts import interruptible, leave_on_interrupt
+from app.base.interrupts import interruptible, leave_on_interrupt
 class Late:
     def __del__(self): os.kill(os.getpid(), signal.SIGTERM); sum(range(10))
 leave_on_interrupt()
@@ -139,7 +141,7 @@ with interruptible():
 # What a module holds goes when Python has given up its signal handlers.
 AT_THE_VERY_END = """
 import os, sys
-from app.interrupts import SIGNALS, exit_with, leave_on_interrupt
+from app.base.interrupts import SIGNALS, exit_with, leave_on_interrupt
 
 class Late:
     def __del__(self, kill=os.kill, process=os.getpid(), signals=SIGNALS, say=os.write):
@@ -157,8 +159,8 @@ WHERE_IT_IS_IGNORED = """
 import os, signal, sys
 number = int(sys.argv[1])
 signal.signal(number, signal.SIG_IGN)
-from app.console import guarded
-from app.interrupts import deferred_interrupts, exit_on_interrupt, exit_with, leave_on_interrupt
+from app.terminal.console import guarded
+from app.base.interrupts import deferred_interrupts, exit_on_interrupt, exit_with, leave_on_interrupt
 def body():
     os.kill(os.getpid(), number)
     with exit_on_interrupt(), deferred_interrupts():
@@ -212,11 +214,12 @@ def test_ctrl_c_while_threads_work_is_obeyed_at_the_next_step(
 ) -> None:
     steps: list[str] = []
 
-    def interrupted(*_: object) -> None:
+    def interrupted(_: CpuEngine, images: np.ndarray, *others: object) -> Outputs:
         os.kill(os.getpid(), signal.SIGINT)
         steps.append("not cut off while it may hold a lock")
+        return Outputs(np.zeros(len(images), np.uint8))
 
-    monkeypatch.setattr(CpuSession, "run", interrupted)
+    monkeypatch.setattr(CpuEngine, "run", interrupted)
     command, before = own
     refuses(command, "interrupted; nothing half-written was left")
     assert steps and listing(tmp_path) == before

@@ -24,7 +24,7 @@ TAKEN = ("ORT_DISABLE_TELEMETRY", "LENET_CPU_ENGINE", "XDG_CACHE_HOME", "XDG_CON
 MAIN = str(ROOT / "main.py")
 LIBRARY = """
 import numpy as np
-from app.classifier import Classifier
+from app.engine.classifier import Classifier
 with Classifier(device="cpu") as classifier:
     classifier(np.zeros((3, 1, 28, 28), np.uint8))
 import onnxruntime

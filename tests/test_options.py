@@ -7,10 +7,10 @@ from typing import get_args, get_origin, get_type_hints
 
 import pytest
 
-from app.commands.options.common import COMMANDS, parser_of, request_of
-from app.console import Parser
-from app.errors import UserError
-from app.options import add_options, option, options, read_request
+from app.base.errors import UserError
+from app.commands.parsers import COMMANDS, parser_of, request_of
+from app.terminal.console import Parser
+from app.terminal.options import add_options, option, options, read_request
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from app.base.errors import UserError
 from app.cli import main
-from app.errors import UserError
-from app.output import INPUTS, OUTPUTS, check_outputs
+from app.drawing import files, svg
+from app.terminal.output import INPUTS, OUTPUTS, check_outputs
 from tests.support.host_kernels import skip_without_compiler
 from tests.support.schemas import mistakes
 from tests.support.shell import Refuses, listing, parsers, write_good_files
@@ -110,7 +111,7 @@ def test_a_file_that_another_program_writes_meanwhile_is_kept(place: Path, monke
         (place / "report").write_text("theirs")
         return "ours"
 
-    monkeypatch.setattr("app.report.json_text", meanwhile)
+    monkeypatch.setattr("app.terminal.output.json_text", meanwhile)
     assert main(["networks", "--json", "report"]) == 2
     assert (place / "report").read_text() == "theirs"
 
@@ -134,7 +135,7 @@ def test_every_command_prints_json_alone(
         skip_without_compiler()
     if name == "precompile":
         pytest.importorskip("cupy", reason="CuPy is not installed")
-        monkeypatch.setattr("app.commands.precompile._compile_all", lambda builds, arch: len(builds))
+        monkeypatch.setattr("app.tools.precompile._compile_all", lambda builds, arch: len(builds))
     if name == "import":
         assert main(["export", "weights.h5", "--out", "old.npz"]) == 0
         command = command.replace("weights.h5", "old.npz")
@@ -158,16 +159,12 @@ def test_predict_prints_json_lines(place: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_a_plot_takes_the_place_of_plots_alone(tmp_path: Path) -> None:
-    from app import figures
-
-    class Figure:
-        def savefig(self, path: Path, **_: Any) -> None:
-            path.write_bytes(figures.PNG + b"new")
-
-    path = tmp_path / "plot.png"
-    path.write_text("notes")
-    with pytest.raises(UserError, match=r"plot.png already exists and is not a picture: remove it"):
-        figures.save(Figure(), path)
-    for old in (b"", figures.PNG + b"old"):
-        path.write_bytes(old)
-        assert figures.save(Figure(), path).read_bytes() == figures.PNG + b"new"
+    path = tmp_path / "plot.svg"
+    for foreign in ("notes", '<svg xmlns="http://www.w3.org/2000/svg" id="a drawing by hand">'):
+        path.write_text(foreign)
+        with pytest.raises(UserError, match=r"plot.svg already exists and is not a chart of this program: remove it"):
+            files.save(svg.picture("new", "New", "A new one.", 9, 9, []), path)
+        assert path.read_text() == foreign
+    for old in ("", files.START + "old"):
+        path.write_text(old)
+        assert "A new one." in files.save(svg.picture("new", "New", "A new one.", 9, 9, []), path).read_text()

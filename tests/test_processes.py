@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.interrupts import SIGNALS
-from app.processes import how_it_ended, signals_blocked
+from app.base.interrupts import SIGNALS
+from app.base.processes import how_it_ended, signals_blocked
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,7 +44,7 @@ def test_only_the_first_process_reacts_to_ctrl_c() -> None:
 def test_a_process_ends_with_the_one_that_started_it(before: bool) -> None:
     """Whether that ends before or after ``end_with_parent``. The child holds standard output as long as it lives."""
     child = (
-        "import sys, time; from app.processes import end_with_parent\n"
+        "import sys, time; from app.base.processes import end_with_parent\n"
         "if sys.argv[2] == 'True': sys.stdin.read()\n"  # to the parent's end
         "end_with_parent(int(sys.argv[1])); print('on', flush=True); time.sleep(60)"
     )

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from app.processor import core_groups, core_names, own_cores, usable_cores
+from app.base.processor import core_groups, core_names, own_cores, usable_cores
 
 
 def test_own_cores() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.cli import COMMANDS as PROGRAMS
-from app.console import BUG, USER_ERROR
-from app.runtime.request import DEFAULT_STREAMS
-from app.text import WIDTH
+from app.engine.chunks import STREAMS, default_chunk
+from app.terminal.console import BUG, USER_ERROR
+from app.terminal.text import WIDTH
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -98,12 +98,11 @@ def test_the_fast_path_names_its_files() -> None:
 
 def test_the_benchmarks_name_the_default_chunk() -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    from app.runtime.session import default_chunk
 
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     told = re.search(
         r"Defaults: four streams and a fifth of the batch a chunk, ([\d,]+) images, ([\d.]+) ms here", text
     )
-    assert told is not None and told[1] == f"{default_chunk(10_000):,}" and DEFAULT_STREAMS == 4
+    assert told is not None and told[1] == f"{default_chunk(10_000):,}" and STREAMS == 4
     (row,) = (line for line in text.splitlines() if line.startswith(f"| {told[1]} | "))
-    assert row.split(" | ")[DEFAULT_STREAMS].startswith(f"{told[2]} ")
+    assert row.split(" | ")[STREAMS].startswith(f"{told[2]} ")

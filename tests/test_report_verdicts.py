@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from app.main_job.report import SHOWN_DIFFERENCES, as_text
 from app.network.accuracy import agree, judge
-from app.report import SHOWN_DIFFERENCES, as_text
 from tests.test_report import AGREED, BATCH, CPU, LABELS, STORED, report, wide
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.errors import UserError, escaped, say
+from app.base.errors import UserError, escaped, say
 from app.network.definitions import LENET5
 from app.network.weights import save_weights
 from data_tools.idx import write_idx
-from tests.compare.test_compare import REPORT
+from tests.lab.compare.test_compare import REPORT
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.shell import ROOT
 
@@ -101,7 +101,7 @@ def test_csv_is_exact_in_a_file_and_harmless_on_a_terminal(place: Path) -> None:
 
 
 def test_what_colours_words_is_kept(tmp_path: Path) -> None:
-    code = "from app.console import coloured, guarded; text = 'PASSED \\033[32mx'; "
+    code = "from app.terminal.console import coloured, guarded; text = 'PASSED \\033[32mx'; "
     code = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; {code} guarded(lambda: print(coloured(text)) or 0)"
     assert b"\033[32mPASSED\033[0m \\x1b[32mx" in on_a_terminal(["-c", code])
 
@@ -110,7 +110,7 @@ def test_every_note_is_one_printable_line(capsys: pytest.CaptureFixture[str]) ->
     say(f"note: {EVIL}")
     assert capsys.readouterr().err == f"note: {SPELT}\n"
     files = {path for folder in ("app", "data_tools") for path in (ROOT / folder).rglob("*.py")}
-    others = files - {ROOT / "app" / "errors.py", ROOT / "app" / "console.py"}
+    others = files - {ROOT / "app" / "base" / "errors.py", ROOT / "app" / "terminal" / "console.py"}
     assert not [path for path in others if re.search(r"\bprint\(.*file=sys\.stderr", path.read_text())]
 
 

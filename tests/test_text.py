@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.text import UNLIMITED, Column, fields, format_factor, format_ms, paragraph, table, terminal_width
+from app.terminal.text import UNLIMITED, Column, fields, format_factor, format_ms, paragraph, table, terminal_width
 
 COLUMNS = [
     Column("kernel", left=True),

@@ -2,39 +2,37 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 from tqdm import tqdm
 
-from app.classify.engine import EngineSettings
+from app.base.clock import Timer
+from app.base.errors import UserError, say
+from app.base.interrupts import exit_on_interrupt
 from app.classify.outputs import OutputFolder
 from app.classify.pieces import windows
 from app.classify.places import opened
-from app.classify.receipts import Identity
 from app.classify.report import About, as_text, document
-from app.classify.request import ClassifyRequest
+from app.classify.shards import Shard, find_shards, open_shard
 from app.classify.work import Faults, Work
-from app.errors import UserError, say
+from app.classify.worker import WorkerSettings
+from app.commands.classify import ClassifyRequest
+from app.engine.request import UNLABELLED
 from app.files import hdf5_process
-from app.interrupts import exit_on_interrupt
+from app.main_job.images import fitting
 from app.network.definitions import is_listed
+from app.network.generated import load_network
 from app.network.graph import Graph
-from app.planning.choices import load_graph
-from app.planning.request import NetworkRequest
-from app.report import publish
-from app.runtime.images import fitting
-from app.runtime.request import UNLABELLED
-from app.shards import Shard, find_shards, open_shard
+from app.records.classify import Identity
+from app.terminal.output import publish
 from data_tools.dataset import Dataset
 
 
 def classify(request: ClassifyRequest) -> int:
     """Classify, write and report. Returns 0. Raises UserError, also if some of the shards cannot be read."""
-    asked = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
     with ExitStack() as stack:
         with exit_on_interrupt():
-            network, weights, _ = load_graph(asked)
+            network, weights = load_network(request.network, request.weights)
             paths = find_shards(request.shards)
             faults = Faults(len(paths))
             graph, shards = _open(request, paths, network, faults)
@@ -48,7 +46,7 @@ def classify(request: ClassifyRequest) -> int:
                 overwrite=request.output.overwrite,
             )
             folder.check()
-            settings = EngineSettings(
+            settings = WorkerSettings(
                 graph=graph,
                 dtype=shards[0].dtype.name,
                 device=request.device,
@@ -57,7 +55,9 @@ def classify(request: ClassifyRequest) -> int:
                 compressed=any(shard.sequential for shard in shards),
             )
         runner, place, check_interrupt = stack.enter_context(opened(request, settings))
-        identity = Identity(_named(network), weights.sha256, place.arithmetic, graph.classes)
+        identity = Identity(
+            network=_named(network), weights=weights.sha256, precision=place.arithmetic, classes=graph.classes
+        )
         with tqdm(total=len(shards), desc="checking", unit=" shards", leave=False, disable=None) as bar:
 
             def progress(count: int) -> None:
@@ -67,7 +67,7 @@ def classify(request: ClassifyRequest) -> int:
             stack.enter_context(folder.opened(identity, progress))
         for note in folder.notes:
             say(f"note: {note}")
-        begin = perf_counter()
+        timer = Timer()
         work = Work(shards, parts, place, folder, faults)
         try:
             work.do(runner)
@@ -76,7 +76,7 @@ def classify(request: ClassifyRequest) -> int:
                 raise
             done = f"{len(folder.receipts):,} of {len(paths):,} shards have their labels"
             raise UserError(f"interrupted; {done}: run this again with --resume") from None
-        seconds = perf_counter() - begin
+        seconds = timer.seconds
     if not folder.receipts:
         raise faults.error()
     about = About(network, weights, place.arithmetic, request.folder)

@@ -1,7 +1,7 @@
-"""Pieces in flight: the lanes of an engine take blocks of images from them, and bring back the labels.
+"""Pieces in flight: a worker's feeders take blocks of images from them, and bring back the labels.
 
-No pixels pass between threads: a lane reads its blocks by itself. The blocks of a compressed shard are read one after
-another, each by a lane that has nothing else to do.
+No pixels pass between threads: a feeder reads its blocks by itself. The blocks of a compressed shard are read one
+after another, each by a feeder that has nothing else to do.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Condition, Event
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from app.base.clock import Timer
+from app.base.errors import UserError
 from app.classify.pieces import Piece, Seconds
-from app.errors import UserError
 
 
 class Flight:
-    """A piece with the arrays of its results, and its error if it has one. ``done``: no lane uses it any more."""
+    """A piece with the arrays of its results, and its error if it has one. ``done``: no feeder uses it any more."""
 
     def __init__(self, piece: Piece, reader: Any, classes: int | None) -> None:
         """reader: the shard's. classes: number of logits; None if they are not wanted."""
@@ -30,36 +30,36 @@ class Flight:
         self.seconds = Seconds()
         self.error: BaseException | None = None
         self.done = Event()
-        self.taken = 0  # images that lanes have taken
-        self.blocks = 0  # blocks that lanes hold
-        self.busy = False  # a lane reads the next block of a compressed shard
+        self.taken = 0  # images that feeders have taken
+        self.blocks = 0  # blocks that feeders hold
+        self.busy = False  # a feeder reads the next block of a compressed shard
 
     @property
     def open(self) -> bool:
-        """Whether a lane may take a block now."""
+        """Whether a feeder may take a block now."""
         return not self.busy and self.error is None and self.taken < self.piece.count
 
 
 class Block:
-    """``count`` images of a flight, from ``start`` on, that one lane holds."""
+    """``count`` images of a flight, from ``start`` on, that one feeder holds."""
 
-    def __init__(self, lane: Lane, flight: Flight, start: int, count: int) -> None:
-        self._lane, self._flight = lane, flight
+    def __init__(self, feeder: Feeder, flight: Flight, start: int, count: int) -> None:
+        self._feeder, self._flight = feeder, flight
         self.start, self.count = start, count
 
     def read(self, images: np.ndarray) -> bool:
         """Read the pixels into (count, C, H, W) images. If that fails, return False: the flight is over."""
-        flight, begin = self._flight, perf_counter()
+        flight, timer = self._flight, Timer()
         try:
             flight.reader.read(flight.piece.first + self.start, images)
         except UserError as error:
             self.give_back(error)
             return False
-        with self._lane.flights.changed:
-            flight.seconds.read += perf_counter() - begin
+        with self._feeder.flights.changed:
+            flight.seconds.read += timer.seconds
             if flight.busy:
                 flight.busy = False
-                self._lane.flights.changed.notify()
+                self._feeder.flights.changed.notify()
         return True
 
     def deliver(
@@ -74,9 +74,9 @@ class Block:
 
     def give_back(self, error: BaseException | None, wait: float = 0.0, compute: float = 0.0) -> None:
         """Hold the block no longer. error: why it has no labels."""
-        flight, flights = self._flight, self._lane.flights
+        flight, flights = self._flight, self._feeder.flights
         with flights.changed:
-            self._lane.held.remove(self)
+            self._feeder.held.remove(self)
             flight.error = flight.error or error
             flight.blocks -= 1
             flight.seconds.wait += wait
@@ -84,7 +84,7 @@ class Block:
             flights.landed(flight)
 
 
-class Lane:
+class Feeder:
     """What one thread takes blocks from. held: those that it has not given back."""
 
     def __init__(self, flights: Flights) -> None:
@@ -125,7 +125,7 @@ class Flights:
         self.ended: BaseException | None = None
 
     def fly(self, flight: Flight) -> None:
-        """Let the lanes classify the piece; return when they have. Raises what went wrong with it, or with a lane."""
+        """Let the feeders classify the piece; return when they have. Raises what went wrong with it or a feeder."""
         with self.changed:
             self.flying.append(flight)
             flight.error = self.ended
@@ -136,13 +136,13 @@ class Flights:
             raise flight.error
 
     def landed(self, flight: Flight) -> None:
-        """Let go of a flight that no lane uses any more. The caller holds ``changed``."""
+        """Let go of a flight that no feeder uses any more. The caller holds ``changed``."""
         if not flight.blocks and (flight.error is not None or flight.taken == flight.piece.count):
             self.flying.remove(flight)
             flight.done.set()
 
     def end(self, reason: BaseException) -> None:
-        """Hand out no more blocks: the flights end with ``reason`` as soon as lanes have given theirs back."""
+        """Hand out no more blocks: the flights end with ``reason`` as soon as feeders have given theirs back."""
         with self.changed:
             self.ended = self.ended or reason
             for flight in [*self.flying]:
@@ -151,19 +151,19 @@ class Flights:
             self.changed.notify_all()
 
     def give_up(self) -> None:
-        """Wait no longer for lanes that hang, after ``end``."""
+        """Wait no longer for feeders that hang, after ``end``."""
         with self.changed:
             for flight in self.flying:
                 flight.done.set()
 
     @contextmanager
-    def lane(self) -> Iterator[Lane]:
-        """Yield a thread's lane. An error in the thread ends all flights; this does not raise it again."""
-        lane = Lane(self)
+    def feeder(self) -> Iterator[Feeder]:
+        """Yield a thread's feeder. An error in the thread ends all flights; this does not raise it again."""
+        feeder = Feeder(self)
         try:
-            yield lane
+            yield feeder
         except BaseException as error:
             self.end(error)
         finally:
-            for block in [*lane.held]:
+            for block in [*feeder.held]:
                 block.give_back(self.ended)

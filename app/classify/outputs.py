@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
+from app.base.errors import UserError
 from app.classify.pieces import count_right
-from app.classify.receipts import KINDS, Identity, Receipt, file_sha256, read_receipt, write_receipt
+from app.classify.receipts import KINDS, file_sha256, read_receipt, same_work, write_receipt
+from app.classify.shards import Shard, ShardError
 from app.classify.unfinished import DTYPES, Unfinished
-from app.errors import UserError
 from app.files.lock import check_unlocked, locked
 from app.files.reading import present
-from app.shards import Shard, ShardError
+from app.records.classify import Identity, Receipt, Results
 
 ENDINGS = (".gz", ".npy", ".h5", ".hdf5", ".idx")
 STEP = 1 << 20  # labels that are compared at a time
@@ -153,16 +154,17 @@ class OutputFolder:
                 correct = self._count_right(number, unfinished.labels)
             except UserError as error:
                 raise ShardError(str(error)) from error
-        receipt = Receipt(
-            shard=str(shard.path),
-            size=shard.images.size,
-            mtime_ns=shard.images.mtime_ns,
-            first=first,
-            images=count,
-            correct=correct,
-            identity=self._identity,
-            sha256=unfinished.sha256(),
-        )
+        receipt: Receipt = {
+            "schema": "lenet5-inference/receipt/1",
+            "shard": str(shard.path),
+            "size": shard.images.size,
+            "mtime_ns": shard.images.mtime_ns,
+            "first": first,
+            "images": count,
+            "correct": correct,
+            "identity": self._identity,
+            "sha256": cast(Results, unfinished.sha256()),
+        }
         if self._replace:  # the receipt first: without one, files of results count as unfinished
             for path in self._files(number):
                 _remove(path)
@@ -218,21 +220,22 @@ class OutputFolder:
         if not present(path):
             return f"{path} is missing"
         receipt = read_receipt(path)
-        other = receipt.same_work(self._shards[number], *self._windows[number], self._identity)
+        other = same_work(receipt, self._shards[number], *self._windows[number], self._identity)
         if other is not None:
             raise UserError(f"{path} is of other {other}: name another --out, or replace it with --overwrite")
-        for kind in {*self._kinds, *receipt.sha256}:
+        digests: Mapping[str, object] = receipt["sha256"]
+        for kind in {*self._kinds, *digests}:
             file = self._path(number, kind)
-            if kind not in receipt.sha256:
+            if kind not in digests:
                 return f"{path} names no {kind}"
             if not present(file):
                 return f"{file} is missing"
-            if file_sha256(file) != receipt.sha256[kind] or not self._holds(file, number, kind):
+            if file_sha256(file) != digests[kind] or not self._holds(file, number, kind):
                 return f"{file} is not what was written"
-        correct = receipt.correct
+        correct = receipt["correct"]
         if self._shards[number].labelled:  # the true labels may be others than in the earlier run
             correct = self._count_right(number, self._path(number, "labels"))
-        self.receipts[number] = replace(receipt, correct=correct)
+        self.receipts[number] = {**receipt, "correct": correct}
         return None
 
     def _holds(self, file: Path, number: int, kind: str) -> bool:
@@ -249,7 +252,7 @@ class OutputFolder:
     def _shapes(self, number: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of a shard's results, by kind."""
         _, count = self._windows[number]
-        return {"labels": (count,), "logits": (count, self._identity.classes)}
+        return {"labels": (count,), "logits": (count, self._identity["classes"])}
 
     def _count_right(self, number: int, path: Path) -> int:
         """Count the right labels in the file of a shard's results. Raises UserError if the true ones cannot be read."""
@@ -257,7 +260,7 @@ class OutputFolder:
         labels = np.load(path, mmap_mode="r")
         with shard.reader() as reader:
             return sum(
-                count_right(labels[at : at + STEP], shard, reader, first + at, self._identity.classes)
+                count_right(labels[at : at + STEP], shard, reader, first + at, self._identity["classes"])
                 for at in range(0, count, STEP)
             )
 

@@ -1,4 +1,4 @@
-"""Pieces of shards: what engines and workers are given, and what they give back. All of it can be pickled."""
+"""Pieces of shards: what workers are given, and what they give back. All of it can be pickled."""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from app.errors import UserError
-from app.shards import Reader, Shard
+from app.base.errors import UserError
+from app.classify.shards import Reader, Shard
 
 # Images of the largest unit of work, of a retry, and of results in memory; but a compressed shard is one piece.
 GPU_PIECE = 1 << 20
@@ -37,7 +37,7 @@ class Place:
     """A device that classifies. host: its machine. device: such as ``cuda:0`` or ``cpu:0-3`` (its cores).
 
     name: of the card or processor. arithmetic: such as ``fp32x on sm_90a`` or ``fp32 by NumPy``: where two places have
-    the same, so have their results, to the bit. lanes: threads that feed it. limit: the slower of its copies and its
+    the same, so have their results, to the bit. lanes: its feeders. limit: the slower of its copies and its
     kernels (``bus`` or ``kernels``), or ``compute`` for a processor.
     """
 
@@ -51,7 +51,7 @@ class Place:
 
 @dataclass
 class Seconds:
-    """How long an engine's lanes spent on a piece. read: its bytes, until they were in memory, decompressed.
+    """How long a worker's feeders spent on a piece. read: its bytes, until they were in memory, decompressed.
 
     wait: for the device, which had to finish with a buffer. compute: on the processor.
     """

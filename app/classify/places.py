@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from app.classify.engine import Engine, EngineSettings
+from app.base.errors import say
+from app.base.interrupts import deferred_interrupts, exit_on_interrupt
+from app.base.processor import core_groups, core_names, own_cores
 from app.classify.pieces import CPU_PIECE, GPU_PIECE, Fault, Piece, Place, Result, Runner
-from app.classify.request import ClassifyRequest
 from app.classify.runner import LocalRunner
+from app.classify.worker import Worker, WorkerSettings
 from app.cluster import require_dask
+from app.commands.classify import ClassifyRequest
 from app.cuda.cards import VARIABLE, devices_of
-from app.errors import say
-from app.interrupts import deferred_interrupts, exit_on_interrupt
-from app.processor import core_groups, core_names, own_cores
 
 
 @dataclass(frozen=True)
@@ -26,21 +26,21 @@ class Hello:
 
 @dataclass(frozen=True)
 class Opener:
-    """Opens a worker's engine, in its process; see ``app.cluster``."""
+    """Opens a worker in its process; see ``app.cluster``."""
 
-    settings: EngineSettings
+    settings: WorkerSettings
 
     @contextmanager
     def __call__(self, name: str | None) -> Iterator[Callable[[Piece | Hello], Result | Fault | Place]]:
         """Yield what answers pieces. name: of the worker, for the report; None: its device is called by its number."""
-        with Engine(replace(self.settings, label=name)) as engine:
+        with Worker(replace(self.settings, label=name)) as worker:
 
             def answer(piece: Piece | Hello) -> Result | Fault | Place:
                 if isinstance(piece, Hello):
-                    return engine.place
-                found = engine.classify(piece)
+                    return worker.place
+                found = worker.classify(piece)
                 if name is None and isinstance(found, Fault):  # another machine may lack the file
-                    return Fault(f"{found.reason} (on {engine.place.host})")
+                    return Fault(f"{found.reason} (on {worker.place.host})")
                 return found
 
             yield answer
@@ -51,7 +51,7 @@ Opened = tuple[Runner, Place, Callable[[], None]]
 
 
 @contextmanager
-def opened(request: ClassifyRequest, settings: EngineSettings) -> Iterator[Opened]:
+def opened(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[Opened]:
     """Open the devices, and close them at the end. Raises UserError if they are of no use."""
     if request.scheduler is not None:
         require_dask("--scheduler")
@@ -72,11 +72,11 @@ def opened(request: ClassifyRequest, settings: EngineSettings) -> Iterator[Opene
         workers = [("", {}) for _ in range(request.workers)]
     if len(workers) < 2:
         with exit_on_interrupt():
-            engine = Engine(settings)
-        with engine:
-            if engine.why_cpu is not None:
-                say(f"note: running on the CPU: {engine.why_cpu}")
-            yield LocalRunner(engine), engine.place, lambda: None
+            worker = Worker(settings)
+        with worker:
+            if worker.why_cpu is not None:
+                say(f"note: running on the CPU: {worker.why_cpu}")
+            yield LocalRunner(worker), worker.place, lambda: None
         return
     require_dask("--devices" if request.devices else "--workers")
     with exit_on_interrupt():

@@ -1,18 +1,17 @@
 """The report of ``classify``: what was classified, how fast, and what limited it."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from app.classify.outputs import OutputFolder
 from app.classify.pieces import Piece, Place, Result
 from app.network.graph import Graph
 from app.network.weights import Weights
-from app.text import WIDTH, Column, fields, paragraph, table
+from app.records.classify import Classified, Classify, Device, Rates
+from app.terminal.text import WIDTH, Column, fields, paragraph, table
 
-SCHEMA = "lenet5-inference/classify/1"
-# What took most of the lanes' time, or of the run's, and what helps.
+# What took most of the feeders' time, or of the run's, and what helps.
 LIMITS = {
     "disk": "reading the files: faster storage helps, or files in memory",
     "decompression": "decompression: more cores help, and more shards at a time",
@@ -21,12 +20,11 @@ LIMITS = {
     "compute": "compute: more cores help, or a GPU",
     "output": "writing the results: a faster disk for --out helps",
 }
-Document = Mapping[str, Any]
 
 
 @dataclass
 class Work:
-    """What one device did, or all of them. read to compute: seconds, summed over the device's lanes."""
+    """What one device did, or all of them. read to compute: seconds, summed over the device's feeders."""
 
     images: int = 0
     nbytes: int = 0
@@ -86,35 +84,48 @@ class About:
     folder: Path
 
 
-def document(
-    about: About, results: OutputFolder, unreadable: Sequence[str], tally: Tally, seconds: float
-) -> dict[str, Any]:
+def document(about: About, results: OutputFolder, unreadable: Sequence[str], tally: Tally, seconds: float) -> Classify:
     """Return all figures. unreadable: why shards cannot be read. seconds: of the run."""
     network, weights, receipts, kept = about.network.network, about.weights, results.receipts, results.kept
-    counts = [(receipt.images, receipt.correct) for receipt in receipts.values() if receipt.correct is not None]
-    compared, correct = (sum(column) for column in zip(*counts, strict=True)) if counts else (0, 0)
+    known = [receipt for receipt in receipts.values() if receipt["correct"] is not None]
+    compared, correct = sum(one["images"] for one in known), sum(one["correct"] or 0 for one in known)
     return {
-        "schema": SCHEMA,
+        "schema": "lenet5-inference/classify/1",
         "network": {"name": network.name, "input_shape": [*network.input_shape]},
         "weights": {"path": str(weights.path), "sha256": weights.sha256},
         "arithmetic": about.arithmetic,
         "out": str(about.folder),
         "shards": {"classified": len(receipts) - len(kept), "kept": len(kept), "unreadable": [*unreadable]},
-        "images": sum(receipt.images for receipt in receipts.values()),
+        "images": sum(receipt["images"] for receipt in receipts.values()),
         "compared": compared,
         "correct": correct if compared else None,
         "accuracy": correct / compared if compared else None,
         "seconds": seconds,
         "writing_seconds": tally.writing,
-        "classified": _rates(tally.whole, seconds) | {"limit": tally.limit(seconds)} if tally.devices else None,
-        "devices": [
-            {**asdict(place), **_rates(work, seconds), "limit": work.limit(place.limit), "lane_seconds": _spent(work)}
-            for _, (place, work) in sorted(tally.devices.items())
-        ],
+        "classified": {**_rates(tally.whole, seconds), "limit": tally.limit(seconds)} if tally.devices else None,
+        "devices": [_device(place, work, seconds) for _, (place, work) in sorted(tally.devices.items())],
     }
 
 
-def _rates(work: Work, seconds: float) -> dict[str, Any]:
+def _device(place: Place, work: Work, seconds: float) -> Device:
+    return {
+        "host": place.host,
+        "device": place.device,
+        "name": place.name,
+        "arithmetic": place.arithmetic,
+        "lanes": place.lanes,
+        "limit": work.limit(place.limit),
+        **_rates(work, seconds),
+        "lane_seconds": {
+            "read": work.read,
+            "decompress": work.decompress,
+            "wait": work.wait,
+            "compute": work.compute,
+        },
+    }
+
+
+def _rates(work: Work, seconds: float) -> Rates:
     return {
         "images": work.images,
         "images_per_s": work.images / seconds,
@@ -122,11 +133,7 @@ def _rates(work: Work, seconds: float) -> dict[str, Any]:
     }
 
 
-def _spent(work: Work) -> dict[str, float]:
-    return {name: getattr(work, name) for name in ("read", "decompress", "wait", "compute")}
-
-
-def as_text(report: Document, width: int = WIDTH) -> str:
+def as_text(report: Classify, width: int = WIDTH) -> str:
     """Return the report as text without colours. width: columns of a line."""
     shards = report["shards"]
     title = f"{report['network']['name']}: {_count(report['images'], 'image')} in "
@@ -141,15 +148,17 @@ def as_text(report: Document, width: int = WIDTH) -> str:
     if shards["unreadable"]:
         pairs.append(("unreadable", _count(len(shards["unreadable"]), "shard")))
     blocks = [[*paragraph(title, width), *fields(pairs, width)]]
-    if report["compared"]:
-        right = f"{report['correct']:,} / {report['compared']:,} correct = {report['accuracy']:.2%}"
+    if report["correct"] is not None:
+        share = report["correct"] / report["compared"]
+        right = f"{report['correct']:,} / {report['compared']:,} correct = {share:.2%}"
         blocks.append(paragraph(f"Accuracy: {right}", width))
     if report["classified"] is not None:
-        blocks += [_speed(report, width), _verdict(report, width)]
+        blocks += [_speed(report, report["classified"], width)]
+        blocks += [paragraph(f"limited by {LIMITS[report['classified']['limit']]}", width)]
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _speed(report: Document, width: int) -> list[str]:
+def _speed(report: Classify, whole: Classified, width: int) -> list[str]:
     columns = [
         Column("device", left=True),
         *map(Column, ("images", "images/s", "GB/s")),
@@ -168,17 +177,12 @@ def _speed(report: Document, width: int) -> list[str]:
         ]
         for row in report["devices"]
     ]
-    whole = report["classified"]
     if len(rows) > 1:
         rates = [f"{whole['images']:,}", f"{whole['images_per_s']:,.0f}", f"{whole['gbytes_per_s']:.3g}"]
         rows.append(["together", *rates, whole["limit"], ""])
     names = ", ".join(sorted({row["name"] for row in report["devices"]}))
     head = f"{_count(whole['images'], 'image')} in {report['seconds']:,.2f} s (files → labels in files; {names})"
     return [*paragraph(head, width), *table(columns, rows, width)]
-
-
-def _verdict(report: Document, width: int) -> list[str]:
-    return paragraph(f"limited by {LIMITS[report['classified']['limit']]}", width)
 
 
 def _count(count: int, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Run pieces on one engine, in threads of this process."""
+"""Run pieces on one worker, in threads of this process."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from app.classify.engine import Engine
+from app.base.interrupts import deferred_interrupts
 from app.classify.pieces import GPU_PIECE, Answers, Fault, Piece, Result
-from app.interrupts import deferred_interrupts
+from app.classify.worker import Worker
 
-AHEAD = 4  # pieces: while results are written, which takes a while at the end of a shard, the lanes go on
+AHEAD = 4  # pieces: while results are written, which takes a while at the end of a shard, the feeders go on
 POLL_SECONDS = 0.1  # between two looks for Ctrl-C
 
 
 class LocalRunner:
-    """Runs pieces on an engine: a few at a time, more while they are small or compressed, so that no lane is idle."""
+    """Runs pieces on a worker: a few at a time, more while they are small or compressed, so that no feeder is."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
         self._flying: dict[Future[Result | Fault], Piece] = {}
         self._landed: deque[tuple[Piece, Future[Result | Fault]]] = deque()
 
     def run(self, pieces: Iterable[Piece]) -> Answers:
-        """See ``Runner``. Closing it closes the engine, too."""
+        """See ``Runner``. Closing it closes the worker, too."""
         waiting = iter(pieces)
-        most = max(2 * self._engine.place.lanes, AHEAD)
+        most = max(2 * self._worker.place.lanes, AHEAD)
         with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(most) as pool:
             try:
                 while True:
                     while len(self._flying) < most and self._has_room() and (piece := next(waiting, None)) is not None:
-                        self._flying[pool.submit(self._engine.classify, piece)] = piece
+                        self._flying[pool.submit(self._worker.classify, piece)] = piece
                     if self._landed:
                         piece, future = self._landed.popleft()
                         yield piece, future.result()
@@ -39,7 +39,7 @@ class LocalRunner:
                     self._wait()
                     check_interrupt()
             except BaseException:
-                self._engine.close()  # otherwise the pool would wait for the pieces in flight
+                self._worker.close()  # otherwise the pool would wait for the pieces in flight
                 raise
 
     def _has_room(self) -> bool:

@@ -5,15 +5,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
 
 from tqdm import tqdm
 
+from app.base.clock import Timer
+from app.base.errors import UserError
 from app.classify.outputs import OutputFolder, Window
 from app.classify.pieces import Fault, Piece, Place, Result, Runner, cut, piece_size
 from app.classify.report import Tally
-from app.errors import UserError
-from app.shards import Shard, ShardError
+from app.classify.shards import Shard, ShardError
 
 NAMED = 3  # unreadable shards in the last error
 
@@ -87,7 +87,7 @@ class Work:
                 f"{here.host} computes in {here.arithmetic}, {there.host} in {there.arithmetic}: their results may "
                 "differ; name one --precision or --device, or use machines of one kind"
             )
-        begin = perf_counter()
+        timer = Timer()
         self.folder.write(piece.number, piece.first, result.labels, result.logits, result.correct)
-        self.tally.writing += perf_counter() - begin
+        self.tally.writing += timer.seconds
         self.tally.add(piece, result)

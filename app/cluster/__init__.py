@@ -6,7 +6,7 @@ extra: other rooms import it inside functions, after ``require_dask``.
 
 from importlib.util import find_spec
 
-from app.errors import UserError, install
+from app.base.errors import UserError, install
 
 
 def require_dask(what: str) -> None:

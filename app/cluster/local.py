@@ -13,8 +13,8 @@ import dask
 from distributed import Client, Nanny, Scheduler, SchedulerPlugin, SpecCluster, WorkerPlugin
 from tqdm import tqdm
 
+from app.base.errors import UserError
 from app.cluster.scratch import scratch_folder
-from app.errors import UserError
 
 HOST = "127.0.0.1"
 

@@ -13,9 +13,9 @@ from uuid import uuid4
 
 from distributed import WorkerPlugin, get_worker
 
+from app.base.errors import UserError
 from app.cluster.settings import quieten
 from app.cuda.device import card_is_lost
-from app.errors import UserError
 
 Engine = Callable[[Any], Any]
 """Answers a piece; several threads call it at the same time."""

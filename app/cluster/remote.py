@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from distributed import Client, WorkerPlugin
 
 from app import VERSION
-from app.errors import UserError
+from app.base.errors import UserError
 
 CONNECT_SECONDS = 10.0
 REGISTER_SECONDS = 60.0  # the network's weights go to every worker

@@ -16,12 +16,12 @@ from distributed.client import FutureCancelledError
 from distributed.comm import CommClosedError
 from tqdm import tqdm
 
+from app.base.errors import UserError
+from app.base.processes import signals_blocked
 from app.cluster.local import LocalWorker, local_cluster
 from app.cluster.plugin import EnginePlugin, Opener, answer
 from app.cluster.remote import running_cluster
 from app.cluster.settings import apply_defaults, quieten
-from app.errors import UserError
-from app.processes import signals_blocked
 
 IN_FLIGHT = 2  # tasks of a worker of this machine
 TASK_SECONDS = 0.015  # that a task should take at least, and for every worker, all of which one process serves:

@@ -1,1 +1,1 @@
-"""The commands. options/ defines their options; bodies that only print are here, the others in rooms of their own."""
+"""The options of each command, as its request, and where its body is. Imports are cheap: ``--help`` needs no NumPy."""

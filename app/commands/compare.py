@@ -1,211 +1,70 @@
-"""``main.py compare``: reports of one kind from two sides, row by row."""
+"""``main.py compare``: its options."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from app.commands.options.compare import CompareRequest
-from app.compare.interval import RELEVANT, VERDICTS, Bounds, Runs, exceeds, intervals, level, percent, verdict
-from app.compare.rows import KINDS, Timed, context, timed
-from app.errors import UserError
-from app.files.checks import BadValueError, fields, shown
-from app.files.reading import read_json
-from app.report import publish
-from app.text import WIDTH, Column, format_ms, paragraph, table
-from app.text import fields as lines_of
+from app.files import checks
+from app.terminal.console import typed
+from app.terminal.options import option, options
+from app.terminal.output import Output
 
-SCHEMA = "lenet5-inference/compare/2"
-REMEDY = "name a JSON file that --json of the main job, bench, sweep or train wrote"
-COLUMNS = [
-    Column("", left=True),
-    *(Column(head) for head in ("before", "after", "change", "95 % interval")),
-    Column("", left=True),
-]
-CONTEXT = ("machines", "settings", "software")  # the first two must be equal
-RUNS, SAMPLES = "runs", "samples"  # what the intervals know the noise of
-HOLDS = "If nothing changed, a row is found slower or faster in at most 5 % of cases, over all rows together"
-KNOWN = {
-    RUNS: f"{HOLDS}: the intervals know how far runs of one side lie apart.",
-    SAMPLES: f"{HOLDS}; but of these two runs, not of the program. The intervals know the noise within a run, and not "
-    "how far runs of one program lie apart. To judge the program, name several reports a side: BEFORE... -- AFTER...",
-}
+USAGE = """\
+%(prog)s [options] BEFORE AFTER
+       %(prog)s [options] BEFORE BEFORE... -- AFTER AFTER..."""
+SEPARATOR = "--after"
+BODY = "lab.compare.command"
+EPILOG = """\
+examples:
+  python main.py --json before-1.json
+      write a report; so before-2.json, after-1.json and so on, in turn
+  python main.py compare before-*.json -- after-*.json
+      what became slower or faster, row by row; five reports a side are good
+  python main.py compare before-*.json -- after-*.json --fail-above 3%
+      for CI: exit code 1 if a row became slower by over 3 %, beyond noise
+  python main.py compare before-1.json after-1.json
+      the same for two runs, which may differ though the program does not
+  python main.py compare fp32.json fp16.json --ignore-settings
 
+All files are JSON of one command: of the main job, bench, bench --peers, sweep
+or train. compare refuses reports of different machines or settings. Changes
+below 1 % are 'same'.
 
-@dataclass(frozen=True)
-class Report:
-    """One document. context: values by name, for each of ``CONTEXT``."""
-
-    path: Path
-    document: dict[str, Any]
-    rows: Mapping[str, Timed]
-    context: tuple[Mapping[str, Any], ...]
+If the program did not change, compare finds a slower or faster row in at most
+5 % of cases, however many rows there are. With several reports a side that
+holds for the program: the intervals know how far its runs lie apart. With one
+a side it holds for these two runs only: on a busy machine, runs of the same
+program may lie 10 % apart. Then the verdict is 'slower run' or 'faster run',
+and exit code 1 of --fail-above may mean a slow run: give CI several a side.
+"""
+FAILED = "a row became slower by over --fail-above"
 
 
-Sides = tuple[Sequence[Report], Sequence[Report]]
+def percentage(text: str) -> float:
+    """Parse ``3%`` or ``3``."""
+    return float(
+        typed(lambda part: float(part.removesuffix("%")), "a percentage such as 3%", checks.number(0, 1e6))(text)
+    )
 
 
-def compare(request: CompareRequest) -> int:
-    """Compare, print and write. Returns 1 if a row became slower by over ``fail_above`` percent. Raises UserError."""
-    before, after = sides = _sides(request)
-    reports = [*before, *after]
-    if len(kinds := _distinct(report.document["schema"] for report in reports)) > 1:
-        raise UserError(f"{_named(reports)} are of different kinds ({' and '.join(kinds)}): name reports of one kind")
-    differences = [_differences(sides, place) for place in range(len(CONTEXT))]
-    for what, found in zip(CONTEXT[:2], differences, strict=False):
-        if found and not request.ignore_settings:
-            told = "; ".join(f"{one['name']}: {_values(one['before'] + one['after'])}" for one in found)
-            raise UserError(f"the reports are of different {what} ({told}): add --ignore-settings to compare them")
-    names = dict.fromkeys(name for report in reports for name in report.rows)
-    counts = {name: [sum(name in report.rows for report in side) for side in sides] for name in names}
-    complete = [name for name, found in counts.items() if found == [len(before), len(after)]]
-    if not complete:
-        raise UserError(f"{_named(reports)} have no timed row in common: compare others")
-    pairs = [([report.rows[name] for report in before], [report.rows[name] for report in after]) for name in complete]
-    rows = [_row(*pair, bounds, request.fail_above) for pair, bounds in zip(pairs, intervals(pairs), strict=True)]
-    document = {
-        "schema": SCHEMA,
-        "of": kinds[0],
-        **{name: [str(report.path) for report in side] for name, side in zip(("before", "after"), sides, strict=True)},
-        "noise": RUNS if len(before) > 1 else SAMPLES,
-        "fail_above": request.fail_above,
-        "differences": [one for found in differences for one in found],
-        "rows": rows,
-        "left_out": [
-            {"name": name, "before": found[0], "after": found[1]}
-            for name, found in counts.items()
-            if name not in complete
-        ],
-        "failed": [row["name"] for row in rows if row["failed"]],
-    }
-    publish(document, as_text, request.output)
-    return int(bool(document["failed"]))
-
-
-def _sides(request: CompareRequest) -> Sides:
-    """Read the reports of both sides: one each, or at least two each. Raises UserError."""
-    before, after = request.before, request.after
-    if after is None:
-        if len(before) != 2:
-            raise UserError(f"one list of {len(before)} reports: name two, or two lists, as BEFORE... -- AFTER...")
-        before, after = before[:1], before[1:]
-    if min(len(before), len(after)) == 1 < max(len(before), len(after)):
-        raise UserError("one report cannot be held against several: name at least two on either side of the --")
-    sides = ([_read(path) for path in before], [_read(path) for path in after])
-    for side in sides:
-        for at, report in enumerate(side):
-            for other in side[:at]:
-                if report.document == other.document:
-                    raise UserError(f"{other.path} and {report.path} are the same report: name each run once")
-    return sides
-
-
-def _read(path: Path) -> Report:
-    """Read a report of a known kind. Raises UserError."""
-    document: dict[str, Any] = read_json(path, fields({"schema": _known}, others=True), REMEDY)
-    try:
-        return Report(path, document, timed(document), context(document))
-    except BadValueError as error:
-        raise UserError(f"{path} has wrong content ({error}): {REMEDY}") from None
-
-
-def _known(schema: Any) -> str:
-    if not isinstance(schema, str) or schema not in KINDS:
-        raise BadValueError(f"{shown(schema)} has no times that this version compares")
-    return schema
-
-
-def _named(reports: Sequence[Report]) -> str:
-    return ", ".join(str(report.path) for report in reports)
-
-
-def _distinct(values: Iterable[Any]) -> list[Any]:
-    """Return each value once, in order; values may be of any type in JSON."""
-    found: list[Any] = []
-    for value in values:
-        if value not in found:
-            found.append(value)
-    return found
-
-
-def _values(values: Sequence[Any]) -> str:
-    return ", ".join(map(shown, _distinct(values)))
-
-
-def _differences(sides: Sides, place: int) -> list[dict[str, Any]]:
-    """Return what differs between any two reports: its name, and the distinct values of each side."""
-    contexts = [[report.context[place] for report in side] for side in sides]
-    names = dict.fromkeys(name for side in contexts for one in side for name in one)
-    found = [(name, [_distinct(one.get(name) for one in side) for side in contexts]) for name in names]
-    return [
-        {"name": name, "before": before, "after": after}
-        for name, (before, after) in found
-        if len(_distinct(before + after)) > 1
-    ]
-
-
-def _row(before: Runs, after: Runs, bounds: Bounds | None, fail_above: float | None) -> dict[str, Any]:
-    times = level(before), level(after)
-    change = percent(*times)
-    return {
-        "name": before[0].name,
-        "unit": before[0].unit,
-        "before": times[0],
-        "after": times[1],
-        "percent": change,
-        "interval": None if bounds is None else list(bounds),
-        "verdict": verdict(change, bounds, several=len(before) > 1),
-        "failed": fail_above is not None and exceeds(change, bounds, fail_above),
-    }
-
-
-def as_text(document: Mapping[str, Any], width: int = WIDTH) -> str:
-    """Format the comparison: a row for each timed row of all reports."""
-    rows, several = document["rows"], document["noise"] == RUNS
-    unit = " and ".join(dict.fromkeys(row["unit"] for row in rows))
-    _, kind, _ = document["of"].split("/")
-    pairs = [(name, ", ".join(document[name])) for name in ("before", "after")]
-    for one in document["differences"]:
-        before, after = (", ".join(map(str, one[side])) for side in ("before", "after"))
-        pairs.append(("differs", f"{one['name']}: {before} → {after}"))
-    count = len(document["before"]) + len(document["after"])
-    what = "means of the runs' medians" if several else "medians"
-    lines = [
-        *paragraph(f"{count} documents of kind {kind}, {what} in {unit}; change: of the time", width),
-        *lines_of(pairs, width),
-        *table(COLUMNS, map(_cells, rows), width),
-    ]
-    if left_out := document["left_out"]:
-        told = ", ".join(f"{one['name']} ({one['before']} before, {one['after']} after)" for one in left_out)
-        lines += paragraph(f"not in every report: {told}", width)
-    if any(row["interval"] is None for row in rows):
-        alone = "" if document["fail_above"] is None else "; of these, --fail-above counts the change alone"
-        lines += paragraph(
-            f"unknown: too few samples for an interval; run more, or write the report again{alone}", width
-        )
-    counts = Counter(row["verdict"] for row in rows)
-    told = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if counts[name])
-    lines += paragraph(f"{told} (changes below {RELEVANT:g} % are 'same')", width)
-    lines += paragraph(KNOWN[document["noise"]], width)
-    if document["fail_above"] is not None:
-        by = f"slower by over {document['fail_above']:g} %{'' if several else ', between these two runs'}"
-        failed = ", ".join(document["failed"])
-        lines += paragraph(f"FAILED: {by}: {failed}" if failed else f"PASSED: no row became {by}", width)
-    return "\n".join(lines)
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    bounds = row["interval"]
-    return [
-        row["name"],
-        format_ms(row["before"]),
-        format_ms(row["after"]),
-        f"{_signed(row['percent'])} %",
-        "" if bounds is None else " to ".join(map(_signed, bounds)),
-        row["verdict"],
-    ]
-
-
-def _signed(percent: float) -> str:
-    return f"{percent:+.1f}" if abs(percent) < 1e6 else f"{percent:+.1e}"
+@dataclass(frozen=True, kw_only=True)
+class CompareRequest:
+    before: list[Path] = option(
+        "JSON of the first run or runs; of two files without --, the second is AFTER",
+        name="before",
+        nargs="+",
+        type=Path,
+        metavar="BEFORE",
+    )
+    after: list[Path] | None = option(
+        "JSON of the later runs, of the same command; a bare -- is short for it",
+        name=SEPARATOR,
+        nargs="+",
+        type=Path,
+        metavar="AFTER",
+        twice="name the reports of a side in one list",
+    )
+    fail_above: float | None = option(
+        "end with exit code 1 if a row became slower by over X percent", type=percentage, metavar="X%"
+    )
+    ignore_settings: bool = option("compare reports of different machines or settings, too", False)
+    output: Output = options(what="the comparison")

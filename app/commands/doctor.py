@@ -1,38 +1,22 @@
-"""``main.py doctor``: what a bug report needs, and what is missing for which feature."""
+"""``main.py doctor``: its options."""
 
-from collections.abc import Mapping
-from itertools import groupby
-from operator import itemgetter
-from typing import Any
+from dataclasses import dataclass
 
-from app.commands.options.doctor import DoctorRequest
-from app.interrupts import exit_on_interrupt
-from app.operate.card import card
-from app.operate.machine import environment, packages, system
-from app.operate.storage import storage
-from app.report import publish
-from app.text import INDENT, fields, paragraph
+from app.terminal.options import options
+from app.terminal.output import Output
 
-SCHEMA = "lenet5-inference/doctor/1"
+BODY = "tools.doctor"
+EPILOG = """\
+examples:
+  python main.py doctor            what this machine has, and what is missing
+  python main.py doctor --json -   the same for programs
 
-
-def doctor(request: DoctorRequest) -> int:
-    """Look at the machine and print what was found. Returns 0; raises UserError."""
-    with exit_on_interrupt():
-        found = [one for part in (system, packages, card, storage, environment) for one in part()]
-    document = {"schema": SCHEMA, "findings": [{**vars(one), "missing": one.missing} for one in found]}
-    publish(document, as_text, request.output)
-    return 0
+Put the output into a bug report: system, packages, GPU, cache, data. For each
+missing thing it prints what does not work without it, and the remedy. doctor
+writes no file, fetches nothing and works without a GPU.
+"""
 
 
-def as_text(document: Mapping[str, Any], width: int) -> str:
-    """Format the document: a block for each area, then what is missing with its remedy."""
-    lines: list[str] = []
-    for area, found in groupby(document["findings"], key=itemgetter("area")):
-        lines += [area, *fields([(one["name"], one["value"]) for one in found], width)]
-    missing = [one for one in document["findings"] if one["missing"]]
-    lines += ["", "missing" if missing else "nothing is missing"]
-    for one in missing:
-        told = f"{one['area']}, {one['name']}: for {one['needed_for']}: {one['remedy']}"
-        lines += paragraph(told, width, INDENT, 2 * INDENT)
-    return "\n".join(lines)
+@dataclass(frozen=True, kw_only=True)
+class DoctorRequest:
+    output: Output = options(what="the findings")

@@ -1,72 +1,31 @@
-"""``main.py export``: write a network and its weights for other systems."""
+"""``main.py export``: its options."""
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
 
-from app.commands.options.export import ExportRequest
-from app.errors import UserError, suggestion
-from app.files.checks import BadValueError
-from app.files.writing import replacing
-from app.interchange.layout import format_shape
-from app.interchange.named_arrays import Description
-from app.interchange.onnx_export import IMAGES, LABELS, SCORES
-from app.interchange.writers import WRITERS, written_name
-from app.network.generated import required_weights
-from app.network.graph import build, find_network
-from app.network.weights import load_weights
-from app.report import publish
-from app.text import Column, fields, paragraph, table
+from app.terminal.options import option, options
+from app.terminal.output import Output
 
-SCHEMA = "lenet5-inference/export/1"
+BODY = "tools.export"
+EPILOG = """\
+examples:
+  python main.py export --network lenet5 --out lenet5.onnx
+      the shipped weights as an ONNX model: images in, scores and labels out
+  python main.py export mine.h5 --out mine.safetensors
+      arrays named and laid out as PyTorch's state dict
+  python main.py export mine.h5 --out mine.npz
+      arrays named and laid out as in the weights file
 
-
-def export(request: ExportRequest) -> int:
-    """Read, convert, write and tell. Returns 0. Raises UserError; then nothing is written."""
-    ending = request.out.suffix.lower()
-    if ending not in WRITERS:
-        hint = suggestion(ending, WRITERS)
-        raise UserError(f"--out {request.out} has no known ending: let it end with one of {', '.join(WRITERS)}{hint}")
-    if request.file is None and request.network is None:
-        raise UserError("nothing to export is named: name a weights file, or a network with --network")
-    asked = None if request.network is None else find_network(request.network)
-    weights = required_weights(str(request.network), "FILE") if request.file is None else load_weights(request.file)
-    graph = build(asked or weights.own_network(), weights)
-    try:
-        content = WRITERS[ending](Description(graph.network, graph.input_scale, weights.classes), graph.parameters)
-    except BadValueError as error:
-        raise UserError(f"--out {request.out} {error}") from error
-    with replacing(request.out, overwrite=request.output.overwrite) as temporary:
-        temporary.write_bytes(content)
-    document = {
-        "schema": SCHEMA,
-        "weights": str(weights.path),
-        "network": graph.network.name,
-        "format": ending.removeprefix("."),
-        "arrays": [
-            {"name": name, "written_as": written_name(ending, name), "shape": list(array.shape)}
-            for name, array in graph.parameters.items()
-        ],
-        "input": list(graph.network.input_shape),
-        "classes": graph.classes,
-        "pixel_scale": graph.input_scale,
-        "written": str(request.out),
-        "bytes": len(content),
-    }
-    publish(document, as_text, request.output)
-    return 0
+export writes the format that the ending of --out names, with the network in it.
+import reads the file back, bit for bit. docs/export.md describes the formats.
+"""
 
 
-def as_text(document: Mapping[str, Any], width: int) -> str:
-    """Format the document."""
-    columns = [Column(head, left=True) for head in ("array", "in the file", "shape here")]
-    rows = [[one["name"], one["written_as"], format_shape(one["shape"])] for one in document["arrays"]]
-    onnx, sizes = document["format"] == "onnx", ", ".join(map(str, document["input"]))
-    about = {
-        "input": f"{IMAGES} (N, {sizes}) uint8" if onnx else "",
-        "outputs": f"{SCORES} (N, {document['classes']}) float32, {LABELS} (N) int64" if onnx else "",
-        "pixel scale": f"{document['pixel_scale']:.10g}, for bytes 0 to 255",
-        "written": f"{document['written']}, {document['bytes']:,} bytes",
-    }
-    head = f"{document['weights']}: network {document['network']}"
-    told = fields([(head, told) for head, told in about.items() if told], width)
-    return "\n".join([*paragraph(head, width), *table(columns, rows, width), *told])
+@dataclass(frozen=True, kw_only=True)
+class ExportRequest:
+    file: Path | None = option(
+        "weights file to export (default: the one shipped for --network)", name="file", nargs="?"
+    )
+    out: Path = option("file to write: .onnx, .safetensors or .npz", required=True)
+    network: str | None = option("name of the network, or its .toml file (default: the file's own)", metavar="NAME")
+    output: Output = options("report", what="the report")

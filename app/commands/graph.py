@@ -1,99 +1,26 @@
-"""``main.py graph``: show a network's layers, and the launches that compute them."""
+"""``main.py graph``: its options."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
 
-from app.commands.kernels import REFERENCE_ARCH
-from app.commands.options.graph import GraphRequest
-from app.kernels.facts import bytes_moved
-from app.network.graph import Graph, Step
-from app.planning import tuning
-from app.planning.choices import load_graph, target
-from app.planning.matching import Node
-from app.planning.plan import plan
-from app.report import publish
-from app.text import WIDTH, Column, paragraph, table
+from app.planning.request import NetworkRequest
+from app.terminal.options import option, options
+from app.terminal.output import Output
 
-SCHEMA = "lenet5-inference/graph/1"
-LAYERS = [
-    *(Column(head, left=True) for head in ("layer", "kind", "output")),
-    *(Column("parameters"), Column("MFLOP"), Column("activation bytes", optional=1)),
-]
-LAUNCHES = [
-    *(Column(head, left=True) for head in ("layers", "kernel", "reads", "writes")),
-    *(Column("MFLOP"), Column("bytes")),
-]
-NARROW = [*LAUNCHES[:4], Column("MFLOP", optional=1), Column("bytes", optional=2)]  # before names of layers are wrapped
+BODY = "tools.graph"
+EPILOG = """\
+examples:
+  python main.py graph                    lenet5, as this machine's GPU runs it
+  python main.py graph --network fa19 --arch sm_80
+  python main.py graph --conv direct --no-fuse
+                                          another kernel, every layer alone
+  python main.py graph --json -           the same for programs
+"""
 
 
-def graph(request: GraphRequest) -> int:
-    """Print the network's layers, then the launches that compute them on the chosen architecture."""
-    built, _, chosen = load_graph(request.network, shapes_only=True)
-    arch, card = target(request.arch, otherwise=REFERENCE_ARCH)
-    nodes = plan(built, arch, replace(chosen, tuning=tuning.load(card))).nodes
-    document = {
-        "schema": SCHEMA,
-        "network": built.network.name,
-        "input": list(built.network.input_shape),
-        "layers": [*map(_layer, built.steps)],
-        "architecture": arch,
-        "fused": request.network.fuse,
-        "launches": [*map(_launch, nodes)],
-    }
-
-    def text(found: dict[str, Any], width: int) -> str:
-        how = "fused" if request.network.fuse else "one a layer"
-        lines = [
-            *paragraph(f"{built.network.name}: {built.network.summary}", width),
-            *layer_table(built, width),
-            *paragraph(f"launches on {arch}, per image ({how})", width),
-            *table(LAUNCHES if width >= WIDTH else NARROW, map(_cells, found["launches"]), width),
-        ]
-        return "\n".join(lines)
-
-    publish(document, text, request.output)
-    return 0
-
-
-def layer_table(built: Graph, width: int) -> list[str]:
-    """Format each layer's output, parameters, operations and bytes."""
-    rows = [["images", "input", _shape(built.network.input_shape), "", "", ""]]
-    found = [*map(_layer, built.steps)]
-    for layer in found:
-        figures = [f"{layer['parameters']:,}", f"{layer['flops'] / 1e6:.4f}", f"{layer['activation_bytes']:,}"]
-        rows.append([layer["name"], layer["kind"], _shape(layer["output"]), *figures])
-    mflop = sum(layer["flops"] for layer in found) / 1e6
-    parameters = sum(array.size for array in built.parameters.values())
-    return table(LAYERS, [*rows, ["all", "", "", f"{parameters:,}", f"{mflop:.4f}", ""]], width)
-
-
-def _layer(step: Step) -> dict[str, Any]:
-    return {
-        "name": step.layer.name,
-        "kind": step.layer.kind,
-        "output": list(step.out_shape),
-        "parameters": step.parameter_count,
-        "flops": step.layer.flops(step.in_shape),
-        "activation_bytes": step.activation_bytes,
-    }
-
-
-def _launch(node: Node) -> dict[str, Any]:
-    return {
-        "layers": [layer.name for layer in node.layers],
-        "kernel": node.variant.name,
-        "reads": node.reads,
-        "writes": list(node.writes),
-        "flops": node.flops,
-        "bytes": bytes_moved(node.problem, 2) - bytes_moved(node.problem, 1),  # weights are read once per batch
-    }
-
-
-def _cells(launch: Mapping[str, Any]) -> list[str]:
-    names = ["+".join(launch["layers"]), launch["kernel"], launch["reads"], ", ".join(launch["writes"])]
-    return [*names, f"{launch['flops'] / 1e6:.4f}", f"{launch['bytes']:,}"]
-
-
-def _shape(shape: Iterable[int]) -> str:
-    return " x ".join(map(str, shape)) or "1 label"
+@dataclass(frozen=True, kw_only=True)
+class GraphRequest:
+    network: NetworkRequest = options("network")
+    arch: str | None = option(
+        "GPU architecture to plan for (default: this card's, else sm_90a)", group="output", metavar="NAME"
+    )
+    output: Output = options(what="the network and its launches")

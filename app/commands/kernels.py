@@ -1,126 +1,27 @@
-"""``main.py kernels``: list every kernel, and the resources of its machine code."""
+"""``main.py kernels``: its options."""
 
-from collections.abc import Mapping
-from itertools import groupby
-from operator import itemgetter
-from typing import Any
+from dataclasses import dataclass
 
-from app.bench import machine_code, resources
-from app.commands.options.kernels import KernelsRequest
-from app.errors import UserError
-from app.kernels.registry import VARIANTS, variants
-from app.kernels.train.train import TRAINING_KERNELS
-from app.kernels.variant import Variant
-from app.planning.choices import check_architecture
-from app.precision import SHORT
-from app.report import publish
-from app.text import Column, paragraph, table
+from app.terminal.options import option, options
+from app.terminal.output import Output
 
-SCHEMA = "lenet5-inference/kernels/1"
-FACTS = (
-    *("operation", "step", "name", "since", "source", "dtypes", "min_arch", "pools", "automatic", "system"),
-    *("summary", "limits", "tunables"),
-)  # fields of a registry row in the document
-REFERENCE_ARCH = "sm_90a"
-HOW_TO_CHOOSE = (
-    "--conv NAME, --fc NAME (gemm) and --pool NAME choose one, or one for each layer: --conv conv1=NAME,conv2=NAME.",
-    "auto takes the highest step not marked 'only by name', or one measured faster on this card (bench, sweep).",
-)
-RESOURCES = (
-    "static, dynamic: a block's shared memory; const: constant arrays; stack, spill (stores / loads): of a thread",
-    "occup.: the most of an SM's threads that registers, shared memory and block size leave room for",
-)
+BODY = "tools.kernels"
+EPILOG = """\
+examples:
+  python main.py kernels                  the ladder of each operation
+  python main.py kernels --resources --arch sm_80
+                                          also registers and shared memory
+  python main.py kernels --instructions --json kernels.json
+"""
 
 
-def kernels(request: KernelsRequest) -> int:
-    """Print every row of the registry, or what was compiled from it. Raises UserError."""
-    if request.arch is not None and not (request.resources or request.instructions):
-        raise UserError(f"--arch {request.arch} needs --resources or --instructions: add one, or leave --arch out")
-    if request.resources and request.instructions:
-        raise UserError("--resources and --instructions print tables of their own: give one of them")
-    arch = request.arch or REFERENCE_ARCH
-    check_architecture(arch)
-    rows = [row for operation in dict.fromkeys(row.operation for row in VARIANTS) for row in variants(operation)]
-    training = [{**vars(row), "file": row.source} for row in TRAINING_KERNELS]
-    document: dict[str, Any] = {"schema": SCHEMA, "kernels": [_row(row) for row in rows], "training": training}
-    if request.resources:
-        document |= {"arch": arch, "resources": resources.measure(rows, arch)}
-    if request.instructions:
-        document |= {"arch": arch, "instructions": machine_code.measure(rows, arch)}
-    as_text = _resource_text if request.resources else _loop_text if request.instructions else _kernel_text
-    publish(document, as_text, request.output)
-    return 0
-
-
-def _row(row: Variant) -> dict[str, Any]:
-    facts = {"file" if name == "source" else name: getattr(row, name) for name in FACTS}
-    return facts | {"min_arch": f"sm_{row.min_arch}"}
-
-
-def _kernel_text(document: Mapping[str, Any], width: int) -> str:
-    """Under each operation its kernels: names and types, then the idea, its limits and its tunables."""
-    columns = [
-        *(Column("step"), Column("name", left=True), Column("file (app/kernels/)", left=True, optional=1)),
-        *(Column(head, left=True) for head in ("types", "from", "pools", "system")),
-    ]
-    rows: list[list[str]] = []
-    for operation, group in groupby(document["kernels"], itemgetter("operation")):
-        rows += [[""], [operation]]
-        for row in group:
-            types = " ".join(SHORT.get(dtype, dtype) for dtype in row["dtypes"])
-            pools = "yes" if row["pools"] else "no"
-            rows.append([str(row["step"]), row["name"], row["file"], types, row["min_arch"], pools, row["system"]])
-            tunables = ", ".join(f"{name} {' '.join(map(str, values))}" for name, values in row["tunables"].items())
-            limits, tunables = row["limits"] and f"limits: {row['limits']}", tunables and f"tunables: {tunables}"
-            since = row["since"] and f"continues {row['since']}"
-            notes = (row["summary"], since, limits, tunables, "" if row["automatic"] else "only by name")
-            rows.append(["", "; ".join(filter(None, notes))])
-    training = [Column(head, left=True) for head in ("file (app/kernels/)", "idea", "system")]
-    trained = [[row["file"], row["summary"], row["system"]] for row in document["training"]]
-    lines = [*table(columns, rows, width), "", "train", *table(training, trained, width), ""]
-    return "\n".join([*lines, *(line for text in HOW_TO_CHOOSE for line in paragraph(text, width))])
-
-
-def _resource_text(document: Mapping[str, Any], width: int) -> str:
-    """Format one line for each function, or the reason why there is none."""
-    columns = [
-        *(Column("kernel", left=True), Column("layer", left=True), Column("function", left=True, optional=4)),
-        *(Column("threads", optional=2), Column("regs"), Column("static"), Column("dynamic")),
-        *(Column("const", optional=6), Column("stack", optional=5), Column("spill")),
-        *(Column("blocks/SM", optional=3), Column("occup.")),
-    ]
-    rows = []
-    for row in document["resources"]:
-        name = [f"{row['operation']} {row['name']}", row["layer"]]
-        if "reason" in row:
-            rows.append([*name, f"not compiled: {row['reason']}"])
-            continue
-        sizes = [f"{row[size]:,}" for size in ("static_shared", "dynamic_shared", "constant", "stack")]
-        cells = [row["entry"], str(row["threads"]), str(row["registers"]), *sizes]
-        cells += [f"{row['spill_stores']} / {row['spill_loads']}", str(row["blocks"]), f"{row['occupancy']:.0%}"]
-        rows.append([*name, *cells])
-    head = (
-        f"compiled for {document['arch']}: convolutions and products alone, pairs of them whole, each in its kernel's "
-        "first type; bytes"
+@dataclass(frozen=True, kw_only=True)
+class KernelsRequest:
+    resources: bool = option(
+        "compile each kernel (needs no GPU) and print its registers, shared memory and spills", False
     )
-    lines = [*paragraph(head, width), *table(columns, rows, width)]
-    return "\n".join([*lines, *(line for text in RESOURCES for line in paragraph(text, width))])
-
-
-def _loop_text(document: Mapping[str, Any], width: int) -> str:
-    """Format one line for each loop."""
-    kinds = ("instructions", *machine_code.CLASSES, machine_code.OTHER)
-    heads = ("all", *(kind.replace("_load", "").replace("_", " ") for kind in kinds[1:]))
-    columns = [
-        *(Column("kernel", left=True), Column("layer", left=True), Column("function", left=True, optional=3)),
-        *(Column(head, optional=2 if head in ("barrier", "branch") else 0) for head in heads),
-    ]
-    rows = [
-        [f"{row['operation']} {row['name']}", row["layer"], row["entry"], *(str(row[kind]) for kind in kinds)]
-        for row in document["instructions"]
-    ]
-    head = (
-        f"compiled for {document['arch']}: instructions of the loop that multiplies most; global, shared, constant: "
-        "loads; a kernel without such a loop has none, or is unrolled whole"
+    instructions: bool = option("count the instructions of each kernel's hottest loop (needs nvdisasm, no GPU)", False)
+    arch: str | None = option(
+        "GPU architecture that --resources and --instructions compile for (default: sm_90a)", metavar="NAME"
     )
-    return "\n".join([*paragraph(head, width), *table(columns, rows, width)])
+    output: Output = options(what="the table")

@@ -1,110 +1,26 @@
-"""``main.py networks``: list every network, its layers and figures."""
+"""``main.py networks``: its options."""
 
-from collections.abc import Mapping
-from math import prod
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
-from app.commands.options.networks import NetworksRequest
-from app.errors import UserError
-from app.layers import Layer
-from app.network import shipped
-from app.network.definitions import NETWORKS, Network
-from app.network.graph import build, find_network
-from app.network.toml import network_toml
-from app.network.toml_writing import settings_of
-from app.network.weights import ENDINGS, Weights, load_weights
-from app.report import publish
-from app.text import Column, paragraph, table
-from app.training.recipes import recipe_of
+from app.terminal.options import option, options
+from app.terminal.output import Output
 
-SCHEMA = "lenet5-inference/networks/1"
-LEGEND = "MFLOP: of one image; accuracy: of the weights, on the first Fashion-MNIST test images."
+BODY = "tools.networks"
+EPILOG = """\
+examples:
+  python main.py networks                 all networks
+  python main.py networks mlp --toml      one as a file, to change it
+  python main.py networks docs/networks/lenet5_original.toml
+"""
 
 
-def networks(request: NetworksRequest) -> int:
-    """Print every network: input, layers, parameters, FLOPs per image, shipped accuracy. Raises UserError.
-
-    A request may name one network, and ask for its TOML instead.
-    """
-    if request.toml:
-        _print_toml(request)
-        return 0
-    if request.network is not None and request.network.endswith(ENDINGS):
-        own = load_weights(Path(request.network))
-        rows = [describe(build(own.own_network(), own).network, own)]
-    else:
-        chosen = [*NETWORKS.values()] if request.network is None else [find_network(request.network)]
-        weights = shipped_weights()
-        # A file may have the name of a listed network without being it.
-        rows = [describe(one, weights.get(one.name) if one == NETWORKS.get(one.name) else None) for one in chosen]
-    document: dict[str, Any] = {"schema": SCHEMA, "networks": rows}
-    publish(document, _text, request.output)
-    return 0
-
-
-def _print_toml(request: NetworksRequest) -> None:
-    """Print the network as TOML. Raises UserError for a request that names no network, or asks for JSON, too."""
-    if request.network is None:
-        raise UserError("--toml prints one network: name it, as in main.py networks lenet5 --toml")
-    if request.output.json is not None:
-        raise UserError("--toml and --json are two forms of the output: choose one")
-    print(network_toml(find_network(request.network)), end="")
-
-
-def shipped_weights() -> dict[str, Weights]:
-    """Load the shipped weights of each network, by name. Raises UserError for a file that cannot be read."""
-    paths = {name: shipped.weights_path(name) for name in NETWORKS}
-    return {name: load_weights(path) for name, path in paths.items() if path.exists()}
-
-
-def describe(network: Network, weights: Weights | None) -> dict[str, Any]:
-    """Return the network as plain data. accuracy: as promised for the most test images, None without a promise."""
-    shape = network.input_shape
-    parameters = flops = 0
-    layers = []
-    for layer in network.layers:
-        for name, wanted in layer.parameter_shapes(shape).items():
-            parameters += prod(wanted) * _has(name, layer, network, weights)
-        flops += layer.flops(shape)
-        shape = layer.output_shape(shape)
-        own = {"name": layer.name, "kind": layer.kind, "settings": settings_of(layer)}
-        layers.append({**own, "output": list(shape)})
-    accuracy = None
-    if weights is not None and weights.expected_correct:
-        images = max(weights.expected_correct)
-        accuracy = {"weights": weights.path.name, "images": images, "correct": weights.expected_correct[images]}
-    return {
-        "name": network.name,
-        "summary": network.summary,
-        "input": list(network.input_shape),
-        "layers": layers,
-        "parameters": parameters,
-        "flops": flops,
-        "accuracy": accuracy,
-    }
-
-
-def _has(name: str, layer: Layer, network: Network, weights: Weights | None) -> bool:
-    """Return whether the network has the array. The weights, or else the layer and the recipe, decide about a bias."""
-    if weights is not None:
-        return name in weights.arrays
-    return not name.endswith("_bias") or layer.name in recipe_of(network).biases
-
-
-def _text(document: Mapping[str, Any], width: int) -> str:
-    """Figures of each network, then its idea and its layers with their settings."""
-    heads = [Column("network", left=True), Column("input", left=True), Column("layers"), Column("parameters")]
-    columns = [*heads, Column("MFLOP"), Column("accuracy", left=True)]
-    rows = []
-    for row in document["networks"]:
-        accuracy, size = row["accuracy"], " x ".join(map(str, row["input"]))
-        told = "-" if accuracy is None else f"{accuracy['correct'] / accuracy['images']:.2%} of {accuracy['images']:,}"
-        sizes = [str(len(row["layers"])), f"{row['parameters']:,}", f"{row['flops'] / 1e6:.4f}"]
-        rows += [[row["name"], size, *sizes, told], ["", row["summary"]], ["", ", ".join(map(_layer, row["layers"]))]]
-    return "\n".join([*table(columns, rows, width), *paragraph(LEGEND, width)])
-
-
-def _layer(layer: Mapping[str, Any]) -> str:
-    """Describe a layer: ``conv2d maps=32 kernel=5``."""
-    return " ".join([layer["kind"], *(f"{name}={value}" for name, value in layer["settings"].items())])
+@dataclass(frozen=True, kw_only=True)
+class NetworksRequest:
+    network: str | None = option(
+        "only this network: a name, a file NAME.toml, or the weights file of one",
+        name="network",
+        nargs="?",
+        metavar="NAME",
+    )
+    toml: bool = option("print the network as a TOML file, to make another one of it", False)
+    output: Output = options(what="the list")

@@ -1,83 +1,27 @@
-"""``main.py precompile``: compile everything that the main job would compile. Needs no GPU."""
+"""``main.py precompile``: its options."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from pathlib import Path
-from time import perf_counter
-from typing import Any
+from dataclasses import dataclass
 
-from app.commands.options.precompile import PrecompileRequest
-from app.cuda.compiler import check_cache, compile_kernel, is_cached, nvrtc
-from app.cuda.on_all_cores import on_all_cores
-from app.errors import UserError, say
-from app.kernels.facts import alone
-from app.kernels.problems import ConvProblem
-from app.planning import tuning
-from app.planning.choices import load_graph, target
-from app.planning.plan import ExecutionPlan, plan
-from app.precision import PRECISIONS
-from app.report import publish
-from app.text import paragraph
+from app.engine.request import gpu_option
+from app.planning.request import NetworkRequest
+from app.terminal.options import option, options
+from app.terminal.output import Output
 
-SCHEMA = "lenet5-inference/precompile/1"
-Build = tuple[Path, tuple[tuple[str, str | int], ...]]  # a .cu file and its compile-time constants
+BODY = "tools.precompile"
+EPILOG = """\
+examples:
+  python main.py precompile                 for this machine's card
+  python main.py precompile --arch sm_90a   for another card; needs no GPU here
+  python main.py precompile --all           in every precision
+"""
 
 
-def precompile(request: PrecompileRequest) -> int:
-    """Fill the kernel cache and print how much of it was there already. Returns 0. Raises UserError."""
-    start = perf_counter()
-    if request.all and request.network.precision != "auto":
-        raise UserError(f"--all compiles every precision: leave out --all or --precision {request.network.precision}")
-    check_cache()
-    graph, _, chosen = load_graph(request.network, shapes_only=True)
-    arch, card = target(request.arch)
-    wanted = replace(chosen, tuning=tuning.load(card))
-    plans: dict[str, ExecutionPlan] = {}
-    for precision in PRECISIONS if request.all else (wanted.precision,):
-        try:
-            plans[precision] = plan(graph, arch, replace(wanted, precision=precision))
-        except UserError as reason:
-            if precision == wanted.precision and not request.all:
-                raise
-            say(f"note: {precision} is left out: {reason}")
-    if not plans:
-        raise UserError(f"no precision can run {graph.network.name} on {arch} with these options: name fewer kernels")
-    builds = list(dict.fromkeys(build for execution in plans.values() for build in needed(execution)))
-    compiled = _compile_all(builds, arch)
-    document = {
-        "schema": SCHEMA,
-        "network": graph.network.name,
-        "architecture": arch,
-        "precisions": [*plans],
-        "kernels": len(builds),
-        "compiled": compiled,
-        "seconds": perf_counter() - start,
-    }
-    publish(document, as_text, request.output)
-    return 0
-
-
-def as_text(document: Mapping[str, Any], width: int) -> str:
-    """Format the document."""
-    count, compiled = document["kernels"], document["compiled"]
-    what = f"{count} kernels of {document['network']} in {', '.join(document['precisions'])}"
-    done = f"{count - compiled} were in the cache, {compiled} compiled; {document['seconds']:.1f} s"
-    return "\n".join(paragraph(f"{what} for {document['architecture']}: {done}", width))
-
-
-def needed(execution: ExecutionPlan) -> Iterator[Build]:
-    """Yield what the main job compiles: each node's kernel, and each convolution's alone for its op time."""
-    for node in execution.nodes:
-        configs = [node.variant.config(node.problem, node.settings)]
-        if isinstance(node.problem, ConvProblem):
-            configs.append(node.variant.config(alone(node.problem), node.settings_alone))
-        for config in configs:
-            yield node.variant.path, tuple(sorted(config.defines.items()))
-
-
-def _compile_all(builds: list[Build], arch: str) -> int:
-    """Compile what the cache lacks, one thread per core. Returns how many kernels that was."""
-    nvrtc()  # report a missing library once, not in every thread
-    missing = sum(not is_cached(path, dict(defines), arch) for path, defines in builds)
-    on_all_cores(lambda build: compile_kernel(build[0], dict(build[1]), arch), builds, arch)
-    return missing
+@dataclass(frozen=True, kw_only=True)
+class PrecompileRequest:
+    network: NetworkRequest = options("network")
+    arch: str | None = option(
+        "GPU architecture to compile for (default: this card's)", group="what", metavar="NAME", exclusive=True
+    )
+    device: str = gpu_option(exclusive=True)
+    all: bool = option("compile for every precision that the architecture supports", False)
+    output: Output = options("report", what="the report")

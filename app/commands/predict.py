@@ -1,219 +1,89 @@
-"""``main.py predict``: classify pictures and arrays, and write the answers."""
+"""``main.py predict``: its options."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from math import prod
+from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
-from typing import Any
 
-import numpy as np
+from app.base.errors import UserError
+from app.base.precision import PRECISIONS
+from app.engine.request import device_option
+from app.terminal.console import whole_number
+from app.terminal.options import option, options
+from app.terminal.output import Output
 
-from app.classifier import Classifier
-from app.commands.options.predict import CSV, PredictRequest
-from app.cuda import device
-from app.errors import UserError, say
-from app.files.hdf5 import printable
-from app.files.reading import present
-from app.interrupts import exit_on_interrupt
-from app.network.graph import REFERENCE_CHUNK
-from app.output import same_file
-from app.pictures import MOST_SHOWN, brightness_note, require_pillow, save_grid
-from app.planning.request import NetworkRequest
-from app.predict.columns import Layout
-from app.predict.inputs import Input, Part, Seen, cut, gather, size
-from app.predict.writers import STDOUT, check_ending, writer
-from app.processor import usable_cores
-from app.report import write_json
-from app.runtime.cpu_session import progress_bar
-from app.runtime.images import fitting
-from app.text import fields, terminal_width
-from data_tools.dataset import Dataset
-from data_tools.fashion_mnist import CLASSES
+CSV, JSONL = "csv", "jsonl"
 
-SCHEMA = "lenet5-inference/predict/1"
-TABLE = 40  # images that standard output shows as a table
-GPU_BATCH = 4096
-BATCH_BYTES = 256 << 20  # the default batch has at most so many bytes of images
+BODY = "images.predict.command"
+EPILOG = """\
+examples:
+  python main.py predict photo.jpg
+      the class of one picture, with its probability
+  python main.py predict photos/ --out labels.csv
+      all pictures in a folder and its subfolders
+  python main.py predict photos/ --top 3 --show seen.png
+      the three likeliest classes; seen.png shows what the network saw
+  python main.py predict photos/ --format jsonl
+      a line of JSON for each picture
+  python main.py predict images.npy --weights mine.h5 --out all.npz --logits
+      an array of images, with your own weights
+  find photos -newer old.csv -print0 | python main.py predict - --out new.csv
+      the pictures of a list on standard input
 
+PATH is a picture, a folder of pictures, a file of arrays (IDX, HDF5, NPY, NPZ),
+a list of pictures (.txt, one a line or separated by zero bytes), or - for such
+a list on standard input. Pictures are prepared as those of Fashion-MNIST were;
+reading them needs the package Pillow.
 
-@dataclass
-class Tally:
-    """What was classified so far. shown, names: the first images and what to call them, for --show."""
+The ending of --out names the format: .csv, .jsonl, .npy, .npz or .parquet.
+Without --out, a few images give a table, many give CSV, and --format chooses.
+docs/predict.md describes the columns.
 
-    images: int = 0
-    brightness: float = 0.0
-    shown: list[np.ndarray] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-
-    def add(self, part: Part, show: bool) -> None:
-        """Count the images of a part, and keep the first ones, of the size of the very first."""
-        images = part.images
-        scale = 1 if images.dtype == np.uint8 else 255
-        self.images += len(images)
-        self.brightness += float(images.mean(axis=(1, 2, 3), dtype=np.float64).sum()) * scale
-        left = MOST_SHOWN - len(self.shown)
-        if show and (not self.shown or images.shape[1:] == self.shown[0].shape):
-            self.shown.extend(np.rint(images[:left] * scale).astype(np.uint8))
-            self.names += part.names[:left]
+exit codes: 0 every image has its answer; 2 a usage, data or device error, an
+interruption, or pictures that cannot be read: the others have their answers
+nevertheless; 3 a bug.
+"""
 
 
-def predict(request: PredictRequest) -> int:
-    """Classify, write and tell. Returns 0. Raises UserError: before anything is written, or for unreadable pictures."""
-    check_ending(request.out)
-    if request.show is not None and request.show.suffix.lower() != ".png":
-        raise UserError(f"--show {request.show} is written as PNG: end its name in .png")
-    inputs = gather(request.paths)
-    if request.show is not None:
-        require_pillow()
-    if request.show is not None and present(request.show):
-        _check_kept(request.show, inputs)
-    total = sum(map(size, inputs))
-    if not total:
-        raise UserError("there is nothing to classify: the list names no pictures")
-    if request.invert is not None and not any(isinstance(one, list) for one in inputs):
-        raise UserError("--invert is for pictures: leave it out for arrays, which are classified as they are")
-    network = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
-    with exit_on_interrupt():
-        classifier = Classifier.of(network, request.device)
-    with classifier:
-        return _run(request, inputs, total, classifier)
-
-
-def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifier: Classifier) -> int:
-    graph = classifier.graph
-    if request.top > graph.classes:
-        raise UserError(f"--top {request.top}: network {graph.network.name} has {graph.classes} classes")
-    for one in inputs:
-        if isinstance(one, Dataset):
-            fitting(graph, one)
-    channels, height, width = graph.network.input_shape
-    shape = (channels, height, width)
-    alone = len(inputs) == 1 and isinstance(inputs[0], Dataset)
-    layout = Layout(
-        classifier.classes,
-        request.top,
-        request.logits,
-        paths=not alone,
-        numbers=any(isinstance(one, Dataset) for one in inputs),
+@dataclass(frozen=True, kw_only=True)
+class PredictRequest:
+    paths: list[str] = option(
+        "pictures, folders, arrays, lists of pictures, or -", name="paths", nargs="+", metavar="PATH"
     )
-    batch = request.chunk or min(_images_at_a_time(classifier), max(1, BATCH_BYTES // prod(shape)))
-    seen, tally = Seen(), Tally()
-    begin = perf_counter()
-    readable = total <= TABLE and not request.logits and request.format is None
-    columns = terminal_width(request.output.wide) if readable else None
-    overwrite = request.output.overwrite
-    with (
-        writer(request.out, overwrite=overwrite, form=request.format or CSV, width=columns) as write,
-        progress_bar(total, unit=" images", unit_scale=True) as progress,
-    ):
-        for part in cut(inputs, shape, request.invert or "auto", batch, seen, progress):
-            if len(part.images):
-                labels = classifier(part.images)
-                write(layout.columns(part, labels, classifier.logits, classifier.probabilities))
-                tally.add(part, request.show is not None)
-        if not tally.images:
-            raise _nothing(seen)
-        if request.show is not None:
-            save_grid(request.show, tally.shown, tally.names, overwrite)
-    seconds = perf_counter() - begin
-    document = _document(request, classifier, seen, tally, seconds)
-    if request.output.json != STDOUT:
-        for line in _report(request, classifier, seen, document):
-            say(line)
-    if request.output.json is not None:
-        path = None if request.output.json == STDOUT else Path(request.output.json)
-        write_json(document, path, overwrite=overwrite)
-    if seen.unreadable:
-        _list(seen)
-        raise UserError(f"{seen.unreadable:,} of {seen.pictures:,} pictures cannot be read; the others are classified")
-    return 0
+    out: str | None = option(
+        "file to write: .csv, .jsonl (JSON lines), .npy, .npz or .parquet; '-': standard output, as --format says "
+        "(default: a table of up to 40 images, else as '-')",
+        metavar="FILE",
+    )
+    format: str | None = option(
+        "format on standard output: csv (default), or jsonl for JSON lines", choices=(CSV, JSONL), metavar="NAME"
+    )
+    top: int = option(
+        "number of classes to name, the likeliest first (default: 1)", 1, type=whole_number(1), metavar="K"
+    )
+    logits: bool = option("also write the logits, the scores before the softmax", False)
+    show: Path | None = option("also write what the network saw: a PNG of the first 400 images")
+    invert: str | None = option(
+        "negate pictures: auto (default) those with a light border, as the network wants light objects on black",
+        choices=("auto", "yes", "no"),
+    )
+    network: str | None = option(
+        "name of the network, or its .toml file (default: the network of --weights, else lenet5)",
+        metavar="NAME",
+        group="network",
+    )
+    weights: Path | None = option("HDF5 file of weights, which may name the classes (default: the shipped ones)")
+    device: str = device_option()
+    precision: str = option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
+    chunk: int | None = option(
+        "number of images to classify at a time; no result depends on it (default: 4096 on a GPU, 128 for "
+        "each core of the CPU)",
+        type=whole_number(1, 1 << 20),
+        metavar="N",
+        once="--batch",
+    )
+    output: Output = options("report", what="the report")
 
-
-def _check_kept(show: Path, inputs: Sequence[Input]) -> None:
-    """Raise UserError if ``--show`` would replace a picture that is to be classified."""
-    for path in (path for one in inputs if isinstance(one, list) for path in one):
-        if same_file(show, path):
-            raise UserError(f"--show {show} is one of the pictures ({printable(str(path))}): name another file")
-
-
-def _images_at_a_time(classifier: Classifier) -> int:
-    # On the CPU a full chunk for every core: sums are then those of one call with all images, to the bit.
-    return GPU_BATCH if classifier.device == "cuda" else REFERENCE_CHUNK * usable_cores()
-
-
-def _nothing(seen: Seen) -> UserError:
-    """Return the error where no image was classified, and list the faults of several pictures."""
-    if seen.unreadable == 1:
-        return UserError(seen.faults[0])
-    _list(seen)
-    return UserError(f"none of the {seen.unreadable:,} pictures can be read; nothing is written")
-
-
-def _list(seen: Seen) -> None:
-    for fault in seen.faults:
-        say(f"unreadable: {fault}")
-    if seen.unreadable > len(seen.faults):
-        say(f"unreadable: {seen.unreadable - len(seen.faults):,} more")
-
-
-def _document(
-    request: PredictRequest, classifier: Classifier, seen: Seen, tally: Tally, seconds: float
-) -> dict[str, Any]:
-    """Return what was done, where, and what the user should know of it."""
-    brightness = tally.brightness / tally.images
-    return {
-        "schema": SCHEMA,
-        "network": classifier.graph.network.name,
-        "precision": classifier.precision,
-        "device": device.as_text(classifier.describe()),
-        "why_cpu": classifier.why_cpu,
-        "images": tally.images,
-        "seconds": seconds,
-        "pictures": seen.pictures,
-        "unreadable": seen.unreadable,
-        "negated": seen.inverted,
-        "animated": seen.animated,
-        "blank": seen.blank,
-        "brightness": brightness,
-        "note": brightness_note(brightness, tally.images) if classifier.classes == CLASSES else None,
-        "written": [str(path) for path in (request.out, request.show) if path not in (None, STDOUT)],
-    }
-
-
-def _report(request: PredictRequest, classifier: Classifier, seen: Seen, document: dict[str, Any]) -> list[str]:
-    """Format the document."""
-    images, seconds = document["images"], document["seconds"]
-    count = f"{images:,} image{'s' * (images != 1)}"
-    network = f"{document['network']} in {document['precision']}"
-    head = f"{network}: {count} in {seconds:.2f} s ({images / seconds:,.0f} images/s)"
-    about = {
-        "device": document["device"] + (f" ({document['why_cpu']})" if document["why_cpu"] else ""),
-        "negated": _negated(request, seen, classifier.graph.network.input_shape[0]),
-        "animated": _animated(seen.animated),
-        "blank": _blank(seen),
-        "note": document["note"],
-        "written": ", ".join(document["written"]),
-    }
-    return [head, *fields([(name, told) for name, told in about.items() if told], terminal_width(request.output.wide))]
-
-
-def _animated(files: int) -> str:
-    """Say that only a part of some files is classified."""
-    some = "1 file has" if files == 1 else f"{files:,} files have"
-    return f"{some} several frames or pages: the first is classified" if files else ""
-
-
-def _blank(seen: Seen) -> str:
-    """Say how many pictures show nothing; a network names a class for them, too."""
-    of = f"{seen.blank:,} of {seen.pictures - seen.unreadable:,} pictures"
-    return f"{of} (one colour only: their classes mean nothing)" if seen.blank else ""
-
-
-def _negated(request: PredictRequest, seen: Seen, channels: int) -> str:
-    """Say how many pictures were negated, and by which rule."""
-    if seen.pictures == seen.unreadable:
-        return ""
-    automatic = "those with a light border" if channels == 1 else "never for a network with colours"
-    rule = {"yes": "all", "no": "none"}.get(request.invert or "", automatic)
-    return f"{seen.inverted:,} of {seen.pictures - seen.unreadable:,} pictures ({rule}; --invert)"
+    def __post_init__(self) -> None:
+        if self.format is not None and self.out not in (None, "-"):
+            raise UserError(f"--format {self.format} is for standard output: the ending of --out {self.out} says it")
+        if self.output.json == "-" and self.out in (None, "-"):
+            raise UserError("--json - prints the report alone: name a file for the answers with --out FILE")

@@ -7,14 +7,13 @@ alone before the driver starts. All threads, child processes and NVML then mean 
 import ctypes
 import os
 import re
-import socket
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from app.errors import UserError, suggestion
+from app.base.errors import UserError, suggestion
+from app.base.processes import how_it_ended
 from app.files.checks import BadValueError, shown
-from app.files.child_process import Child
-from app.processes import how_it_ended
+from app.files.child_process import Child, answer_requests
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 ALL = "all"
@@ -138,10 +137,11 @@ def devices_of(text: str) -> list[NumberedCard]:
 def visible_cards() -> list[NumberedCard]:
     """Return all cards that CUDA sees, at least one, by asking the driver in another process. Raises UserError."""
     with Child(__name__) as process:
-        answer = process.receive().decode()
-        if not answer.isdecimal():
-            ended = f"the NVIDIA driver does not start: its process {how_it_ended(process.exit_code())}"
-            raise UserError(answer or ended)
+        answer = process.ask(b"").decode()
+        if not answer:
+            raise UserError(f"the NVIDIA driver does not start: its process {how_it_ended(process.exit_code())}")
+    if not answer.isdecimal():
+        raise UserError(answer)
     listed = _listed()
     if listed is None:
         listed = [str(number) for number in range(int(answer))]
@@ -166,9 +166,12 @@ def there_are(count: int) -> str:
 
 
 def main() -> None:
-    """Send how many cards the driver sees, or why it sees none: the process of ``visible_cards``."""
-    try:
-        answer = str(start_driver())
-    except UserError as error:
-        answer = str(error)
-    socket.socket(fileno=0).send(answer.encode())
+    """Answer how many cards the driver sees, or why it sees none: the process of ``visible_cards``."""
+
+    def answer(_: bytes) -> bytes:
+        try:
+            return str(start_driver()).encode()
+        except UserError as error:
+            return str(error).encode()
+
+    answer_requests(answer)

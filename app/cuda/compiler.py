@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from app.base.errors import UserError, install
 from app.cuda.compiler_process import compile_program
-from app.errors import UserError, install
 from app.files.cache import private_folder, trusted, why_untrusted
 from app.files.reading import read_file
 from app.files.writing import cache_dir, replacing
@@ -107,8 +107,8 @@ def sources(path: Path) -> dict[str, str]:
     while waiting:
         name = waiting.pop()
         if name not in found:
-            own = path.parent / name
-            found[name] = (own if own.exists() else INCLUDE_DIR / name).read_text(encoding="utf-8")
+            beside = path.parent / name
+            found[name] = (beside if beside.exists() else INCLUDE_DIR / name).read_text(encoding="utf-8")
             waiting += _INCLUDE.findall(found[name])
     return found
 
@@ -158,8 +158,8 @@ def _place(library: Library, path: Path, texts: Mapping[str, str], flags: tuple[
 def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> str:
     """Compile again and return the assembler's log: registers, shared memory, spills. Raises as compile_kernel."""
     library = find_library()
-    anew = ("--no-cache",) if library.version >= (12, 9) else ()  # what NVRTC's own cache holds comes without a log
-    _, log = _compile(library, path.name, sources(path), (*options(defines, arch), "--ptxas-options=-v", *anew))
+    uncached = ("--no-cache",) if library.version >= (12, 9) else ()  # what NVRTC's own cache holds comes without a log
+    _, log = _compile(library, path.name, sources(path), (*options(defines, arch), "--ptxas-options=-v", *uncached))
     return log
 
 

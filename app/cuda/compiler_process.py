@@ -1,15 +1,20 @@
-"""Compile in separate processes (see ``compiler_worker``): safe from any thread, and Ctrl-C interrupts it."""
+"""NVRTC in processes of its own: safe from any thread, and Ctrl-C interrupts it.
+
+While it compiles, NVRTC replaces the whole process's handlers of SIGINT and SIGTERM: Ctrl-C ended our process at once
+or in a crash. To block the signals meanwhile would not do: other threads would still get them.
+"""
 
 import atexit
+import ctypes
 import marshal
 import signal
 from collections.abc import Mapping
+from typing import Any
 
-from app.cuda import compiler_worker
-from app.errors import UserError
-from app.files.child_process import Child, memory_file
+from app.base.errors import UserError
+from app.files.child_process import Child, answer_requests
 
-_idle: list[Child] = []  # threads take and return items by single, atomic list operations
+_idle: list[Child] = []  # threads take and return processes by single, atomic list operations
 
 
 def compile_program(
@@ -21,30 +26,22 @@ def compile_program(
     RuntimeError if NVRTC crashes.
     """
     try:
-        with memory_file(marshal.dumps((name, text, list(headers.items()), flags))) as file:
-            try:
-                process = _idle.pop()
-            except IndexError:
-                process = Child(compiler_worker.__name__, library, one_thread=False)
-            try:
-                process.send(b"compile", [file])
-                if (said := process.receive()) != compiler_worker.DONE:
-                    raise _failure(name, said, process)
-                file.seek(0)
-                answer = marshal.loads(file.read())
-            except BaseException:
-                process.end()
-                raise
-    except OSError as error:
-        raise UserError(f"cannot run the compiler's process ({error.strerror or error}): end other programs") from None
+        process = _idle.pop()
+    except IndexError:
+        process = Child(__name__, library, one_thread=False)
+    try:
+        answer = process.ask(marshal.dumps((name, text, list(headers.items()), flags)))
+        if not answer:
+            raise _failure(name, process.exit_code())
+        found: tuple[str, bytes, str] = marshal.loads(answer)
+    except BaseException:
+        process.end()
+        raise
     _idle.append(process)
-    return answer
+    return found
 
 
-def _failure(name: str, said: bytes, process: Child) -> Exception:
-    if said:
-        return RuntimeError(f"the compiler fails at {name}: {said.decode(errors='replace')}")
-    code = process.exit_code()
+def _failure(name: str, code: int | None) -> Exception:
     if code == -signal.SIGKILL:
         return UserError(f"the compiler was killed at {name}, perhaps out of memory: free some, and try again")
     return RuntimeError(f"the compiler ended with code {code} at {name}")
@@ -54,3 +51,47 @@ def _failure(name: str, said: bytes, process: Child) -> Exception:
 def _end_all() -> None:
     while _idle:
         _idle.pop().end()
+
+
+def main(library: str) -> None:
+    """Compile as the asking process requests, until it ends. It needs no CuPy, which takes long to import."""
+    nvrtc = ctypes.CDLL(library)
+    nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+
+    def answer(request: bytes) -> bytes:
+        try:
+            return marshal.dumps(_compiled(nvrtc, *marshal.loads(request)))
+        except RuntimeError as error:
+            return marshal.dumps((str(error), b"", ""))
+
+    answer_requests(answer)
+
+
+def _compiled(
+    nvrtc: Any, name: str, text: str, headers: list[tuple[str, str]], flags: tuple[str, ...]
+) -> tuple[str, bytes, str]:
+    """Compile a program here; see ``compile_program``. headers: name and text of each included file."""
+    program = ctypes.c_void_p()
+    texts, names = [text.encode() for _, text in headers], [name.encode() for name, _ in headers]
+    arrays = ((ctypes.c_char_p * len(headers))(*texts), (ctypes.c_char_p * len(headers))(*names))
+    _check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), len(headers), *arrays))
+    encoded = [flag.encode() for flag in flags]
+    status = nvrtc.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*encoded))
+    error = nvrtc.nvrtcGetErrorString(status).decode() if status else ""
+    log = _bytes(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+    cubin = b"" if status else _bytes(nvrtc, program, "CUBIN")
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return error, cubin, log
+
+
+def _bytes(nvrtc: Any, program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    _check(nvrtc, getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    buffer = ctypes.create_string_buffer(size.value)
+    _check(nvrtc, getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
+    return buffer.raw
+
+
+def _check(nvrtc: Any, status: int) -> None:
+    if status:
+        raise RuntimeError(nvrtc.nvrtcGetErrorString(status).decode())

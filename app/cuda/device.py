@@ -8,10 +8,10 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from app.base.errors import UserError
+from app.base.interrupts import exit_on_interrupt
 from app.cuda.cards import chosen_number, number_of, start_driver, there_are
 from app.cuda.compiler import CUPY, architecture, nvrtc
-from app.errors import UserError
-from app.interrupts import exit_on_interrupt
 
 OLDEST_ARCHITECTURE = (7, 5)
 _TEXTS = {

@@ -1,8 +1,9 @@
-"""Measure the time between two events on a stream."""
+"""Measure time on the device by CUDA events: between two, around repeated work, along a run."""
 
 from collections.abc import Callable
 
 import cupy
+from cupy.cuda import runtime
 
 
 class EventPair:
@@ -26,3 +27,48 @@ class EventPair:
         """Milliseconds between the events; the device must have passed both."""
         elapsed: float = cupy.cuda.get_elapsed_time(self._before, self._after)
         return elapsed
+
+
+def event_timed(
+    enqueue: Callable[[], object], stream: cupy.cuda.Stream, repeat: int, warmup: int = 0
+) -> tuple[float, ...]:
+    """Return the ms of what ``enqueue`` puts on the stream, ``repeat`` times after ``warmup`` untimed ones; wait."""
+    for _ in range(warmup):
+        enqueue()
+    pairs = [EventPair() for _ in range(repeat)]
+    for pair in pairs:
+        pair.around(enqueue, stream)
+    stream.synchronize()
+    return tuple(pair.ms for pair in pairs)
+
+
+class Marks:
+    """Events along a run, on any streams. A later run uses them again, so that creating them costs it nothing.
+
+    ready: how many to create ahead.
+    """
+
+    def __init__(self, ready: int = 0) -> None:
+        self._events = [cupy.cuda.Event() for _ in range(ready)]
+        self._recorded = 0
+
+    def restart(self) -> None:
+        """Begin another run."""
+        self._recorded = 0
+
+    def record(self, stream: int) -> None:
+        """Mark where the stream, a pointer, is now."""
+        if self._recorded == len(self._events):
+            self._events.append(cupy.cuda.Event())
+        runtime.eventRecord(self._events[self._recorded].ptr, stream)
+        self._recorded += 1
+
+    def synchronize(self) -> None:
+        """Wait for the last mark."""
+        self._events[self._recorded - 1].synchronize()
+
+    @property
+    def ms(self) -> list[float]:
+        """Milliseconds from the first mark to each, itself included; the device must have passed all of them."""
+        first, *_ = self._events
+        return [cupy.cuda.get_elapsed_time(first, event) for event in self._events[: self._recorded]]

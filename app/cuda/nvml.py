@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from app.errors import install
+from app.base.errors import install
 
 REMEDY = install("power")
 

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from app.interrupts import deferred_interrupts
-from app.processor import usable_cores
+from app.base.interrupts import deferred_interrupts
+from app.base.processor import usable_cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -5,9 +5,9 @@ import shlex
 import stat
 from pathlib import Path
 
-from app.errors import say
+from app.base.errors import say
 
-_OWN = "set LENET_CACHE_DIR to a folder of your own"
+_REMEDY = "set LENET_CACHE_DIR to a folder of your own"
 _told: set[Path] = set()
 
 
@@ -16,9 +16,9 @@ def private_folder(folder: Path) -> None:
 
     Existing folders stay as they are. Raises OSError.
     """
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    for place in reversed(missing):
-        place.mkdir(mode=0o700, exist_ok=True)  # another process may be doing the same
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)  # another process may be doing the same
 
 
 def why_untrusted(path: Path) -> str | None:
@@ -26,7 +26,7 @@ def why_untrusted(path: Path) -> str | None:
 
     Neither the file nor the two folders above it may belong to another user except root, or be writable by one.
     """
-    reasons = (_reason(place) for place in (path.parent.parent, path.parent, path))
+    reasons = map(_reason, (path.parent.parent, path.parent, path))
     return next((reason for reason in reasons if reason is not None), None)
 
 
@@ -39,18 +39,18 @@ def trusted(path: Path) -> bool:
     return reason is None
 
 
-def _reason(place: Path) -> str | None:
+def _reason(path: Path) -> str | None:
     try:
-        status = place.stat()
+        status = path.stat()
     except OSError:
         return None  # it does not exist, or its reader reports the fault
     if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
         return None  # neither folder nor file: its reader reports that
     if status.st_uid not in (0, os.geteuid()):
-        return f"{place} is another user's: {_OWN}"
+        return f"{path} is another user's: {_REMEDY}"
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         if status.st_mode & stat.S_ISVTX:  # such as /tmp
-            return f"other users can write to {place}: {_OWN}"
-        name = shlex.quote(str(place))
-        return f"other users can write to {place}: remove it, or run chmod -R go-w {name} if you trust what is in it"
+            return f"other users can write to {path}: {_REMEDY}"
+        name = shlex.quote(str(path))
+        return f"other users can write to {path}: remove it, or run chmod -R go-w {name} if you trust what is in it"
     return None

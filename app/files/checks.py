@@ -4,6 +4,8 @@ Composed checks describe a JSON document; their errors name the place in it.
 """
 
 import json
+import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -26,17 +28,21 @@ def _that(holds: Callable[[Any], bool], fault: str, then: Callable[[Any], Any] =
     return check
 
 
-def whole(least: int, most: int) -> Check:
-    """Return a check for a whole number from ``least`` to ``most``."""
-    within = _that(lambda value: least <= value <= most, f"is not between {least} and {most:,}")
+def whole(least: int | None = None, most: int | None = None) -> Check:
+    """Return a check for a whole number from ``least`` to ``most``, where they are given."""
+    within = _that(
+        lambda value: (least is None or least <= value) and (most is None or value <= most),
+        f"is not at least {least}" if most is None else f"is not between {least} and {most:,}",
+    )
     return _that(lambda value: type(value) is int, "is not a whole number", within)  # bool is a subclass of int
 
 
-def number(least: float, most: float, above: bool = False) -> Check:
-    """Return a check for a number, as float, from ``least`` (or only ``above`` it) up to ``most``."""
+def number(least: float = -sys.float_info.max, most: float | None = None, above: bool = False) -> Check:
+    """Return a check for a number, as float, from ``least`` (or only ``above`` it) up to ``most``, where given."""
+    highest = sys.float_info.max if most is None else most
     within = _that(
-        lambda value: least <= value <= most and not (above and value == least),  # NaN is neither
-        f"is not {'above' if above else 'at least'} {least:g} and at most {most:g}",
+        lambda value: least <= value <= highest and not (above and value == least),  # NaN is neither
+        f"is not {'above' if above else 'at least'} {least:g}" + ("" if most is None else f" and at most {most:g}"),
         float,
     )
     return _that(lambda value: type(value) in (int, float), "is not a number", within)
@@ -55,6 +61,11 @@ def string(value: Any) -> str:
     return str(_that(lambda value: isinstance(value, str), "is no text")(value))
 
 
+def pattern(expression: str, what: str) -> Check:
+    """Return a check for text that all matches a regular expression and then is ``what``, such as ``SHA-256``."""
+    return _that(lambda value: isinstance(value, str) and re.fullmatch(expression, value) is not None, f"is no {what}")
+
+
 def one_of(*values: str) -> Check:
     """Return a check for one of these words."""
     return _that(lambda value: isinstance(value, str) and value in values, f"is none of {', '.join(values)}")
@@ -65,16 +76,22 @@ def flag(value: Any) -> bool:
     return _that(lambda value: isinstance(value, bool), "is neither true nor false")(value)
 
 
+def null(value: Any) -> None:
+    """Check that the value is null."""
+    _that(lambda value: value is None, "is not null")(value)
+
+
 def nullable(check: Check) -> Check:
     """Return a check for null, or a value that passes ``check``."""
     return lambda value: None if value is None else check(value)
 
 
-def items(check: Check, least: int = 0) -> Check:
-    """Return a check for a list of at least ``least`` values, each of which passes ``check``."""
+def items(check: Check, least: int = 0, most: int | None = None) -> Check:
+    """Return a check for a list of ``least`` to ``most`` values, each of which passes ``check``."""
+    length = f" of {least}" if least == most else f" of {least} or more" if most is None else f" of {least} to {most}"
     return _that(
-        lambda value: isinstance(value, list) and len(value) >= least,
-        "is not a list" + (f" of {least} or more" if least else ""),
+        lambda value: isinstance(value, list) and least <= len(value) and (most is None or len(value) <= most),
+        "is not a list" + (length if least or most else ""),
         lambda value: [_at(f"[{at}]", check, item) for at, item in enumerate(value)],
     )
 

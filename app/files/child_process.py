@@ -1,34 +1,48 @@
 """Helper processes: Python programs that work for this process and end with it.
 
-Both sides exchange short messages over a socket, the helper's standard input. Anything longer goes into files in memory
-(``memory_file``), so neither side ever waits for the other to read. Only this process gets Ctrl-C.
+Both sides exchange short messages over a socket, the helper's standard input. Requests and answers go into files in
+memory (``memory_file``), so neither side ever waits for the other to read. Only this process gets Ctrl-C.
 """
 
 import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from math import inf
 from pathlib import Path
 from typing import BinaryIO
 
-from app.errors import UserError
-from app.processes import LOOK_SECONDS, StopDetector, end_with_parent
+from app.base.clock import Deadline
+from app.base.errors import UserError
+from app.base.processes import LOOK_SECONDS, StopDetector, end_with_parent
 
 MESSAGE_BYTES = 4096
+MAX_FILES = 8  # that come with a message
+MAX_ANSWER_BYTES = 64 << 20
 END_SECONDS = 10.0  # for a process that has closed its socket to end
+READY = b"ready"
+
+
+@contextmanager
+def _resources() -> Iterator[None]:
+    """Turn what the system lacks for another process into a UserError."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"cannot run a helper process ({reason}): end other programs, and try again") from error
 
 
 class Child(AbstractContextManager["Child"]):
     """A process that calls a module's ``main``; the end of the ``with`` block ends it, whatever it is doing."""
 
+    @_resources()
     def __init__(
         self, module: str, *arguments: str | int, environment: Mapping[str, str] | None = None, one_thread: bool = True
     ) -> None:
-        """Start a process that calls ``main(*arguments)`` of ``module``. Raises OSError.
+        """Start a process that calls ``main(*arguments)`` of ``module``. Raises UserError.
 
         one_thread: the system kills it when the calling thread ends; otherwise it has to end when its socket does.
         """
@@ -59,18 +73,24 @@ class Child(AbstractContextManager["Child"]):
         self._process.kill()
         self._process.wait()
 
-    def send(self, message: bytes, files: Sequence[BinaryIO] = ()) -> None:
-        """Send a message of at most 128 KiB, with open files. If the process has ended, ``receive`` will tell."""
-        self._link.settimeout(END_SECONDS)  # it reads at once, or the message waits in the socket
-        with suppress(ConnectionError):
-            socket.send_fds(self._link, [message], [file.fileno() for file in files])
+    def ask(self, request: bytes, files: Sequence[BinaryIO] = (), seconds: float = inf) -> bytes:
+        """Return the answer of a process that calls ``answer_requests``; empty if it has closed its socket.
+
+        files: open files that the answer needs. Raises as ``receive`` does.
+        """
+        with memory_file(request) as exchange:
+            with suppress(ConnectionError):  # if it has ended, ``receive`` will tell
+                socket.send_fds(self._link, [b"request"], [file.fileno() for file in (exchange, *files)])
+            while (said := self.receive(seconds)) == READY:
+                pass
+            return _content(exchange.fileno()) if said else b""
 
     def receive(self, seconds: float = inf) -> bytes:
         """Return the next message; empty if the process has closed its socket, as it does when it ends.
 
         Raises TimeoutError after so many seconds, and UserError if somebody stopped the process.
         """
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         self._link.settimeout(LOOK_SECONDS)
         while True:
             try:
@@ -78,7 +98,7 @@ class Child(AbstractContextManager["Child"]):
             except TimeoutError:
                 if self._stop.stopped():
                     raise UserError(f"helper process {self._process.pid} was stopped by a signal: try again") from None
-                if time.monotonic() >= deadline:
+                if deadline.passed:
                     raise
             except ConnectionError:
                 return b""
@@ -90,8 +110,31 @@ class Child(AbstractContextManager["Child"]):
         return None
 
 
+def answer_requests(answer: Callable[..., bytes]) -> None:
+    """In a helper process: answer until the process that asks closes the socket or ends.
+
+    answer: is called with each request and the descriptors of its files.
+    """
+    link = socket.socket(fileno=0)
+    with suppress(ConnectionError):
+        link.send(READY)
+        while descriptors := socket.recv_fds(link, MESSAGE_BYTES, MAX_FILES)[1]:
+            exchange, *files = descriptors
+            content = answer(_content(exchange), *files)
+            os.truncate(exchange, 0)
+            os.pwrite(exchange, content, 0)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            link.send(b"done")
+
+
+def _content(descriptor: int) -> bytes:
+    return os.pread(descriptor, min(os.fstat(descriptor).st_size, MAX_ANSWER_BYTES), 0)
+
+
+@_resources()
 def memory_file(content: bytes = b"") -> BinaryIO:
-    """Make a file in memory that holds ``content``; its size can be sealed. Raises OSError."""
+    """Make a file in memory that holds ``content``; its size can be sealed. Raises UserError."""
     file = os.fdopen(os.memfd_create("lenet5", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")
     try:
         file.write(content)
@@ -103,10 +146,10 @@ def memory_file(content: bytes = b"") -> BinaryIO:
 
 
 def _program(module: str, arguments: tuple[str | int, ...], one_thread: bool) -> str:
-    places = [str(Path(__file__).parents[__name__.count(".")]), *(place or str(Path.cwd()) for place in sys.path)]
+    paths = [str(Path(__file__).parents[__name__.count(".")]), *(path or str(Path.cwd()) for path in sys.path)]
     ends = f"from {end_with_parent.__module__} import end_with_parent; end_with_parent({os.getpid()})\n"
     return (
-        f"import sys; sys.path[:0] = {places!r}\n"
+        f"import sys; sys.path[:0] = {paths!r}\n"
         f"{ends if one_thread else ''}"
         f"from {module} import main; main(*{arguments!r})"
     )

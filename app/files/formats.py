@@ -26,6 +26,7 @@ _BEGINNINGS = {
     rb"PAR1": "a Parquet table",
     rb"MATLAB 5\.0": "a MATLAB file",
     rb"\0\0[\x08-\x0e][\x01-\x08]": "an IDX file",
+    rb"\x12\x01\0{14}": "a list of MXNet's arrays",
     rb".{4}\0{4}\{\"": "a safetensors file",  # the length of its JSON header, below 4 GiB, and the header
     rb"\x80[\x02-\x05][\x20-\x7e\x80-\x9f]": "a Python pickle, as PyTorch's old .pt and .pth files are",
     rb"\x08[\x01-\x1f](\x12[\x00-\x7f][\x20-\x7e]|\x1a|\x22|\x3a|\x42)": "an ONNX model",  # ir_version, producer

@@ -1,10 +1,4 @@
-"""Read HDF5 files strictly, and write them with reproducible bytes.
-
-HDF5 is not built for malicious files: a damaged one can crash the library, corrupt its memory or keep it busy for ever.
-``read_untrusted`` therefore reads in a process of its own (hdf5_process.py, hdf5_child.py). ``read_pinned`` reads files
-of a known hash in this process. Both check every dataset before they read it (hdf5_strict.py). h5py is imported only
-where it is used: a program that reads through the child needs none.
-"""
+"""What is read of HDF5 files, and writing them with reproducible bytes. hdf5_process.py reads them."""
 
 import hashlib
 import uuid
@@ -14,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.errors import escaped
-from app.interrupts import exit_on_interrupt
+from app.base.errors import escaped
 
 MAX_FILE_BYTES = 4 << 30
 MAX_ATTRIBUTE_BYTES = 64 << 10
@@ -64,27 +57,7 @@ class Described:
 
 
 ReadHdf5 = Callable[[Path, bytes | None, Wanted], Contents]
-"""Reads a file as ``read_untrusted`` does; ``hdf5_process.Reader.read`` does it for many files by one process."""
-
-
-def read_untrusted(path: Path, content: bytes | None, wanted: Wanted) -> Contents:
-    """Read a file that may be broken or hostile, in a process of its own.
-
-    content: its bytes, if they have been read already. Raises UserError for every fault of the file.
-    """
-    from app.files.hdf5_process import Reader
-
-    with Reader() as reader:
-        return reader.read(path, content, wanted)
-
-
-def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
-    """Read ``content``, the bytes of ``path``, in this process. The caller has checked its hash. Raises UserError."""
-    with exit_on_interrupt():  # Ctrl-C while h5py loads would become an ImportError
-        from app.files.hdf5_strict import contents, open_strict
-
-    with open_strict(path, content) as file:
-        return contents(file, wanted)
+"""Reads a file as ``hdf5_process.read_untrusted`` does; its ``Reader.read`` does it for many files by one process."""
 
 
 def printable(text: str, length: int = 200) -> str:

@@ -7,13 +7,13 @@ import math
 import mmap
 import os
 import resource
-import socket
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
+from app.files.child_process import answer_requests
 from app.files.hdf5 import Wanted
 from app.files.hdf5_strict import StrictFile, contents, open_strict
 
@@ -23,22 +23,14 @@ IMAGE_COPIES = 3  # copies of a file in memory at once: ours, HDF5's, and one mo
 
 
 def main() -> None:
-    """Answer requests on standard input, a socket, until the other side closes it."""
+    """Answer requests about files, each of which brings the file and a file for arrays, both open."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    link = socket.socket(fileno=0)
-    link.send(b"ready")
-    while True:
-        message, descriptors, *_ = socket.recv_fds(link, 1 << 17, 2)
-        if not message:
-            os._exit(0)
-        source, result = descriptors
-        link.send(_answer(json.loads(message), source, result))
-        os.close(source)
-        os.close(result)
+    answer_requests(_answer)
 
 
-def _answer(request: dict[str, Any], source: int, result: int) -> bytes:
-    """Write the answer into ``result`` and return where its header is: offset and length."""
+def _answer(message: bytes, source: int, result: int) -> bytes:
+    """Write arrays into ``result``; return everything else, as JSON."""
+    request = json.loads(message)
     size = os.fstat(source).st_size if request["in_memory"] else 0
     memory = _Memory(result, IMAGE_COPIES * size)
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -52,18 +44,13 @@ def _answer(request: dict[str, Any], source: int, result: int) -> bytes:
         answer = {"error": str(error)}
     except MemoryError:
         answer = {"memory": True}
-    header = json.dumps(answer).encode()
-    return b"%d %d" % (memory.end, os.pwrite(result, header, memory.end))
+    return json.dumps(answer).encode()
 
 
 def _contents(file: StrictFile, request: dict[str, Any], memory: _Memory) -> dict[str, Any]:
-    arrays = None if request["arrays"] is None else tuple(request["arrays"])
-    wanted = Wanted(arrays, tuple(request["attributes"]), request["max_bytes"], request["too_large"])
-    found = contents(file, wanted, memory.allocate)
-    described = [
-        (name, array.dtype.str, array.shape, offset)
-        for (name, array), offset in zip(found.arrays.items(), memory.offsets, strict=True)
-    ]
+    found = contents(file, Wanted(**request["wanted"]), memory.allocate)
+    arrays = zip(found.arrays.items(), memory.offsets, strict=True)
+    described = [(name, array.dtype.str, array.shape, offset) for (name, array), offset in arrays]
     return {"names": found.names, "arrays": described, "attributes": found.attributes}
 
 
@@ -84,26 +71,26 @@ _ANSWERS = {"contents": _contents, "descriptions": _descriptions, "rows": _rows}
 class _Memory:
     """A file of shared memory for arrays, and this process's memory limit, which grows with it.
 
-    offsets: where each array begins. end: where the last one ends.
+    offsets: where each array begins.
     """
 
     def __init__(self, descriptor: int, image: int) -> None:
         self._descriptor = descriptor
         self._allowed = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+        self._end = 0
         self.offsets: list[int] = []
-        self.end = 0
         self._allow(METADATA_BYTES + image)
 
     def allocate(self, shape: tuple[int, ...], kind: np.dtype, chunk: int) -> np.ndarray:
         """Return an array in the result file; implements ``hdf5_strict.Allocate``."""
         nbytes = math.prod(shape) * kind.itemsize
         self._allow(nbytes + CHUNK_COPIES * chunk)
-        self.offsets.append(self.end)
+        self.offsets.append(self._end)
         if not nbytes:
             return np.empty(shape, kind)
-        start, step = self.end, mmap.ALLOCATIONGRANULARITY
-        self.end += -(-nbytes // step) * step
-        os.ftruncate(self._descriptor, self.end)
+        start, step = self._end, mmap.ALLOCATIONGRANULARITY
+        self._end += -(-nbytes // step) * step
+        os.truncate(self._descriptor, self._end)
         return np.frombuffer(mmap.mmap(self._descriptor, nbytes, offset=start), kind).reshape(shape)
 
     def _allow(self, nbytes: int) -> None:

@@ -45,8 +45,8 @@ def chunks_are_lacking(dataset: h5py.Dataset, nbytes: int, first: int, count: in
     buffer = bytearray(nbytes + nbytes // 16 + 64)  # the largest possible compressed size
     step = dataset.chunks[0]
     bands = range(first // step, -(-(first + count) // step))
-    for place in itertools.product(bands, *map(range, _grid(dataset)[1:])):
-        corner = tuple(at * step for at, step in zip(place, dataset.chunks, strict=True))
+    for chunk in itertools.product(bands, *map(range, _grid(dataset)[1:])):
+        corner = tuple(at * step for at, step in zip(chunk, dataset.chunks, strict=True))
         try:
             skipped, stored = dataset.id.read_direct_chunk(corner, out=buffer)
         except (OSError, RuntimeError, ValueError):

@@ -1,7 +1,8 @@
-"""Read HDF5 files through another process, and check its answers.
+"""Read HDF5 files: those of a known hash in this process, all others through another one, whose answers are checked.
 
-A damaged file can crash HDF5 or keep it busy for ever: only the other process then ends. Its answer is a file of shared
-memory with the arrays, and a header that names them; every value in the header is checked.
+HDF5 is not built for malicious files: a damaged one can crash the library, corrupt its memory or keep it busy for ever.
+Only the other process then ends (hdf5_child.py). Both ways check every dataset before they read it (hdf5_strict.py).
+h5py is imported only where it is used: a program that reads through the other process needs none.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ import json
 import math
 import mmap
 import os
-import re
 import signal
-from collections.abc import Callable, Iterator, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
+from app.base.interrupts import exit_on_interrupt
+from app.files.checks import Check, fields, items, mapping, nullable, one_of, row, string, whole
 from app.files.child_process import Child, memory_file
 from app.files.formats import HDF5
 from app.files.hdf5 import MAX_FILE_BYTES, Attribute, Contents, Described, Wanted, printable
@@ -31,23 +35,41 @@ SECONDS = 10  # processor time allowed for a small file; it takes milliseconds
 BYTES_A_SECOND = 4 << 20  # slowest accepted rate for a large file
 WAITING = 6  # clock time allowed per second of processor time: the processor may have other work
 START_SECONDS = 120
-MAX_HEADER_BYTES = 8 << 20
 Answer = TypeVar("Answer")
 NONSENSE = "HDF5 gives impossible values for it"
 MAX_ERROR_CHARACTERS = 6000  # a path alone may have 4,096
 
-_WHERE = re.compile(rb"\d{1,12} \d{1,12}")
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+
+def read_untrusted(path: Path, content: bytes | None, wanted: Wanted) -> Contents:
+    """Read a file that may be broken or hostile, in a process of its own.
+
+    content: its bytes, if they have been read already. Raises UserError for every fault of the file.
+    """
+    with Reader() as reader:
+        return reader.read(path, content, wanted)
+
+
+def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
+    """Read ``content``, the bytes of ``path``, in this process. The caller has checked its hash. Raises UserError."""
+    with exit_on_interrupt():  # Ctrl-C while h5py loads would become an ImportError
+        from app.files.hdf5_strict import contents, open_strict
+
+    with open_strict(path, content) as file:
+        return contents(file, wanted)
 
 
 class Reader(AbstractContextManager["Reader"]):
     """Reads files one by one, through a process that starts at the first file and ends with the ``with`` block.
 
     If a file crashes the process, the next file gets a new one. The process also ends with the thread that started it.
+    Threads that share a reader are served in turn.
     """
 
     def __init__(self) -> None:
         self._child: Child | None = None
+        self._lock = threading.Lock()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -59,26 +81,20 @@ class Reader(AbstractContextManager["Reader"]):
         self._child = None
 
     def read(self, path: Path, content: bytes | None, wanted: Wanted) -> Contents:
-        """Read one file; see ``hdf5.read_untrusted``. Raises UserError."""
+        """Read one file; see ``read_untrusted``. Raises UserError."""
 
-        def checked(answer: Any, result: int) -> Contents:
-            attributes = {str(name): _attribute(value) for name, value in answer["attributes"].items()}
-            names = tuple(str(name) for name in answer["names"])
-            arrays: dict[str, np.ndarray] = {}
-            end, left = os.fstat(result).st_size, wanted.max_bytes
-            for name, kind, shape, offset in answer["arrays"]:
-                arrays[str(name)] = _array(np.dtype(str(kind)), shape, offset, min(left, end - offset), result)
-                left -= arrays[str(name)].nbytes
-            if not (arrays.keys() <= set(names) and attributes.keys() <= set(wanted.attributes)):
-                raise ValueError("nobody asked for this")
+        def made(answer: Any, result: int) -> Contents:
+            names, attributes = tuple(answer["names"]), answer["attributes"]
+            arrays = {name: _array(result, *parts) for name, *parts in answer["arrays"]}
+            _check_asked(arrays.keys() <= set(names) and attributes.keys() <= set(wanted.attributes))
+            _check_asked(sum(array.nbytes for array in arrays.values()) <= wanted.max_bytes)
             return Contents(names, arrays, attributes)
 
+        request = {"what": "contents", "in_memory": content is not None, "wanted": vars(wanted)}
         with (
-            _faults(path),
-            open_regular(path, MAX_FILE_BYTES, wanted.too_large) if content is None else memory_file(content) as source,
+            open_regular(path, MAX_FILE_BYTES, wanted.too_large) if content is None else memory_file(content) as source
         ):
-            request = {"what": "contents", "in_memory": content is not None, **vars(wanted)}
-            return self._ask(path, source, request, os.fstat(source.fileno()).st_size, checked)
+            return self._ask(path, source, request, os.fstat(source.fileno()).st_size, made)
 
     def describe(self, path: Path, source: BinaryIO, datasets: Sequence[str]) -> tuple[list[str], dict[str, Described]]:
         """Return the names in the root of a file of any size, and how these datasets lie in it, if they exist.
@@ -86,62 +102,73 @@ class Reader(AbstractContextManager["Reader"]):
         Raises UserError as ``read`` would, but for their size.
         """
 
-        def checked(answer: Any, _: int) -> tuple[list[str], dict[str, Described]]:
-            found = {str(name): _described(*parts) for name, *parts in answer["datasets"]}
-            if not found.keys() <= set(datasets):
-                raise ValueError("nobody asked for this")
-            return [str(name) for name in answer["names"]], found
+        def made(answer: Any, _: int) -> tuple[list[str], dict[str, Described]]:
+            found = {
+                name: Described(tuple(shape), np.dtype(kind), offset, band)
+                for name, kind, shape, offset, band in answer["datasets"]
+            }
+            _check_asked(found.keys() <= set(datasets))
+            _check_asked(all(one.dtype.isnative or one.offset is not None for one in found.values()))
+            return answer["names"], found
 
-        return self._ask(path, source, {"what": "descriptions", "datasets": datasets}, 0, checked)
+        return self._ask(path, source, {"what": "descriptions", "datasets": datasets}, 0, made)
 
-    def rows(self, path: Path, source: BinaryIO, name: str, first: int, like: np.ndarray) -> np.ndarray:
-        """Read rows of a dataset in the root of a file of any size, from row ``first`` on.
+    def rows(
+        self, path: Path, source: BinaryIO, name: str, first: int, shape: tuple[int, ...], dtype: np.dtype
+    ) -> np.ndarray:
+        """Read rows of this ``shape`` (N, ...) of a dataset in the root of a file of any size, from row ``first`` on.
 
-        like: gives their number, shape and type. Raises UserError.
+        Raises UserError.
         """
 
-        def checked(answer: Any, result: int) -> np.ndarray:
-            kind, shape, offset = answer["rows"]
-            array = _array(np.dtype(str(kind)), shape, offset, os.fstat(result).st_size - offset, result)
-            if (array.dtype, array.shape) != (like.dtype, like.shape):
-                raise ValueError("nobody asked for this")
+        def made(answer: Any, result: int) -> np.ndarray:
+            array = _array(result, *answer["rows"])
+            _check_asked((array.dtype, array.shape) == (dtype, shape))
             return array
 
-        request = {"what": "rows", "dataset": name, "first": first, "count": len(like)}
-        return self._ask(path, source, request, like.nbytes, checked)
+        request = {"what": "rows", "dataset": name, "first": first, "count": shape[0]}
+        return self._ask(path, source, request, math.prod(shape) * dtype.itemsize, made)
 
     def _ask(
-        self, path: Path, source: BinaryIO, request: dict[str, Any], nbytes: int, checked: Callable[[Any, int], Answer]
+        self,
+        path: Path,
+        source: BinaryIO,
+        request: Mapping[str, Any],
+        nbytes: int,
+        made: Callable[[Any, int], Answer],
     ) -> Answer:
-        """Return the checked answer to a request about ``source``. nbytes: what it may take time for."""
-        with _faults(path), memory_file() as result:
+        """Return what is ``made`` of the checked answer to a request about ``source`` and the memory with its arrays.
+
+        nbytes: what it may take time for.
+        """
+        with self._lock, _faults(path), memory_file() as result:
             if os.pread(source.fileno(), len(HDF5), 0) != HDF5:
                 raise UserError(
                     f"{path} is not an HDF5 file (its first bytes say so); name another file or make it again"
                 )
-            asked = {"path": str(path), "in_memory": False, **request, "seconds": SECONDS + nbytes // BYTES_A_SECOND}
+            seconds = SECONDS + nbytes // BYTES_A_SECOND
+            asked = {"path": str(path), "in_memory": False, **request, "seconds": seconds}
             try:
-                header = self._answer(path, source, result, asked)
+                child = self._ready()
+                answer = child.ask(json.dumps(asked).encode(), [source, result], seconds * WAITING)
+                if not answer:
+                    raise _unreadable(path, _end(child.exit_code(), seconds))
+            except TimeoutError:
+                self.close()
+                raise _unreadable(path, f"HDF5 was still at it after {seconds * WAITING} s") from None
             except BaseException:  # e.g. Ctrl-C while the process is working
                 self.close()
                 raise
-            return _checked(path, header, lambda answer: checked(answer, result.fileno()))
-
-    def _answer(self, path: Path, source: BinaryIO, result: BinaryIO, request: dict[str, Any]) -> bytes:
-        """Have the process answer into ``result`` and return the header; from then on nobody can shorten ``result``."""
-        child, seconds = self._ready(), request["seconds"]
-        child.send(json.dumps(request).encode(), [source, result])
-        try:
-            said = child.receive(seconds * WAITING)
-        except TimeoutError:
-            raise _unreadable(path, f"HDF5 was still at it after {seconds * WAITING} s") from None
-        if not said:
-            raise _unreadable(path, _end(child.exit_code(), seconds))
-        fcntl.fcntl(result, fcntl.F_ADD_SEALS, _SEALS)
-        offset, length = (int(part) for part in said.split()) if _WHERE.fullmatch(said) else (0, 0)
-        if not 0 < length <= MAX_HEADER_BYTES:
-            raise _unreadable(path, NONSENSE)
-        return os.pread(result.fileno(), length, offset)
+            fcntl.fcntl(result, fcntl.F_ADD_SEALS, _SEALS)  # from here on, nobody can shorten what is mapped
+            try:
+                found = json.loads(answer)
+                if "error" in found:
+                    raise UserError(printable(str(found["error"]), MAX_ERROR_CHARACTERS))
+                if "memory" in found:
+                    raise MemoryError("there")
+                return made(_ANSWERS[request["what"]](found), result.fileno())
+            except (ValueError, TypeError, RecursionError) as error:
+                raise _unreadable(path, NONSENSE) from error
 
     def _ready(self) -> Child:
         if self._child is None:
@@ -181,43 +208,22 @@ def _faults(path: Path) -> Iterator[None]:
         raise UserError(f"cannot read {path}: {printable(str(error))}; end other programs, and try again") from error
 
 
-def _checked(path: Path, header: bytes, checked: Callable[[Any], Answer]) -> Answer:
-    try:
-        answer = json.loads(header)
-        if "error" in answer:
-            raise UserError(printable(str(answer["error"]), MAX_ERROR_CHARACTERS))
-        if "memory" in answer:
-            raise MemoryError("there")
-        return checked(answer)
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-        raise _unreadable(path, NONSENSE) from error
+def _check_asked(holds: bool) -> None:
+    if not holds:
+        raise ValueError("nobody asked for this")
 
 
-def _described(kind: Any, shape: Any, offset: Any, band: Any) -> Described:
-    dtype = np.dtype(str(kind))
-    numbers = (*shape, band, 0 if offset is None else offset)
-    if dtype.kind not in "iuf" or dtype.itemsize > 8 or not (dtype.isnative or offset is not None):
-        raise ValueError("no plain numbers")
-    if not all(type(number) is int and number >= 0 for number in numbers) or not band:
-        raise ValueError("no shape")
-    return Described(tuple(shape), dtype, offset, band)
-
-
-def _array(kind: np.dtype, shape: Any, offset: Any, most: int, result: int) -> np.ndarray:
-    """Map numbers from the shared memory; changes to them stay in this process."""
-    if kind.kind not in "iuf" or kind.itemsize > 8 or not kind.isnative:
-        raise ValueError("no plain numbers")
-    if not all(type(number) is int and number >= 0 for number in (*shape, offset)):
-        raise ValueError("no shape")
-    if offset % mmap.ALLOCATIONGRANULARITY:
-        raise ValueError("no place for an array")
-    count = math.prod(shape)
-    if count * kind.itemsize > most:
-        raise ValueError("more than there is")
+def _array(result: int, kind: str, shape: list[int], offset: int) -> np.ndarray:
+    """Map numbers from the shared memory; changes to them stay in this process. Raises ValueError beyond its end."""
+    dtype, count = np.dtype(kind), math.prod(shape)
+    if not dtype.isnative or offset % mmap.ALLOCATIONGRANULARITY:
+        raise ValueError("no mapped numbers")
     if not count:
-        return np.empty(shape, kind)
-    mapped = mmap.mmap(result, count * kind.itemsize, access=mmap.ACCESS_COPY, offset=offset)
-    return np.frombuffer(mapped, kind).reshape(shape)
+        return np.empty(shape, dtype)
+    if offset + count * dtype.itemsize > os.fstat(result).st_size:
+        raise ValueError("more than there is")
+    mapped = mmap.mmap(result, count * dtype.itemsize, access=mmap.ACCESS_COPY, offset=offset)
+    return np.frombuffer(mapped, dtype).reshape(shape)
 
 
 def _attribute(value: Any) -> Attribute:
@@ -226,3 +232,18 @@ def _attribute(value: Any) -> Attribute:
     if type(value) not in (str, int, float):
         raise TypeError("neither text nor a number")
     return value
+
+
+_SIZE = whole(0, sys.maxsize)
+_TYPE = one_of(*(np.dtype(order + kind).str for kind in "bBhHiIqQefd" for order in "<>"))
+_NAMES = items(string)
+_SHAPE = items(_SIZE)
+_ANSWERS: dict[str, Check] = {
+    "contents": fields(
+        {"names": _NAMES, "arrays": items(row(string, _TYPE, _SHAPE, _SIZE)), "attributes": mapping(_attribute)}
+    ),
+    "descriptions": fields(
+        {"names": _NAMES, "datasets": items(row(string, _TYPE, _SHAPE, nullable(_SIZE), whole(1, sys.maxsize)))}
+    ),
+    "rows": fields({"rows": row(_TYPE, _SHAPE, _SIZE)}),
+}

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files.child_process import Child
 from app.files.formats import HDF5
 from app.files.reading import first_bytes
@@ -18,7 +18,7 @@ _ahead: list[Child] = []
 
 
 def start() -> Child:
-    """Return the process that was started early, or else a new one. It says when it is ready. Raises OSError."""
+    """Return the process that was started early, or else a new one. It says when it is ready. Raises UserError."""
     return _ahead.pop() if _ahead else _start()
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files.hdf5 import MAX_ATTRIBUTE_BYTES, Attribute, Contents, Described, Wanted, printable
 from app.files.hdf5_chunks import MAX_ARRAY_BYTES, PLAIN, chunks_are_lacking, reason_against_chunks
 

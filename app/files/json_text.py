@@ -9,7 +9,7 @@ from typing import Any
 _NUMBERS = re.compile(r"\[\s+[-+.\deE]+(?:,\s+[-+.\deE]+)+\s+\]")  # a newline: never within a string
 
 
-def json_text(document: Mapping[str, Any]) -> str:
+def json_text(document: Mapping[str, object]) -> str:
     """Return the document as indented JSON, with each list of numbers, such as samples, in one line."""
     text = json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
     return _NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from app.errors import UserError
+from app.base.errors import UserError
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files.checks import BadValueError, Check, parsed_json, shown
 
 MAX_JSON_BYTES = 64 << 20

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from app.errors import UserError
+from app.base.errors import UserError
 
 STALE_SECONDS = 3600.0  # unfinished files of ended processes are removed after so long without a change
 
@@ -51,23 +51,22 @@ def _sweep(folder: Path) -> None:
     if folder in _swept:
         return
     _swept.add(folder)
-    stale = time.time() - STALE_SECONDS
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            owner = _OURS.fullmatch(entry.name)
-            if owner is None or _runs(int(owner[1])):
-                continue
+    with suppress(OSError):
+        for path in folder.iterdir():
             with suppress(OSError):  # it may be gone, or belong to another user
-                if entry.stat(follow_symlinks=False).st_mtime >= stale:
-                    continue  # its process may run on another machine or in another container
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path)
+                if not is_abandoned(path):
+                    continue
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
                 else:
-                    Path(entry.path).unlink()
+                    path.unlink()
 
 
 def is_abandoned(path: Path) -> bool:
-    """Return whether this is an unfinished file of a process that has ended, unchanged for ``STALE_SECONDS``."""
+    """Return whether this is an unfinished file of a process that has ended, unchanged for ``STALE_SECONDS``.
+
+    Before that, its process may run on another machine or in another container. Raises OSError.
+    """
     owner = _OURS.fullmatch(path.name)
     if owner is None or _runs(int(owner[1])):
         return False

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files.checks import BadValueError
 from app.layers import Argmax, Conv2d, Layer, Linear, Resize, Shape
 from app.layers.pool import Pool

@@ -16,16 +16,14 @@ def class_names(metadata: Mapping[str, str], network: Network, notes: list[str])
     key = next((key for key in KEYS if key in metadata), None)
     if key is None:
         return None
-    shape = network.input_shape
-    for layer in network.layers[:-1]:
-        shape = layer.output_shape(shape)
+    (classes,) = network.steps[-1].in_shape
     try:
         found = parsed_json(metadata[key])
         if isinstance(found, dict):
             found = [found.get(str(at)) for at in range(len(found))]
         names = tuple(items(text())(found))
-        if (len(names),) != shape:
-            raise BadValueError(f"{len(names):,} names for {shape[0]:,} classes")
+        if len(names) != classes:
+            raise BadValueError(f"{len(names):,} names for {classes:,} classes")
     except BadValueError as error:
         notes.append(f"the names of classes in its metadata ({shown(key)}) are left out: {error}")
         return None

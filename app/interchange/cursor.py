@@ -6,7 +6,7 @@ from app.files.checks import BadValueError
 
 
 class Cursor:
-    """A place in little-endian content."""
+    """A position in little-endian content."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -14,7 +14,7 @@ class Cursor:
 
     @property
     def left(self) -> int:
-        """Bytes behind this place."""
+        """Bytes from this position on."""
         return len(self._content) - self._at
 
     def integer(self, kind: str, what: str) -> int:

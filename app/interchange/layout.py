@@ -11,6 +11,8 @@ from app.layers import Conv2d, Flatten, Linear, Shape
 from app.layers.flatten import channel_first_rows
 from app.network.definitions import Network
 
+REMEDY = "name the file's own network with --network"
+
 
 @dataclass(frozen=True)
 class Converted:
@@ -72,24 +74,20 @@ def channels_first_shape(shape: Shape) -> Shape:
 
 def _wanted(network: Network) -> Iterator[tuple[str, Shape, Shape | None]]:
     """Yield each array's name and shape in a weights file; for a matrix behind a Flatten also what it flattens."""
-    shape, flattened = network.input_shape, None
-    for layer in network.layers:
-        if isinstance(layer, Flatten):
-            flattened = shape
-        for name, ours in layer.parameter_shapes(shape).items():
+    flattened = None
+    for step in network.steps:
+        if isinstance(step.layer, Flatten):
+            flattened = step.in_shape
+        for name, ours in step.parameter_shapes.items():
             yield name, ours, flattened if len(ours) == 2 else None
-        if isinstance(layer, Conv2d | Linear):
+        if isinstance(step.layer, Conv2d | Linear):
             flattened = None
-        shape = layer.output_shape(shape)
 
 
 def _check(name: str, array: np.ndarray, wanted: Shape, network: Network) -> None:
     if array.shape != wanted:
         needs = f"network {network.name} needs {format_shape(wanted)}"
         raise BadValueError(f"{name} is {format_shape(array.shape)}, {needs}; {REMEDY}")
-
-
-REMEDY = "name the file's own network with --network"
 
 
 def _converted(name: str, array: np.ndarray, flattened: Shape | None) -> Converted:

@@ -12,7 +12,7 @@ import numpy as np
 from app.files.checks import BadValueError
 from app.interchange.chain import course
 from app.interchange.cursor import Cursor
-from app.interchange.layout import origin_shapes
+from app.interchange.layout import REMEDY, origin_shapes
 from app.interchange.source import Asked, Source
 from app.layers import Argmax, Flatten, Resize
 
@@ -30,7 +30,7 @@ def read(content: bytes, asked: Asked) -> Source:
     cursor = Cursor(content)
     count = cursor.integer("i", "the number of layers")
     if count != len(layers):
-        remedy = "name the file's own network with --network"
+        remedy = REMEDY
         if int.from_bytes(content[:4], "big") == len(layers):
             remedy = "its numbers are big-endian: convert them to little-endian"
         told = f"declares {count:,} layers, network {network.name} has {len(layers)}"
@@ -52,5 +52,5 @@ def _floats(cursor: Cursor, layer: str, sizes: list[int]) -> np.ndarray:
     count = cursor.integer("i", f"the number of floats of layer {layer}")
     if count not in (sum(sizes), *sizes[:1]):
         told = f"layer {layer} has {count:,} floats, but its network needs {sum(sizes):,}"
-        raise BadValueError(f"{told}; name the file's own network with --network")
+        raise BadValueError(f"{told}; {REMEDY}")
     return np.frombuffer(cursor.take(4 * count, f"the {count:,} floats of layer {layer}"), "<f4").astype(np.float32)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files.checks import BadValueError, fields, items, mapping, shown, text, whole
 from app.files.reading import read_json
 from app.interchange.chain import Chain

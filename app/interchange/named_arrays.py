@@ -7,13 +7,12 @@ and ``conv1.bias`` are PyTorch's.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
-from app.files.checks import BadValueError, fields, items, nullable, number, parsed_json, shown, text
+from app.files.checks import BadValueError, fields, items, nullable, number, parsed_json, shown, string, text
 from app.interchange.class_names import class_names
-from app.interchange.layout import channels_first_shape, to_channels_first
+from app.interchange.layout import origin_shapes, to_channels_first
 from app.interchange.numbers import as_float32
 from app.interchange.source import Asked, Source
 from app.interchange.torch_engine import engine
@@ -55,15 +54,9 @@ class NamedArrays:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-def _lines(value: Any) -> str:
-    if not isinstance(value, str):
-        raise BadValueError(f"{shown(value)} is no text")
-    return value
-
-
 _CHECK = fields(
     {
-        "definition": _lines,
+        "definition": string,
         "input_scale": number(LEAST_SCALE, MOST_SCALE),
         "classes": nullable(items(text(), 1)),
     }
@@ -133,7 +126,8 @@ def _origins(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, st
 
 def _prefixes(network: Network, shapes: Mapping[str, Shape]) -> dict[str, str]:
     """Return each layer's prefix: its own name if the file has these names, else the only one of its shape."""
-    wanted = _torch_shapes(network)
+    # PyTorch's array for each layer with weights is (M, C, K, K) or (out, in).
+    wanted = {name: shape for name, shape in origin_shapes(network).items() if not name.endswith("_bias")}
     if shapes.keys() == wanted.keys():
         return {name: name for name in wanted}
     if sorted(shapes.values()) != sorted(wanted.values()):
@@ -147,16 +141,4 @@ def _prefixes(network: Network, shapes: Mapping[str, Shape]) -> dict[str, str]:
             names = " and ".join(map(shown, fitting))
             raise BadValueError(f"has {names} of one shape: rename them as the layers are: {', '.join(wanted)}")
         found[layer] = fitting[0]
-    return found
-
-
-def _torch_shapes(network: Network) -> dict[str, Shape]:
-    """Return the shape of PyTorch's array for each layer with weights: (M, C, K, K) or (out, in)."""
-    found: dict[str, Shape] = {}
-    shape = network.input_shape
-    for layer in network.layers:
-        ours = layer.parameter_shapes(shape).get(layer.name)
-        if ours is not None:
-            found[layer.name] = channels_first_shape(ours)
-        shape = layer.output_shape(shape)
     return found

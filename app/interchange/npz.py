@@ -22,7 +22,7 @@ from app.network.weights import MAX_BYTES
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 MAX_HEADER_BYTES = 1 << 16  # NumPy reads no header of more than 10,000 characters
 MAX_DIMENSIONS = 32  # NumPy 1 has no more
-PIECE_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 20
 _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those that NumPy writes
 
 
@@ -123,10 +123,10 @@ def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo, most: int = sys
     content = memoryview(bytearray(min(most, member.file_size)))
     filled = 0
     with archive.open(member) as stream:
-        # In pieces: ``read`` would unpack the whole stream, and only then cut it.
-        while piece := stream.read(min(PIECE_BYTES, len(content) - filled)):
-            content[filled : filled + len(piece)] = piece
-            filled += len(piece)
+        # In blocks: ``read`` would unpack the whole stream, and only then cut it.
+        while block := stream.read(min(BLOCK_BYTES, len(content) - filled)):
+            content[filled : filled + len(block)] = block
+            filled += len(block)
     return content[:filled].toreadonly()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files.checks import BadValueError, shown
 from app.interchange.onnx_values import Node, array_of
 from app.layers import ACTIVATIONS, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Shape, Softmax
@@ -29,7 +29,7 @@ class Found:
         self.arrays[end], self.origins[end] = array, origin
 
 
-class Chain:
+class OnnxGraph:
     """The layers of a graph, up to the scores.
 
     input_name, batch, input_shape, reads_bytes: the images; batch is 0 for any number of them. factor: what they are
@@ -226,26 +226,26 @@ class Chain:
 
 
 WITH_CONSTANTS = ("Add", "Conv", "Div", "Dropout", "Gemm", "MatMul", "Mul", "Reshape")
-READERS: Mapping[str, Callable[[Chain, Node, list[np.ndarray], list[str]], None]] = {
-    "Add": Chain.add,
-    "ArgMax": Chain.argmax,
-    "AveragePool": Chain.pool,
-    "Cast": Chain.cast,
-    "Constant": Chain.nothing,
-    "Conv": Chain.conv,
-    "Div": Chain.scale,
-    "Dropout": Chain.nothing,
-    "Flatten": Chain.flatten,
-    "Gemm": Chain.gemm,
-    "Identity": Chain.nothing,
-    "MatMul": Chain.matmul,
-    "MaxPool": Chain.pool,
-    "Mul": Chain.scale,
-    "Relu": Chain.activation,
-    "Reshape": Chain.reshape,
-    "Sigmoid": Chain.activation,
-    "Softmax": Chain.softmax,
-    "Tanh": Chain.activation,
+READERS: Mapping[str, Callable[[OnnxGraph, Node, list[np.ndarray], list[str]], None]] = {
+    "Add": OnnxGraph.add,
+    "ArgMax": OnnxGraph.argmax,
+    "AveragePool": OnnxGraph.pool,
+    "Cast": OnnxGraph.cast,
+    "Constant": OnnxGraph.nothing,
+    "Conv": OnnxGraph.conv,
+    "Div": OnnxGraph.scale,
+    "Dropout": OnnxGraph.nothing,
+    "Flatten": OnnxGraph.flatten,
+    "Gemm": OnnxGraph.gemm,
+    "Identity": OnnxGraph.nothing,
+    "MatMul": OnnxGraph.matmul,
+    "MaxPool": OnnxGraph.pool,
+    "Mul": OnnxGraph.scale,
+    "Relu": OnnxGraph.activation,
+    "Reshape": OnnxGraph.reshape,
+    "Sigmoid": OnnxGraph.activation,
+    "Softmax": OnnxGraph.softmax,
+    "Tanh": OnnxGraph.activation,
 }
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files.checks import shown
 from app.interchange.source import Engine
 

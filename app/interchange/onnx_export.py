@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import install
+from app.base.errors import install
 from app.files.checks import BadValueError
 from app.interchange.layout import to_channels_first
 from app.interchange.named_arrays import Description
@@ -31,10 +31,8 @@ def onnx_model(description: Description, arrays: Mapping[str, np.ndarray], dtype
     pixels = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     network = description.network
     graph = _Graph(helper, onnx.numpy_helper, description.input_scale, to_channels_first(network, arrays))
-    shape = network.input_shape
-    for layer in network.layers:
-        graph.add(layer, shape)
-        shape = layer.output_shape(shape)
+    for step in network.steps:
+        graph.add(step.layer, step.in_shape)
     last = {SCORES: (types.FLOAT, ["N", graph.classes]), LABELS: (types.INT64, ["N"])}
     model = helper.make_model(
         helper.make_graph(

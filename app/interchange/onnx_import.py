@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files.checks import BadValueError, shown
 from app.interchange.class_names import class_names
 from app.interchange.layout import converted
 from app.interchange.named_arrays import described
 from app.interchange.numbers import as_float32
-from app.interchange.onnx_chain import Chain
+from app.interchange.onnx_chain import OnnxGraph
 from app.interchange.onnx_engine import engine
 from app.interchange.onnx_export import SCORES, library, onnx_model
 from app.interchange.onnx_values import array_of
@@ -32,12 +32,12 @@ def read(content: bytes, asked: Asked) -> Source:
         raise BadValueError("is an ONNX model, which contains its network; leave --network, --size and --symbol out")
     model = _parsed(content)
     _check(model)
-    own = _own(model)
-    if own is not None:
-        ends_in_softmax = isinstance(own.network.layers[-2], Softmax)
+    exported = _described_source(model)
+    if exported is not None:
+        ends_in_softmax = isinstance(exported.network.layers[-2], Softmax)
         logits = model.graph.node[-2].input[0] if ends_in_softmax else SCORES
-        return replace(own, engine=engine(model, logits, lambda images: images))
-    chain = Chain(model.graph)
+        return replace(exported, engine=engine(model, logits, lambda images: images))
+    chain = OnnxGraph(model.graph)
     source = _source(chain, asked.name, {one.key: one.value for one in model.metadata_props})
     scale = source.network.pixel_scale
 
@@ -88,7 +88,7 @@ def _check(model: Any) -> None:
         raise BadValueError("stores sparse weights; store them dense")
 
 
-def _own(model: Any) -> Source | None:
+def _described_source(model: Any) -> Source | None:
     """Return what our export describes, if the model is exactly what it writes for this network; None otherwise."""
     texts = [one.value for one in model.metadata_props if one.key == DESCRIPTION and isinstance(one.value, str)]
     if not texts:
@@ -114,7 +114,7 @@ def _own(model: Any) -> Source | None:
         return None
 
 
-def _source(chain: Chain, name: str, metadata: Mapping[str, str]) -> Source:
+def _source(chain: OnnxGraph, name: str, metadata: Mapping[str, str]) -> Source:
     """Name the layers as our networks do, and check the network as any other.
 
     name: the network's. Exporters give their graphs all the same name.
@@ -143,7 +143,7 @@ def _source(chain: Chain, name: str, metadata: Mapping[str, str]) -> Source:
     return Source(network, arrays, origins, tuple(notes), classes=classes)
 
 
-def _pixel_scale(chain: Chain, notes: list[str]) -> float:
+def _pixel_scale(chain: OnnxGraph, notes: list[str]) -> float:
     """Return the factor of bytes 0 to 255 that the chain's constants, or the type of its images, mean."""
     if chain.factor is None:
         if chain.reads_bytes:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import install
+from app.base.errors import install
 from app.files.checks import BadValueError, parsed_json, shown
 from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, described, source_of
 from app.interchange.source import Asked, Source

@@ -1,9 +1,10 @@
 """The content of a foreign file, as every reader returns it.
 
 To add a format, write ``app/interchange/<format>.py`` with a function ``read(content, asked) -> Source``, and add a row
-to ``FORMATS`` in readers.py. The reader raises BadValueError for every fault, in one line that begins with a verb, or
-with the name of an array, and ends with a remedy; readers.py puts the path in front. It leaves the rest to the command:
-conversion to the weights file's layout (layout.py), checks of shapes and numbers, the comparison of scores, writing.
+to ``FORMATS`` in app/network/foreign.py. The reader raises BadValueError for every fault, in one line that begins with
+a verb, or with the name of an array, and ends with a remedy; readers.py puts the path in front. It leaves the rest to
+the command: conversion to the weights file's layout (layout.py), checks of shapes and numbers, the comparison of
+scores, writing.
 """
 
 from collections.abc import Callable, Mapping

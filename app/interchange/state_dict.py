@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import install
+from app.base.errors import install
 from app.files.checks import BadValueError, shown
 from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, source_of
 from app.interchange.npz import opened_zip

@@ -6,9 +6,9 @@ from contextlib import suppress
 
 import numpy as np
 
+from app.base.errors import UserError, install
 from app.cuda.graph_capture import DEVICE_WIDE
 from app.cuda.streams import borrowed
-from app.errors import UserError, install
 from app.kernels.variant import LibraryGemm
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Generic, TypeVar
 
+from app.base.precision import storage, wide
 from app.kernels.plain_problems import (
     ActivationProblem,
     ArgmaxProblem,
@@ -18,7 +19,6 @@ from app.kernels.plain_problems import (
     SoftmaxProblem,
     x_and_y,
 )
-from app.precision import storage, wide
 
 
 def windows(size: int, window: int, stride: int, ceil: bool) -> int:

@@ -1,16 +1,16 @@
 """The one list of kernels: all code that chooses, lists, tests, sweeps or measures variants reads ``VARIANTS``.
 
 File, entry point and name of a variant follow from one another: ``conv_02_direct.cu`` holds ``conv_direct``, chosen by
-``--conv direct``.
+``--conv direct``. Numbers follow the order in which to read: a step comes behind the one that it continues.
 """
 
-from app.errors import UserError, choice
-from app.kernels.conv.as_gemm import CONV_GEMM_ROWS
-from app.kernels.conv.direct import CONV_ROWS
-from app.kernels.conv.register_patch import CONV_PATCH_ROWS
-from app.kernels.conv.register_tiles.implicit_gemm import REGISTER_TILE_ROWS
-from app.kernels.conv.tensor_core import CONV_TENSOR_ROWS
-from app.kernels.conv.toom_cook import CONV_TOOM_COOK_ROWS
+from app.base.errors import UserError, choice
+from app.kernels.conv.rows.as_gemm import CONV_GEMM_ROWS
+from app.kernels.conv.rows.direct import CONV_ROWS
+from app.kernels.conv.rows.register_patch import CONV_PATCH_ROWS
+from app.kernels.conv.rows.register_tiles import REGISTER_TILE_ROWS
+from app.kernels.conv.rows.tensor_core import CONV_TENSOR_ROWS
+from app.kernels.conv.rows.toom_cook import CONV_TOOM_COOK_ROWS
 from app.kernels.fused.any_pair import ANY_PAIR_ROW
 from app.kernels.fused.any_product_pair import ANY_PRODUCT_PAIR_ROW
 from app.kernels.fused.conv_pair import CONV_PAIR_ROWS
@@ -41,20 +41,8 @@ VARIANTS: list[Variant] = [
 
 
 def variants(operation: str) -> list[Variant]:
-    """Return the rows of one operation in the order of the ladder: by step, but each behind the row it continues."""
-    steps = sorted((row for row in VARIANTS if row.operation == operation), key=lambda row: row.step)
-    rows = {row.name: row for row in steps}
-    climbed: dict[str, Variant] = {}
-
-    def climb(row: Variant) -> None:
-        if row.name not in climbed:
-            if row.since in rows:
-                climb(rows[row.since])
-            climbed[row.name] = row
-
-    for row in steps:
-        climb(row)
-    return [*climbed.values()]
+    """Return the rows of one operation in the order of the ladder."""
+    return sorted((row for row in VARIANTS if row.operation == operation), key=lambda row: row.step)
 
 
 def find(operation: str, requested: str, *others: str) -> Variant | None:

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from app.base.precision import storage, wide
 from app.cuda.compiler import KERNEL_DIR, architecture_number
 from app.kernels.plain_problems import ITEMSIZE, Argument
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
-from app.precision import storage, wide
 
 Grid = tuple[int, int, int]
 Parameters = Mapping[str, int]  # tunable parameter of a variant → value
@@ -104,15 +106,15 @@ class LaunchConfig:
 class Variant:
     """One kernel. ``configure`` serves a problem; ``refuses`` returns why no parameters can, or None.
 
-    summary: the idea. system: the seed systems that had it. since: name of the row of this operation that it continues;
-    None for the first of a line. limits: problems that it does not serve, in words.
-    tunables: parameter → the values that a sweep tries; defaults: problem → parameters without a sweep. reads_host: it
-    reads its input just once and in long runs, so that the input may be page-locked host memory. automatic: ``auto``
-    may choose it; other rows run only if named. only_arch: the one architecture with its instructions. instructions:
-    the family that multiplies (fma, hfma2, mma or wgmma); reports compare the kernel with its peak. own_error: problem,
-    x, w, bias → the roundings and their magnitudes that bound a convolution's errors, if it does not add the terms one
-    by one. work: problem → products that it carries out ÷ the layer's. folder: folder of its file, if not its
-    operation's family.
+    summary: the idea; empty for a step of the ladder, see ``idea``. system: the seed systems that had it. since: name
+    of the row of this operation that it continues; None for the first of a line. limits: problems that it does not
+    serve, in words. tunables: parameter → the values that a sweep tries; defaults: problem → parameters without a
+    sweep. reads_host: it reads its input just once and in long runs, so that the input may be page-locked host memory.
+    automatic: ``auto`` may choose it; other rows run only if named. only_arch: the one architecture with its
+    instructions. instructions: the family that multiplies (fma, hfma2, mma or wgmma); reports compare the kernel with
+    its peak. own_error: problem, x, w, bias → the roundings and their magnitudes that bound a convolution's errors, if
+    it does not add the terms one by one. work: problem → products that it carries out ÷ the layer's. folder: folder of
+    its file, if not its operation's family.
     """
 
     operation: str
@@ -154,17 +156,30 @@ class Variant:
         return (self.folder or KERNEL_DIR / FAMILIES.get(self.operation, "pointwise")) / self.source
 
     @property
+    def idea(self) -> str:
+        """The idea: ``summary``, or else the first paragraph of the comment at the top of the file."""
+        if self.summary:
+            return self.summary
+        head = takewhile(lambda line: line.startswith("// "), self.path.read_text(encoding="utf-8").splitlines())
+        return " ".join(line.removeprefix("// ") for line in head)
+
+    @property
     def entry(self) -> str:
         """The kernel's function name in the file."""
         return f"{self.operation}_{self.technique}"
 
     def config(self, problem: Problem, parameters: Parameters | None = None) -> LaunchConfig:
-        """Configure the problem with these parameters in place of the defaults, all positive. Raises Unfit."""
+        """Configure the problem with these parameters in place of the defaults, all positive. Raises Unfit.
+
+        The kernel compares SHARED_BYTES, what the launch asks for, with the size of its ``SharedStorage``.
+        """
         merged = {**self.defaults(problem), **(parameters or {})}
         for name, value in merged.items():
             if value < 1:
                 raise Unfit(f"{name} must be at least 1, not {value}")
-        return self.configure(problem, merged)
+        config = self.configure(problem, merged)
+        asked = {launch.shared_bytes for launch in config.launches} - {0}
+        return replace(config, defines=config.defines | {"SHARED_BYTES": max(asked)}) if asked else config
 
     def refusal(self, problem: Problem, arch: str, parameters: Parameters | None = None) -> str | None:
         """Return why this variant cannot serve the problem on that architecture with those parameters, or None."""
@@ -193,6 +208,9 @@ class Variant:
         if any(not 0 < launch.threads <= 1024 for launch in config.launches):
             return "needs more than 1,024 threads a block"
         return None
+
+
+ladder_row = partial(Variant, summary="")  # of a step whose file begins with its idea
 
 
 def reordered_weights(problem: Problem, elements: int, reorder: Callable[[np.ndarray], np.ndarray]) -> Packing:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.kernels.problems import Problem
 
 Shape = tuple[int, ...]  # one image's activations: (C, H, W) or (features,)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.processor import one_blas_thread
+from app.base.processor import one_blas_thread
 
 GROUP = 8  # rows of the product that defines a row's bits
 BLOCK = 128  # rows of a larger product, up to twice as fast: it reads the weights once

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.precision import BY_DTYPE
+from app.base.precision import BY_DTYPE
 
 COUNT_SHARE = 0.001  # near-ties may move the count of correct answers by this share of the images
 COUNTED = (100, 1_000, 5_000, 10_000)  # first test images over which correct answers are promised
@@ -24,7 +24,7 @@ COUNTED = (100, 1_000, 5_000, 10_000)  # first test images over which correct an
 # and their old reports reach more than 76 %; mistaken weights or images gave 8 to 25 %. Fewer images prove too little.
 NEAR_CHANCE = 1 / 3
 FEWEST_FOR_CHANCE = 20
-CAUSES = "fc1's rows not in the order H, W, C, another pixel scale, a white background (see README)"
+CAUSES = "fc1's rows not in the order H, W, C, another pixel scale, a white background (see docs/networks.md)"
 
 
 @dataclass(frozen=True)

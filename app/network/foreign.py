@@ -1,23 +1,40 @@
 """Files of other systems that are given as weights: what they are, and the command that makes weights of them."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files.formats import START_BYTES, recognise
 
 DESCRIPTION = "lenet5-inference"  # the name of what exports say beside their arrays: in it, the network
-# Kinds of files, or endings of those that nothing recognises, of which import makes weights → a network to name for
-# them; "" where the file tells or shows its own.
-IMPORTED = {
-    "an ONNX model": "",
-    "a safetensors file": "lenet5",
-    "a NumPy archive (.npz)": "lenet5",
-    "a PyTorch file (.pt, .pth)": "lenet5",
-    ".params": "",
-    ".bin": "minidnn86",
-}
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of other systems' weights files, of which ``import`` makes weights.
+
+    module: of app/interchange, with ``read(content, asked)``. ending: of the names of such files. kind: what
+    ``recognise`` calls their content; "" where nothing tells it from others. network: one to name for them; "" where
+    the file tells or shows its own.
+    """
+
+    name: str
+    module: str
+    ending: str
+    kind: str = ""
+    network: str = ""
+
+
+FORMATS = (
+    Format("mini-dnn flat dump", "minidnn", ".bin", network="minidnn86"),
+    Format("safetensors", "safetensors_file", ".safetensors", "a safetensors file", "lenet5"),
+    Format("NumPy archive", "npz", ".npz", "a NumPy archive (.npz)", "lenet5"),
+    Format("ONNX model", "onnx_import", ".onnx", "an ONNX model"),
+    Format("PyTorch state dict", "state_dict", ".pt", "a PyTorch file (.pt, .pth)", "lenet5"),
+    Format("MXNet arrays", "mxnet", ".params", "a list of MXNet's arrays"),
+)
 GROUPS = (
     "of groups, as Keras writes, store the arrays as conv1, conv1_bias, fc1 and so on in an .npz file "
     "(docs/import.md), then: python main.py import FILE.npz --network lenet5 --out NEW.h5"
@@ -27,12 +44,13 @@ GROUPS = (
 def refuse(path: Path, content: bytes) -> None:
     """Raise UserError for content, which is no HDF5 file's, whose kind is known, or the ending of its name."""
     kind = recognise(content[:START_BYTES])
-    known = kind or path.suffix.lower()
-    if known in IMPORTED:
-        told = "" if DESCRIPTION.encode() in content else IMPORTED[known]
+    shown = (kind, "") if kind else ("", path.suffix.lower())  # an ending counts where nothing shows the kind
+    found = next((row for row in FORMATS if shown == (row.kind, "" if row.kind else row.ending)), None)
+    if found is not None:
+        told = "" if DESCRIPTION.encode() in content else found.network
         remedy = f"make weights of it: {_command(path, told)}"
     elif kind is not None:
-        remedy = "store its arrays as conv1, fc1 and so on (README)"
+        remedy = "store its arrays as conv1, fc1 and so on (docs/networks.md)"
     else:
         return
     raise UserError(f"{path} is {kind or 'of another format'}, not HDF5 weights; {remedy}")

@@ -1,17 +1,34 @@
-"""Weights to run a network with: the shipped ones, or random ones where only shapes matter."""
+"""A network with weights to run it with: the user's, the shipped ones, or random ones where only shapes matter."""
 
 from math import prod, sqrt
 from pathlib import Path
 
 import numpy as np
 
-from app.errors import say
-from app.network import shipped
-from app.network.graph import find_network
+from app.base.errors import say
+from app.files import shipped
+from app.network.definitions import LENET5
+from app.network.graph import Graph, build, find_network
 from app.network.network import Network
 from app.network.weights import Weights, load_weights
 
 SEED = 0
+
+
+def load_network(network: str | None, weights: Path | None, *, shapes_only: bool = False) -> tuple[Graph, Weights]:
+    """Load the network that a name or a file gives, None for that of the weights, else lenet5. Raises UserError.
+
+    weights: a file; None: the shipped ones. shapes_only: a network for which none are shipped gets random ones then;
+    otherwise that is an error.
+    """
+    found = None if network is None else find_network(network)
+    if weights is not None:
+        loaded = load_weights(weights)
+    elif shapes_only:
+        loaded = weights_to_measure(found or LENET5)
+    else:
+        loaded = required_weights(network or LENET5.name)
+    return build(found or loaded.own_network(), loaded), loaded
 
 
 def shipped_weights(network: Network) -> Weights | None:
@@ -46,10 +63,8 @@ def random_weights(network: Network) -> Weights:
     """Return seeded random weights, with every bias that the network may have, of a scale that keeps values finite."""
     rng = np.random.default_rng(SEED)
     arrays: dict[str, np.ndarray] = {}
-    shape = network.input_shape
-    for layer in network.layers:
-        for name, wanted in layer.parameter_shapes(shape).items():
+    for step in network.steps:
+        for name, wanted in step.parameter_shapes.items():
             scale = 0.1 if name.endswith("_bias") else 1 / sqrt(prod(wanted[:-1]))
             arrays[name] = (scale * rng.standard_normal(wanted)).astype(np.float32)
-        shape = layer.output_shape(shape)
     return Weights(arrays, network.name, Path("random weights"), definition=network)

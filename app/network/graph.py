@@ -4,40 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 
 import numpy as np
 
-from app.errors import UserError, suggestion
+from app.base.errors import UserError, suggestion
 from app.layers import Argmax, Layer, Parameters, Resize, Shape
 from app.network.definitions import NETWORKS, Network, named
 from app.network.limits import LEAST_SCALE, MOST_SCALE
+from app.network.network import Step
 from app.network.quantised import Quantised
 from app.network.toml import SUFFIX, read_network
 from app.network.weights import ENDINGS, Weights, check_shapes, load_weights
 
 REFERENCE_CHUNK = 128  # images: large enough for the matrix products, small enough for the caches
-
-
-@dataclass(frozen=True)
-class Step:
-    """One layer in a network, with the shapes of one image's activations before and after it."""
-
-    layer: Layer
-    in_shape: Shape
-    out_shape: Shape
-
-    @property
-    def parameter_count(self) -> int:
-        """Number of weights, without biases."""
-        shapes = self.layer.parameter_shapes(self.in_shape)
-        return sum(prod(shape) for name, shape in shapes.items() if not name.endswith("_bias"))
-
-    @property
-    def activation_bytes(self) -> int:
-        """Bytes of activations read and written for one image: float32, or uint8 in a layer that keeps bytes."""
-        return (1 if self.layer.keeps_bytes else 4) * (prod(self.in_shape) + prod(self.out_shape))
 
 
 @dataclass(frozen=True)
@@ -98,8 +78,8 @@ class Graph:
         """Return the input of step ``at``, (B, *input shape), as ``forward`` computes it."""
         x = images
         with np.errstate(over="ignore", invalid="ignore"):
-            for place in range(at):
-                x = self.steps[place].layer.reference(self._scaled(place, x, dtype), self.parameters)
+            for before, step in enumerate(self.steps[:at]):
+                x = step.layer.reference(self._scaled(before, x, dtype), self.parameters)
         return self._scaled(at, x, dtype)
 
     def _scaled(self, at: int, x: np.ndarray, dtype: type) -> np.ndarray:
@@ -128,21 +108,19 @@ def find_network(text: str) -> Network:
 
 def build(network: Network, weights: Weights) -> Graph:
     """Infer all shapes and check the weights against them. Raises UserError where either does not fit."""
-    steps: list[Step] = []
-    expected: dict[str, Shape] = {}
-    shape = network.input_shape
-    for layer in network.layers:
-        for name, wanted in layer.parameter_shapes(shape).items():
-            # A bias that the network neither requires nor excludes is used where the file has it.
-            if name in weights.arrays or not name.endswith("_bias") or getattr(layer, "bias", None):
-                expected[name] = wanted
-        steps.append(Step(layer, shape, layer.output_shape(shape)))
-        shape = steps[-1].out_shape
+    steps = network.steps
+    expected = {
+        name: wanted
+        for step in steps
+        for name, wanted in step.parameter_shapes.items()
+        # A bias that the network neither requires nor excludes is used where the file has it.
+        if name in weights.arrays or not name.endswith("_bias") or getattr(step.layer, "bias", None)
+    }
     if not isinstance(network.layers[-1], Argmax):
         raise UserError(f"network {network.name} must end with an Argmax layer")
     check_shapes(replace(weights, network=network.name), expected)  # the file may name another network
     scale = network.pixel_scale if weights.input_scale is None else weights.input_scale
-    graph = Graph(network, tuple(steps), weights.arrays, scale, weights.quantised)
+    graph = Graph(network, steps, weights.arrays, scale, weights.quantised)
     _check_scale(graph, weights)
     if weights.classes is not None and len(weights.classes) != graph.classes:
         named = f"{weights.path} names {len(weights.classes)} classes"
@@ -152,7 +130,7 @@ def build(network: Network, weights: Weights) -> Graph:
 
 def _check_scale(graph: Graph, weights: Weights) -> None:
     """Raise UserError if float32 cannot hold the first weights once the pixel scale is folded into them."""
-    first = next((step for step in graph.steps if step.layer.parameter_shapes(step.in_shape)), None)
+    first = next((step for step in graph.steps if step.parameter_shapes), None)
     if first is None:
         return
     largest = float(np.abs(graph.parameters[first.layer.name]).max())

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.layers import Argmax, Flatten, Layer, Resize, Shape, Softmax
 from app.layers.resize import MAX_SIZE
 
@@ -53,7 +53,7 @@ def check_layers(input_shape: Shape, layers: Sequence[Layer]) -> None:
         weighted = weighted or bool(arrays)
         parameters += sum(map(prod, arrays.values()))
         if parameters > MAX_PARAMETERS:
-            raise LayerError(at, f"{_upto(layer)} the network has {parameters:,} weights, {_limit(MAX_PARAMETERS)}")
+            raise LayerError(at, f"up to {layer.name} the network has {parameters:,} weights, {_limit(MAX_PARAMETERS)}")
         if len(shape) == len(after) == 3 and layer.name in arrays:
             unrolled = prod(after[1:]) * prod(arrays[layer.name][:-1])
             if unrolled > MAX_UNROLLED:
@@ -81,10 +81,6 @@ def _check_scores(at: int, shape: Shape) -> None:
         raise LayerError(at, f"the network ends with maps of shape {shape}: add a flatten and a linear layer")
     if not 2 <= shape[0] <= MAX_CLASSES:
         raise LayerError(at, f"the network ends with {shape[0]:,} scores: let it end with 2 to {MAX_CLASSES} classes")
-
-
-def _upto(layer: Layer) -> str:
-    return f"up to {layer.name}"
 
 
 def _limit(most: int) -> str:

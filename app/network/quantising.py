@@ -10,19 +10,20 @@ from functools import partial
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.layers import AvgPool, Conv2d, Relu
 from app.network.graph import REFERENCE_CHUNK, Graph
 from app.network.quantised import BYTE, SIGNED, Quantised
 from app.network.rounding import compensated, products_of, relative_error
 
 SHARES = np.arange(16, 65) / 64  # of a map's greatest activation, what may be its limit
-OWN = 0.7  # a limit is best ** OWN * greatest ** (1 - OWN); chosen on training images that ``quantise`` does not read
+# A limit is best ** EXPONENT * greatest ** (1 - EXPONENT); chosen on training images that ``quantise`` does not read.
+EXPONENT = 0.7
 SECOND = 3  # the second convolution's step
 BINS = 1 << 14  # of the activations' histogram
 
 
-def bytes_of(x: np.ndarray, limits: np.ndarray) -> np.ndarray:
+def quantise_activations(x: np.ndarray, limits: np.ndarray) -> np.ndarray:
     """Return positive activations (N, C, H, W) over their limits (C), rounded to bytes: multiples of 1/255 up to 1."""
     return np.minimum(np.rint(x * (BYTE / limits[:, None, None])), BYTE) / BYTE
 
@@ -40,7 +41,7 @@ def quantise(graph: Graph, images: np.ndarray) -> tuple[Quantised, float, float]
     limits = _limits(graph, images)
     shape = graph.parameters[name].shape
     w = (graph.parameters[name] * limits[:, None].astype(np.float64)).reshape(-1, shape[-1])
-    products = products_of(graph, SECOND, images, len(w), partial(bytes_of, limits=limits))
+    products = products_of(graph, SECOND, images, len(w), partial(quantise_activations, limits=limits))
     used = w.any(axis=0)
     first_steps = steps = np.where(used, np.abs(w).max(axis=0), 1.0) / SIGNED
     found = compensated(w, products, partial(_rounded, steps))
@@ -62,12 +63,12 @@ def _rounded(steps: np.ndarray, w: np.ndarray) -> np.ndarray:
 
 def _limits(graph: Graph, images: np.ndarray) -> np.ndarray:
     """Return the limit of each map of activations, float32."""
-    pieces = range(0, len(images), REFERENCE_CHUNK)
-    found = [graph.input_of(SECOND, images[at : at + REFERENCE_CHUNK], np.float32) for at in pieces]
+    chunks = range(0, len(images), REFERENCE_CHUNK)
+    found = [graph.input_of(SECOND, images[at : at + REFERENCE_CHUNK], np.float32) for at in chunks]
     best = np.array([_best_limit(x) for x in np.concatenate(found).swapaxes(0, 1)])
     greatest = best.max() or 1.0
     best = np.where(best > 0, best, greatest)  # maps without activations may have any
-    return (best**OWN * greatest ** (1 - OWN)).astype(np.float32)
+    return (best**EXPONENT * greatest ** (1 - EXPONENT)).astype(np.float32)
 
 
 def _best_limit(x: np.ndarray) -> float:
@@ -76,6 +77,8 @@ def _best_limit(x: np.ndarray) -> float:
     centres = ((edges[1:] + edges[:-1]) / 2).reshape(1, 1, -1)
     candidates = x.max() * SHARES
     errors = [
-        counts @ (bytes_of(centres, np.full(1, limit)) * limit - centres).ravel() ** 2 for limit in candidates if limit
+        counts @ (quantise_activations(centres, np.full(1, limit)) * limit - centres).ravel() ** 2
+        for limit in candidates
+        if limit
     ]
     return float(candidates[int(np.argmin(errors))]) if errors else 0.0

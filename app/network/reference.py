@@ -6,18 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
-from app.errors import UserError
-from app.files.hdf5 import Wanted, file_image, read_pinned
+from app.base.errors import UserError
+from app.base.interrupts import deferred_interrupts
+from app.base.processor import keep_freed_memory, threads_with_room, usable_cores
+from app.files import shipped
+from app.files.hdf5 import Wanted, file_image
+from app.files.hdf5_process import read_pinned
 from app.files.reading import read_file
 from app.files.writing import replacing
-from app.interrupts import deferred_interrupts
 from app.layers import Argmax, Sigmoid, Softmax, Tanh
-from app.network import shipped
 from app.network.accuracy import Reference, top_two_margins
 from app.network.definitions import Network
 from app.network.graph import Graph
 from app.network.weights import MAX_BYTES, Weights
-from app.processor import keep_freed_memory, threads_with_room, usable_cores
 
 _BUNDLE = "run: python -m data_tools bundle"
 CHUNK = 32  # images per core at a time: in float64, the maps of one enlarged image take a megabyte
@@ -28,7 +29,7 @@ def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
     from tqdm import tqdm  # imported only here: stored results do not need it
 
     keep_freed_memory()
-    threads = threads_with_room(usable_cores())  # the threads of a CPU session may use most of it
+    threads = threads_with_room(usable_cores())  # the threads of a CPU engine may use most of it
 
     with (
         deferred_interrupts() as check_interrupt,
@@ -56,7 +57,7 @@ def _of_chunk(graph: Graph, images: np.ndarray) -> Reference:
     while behind and isinstance(behind[-1], Softmax | Argmax):  # they do not change which logit is the best
         behind.pop()
     x = graph.input_of(at, images, np.float64)
-    names = graph.parameters.keys() & product.parameter_shapes(graph.steps[at].in_shape).keys()
+    names = graph.parameters.keys() & graph.steps[at].parameter_shapes.keys()
     sizes = {name: np.abs(graph.parameters[name]) for name in names}
     with np.errstate(over="ignore", invalid="ignore"):  # infinite and NaN values show in the magnitudes
         magnitudes = product.reference(np.abs(x), sizes).reshape(len(x), -1).max(axis=1) + saturating

@@ -18,13 +18,13 @@ from math import prod
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.layers import Conv2d, Parameters
 from app.layers.conv2d import im2col, windows_of
 from app.network.graph import REFERENCE_CHUNK, Graph
 
 DAMPING = 0.01  # GPTQ's
-PIECE_BYTES = 64 << 20  # of x at a time
+BLOCK_BYTES = 64 << 20  # of x at a time
 Rounding = Callable[[np.ndarray], np.ndarray]
 
 
@@ -52,7 +52,7 @@ def round_layers(graph: Graph, images: np.ndarray) -> Iterator[RoundedLayer]:
         if np.abs(array).max() > largest:
             raise UserError(f"{name} contains numbers beyond float16's range of {largest:,.0f}: keep it as float32")
     for at, step in enumerate(graph.steps):
-        names = [name for name in step.layer.parameter_shapes(step.in_shape) if name in graph.parameters]
+        names = [name for name in step.parameter_shapes if name in graph.parameters]
         if not names:
             continue
         shapes = [graph.parameters[name].shape for name in names]
@@ -82,9 +82,9 @@ def compensated(w: np.ndarray, products: np.ndarray, rounded: Rounding = in_half
     damping = DAMPING * np.trace(products) / len(products) or 1.0  # 1: all inputs are zero
     factor = np.linalg.cholesky(np.linalg.inv(products + damping * np.eye(len(products))))
     found = np.empty_like(w)
-    for i, place in enumerate(order):
-        found[place] = rounded(left[i])
-        left[i + 1 :] -= np.outer(factor[i + 1 :, i], (left[i] - found[place]) / factor[i, i])
+    for i, row in enumerate(order):
+        found[row] = rounded(left[i])
+        left[i + 1 :] -= np.outer(factor[i + 1 :, i], (left[i] - found[row]) / factor[i, i])
     return found
 
 
@@ -94,11 +94,11 @@ def products_of(graph: Graph, at: int, images: np.ndarray, inputs: int, rounded:
 
     step = graph.steps[at]
     layer = step.layer
-    few = PIECE_BYTES // (8 * inputs * prod(step.out_shape[1:]))
-    few = min(max(few, 1), REFERENCE_CHUNK)
+    batch = BLOCK_BYTES // (8 * inputs * prod(step.out_shape[1:]))
+    batch = min(max(batch, 1), REFERENCE_CHUNK)
     found = np.zeros((inputs, inputs))
-    for first in tqdm(range(0, len(images), few), desc=layer.name, unit=" pieces", disable=None):
-        x = rounded(graph.input_of(at, images[first : first + few], np.float64))
+    for first in tqdm(range(0, len(images), batch), desc=layer.name, unit=" batches", disable=None):
+        x = rounded(graph.input_of(at, images[first : first + batch], np.float64))
         if isinstance(layer, Conv2d):
             windows = windows_of(x, layer.kernel, layer.stride, layer.padding)
             x = im2col(windows, np.empty(windows.size))

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple, get_args
 
-from app.errors import UserError, suggestion
+from app.base.errors import UserError, suggestion
 from app.files.checks import MAX_SHOWN, BadValueError, Check, flag, number, row, shown, text, whole
 from app.files.reading import read_file
 from app.layers import Argmax, Layer

@@ -6,31 +6,27 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
+from app.files import shipped
 from app.files.checks import BadValueError, Check, items, mapping, number, parsed_json, string, text, whole
 from app.files.formats import HDF5
-from app.files.hdf5 import (
-    MAX_ATTRIBUTE_BYTES,
-    Attribute,
-    Wanted,
-    content_hash,
-    file_image,
-    printable,
-    read_pinned,
-    read_untrusted,
-)
+from app.files.hdf5 import MAX_ATTRIBUTE_BYTES, Attribute, Wanted, content_hash, file_image, printable
+from app.files.hdf5_process import read_pinned, read_untrusted
 from app.files.reading import read_file
 from app.files.writing import replacing
-from app.network import foreign, shipped
+from app.network import foreign
 from app.network.definitions import named
 from app.network.limits import LEAST_SCALE, MAX_BYTES, MOST_SCALE
 from app.network.network import Network
 from app.network.quantised import Quantised, taken_out
 from app.network.toml import network_toml, parse_network
+
+if TYPE_CHECKING:  # the main job starts without them
+    from app.records import parts as records
 
 DEFAULT_NETWORK = "lenet5"
 ENDINGS = (".h5", ".hdf5")  # that weights files have where a network's name may stand, too
@@ -65,6 +61,11 @@ class Weights:
     vouched: bool = True
     definition: Network | None = None
     quantised: Quantised | None = None
+
+    @property
+    def described(self) -> "records.Weights":
+        """The file as documents name it."""
+        return {"path": str(self.path), "sha256": self.sha256, "vouched": self.vouched, "recipe": self.recipe}
 
     def own_network(self) -> Network:
         """Return the network of the file: its definition, or else the listed network of its name. Raises UserError."""

@@ -1,16 +1,15 @@
-"""Resolve a command's network options: the graph, its weights, and the choices for the plan."""
+"""Resolve a command's network options to the choices for the plan."""
 
 from collections.abc import Mapping
 
+from app.base.errors import UserError, choice
 from app.cuda import device
 from app.cuda.compiler import ARCHITECTURES
-from app.errors import UserError, choice
 from app.kernels import registry
 from app.kernels.variant import Variant
-from app.network.definitions import LENET5
-from app.network.generated import required_weights, weights_to_measure
-from app.network.graph import Graph, build, find_network
-from app.network.weights import Weights, load_weights
+from app.network.generated import load_network
+from app.network.graph import Graph
+from app.network.weights import Weights
 from app.planning import tuning
 from app.planning.matching import Choices
 from app.planning.request import NetworkRequest
@@ -20,20 +19,15 @@ LATENCY_KERNEL = "split-k"
 
 
 def load_graph(request: NetworkRequest, *, shapes_only: bool = False) -> tuple[Graph, Weights, Choices]:
-    """Load the network and its weights, and resolve the request's choices, without tuning. Raises UserError.
+    """Return what ``load_network`` and ``choices_of`` do. Raises UserError."""
+    graph, weights = load_network(request.network, request.weights, shapes_only=shapes_only)
+    return graph, weights, choices_of(request, graph)
 
-    shapes_only: without --weights, a network for which none are shipped gets random ones; otherwise that is an error.
-    """
-    network = None if request.network is None else find_network(request.network)
-    if request.weights is not None:
-        weights = load_weights(request.weights)
-    elif shapes_only:
-        weights = weights_to_measure(network or LENET5)
-    else:
-        weights = required_weights(request.network or LENET5.name)
-    graph = build(network or weights.own_network(), weights)
+
+def choices_of(request: NetworkRequest, graph: Graph) -> Choices:
+    """Resolve the request's choices, without tuning. Raises UserError for kernels that are unknown or do not fit."""
     named = {option: _named(graph, option, text) for option, text in request.kernels.items()}
-    return graph, weights, Choices(request.precision, request.fuse, _kernel_rows(request, named))
+    return Choices(request.precision, request.fuse, _kernel_rows(request, named))
 
 
 def check_architecture(arch: str) -> None:

@@ -6,20 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
+from app.base.precision import BY_NAME, wide
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
 from app.kernels.variant import Variant
 from app.layers import Flatten, Layer
-from app.network.graph import Graph, Step
+from app.network.graph import Graph
+from app.network.network import Step
 from app.planning.tuning import Tuning
-from app.precision import BY_NAME, wide
 
 PAIRS: dict[str, Any] = {"conv": ConvPairProblem, "gemm": LinearPairProblem}  # by the common operation of both layers
 
 
 @dataclass(frozen=True)
 class Choices:
-    """The user's choices: precision (a name of app/precision.py), fusion, and kernels by layer or operation name.
+    """The user's choices: precision (a name of app/base/precision.py), fusion, and kernels by layer or operation name.
 
     A kernel that is None or absent is chosen by ``auto``, from the measured results in ``tuning``.
     """

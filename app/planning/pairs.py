@@ -3,11 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
+from app.base.precision import BY_DTYPE, INTEGERS
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
 from app.layers import Resize
-from app.network.graph import Graph, Step
+from app.network.graph import Graph
+from app.network.network import Step
 from app.planning.matching import PAIRS, Choices, candidates
-from app.precision import BY_DTYPE, INTEGERS
 
 
 def pair_at(

@@ -4,17 +4,17 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from app.base.errors import UserError, choice
+from app.base.precision import BY_NAME, DTYPES, INTEGERS
 from app.cuda.compiler import architecture_number
-from app.errors import UserError, choice
 from app.kernels import registry
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, operation
 from app.kernels.variant import Variant
-from app.layers import Argmax
+from app.layers import Argmax, Shape
 from app.network.graph import Graph
 from app.planning.matching import Choices, Node
 from app.planning.pairs import pair_at
 from app.planning.serving import LOSSY, NO_INTEGERS, flattened_late, serve
-from app.precision import BY_NAME, DTYPES, INTEGERS
 
 IMAGES = "images"
 LOGITS = "logits"
@@ -25,11 +25,15 @@ TENSOR_CORES = 80  # the first architecture whose tensor cores the kernels use
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """The nodes in order. buffers: name → dtype and elements per image; every chunk uses the same ones."""
+    """The nodes in order. buffers: name → dtype and elements per image; every chunk uses the same ones.
+
+    input_shape, input_dtype: of an image, (C, H, W), as it lies in the host's memory.
+    """
 
     nodes: tuple[Node, ...]
     buffers: dict[str, tuple[str, int]]
     arch: str
+    input_shape: Shape
     input_dtype: str
 
     @property
@@ -148,4 +152,4 @@ def _with_buffers(nodes: list[Node], graph: Graph, arch: str, input_dtype: str) 
             buffers[buffer] = (argument.dtype, max(argument.per_image, buffers.get(buffer, ("", 0))[1]))
         placed.append(replace(node, reads=reads, writes=writes))
         reads = y
-    return ExecutionPlan(tuple(placed), buffers, arch, input_dtype)
+    return ExecutionPlan(tuple(placed), buffers, arch, graph.network.input_shape, input_dtype)

@@ -1,10 +1,11 @@
-"""The options that choose a network and how to run it, as typed; ``choices.load_graph`` resolves their names."""
+"""The options that choose a network and how to run it, as typed; ``choices_of`` resolves their names."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.options import option
-from app.precision import PRECISIONS
+from app.base.errors import UserError
+from app.base.precision import PRECISIONS
+from app.terminal.options import option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,3 +40,18 @@ class NetworkRequest:
     def kernels(self) -> dict[str, str]:
         """Option → a kernel's name, ``auto``, or ``LAYER=NAME,LAYER=NAME``."""
         return {"conv": self.conv, "fc": self.fc, "pool": self.pool}
+
+    def check_cpu(self) -> None:
+        """Raise UserError for options of the GPU alone."""
+        for kind, name in self.kernels.items():
+            if name != "auto":
+                raise UserError(f"--{kind} {name} chooses a GPU kernel: leave it out on the CPU")
+        if self.latency:
+            raise for_the_gpu("--latency")
+        if self.precision not in ("auto", "fp32"):
+            raise for_the_gpu(f"--precision {self.precision}")
+
+
+def for_the_gpu(option: str) -> UserError:
+    """Return the error for an option without a meaning on the CPU."""
+    return UserError(f"{option} is for the GPU: leave it out on the CPU")

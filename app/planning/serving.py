@@ -6,7 +6,8 @@ from math import prod
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
+from app.base.precision import BY_NAME, INTEGERS
 from app.kernels import registry
 from app.kernels.facts import alone
 from app.kernels.fused.scaling import Inexact, scale_features, unscale_features, within_range
@@ -21,10 +22,10 @@ from app.kernels.problems import (
 )
 from app.kernels.variant import Variant
 from app.layers import Activation, Flatten
-from app.network.graph import Graph, Step
+from app.network.graph import Graph
+from app.network.network import Step
 from app.planning.matching import Choices, Node, candidates, problems_of, stored_parameters
 from app.planning.pairs import forms, pair_at
-from app.precision import BY_NAME, INTEGERS
 
 # Halves of numbers beyond float16 are infinite; only the features of a pair are known to be in range.
 UNSCALED = "in fp32x it reads only what a kernel of two convolutions wrote"

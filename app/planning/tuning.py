@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from app.console import MAX_BATCH
+from app.base.errors import UserError
 from app.cuda.compiler import KERNEL_DIR
-from app.errors import UserError
 from app.files.cache import private_folder, trusted, why_untrusted
 from app.files.checks import document, fields, mapping, number, whole
 from app.files.reading import present, read_json
@@ -22,6 +21,7 @@ from app.kernels import registry
 from app.kernels.facts import key
 from app.kernels.problems import Problem, operation
 from app.kernels.variant import Variant
+from app.terminal.console import MAX_BATCH
 
 SCHEMA = "lenet5-inference/tuning/1"
 SHIPPED = KERNEL_DIR / "tuned"

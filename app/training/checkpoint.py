@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files import hdf5_process
 from app.files.checks import BadValueError, fields, parsed_json, text
 from app.files.hdf5 import Wanted, content_hash, file_image

@@ -7,19 +7,19 @@ from typing import Any
 
 from tqdm import tqdm
 
-from app import figures
+from app.base.errors import UserError, escaped
+from app.base.interrupts import deferred_interrupts, exit_on_interrupt
 from app.cuda import device
-from app.errors import UserError, escaped
-from app.interrupts import deferred_interrupts, exit_on_interrupt
-from app.text import paragraph, terminal_width
+from app.drawing import files
+from app.terminal.text import paragraph, terminal_width
 from app.training import loop
 from app.training.checkpoint import save_checkpoint
-from app.training.engines import engine_of, memory_errors
 from app.training.progress import Job, Progress
 from app.training.request import TrainRequest
 from app.training.results import write_results
 from app.training.settings import as_option
 from app.training.task import Task, choose
+from app.training.trainers import memory_errors, trainer_of
 from app.training.workers import check_workers, team_of
 
 CPU = "the CPU with NumPy"
@@ -33,7 +33,7 @@ def train(request: TrainRequest) -> int:
         request, job = task.request, task.job
         settings, progress = job.settings, job.progress
         if request.plot is not None:
-            figures.prepare(request.plot)
+            files.prepare(request.plot)
         workers = request.workers or progress.workers
         check_workers(workers, settings, kind)
         card = device.describe_gpu() if kind == "cuda" else {"name": CPU}
@@ -84,7 +84,7 @@ def _epochs(task: Task, job: Job, say: Callable[[str], object]) -> Progress:
     with (
         deferred_interrupts() as check_interrupt,
         team_of(progress.workers, job, task.places.hint) as team,
-        engine_of(job, team, check_interrupt) as engine,
+        trainer_of(job, team, check_interrupt) as trainer,
     ):
         while len(progress.history) < settings.epochs:
             epoch = len(progress.history) + 1
@@ -96,7 +96,7 @@ def _epochs(task: Task, job: Job, say: Callable[[str], object]) -> Progress:
                     bar.set_postfix(loss=f"{loss:.3f}", accuracy=f"{accuracy:.1%}", refresh=False)
                     bar.update(count)
 
-                progress = loop.run_epoch(engine, settings, progress, after_batches)
+                progress = loop.run_epoch(trainer, settings, progress, after_batches)
                 loop.check_sense(progress, job.labels, job.model.classes)
             save_checkpoint(task.places.checkpoint, settings, progress)
             say(progress.history[-1].describe(epoch, settings.epochs))

@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from time import perf_counter
 from typing import Protocol
 
 import numpy as np
 
+from app.base.clock import Timer
 from app.training.gradients import Arrays
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots
@@ -22,10 +22,10 @@ FAR = 10  # times the loss of guessing: a training that learns stays far below
 GUESSING = 1.5  # times the share of the most frequent label, the accuracy of guessing
 
 
-class Engine(Protocol):
+class Trainer(Protocol):
     """Does the arithmetic of training; holds the images, the parameters and the optimiser's slots."""
 
-    together: int  # number of batches per call that suits the engine
+    together: int  # number of batches per call that suits the trainer
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
         """Compute the gradients of each batch's mean loss and update the parameters once per batch.
@@ -63,31 +63,29 @@ def start(model: Model, settings: Settings) -> Progress:
     return Progress(parameters, slots, parameters, 0)
 
 
-def run_epoch(engine: Engine, settings: Settings, progress: Progress, after_batches: AfterBatches) -> Progress:
-    """Train one more epoch with an engine whose state is that of ``progress``. Raises DivergedError."""
-    begun = perf_counter()
+def run_epoch(trainer: Trainer, settings: Settings, progress: Progress, after_batches: AfterBatches) -> Progress:
+    """Train one more epoch with a trainer whose state is that of ``progress``. Raises DivergedError."""
+    timer = Timer()
     epoch = len(progress.history) + 1
     training, held_out = split(settings)
     shuffled = order(settings.seed, Use.ORDER, training, epoch=epoch)
     step = (epoch - 1) * settings.batches_an_epoch
     loss_sum, correct, done = 0.0, 0, 0
     batches = [shuffled[at : at + settings.batch] for at in range(0, len(shuffled), settings.batch)]
-    for at in range(0, len(batches), engine.together):
-        group = batches[at : at + engine.together]
-        for number, (loss, right) in enumerate(engine.train(group, epoch, step + at)):
+    for at in range(0, len(batches), trainer.together):
+        group = batches[at : at + trainer.together]
+        for number, (loss, right) in enumerate(trainer.train(group, epoch, step + at)):
             if not math.isfinite(loss):
                 raise DivergedError(f"the loss became {loss} in epoch {epoch}, batch {at + number + 1}")
             loss_sum += loss * len(group[number])
             correct += right
             done += len(group[number])
         after_batches(sum(map(len, group)), loss_sum / done, correct / done)
-    validation_loss, right = engine.evaluate(held_out)
+    validation_loss, right = trainer.evaluate(held_out)
     if not math.isfinite(validation_loss):
         raise DivergedError(f"the validation loss became {validation_loss} after epoch {epoch}")
-    result = EpochResult(
-        loss_sum / done, correct / done, validation_loss, right / len(held_out), perf_counter() - begun
-    )
-    parameters, slots = engine.state()
+    result = EpochResult(loss_sum / done, correct / done, validation_loss, right / len(held_out), timer.seconds)
+    parameters, slots = trainer.state()
     if not all(np.isfinite(array).all() for part in (parameters, *slots.values()) for array in part.values()):
         raise DivergedError(f"parameters or optimiser overflowed in epoch {epoch}")
     after = replace(progress, parameters=parameters, slots=slots, history=(*progress.history, result))

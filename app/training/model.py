@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.layers import Argmax, Layer, Parameters, Shape, Softmax
 from app.network.definitions import Network
 from app.training.gradients import GRADIENTS, Arrays

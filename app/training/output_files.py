@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files.lock import locked
 from app.network import weights
 from app.network.definitions import Network
-from app.output import check_writable
+from app.terminal.output import check_writable
 from app.training import checkpoint
 from app.training.checkpoint import Checkpoint, stamp
 from app.training.model import Model

@@ -8,14 +8,14 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from app.console import Switch
+from app.base.errors import UserError
 from app.cuda.cards import VARIABLE, number_of
-from app.errors import UserError
+from app.engine.request import data_dir_option, data_option, device_option
 from app.files import checks
 from app.files.checks import Check
-from app.options import option
-from app.output import OVERWRITE
-from app.runtime.request import data_dir_option, data_option, device_option
+from app.terminal.console import Switch
+from app.terminal.options import option
+from app.terminal.output import OVERWRITE
 from app.training.settings import SETTINGS, WORKERS, Settings, parse_dropout
 
 # Options without effect on the learned weights. A checkpoint keeps them, so that ``--resume`` need not repeat them.
@@ -73,7 +73,7 @@ class TrainRequest:
         "also write settings and epochs to FILE as JSON; '-' prints only the JSON", group="output", metavar="FILE"
     )
     storage: str | None = _setting("storage", "number type of the weights in their file")
-    plot: Path | None = option("draw the learning curve into DIR (needs matplotlib)", metavar="DIR")
+    plot: Path | None = option("draw the learning curve into DIR", metavar="DIR")
 
     def __post_init__(self) -> None:
         parse_dropout(self.dropout or "none")

@@ -2,19 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import cast
 
-from app.figures import figure_of, save
+from app.drawing import files, lines
 from app.network.accuracy import correct_counts
 from app.network.graph import build
 from app.network.reference import compute_reference
 from app.network.weights import Weights, load_weights, rounded, save_weights
-from app.report import write_json
+from app.records import train as records
+from app.records.train import Train
+from app.terminal.output import write_json
 from app.training.progress import Progress
 from app.training.settings import Settings
 from app.training.task import Task
-
-SCHEMA = "lenet5-inference/train/1"
 
 
 def write_results(task: Task, progress: Progress, say: Callable[[str], object]) -> None:
@@ -33,20 +33,25 @@ def write_results(task: Task, progress: Progress, say: Callable[[str], object]) 
 
 
 def draw(settings: Settings, progress: Progress, folder: Path) -> Path:
-    """Draw loss and accuracy by epoch to learning_curve_NAME.png and return its path. Raises UserError."""
-    figure, axes = figure_of(11, 4.5, 2)
-    epochs = range(1, len(progress.history) + 1)
-    for axis, name in zip(axes, ("loss", "accuracy"), strict=True):
-        for label, field in (("training (augmented)", name), ("validation", f"validation_{name}")):
-            axis.plot(epochs, [getattr(result, field) for result in progress.history], ".-", label=label)
-        axis.set_ylabel(name)
-    axes[1].axvline(progress.best_epoch, color="grey", linestyle=":", label=f"best epoch, {progress.best_epoch}")
-    for axis in axes:
-        axis.set_xlabel("epoch")
-        axis.grid(True, alpha=0.3)
-        axis.legend(fontsize=8)
-    figure.suptitle(f"{settings.network}, seed {settings.seed}, {settings.images - settings.validation:,} images")
-    return save(figure, folder / f"learning_curve_{settings.network}.png")
+    """Draw loss and accuracy by epoch to learning_curve_NAME.svg and return its path. Raises UserError."""
+
+    def line(name: str, measure: str, colour: str, dashed: bool) -> lines.Line:
+        points = [(epoch, getattr(result, measure)) for epoch, result in enumerate(progress.history, 1)]
+        return lines.Line(name, colour, points, dashed)
+
+    panels = [
+        lines.Panel(
+            measure,
+            [
+                line("training (augmented)", measure, "c2", dashed=True),
+                line("validation", f"validation_{measure}", "c1", dashed=False),
+            ],
+        )
+        for measure in ("loss", "accuracy")
+    ]
+    title = f"{settings.network}, seed {settings.seed}, {settings.images - settings.validation:,} images"
+    chart = lines.chart(title, "epoch", panels, mark=(progress.best_epoch, "best epoch"), name="learning-curve")
+    return files.save(chart, folder / f"learning_curve_{settings.network}.svg")
 
 
 def _write_weights(task: Task, progress: Progress) -> Weights:
@@ -74,12 +79,12 @@ def _write_weights(task: Task, progress: Progress) -> Weights:
     return load_weights(task.places.output)
 
 
-def _document(task: Task, progress: Progress, weights: Weights) -> dict[str, Any]:
+def _document(task: Task, progress: Progress, weights: Weights) -> Train:
     return {
-        "schema": SCHEMA,
-        "settings": vars(task.job.settings),
+        "schema": "lenet5-inference/train/1",
+        "settings": cast(records.Settings, vars(task.job.settings)),
         "workers": progress.workers,
-        "epochs": [vars(result) for result in progress.history],
+        "epochs": [cast(records.Epoch, vars(result)) for result in progress.history],
         "best_epoch": progress.best_epoch,
         "weights": {"path": str(task.places.output), "sha256": weights.sha256},
         "test_correct": {str(count): correct for count, correct in weights.expected_correct.items()},

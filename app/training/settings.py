@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.console import number, whole_number
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files import checks
 from app.files.checks import BadValueError, Check
+from app.terminal.console import number, whole_number
 
 MAX_COUNT = 10**12
 Dropout = tuple[tuple[str, float], ...]

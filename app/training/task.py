@@ -6,20 +6,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app import figures
-from app.errors import UserError, choice
+from app.base.errors import UserError, choice
+from app.drawing import files
 from app.layers import Linear
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import find_network
 from app.network.toml import network_toml
 from app.training import checkpoint, loop
-from app.training.engines import memory_errors
 from app.training.model import Model, training_model
 from app.training.output_files import Places, check_sizes, find_places
 from app.training.progress import Job
 from app.training.recipes import recipe_of
 from app.training.request import TrainRequest
 from app.training.settings import Settings, as_option
+from app.training.trainers import memory_errors
 from app.training.workers import check_workers
 from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
 from data_tools.fashion_mnist import open_split
@@ -62,8 +62,7 @@ def choose(request: TrainRequest, device: str) -> Task:
         network = find_network(request.network)
     places = find_places(request, network, content)
     if request.plot is not None:
-        figures.check(request.plot)
-        figures.require_matplotlib()
+        files.check(request.plot)
     if request.data is None:
         _settle(request, device, stored, network, announce_fashion_mnist("train"))
     data = _load(request)

@@ -1,6 +1,6 @@
 """Data-parallel training: each process takes a share of every batch, and the team adds up the gradients.
 
-Every member runs the same loop (loop.run_epoch) with an engine of its own, from the same start. The engine computes the
+Every member runs the same loop (loop.run_epoch) with a trainer of its own, from the same start. It computes the
 gradients of its own share of a batch (``own_share``), divided by the images of the whole batch. The team adds them up
 in one call (all-reduce), and every member makes the same update. L2 is added after the sum, or each member would add
 it. Loss and correct answers must be equal in all members, or their loops would diverge: they are added up, too, for

@@ -15,13 +15,13 @@ from multiprocessing.process import BaseProcess
 from threading import Event, Thread
 from typing import Any
 
-from app.errors import UserError
-from app.processes import LOOK_SECONDS, StopDetector, end_with_parent, how_it_ended, signals_blocked
+from app.base.errors import UserError
+from app.base.processes import LOOK_SECONDS, StopDetector, end_with_parent, how_it_ended, signals_blocked
 from app.training import loop
-from app.training.engines import engine_of
 from app.training.progress import Job
 from app.training.settings import Settings
 from app.training.team import Alone, SharedMemoryTeam, Team, shared_bytes
+from app.training.trainers import trainer_of
 
 REASON_SECONDS = 2.0  # time to learn the reason for a worker's end
 END_SECONDS = 10.0  # time for workers to end after the last epoch
@@ -176,9 +176,9 @@ def _work(lead: int, rank: int, count: int, link: Connection, errors: Connection
     try:
         job = link.recv()
         progress = job.progress
-        with _member(job, rank, count, [link], memory) as team, engine_of(job, team, lambda: None) as engine:
+        with _member(job, rank, count, [link], memory) as team, trainer_of(job, team, lambda: None) as trainer:
             while len(progress.history) < job.settings.epochs:
-                progress = loop.run_epoch(engine, job.settings, progress, lambda *_: None)
+                progress = loop.run_epoch(trainer, job.settings, progress, lambda *_: None)
     except loop.DivergedError:
         pass  # rank 0 detects it, too
     except Exception as error:

@@ -11,16 +11,14 @@ from pathlib import Path
 from cogapp import Cog
 from cogapp.cogapp import CogError
 
-from app.console import Parser, guarded
-from app.errors import UserError
+from app.base.errors import UserError
+from app.base.interrupts import exit_with
 from app.files.writing import replacing
-from app.interrupts import exit_with
-from app.kernels.registry import variants
-from docs.generate import expected, gains, peers, pictures, scale, systems, tables, targets
+from app.terminal.console import Parser, guarded
+from docs.generate import expected, peers, pictures, records, scale, steps, systems, tables, targets
 from docs.generate.figures import FIGURES, NETWORKS, Figures, MissingError
 
 ROOT = Path(__file__).parents[2]
-LADDERS = ("conv", "gemm")  # operations with a section for each step
 MARKER = re.compile(r"\[\[\[cog (\w+)\(\) \]\]\]")
 
 
@@ -89,12 +87,8 @@ KERNELS = Document(
         "header": tables.header,
         "targets": targets.targets,
         "expected": expected.expected,
-        "verdicts": gains.verdicts,
-        **{
-            f"{operation}{row.step:02}": partial(gains.gain, operation, row.name)
-            for operation in LADDERS
-            for row in variants(operation)
-        },
+        "convolutions": partial(steps.sections, "conv"),
+        "products": partial(steps.sections, "gemm"),
         "pooling": partial(tables.by_layer, "pool"),
         "activation": partial(tables.by_layer, "activation"),
         "fully_connected": partial(tables.by_layer, "gemm"),
@@ -112,11 +106,10 @@ SYSTEMS = Document(
         "commands": systems.commands,
         "goals": peers.goals,
         **{network: partial(systems.system, network) for network in systems.SYSTEMS},
-        "training": systems.training,
     },
 )
-README = Document(
-    ROOT / "README.md",
+BENCHMARKS = Document(
+    ROOT / "docs" / "benchmarks.md",
     {"peers": peers.every_network, "accuracy": partial(systems.accuracies, systems.SYSTEMS)},
 )
 SCALE = Document(
@@ -129,8 +122,10 @@ SCALE = Document(
         "limits": scale.limits,
     },
 )
-LEARN = Document(ROOT / "docs" / "learn.md", {"learned": gains.learned})
-DOCUMENTS = (KERNELS, SYSTEMS, README, LEARN, SCALE)
+REPORT = Document(ROOT / "docs" / "report.md", records.tables("report"))
+BENCH_JSON = Document(ROOT / "docs" / "bench_json.md", records.tables("bench", "peers"))
+JSON = Document(ROOT / "docs" / "json.md", {"documents": records.listed})
+DOCUMENTS = (KERNELS, SYSTEMS, BENCHMARKS, SCALE, REPORT, BENCH_JSON, JSON)
 
 
 def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> None:
@@ -146,9 +141,9 @@ def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> 
 
 def main() -> int:
     """Run the program. Returns its exit code."""
-    description = "Write the figures of docs/benchmarks/*.json and weights/*.h5 into docs/ and README.md."
+    description = "Write the figures of docs/benchmarks/*.json and weights/*.h5 into docs/."
     parser = Parser(prog="python -m docs.generate", description=description)
-    parser.add_argument("--draw", action="store_true", help="also draw docs/images/ anew (matplotlib)")
+    parser.add_argument("--draw", action="store_true", help="also draw docs/images/ anew")
     for path in pictures.draw(FIGURES) if parser.parse_args().draw else ():
         print(f"{path}: drawn")
     stale = pictures.stale(FIGURES)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from app.kernels.registry import find
-from app.text import format_factor, format_ms
+from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import Figures
 from docs.generate.tables import markdown
 
@@ -23,7 +23,7 @@ def _rows(figures: Figures) -> Iterator[list[str]]:
     for row in json.loads(EXPECTED.read_text(encoding="utf-8")):
         step = find(row["operation"], row["name"])
         assert step is not None
-        cells = [f"{step.step:02} {step.name}", row["item"]]
+        cells = [f"{step.step} {step.name}", row["item"]]
         for network in NETWORKS:
             times, ms = row.get(network), figures.benches[network].row(row["item"], row["name"]).get("ms")
             if times is None or ms is None:

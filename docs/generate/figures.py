@@ -1,38 +1,25 @@
 """The JSON files under docs/benchmarks/ behind the documents, each read once."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jsonschema import Draft202012Validator
-from referencing import Registry, Resource
-
-from app.bench import old_reports
-from app.bench.document import Row, fastest_row, first_row
-from app.bench.ladder.results import CPU, OURS
-from app.bench.old_reports import OldReport
-from app.errors import UserError
-from app.files.checks import BadValueError, Check, document, fields, items, number, one_of, shown, text, whole
+from app.base.errors import UserError
+from app.files.checks import BadValueError, Check, document, fields, items, number, shown, text, whole
 from app.files.reading import present, read_json
-from app.lessons.stored import (
-    BENCHES,
-    COUNTED_STEPS,
-    FAST,
-    FIGURES,
-    INSTRUCTIONS,
-    REPORTED,
-    RESOURCES,
-    STAMPED,
-)
-from app.network.accuracy import COUNTED
+from app.lab.bench.results import CPU, OURS
+from app.lab.document import Row, fastest_row, first_row
+from app.ladder.stored import BENCHES, COUNTED_STEPS, FAST, FIGURES, INSTRUCTIONS, REPORTED, RESOURCES, STAMPED
 from app.planning.choices import LATENCY_KERNEL
+from app.records import derive
+from app.records.bench import Bench as BenchDocument
+from app.records.kernels import CompiledKernels, DisassembledKernels
 
 NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
 BENCH = {network: BENCHES.format(network) for network in NETWORKS}
-PROFILE, OLD_REPORTS = "h100_profile_lenet5.json", old_reports.PATH.name
+PROFILE = "h100_profile_lenet5.json"
 COUNTERS = {network: COUNTED_STEPS.format(network) for network in ("lenet5", "fa19")}
 TIMELINES = {precision: STAMPED.format(precision) for precision in FAST}
 REPORTS = {precision: REPORTED.format(precision) for precision in TIMELINES}
@@ -52,8 +39,7 @@ PEERS_IN_ONE = {
     )
 }
 ONE_IMAGE = {"lenet5": "h100_peers_lenet5_batch1.json"}  # beside the peers, too
-TRAINING = "h100_train.json"
-# File → its schema in docs/schemas/, and the command that makes it.
+# File → its document in app/records, and the command that makes it.
 FILES = {
     **{file: ("bench", f"bench --network {name} --batches 100,1000,5000,10000") for name, file in BENCH.items()},
     PROFILE: ("profile", "profile --counters --precision fp32 --chunk 1000"),
@@ -65,7 +51,6 @@ FILES = {
         for (name, precision), file in PEERS_IN_ONE.items()
     },
     **{file: ("peers", f"bench --peers --network {name} --batch 1 --seconds 40") for name, file in ONE_IMAGE.items()},
-    TRAINING: ("training", "bench --training"),
 }
 # Measurements of docs/scale.md, which may be missing: file → its schema, and the module that makes it.
 COSTS = "classify_costs.json"
@@ -73,7 +58,7 @@ SCALE = {
     "h100_scale.json": ("scale", "tests.classify.scale speed memory gzip cluster"),
     "2h100_scale.json": ("scale", "tests.classify.scale devices"),
     "cpu_scale.json": ("scale", "tests.classify.scale workers"),
-    COSTS: ("classify-costs", "app.bench.classify_costs"),
+    COSTS: ("classify-costs", "docs.measure.classify_costs"),
 }
 CYCLE = "h100_lenet5_fp16_cycle.json"
 CHECK_CYCLE = document("lenet5-inference/report/4", fields({"images_per_s": number(1, 1e12)}, others=True))
@@ -83,24 +68,8 @@ OPTIONAL = {
     **{file: ("profile", f"profile --precision {name} --timeline {name}.html") for name, file in TIMELINES.items()},
 }
 COMMANDS = {**FILES, **OPTIONAL}  # of main.py
-# Network → correct answers with the report's own weights: the networks whose original weights can be had.
-ORIGINALS = {"minidnn86": "original_minidnn86.json"}
-SCHEMAS = Path(__file__).parents[1] / "schemas"
 LARGEST, LONGEST = 1e15, 4000  # limits of a number, and of a string's characters
-_LINE, _COUNTS = text(LONGEST), {str(count): whole(0, count) for count in COUNTED}
-CHECK_ORIGINAL = document(
-    "lenet5-inference/original-weights/1",
-    fields(
-        {
-            "about": _LINE,
-            "network": one_of(*ORIGINALS),
-            "file": _LINE,
-            "sha256": _LINE,
-            "rows": items(fields({"by": _LINE, "correct": fields(_COUNTS)}), least=1),
-        },
-        others=True,
-    ),
-)
+_LINE = text(LONGEST)
 # What pages draw of a report of the main job, of any version.
 _MEDIAN = fields({"p50": number(0, LARGEST, above=True)}, others=True)
 CHECK_REPORT = fields(
@@ -114,16 +83,6 @@ CHECK_REPORT = fields(
     },
     others=True,
 )
-# Schema → further requirements on its documents: two convolutions, a run of the whole program, resources.
-NEEDED: Mapping[str, Mapping[str, Any]] = {
-    "bench": {
-        "properties": {
-            "tables": {"contains": {"properties": {"is_op": {"const": True}}}, "minContains": 2, "maxContains": 2},
-            "whole_program": {"contains": {"properties": {"ms": {"type": "number", "exclusiveMinimum": 0}}}},
-        }
-    },
-    "kernels": {"anyOf": [{"required": ["resources"]}, {"required": ["instructions"]}]},
-}
 
 
 class MissingError(UserError):
@@ -137,40 +96,29 @@ def command_of(name: str) -> str:
 
 
 def check_of(name: str) -> Check:
-    """Return the check of one of ``COMMANDS``, ``SCALE`` or ``ORIGINALS``, of ``CYCLE`` or of the old reports."""
-    if name in ORIGINALS.values():
-        return CHECK_ORIGINAL
-    if name == CYCLE:
-        return CHECK_CYCLE
-    return old_reports.CHECK if name == OLD_REPORTS else partial(check, (COMMANDS | SCALE)[name][0])
-
-
-@cache
-def validator(name: str, needed: bool = False) -> Draft202012Validator:
-    """Return the validator of docs/schemas/NAME.json with the documents' further requirements."""
-    files = ("common.json", f"{name}.json")
-    known = [(file, Resource.from_contents(json.loads((SCHEMAS / file).read_text(encoding="utf-8")))) for file in files]
-    registry: Registry[Any] = Registry().with_resources(known).crawl()  # else each reference looks through both again
-    schema = {"allOf": [{"$ref": f"{name}.json"}, NEEDED.get(name, {}) if needed else {}]}
-    return Draft202012Validator(schema, registry=registry)
-
-
-def mistakes(name: str, document: Any, needed: bool = False) -> list[str]:
-    """Return the violations of that schema in a document, one line each."""
-    found = validator(name, needed).iter_errors(document)
-    return [f"{error.json_path}: {error.message[:200]}" for error in found]
+    """Return the check of ``CYCLE``, or of one of ``COMMANDS`` or ``SCALE``."""
+    return CHECK_CYCLE if name == CYCLE else partial(check, (COMMANDS | SCALE)[name][0])
 
 
 def check(name: str, value: Any) -> Any:
-    """Check a document by its schema and ``NEEDED``, and every number and string. Raises BadValueError."""
+    """Check a document of that name as tables need it, and every number and string. Raises BadValueError."""
+    compiled = CompiledKernels | DisassembledKernels
     try:
-        found = mistakes(name, value, needed=True)
+        derive.check_of(compiled if name == "kernels" else derive.documents()[name])(value)
+        if name == "bench":
+            _check_bench(value)
+        _check_leaves(value)
     except RecursionError:
-        found = ["nested too deep"]
-    if found:
-        raise BadValueError(found[0] if found[0].isprintable() else ascii(found[0]))
-    _check_leaves(value)
+        raise BadValueError("nested too deep") from None
     return value
+
+
+def _check_bench(found: BenchDocument) -> None:
+    """Raise BadValueError unless there are two convolutions and a run of the whole program."""
+    if sum(table["is_op"] for table in found["tables"]) != 2:
+        raise BadValueError(".tables: not two of a convolution")
+    if not any(row["ms"] for row in found["whole_program"]):
+        raise BadValueError(".whole_program: no row has a time")
 
 
 def _check_leaves(value: Any) -> None:
@@ -211,7 +159,13 @@ class Bench:
 
     def total(self, name: str, dtype: str = "float32", images: int | None = None) -> Row:
         """Return a row's times summed over the convolutions, for a batch of ``images`` (default: the main one)."""
-        return first_row(old_reports.batch_of(self.document, images)["totals"], name=name, dtype=dtype)
+        measured = self.document if images is None else first_row(self.document["batches"], images=images)
+        return first_row(measured.get("totals", ()), name=name, dtype=dtype)
+
+    def best_total(self, dtype: str) -> Row:
+        """Return the row of our kernel whose times sum to the least over the convolutions."""
+        rows = self.document["totals"]
+        return fastest_row((row for row in rows if row["kind"] == OURS and row["dtype"] == dtype), "sum_ms")
 
     def ms(self, name: str, dtype: str = "float32", item: str | None = None) -> float | None:
         """Return a row's time for one item (default: summed over the convolutions)."""
@@ -248,13 +202,10 @@ class Figures(dict[str, dict[str, Any]]):
     def __missing__(self, name: str) -> dict[str, Any]:
         """Read a file. Raises MissingError if it has not been made yet, UserError if it is bad."""
         path = self._folder / name
-        if name == OLD_REPORTS:
-            self[name] = old_reports.load(path)
-        elif present(path):
-            self[name] = read_json(path, check_of(name), "make it again")
-        else:
-            remedy = f"run {command_of(name)}" if name in COMMANDS | SCALE else old_reports.REMEDY
+        if not present(path):
+            remedy = f"run {command_of(name)}" if name in COMMANDS | SCALE else "restore it from the repository"
             raise MissingError(f"{path} is missing: {remedy}")
+        self[name] = read_json(path, check_of(name), "make it again")
         return self[name]
 
     def optional(self, name: str) -> dict[str, Any] | None:
@@ -272,9 +223,3 @@ class Figures(dict[str, dict[str, Any]]):
     def benches(self) -> Mapping[str, Bench]:
         """The measurements of all networks."""
         return {network: self.bench(network) for network in NETWORKS}
-
-    @property
-    def old(self) -> Mapping[str, OldReport]:
-        """The kernel times in each system's report."""
-        reports: Mapping[str, OldReport] = self[OLD_REPORTS]["systems"]
-        return reports

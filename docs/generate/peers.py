@@ -4,22 +4,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from app.bench.document import Row, first_row
-from app.bench.peers.peers import CUDNN, EAGER, JAX, ONNX, OURS
-from app.bench.peers.text import MEASURES
-from app.runtime.statistics import speedup
-from app.text import format_factor, format_ms
+from app.lab.document import Row, first_row
+from app.lab.peers.peers import EAGER, JAX, OURS
+from app.lab.peers.text import MEASURES
+from app.main_job.statistics import speedup
+from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import ONE_IMAGE, PEERS, PEERS_IN_ONE, Figures, command_of
 from docs.generate.tables import filled, markdown
 
 NOT_YET = "Not measured yet: run `{}`."
+NO_LONGER_TIMED = {"cudnn-graph": "PyTorch with cuDNN's graphs", "onnx-runtime": "ONNX Runtime"}
 TITLES = {
     EAGER: "PyTorch",
     "torch-max-autotune": "torch.compile max-autotune",
     "torch-reduce-overhead": "torch.compile reduce-overhead",
     JAX: "JAX",
-    CUDNN: "PyTorch with cuDNN's graphs",
-    ONNX: "ONNX Runtime",
+    **NO_LONGER_TIMED,
 }
 ON_CARD, END_TO_END = MEASURES
 HEADS = [part for title in MEASURES.values() for part in (f"{title}, ms", "fastest other, ms", "×", "which")]
@@ -152,7 +152,7 @@ def _absent(documents: Sequence[Row]) -> Iterator[str]:
 
 
 def every_network(figures: Figures) -> str:
-    """Write a row for every network and precision: README's table."""
+    """Write a row for every network and precision: docs/benchmarks.md's table."""
     rows = []
     for name, file in _files():
         for precision, (document, own) in ours(figures, file).items():

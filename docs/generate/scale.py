@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from app.bench.classify_costs import PIECES
-from app.bench.document import Row
 from app.classify.pieces import GPU_PIECE
+from app.lab.document import Row
 from docs.generate.figures import COSTS, CYCLE, SCALE, Figures, command_of
 from docs.generate.tables import filled, markdown
+from docs.measure.classify_costs import PIECES
 
 IMAGE_BYTES = 28 * 28
 SHARD_IMAGES = 10_000_000

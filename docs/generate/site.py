@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from app.console import Parser, guarded
+from app.base.interrupts import exit_with
 from app.files.reading import present, read_json
-from app.interrupts import exit_with
-from app.lessons.card import SHOWN, Card
-from app.lessons.site import write_site
-from app.lessons.stored import way_in
+from app.ladder.card import SHOWN, Card
+from app.ladder.site import write_site
+from app.ladder.stored import way_in
+from app.terminal.console import Parser, guarded
 from docs.generate.figures import (
     CHECK_REPORT,
     COUNTERS,
@@ -18,6 +18,7 @@ from docs.generate.figures import (
     TIMELINES,
     Figures,
 )
+from docs.generate.records import write_schemas
 
 COMMAND = "make docs"
 
@@ -36,10 +37,12 @@ def stored_card(folder: Path = FIGURES) -> Card:
 
 def main() -> int:
     """Run the program. Returns its exit code."""
-    parser = Parser(prog="python -m docs.generate.site", description="Write the pages of the ladder as static HTML.")
+    parser = Parser(
+        prog="python -m docs.generate.site", description="Write the pages of the ladder and the JSON Schemas."
+    )
     parser.add_argument("folder", type=Path, help="where to; an earlier site there is replaced")
     folder = parser.parse_args().folder
-    files = write_site(folder, stored_card(), COMMAND, way_in())
+    files = [*write_site(folder, stored_card(), COMMAND, way_in()), *write_schemas(folder / "schemas")]
     size = sum(path.stat().st_size for path in files)
     print(f"{folder / 'index.html'}: {len(files)} files, {size / 1e6:.1f} MB; open it in a browser")
     return 0

@@ -6,11 +6,11 @@ from itertools import product
 
 from tabulate import tabulate
 
-from app.bench.document import Row, fastest_row, first_row
-from app.bench.ladder.results import CPU
-from app.bench.ladder.table import short_peak
-from app.precision import BY_NAME, SHORT, SINGLE
-from app.text import format_factor, format_ms
+from app.base.precision import BY_NAME, SHORT, SINGLE
+from app.lab.bench.results import CPU
+from app.lab.bench.table import short_peak
+from app.lab.document import Row, fastest_row, first_row
+from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import BENCH, PROFILE, RESOURCES, Bench, Figures, command_of
 
 NOISE = 0.01  # bench's default

@@ -1,18 +1,16 @@
 """Write the targets for the fastest kernels beside the measurements."""
 
 from collections.abc import Iterator
-from itertools import accumulate
 from math import prod
 
-from app.bench.document import fastest_row, first_row
-from app.bench.ladder.results import LIBRARY
-from app.bench.old_reports import best_total
+from app.base.precision import SHORT, SINGLE
 from app.kernels.plain_problems import ITEMSIZE
+from app.lab.bench.results import LIBRARY
+from app.lab.document import fastest_row, first_row
 from app.layers import Conv2d
+from app.main_job.statistics import speedup
 from app.network.definitions import NETWORKS
-from app.precision import SHORT, SINGLE
-from app.runtime.statistics import speedup
-from app.text import format_factor, format_ms
+from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import Bench, Figures
 from docs.generate.tables import label, table
 
@@ -62,7 +60,7 @@ def _met(value: float | None, most: float) -> str:
 def _sums(bench: Bench) -> Iterator[str]:
     most, cudnn32, cudnn16 = TARGETS[bench.network]
     for dtype, target, known in (("float32", most, cudnn32), ("float16", cudnn16, cudnn16)):
-        best = best_total(bench.document, dtype)
+        best = bench.best_total(dtype)
         cudnn = first_row(bench.document["totals"], kind=LIBRARY, step=None, dtype=dtype)
         ms = best.get("sum_ms")
         yield (
@@ -73,12 +71,11 @@ def _sums(bench: Bench) -> Iterator[str]:
 
 def _first_layer(bench: Bench) -> str:
     network, images, peaks = NETWORKS[bench.network], bench.ops[0]["images"], bench.document["peaks"]
-    shapes = accumulate(network.layers, lambda shape, layer: layer.output_shape(shape), initial=network.input_shape)
-    layer, shape = next(pair for pair in zip(network.layers, shapes, strict=False) if isinstance(pair[0], Conv2d))
+    step = next(step for step in network.steps if isinstance(step.layer, Conv2d))
     arithmetic, registers = (
-        layer.flops(shape) * images / rate / 1e9 for rate in (FP32_RATE, peaks["tflops"]["float32"])
+        step.layer.flops(step.in_shape) * images / rate / 1e9 for rate in (FP32_RATE, peaks["tflops"]["float32"])
     )
-    writing = prod(layer.output_shape(shape)) * images * ITEMSIZE["float32"] / peaks["gbytes_per_s"] / 1e6
+    writing = prod(step.out_shape) * images * ITEMSIZE["float32"] / peaks["gbytes_per_s"] / 1e6
     best = bench.best(bench.ops[0]["item"], "float32")
     slower, than_registers = (speedup(best.get("ms"), max(least, writing)) for least in (arithmetic, registers))
     return (

@@ -16,26 +16,27 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
-from app.bench.document import utc_date
-from app.classify.engine import Engine, EngineSettings
+from app.base.processor import usable_cores
 from app.classify.pieces import GPU_PIECE, Result, cut
 from app.classify.runner import LocalRunner
+from app.classify.shards import find_shards, open_shard
+from app.classify.worker import Worker, WorkerSettings
 from app.cuda.device import describe_cpu
 from app.files.json_text import json_text
+from app.lab.document import utc_date
 from app.planning.choices import load_graph
 from app.planning.request import NetworkRequest
-from app.processor import usable_cores
-from app.shards import find_shards, open_shard
+from app.records.classify import Goal, Run, Scale
+from app.records.parts import Processor
 from data_tools.dataset import load_fashion_mnist
 from data_tools.idx import write_idx_parts
 from tests.support.dask_processes import dask_cluster
 
 ROOT = Path(__file__).parents[2]
-SCHEMA = "lenet5-inference/scale/1"
-RUNS: list[dict[str, Any]] = []
-GOALS: list[dict[str, Any]] = []
+RUNS: list[Run] = []
+GOALS: list[Goal] = []
 
 
 def asked(what: str, least: float, measured: float, unit: str = "") -> None:
@@ -67,7 +68,7 @@ def classified(what: str, pattern: str, folder: Path, *options: object, prefix: 
     found = program("classify", pattern, "--out", folder / "results", "--overwrite", *options, prefix=prefix)
     whole = found["classified"]
     names = sorted({row["name"] for row in found["devices"]})
-    RUNS.append({"what": what, "arithmetic": found["arithmetic"], "devices": names, **whole})
+    RUNS.append(cast(Run, {"what": what, "arithmetic": found["arithmetic"], "devices": names, **whole}))
     rate = f"{whole['images_per_s'] / 1e6:.2f} million/s, {whole['gbytes_per_s']:.1f} GB/s"
     writing = f"{found['seconds']:.2f} s, {found['writing_seconds']:.2f} s of writing"
     name = " ".join(["classify", *map(str, options)])
@@ -165,24 +166,25 @@ def workers(folder: Path) -> None:
 
 
 def tune(folder: Path) -> None:
-    """Lanes, slots and images of a block: the rate of an engine alone, without files of results."""
-    from app.classify import gpu_lanes  # needs CuPy
+    """Feeders, slots and images of a block: the rate of a worker alone, without files of results."""
+    from app.engine import feeding  # needs CuPy
 
     pattern = shards(folder, "{}-images", 1000, 3)
     opened = [open_shard(path) for path in find_shards([pattern])]
     graph = load_graph(NetworkRequest())[0]
     pieces = [piece for number, shard in enumerate(opened) for piece in cut(number, shard, 0, shard.count, GPU_PIECE)]
-    for block, slots, lanes in product((4096, 8192, 16_384, 32_768), (2, 3), (4, 8, 12, 16)):
-        gpu_lanes.BLOCK, gpu_lanes.SLOTS, gpu_lanes.LANES = block, slots, lanes
-        gpu_lanes.BLOCK_BYTES = max(gpu_lanes.BLOCK_BYTES, block * 784)
-        with Engine(EngineSettings(graph=graph, dtype="uint8", device="cuda", precision="fp16")) as engine:
+    for block, slots, feeders in product((4096, 8192, 16_384, 32_768), (2, 3), (4, 8, 12, 16)):
+        feeding.BLOCK, feeding.SLOTS, feeding.FEEDERS = block, slots, feeders
+        feeding.BLOCK_BYTES = max(feeding.BLOCK_BYTES, block * 784)
+        with Worker(WorkerSettings(graph=graph, dtype="uint8", device="cuda", precision="fp16")) as worker:
             begin = perf_counter()
-            spent = [result.seconds for _, result in LocalRunner(engine).run(pieces) if isinstance(result, Result)]
+            spent = [result.seconds for _, result in LocalRunner(worker).run(pieces) if isinstance(result, Result)]
             seconds = perf_counter() - begin
         rate = sum(piece.count for piece in pieces) / seconds / 1e6
-        read, wait = (sum(getattr(one, name) for one in spent) / seconds / lanes for name in ("read", "wait"))
+        read, wait = (sum(getattr(one, name) for one in spent) / seconds / feeders for name in ("read", "wait"))
         print(
-            f"blocks of {block:,}, {slots} slots, {lanes} lanes: {rate:.1f} million/s, read {read:.0%} wait {wait:.0%}"
+            f"blocks of {block:,}, {slots} slots, {feeders} feeders: {rate:.1f} million/s, "
+            f"read {read:.0%} wait {wait:.0%}"
         )
 
 
@@ -199,8 +201,14 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             parts[name](Path(folder))
     if options.json is not None:
-        document = {"schema": SCHEMA, "date": utc_date(), "cpu": describe_cpu(usable_cores())}
-        options.json.write_text(json_text({**document, "runs": RUNS, "goals": GOALS}), encoding="utf-8")
+        document: Scale = {
+            "schema": "lenet5-inference/scale/1",
+            "date": utc_date(),
+            "cpu": cast(Processor, describe_cpu(usable_cores())),
+            "runs": RUNS,
+            "goals": GOALS,
+        }
+        options.json.write_text(json_text(document), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -15,16 +15,16 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from app.classifier import Classifier
 from app.classify import outputs, pieces
 from app.classify.receipts import file_sha256
 from app.classify.report import as_text
+from app.classify.shards.sources import Gzipped
 from app.cli import main
+from app.engine.classifier import Classifier
+from app.engine.opening import cpu_engine
 from app.files.lock import locked
 from app.layers import Tanh
 from app.network.weights import save_weights
-from app.runtime.onnx_session import cpu_engine
-from app.shards.sources import Gzipped
 from data_tools.idx import read_idx, write_idx
 from tests.support.networks_for_tests import FLAT, random_graph, random_images
 from tests.support.schemas import mistakes
@@ -35,7 +35,7 @@ COUNT, EDGES = 3000, (0, 1, 700, 1500, 1501, 2200, 2900, 3000)
 GRAPH = random_graph(FLAT)
 IMAGES = random_images(FLAT, COUNT)
 BASE = ["--device", "cpu", "--weights", "own.h5"]
-Classify = Callable[..., dict[str, Any]]
+Classify = Callable[..., Any]
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_seven_shards_give_the_bytes_of_one(shards: list[str], classify: Classif
     assert found["classified"]["images"] == sum(row["images"] for row in found["devices"]) == COUNT
     write_idx(Path("all-images"), IMAGES[:, 0])
     whole = classify("all-images", "--logits")
-    assert whole["correct"] is None and whole["arithmetic"] == found["arithmetic"] == f"fp32 by {cpu_engine().engine}"
+    assert whole["correct"] is None and whole["arithmetic"] == found["arithmetic"] == f"fp32 by {cpu_engine().library}"
     for kind in ("labels", "logits"):
         assert results(shards, kind).tobytes() == results(["all-images"], kind).tobytes()
     with Classifier("own.h5", device="cpu") as classifier:

@@ -5,7 +5,6 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,14 +12,15 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from app.base.errors import UserError
 from app.classify.outputs import LOCK, UNFINISHED, OutputFolder
-from app.classify.receipts import Identity, Receipt, file_sha256, read_receipt
-from app.errors import UserError
-from app.shards import Shard, ShardError, open_shard
+from app.classify.receipts import file_sha256, read_receipt
+from app.classify.shards import Shard, ShardError, open_shard
+from app.records.classify import Identity, Receipt
 from data_tools.idx import write_idx
 from tests.support.schemas import mistakes
 
-IDENTITY = Identity("lenet5", "0123456789abcdef" * 4, "fp32", 10)
+IDENTITY = Identity(network="lenet5", weights="0123456789abcdef" * 4, precision="fp32", classes=10)
 RNG = np.random.default_rng(4)
 LABELS = RNG.integers(0, 10, 30, np.uint8)
 LOGITS = RNG.normal(size=(30, 10)).astype(np.float32)
@@ -73,21 +73,22 @@ def test_results_in_any_order(tmp_path: Path, shards: list[Shard]) -> None:
     with folder(out, shards, logits=True) as output:
         assert output.wanted == [0, 1] and output.write(1, 0, LABELS[:10], LOGITS[:10], None) is None
         receipt = fill(output, 0)
-        assert fill(output, 1, (20, 10)).correct is None and output.wanted == []
+        assert fill(output, 1, (20, 10))["correct"] is None and output.wanted == []
     names = {"a-images-idx3-ubyte", "b"}
     assert files(out) == {f"{name}.{end}" for name in names for end in ("labels.npy", "logits.npy", "json")}
     for name in names:
         np.testing.assert_array_equal(np.load(out / f"{name}.labels.npy"), LABELS)
         np.testing.assert_array_equal(np.load(out / f"{name}.logits.npy"), LOGITS)
     assert receipt == output.receipts[0] == read_receipt(out / "a-images-idx3-ubyte.json")
-    assert (receipt.correct, receipt.images, receipt.first, receipt.shard) == (21, 30, 0, str(shards[0].path))
-    assert receipt.sha256["logits"] == file_sha256(out / "a-images-idx3-ubyte.logits.npy")
+    assert (receipt["correct"], receipt["images"], receipt["first"]) == (21, 30, 0)
+    assert receipt["shard"] == str(shards[0].path)
+    assert receipt["sha256"]["logits"] == file_sha256(out / "a-images-idx3-ubyte.logits.npy")
     assert not mistakes(json.loads((out / "b.json").read_text()))
 
 
 def test_results_that_come_twice_count_once(tmp_path: Path, shards: list[Shard]) -> None:
     with folder(tmp_path / "out", shards) as output:
-        assert fill(output, 0, (0, 10, 0, 10, 20)).correct == 21
+        assert fill(output, 0, (0, 10, 0, 10, 20))["correct"] == 21
 
 
 def test_a_part_of_the_images(tmp_path: Path, shards: list[Shard]) -> None:
@@ -196,13 +197,13 @@ def test_resume_counts_by_the_labels_of_this_run(tmp_path: Path, shards: list[Sh
     with folder(out, shards) as output:
         fill(output, 0, correct=None)
     with folder(out, shards, resume=True) as output:
-        assert output.receipts[0].correct == 21
+        assert output.receipts[0]["correct"] == 21
 
 
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {
-    "weights": ({"identity": replace(IDENTITY, weights="f" * 64)}, "other weights"),
-    "precision": ({"identity": replace(IDENTITY, precision="fp16")}, "other --precision"),
-    "network": ({"identity": replace(IDENTITY, network="mlp")}, "other network"),
+    "weights": ({"identity": {**IDENTITY, "weights": "f" * 64}}, "other weights"),
+    "precision": ({"identity": {**IDENTITY, "precision": "fp16"}}, "other --precision"),
+    "network": ({"identity": {**IDENTITY, "network": "mlp"}}, "other network"),
     "count": ({"windows": [(0, 20), (0, 30)]}, "other --start or --count"),
 }
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.base.errors import UserError
 from app.classify.pieces import cut, windows
-from app.errors import UserError
-from app.shards import Shard, open_shard
+from app.classify.shards import Shard, open_shard
 from data_tools.idx import write_idx
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.base.processor import usable_cores
 from app.cli import main
-from app.processor import usable_cores
 from tests.support.classify_runs import SHARDS, Run, check_notes, labels, write_shards
 from tests.support.dask_processes import dask_cluster
 from tests.support.shell import INTERRUPTIBLE

@@ -10,10 +10,10 @@ import dask
 import numpy as np
 import pytest
 
+from app.base.errors import UserError
+from app.base.processor import usable_cores
 from app.cluster.local import LocalWorker
 from app.cluster.runner import Runner, local_runner
-from app.errors import UserError
-from app.processor import usable_cores
 from tests.support.stand_in_engine import Answer, Piece, open_engine, open_nothing
 
 WORKERS = [LocalWorker(f"cpu:{core}", {"STAND_IN": str(core)}, [core]) for core in sorted(os.sched_getaffinity(0))[:2]]

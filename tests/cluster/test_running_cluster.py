@@ -9,8 +9,8 @@ import pytest
 from distributed import Client
 
 from app import VERSION
+from app.base.errors import UserError
 from app.cluster import remote, runner
-from app.errors import UserError
 from tests.support.dask_processes import dask_cluster
 from tests.support.stand_in_engine import Piece, open_engine
 

@@ -3,22 +3,22 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
+from app.base.errors import UserError
 from app.cli import main
-from app.commands import accuracy
 from app.cuda.device import why_no_gpu
-from app.errors import UserError
+from app.engine.cpu import CpuEngine
+from app.files.shipped import find, record_checksum, reference_path
+from app.images import accuracy
 from app.network.accuracy import Reference
 from app.network.definitions import NETWORKS
 from app.network.graph import Graph
 from app.network.reference import load_reference, save_reference
-from app.network.shipped import find, record_checksum, reference_path
 from app.network.weights import load_weights, save_weights
 from data_tools.dataset import Dataset
 from tests.support.bundle_for_tests import IMAGES, TRUTH
@@ -81,15 +81,14 @@ def test_labels_that_are_not_the_reference_fail(shipped: Path, capsys: pytest.Ca
 def test_a_network_that_cannot_run_leaves_the_others(
     shipped: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], refuses: Refuses
 ) -> None:
-    def planned(graph: Graph, *_: Any) -> Any:
+    def opened(graph: Graph, *_: Any, **__: Any) -> Any:
         if graph.network.name == "lenet5":
             raise UserError("lenet5 is not served")
-        return SimpleNamespace(graph=graph, arithmetic="float32")
+        return CpuEngine(graph)
 
     monkeypatch.setattr(accuracy.device, "choose", lambda _: ("cuda", None))
     monkeypatch.setattr(accuracy.device, "describe_gpu", lambda: {"name": "some card", "architecture": "sm_80"})
-    monkeypatch.setattr(accuracy, "plan", planned)
-    monkeypatch.setattr(accuracy, "_on_gpu", lambda execution, images: accuracy._on_cpu(execution.graph, images))
+    monkeypatch.setattr(accuracy, "open_engine", opened)
     assert main(["accuracy"]) == 0
     out = capsys.readouterr().out
     assert "lenet5 is not served" in out and "PASSED: all 130" in out
@@ -99,7 +98,7 @@ def test_a_network_that_cannot_run_leaves_the_others(
 def test_another_error_is_not_a_row_of_the_table(
     shipped: Path, monkeypatch: pytest.MonkeyPatch, refuses: Refuses
 ) -> None:
-    monkeypatch.setattr(accuracy, "_on_cpu", Mock(side_effect=UserError("cannot write the kernel cache")))
+    monkeypatch.setattr(CpuEngine, "run", Mock(side_effect=UserError("cannot write the kernel cache")))
     refuses(CPU, "cannot write the kernel cache")
 
 

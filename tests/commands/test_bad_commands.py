@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import pytest
 from app.cli import COMMANDS, main
 from app.cuda import device
 from app.cuda.compiler import ARCHITECTURES
+from app.files.shipped import find
 from app.files.writing import cache_dir
-from app.network.shipped import find
 from data_tools.__main__ import main as data_tools
 from tests.support.outside import Outside
 from tests.support.shell import Refuses, in_a_shell, listing, write_good_files
@@ -284,14 +283,11 @@ def test_folders_for_plots_that_cannot_be_written(place: Path, refuses: Refuses)
     [
         ("bench --plot plots", "bench needs an NVIDIA GPU"),
         ("sweep --pipeline --plot plots", "a sweep needs an NVIDIA GPU"),
-        ("train --network mlp --plot plots", "--plot needs matplotlib: pip install"),
     ],
 )
-def test_a_package_is_asked_for_where_it_is_all_that_is_missing(
+def test_no_folder_for_plots_is_left_where_nothing_can_be_measured(
     command: str, wrong: str, place: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not before a GPU that is not there: nobody should install it in vain. And no folder is left behind."""
     monkeypatch.setattr(device, "why_no_gpu", lambda *_: "there is none")
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
     refuses(command, wrong)
     assert list(listing(place)) == []

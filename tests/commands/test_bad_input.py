@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from app.cli import main
-from app.network import shipped
+from app.files import shipped
 from app.network.definitions import LENET5
 from data_tools.idx import write_idx
 from tests.support.hostile_hdf5 import write_hdf5

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app import main_job
+from app.base.precision import BY_DTYPE
 from app.cli import main
+from app.engine.cpu import CpuEngine
+from app.main_job import job as main_job
 from app.network.accuracy import Reference
 from app.network.definitions import LENET5
 from app.network.graph import Graph
 from app.network.reference import load_reference
 from app.network.weights import load_weights, save_weights
-from app.precision import BY_DTYPE
-from app.runtime.cpu_session import CpuSession
 from data_tools.fashion_mnist import CLASSES, open_split
 from data_tools.idx import write_idx
 from tests.support.hostile_hdf5 import write_hdf5
@@ -196,13 +196,14 @@ def test_broken_promise(run: Run, tmp_path: Path) -> None:
 
 
 def test_unsteady_passes(run: Run, own: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, classify = iter(range(100)), CpuSession.run
+    calls, classify = iter(range(100)), CpuEngine.run
 
-    def drift(self: CpuSession, images: np.ndarray, labels: np.ndarray, progress: Any = None) -> None:
-        classify(self, images, labels, progress)
-        labels[0] ^= next(calls) == 3  # the warm-up, the first pass and the second are as they should be
+    def drift(*arguments: Any) -> Any:
+        outputs = classify(*arguments)
+        outputs.labels[0] ^= next(calls) == 3  # the warm-up, the first pass and the second are as they should be
+        return outputs
 
-    monkeypatch.setattr(CpuSession, "run", drift)
+    monkeypatch.setattr(CpuEngine, "run", drift)
     code, out, _ = run(*own, "--batch", "300", "--cycle")
     assert code == 1 and "1 passes over the data gave other labels than the first" in out
 

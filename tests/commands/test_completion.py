@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.commands.options.completion import SHELLS
+from app.commands.completion import SHELLS
 
 CASES = {
     "lenet5-inference pre": {"predict", "precompile"},

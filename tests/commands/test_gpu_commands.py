@@ -1,24 +1,24 @@
 """``bench``, ``sweep`` and ``profile`` on the card, small: tables, JSON, pictures and timelines of every variant."""
 
-import importlib.util
 import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
-from app.bench.graphs import network_graph
-from app.bench.ladder.cases import Item, network_items, rungs, shape_items
-from app.bench.ladder.results import CPU_NAME
-from app.bench.ladder.whole_network import combinations
-from app.bench.profile.stamps import PHASES
-from app.bench.sweep import job as sweep_command
+from app.base.errors import UserError
 from app.cli import main
-from app.errors import UserError
 from app.kernels.facts import key
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
+from app.lab.bench.cases import Item, network_items, rungs, shape_items
+from app.lab.bench.results import CPU_NAME
+from app.lab.bench.whole_network import combinations
+from app.lab.graphs import network_graph
+from app.lab.profile.stamps import PHASES
+from app.lab.sweep import job as sweep_command
 from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.matching import Node
@@ -29,7 +29,6 @@ from tests.support.requests import named_choices
 from tests.support.schemas import check_described
 
 pytestmark = [pytest.mark.gpu, pytest.mark.fashion_mnist]
-DRAWS = importlib.util.find_spec("matplotlib") is not None
 SHAPE = "3,17,21,33,3,2"
 OPTIONS = {"conv": "--conv", "gemm": "--fc", "pool": "--pool"}
 LAYERS = {"conv": "conv2", "gemm": "fc1", "pool": "pool1"}
@@ -61,7 +60,7 @@ def node_cases(graph: Graph, settings: list[tuple[str, str]]) -> list[Case]:
 def ran(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str, plot: bool = False) -> tuple[str, Any]:
     """What the command printed and its JSON document; it must succeed."""
     path = folder / "report.json"
-    drawing = ["--plot", str(folder / "plots")] if plot and DRAWS else []
+    drawing = ["--plot", str(folder / "plots")] if plot else []
     code = main([*arguments, *drawing, "--json", str(path), "--overwrite"])
     captured = capsys.readouterr()
     if code == 2 and "cuBLAS" in captured.err:
@@ -74,8 +73,8 @@ def ran(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str, plot:
 
 def pictures(folder: Path) -> set[str]:
     """Names of the pictures drawn; all must be whole."""
-    paths = list((folder / "plots").glob("*.png")) if DRAWS else []
-    assert all(path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for path in paths)
+    paths = list((folder / "plots").glob("*"))
+    assert all(ElementTree.parse(path).getroot().tag.endswith("svg") for path in paths)
     return {path.name for path in paths}
 
 
@@ -118,8 +117,8 @@ def test_bench_of_every_variant(capsys: pytest.CaptureFixture[str], own_tuning: 
         assert all(row["ms"] or "cuBLAS" in row["reason"] for row in programs.values())
     for name in ("Op times", "Whole program", *(row.name for row in variants("conv"))):
         assert name in text, name
-    if DRAWS:
-        assert pictures(own_tuning) == {"ladder.png", "roofline.png", "batch_sizes.png"}
+    names = {f"{what}_{item}.svg" for what in ("ladder", "roofline") for item in ("conv1", "conv2")}
+    assert pictures(own_tuning) == names | {"ladder.svg", "batch_sizes.svg"}
     # What it kept is what auto goes by.
     known = tuning.load(document["device"]["name"])
     for item, table in zip(items, document["tables"], strict=True):
@@ -175,8 +174,8 @@ def test_sweep(row: Variant, capsys: pytest.CaptureFixture[str], own_tuning: Pat
     assert f"best: {' '.join(f'{name}={value}' for name, value in found['best'].items())}" in text
     kept = tuning.load(document["card"]).entries[key(problem)][row.name]
     assert kept.parameters == found["best"] and kept.images == 31
-    if DRAWS and len(found["points"]) > 1:
-        names = {f"sweep_{row.name}_lenet5_{layer}_heat.png", f"sweep_{row.name}_lenet5_{layer}_3d.png"}
+    if len(found["points"]) > 1:
+        names = {f"sweep_{row.name}_lenet5_{layer}_heat.svg"}
         assert pictures(own_tuning) == names
 
 
@@ -185,8 +184,7 @@ def test_sweep_of_the_pipeline(capsys: pytest.CaptureFixture[str], own_tuning: P
     assert document["finished"] == document["total"] == 24  # chunks of 50, 250 and 500 on 1 to 8 streams
     assert all(point["ms"] > 0 for point in document["points"]) and document["best"] in document["points"]
     assert "best: --streams" in text
-    if DRAWS:
-        assert pictures(own_tuning) == {"sweep_pipeline_lenet5_heat.png", "sweep_pipeline_lenet5_3d.png"}
+    assert pictures(own_tuning) == {"sweep_pipeline_lenet5_heat.svg"}
 
 
 @pytest.mark.parametrize("row", [None, *variants("conv")], ids=lambda row: row.name if row else "auto")

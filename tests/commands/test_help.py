@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.commands.options.common import COMMANDS, parser_of, request_of
-from app.text import NARROWEST
+from app.commands.parsers import COMMANDS, parser_of, request_of
+from app.terminal.text import NARROWEST
 from tests.support.shell import write_good_files
 
 

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from app.cli import main
-from app.commands.options.common import COMMANDS, parser_of
+from app.commands.parsers import COMMANDS, parser_of
 from data_tools.idx import write_idx
 from tests.support.shell import Refuses, check_error, write_good_files
 
 EFFECT, NOTE, ERROR = "effect", "note", "error"
 BASE = {"--batch": "3", "--repeat": "2", "--data": "images", "--labels": "labels", "--weights": "weights.h5"}
-PARTS = ("settings", "data", "weights", "network", "layers", "accuracy", "batch", "precision", "device", "compare")
+PARTS = (
+    *("settings", "data", "weights", "network", "layers", "accuracy"),
+    *("batch", "precision", "device", "compare", "power"),
+)
 # Of the main job: option → what to give, and what it does on the CPU and on the GPU: the part of the report that it
 # changes, or a pattern of the note or error that says that it does nothing.
 RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
@@ -39,6 +42,7 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
     "--repeat": ("3", (EFFECT, "settings"), (EFFECT, "settings")),
     "--warmup": ("1", (NOTE, "--warmup: for the GPU, without effect"), (EFFECT, "settings")),
     "--compare": ("fp16", (ERROR, "--compare fp16 is for the GPU: leave it out on the CPU"), (EFFECT, "compare")),
+    "--power": ("", (ERROR, "--power is for the GPU: leave it out on the CPU"), (EFFECT, "power")),
     "--recheck": ("", (EFFECT, ""), (EFFECT, "")),  # own images are always held against a reference made anew
     "--min-accuracy": ("1", (EFFECT, "accuracy"), (EFFECT, "accuracy")),
     "--json": ("-", (EFFECT, ""), (EFFECT, "")),
@@ -64,7 +68,7 @@ WORK = {
     "precompile": "--network --weights --conv --fc --pool --latency --precision --no-fuse --arch --device --all "
     "--json --overwrite --wide",
     "check": "--conv --fc --pool --shape --layer --network --device --json --overwrite --wide",
-    "bench": "--network --shape --batch --batches --only --peers --scenario --training --precision --rounds --seconds "
+    "bench": "--network --shape --batch --batches --only --peers --precision --rounds --seconds "
     "--device --l2 --noise --json --overwrite --wide --plot --save-tuning",
     "ladder": "--network --batch --device --json --overwrite --wide --pages",
     "sweep": "--conv --fc --pool --pipeline --network --layer --set --batch --fused --precision --device --json "
@@ -101,18 +105,12 @@ REFUSED = {
     "train --device cuda:1 --workers 2": "--device cuda:1 is one GPU, and --workers 2 need one each: use --device cuda",
     "precompile --arch sm_90a --device cuda:1": "argument --device: not allowed with argument --arch",
     "bench --device cpu": "argument --device: 'cpu' is none of cuda, cuda:N",
-    "bench --precision fp32": "--precision needs --peers or --scenario",
-    "bench --rounds 3": "--rounds needs --peers or --scenario",
+    "bench --precision fp32": "--precision needs --peers",
+    "bench --rounds 3": "--rounds needs --peers",
     "bench --seconds 3": "--seconds needs --peers",
-    **{f"bench --training {option}": f"{option.split()[0]} is not for --training" for option in (
-        "--only direct", "--rounds 3", "--seconds 3", "--precision fp32", "--network k7", "--batch 5",
-    )},
-    **{f"bench --scenario offline {option}": f"{option.split()[0]} is not for --scenario" for option in (
-        "--only direct", "--rounds 3", "--seconds 3",
-    )},
-    **{f"bench {whole} {option}": f"{option.split()[0]} is for timing kernels" for option in (
+    **{f"bench --peers {option}": f"{option.split()[0]} is for timing kernels" for option in (
         "--shape 3,9,9,2,5,1", "--batches 5,6", "--l2 warm", "--noise 0.1", "--plot plots", "--save-tuning",
-    ) for whole in ("--peers", "--scenario offline", "--training")},
+    )},
     **{f"sweep --pipeline {option}": "leave --set, --layer and --fused out" for option in (
         "--set TILE=8", "--layer conv1", "--fused",
     )},
@@ -154,6 +152,8 @@ def report(arguments: dict[str, str], capsys: pytest.CaptureFixture[str]) -> tup
 @pytest.mark.parametrize("option", RUN)
 @pytest.mark.parametrize("where", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_what_an_option_does(option: str, where: str, files: None, capsys: pytest.CaptureFixture[str]) -> None:
+    if (option, where) == ("--power", "cuda"):
+        pytest.importorskip("pynvml", reason="nvidia-ml-py (the power extra) is not installed")
     given, on_cpu, on_gpu = RUN[option]
     kind, expected = on_cpu if where == "cpu" else on_gpu
     base = BASE | {"--device": where}

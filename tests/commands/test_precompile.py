@@ -1,19 +1,17 @@
 """Test ``main.py precompile``: it compiles exactly the main job's kernels, once; mistakes are one line."""
 
-import os
 import re
 from pathlib import Path
-from time import sleep
 
 import pytest
 
+from app.base.precision import PRECISIONS
 from app.cli import main
-from app.commands.precompile import needed
 from app.cuda import compiler
 from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import plan
-from app.precision import PRECISIONS
+from app.tools.precompile import needed
 from tests.support.networks_for_tests import random_graph
 from tests.support.shell import Refuses, write_good_files
 
@@ -122,21 +120,6 @@ def test_a_cache_that_cannot_be_written(
     file.write_text("not a folder")
     monkeypatch.setenv("LENET_CACHE_DIR", str(file / "below"))
     refuses("precompile --arch sm_90a", rf"cannot write the kernel cache {re.escape(str(file))}.*LENET_CACHE_DIR")
-
-
-def test_interrupted_nothing_more_is_compiled(cache: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def interrupted(_: object, source: str, *__: object) -> tuple[bytes, str]:
-        asked.append(source)
-        os.kill(os.getpid(), 2)
-        sleep(0.5)  # the main thread is told meanwhile
-        return b"machine code", ""
-
-    monkeypatch.setattr(compiler, "_compile", interrupted)
-    monkeypatch.setattr("app.cuda.on_all_cores.usable_cores", lambda: 1)
-    refuses("precompile --arch sm_90a", "interrupted; nothing half-written was left")
-    assert len(asked) == len(list(cache.iterdir())) == 1
 
 
 @pytest.mark.gpu

@@ -17,7 +17,7 @@ DRIVER = ROOT / "tests/support/fake_driver.c"
 SELECT = """
 import json, os, sys
 from app.cuda import cards
-from app.errors import UserError
+from app.base.errors import UserError
 answers = []
 for wanted in json.loads(sys.argv[1]):
     try:

@@ -2,13 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from app.base.errors import UserError
 from app.cuda import compiler
 from app.cuda.compiler import ARCHITECTURES, architecture, architecture_number, compile_kernel, resource_report, sources
-from app.errors import UserError
 
 
 def test_architectures_have_names_and_numbers() -> None:
@@ -106,26 +105,6 @@ def test_a_cache_that_cannot_be_written_is_the_users_to_move(toy: Path, monkeypa
     with pytest.raises(UserError, match="LENET_CACHE_DIR") as caught:
         _build(toy)
     assert str(file) in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-@pytest.mark.parametrize("moment", ["write_bytes", "replace"])
-def test_an_interrupted_write_leaves_nothing(
-    moment: str, error: type[BaseException], toy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = getattr(Path, moment)
-
-    def interrupted(path: Path, argument: Any) -> None:
-        if moment == "write_bytes":
-            real(path, argument[: len(argument) // 2])
-        raise error
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, moment, interrupted)
-        with pytest.raises(UserError if error is OSError else error):
-            _build(toy)
-    assert _cached(toy) == []
-    assert _build(toy).startswith(b"\x7fELF")
 
 
 def test_a_kernel_that_does_not_compile_says_which_and_why(toy: Path) -> None:

@@ -10,11 +10,10 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
+from app.base.errors import UserError
+from app.base.interrupts import INTERRUPTED
 from app.cuda import compiler, compiler_process
 from app.cuda.compiler import build_of, find_library
-from app.errors import UserError
-from app.files import child_process
-from app.interrupts import INTERRUPTED
 from tests.support.dask_processes import wait_for
 from tests.support.shell import INTERRUPTIBLE, check_error, python, started
 
@@ -64,13 +63,12 @@ def test_interrupts_at_many_moments(kernel: Path) -> None:
     assert done.stdout == "15 interrupts\n"
 
 
-@pytest.mark.parametrize("seconds", [1.0, 1.5])
-def test_precompile_ends_in_one_line(seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precompile_ends_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     process = started(tmp_path, "precompile", "--arch", "sm_90a", "--all")
     try:
         with pytest.raises(subprocess.TimeoutExpired):
-            process.communicate(timeout=seconds)
+            process.communicate(timeout=1.5)  # until kernels compile
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     finally:
@@ -87,57 +85,31 @@ def test_threads_have_a_process_each(kernel: Path) -> None:
     assert compiler.compile_kernel(kernel, {"VALUE": 0}, "sm_90a") not in found
 
 
-@pytest.mark.parametrize(
-    ("script", "kind", "wrong"),
-    [
-        ("os.kill(os.getpid(), 11)", RuntimeError, "the compiler ended with code -11 at kernel.cu"),
-        ("socket.recv_fds(link, 64, 1); sys.exit(4)", RuntimeError, "ended with code 4 at kernel.cu"),
-        ("os._exit(0)", RuntimeError, "ended with code 0"),
-        ("link.send(b'no memory'); time.sleep(60)", RuntimeError, "the compiler fails at kernel.cu: no memory"),
-        ("link.close(); time.sleep(60)", RuntimeError, "the compiler ended with code None at kernel.cu"),
-        ("os.kill(os.getpid(), 9)", UserError, "killed at kernel.cu, perhaps out of memory"),
-        ("os.kill(os.getpid(), 19)", UserError, "was stopped by a signal: try again"),
-    ],
-)
-def test_a_compiler_that_dies_is_told_and_replaced(
-    script: str, kind: type[Exception], wrong: str, kernel: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = "import os, socket, sys, time; link = socket.socket(fileno=0)\n"
-    with monkeypatch.context() as patch:
-        patch.setattr(child_process, "_program", lambda *_: start + script)
-        patch.setattr(child_process, "END_SECONDS", 0.5)
-        patch.setattr(compiler_process, "_idle", [])
-        with pytest.raises(kind, match=wrong):
-            compiler.compile_kernel(kernel, {"VALUE": 1}, "sm_80")
-        assert compiler_process._idle == []
-    assert compiler.compile_kernel(kernel, {"VALUE": 1}, "sm_80").startswith(b"\x7fELF")
+def test_a_compiler_that_died_is_replaced(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler_process, "_idle", [])
+    compiler.compile_kernel(kernel, {"VALUE": 1}, "sm_80")
+    idle = compiler_process._idle[0]._process
+    idle.kill()
+    idle.wait()
+    with pytest.raises(UserError, match=r"the compiler was killed at kernel\.cu"):
+        compiler.compile_kernel(kernel, {"VALUE": 2}, "sm_80")
+    assert compiler_process._idle == []
+    assert compiler.compile_kernel(kernel, {"VALUE": 2}, "sm_80").startswith(b"\x7fELF")
+    compiler_process._end_all()
 
 
 def test_a_compiler_says_nothing_when_the_asking_process_is_killed() -> None:
     """As when a worker of a cluster is: users would see lines that mean nothing to them."""
-    request: tuple[object, ...] = ("kernel.cu", KERNEL.replace("VALUE", "1"), [], ("--gpu-architecture=sm_80",))
     code = (
         "import marshal, os, sys\n"
-        "from app.cuda import compiler_worker\n"
-        "from app.files.child_process import Child, memory_file\n"
-        "child = Child(compiler_worker.__name__, sys.argv[1], one_thread=False)\n"
-        f"child.send(b'compile', [memory_file(marshal.dumps({request!r}))])\n"
-        "print(child._process.pid, flush=True)\n"
-        "os._exit(0)"
+        "from app.cuda import compiler_process\n"
+        "child = compiler_process.Child(compiler_process.__name__, sys.argv[1], one_thread=False)\n"
+        "child.receive = lambda _: (print(child._process.pid, flush=True), os._exit(0))\n"
+        "child.ask(marshal.dumps(('kernel.cu', sys.argv[2], [], ('--gpu-architecture=sm_80',))))"
     )
-    done = python(code, find_library().path)
+    done = python(code, find_library().path, KERNEL.replace("VALUE", "1"))
     assert (done.returncode, done.stderr) == (0, "")
     wait_for(lambda: not Path(f"/proc/{done.stdout.strip()}").exists())
-
-
-def test_no_process_can_be_started(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, **__: object) -> None:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(compiler_process, "_idle", [])
-    monkeypatch.setattr(subprocess, "Popen", refused)
-    with pytest.raises(UserError, match=r"cannot run the compiler's process \(Resource temporarily unavailable\): end"):
-        compiler.compile_kernel(kernel, {"VALUE": 1}, "sm_80")
 
 
 def elf(path: Path, build: bytes, size: int = 400) -> str:

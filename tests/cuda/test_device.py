@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.console import guarded
+from app.base.errors import UserError
 from app.cuda import device
-from app.errors import UserError
+from app.terminal.console import guarded
 
 CUPY_CUDA = pytest.importorskip("cupy").cuda.runtime.runtimeGetVersion() // 1000 * 1000
 

@@ -12,8 +12,8 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 import cupy
 from cupy.cuda import runtime
 
-from app.classifier import Classifier
 from app.cuda.cards import VARIABLE, visible_cards
+from app.engine.classifier import Classifier
 from app.network.definitions import LENET5
 from tests.support.networks_for_tests import random_images
 from tests.support.shell import shell, write_good_files

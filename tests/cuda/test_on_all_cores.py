@@ -8,12 +8,11 @@ from threading import Event
 import pytest
 from tqdm import tqdm
 
-from app.bench import machine_code, resources
-from app.bench.ladder import compiling
-from app.commands import precompile
 from app.kernels import registry
 from app.kernels.problems import LinearProblem
+from app.lab.bench import compiling
 from app.planning import tuning
+from app.tools import machine_code, precompile, resources
 
 CORES = 2
 ROWS = [row for row in registry.variants("gemm") if row.refusal(LinearProblem(20, 10), "sm_80") is None]

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.base.errors import UserError
 from app.cli import main
-from app.errors import UserError
+from app.files import shipped
 from app.layers import Tanh
-from app.network import shipped
 from app.network import weights as module
 from app.network.accuracy import Reference
 from app.network.definitions import NETWORKS, Network

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.base.errors import UserError
 from app.cli import main as run_main
-from app.errors import UserError
 from app.layers import Resize
 from app.network.toml import network_toml
 from app.network.weights import save_weights

@@ -9,10 +9,10 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from app.interrupts import INTERRUPTED
+from app.base.interrupts import INTERRUPTED
 from app.layers import Resize
 from app.layers.resize import RULES
-from app.text import WIDTH
+from app.terminal.text import WIDTH
 from data_tools import commands, enlarge, fashion_mnist
 from data_tools.__main__ import main
 from data_tools.idx import MAX_BYTES, read_idx, write_idx, write_idx_parts

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files.writing import cache_dir
 from data_tools import dataset, fashion_mnist
 from data_tools.dataset import load_fashion_mnist, load_files

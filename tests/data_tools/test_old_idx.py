@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
 from data_tools.colour import read_images
 from data_tools.dataset import load_files
 from data_tools.idx import read_idx

@@ -6,26 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.network import shipped
+from app.files import shipped
 from app.network.definitions import LENET5
 from app.network.graph import build
 from app.network.rounding import round_layers
 from app.network.weights import load_weights, rounded, save_weights
-from data_tools import calibration
 from data_tools.__main__ import main
-from data_tools.fashion_mnist import CLASSES, Split
-from tests.support.bundle_for_tests import IMAGES, TRUTH, trained
+from data_tools.fashion_mnist import CLASSES
+from tests.support.bundle_for_tests import IMAGES, trained
 from tests.support.networks_for_tests import FLAT, random_graph
 from tests.support.shell import Refuses
 
 pytestmark = pytest.mark.usefixtures("training_images")
-
-
-@pytest.fixture
-def training_images(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Random training images; nobody asks for others."""
-    splits = {"train": Split(IMAGES, TRUTH, tmp_path)}
-    monkeypatch.setattr(calibration, "open_split", lambda split, data_dir: splits[split])
 
 
 def test_round_writes_weights_that_float16_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

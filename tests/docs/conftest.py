@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.bench import old_reports
-from app.bench.graphs import network_graph
-from app.bench.ladder.cases import network_items, rungs
-from app.bench.ladder.results import CPU, DEBUG, LIBRARY, OURS, Peaks, Result, Table
-from docs.generate.figures import BENCH, COSTS, CYCLE, FIGURES, OLD_REPORTS, ORIGINALS, PROFILE, RESOURCES, Figures
+from app.lab.bench.cases import network_items, rungs
+from app.lab.bench.results import CPU, DEBUG, LIBRARY, OURS, Peaks, Result, Table
+from app.lab.graphs import network_graph
+from docs.generate.figures import BENCH, COSTS, CYCLE, FIGURES, PROFILE, RESOURCES, Figures
 from tests.support.peers_for_tests import bench_document
 from tests.support.schemas import mistakes
 
@@ -58,7 +57,7 @@ def figures_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     profiled = Figures()[PROFILE]
     profiled["counters"][0]["store"] = None
     store(profiled | {"counters_note": "no more counters"}, made / PROFILE)
-    for name in (RESOURCES, OLD_REPORTS, COSTS, CYCLE, *ORIGINALS.values()):
+    for name in (RESOURCES, COSTS, CYCLE):
         (made / name).write_bytes((FIGURES / name).read_bytes())
     return made
 
@@ -69,7 +68,6 @@ def figures(figures_folder: Path) -> Figures:
 
 
 @pytest.fixture
-def old_figures(tmp_path: Path) -> Figures:
-    """The old reports alone."""
-    (tmp_path / OLD_REPORTS).write_text(old_reports.PATH.read_text())
+def no_figures(tmp_path: Path) -> Figures:
+    """The figures of a folder that has none yet."""
     return Figures(tmp_path)

@@ -9,22 +9,20 @@ from typing import Any
 
 import pytest
 
-from app.bench import old_reports, training
-from app.commands.options.common import parser_of
+from app.commands.parsers import parser_of
 from app.kernels.registry import variants
+from app.ladder.steps import LADDERS
 from docs.generate import __main__
-from docs.generate.__main__ import DOCUMENTS, KERNELS, README, SYSTEMS, Document
-from docs.generate.figures import BENCH, FILES, OLD_REPORTS, PEERS, PROFILE, RESOURCES, TRAINING, Figures, command_of
+from docs.generate.__main__ import BENCHMARKS, DOCUMENTS, KERNELS, SYSTEMS, Document
+from docs.generate.figures import BENCH, FILES, PEERS, PROFILE, RESOURCES, Figures, command_of
+from docs.generate.gains import gain
 from docs.generate.tables import bench_command
 from docs.generate.targets import FIRST_LAYER
-from tests.docs.conftest import store
-from tests.support.peers_for_tests import CARD, CPU_USED
 from tests.support.schemas import mistakes
 from tests.support.shell import user_error
 
 TEXT = KERNELS.read()
 EVERY_BLOCK = [(document, name) for document in DOCUMENTS for name in document.blocks]
-CONSTANT, BEST = "weights in constant memory", "the best of both, fp32 here"
 BLOCK = re.compile(r"<!-- \[\[\[cog (\w+)\(\) \]\]\] -->\n(.*?)<!-- \[\[\[end\]\]\] -->", re.DOTALL)
 
 
@@ -63,15 +61,6 @@ def test_a_changed_figure_changes_its_block(name: str, change: Any, blocks: set[
     assert blocks <= {block for block in found if found[block] != KERNELS.block(block, changed)}
 
 
-def test_sections_follow_the_ladder() -> None:
-    """One for each step, in the order of the ladder, with its file and its figures."""
-    found = re.findall(r"^### Step (\d+): `([\w-]+)`.*\n\n\[(\w+)\.cu\][^#]*\[\[\[cog (\w+)\(", TEXT, re.M)
-    wanted = [row for operation in __main__.LADDERS for row in variants(operation)]
-    assert found == [
-        (str(row.step), row.name, row.source.removesuffix(".cu"), f"{row.operation}{row.step:02}") for row in wanted
-    ]
-
-
 # --- the generator --------------------------------------------------------------------------------------------------
 
 
@@ -95,25 +84,23 @@ def test_rewriting_fills_all_and_is_stable(figures: Figures) -> None:
 
 def test_gains_are_against_the_step_that_is_improved_on(figures: Figures) -> None:
     conv, gemm = (
-        {row.step: KERNELS.block(f"{operation}{row.step:02}", figures) for row in variants(operation)}
-        for operation in __main__.LADDERS
+        {row.name: " ".join(gain(operation, row.name, figures).split()) for row in variants(operation)}
+        for operation in LADDERS
     )
-    assert re.search(r"speed-up\s+over\s+direct\s+in\s+fp32:\s+`lenet5`\s+72.00\s+ms\s+\(×1.06\)", conv[4])  # 76 / 72
-    assert "over image-loop in fp32" in conv[2] and "brackets" not in conv[1]
-    assert re.search(r"in\s+fp16.*over\s+unrolled\s+in\s+fp32", conv[11], re.S)
-    assert re.search(r"speed-up\s+over\s+async-copies", conv[13])
-    assert re.search(r"speed-up\s+over\s+register-column", gemm[5])
+    assert "speed-up over direct in fp32: `lenet5` 72.00 ms (×1.06)" in conv["constant"]  # 76 / 72
+    assert "over image-loop in fp32" in conv["direct"] and "brackets" not in conv["image-loop"]
+    assert re.search(r"in fp16.*over unrolled in fp32", conv["half2"])
+    assert "speed-up over async-copies" in conv["register-patch"]
+    assert "speed-up over register-column" in gemm["split-k"]
+    for block, gains in (("convolutions", conv), ("products", gemm)):
+        assert all(told in " ".join(KERNELS.block(block, figures).split()) for told in gains.values())
 
 
 @pytest.mark.parametrize(
     ("document", "block", "row"),
     [
         (KERNELS, "ladder_fa19", "3 shared-tile|fp32|37.00|37.00|74.00|1.99|1.9% mem|5.0% ari|1.08|1.03"),  # 38 / 37
-        (SYSTEMS, "fa19", f"{CONSTANT}|10,000|59.10|872.4|931.5|constant|36.00|36.00|72.00|12.9"),
-        # step 13, twice; their best took 71.90
-        (SYSTEMS, "fa19", f"{BEST}|10,000|23.90|48.00|71.90|register-patch|27.00|27.00|54.00|1.33"),
-        (SYSTEMS, "minidnn86", "FP16 arithmetic|5,000|10.65|25.05|35.70|half2|14.50|14.50|29.00|1.23"),
-        (KERNELS, "targets", "`lenet5`|fp32|13 register-patch|≤ 2|54.00|**no**|1.2566|2.07|60.00"),
+        (KERNELS, "targets", "`lenet5`|fp32|19 register-patch|≤ 2|42.00|**no**|1.2566|2.07|60.00"),
         (KERNELS, "targets", "`lenet5`|fp32|shared-tile|10.00|10.40|1.040|**no**"),
     ],
 )
@@ -147,64 +134,16 @@ def test_the_commands_to_run_are_commands(name: str) -> None:
             assert (options.network, options.peers) == (network, files is PEERS)
 
 
-def test_old_reports_are_read_in_milliseconds() -> None:
-    reports = old_reports.load()["systems"]
-    assert set(reports) == set(BENCH)
-    first = reports["fa19"].version("first GPU kernel (loops over images inside)", 10_000)
-    assert (first.ops, first.variant) == (pytest.approx([51.1, 327.0]), "image-loop")
-    assert reports["minidnn86"].version("direct kernel", 5000).sum_ms == pytest.approx(52.33)
-    assert reports["minidnn86"].version("FP16 arithmetic", 100).dtype == "float16"
-    bounded = reports["k7"].version("shared-memory input + constant memory", 10_000)
-    assert (bounded.ops, bounded.sum_ms, bounded.at_most) == ([], 300.0, True)
-    assert reports["lenet5"].whole_program and reports["lenet5"].version("3 streams", 100).sum_ms == 55.0
-    assert len(reports["minidnn86"].versions) == 15
+# --- whole passes and accuracy, on made-up figures and where there are none ---------------------------------
 
 
-# --- whole passes, training and accuracy, on made-up figures and where there are none ---------------------------------
-
-TRAINED = {"network": "mlp", "hidden": 500, "batch": 4096, "device": "Some Card", "cpu": "Some CPU"}
-SHARE = {"network": "mlp", "hidden": 500, "batch": 4096}
-TRAINING_DOCUMENT: dict[str, Any] = {
-    "schema": training.SCHEMA,
-    "date": "2026-01-01 00:00 UTC",
-    "device": CARD,
-    "cpu": CPU_USED,
-    "rows": [
-        {**TRAINED, "seconds_per_epoch": 0.02, "images_per_second": 3e6, "numpy_seconds_per_epoch": 1.5},
-        {**TRAINED, "network": "lenet5", "hidden": None, "batch": 256, "seconds_per_epoch": 0.2}
-        | {"images_per_second": 3e5, "numpy_seconds_per_epoch": 40.0},
-    ],
-    "shares": [{**SHARE, "kernel": "GEMM", "share": 0.6}, {**SHARE, "kernel": "update", "share": 0.4}],
-}
+def test_what_is_not_measured_says_so(no_figures: Figures, release: Path) -> None:
+    assert "Not measured yet: run `python main.py bench --" in SYSTEMS.block("mlp", no_figures)
 
 
-def test_what_is_not_measured_says_so(old_figures: Figures, release: Path) -> None:
-    for name in ("mlp", "training"):
-        assert "Not measured yet: run `python main.py bench --" in SYSTEMS.block(name, old_figures)
-    assert ("column sums", "4.9%") in rows(SYSTEMS.block("training", old_figures))
-
-
-def test_original_weights_stand_beside_the_report_and_ours(figures: Figures) -> None:
-    (row,) = (row for row in rows(SYSTEMS.block("minidnn86", figures)) if row[:2] == ("5,000", "87.10%"))
-    assert row[2] == "4,355 (87.10%)" and re.fullmatch(r"[\d,]+ \(\d\d\.\d\d%\)", row[-1])
-
-
-def test_training(old_figures: Figures, tmp_path: Path) -> None:
-    store(TRAINING_DOCUMENT, tmp_path / TRAINING)
-    where = "Some Card; Some CPU"
-    assert {
-        ("first", "117.2", "45.7", "2.56"),
-        ("`mlp`", "500", "4,096", "0.02", "3,000,000", "1.5", "75.0", where),
-        ("`lenet5`", "", "256", "0.2", "300,000", "40", "200", where),
-        ("kernel", "report", "mlp 500, batch 4,096"),
-        ("GEMM", "74.3%", "60.0%"),
-        ("update", "", "40.0%"),
-    } <= rows(SYSTEMS.block("training", old_figures))
-
-
-def test_accuracy(old_figures: Figures, release: Path) -> None:
+def test_accuracy(no_figures: Figures, release: Path) -> None:
     """lenet5 and mlp are shipped here, with 100 promised images."""
-    found = [cells(line) for line in README.block("accuracy", old_figures).splitlines()[2:]]
+    found = [cells(line) for line in BENCHMARKS.block("accuracy", no_figures).splitlines()[2:]]
     assert [row[0] for row in found] == [f"`{name}`" for name in PEERS for _ in range(2)]
     told = {(row[0], row[1].partition(":")[0]): row[1:] for row in found}
     assert told["`mlp`", "here"][1].endswith("%") and told["`mlp`", "here"][2:] == ["", "", ""]
@@ -261,6 +200,7 @@ def test_figures_that_cannot_be_shown_are_refused(name: str, change: Any, copied
     assert not mistakes(found)
     (copied / name).write_text(json.dumps(found))
     assert re.search(f"{name} has wrong content .*: make it again", refused(copied))
+    assert (copied / "kernels.md").read_text() == TEXT
 
 
 @pytest.mark.parametrize(
@@ -278,14 +218,6 @@ def test_figures_that_cannot_be_shown_are_refused(name: str, change: Any, copied
 def test_broken_markers_are_reported(old: str, new: str, reason: str, figures: Figures) -> None:
     text = re.sub(old, new, TEXT, count=1, flags=re.DOTALL)
     assert re.search(reason, user_error(lambda: KERNELS.rewritten(text, figures)))
-
-
-def test_nothing_is_written_where_a_block_fails(copied: Path) -> None:
-    broken = json.loads((copied / OLD_REPORTS).read_text())
-    del broken["systems"]["fa19"]["versions"][2:]
-    (copied / OLD_REPORTS).write_text(json.dumps(broken))
-    assert re.search(r"has no version 'one image per grid z'.*restore it", refused(copied))
-    assert (copied / "kernels.md").read_text() == TEXT
 
 
 def test_a_missing_document_is_one_line(copied: Path) -> None:

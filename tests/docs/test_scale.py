@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from app.classifier import Classifier
+from app.engine.classifier import Classifier
 from app.network.weights import save_weights
 from docs.generate import scale
 from docs.generate.figures import COSTS, Figures

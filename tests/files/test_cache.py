@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
+from app.base.errors import UserError
 from app.cuda import compiler
 from app.cuda.compiler import compile_kernel
-from app.errors import UserError
 from app.files import cache
 from app.kernels.problems import ConvProblem, Problem
 from app.planning import tuning

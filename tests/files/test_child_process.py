@@ -1,22 +1,24 @@
-"""Test helper processes: their messages, their end, and those that somebody stops."""
+"""Test helper processes of every kind: whatever becomes of one, its user reads one line soon, and none is left."""
 
 import os
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from app.base.errors import UserError
+from app.cuda import compiler_process
 from app.cuda.cards import visible_cards
 from app.cuda.compiler_process import compile_program
-from app.errors import UserError
 from app.files import child_process
 from app.files.child_process import Child, memory_file
 from app.files.hdf5 import Wanted, file_image
 from app.files.hdf5_process import Reader
-from data_tools.download import download
-from tests.support.shell import INTERRUPTIBLE, python
+from data_tools.download import DownloadError, download
+from tests.support.shell import INTERRUPTIBLE, ROOT, python
 
 Runs = Callable[[str], None]
 # A program that says so when it waits in ``receive`` and gets SIGINT: the process of a child that goes on.
@@ -40,13 +42,14 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     return lambda code: monkeypatch.setattr(child_process, "_program", lambda *_: start + code)
 
 
-def test_messages_and_files(runs: Runs) -> None:
-    runs("(message, (file,), *_) = socket.recv_fds(link, 99, 1); os.pwrite(file, message, 0); link.send(b'written')")
+def test_requests_and_files(runs: Runs) -> None:
+    runs(
+        f"sys.path.insert(0, {str(ROOT)!r}); from app.files.child_process import answer_requests\nlink.detach()\n"
+        "answer_requests(lambda request, file: os.pread(file, 99, 0) + request)"
+    )
     with memory_file(b"content") as file, Child("any") as child:
-        child.send(b"longer than that", [file])
-        assert child.receive(30) == b"written"
-        assert file.seek(0) == 0 and file.read() == b"longer than that"
-        assert (child.receive(30), child.exit_code()) == (b"", 0)
+        assert child.ask(b" and a request", [file], 30) == b"content and a request"
+        assert child.ask(b"", [file], 30) == b"content"
 
 
 def test_time_runs_out(runs: Runs) -> None:
@@ -62,22 +65,18 @@ def test_an_interrupt_is_no_end() -> None:
     assert (done.stdout, done.stderr) == (f"{-signal.SIGKILL}\n", "")
 
 
-def test_a_process_that_closes_its_socket_and_goes_on(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child_process, "END_SECONDS", 0.2)
-    runs("link.close(); time.sleep(60)")
-    with Child("any") as child:
-        assert (child.receive(30), child.exit_code()) == (b"", None)
-
-
 def test_one_that_is_stopped_and_continued_is_waited_for(runs: Runs) -> None:
-    runs("link.send(b'ready'); time.sleep(0.2); link.send(b'done')")
+    runs("link.send(b'begun'); time.sleep(0.2); link.send(b'done')")
     with Child("any") as child:
-        assert child.receive(30) == b"ready"
+        assert child.receive(30) == b"begun"
         os.kill(child._process.pid, signal.SIGSTOP)
         with pytest.raises(TimeoutError):
             child.receive(0.5)
         os.kill(child._process.pid, signal.SIGCONT)
         assert child.receive(30) == b"done"
+
+
+# --- the four that use them
 
 
 def _read(path: Path) -> None:
@@ -91,16 +90,60 @@ USES: dict[str, Callable[[Path], object]] = {
     "GPUs": lambda path: visible_cards(),
     "a download": lambda path: download("http://127.0.0.1:9", path, 100),
 }
+STOPPED = r"helper process \d+ was stopped by a signal: try again"
+LACKING = r"cannot run a helper process \(Resource temporarily unavailable\): end other programs, and try again"
+# What becomes of the process, or "" where none can be started → what its users read.
+ENDS: dict[str, dict[str, str]] = {
+    "os.kill(os.getpid(), 11)": {
+        "HDF5": r"HDF5 crashed on it \(SIGSEGV\)",
+        "a kernel": "the compiler ended with code -11 at file",
+        "GPUs": r"the NVIDIA driver does not start: its process was ended by signal 11 \(Segmentation fault\)",
+        "a download": r"the process that downloads it was ended by signal 11 \(Segmentation fault\)",
+    },
+    "os.kill(os.getpid(), 9)": {
+        "HDF5": "its reading was killed, as happens where memory runs out",
+        "a kernel": "the compiler was killed at file, perhaps out of memory: free some, and try again",
+        "GPUs": r"its process was ended by signal 9 \(Killed\), perhaps out of memory",
+        "a download": r"it was ended by signal 9 \(Killed\), perhaps out of memory",
+    },
+    "os._exit(7)": {
+        "HDF5": r"HDF5 crashed on it \(exit code 7\)",
+        "a kernel": "the compiler ended with code 7 at file",
+        "GPUs": "its process ended with exit code 7",
+        "a download": "the process that downloads it ended with exit code 7",
+    },
+    "os._exit(0)": {
+        "HDF5": r"HDF5 crashed on it \(exit code 0\)",
+        "a kernel": "the compiler ended with code 0 at file",
+        "GPUs": "its process ended with exit code 0",
+    },
+    "link.close(); time.sleep(60)": {
+        "HDF5": "HDF5 gives impossible values for it",
+        "a kernel": "the compiler ended with code None at file",
+        "GPUs": "its process ended in an unknown way",
+        "a download": "the process that downloads it ended in an unknown way",
+    },
+    "os.kill(os.getpid(), 19)": dict.fromkeys(USES, STOPPED),  # nobody waits for ever, or as for a large file
+    "": dict.fromkeys(USES, LACKING),
+}
 
 
-@pytest.mark.parametrize("use", USES)
-def test_one_that_stays_stopped_is_not_waited_for(
-    use: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("end", "use"), [(end, use) for end, told in ENDS.items() for use in told])
+def test_whatever_becomes_of_one(
+    end: str, use: str, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No user of helper processes waits for ever, or for as long as a large file may take."""
-    runs("os.kill(os.getpid(), 19)")
-    monkeypatch.setattr("app.cuda.compiler_process._idle", [])
-    begin = time.monotonic()
-    with pytest.raises(UserError, match=r"^helper process \d+ was stopped by a signal: try again$"):
+    monkeypatch.setattr(child_process, "END_SECONDS", 0.2)
+    monkeypatch.setattr(compiler_process, "_idle", [])
+    runs(f"link.send(b'ready')\n{end}")
+    if not end:
+        lacking = BlockingIOError(11, "Resource temporarily unavailable")
+        monkeypatch.setattr(child_process.subprocess, "Popen", Mock(side_effect=lacking))
+    before, begin = _children(), time.monotonic()
+    with pytest.raises((UserError, RuntimeError, DownloadError), match=ENDS[end][use]) as caught:
         USES[use](tmp_path / "file")
-    assert time.monotonic() - begin < 30
+    assert str(caught.value).isprintable() and time.monotonic() - begin < 30
+    assert _children() == before and compiler_process._idle == []
+
+
+def _children() -> str:
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text()

@@ -6,22 +6,25 @@ import json
 import os
 import pickle
 import re
+import struct
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from app.base.errors import UserError
 from app.cuda import compiler
-from app.errors import UserError
+from app.files import shipped
 from app.files.checks import flag, items, whole
 from app.files.formats import START_BYTES, recognise
-from app.files.hdf5 import Wanted, read_untrusted
+from app.files.hdf5 import Wanted
+from app.files.hdf5_process import read_untrusted
 from app.files.reading import open_regular, read_file, read_json
-from app.network import shipped
-from app.network.foreign import IMPORTED
+from app.network.foreign import FORMATS
 from app.network.weights import load_weights
 from app.planning import tuning
 from app.training.checkpoint import load_checkpoint
@@ -176,6 +179,7 @@ FILES = {
     "a NumPy array (.npy)": written(lambda stream: np.save(stream, np.zeros(3))),
     "a NumPy archive (.npz)": written(lambda stream: np.savez(stream, x=np.zeros(3))),
     "a safetensors file": len(SAFETENSORS).to_bytes(8, "little") + SAFETENSORS + bytes(4),
+    "a list of MXNet's arrays": struct.pack("<3Q", 0x112, 0, 1) + bytes(30),
     "a PDF document": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n",
     "a table in text (CSV)": b"label,pixel1,pixel2\n9,0,0\n",
     "a JSON file": b'{"x": [0, 1]}',
@@ -190,10 +194,11 @@ def test_it_is_named_whatever_it_is_given_for(kind: str, tmp_path: Path) -> None
     path, zipped = tmp_path / "given.h5", tmp_path / "zipped"
     path.write_bytes(FILES[kind])
     zipped.write_bytes(gzip.compress(FILES[kind]))
+    known = kind in [row.kind for row in FORMATS]
     for read, remedy in (
         (lambda: load_files(path, None), "not an IDX file; store the images or labels as IDX, or as x and y in HDF5"),
         (lambda: read_idx(path, 1), "not an IDX file; store"),
-        (lambda: load_weights(path), f"not HDF5 weights; {'make weights' if kind in IMPORTED else 'store its arrays'}"),
+        (lambda: load_weights(path), f"not HDF5 weights; {'make weights' if known else 'store its arrays'}"),
     ):
         assert f"given.h5 is {kind}, {remedy}" in user_error(read)
     assert f"zipped is {kind}, not an IDX file" in user_error(lambda: read_idx(zipped, 3))
@@ -214,6 +219,12 @@ def test_what_is_unknown_is_not_guessed() -> None:
     assert recognise(b"") is None and recognise(b" \n") is None and recognise(bytes(START_BYTES)) is None
     found = [recognise(rng.bytes(START_BYTES)) for _ in range(3000)]
     assert sum(kind is not None for kind in found) <= 2
+
+
+def test_what_is_unknown_is_told_by_its_ending_alone(tmp_path: Path) -> None:
+    for name, told in (("file", "is not an HDF5 file"), ("a.npz", "is not an HDF5 file"), ("a.BIN", "make weights of")):
+        (tmp_path / name).write_bytes(bytes(600))
+        assert told in user_error(partial(load_weights, tmp_path / name))
 
 
 def test_a_character_cut_at_the_end_is_text() -> None:

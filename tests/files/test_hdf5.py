@@ -10,8 +10,9 @@ import h5py
 import numpy as np
 import pytest
 
-from app.errors import UserError
-from app.files.hdf5 import Wanted, file_image, read_untrusted
+from app.base.errors import UserError
+from app.files.hdf5 import Wanted, file_image
+from app.files.hdf5_process import read_untrusted
 from app.files.hdf5_strict import StrictFile, open_strict
 from tests.support.hostile_hdf5 import write_hdf5
 from tests.support.shell import user_error

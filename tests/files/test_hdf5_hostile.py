@@ -8,9 +8,10 @@ import h5py
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files import hdf5_process
-from app.files.hdf5 import Wanted, read_untrusted
+from app.files.hdf5 import Wanted
+from app.files.hdf5_process import read_untrusted
 from app.network.weights import load_weights
 from data_tools.dataset import load_files
 from tests.files.test_hdf5 import VALUES, opened_strictly, read_strictly

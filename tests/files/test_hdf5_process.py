@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import h5py
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files import child_process, hdf5_process
 from app.files.hdf5 import Wanted, file_image
 from app.files.hdf5_process import Reader
@@ -26,13 +25,15 @@ Runs = Callable[[str], None]
 IMAGE = file_image({"x": np.arange(4, dtype=np.float32)}, {"text": "a", "number": 2.5})
 WANTED = Wanted(None, ("text", "number"), 1 << 20)
 TAKES_REQUEST = """
-import json, os, resource, signal, socket, sys, time
+import json, os, resource, socket, time
 link = socket.socket(fileno=0)
 link.send(b"ready")
-message, (source, result), *_ = socket.recv_fds(link, 1 << 17, 2)
-def answer(header, content=b""):
-    os.write(result, content + header)
-    link.send(b"%d %d" % (len(content), len(header)))
+exchange, source, result = socket.recv_fds(link, 100, 3)[1]
+def answer(answer):
+    os.write(result, bytes(4096))
+    os.truncate(exchange, 0)
+    os.pwrite(exchange, answer, 0)
+    link.send(b"done")
     time.sleep(60)
 """
 
@@ -77,49 +78,37 @@ def test_reads_on_after_a_file_that_it_did_not_survive(reader: Reader) -> None:
     assert "x" in reader.read(Path("file.h5"), IMAGE, WANTED).arrays
 
 
-DEATHS: dict[str, tuple[str, str]] = {
-    "segmentation fault": ("os.kill(os.getpid(), signal.SIGSEGV)", "HDF5 crashed on it (SIGSEGV)"),
-    "abort": ("os.abort()", "HDF5 crashed on it (SIGABRT)"),
-    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", "was killed, as happens where memory runs out"),
-    "exit": ("os._exit(7)", "HDF5 crashed on it (exit code 7)"),
-    "success": ("os._exit(0)", "HDF5 crashed on it (exit code 0)"),
+FAULTS: dict[str, tuple[str, str]] = {
     "processor time": (
         "resource.setrlimit(resource.RLIMIT_CPU, (1, 9))\nwhile True: pass",
         "still at it after 1 s of pro",
     ),
-    "hangs up": ("link.close(); time.sleep(60)", "impossible values"),
     "too little memory": ("answer(b'{\"memory\": true}')", "file.h5: reading it takes more memory than there is"),
     "garbage": ("link.send(bytes(range(60))); time.sleep(60)", "impossible values"),
-    "no header": ("link.send(b'0 0'); time.sleep(60)", "impossible values"),
-    "huge header": ("link.send(b'0 999999999999'); time.sleep(60)", "impossible values"),
-    "header that is not there": ("link.send(b'0 5000'); time.sleep(60)", "impossible values"),
     "no JSON": ("answer(b'\\xff{')", "impossible values"),
     "deep JSON": ("answer(b'[' * 200_000)", "impossible values"),
     "another JSON": ("answer(b'[1]')", "impossible values"),
+    "without end": ("os.truncate(exchange, 1 << 40); link.send(b'done'); time.sleep(60)", "impossible values"),
     "lines and colours": ('answer(b\'{"error": "file.h5\\\\n\\\\u001b[2J"}\')', r"file.h5\n\x1b[2J"),
     "long error": ("answer(b'{\"error\": \"file.h5' + b'x' * 1_000_000 + b'\"}')", "xxx…"),
 }
 
 
 GOOD: dict[str, Any] = {"names": ["x"], "arrays": [["x", "<f4", [4], 0]], "attributes": {"number": 1}}
+MANY = [f"x{number}" for number in range(300)]
 LIES: dict[str, dict[str, Any]] = {
     "no names": {"names": 5},
     "array that has no name": {"names": ["y"]},
     "objects": {"arrays": [["x", "|O", [1], 0]]},
-    "text": {"arrays": [["x", "<U1", [1], 0]]},
-    "records": {"arrays": [["x", "f4,f4", [1], 0]]},
-    "no type": {"arrays": [["x", "shape", [1], 0]]},
     "other byte order": {"arrays": [["x", ">f4", [4], 0]]},
     "too long": {"arrays": [["x", "<f4", [5000], 0]]},
-    "too long for this world": {"arrays": [["x", "<f4", [1 << 40, 1 << 40], 0]]},
     "negative": {"arrays": [["x", "<f4", [-4], 0]]},
-    "fraction": {"arrays": [["x", "<f4", [1.5], 0]]},
     "too many dimensions": {"arrays": [["x", "<f4", [1] * 99, 0]]},
     "no shape": {"arrays": [["x", "<f4", None, 0]]},
     "before the beginning": {"arrays": [["x", "<f4", [4], -4096]]},
     "behind the end": {"arrays": [["x", "<f4", [4], 1 << 20]]},
     "offset that no page has": {"arrays": [["x", "<f4", [4], 8]]},
-    "more than was allowed": {"arrays": [["x", "<f4", [1024], 0]] * 300},
+    "more than was allowed": {"names": MANY, "arrays": [[name, "<f4", [1024], 0] for name in MANY]},
     "attribute that nobody asked for": {"attributes": {"kind": 1}},
     "attribute that is no value": {"attributes": {"text": {"a": 1}}},
     "attribute that is a truth": {"attributes": {"text": True}},
@@ -128,12 +117,12 @@ LIES: dict[str, dict[str, Any]] = {
 
 
 def _answering(answer: dict[str, Any]) -> str:
-    return f"{TAKES_REQUEST}answer({json.dumps(answer).encode()!r}, bytes(4096))"
+    return f"{TAKES_REQUEST}answer({json.dumps(answer).encode()!r})"
 
 
 # What it runs, and what is said of it.
 ENDS: dict[str, tuple[str, str]] = {
-    **{case: (TAKES_REQUEST + action, message) for case, (action, message) in DEATHS.items()},
+    **{case: (TAKES_REQUEST + action, message) for case, (action, message) in FAULTS.items()},
     **{f"lie: {case}": (_answering({**GOOD, **lie}), "impossible values") for case, lie in LIES.items()},
 }
 
@@ -160,13 +149,9 @@ def test_an_answer_is_believed(reader: Reader, runs: Runs) -> None:
     assert reader.read(Path("file.h5"), IMAGE, WANTED).arrays["x"].tolist() == [0, 0, 0, 0]
 
 
-def test_a_process_that_does_not_start(reader: Reader, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_does_not_start(reader: Reader, runs: Runs) -> None:
     runs("raise ImportError")
     with pytest.raises(UserError, match=r"does not start \(exit code 1\): free some memory, or run python"):
-        reader.read(Path("file.h5"), IMAGE, WANTED)
-    no_process = Mock(side_effect=BlockingIOError(11, "Resource temporarily unavailable"))
-    monkeypatch.setattr(child_process.subprocess, "Popen", no_process)
-    with pytest.raises(UserError, match=r"cannot read file.h5: .*temporarily unavailable; end other programs"):
         reader.read(Path("file.h5"), IMAGE, WANTED)
 
 
@@ -222,7 +207,8 @@ def test_reading_from_a_command_leaves_no_process_and_imports_no_h5py(tmp_path: 
     code = """
 import sys
 from pathlib import Path
-from app.files.hdf5 import Wanted, read_untrusted
+from app.files.hdf5 import Wanted
+from app.files.hdf5_process import read_untrusted
 from app.files.hdf5_start import start_ahead, _ahead
 start_ahead([Path("file.h5"), Path("absent")])
 assert len(_ahead) == 1

@@ -8,18 +8,30 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
+from app.cuda import compiler
+from app.files import shipped
 from app.files.writing import STALE_SECONDS, replacing, temporary_beside
+from app.kernels.problems import ConvProblem
+from app.network.definitions import MLP
+from app.network.weights import save_weights
+from app.planning import tuning
+from app.planning.tuning import Tuned
 from data_tools.idx import write_idx
+from tests.support.networks_for_tests import random_graph
 from tests.support.shell import ROOT, python
 from tests.support.tiny_fashion import IMAGES, names
+from tests.support.training_for_tests import unfinished
 
+PROBLEM = ConvProblem(1, 28, 28, 20, 5)
 LONG_AGO = time.time() - STALE_SECONDS - 60
 WRITER = """
 import sys, time
@@ -94,6 +106,51 @@ def test_what_is_no_file_is_never_replaced_by_one(kind: str, tmp_path: Path) -> 
     with pytest.raises(UserError, match=r"target|link"), replacing(path) as temporary:
         temporary.write_bytes(b"content")
     assert path.lstat().st_mode == before.st_mode and len(names(tmp_path)) == 1 + kind.startswith("link")
+
+
+KERNEL = compiler.KERNEL_DIR / "pointwise" / "argmax_01_rows.cu"
+# Who writes files: each writes into a folder that is the cache, too, something else for each number.
+WRITERS: dict[str, Callable[[Path, int], object]] = {
+    "weights": lambda folder, number: save_weights(
+        folder / "w.h5", random_graph(MLP, number).parameters, network=MLP, recipe="one recipe"
+    ),
+    "checksums": lambda folder, number: shipped.record_checksum(made(folder / f"file_{number}")),
+    "checkpoint": lambda folder, number: unfinished(folder / "c", loss=number),
+    "IDX": lambda folder, number: write_idx(folder / "images", np.full((9, 5, 5), number, np.uint8)),
+    "gzipped IDX": lambda folder, number: write_idx(folder / "images.gz", np.full((9, 5, 5), number, np.uint8)),
+    "kernel": lambda folder, number: compiler.compile_kernel(KERNEL, {"NUMBER": number}, "sm_80"),
+    "tuning table": lambda folder, number: tuning.store("card", {PROBLEM: {"direct": Tuned({}, 0.5 * number, 100)}}),
+}
+
+
+def made(path: Path) -> Path:
+    path.write_bytes(b"content")
+    return path
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")], ids=["Ctrl-C", "full"])
+@pytest.mark.parametrize("moment", [(os, "fsync"), (Path, "replace")], ids=["before its name", "its name"])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_whoever_fails_to_write_leaves_the_old_file(
+    writer: str, moment: tuple[object, str], error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if writer == "kernel":
+        pytest.importorskip("cupy", reason="CuPy is not installed")
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(compiler, "_compile", lambda *_: (b"machine code", ""))
+    WRITERS[writer](tmp_path, 1)
+    made(tmp_path / "file_2")
+    before = contents(tmp_path)
+    with monkeypatch.context() as patch, pytest.raises((KeyboardInterrupt, UserError)):
+        patch.setattr(*moment, Mock(side_effect=error))
+        WRITERS[writer](tmp_path, 2)
+    assert contents(tmp_path) == before
+    WRITERS[writer](tmp_path, 2)
+    assert contents(tmp_path) != before
 
 
 def test_full_disk_is_not_taken_for_a_bad_mirror(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import time
 from contextlib import nullcontext
 from pathlib import Path
 
-from app.console import Parser, guarded, number, whole_number
 from app.files import hdf5_process
+from app.terminal.console import Parser, guarded, number, whole_number
 from tests.fuzz import hdf5, idx, interchange, networks, old_systems, pictures, receipts, shards, tables
 from tests.fuzz.harness import run
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
 
 SECONDS = 5.0  # a case; the slowest take some hundredths
 LONGEST_LINE = 3000

@@ -10,7 +10,7 @@ from unittest import mock
 import h5py
 import numpy as np
 
-from app.network import shipped
+from app.files import shipped
 from app.network.definitions import MLP
 from app.network.graph import find_network
 from app.network.reference import Reference, load_reference, save_reference

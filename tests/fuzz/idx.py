@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
 from data_tools.dataset import load_files
 from data_tools.idx import read_idx
 from tests.fuzz.harness import Pair, Target

@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 from onnx import ModelProto
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files.checks import BadValueError
 from app.interchange.layout import converted, to_channels_first
 from app.interchange.named_arrays import Description, NamedArrays

@@ -7,10 +7,10 @@ from random import Random
 
 import numpy as np
 
-from app.commands.import_ import prepared
 from app.interchange.layout import Converted
 from app.interchange.source import Asked, Source
 from app.network.limits import check_layers
+from app.tools.import_ import prepared
 from tests.fuzz.harness import Pair, Target, linked
 from tests.fuzz.mutate import damaged, other_json
 from tests.support.foreign_files import channels_first, flat_dump

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from app.pictures import prepare, read_picture
+from app.images.pictures import prepare, read_picture
 from tests.fuzz.harness import Pair, Target
 from tests.fuzz.mutate import damaged
 

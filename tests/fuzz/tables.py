@@ -9,9 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from app.bench.ladder.results import SCHEMA
 from app.cuda import compiler
-from app.network import shipped
+from app.files import shipped
 from app.planning import tuning
 from docs.generate.figures import BENCH, FIGURES, Figures
 from tests.fuzz.harness import Pair, Target, linked
@@ -46,7 +45,7 @@ def make_figures(folder: Path) -> Pair:
 
     def read(path: Path) -> None:
         name = BENCH["lenet5"]
-        assert Figures(linked(folder / name, path))[name]["schema"] == SCHEMA
+        assert Figures(linked(folder / name, path))[name]["schema"] == "lenet5-inference/bench/1"
 
     return lambda rng: other_json(rng, document), read
 

@@ -1,8 +1,17 @@
-"""Let imports compare fewer images in these tests."""
+"""Run every test in a folder of its own, and let imports compare fewer images."""
+
+from pathlib import Path
 
 import pytest
 
-from app.commands import import_
+from app.tools import import_
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture(autouse=True)

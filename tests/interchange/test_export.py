@@ -15,12 +15,6 @@ from tests.support.shell import Refuses
 ENDINGS = (".onnx", ".safetensors", ".npz")
 
 
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def needs_package_of(ending: str) -> None:
     package = {".onnx": "onnx", ".safetensors": "safetensors"}.get(ending)
     if package:

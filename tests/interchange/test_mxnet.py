@@ -30,12 +30,6 @@ OLD = [(5, (6, 16), 140, 48), (7, (12, 24), 160, 48), (7, (12, 24), 160, 72)]
 FULL = frozenset({"fc1", "fc2"})  # layers with a bias
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def shuffled(arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     names = np.random.default_rng(seed).permutation(list(arrays))
     return {str(name): arrays[str(name)] for name in names}

@@ -25,11 +25,10 @@ SHAPE = AT + 12  # where its shape is
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "old.params").write_bytes(GOOD)
-    (tmp_path / "symbol.json").write_text(json.dumps(SYMBOL))
-    return tmp_path
+def place(place: Path) -> Path:
+    (place / "old.params").write_bytes(GOOD)
+    (place / "symbol.json").write_text(json.dumps(SYMBOL))
+    return place
 
 
 def put(at: int, value: bytes) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files.checks import BadValueError
 from app.interchange.layout import converted
 from app.interchange.named_arrays import Description, NamedArrays
@@ -23,6 +23,7 @@ from app.network.graph import Graph, build
 from app.network.network import Network
 from app.network.toml import parse_network
 from app.network.weights import Weights
+from tests.support.foreign_files import npz_file, safetensors_file, state_dict_file
 from tests.support.networks_for_tests import random_graph
 from tests.support.torch_lenet import LENET, PREFIXES, SHAPES, scores, state
 
@@ -30,23 +31,6 @@ OWN = {layer: layer for layer in SHAPES}
 DEEPER = {"conv1": "body.conv", "conv2": "b", "fc1": "x.y.z", "fc2": "linear_2", "fc3": "head"}
 COARSE = np.random.default_rng(5).integers(0, 256, (64, 1, 4, 4), np.uint8)
 IMAGES = np.kron(COARSE, np.ones((7, 7), np.uint8))  # noise in each pixel would give all images one label
-
-
-def safetensors_file(arrays: dict[str, np.ndarray]) -> bytes:
-    return pytest.importorskip("safetensors.numpy").save(arrays)
-
-
-def npz_file(arrays: dict[str, np.ndarray]) -> bytes:
-    stream, named = io.BytesIO(), dict[str, Any](arrays)
-    np.savez_compressed(stream, **named)
-    return stream.getvalue()
-
-
-def state_dict_file(arrays: dict[str, np.ndarray]) -> bytes:
-    torch = pytest.importorskip("torch")
-    stream = io.BytesIO()
-    torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, stream)
-    return stream.getvalue()
 
 
 WRITERS: dict[str, Callable[[dict[str, np.ndarray]], bytes]] = {

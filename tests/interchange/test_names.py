@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from app.cli import main
-from app.interchange.named_arrays import Description
-from app.interchange.onnx_export import onnx_model
 from app.network.definitions import MLP
 from app.network.graph import find_network
 from app.network.toml import network_toml, parse_network
 from app.network.weights import load_weights
-from tests.support.foreign_files import channels_first
+from tests.support.foreign_files import channels_first, onnx_of_others
 from tests.support.networks_for_tests import random_graph
 from tests.support.shell import Refuses
 
@@ -26,12 +24,6 @@ SMALL = parse_network(
 NAMES = ("=A", "ß", "c c")
 
 
-@pytest.fixture(autouse=True)
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def imported(file: str, *options: str) -> Any:
     assert main(["import", file, *options, "--out", "new.h5", "--overwrite"]) == 0
     return load_weights(Path("new.h5"))
@@ -39,8 +31,7 @@ def imported(file: str, *options: str) -> Any:
 
 def write_model(file: str, metadata: dict[str, str]) -> None:
     """The model of another system, whose exporter calls all graphs main_graph."""
-    model = onnx_model(Description(SMALL, 1 / 255, None), random_graph(SMALL, bias=False).parameters)
-    del model.metadata_props[:]
+    model = onnx_of_others(SMALL, random_graph(SMALL, bias=False).parameters, 1 / 255)
     model.graph.name = "main_graph"
     onnx.helper.set_model_props(model, metadata)
     Path(file).write_bytes(model.SerializeToString())

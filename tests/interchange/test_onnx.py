@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
+from app.files import shipped
 from app.files.checks import BadValueError
 from app.interchange.layout import converted
 from app.interchange.named_arrays import Description
@@ -16,7 +17,6 @@ from app.interchange.onnx_values import array_of
 from app.interchange.readers import read
 from app.interchange.source import Asked, Source
 from app.layers import Resize
-from app.network import shipped
 from app.network.definitions import LENET5, MINIDNN86, NETWORKS
 from app.network.foreign import DESCRIPTION
 from app.network.graph import Graph, build
@@ -24,6 +24,7 @@ from app.network.reference import shipped_reference
 from app.network.toml import parse_network
 from app.network.weights import Weights, load_weights
 from data_tools.fashion_mnist import open_split
+from tests.support.foreign_files import onnx_of_others
 from tests.support.networks_for_tests import random_graph
 from tests.support.random_networks import random_network
 
@@ -136,20 +137,12 @@ def test_a_graph_that_differs_from_its_description_is_read_itself(tmp_path: Path
         imported(enlarging, tmp_path)
 
 
-def of_others(model: Any) -> Any:
-    """The same model without our description."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    del copy.metadata_props[:]
-    return copy
-
-
 @pytest.mark.parametrize("seed", [seed for seed in SEEDS if "resize" not in random_network(seed).text])
 def test_graphs_of_others_become_networks(seed: int, tmp_path: Path) -> None:
     made = random_network(seed)
     network = parse_network(made.text, "random.toml")
     graph = build(network, Weights(made.arrays, network.name, Path("x")))
-    source = imported(of_others(exported(graph)), tmp_path)
+    source = imported(onnx_of_others(graph.network, graph.parameters, graph.input_scale), tmp_path)
     images = made.images(32)
     np.testing.assert_allclose(graph_of(source).reference(images), graph.reference(images), rtol=1e-6, atol=1e-7)
     assert [layer.kind for layer in source.network.layers] == [layer.kind for layer in network.layers]
@@ -157,7 +150,8 @@ def test_graphs_of_others_become_networks(seed: int, tmp_path: Path) -> None:
 
 def small(change: Callable[[Any], None]) -> Any:
     """lenet5's model, changed, without the description."""
-    model = of_others(exported(random_graph(LENET5)))
+    graph = random_graph(LENET5)
+    model = onnx_of_others(LENET5, graph.parameters, graph.input_scale)
     change(model)
     return model
 

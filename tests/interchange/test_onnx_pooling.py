@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from app.errors import UserError
-from app.interchange.named_arrays import Description
-from app.interchange.onnx_export import onnx_model
+from app.base.errors import UserError
+from app.engine.onnx_runtime import OnnxEngine
 from app.interchange.readers import read
 from app.interchange.source import Asked
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool
@@ -18,7 +16,7 @@ from app.layers.pool import Pool
 from app.network.graph import Graph, build
 from app.network.network import Network
 from app.network.weights import Weights
-from app.runtime.onnx_session import OnnxSession
+from tests.support.foreign_files import onnx_of_others
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -53,18 +51,11 @@ def test_onnx_runtime_computes_every_small_shape(kind: type[Pool]) -> None:
     seen = set()
     for pool, graph, beyond in incomplete(kind):
         images = np.random.default_rng(0).integers(0, 256, (3, *graph.network.input_shape), np.uint8)
-        scores, _, _ = OnnxSession(graph).compute(images)
+        scores, _, _ = OnnxEngine(graph).compute(images)
         expected = graph.reference(images)
         np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
         seen.add((min(beyond) > 0, pool.step > pool.window))
     assert seen == {(one, two) for one in (False, True) for two in (False, True)}
-
-
-def of_others(graph: Graph) -> Any:
-    """The graph's export without our description."""
-    model = onnx_model(Description(graph.network, 1.0, None), graph.parameters)
-    del model.metadata_props[:]
-    return model
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,7 +63,7 @@ def test_every_small_shape_comes_back(kind: type[Pool], tmp_path: Path) -> None:
     """From the graph alone: its padding means ceil."""
     path = tmp_path / "model.onnx"
     for pool, graph, _ in incomplete(kind):
-        path.write_bytes(of_others(graph).SerializeToString())
+        path.write_bytes(onnx_of_others(graph.network, graph.parameters, 1.0).SerializeToString())
         assert read(path, Asked())[1].network.layers[1] == pool
 
 
@@ -90,7 +81,8 @@ def test_other_padding_is_refused(fault: str, tmp_path: Path) -> None:
     from onnx import helper
 
     pads, others = OTHERS[fault]
-    model = of_others(graph_of(AvgPool("pool1", 2, 3, True), 4, 4))
+    graph = graph_of(AvgPool("pool1", 2, 3, True), 4, 4)
+    model = onnx_of_others(graph.network, graph.parameters, 1.0)
     node = next(node for node in model.graph.node if node.op_type == "AveragePool")
     kept = [one for one in node.attribute if one.name != "pads"]
     del node.attribute[:]

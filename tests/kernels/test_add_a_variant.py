@@ -17,7 +17,6 @@ from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
 from app.planning.tuning import Tuned, Tuning
-from tests.support.contributing import changed_files, copied, listed_files, run
 from tests.support.networks_for_tests import random_graph
 from tests.support.requests import resolved
 
@@ -42,7 +41,7 @@ extern "C" __global__ void conv_my_own(const INPUT *x, const WEIGHT *w, const RE
     y[at] = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sum, HAS_BIAS ? bias[map] : REAL(0)));
 }
 """
-NAME, KERNEL = "my-own", "app/kernels/conv/conv_99_my_own.cu"
+NAME = "my-own"
 
 
 def configure(problem: ConvProblem, _: Parameters) -> LaunchConfig:
@@ -103,53 +102,13 @@ def test_the_command_line_shows_it(row: Variant, capsys: pytest.CaptureFixture[s
     assert NAME in capsys.readouterr().out
 
 
-# Run in a copy of the tree with the kernel's file beside the others and its row in a table.
-IN_A_COPY = """
-from app.cuda.compiler import compile_kernel
-from app.kernels.registry import find
-from app.network.definitions import LENET5
-from app.planning.matching import Choices
-from app.planning.plan import plan
-from tests.support.networks_for_tests import random_graph
-row = find("conv", "my-own")
-head = plan(random_graph(LENET5), "sm_90a", Choices(kernels={"conv": row})).nodes[0]
-assert head.variant is row
-compile_kernel(row.path, row.config(head.problem).defines, "sm_90a")
-"""
-ROW = """CONV_ROWS: tuple[Variant, ...] = (
-    Variant(
-        "conv",
-        99,
-        "my_own",
-        summary="the plainest that can be written",
-        system="this test",
-        dtypes=FLOATS,
-        configure=lambda problem, _: LaunchConfig(
-            types(problem) | conv_sizes(problem), (KernelLaunch(BLOCK, _pixel_grid(problem, problem.maps)),)
-        ),
-    ),
-"""
-
-
-def test_it_touches_the_files_that_the_documents_list(tmp_path: Path) -> None:
-    copied(tmp_path)
-    (tmp_path / KERNEL).write_text(SOURCE, encoding="utf-8")
-    (rows,) = listed_files("Add a kernel")
-    head, begin, rest = (tmp_path / rows).read_text(encoding="utf-8").partition(ROW.splitlines(keepends=True)[0])
-    assert begin
-    (tmp_path / rows).write_text(head + ROW + rest, encoding="utf-8")
-    assert changed_files(tmp_path) == {KERNEL, rows}
-    done = run(tmp_path, "-c", IN_A_COPY)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_it_equals_the_reference(row: Variant, dtype: str) -> None:
     """By what bench and sweep check and time every kernel with."""
-    from app.bench.ladder.failures import Wrong
-    from app.bench.ladder.trial import Trial
     from app.cuda.device import describe_gpu
+    from app.lab.bench.failures import Wrong
+    from app.lab.bench.trial import Trial
 
     problem = ConvProblem(3, 11, 13, 5, 3, 2, bias=True, activation="relu", dtype=dtype)
     problem = replace(problem, input_dtype=dtype, output_dtype=dtype)

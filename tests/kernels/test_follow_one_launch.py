@@ -14,8 +14,8 @@ from tests.support.kernel_device import host_arrays
 from tests.support.kernel_grid import convolution_pair, network_convolutions, row_of, typed
 
 ROOT = Path(__file__).parents[2]
-BEFORE = {"app/runtime/session.py", "app/runtime/stream_buffers.py"}  # they make kernels and bind them; need a card
-COMMON = {"app/kernels/launch.py", "app/kernels/variant.py", "app/kernels/problems.py", "app/precision.py"}
+BEFORE = {"app/engine/gpu.py", "app/engine/buffers.py"}  # they make kernels and bind them; need a card
+COMMON = {"app/kernels/launch.py", "app/kernels/variant.py", "app/kernels/problems.py", "app/base/precision.py"}
 MOST_FILES = 8
 
 
@@ -71,7 +71,7 @@ def test_the_document_lists_the_files_that_run(monkeypatch: pytest.MonkeyPatch) 
     (section,) = re.findall(r"^## Follow one launch\n(.*?)(?:^## |\Z)", text, re.DOTALL | re.MULTILINE)
     listed = {link.removeprefix("../") for link in re.findall(r"\]\(([^)]+\.py)\)", section)}
     single = files_of_a_launch("conv", "register-patch", network_convolutions(fused=True)[0], monkeypatch)
-    assert single == COMMON | {"app/kernels/conv/register_patch.py"}
+    assert single == COMMON | {"app/kernels/conv/rows/register_patch.py"}
     for name, dtype in (("mma", "float16x2"), ("wgmma", "float16"), ("wgmma-split", "float16x2")):
         pair = files_of_a_launch("conv_pair", name, typed(convolution_pair(), dtype), monkeypatch)
         assert pair == COMMON | {"app/kernels/fused/conv_pair.py", "app/kernels/fused/scaling.py"}

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.bench.ladder.tolerance import Expected, is_coarse, is_split, terms
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PlainProblem, PoolProblem, Problem
 from app.kernels.registry import variants
+from app.lab.bench.tolerance import Expected, is_coarse, is_split, terms
 from tests.support.kernel_cases import OPERATIONS, Case, elements, served, weight_shape
 from tests.support.kernel_device import compile_selected, device_parameters, host_arrays, kernel_of, on_card
 from tests.support.kernel_grid import (
@@ -163,7 +163,7 @@ def _bounded(case: Case, wanted: Expected) -> Expected:
     """By the row's own error bound."""
     import cupy
 
-    from app.bench.ladder import oracle
+    from app.lab.bench import oracle
 
     assert isinstance(case.problem, ConvProblem)
     x, given = operands(case.problem, IMAGES)

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
+from app.base.precision import BY_NAME
 from app.kernels.problems import PairProblem
 from app.kernels.registry import variants
 from app.network.accuracy import top_two_margins
 from app.network.definitions import LENET5
 from app.network.graph import Graph
 from app.planning.plan import ExecutionPlan, plan
-from app.precision import BY_NAME
 from data_tools.fashion_mnist import open_split
-from tests.runtime.test_gpu_session import session
+from tests.engine.test_gpu_engine import engine
 from tests.support.kernel_cases import Case, architecture
 from tests.support.kernel_device import compile_all
 from tests.support.networks_for_tests import rounded
@@ -117,7 +117,7 @@ def test_scaled_layers_are_as_exact_as_others(
     usual = USUAL.get(weights, biased)
     given = pinned_array((2 * COUNT, *LENET5.input_shape), np.uint8)
     options: dict[str, Any] = {"kernels": kernels, "always_in_chunks": in_chunks}
-    with session(graph, chunk=77, streams=3, precision=precision, **options) as running:
+    with engine(graph, chunk=77, streams=3, precision=precision, **options) as running:
         outputs = running.outputs(len(given), logits=True)
         assert outputs.logits is not None
         for seed in (0, 1, 0, 1):
@@ -143,7 +143,7 @@ def test_shipped_weights_scaled_keep_their_labels(factors: tuple[float, ...], pr
     for graph in (shipped(), scaled(shipped(), factors)):
         if paired(graph, precision, {}) is None:
             pytest.skip(f"{architecture()} has no kernels that take two layers at once")
-        with session(graph, chunk=1000, precision=precision) as running:
+        with engine(graph, chunk=1000, precision=precision) as running:
             outputs = running.outputs(len(given))
             running.run(given, outputs)
             found.append(outputs.labels.copy())

@@ -1,14 +1,25 @@
-"""Kernels that take two layers at once, on the card: every element, any batch, poisoned memory, NaN, extreme images."""
+"""Kernels that take two layers at once, on the card: every element, any batch, poisoned memory, NaN, extreme images.
+
+And lenet5's labels with the kernel whose second convolution is of bytes.
+"""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from app.bench.ladder.tolerance import Expected
 from app.kernels.problems import PairProblem
 from app.kernels.registry import variants
+from app.lab.bench.tolerance import Expected
+from app.network.accuracy import agree
+from app.network.definitions import LENET5
+from app.network.graph import build
+from app.network.reference import load_reference
+from app.network.weights import load_weights
+from data_tools.fashion_mnist import open_split
+from tests.engine.test_gpu_engine import classify
 from tests.support.kernel_cases import Case, served
 from tests.support.kernel_device import compile_selected
 from tests.support.kernel_grid import ANY_PRODUCT_PAIRS, CONVOLUTION_PAIRS, PRODUCT_PAIRS
@@ -22,6 +33,8 @@ OF_BLOCKS = (1, 7, 31, 999)  # where a block takes an image, more of them show n
 PRODUCTS = [*(pair for pair in PRODUCT_PAIRS if pair.first.inputs == 1024), *ANY_PRODUCT_PAIRS[:2]]
 PROBLEMS: dict[str, list[Any]] = {"conv_pair": CONVOLUTION_PAIRS, "gemm_pair": PRODUCTS}
 CASES = [case for name, problems in PROBLEMS.items() for row in variants(name) for case in served(row, problems)]
+OF_BYTES = [case for case in CASES if case.problem.dtype == "int8"]  # none on other cards than Hopper's
+SETTINGS = [(1, 6), (1, 3), (2, 4), (3, 4), (4, 3)]  # images and warpgroups other than its own, 2 and 5
 ALL_CASES = pytest.mark.parametrize("case", CASES, ids=str)
 
 
@@ -53,7 +66,7 @@ def held_to_the_tolerance(problem: PairProblem, arrays: list[Any], x: np.ndarray
     """Every element."""
     import cupy
 
-    from app.bench.ladder.oracle import expected
+    from app.lab.bench.oracle import expected
 
     given = [None if array is None else cupy.asarray(array) for array in arrays]
     wanted = expected(problem, cupy.asarray(x), *given)
@@ -162,3 +175,27 @@ def test_nan_in_a_parameter_shows_in_all_that_depends_on_it(case: Case, place: i
         assert isnan[:, own].all() and not np.delete(isnan, own, axis=1).any()
     for found in labels:
         np.testing.assert_array_equal(found.get(), 0 if everything else own)
+
+
+@pytest.mark.parametrize("case", OF_BYTES, ids=str)
+@pytest.mark.parametrize(("together", "warpgroups"), SETTINGS)
+def test_bytes_in_other_groups_give_the_same_bits(case: Case, together: int, warpgroups: int) -> None:
+    arrays, x = weights(pair_of(case), "random"), images(pair_of(case), 70)
+    other = replace(case, parameters=(("images", together), ("warpgroups", warpgroups)))
+    wanted, run = Runner(case, arrays, x)(), Runner(other, arrays, x)
+    for count in (70, 1, 2, 3, 33):
+        poison_shared(0x7FC07FC0)
+        assert same_bits(run(count), [result[:count] for result in wanted]), f"{count} images"
+
+
+@pytest.mark.parametrize("case", OF_BYTES, ids=str)
+def test_labels_of_the_test_images_by_bytes(case: Case) -> None:
+    """All but near-ties; and as many correct answers, but for the near-ties."""
+    given = load_weights()
+    pixels, truth, _ = open_split("test")
+    reference = load_reference(given, LENET5)
+    assert reference is not None
+    labels, _ = classify(build(LENET5, given), pixels[:, None], chunk=2000, precision="int8")
+    found = agree(labels, reference, "reference", "int8")
+    assert found.holds and 0 < len(found.differences) < 30, found.verdict
+    assert abs(int((labels == truth).sum()) - given.expected_correct[10_000]) <= len(found.differences)

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from app.bench.ladder.tolerance import is_coarse, is_split
+from app.base.precision import storage
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
 from app.kernels.registry import VARIANTS
 from app.kernels.variant import Variant
+from app.lab.bench.tolerance import is_coarse, is_split
 from app.layers import ACTIVATIONS
 from app.layers.resize import RULES
-from app.precision import storage
 from tests.kernels.test_gpu_kernels import held_against_the_reference
 from tests.support.kernel_cases import Case, elements
 from tests.support.kernel_device import compile_all

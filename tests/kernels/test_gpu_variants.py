@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
+from app.base.precision import ROWS
 from app.kernels.problems import LinearProblem
 from app.kernels.registry import variants
 from app.kernels.variant import ConstantCopy, Variant
@@ -14,8 +15,7 @@ from app.layers import ACTIVATIONS
 from app.network.definitions import FA19, LENET5, MINIDNN86, MLP, Network
 from app.network.graph import Graph
 from app.planning.plan import plan
-from app.precision import ROWS
-from tests.runtime.test_gpu_session import classify
+from tests.engine.test_gpu_engine import classify
 from tests.support.kernel_cases import Case, architecture
 from tests.support.kernel_device import bits, check_fused_activation, compile_all
 from tests.support.kernel_grid import row_of

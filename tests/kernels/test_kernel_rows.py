@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.base.errors import UserError
+from app.base.precision import DTYPES
 from app.cuda.compiler import ARCHITECTURES, architecture_number
-from app.errors import UserError
 from app.kernels import registry
 from app.kernels.plain_problems import ITEMSIZE
 from app.kernels.problems import ConvProblem, LinearProblem, Problem
 from app.kernels.registry import VARIANTS
 from app.kernels.variant import SHARED_LIMIT, ConstantCopy, KernelLaunch, LaunchConfig, Variant
 from app.planning.tuning import Tuning
-from app.precision import DTYPES
 from tests.support.kernel_cases import STRIDE_1, weight_shape
 from tests.support.kernel_grid import problems, row_of, served, toy_variant, typed
 

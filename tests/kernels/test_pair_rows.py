@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.kernels.facts import key
-from app.kernels.fused.gemm_pair import pack_products
 from app.kernels.fused.scaling import (
     GREATEST,
     LARGEST,
@@ -20,10 +18,9 @@ from app.kernels.fused.scaling import (
     within_range,
 )
 from app.kernels.plain_problems import ResizeProblem
-from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
+from app.kernels.problems import ConvPairProblem, PairProblem
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
-from tests.support import pair_emulation
 from tests.support.kernel_device import device_parameters, host_arrays
 from tests.support.kernel_grid import (
     ANY_PRODUCT_PAIRS,
@@ -31,13 +28,13 @@ from tests.support.kernel_grid import (
     PRODUCT_PAIRS,
     convolution_pair,
     exactly,
-    exists_in,
     product_pair,
     row_of,
     served,
     typed,
 )
-from tests.support.kernel_oracle import check, expected_of, layers_of, operands, run
+from tests.support.kernel_oracle import layers_of, operands, run
+from tests.support.on_processor import run_row
 
 DTYPES = pytest.mark.parametrize("dtype", ["float16", "float16x2"])
 LENET5_ROWS = [row for row in variants("conv_pair") if row.name != "mma-any"]
@@ -58,24 +55,11 @@ def packed(row: Variant, problem: PairProblem, arrays: Sequence[np.ndarray | Non
 
 
 def features(problem: ConvPairProblem, arrays: Sequence[np.ndarray | None], x: np.ndarray) -> np.ndarray:
-    """What the Hopper kernel of the problem's type makes of images, before it is stored."""
-    return pair_emulation.convolutions(problem, packed(wgmma(problem.dtype), problem, arrays), x[:, 0])
-
-
-def close_to_exact(problem: PairProblem, x: Any, parameters: dict[str, np.ndarray], y: np.ndarray) -> None:
-    check(y, problem, expected_of(problem, x.astype(np.float64), parameters))
+    """What the Hopper kernel of the problem's type makes of images, as it stores it; run by the processor."""
+    return run_row(wgmma(problem.dtype), problem, x.astype(np.uint8), arrays)[0]
 
 
 # What is packed is what the kernel wants
-
-
-@DTYPES
-@pytest.mark.parametrize("images", [2, 4])
-def test_convolutions_read_as_the_kernel_does_give_the_layers_results(dtype: str, images: int) -> None:
-    """Padding is multiplied by zeros, every fragment and core matrix is in its place, scales cancel out."""
-    problem = typed(convolution_pair(), dtype)
-    x, parameters = operands(problem, images)
-    close_to_exact(problem, x, parameters, features(problem, device_parameters(problem, parameters), x))
 
 
 @DTYPES
@@ -87,7 +71,7 @@ def test_scales_keep_small_and_large_filters_exact(dtype: str, factor1: float, f
     parameters = {"layer1": parameters["layer1"] * factor1, "layer2": parameters["layer2"] * factor2}
     arrays, scales = scale_features(problem, device_parameters(problem, parameters))
     assert scales is not None and within_range(problem, arrays)
-    y = as_stored(features(problem, arrays, x), dtype)
+    y = features(problem, arrays, x).astype(np.float64)
     assert y.max() <= LARGEST
     wanted = run(layers_of(problem), x.astype(np.float64), parameters)
     error = np.abs(y / np.tile(np.repeat(scales, 16), 2) - wanted).max() / np.abs(wanted).max()
@@ -103,31 +87,12 @@ def test_features_that_are_not_scaled_are_exact_in_float32(factor: float) -> Non
     parameters = {"layer1": parameters["layer1"] * factor, "layer2": parameters["layer2"] * factor * uneven}
     arrays = device_parameters(problem, parameters)
     assert within_range(problem, arrays)
-    y = as_stored(features(problem, arrays, x), "float16x2")
+    y = features(problem, arrays, x).astype(np.float64)
     wanted = run(layers_of(problem), x.astype(np.float64), parameters)
     even = np.tile(np.repeat(1 / uneven, 16), 2)
     assert (np.abs(y - wanted) * even).max() < 2e-6 * (wanted * even).max()
     parameters["layer2"][..., -1] *= 2.0**-8
     assert not within_range(problem, device_parameters(problem, parameters))
-
-
-@DTYPES
-@pytest.mark.parametrize("pair", MMA_PAIRS, ids=key)
-def test_products_read_as_the_kernel_does_give_the_layers_results(pair: LinearPairProblem, dtype: str) -> None:
-    problem = typed(pair, dtype)
-    if not exists_in(pair, dtype):
-        return
-    x, parameters = operands(problem, 31)
-    stored, given = host_arrays(problem, 31)
-    arrays = pack_products(problem, given)
-    assert arrays[0] is not None and given[0] is not None
-    largest = np.abs(given[0].reshape(problem.first.inputs, -1)).max(axis=0)  # of each hidden value
-    scales = scales_for(largest)
-    assert (largest * scales > LARGEST / 2).all() and (largest * scales <= LARGEST).all()
-    parts = split(given[0].astype(np.float64).reshape(problem.first.inputs, -1) * scales, LOW_SCALE)
-    for found, part in zip(pair_emulation.fragments_of(problem, arrays[0]), parts, strict=False):
-        np.testing.assert_array_equal(found, part)
-    close_to_exact(problem, x, parameters, pair_emulation.products(problem, arrays, stored.astype(np.float64)))
 
 
 @ALL_ROWS
@@ -151,20 +116,6 @@ def test_packed_arrays_are_those_that_the_kernel_takes(row: Variant, monkeypatch
             if array is not None:
                 assert (array.dtype.name, array.size) == (argument.dtype, argument.fixed), argument.name
                 assert array.flags.c_contiguous and np.isfinite(array).all()
-
-
-@DTYPES
-def test_a_lost_product_would_show(dtype: str) -> None:
-    """The tests above can fail: one packed filter less, or, of split ones, one low half less."""
-    problem = typed(convolution_pair(), dtype)
-    x, parameters = operands(problem, 2)
-    arrays = packed(wgmma(dtype), problem, device_parameters(problem, parameters))
-    assert arrays[1] is not None
-    filters = arrays[1].reshape(25, -1).copy()
-    filters[7, -2048:] = 0  # a tap; where operands are split, its low halves
-    with pytest.raises(AssertionError, match="element"):
-        lost = [arrays[0], filters.ravel(), arrays[2]]
-        close_to_exact(problem, x, parameters, pair_emulation.convolutions(problem, lost, x[:, 0]))
 
 
 @ALL_ROWS
@@ -241,13 +192,8 @@ def test_range_is_that_of_the_brightest_image(dtype: str) -> None:
         assert within_range(problem, arrays) == fits
     arrays = device_parameters(problem, {**parameters, "layer2": 0.999 * most * parameters["layer2"]})
     np.testing.assert_allclose(
-        as_stored(features(problem, arrays, bright), dtype), 0.999 * largest, rtol=1e-3 if dtype == "float16" else 1e-6
+        features(problem, arrays, bright), 0.999 * largest, rtol=1e-3 if dtype == "float16" else 1e-6
     )
-
-
-def as_stored(y: np.ndarray, dtype: str) -> np.ndarray:
-    """As the kernel stores features."""
-    return y.astype(np.float16 if dtype == "float16" else np.float32)
 
 
 @DTYPES

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.bench.ladder import oracle
-from app.bench.ladder.cases import network_items
-from app.bench.ladder.tolerance import allowed
+from app.base.errors import UserError
 from app.cli import main
-from app.errors import UserError
 from app.kernels.plain_problems import ResizeProblem
 from app.kernels.problems import ConvPairProblem, ConvProblem
+from app.lab.bench import oracle
+from app.lab.bench.cases import network_items
+from app.lab.bench.tolerance import allowed
 from app.layers import Resize, Shape
 from app.layers.resize import MAX_SIZE
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86, Network
@@ -229,7 +229,7 @@ def test_enlarging_is_an_item_of_its_own() -> None:
 
 def test_the_benchmark_times_the_reference_on_bytes() -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    from app.bench.ladder.ladder import cpu_row
+    from app.lab.bench.ladder import cpu_row
 
     graph = random_graph(FA19)
     resize, enlarging = (item for item in network_items(graph) if item.name.startswith("resize"))
@@ -282,7 +282,7 @@ def test_fractions_of_pixels_are_one_line(weights: Path, tmp_path: Path, refuses
 @ENLARGING
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_both_routes_give_the_same_bits_on_the_card(network: Network, precision: str) -> None:
-    from tests.runtime.test_gpu_session import classify
+    from tests.engine.test_gpu_engine import classify
 
     small, large = both(network)
     images = random_images(network, 33)

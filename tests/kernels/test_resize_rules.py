@@ -7,12 +7,12 @@ from math import floor, prod
 import numpy as np
 import pytest
 
-from app.bench.ladder import oracle
-from app.emulation.library import guarded
-from app.errors import UserError
+from app.base.errors import UserError
 from app.kernels.facts import key
 from app.kernels.plain_problems import ResizeProblem
 from app.kernels.registry import variants
+from app.lab.bench import oracle
+from app.ladder.emulation.library import guarded
 from app.layers import Resize, Shape
 from app.layers.resize import MAX_SIZE, RULES
 from data_tools.fashion_mnist import open_split

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from app.kernels import registry
 from app.kernels.registry import VARIANTS, variants
 from app.kernels.variant import Variant
-from app.lessons.excerpt import changed_lines, code_lines
-from tests.support.kernel_grid import row_of, toy_variant
+from app.ladder.excerpt import changed_lines, code_lines
+from tests.support.kernel_grid import row_of
 
 LADDERS = ("conv", "gemm", "pool")  # single layers; pairs of layers are whole programs
 MOST_CHANGED = 70  # lines of code
@@ -45,23 +44,3 @@ def test_changed_lines_are_counted() -> None:
 def test_a_step_continues_a_step_of_its_operation(row: Variant) -> None:
     names = [other.name for other in variants(row.operation)]
     assert row.since is None or names.index(row.since) < names.index(row.name)
-
-
-@pytest.mark.parametrize("operation", sorted({row.operation for row in VARIANTS}))
-def test_auto_climbs_by_number_alone(operation: str) -> None:
-    """Among the rows that it may take, the order of the ladder is that of their numbers."""
-    steps = [row.step for row in variants(operation) if row.automatic]
-    assert steps == sorted(steps)
-
-
-def test_a_step_stands_behind_the_one_that_it_continues(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [
-        toy_variant(3, "third", since="late"),
-        toy_variant(1, "first"),
-        toy_variant(4, "fourth", since="third"),
-        toy_variant(9, "late", since="later"),
-        toy_variant(10, "later", since="first"),
-        toy_variant(2, "second", since="first"),
-    ]
-    monkeypatch.setattr(registry, "VARIANTS", rows)
-    assert [row.name for row in variants("conv")] == ["first", "second", "later", "late", "third", "fourth"]

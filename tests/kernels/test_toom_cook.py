@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.emulation.library import guarded
-from app.kernels.conv.interpolation import POINTS, as_array, error_bound, transformed_filters, transforms
+from app.kernels.conv.rows.interpolation import POINTS, as_array, error_bound, transformed_filters, transforms
 from app.kernels.problems import ConvProblem
+from app.ladder.emulation.library import guarded
 from tests.support.host_kernels import HostKernel
 from tests.support.kernel_cases import Case, describe, elements
 from tests.support.kernel_device import bits, host_arrays

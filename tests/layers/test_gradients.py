@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.layers import (
     ACTIVATIONS,
     Argmax,

@@ -1,4 +1,4 @@
-"""Each layer's NumPy reference against ONNX Runtime and against its definition written as plain loops."""
+"""Each layer's NumPy reference against ONNX Runtime, and against the networks' oracle in float64."""
 
 import math
 from collections.abc import Callable
@@ -27,6 +27,7 @@ from app.layers import (
 from app.layers.flatten import channel_first_rows
 from app.layers.pool import Pool
 from app.network.definitions import Network
+from tests.support.network_oracle import Described, computed, shape_after
 from tests.support.oracle import onnx_outputs
 
 FLOATS = [np.float32, np.float64]
@@ -91,37 +92,7 @@ def _inputs(shape: Shape, dtype: type, images: int = 3) -> np.ndarray:
     return np.random.default_rng(sum(shape)).normal(size=(images, *shape)).astype(dtype)
 
 
-@pytest.mark.parametrize("bias", [False, True], ids=_name)
-@pytest.mark.parametrize(("layer", "shape"), [*CONVS, *PADDED], ids=_name)
-def test_conv2d_is_its_definition(layer: Conv2d, shape: Shape, bias: bool) -> None:
-    arrays = _arrays(layer, shape, bias)
-    x = _inputs(shape, np.float64, images=2)
-    filters, step = arrays["conv"].astype(np.float64), layer.stride
-    zeros = layer.padding
-    expected = np.zeros((2, *layer.output_shape(shape)))
-    for b, m, h, w in np.ndindex(expected.shape):
-        total = float(arrays["conv_bias"][m]) if bias else 0.0
-        for c, p, q in np.ndindex(shape[0], layer.kernel, layer.kernel):
-            row, column = h * step + p - zeros, w * step + q - zeros
-            if 0 <= row < shape[1] and 0 <= column < shape[2]:
-                total += x[b, c, row, column] * filters[p, q, c, m]
-        expected[b, m, h, w] = total
-    np.testing.assert_allclose(layer.reference(x, arrays), expected, rtol=0, atol=1e-12, strict=True)
-
-
-@pytest.mark.parametrize(("layer", "shape"), POOLINGS, ids=_name)
-def test_pooling_is_its_definition(layer: Pool, shape: Shape) -> None:
-    x = _inputs(shape, np.float64)
-    expected = np.zeros((3, *layer.output_shape(shape)))
-    for b, c, h, w in np.ndindex(expected.shape):
-        rows = range(h * layer.step, min(h * layer.step + layer.window, shape[1]))
-        columns = range(w * layer.step, min(w * layer.step + layer.window, shape[2]))
-        window = [x[b, c, row, column] for row in rows for column in columns]
-        expected[b, c, h, w] = max(window) if isinstance(layer, MaxPool) else sum(window) / len(window)
-    np.testing.assert_allclose(layer.reference(x, {}), expected, rtol=0, atol=1e-14, strict=True)
-
-
-@pytest.mark.parametrize(
+ALL = pytest.mark.parametrize(
     ("layer", "shape", "bias"),
     [
         (layer, shape, bias)
@@ -130,6 +101,20 @@ def test_pooling_is_its_definition(layer: Pool, shape: Shape) -> None:
     ],
     ids=_name,
 )
+
+
+@ALL
+def test_float64_agrees_with_the_networks_oracle(layer: Layer, shape: Shape, bias: bool) -> None:
+    """Which computes a layer from its settings, by code of its own."""
+    arrays, x = _arrays(layer, shape, bias), _inputs(shape, np.float64, images=2)
+    settings = {name: value for name, value in vars(layer).items() if name != "name" and value is not None}
+    described = Described(layer.kind, layer.name, settings, shape, shape_after(layer.kind, settings, shape))
+    atol = 1e-12 if isinstance(layer, Conv2d) else 1e-14
+    expected = computed(described, x, arrays)
+    np.testing.assert_allclose(layer.reference(x.copy(), arrays), expected, rtol=0, atol=atol, strict=True)
+
+
+@ALL
 def test_float32_agrees_with_onnx_runtime(layer: Layer, shape: Shape, bias: bool) -> None:
     arrays, x = _arrays(layer, shape, bias), _inputs(shape, np.float32)
     expected = onnx_outputs(Network("alone", "one layer", shape, (layer,)), arrays, x)[layer.name]
@@ -148,16 +133,6 @@ def test_windows_over_the_border_agree_with_onnx_runtime(pool: type[Pool]) -> No
         np.testing.assert_allclose(layer.reference(x, {}), expected, rtol=0, atol=1e-6, strict=True)
         over += layer.output_shape(shape) != replace(layer, ceil=False).output_shape(shape)
     assert over > 20
-
-
-@pytest.mark.parametrize("bias", [False, True], ids=_name)
-def test_linear_in_float64_is_its_definition(bias: bool) -> None:
-    layer, shape = Linear("fc", outputs=5), (11,)
-    arrays, x = _arrays(layer, shape, bias), _inputs(shape, np.float64)
-    expected = np.array(
-        [[sum(row[k] * float(arrays["fc"][k, n]) for k in range(11)) for n in range(5)] for row in x]
-    ) + (arrays["fc_bias"] if bias else 0)
-    np.testing.assert_allclose(layer.reference(x, arrays), expected, rtol=0, atol=1e-14, strict=True)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -215,13 +190,6 @@ def test_smooth_activations_are_their_formula(activation: type[Activation], form
     x = np.linspace(-20, 20, 401).reshape(1, -1)
     expected = np.array([[formula(value) for value in x[0]]])
     np.testing.assert_allclose(activation("a").reference(x, {}), expected, rtol=1e-14)
-
-
-def test_softmax_in_float64_is_its_definition() -> None:
-    x = np.random.default_rng(3).normal(scale=5, size=(6, 9))
-    sums = [math.fsum(math.exp(value) for value in row) for row in x]
-    expected = np.array([[math.exp(value) / total for value in row] for row, total in zip(x, sums, strict=True)])
-    np.testing.assert_allclose(Softmax("softmax").reference(x, {}), expected, rtol=1e-14, strict=True)
 
 
 @pytest.mark.filterwarnings("error")

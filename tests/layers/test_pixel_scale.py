@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
+from app.base.precision import BY_NAME
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool, Relu, Resize, Tanh
 from app.network.definitions import LENET5, Network
 from app.network.graph import Graph, build
@@ -14,7 +15,6 @@ from app.network.reference import compute_reference
 from app.network.weights import Weights
 from app.planning.matching import Choices
 from app.planning.plan import plan
-from app.precision import BY_NAME
 from tests.support.networks_for_tests import (
     GENERAL,
     TEST_NETWORKS,
@@ -63,7 +63,7 @@ def undivided(graph: Graph, *, by_file: bool = False) -> Graph:
 
     by_file: the weights file says so, not the network.
     """
-    first = next(step.layer.name for step in graph.steps if step.layer.parameter_shapes(step.in_shape))
+    first = next(step.layer.name for step in graph.steps if step.parameter_shapes)
     arrays = dict(graph.parameters) | {first: (graph.parameters[first].astype(np.float64) / 255).astype(np.float32)}
     weights = Weights(arrays, graph.network.name, Path("random"), input_scale=1.0 if by_file else None)
     return build(graph.network if by_file else replace(graph.network, pixel_scale=1.0), weights)
@@ -105,7 +105,7 @@ def test_the_same_kernels_take_the_same_numbers(network: Network, kind: str, pre
 def test_the_card_gives_the_same_labels(network: Network, kind: str, precision: str) -> None:
     """In chunks, from page-locked and from pageable memory; by the rule of near-ties of the precision."""
     from app.cuda.device import describe_gpu
-    from tests.runtime.test_gpu_session import classify
+    from tests.engine.test_gpu_engine import classify
 
     graph = random_graph(network)
     other = undivided(graph)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.layers import Argmax, Conv2d, Flatten, Layer, Linear, Shape
 from app.network import graph as module
 from app.network.definitions import LENET5, NETWORKS, Network
@@ -91,7 +91,10 @@ def test_networks_are_the_published_ones(name: str) -> None:
     ],
 )
 def test_networks_have_the_published_layers(name: str, kinds: str) -> None:
-    assert [layer.kind for layer in NETWORKS[name].layers] == kinds.split()
+    network = NETWORKS[name]
+    assert [layer.kind for layer in network.layers] == kinds.split()
+    assert (network.name, network.input_shape, network.pixel_scale) == (name, (1, 28, 28), 1 / 255)
+    assert all(getattr(layer, "rule", "edge") == "edge" for layer in network.layers)
 
 
 def test_lenet5_parameters_and_bytes() -> None:

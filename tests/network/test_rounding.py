@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.kernels.fused.scaling import Inexact, parts_of, scaled_outputs
 from app.kernels.problems import LinearProblem
 from app.network.definitions import LENET5, Network

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.network.graph import find_network
 from app.network.toml import MAX_BYTES, parse_network, read_network
 

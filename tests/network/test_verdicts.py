@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.base.precision import BY_DTYPE
 from app.cli import main
+from app.engine.cpu import CpuEngine
+from app.files import shipped
 from app.layers import Argmax, Flatten, Linear, Parameters, Relu, Softmax, Tanh
-from app.network import shipped
 from app.network.accuracy import agree
 from app.network.definitions import LENET5, NETWORKS, Network
 from app.network.graph import Graph
 from app.network.reference import compute_reference
-from app.precision import BY_DTYPE
-from app.runtime.cpu_session import CpuSession
 from data_tools.dataset import Dataset
 from data_tools.idx import write_idx
 from tests.support.bundle_for_tests import IMAGES, TRUTH
@@ -31,9 +31,7 @@ ALL_DTYPES = pytest.mark.parametrize("dtype", BY_DTYPE)
 
 
 def classify(graph: Graph, images: np.ndarray) -> np.ndarray:
-    labels = np.empty(len(images), np.uint8)
-    CpuSession(graph).run(images, labels)
-    return labels
+    return CpuEngine(graph).run(images).labels
 
 
 def two_layers(hidden: int, classes: int, softmax: bool) -> Network:
@@ -118,7 +116,7 @@ def test_features_that_a_kernel_loses_fail(bias: bool, dtype: str) -> None:
 def shipped_weights(release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
     """lenet5 and mlp with random weights; the test images are random, and the shipped answers to them are right."""
     data = Dataset(IMAGES[:, None], TRUTH, None, "random", "test")
-    monkeypatch.setattr("app.runtime.images.load_fashion_mnist", lambda *_: data)
+    monkeypatch.setattr("app.main_job.images.load_fashion_mnist", lambda *_: data)
     capsys.readouterr()
     return release
 

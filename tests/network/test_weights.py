@@ -1,28 +1,21 @@
-"""Test weights files: accepted and refused content, writing without leftovers, README's conversion from PyTorch."""
+"""Test weights files: accepted and refused content, writing without leftovers."""
 
 import hashlib
-import re
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import h5py
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.network import weights as module
 from app.network.definitions import K7, LENET5
-from app.network.graph import build
 from app.network.weights import Weights, check_shapes, load_weights, rounded, save_weights
-from app.runtime.cpu_session import CpuSession
 from tests.support.hostile_hdf5 import write_hdf5
-from tests.support.networks_for_tests import random_images
-from tests.support.shell import ROOT, user_error
+from tests.support.shell import user_error
 
 RNG = np.random.default_rng(5)
 SHAPES = {"conv1": (5, 5, 1, 32), "conv2": (5, 5, 32, 64), "fc1": (1024, 128), "fc2": (128, 10)}
@@ -220,78 +213,3 @@ def test_check_shapes_names_every_fault() -> None:
 def test_nothing_is_saved_that_could_not_be_loaded(changes: Any, message: str, tmp_path: Path) -> None:
     assert message in user_error(lambda: _save(tmp_path / "w.h5", **changes))
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
-def test_interrupted_save_leaves_the_old_file(
-    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = _save(tmp_path / "w.h5").read_bytes()
-
-    def fail(path: Path, content: bytes) -> int:
-        with path.open("wb") as file:
-            file.write(content[: len(content) // 2])
-        raise error
-
-    monkeypatch.setattr(Path, "write_bytes", fail)
-    with pytest.raises((KeyboardInterrupt, UserError)):
-        _save(tmp_path / "w.h5", recipe="another")
-    assert [path.name for path in tmp_path.iterdir()] == ["w.h5"]
-    assert (tmp_path / "w.h5").read_bytes() == before
-
-
-# --- README's lines that convert a PyTorch model, against the same model computed in PyTorch's own layout
-
-TORCH_SHAPES = {"conv1": (32, 1, 5, 5), "conv2": (64, 32, 5, 5), "fc1": (128, 1024), "fc2": (10, 128)}
-State = dict[str, np.ndarray]
-
-
-@pytest.fixture
-def state() -> State:
-    """Random parameters by the names and in the layouts of a PyTorch LeNet: out first, then in, H, W."""
-    rng = np.random.default_rng(8)
-    found: State = {}
-    for name, shape in TORCH_SHAPES.items():
-        found[f"{name}.weight"] = (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
-        found[f"{name}.bias"] = (rng.standard_normal(shape[0]) / 10).astype(np.float32)
-    found["fc2.bias"] -= nchw_logits(found, random_images(LENET5, 50, seed=4)).mean(axis=0).astype(np.float32)
-    return found
-
-
-def nchw_logits(state: State, images: np.ndarray) -> np.ndarray:
-    """(B, 1, 28, 28) uint8 → (B, 10) as PyTorch computes it: N, C, H, W throughout, flattened in this order."""
-    x = images / 255
-    for name in ("conv1", "conv2"):
-        windows = np.lib.stride_tricks.sliding_window_view(x, (5, 5), axis=(2, 3))
-        x = np.einsum("bchwpq,ocpq->bohw", windows, state[f"{name}.weight"], optimize=True)
-        x = np.maximum(x + state[f"{name}.bias"][:, None, None], 0)
-        batch, maps, height, width = x.shape
-        x = x.reshape(batch, maps, height // 2, 2, width // 2, 2).mean(axis=(3, 5))
-    x = np.maximum(x.reshape(len(x), -1) @ state["fc1.weight"].T + state["fc1.bias"], 0)
-    logits: np.ndarray = x @ state["fc2.weight"].T + state["fc2.bias"]
-    return logits
-
-
-@pytest.mark.parametrize("turned", [True, False])
-def test_the_lines_of_the_readme(turned: bool, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every label is the original's; without turning fc1's rows round nearly none is."""
-    monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    (lines,) = (block for block in blocks if "torch.load" in block)
-    if not turned:
-        assert "fc1.transpose(2, 3, 1, 0)" in lines
-        lines = lines.replace("fc1.transpose(2, 3, 1, 0)", "fc1.transpose(1, 2, 3, 0)")
-    tensors = {name: SimpleNamespace(numpy=lambda array=array: array) for name, array in state.items()}
-    load = Mock(return_value=tensors)
-    monkeypatch.setitem(sys.modules, "torch", Mock(load=load))
-    exec(compile(lines, "README.md", "exec"), {})
-    load.assert_called_once_with("lenet5.pt", map_location="cpu")
-    images = random_images(LENET5, 100)
-    expected = nchw_logits(state, images)
-    graph = build(LENET5, load_weights(tmp_path / "model.h5"))
-    assert bool(np.allclose(graph.reference(images), expected, rtol=0, atol=1e-9)) is turned
-    labels = np.empty(100, np.uint8)
-    CpuSession(graph).run(images, labels)
-    same = (labels == expected.argmax(axis=1)).mean()
-    assert same == 1 if turned else same < 0.9
-    assert len(np.unique(expected.argmax(axis=1))) > 3

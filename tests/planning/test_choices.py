@@ -8,13 +8,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from app.bench.graphs import network_graph
+from app.base.errors import UserError
+from app.base.precision import PRECISIONS
 from app.cuda.compiler import ARCHITECTURES
-from app.errors import UserError
+from app.files import shipped
 from app.kernels import registry
 from app.kernels.problems import PairProblem
+from app.lab.graphs import network_graph
 from app.layers import Tanh
-from app.network import shipped
 from app.network.definitions import LENET5
 from app.network.graph import Graph, find_network
 from app.network.toml import network_toml
@@ -24,7 +25,6 @@ from app.planning.choices import load_graph
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.planning.tuning import REFERENCE_CARDS, Tuning
-from app.precision import PRECISIONS
 from tests.support.networks_for_tests import GENERAL
 from tests.support.requests import named_choices, requested, resolved
 

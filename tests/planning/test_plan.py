@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.kernels.facts import bytes_moved, key
 from app.kernels.plain_problems import ArgmaxProblem
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem, operation

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
+from app.base.precision import BY_NAME, wide
 from app.kernels import registry
 from app.kernels.facts import alone, key
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem
@@ -15,7 +16,6 @@ from app.network.weights import load_weights
 from app.planning.matching import Choices
 from app.planning.plan import LABELS, LOGITS, ExecutionPlan, notices, plan
 from app.planning.tuning import Tuned, Tuning
-from app.precision import BY_NAME, wide
 from tests.support.networks_for_tests import GENERAL, TEST_NETWORKS, random_graph
 from tests.support.requests import named_choices
 

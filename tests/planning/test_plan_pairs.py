@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.kernels.facts import key
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Relu

@@ -1,14 +1,13 @@
 """Test tuning tables: stored, merged, overridden and refused when damaged; and their use by ``auto``."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.kernels import registry
 from app.kernels.facts import key
 from app.kernels.problems import ConvProblem
@@ -127,15 +126,6 @@ def test_an_unwritable_place(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(UserError, match=r"cache|LENET_CACHE_DIR"):
         tuning.store(CARD, {PROBLEM: {"old": Tuned({}, 1.0, 1)}})
-
-
-def test_an_interrupted_write_leaves_the_older_table(interrupt_writing: Callable[[], None]) -> None:
-    path = tuning.store(CARD, {PROBLEM: {"old": Tuned({}, 1.0, 1)}})
-    before = path.read_bytes()
-    interrupt_writing()
-    with pytest.raises(KeyboardInterrupt):
-        tuning.store(CARD, {PROBLEM: {"old": Tuned({}, 2.0, 1)}})
-    assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.network import shipped
+from app.files import shipped
 from app.network.definitions import NETWORKS
 from app.network.weights import save_weights
 from data_tools import bundle

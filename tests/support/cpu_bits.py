@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from app.engine.cpu import CpuEngine
+from app.engine.interface import Outputs
 from app.network.definitions import Network
 from app.network.graph import REFERENCE_CHUNK, Graph, find_network
-from app.runtime.cpu_session import CpuSession
 from tests.support.networks_for_tests import TEST_NETWORKS, random_graph, random_images
 
 KINDS = {  # of OpenBLAS's kernels → the instructions that they need, as /proc/cpuinfo names them
@@ -56,10 +57,10 @@ def unlike(network: Network) -> Iterator[str]:
 
 
 def _scores(graph: Graph, images: np.ndarray, threads: int) -> np.ndarray:
-    session = CpuSession(graph)
-    session.threads = threads
+    engine = CpuEngine(graph)
+    engine.threads = threads
     scores = np.full((len(images), graph.classes), np.nan, np.float32)
-    session.run(images, np.empty(len(images), np.uint8), scores=scores)
+    engine.run(images, Outputs(np.empty(len(images), np.uint8), scores))
     return scores
 
 

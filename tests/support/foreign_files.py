@@ -1,10 +1,15 @@
-"""Writers of other systems' weights files, from a network with random weights, in their own layouts."""
+"""Writers of other systems' weights files, in their layouts."""
 
+import io
 import struct
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import pytest
 
+from app.interchange.named_arrays import Description
+from app.interchange.onnx_export import onnx_model
 from app.layers import Argmax, Conv2d, Flatten, Linear, Resize
 from app.network.definitions import Network
 
@@ -38,3 +43,27 @@ def flat_dump(network: Network, arrays: Mapping[str, np.ndarray], order: str = "
         floats = np.concatenate([np.empty(0, np.float32), *parts]).astype(f"{order}f4")
         content += struct.pack(f"{order}i", floats.size) + floats.tobytes()
     return content
+
+
+def safetensors_file(arrays: dict[str, np.ndarray]) -> bytes:
+    return pytest.importorskip("safetensors.numpy").save(arrays)
+
+
+def npz_file(arrays: dict[str, np.ndarray]) -> bytes:
+    stream, named = io.BytesIO(), dict[str, Any](arrays)
+    np.savez_compressed(stream, **named)
+    return stream.getvalue()
+
+
+def state_dict_file(arrays: dict[str, np.ndarray]) -> bytes:
+    torch = pytest.importorskip("torch")
+    stream = io.BytesIO()
+    torch.save({name: torch.from_numpy(array) for name, array in arrays.items()}, stream)
+    return stream.getvalue()
+
+
+def onnx_of_others(network: Network, arrays: Mapping[str, np.ndarray], scale: float) -> Any:
+    """The network's ONNX model as other systems write theirs: without our description."""
+    model = onnx_model(Description(network, scale, None), arrays)
+    del model.metadata_props[:]
+    return model

@@ -1,4 +1,4 @@
-"""Kernels run by the processor (app/emulation) in tests: also training's, in the card's place."""
+"""Kernels run by the processor (app/ladder/emulation) in tests: also training's, in the card's place."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.emulation import library
-from app.emulation.building import COMPILER
-from app.emulation.library import guarded
 from app.kernels.train.train import FOLDER
+from app.ladder.emulation import library
+from app.ladder.emulation.building import COMPILER
+from app.ladder.emulation.library import guarded
 from app.layers import Layer, Shape
 
 
@@ -91,7 +91,7 @@ def on_the_processor(folder: Path) -> Iterator[None]:
     import cupy
 
     from app.cuda import memory
-    from app.training.gpu import arena, engine, kernels, products, stages
+    from app.training.gpu import arena, kernels, products, stages, trainer
 
     skip_without_compiler()
     HostFunction.folder = folder
@@ -106,7 +106,7 @@ def on_the_processor(folder: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cupy.cuda, "Stream", Stream)
         patch.setattr(cupy.cuda, "get_current_stream", lambda: Stream.null)
-        for module in (memory, arena, engine, kernels, products, stages):
+        for module in (memory, arena, kernels, products, stages, trainer):
             for name in replaced.keys() & vars(module).keys():
                 patch.setattr(module, name, replaced[name])
         yield

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from app.base.errors import UserError
 from app.cuda.compiler import compile_kernel
-from app.errors import UserError
 from app.kernels.plain_problems import ActivationProblem
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem
 from app.kernels.registry import variants

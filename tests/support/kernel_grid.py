@@ -5,6 +5,7 @@ from functools import cache
 from itertools import product
 from typing import Any, TypeVar
 
+from app.base.precision import storage, wide
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import (
     ConvPairProblem,
@@ -21,7 +22,6 @@ from app.kernels.variant import KernelLaunch, LaunchConfig, Variant
 from app.layers import ACTIVATIONS, Activation, Conv2d, Layer
 from app.layers.pool import Pool
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86
-from app.precision import storage, wide
 from tests.support.drawn_pairs import DRAWN_PAIRS
 
 Own = TypeVar("Own", bound=Problem)

@@ -8,7 +8,7 @@ from zlib import crc32
 
 import numpy as np
 
-from app.bench.ladder.tolerance import Expected, allowed, function_of, is_coarse, is_split, plain_operands, rms
+from app.base.precision import storage, wide
 from app.kernels.facts import key
 from app.kernels.plain_problems import ActivationProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import (
@@ -21,8 +21,8 @@ from app.kernels.problems import (
     Problem,
 )
 from app.kernels.variant import Variant
+from app.lab.bench.tolerance import Expected, allowed, function_of, is_coarse, is_split, plain_operands, rms
 from app.layers import ACTIVATIONS, Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Resize, Softmax
-from app.precision import storage, wide
 from tests.support.kernel_cases import input_shape
 from tests.support.own_errors import bounded
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.ladder.tolerance import OWN, ROUNDING, SLACK, SUBNORMAL
 from app.kernels.problems import PairProblem
+from app.lab.bench.tolerance import OWN, ROUNDING, SLACK, SUBNORMAL
 from app.planning.matching import Node
 from app.planning.plan import ExecutionPlan
 from tests.support.kernel_oracle import to_half, to_single, to_tf32

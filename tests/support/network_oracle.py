@@ -48,12 +48,13 @@ def described(text: str) -> Description:
         prefix = PREFIX.get(kind, kind)
         numbers[prefix] += 1
         name = settings.get("name", prefix if kind in UNNUMBERED else f"{prefix}{numbers[prefix]}")
-        layers.append(Described(kind, name, settings, shape, _shape_after(kind, settings, shape)))
+        layers.append(Described(kind, name, settings, shape, shape_after(kind, settings, shape)))
         shape = layers[-1].out_shape
     return Description(first, float(Fraction(document.get("pixel_scale", "1/255"))), tuple(layers))
 
 
-def _shape_after(kind: str, settings: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, ...]:
+def shape_after(kind: str, settings: Mapping[str, Any], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A layer's output shape (C, H, W), or (features,)."""
     if kind == "conv2d":
         kernel, stride, padding = settings["kernel"], settings.get("stride", 1), settings.get("padding", 0)
         return settings["maps"], *((length + 2 * padding - kernel) // stride + 1 for length in shape[1:])

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from app.base.precision import ROWS
 from app.layers import (
     Activation,
     Argmax,
@@ -26,7 +27,6 @@ from app.network.definitions import NETWORKS, Network
 from app.network.graph import Graph, build
 from app.network.quantised import Quantised
 from app.network.weights import Weights
-from app.precision import ROWS
 
 
 def network(name: str, input_shape: Shape, *layers: Layer) -> Network:

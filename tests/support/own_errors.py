@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.bench.ladder.tolerance import Expected
 from app.kernels.problems import ConvProblem, Problem
 from app.kernels.variant import Variant
+from app.lab.bench.tolerance import Expected
 from app.layers import AvgPool, MaxPool
 
 # That sum in float32 in another order than the plainest kernel, and so with other bits.

@@ -130,7 +130,7 @@ def errors(problem: PairProblem, arrays: Arrays, x: np.ndarray, y: Any) -> tuple
     """Of y, and of a plain implementation whose results are stored alike, against float64; both on the card."""
     import cupy
 
-    from app.bench.ladder.oracle import expected
+    from app.lab.bench.oracle import expected
 
     parameters = [None if array is None else cupy.asarray(array) for array in arrays]
     most, squares = np.zeros(2), np.zeros(2)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.batch import UNWRITTEN, Batch
-from app.bench.ladder.results import SCHEMA, Peaks, Table, table_document, totals
-from app.bench.peers.rounds import Candidate, Engine, Entrant
+from app.lab.batch import UNWRITTEN, Batch
+from app.lab.bench.results import Peaks, Table, table_document, totals
+from app.lab.peers.rounds import Candidate, Engine, Entrant
 from app.network.definitions import LENET5, Network
 from app.network.reference import compute_reference
 from app.network.weights import Weights
@@ -24,7 +24,7 @@ def bench_document(
 ) -> dict[str, Any]:
     """As ``bench`` writes it; each of the sizes of batches took as long."""
     return {
-        "schema": SCHEMA,
+        "schema": "lenet5-inference/bench/1",
         "date": "2026-01-01 00:00 UTC",
         "subject": f"network {network}",
         "device": CARD,

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed")
 import cupy
 
-from app.bench.ladder.tolerance import OWN, ROUNDING, SLACK
 from app.cuda import memory
+from app.lab.bench.tolerance import OWN, ROUNDING, SLACK
 from app.layers import ACTIVATIONS
 from app.training.gpu.products import ConvFilterGradient, ConvSizes, Gemm, conv_forward, conv_input_gradient
 from tests.support.kernel_cases import architecture

@@ -42,6 +42,16 @@ class RandomNetwork:
 def random_network(seed: int) -> RandomNetwork:
     """The network of this seed, always the same one."""
     rng = Random(seed)
+    text, description = _drawn(rng, seed)
+    return RandomNetwork(seed, text, description, _arrays(description, rng, seed))
+
+
+def random_text(seed: int) -> str:
+    """The text of ``random_network``, which has no time for weights."""
+    return _drawn(Random(seed), seed)[0]
+
+
+def _drawn(rng: Random, seed: int) -> tuple[str, Description]:
     while True:
         text = _text(rng, seed)
         try:
@@ -49,7 +59,7 @@ def random_network(seed: int) -> RandomNetwork:
         except (IndexError, ValueError):  # a window that is larger than its image
             continue
         if _sensible(description):
-            return RandomNetwork(seed, text, description, _arrays(description, rng, seed))
+            return text, description
 
 
 def _sensible(network: Description) -> bool:
@@ -184,7 +194,7 @@ def _images(network: Description, count: int, seed: int) -> np.ndarray:
 
 def main() -> int:
     """Examine one network; an AssertionError says what differs."""
-    from app.console import Parser, whole_number
+    from app.terminal.console import Parser, whole_number
     from tests.support import random_networks_checked as checked
 
     parser = Parser(prog="python -m tests.support.random_networks", description=__doc__)

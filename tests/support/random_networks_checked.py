@@ -14,7 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from app.base.precision import BY_NAME
 from app.cuda.compiler import architecture_number, compile_kernel
+from app.engine.cpu import CpuEngine
+from app.engine.interface import Outputs
 from app.kernels.plain_problems import ResizeProblem
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem
 from app.network.definitions import Network
@@ -24,8 +27,6 @@ from app.network.toml import parse_network
 from app.network.weights import Weights
 from app.planning.matching import Choices, Node
 from app.planning.plan import TENSOR_CORES, ExecutionPlan, plan
-from app.precision import BY_NAME
-from app.runtime.cpu_session import CpuSession
 from tests.support.kernel_cases import architecture, input_shape
 from tests.support.kernel_device import bits, on_card
 from tests.support.kernel_oracle import layers_of, through
@@ -71,7 +72,7 @@ def check_on_cpu(network: RandomNetwork) -> None:
         np.testing.assert_allclose(x, wanted, rtol=0, atol=1e-11 * magnitude, err_msg=f"{step.layer} {network.text}")
     np.testing.assert_array_equal(graph.reference(images), x)
     labels = np.full(BATCH, 255, np.uint8)
-    CpuSession(graph).run(images, labels)
+    CpuEngine(graph).run(images, Outputs(labels))
     check_labels(labels, compute_reference(graph, images))
 
 
@@ -158,8 +159,8 @@ def emulated(node: Node, x: np.ndarray, images: int) -> list[np.ndarray]:
 def check_on_card(network: RandomNetwork) -> None:
     """Every plan, launch by launch, on poisoned memory; then sessions of any chunk and batch give the same bits."""
     from app.cuda.memory import pinned_copy, uploaded
+    from app.engine.gpu import GpuEngine
     from app.kernels.launch import Kernel
-    from app.runtime.session import Session
 
     images = network.images(BATCH)
     reference = compute_reference(graph_of(network), images)
@@ -174,12 +175,12 @@ def check_on_card(network: RandomNetwork) -> None:
 
         scores, labels = examine(network, way.plan, images, launch, lambda array: array.get())
         check_labels(labels, reference, BY_NAME[way.precision].dtype)
-        with Session(way.plan, chunk=CHUNK, streams=2) as session:
+        with GpuEngine(way.plan, chunk=CHUNK, streams=2) as engine:
             for count in BATCHES:
-                found = session.outputs(count, logits=True)
+                found = engine.outputs(count, logits=True)
                 assert found.logits is not None
                 found.labels.fill(255)
                 found.logits.fill(np.nan)
-                session.run(pinned_copy(images[:count]), found)
+                engine.run(pinned_copy(images[:count]), found)
                 np.testing.assert_array_equal(bits(found.logits), bits(scores[:count]), err_msg=f"{way}, {count}")
                 np.testing.assert_array_equal(found.labels, labels[:count], err_msg=f"{way}, {count}")

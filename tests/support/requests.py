@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.commands.options.common import parser_of, request_of
+from app.commands.parsers import parser_of, request_of
 from app.kernels import registry
 from app.network.graph import Graph
 from app.planning.choices import OPERATIONS, load_graph

@@ -9,11 +9,11 @@ from dataclasses import fields, is_dataclass
 
 import pytest
 
+from app.base.processor import usable_cores
 from app.cuda.device import describe_gpu, why_no_gpu
 from app.files.checks import BadValueError
 from app.kernels.variant import Variant
 from app.network.definitions import Network
-from app.processor import usable_cores
 from tests.support.kernel_cases import Case
 
 WHOLE = 20  # tests with at most so many cases run all of them

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.commands.options.common import COMMANDS, parser_of
-from app.errors import UserError
+from app.base.errors import UserError
+from app.commands.parsers import COMMANDS, parser_of
 from app.network.definitions import LENET5
 from app.network.weights import save_weights
 from data_tools.idx import write_idx

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from app.bench.profile.stamps import HEAD, PHASES, Shares, timeline
+from app.lab.profile.stamps import HEAD, PHASES, Shares, timeline
 
 CLOCKS = {"stage": 400, "conv1": 900, "pool": 700, "load": 40, "conv2": 5200, "store": 800}
 MHZ = 2000

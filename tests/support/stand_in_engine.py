@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.errors import UserError
+from app.base.errors import UserError
 
 
 @dataclass(frozen=True)

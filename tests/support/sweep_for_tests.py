@@ -4,12 +4,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from app.bench.sweep.grid import Measure, Target, make_target, measure_all
-from app.commands.options.sweep import SweepRequest
+from app.commands.sweep import SweepRequest
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant
+from app.lab.sweep.grid import Measure, Target, make_target, measure_all
+from app.main_job.result import Timing
 from app.planning.tuning import Tuning
-from app.runtime.result import Timing
 from tests.support.kernel_grid import toy_variant
 from tests.support.requests import requested
 

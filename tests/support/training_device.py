@@ -38,7 +38,7 @@ def settings_of(network: Network, **changes: Any) -> Settings:
 @contextmanager
 def recorded() -> Iterator[list[Build]]:
     """Within the block kernels are recorded instead of compiled, and nothing needs a GPU."""
-    from app.training.gpu import engine, kernels, products, stages
+    from app.training.gpu import kernels, products, stages, trainer
 
     found: list[Build] = []
 
@@ -52,18 +52,18 @@ def recorded() -> Iterator[list[Build]]:
         "inference_launch": lambda *_: None,
     }
     with pytest.MonkeyPatch.context() as patch:
-        for module in (engine, kernels, products, stages):
+        for module in (trainer, kernels, products, stages):
             for name in replaced.keys() & vars(module).keys():
                 patch.setattr(module, name, replaced[name])
         yield found
 
 
 def builds(network: Network, settings: Settings) -> list[Build]:
-    """Everything that an engine compiles for the network before its first batch."""
+    """Everything that a trainer compiles for the network before its first batch."""
     from app.training.gpu.arena import layout
-    from app.training.gpu.engine import DeviceNetwork
     from app.training.gpu.kernels import Update
     from app.training.gpu.stages import Site
+    from app.training.gpu.trainer import DeviceNetwork
 
     model = training_model(network, settings.biases)
     places = layout(model.shapes)

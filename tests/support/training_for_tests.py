@@ -62,10 +62,10 @@ def new_job(
     return Job(settings, model, images, labels, start(model, settings), device)
 
 
-def unfinished(path: Path) -> None:
+def unfinished(path: Path, loss: float = 1.0) -> None:
     """A checkpoint as it is after one epoch."""
     settings = some_settings()
-    history = (EpochResult(1.0, 0.5, 1.0, 0.5, 1.0),)
+    history = (EpochResult(loss, 0.5, 1.0, 0.5, 1.0),)
     progress = new_job(settings).progress
     save_checkpoint(path, settings, replace(progress, best_epoch=1, history=history))
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from app.cli import main
-from app.text import UNLIMITED, WIDTH
+from app.terminal.text import UNLIMITED, WIDTH
 
 
-def check_widths(as_text: Callable[[Mapping[str, Any], int], str], document: Mapping[str, Any]) -> str:
+def check_widths(as_text: Callable[[Any, int], str], document: Mapping[str, Any]) -> str:
     """No line is over ``WIDTH`` columns, and ``--wide`` leaves out no column and cuts no cell; the wide text."""
     assert all(len(line) <= WIDTH for line in as_text(document, WIDTH).splitlines())
     wide = as_text(document, UNLIMITED)

@@ -12,8 +12,8 @@ import h5py
 import numpy as np
 import pytest
 
-from app.commands.options.common import parser_of
-from app.errors import UserError
+from app.base.errors import UserError
+from app.commands.parsers import parser_of
 from app.files.checks import BadValueError
 from app.files.hdf5 import content_hash
 from app.network.definitions import MLP as MLP_NETWORK

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.network.definitions import NETWORKS, Network
-from app.training.cpu_engine import CpuEngine
+from app.training.cpu_trainer import CpuTrainer
 from app.training.model import training_model
 from app.training.team import Alone, Team
 from tests.support.networks_for_tests import ENLARGED, FLAT, ODD, ORDERS, OVERHANG, POOLED, SMOOTH, random_images
@@ -23,19 +23,19 @@ ALL = pytest.mark.parametrize("network", [*NETWORKS.values(), ODD, SMOOTH, POOLE
 
 
 class Pair:
-    """An engine of each kind at the start of the same training."""
+    """A trainer of each kind at the start of the same training."""
 
     def __init__(self, network: Network, pool: ThreadPoolExecutor, **changes: Any) -> None:
         settings = settings_of(network, epochs=EPOCHS, **changes)
         classes = training_model(network, settings.biases).classes
         labels = np.random.default_rng(2).integers(0, classes, settings.images).astype(np.uint8)
         self.job = new_job(settings, random_images(network, settings.images), labels, network=network)
-        self.cpu, self.gpu = CpuEngine(self.job, pool, Alone()), self.device_engine()
+        self.cpu, self.gpu = CpuTrainer(self.job, pool, Alone()), self.device_trainer()
 
-    def device_engine(self, team: Team | None = None) -> Any:
-        from app.training.gpu.engine import GpuEngine
+    def device_trainer(self, team: Team | None = None) -> Any:
+        from app.training.gpu.trainer import GpuTrainer
 
-        return GpuEngine(self.job, team or Alone())
+        return GpuTrainer(self.job, team or Alone())
 
     def batches(self) -> list[np.ndarray]:
         """Three, the last one smaller."""
@@ -90,8 +90,8 @@ def test_shares_of_a_batch(pool: ThreadPoolExecutor) -> None:
     batches = [pair.batches()[0], pair.batches()[1][:1]]  # the first member has none of the second
     for team in (whole, *members):
         for batch in batches:
-            pair.device_engine(team).train([batch], 1, 0)
-        pair.device_engine(team).evaluate(np.arange(31))
+            pair.device_trainer(team).train([batch], 1, 0)
+        pair.device_trainer(team).evaluate(np.arange(31))
     for expected, *parts in zip(whole.added, *(member.added for member in members), strict=True):
         np.testing.assert_allclose(sum(parts), expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
     assert not members[0].added[2].any() and members[1].added[2].any()
@@ -124,7 +124,7 @@ def test_some_batches(optimiser: str, pool: ThreadPoolExecutor) -> None:
 def test_twice_the_same_bits(network: Network, pool: ThreadPoolExecutor) -> None:
     """Whatever was enqueued together."""
     pair = Pair(network, pool)
-    other = pair.device_engine()
+    other = pair.device_trainer()
     losses = pair.gpu.train(pair.batches(), 1, 0)
     pair.gpu.evaluate(np.arange(5))
     assert losses == [other.train([batch], 1, step)[0] for step, batch in enumerate(pair.batches())]
@@ -133,7 +133,7 @@ def test_twice_the_same_bits(network: Network, pool: ThreadPoolExecutor) -> None
 
 def test_another_epoch_draws_other_numbers(pool: ThreadPoolExecutor) -> None:
     pair = Pair(NETWORKS["lenet5"], pool)
-    other = pair.device_engine()
+    other = pair.device_trainer()
     assert pair.gpu.train(pair.batches(), 1, 0) != other.train(pair.batches(), 2, 0)
 
 
@@ -163,16 +163,16 @@ def test_against_pytorch(pool: ThreadPoolExecutor) -> None:
 @pytest.mark.parametrize("when", ["at first", "in the midst"])
 def test_out_of_memory(when: str, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from app.cuda.memory import DeviceMemoryError
-    from app.training.gpu import engine
+    from app.training.gpu import trainer
 
     def full(*_: object) -> None:
         raise DeviceMemoryError("7 elements")
 
     before = listing(place)
     if when == "at first":
-        monkeypatch.setattr(engine, "uploaded", full)
+        monkeypatch.setattr(trainer, "uploaded", full)
     else:
-        monkeypatch.setattr(engine.GpuEngine, "_update", full)
+        monkeypatch.setattr(trainer.GpuTrainer, "_update", full)
     code, _, err = train("--device", "cuda", "--network", "mlp", *OWN)
     assert (code, err.count("\n")) == (2, 1) and "too little free memory to train mlp with batches of 16: " in err
     assert listing(place) == before

@@ -12,7 +12,7 @@ import cupy
 from app.cuda import memory
 from app.layers import ACTIVATIONS, Activation, AvgPool, MaxPool
 from app.layers.pool import Pool
-from app.training.cpu_engine import augmented, dropout_mask
+from app.training.cpu_trainer import augmented, dropout_mask
 from app.training.gpu.arena import layout
 from app.training.gpu.kernels import (
     ColumnSums,

@@ -16,9 +16,9 @@ import h5py
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.training import team
-from app.training.cpu_engine import CpuEngine
+from app.training.cpu_trainer import CpuTrainer
 from app.training.gradients import Arrays
 from app.training.model import training_model
 from app.training.settings import Settings
@@ -83,11 +83,11 @@ def test_shares_are_contiguous_and_even(count: int, size: int) -> None:
 def trained(settings: Settings, images: np.ndarray, labels: np.ndarray, own: Team) -> tuple[list, tuple, Arrays]:
     """A few batches: their losses and correct answers, those of all images, the parameters."""
     with ThreadPoolExecutor(2) as pool:
-        engine = CpuEngine(new_job(settings, images, labels, network=POOLED), pool, own)
+        trainer = CpuTrainer(new_job(settings, images, labels, network=POOLED), pool, own)
         items = np.random.default_rng(2).permutation(len(images))
         batches = [items[:70], items[70:140], items[140:141], items[141:150]]
-        results = engine.train(batches[:2], 1, 0) + engine.train(batches[2:], 1, 2)
-        return results, engine.evaluate(items[:50]), engine.state()[0]
+        results = trainer.train(batches[:2], 1, 0) + trainer.train(batches[2:], 1, 2)
+        return results, trainer.evaluate(items[:50]), trainer.state()[0]
 
 
 @pytest.mark.parametrize("size", [2, 3])

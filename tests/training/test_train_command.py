@@ -16,10 +16,11 @@ import pytest
 
 from app.cli import main
 from app.cuda import device
+from app.drawing.svg import number
 from app.network.weights import load_weights, rounded
-from app.training import command, cpu_engine, loop
+from app.training import command, cpu_trainer, loop
 from app.training.checkpoint import load_checkpoint, save_checkpoint
-from app.training.cpu_engine import dropout_mask
+from app.training.cpu_trainer import dropout_mask
 from app.training.progress import EpochResult
 from app.training.recipes import RECIPES
 from data_tools.idx import write_idx
@@ -38,9 +39,9 @@ def check_failure(result: tuple[int, str, str], pattern: str) -> None:
 
 
 @contextmanager
-def interrupted_after(epochs: int, engine: Any = cpu_engine.CpuEngine) -> Iterator[None]:
+def interrupted_after(epochs: int, trainer: Any = cpu_trainer.CpuTrainer) -> Iterator[None]:
     """Trainings within the block get Ctrl-C in the midst of the epoch after so many."""
-    real = engine._update
+    real = trainer._update
 
     def update(self: Any, first: Any, step: int) -> Any:
         if step == epochs * self.settings.batches_an_epoch + 1:
@@ -48,7 +49,7 @@ def interrupted_after(epochs: int, engine: Any = cpu_engine.CpuEngine) -> Iterat
         return real(self, first, step)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "_update", update)
+        patch.setattr(trainer, "_update", update)
         yield
 
 
@@ -130,9 +131,12 @@ def test_fashion_mnist_from_the_shell(tmp_path: Path) -> None:
 
 
 def test_learning_curve(train: Train, place: Path) -> None:
-    pytest.importorskip("matplotlib")
-    assert train(*MLP, "--epochs", "2", "--plot", "plots")[0] == 0
-    assert (place / "plots" / "learning_curve_mlp.png").read_bytes().startswith(b"\x89PNG")
+    assert train(*MLP, "--epochs", "2", "--plot", "plots", "--json", "log.json")[0] == 0
+    chart = (place / "plots" / "learning_curve_mlp.svg").read_text("utf-8")
+    log = json.loads((place / "log.json").read_text("utf-8"))
+    assert f"best epoch: {log['best_epoch']}." in chart
+    for epoch, result in enumerate(log["epochs"], 1):
+        assert f"<title>validation, {epoch}: {number(result['validation_loss'])}</title>" in chart
 
 
 # --- the same bits
@@ -151,13 +155,13 @@ def test_learning_curve(train: Train, place: Path) -> None:
 def test_resumed_gives_the_same_bits(options: str, train: Train, place: Path) -> None:
     """By as many processes, which need not be said again."""
     words, device = [*OWN, *options.split(), "--epochs", "4"], "cpu"
-    engine: Any = cpu_engine.CpuEngine
+    trainer: Any = cpu_trainer.CpuTrainer
     if "cuda" in options:
-        from app.training.gpu.engine import GpuEngine
+        from app.training.gpu.trainer import GpuTrainer
 
-        device, engine = "cuda", GpuEngine
+        device, trainer = "cuda", GpuTrainer
     assert train(*words, "--out", "whole.h5")[0] == 0
-    with interrupted_after(2, engine):
+    with interrupted_after(2, trainer):
         check_failure(train(*words, "--out", "parts.h5"), "interrupted.*continue with --resume parts.h5.checkpoint")
     assert not (place / "parts.h5").exists()
     code, out, _ = train("--resume", "parts.h5.checkpoint", *OWN[:4], "--device", device)
@@ -182,7 +186,7 @@ def test_gone_on_elsewhere_or_by_fewer_workers(train: Train, place: Path) -> Non
 def test_seeds_and_threads(train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another seed gives other weights; another number of threads the same."""
     for name, seed, cores in (("a", "1", 1), ("b", "1", 3), ("c", "2", 1)):
-        monkeypatch.setattr(cpu_engine, "usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(cpu_trainer, "usable_cores", lambda cores=cores: cores)
         assert train(*MLP, "--batch-size", "40", "--epochs", "2", "--seed", seed, "--out", f"{name}.h5")[0] == 0
     first, second, third = ((place / f"{name}.h5").read_bytes() for name in "abc")
     assert first == second != third

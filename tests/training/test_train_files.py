@@ -12,8 +12,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from app import figures
-from app.errors import UserError
+from app.base.errors import UserError
+from app.drawing import files
 from app.files.writing import replacing
 from app.network.weights import load_weights
 from app.training import command, results
@@ -71,10 +71,8 @@ def test_the_longest_names(train: Train, place: Path) -> None:
 
 @pytest.fixture
 def draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Learning curves are drawn without matplotlib, too."""
     for name in ("check", "prepare"):
-        monkeypatch.setattr(figures, name, lambda folder: None)
-    monkeypatch.setattr(figures, "require_matplotlib", lambda: None)
+        monkeypatch.setattr(files, name, lambda folder: None)
     monkeypatch.setattr(results, "draw", lambda settings, progress, folder: folder / "curve")
 
 
@@ -130,10 +128,7 @@ def test_an_interrupted_training_needs_no_other_option(
     assert (place / "log.json").read_text() == "precious"
 
 
-def test_a_refused_training_leaves_no_folder_for_pictures(
-    refused: Refused, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(figures, "require_matplotlib", lambda: None)
+def test_a_refused_training_leaves_no_folder_for_pictures(refused: Refused, place: Path) -> None:
     refused([*MLP, "--images", "99999", "--plot", "plots"], "--images 99999 is more than")
 
 

@@ -12,16 +12,14 @@ import h5py
 import numpy as np
 import pytest
 
-from app.bench import training
-from app.cuda import device
-from app.errors import UserError
+from app.base.errors import UserError
 from app.files.hdf5 import file_image
 from app.network.graph import find_network
-from app.training import cpu_engine, results
-from app.training.engines import engine_of
+from app.training import cpu_trainer, results
 from app.training.model import Model, training_model
 from app.training.output_files import check_sizes
 from app.training.team import Alone
+from app.training.trainers import trainer_of
 from tests.support.shell import listing
 from tests.support.training_for_tests import OWN, Refused, Train, new_job, some_settings
 from tests.training.test_train_command import CHECKPOINT, MLP, check_failure
@@ -52,7 +50,7 @@ def test_before_the_first_epoch(refused: Refused, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("owner", "function", "call"),
-    [(cpu_engine.CpuEngine, "_update", 5), (Model, "gradients", 5), (results, "save_weights", 1)],
+    [(cpu_trainer.CpuTrainer, "_update", 5), (Model, "gradients", 5), (results, "save_weights", 1)],
     ids=["update", "thread", "end"],
 )
 def test_in_the_midst(
@@ -81,26 +79,18 @@ def full_card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """A card that is full at first, or in the midst of the work."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     from app.cuda.memory import DeviceMemoryError
-    from app.training.gpu import engine
+    from app.training.gpu import trainer
 
     full = Mock(side_effect=DeviceMemoryError("7 elements of float32"))
     made = full if request.param == "at first" else lambda *_: SimpleNamespace(together=8, train=full)
-    monkeypatch.setattr(engine, "GpuEngine", made)
+    monkeypatch.setattr(trainer, "GpuTrainer", made)
 
 
 def test_a_full_card(full_card: None) -> None:
     job = new_job(some_settings(batch=16), device="cuda")
     wrong = rf"^the GPU {TOO_LITTLE} choose a smaller --batch-size, or use --device cpu$"
-    with pytest.raises(UserError, match=wrong), engine_of(job, Alone(), lambda: None) as engine:
-        engine.train([np.arange(16)], 1, 0)
-
-
-def test_bench_on_a_full_card(full_card: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has neither --batch nor --device."""
-    monkeypatch.setattr(training, "IMAGES", 64)
-    wrong = "^the GPU has too little free memory for bench --training: make it free, and try again$"
-    with pytest.raises(UserError, match=wrong), device.gpu_errors():
-        training.measure(training.Case("mlp", 16, 100), "sm_90a")
+    with pytest.raises(UserError, match=wrong), trainer_of(job, Alone(), lambda: None) as trainer:
+        trainer.train([np.arange(16)], 1, 0)
 
 
 # --- files that could not be read back
@@ -135,7 +125,7 @@ def test_little_address_space_is_noticed_before_any_product() -> None:
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (64 << 20), before[1]))
     try:
-        with pytest.raises(MemoryError), cpu_engine.cpu_pool(1):
+        with pytest.raises(MemoryError), cpu_trainer.cpu_pool(1):
             pass
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)

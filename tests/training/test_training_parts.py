@@ -13,12 +13,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from app import interrupts
-from app.bench import training as bench
+from app.base import interrupts
 from app.files.checks import BadValueError
 from app.network.definitions import MLP as NETWORK
-from app.training import cpu_engine, loop
-from app.training.cpu_engine import CpuEngine, augmented
+from app.training import cpu_trainer, loop
+from app.training.cpu_trainer import CpuTrainer, augmented
 from app.training.model import Model, training_model
 from app.training.optimisers import OPTIMISERS, AdamW, Optimiser, Sgd, Step, one_cycle
 from app.training.random_bits import Use, fractions, order, random_bits, whole
@@ -161,17 +160,17 @@ def test_against_pytorch(name: str, decay: float) -> None:
     ("together", "asked", "done"),
     [(1, [(0, 1), (1, 1), (2, 1), (3, 1)], [16, 16, 16, 4]), (3, [(0, 3), (3, 1)], [48, 4])],
 )
-def test_as_many_batches_together_as_the_engine_says(
+def test_as_many_batches_together_as_the_trainer_says(
     together: int, asked: list[tuple[int, int]], done: list[int]
 ) -> None:
     settings = some_settings(batch=16)  # of 52 images
-    engine, bar = Mock(together=together), list[int]()
-    engine.train = Mock(side_effect=lambda batches, *_: [(1.0, 1)] * len(batches))
-    engine.evaluate.return_value, engine.state.return_value = (1.0, 1), ({}, {})
+    trainer, bar = Mock(together=together), list[int]()
+    trainer.train = Mock(side_effect=lambda batches, *_: [(1.0, 1)] * len(batches))
+    trainer.evaluate.return_value, trainer.state.return_value = (1.0, 1), ({}, {})
     start = loop.start(training_model(NETWORK, settings.biases), settings)
-    loop.run_epoch(engine, settings, start, lambda count, *_: bar.append(count))
-    found = [(step, len(batches)) for batches, _, step in (call.args for call in engine.train.call_args_list)]
-    assert (found, bar, CpuEngine.together) == (asked, done, 1)
+    loop.run_epoch(trainer, settings, start, lambda count, *_: bar.append(count))
+    found = [(step, len(batches)) for batches, _, step in (call.args for call in trainer.train.call_args_list)]
+    assert (found, bar, CpuTrainer.together) == (asked, done, 1)
 
 
 @pytest.mark.parametrize("function", ["gradients", "logits"])
@@ -195,33 +194,12 @@ def test_ctrl_c_between_two_pieces(function: str, train: Train, place: Path, mon
         return real_handling(noting)
 
     monkeypatch.setattr(interrupts, "on_interrupt", handling)
-    monkeypatch.setattr(cpu_engine, "PIECE", 2)
-    monkeypatch.setattr(cpu_engine, "usable_cores", lambda: 1)
+    monkeypatch.setattr(cpu_trainer, "PIECE", 2)
+    monkeypatch.setattr(cpu_trainer, "usable_cores", lambda: 1)
     monkeypatch.setattr(Model, function, interrupted)
     options = ["--batch-size", "20", "--validation", "20"]
     check_failure(train(*MLP, *options), "interrupted; nothing half-written was left")
     assert len(calls) == 1 and listing(place) == before
-
-
-def test_bench_defers_ctrl_c_while_threads_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("cupy", reason="CuPy is not installed")
-    from app.training.gpu import engine
-
-    steps: list[str] = []
-
-    def interrupted(*_: object) -> float:
-        os.kill(os.getpid(), signal.SIGINT)
-        steps.append("not cut off while it may hold a lock")
-        return 1.0
-
-    monkeypatch.setattr(engine, "GpuEngine", lambda *_: None)
-    monkeypatch.setattr(bench, "IMAGES", 64)
-    monkeypatch.setattr(bench, "_epoch_seconds", lambda *_: [1.0])
-    monkeypatch.setattr(bench, "_shares", lambda *_: {})
-    monkeypatch.setattr(bench, "_batch_seconds", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        bench.measure(bench.Case("mlp", 16, 100), "sm_90a")
-    assert steps
 
 
 @pytest.mark.parametrize(("name", "least", "most"), [("seed", 0, 2**63 - 1), ("images", 2, None), ("batch", 1, None)])

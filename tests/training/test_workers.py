@@ -21,7 +21,7 @@ import h5py
 import numpy as np
 import pytest
 
-from app.errors import UserError
+from app.base.errors import UserError
 from app.network.weights import load_weights
 from app.training import workers
 from app.training.workers import team_of

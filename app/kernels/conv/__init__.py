@@ -1,1 +1,1 @@
-"""Convolution kernels: one ``.cu`` file per idea, and their registry rows."""
+"""Convolution kernels: one ``.cu`` file per idea, numbered in reading order; ``rows/`` holds their registry rows."""

@@ -1,15 +1,12 @@
-// Convolution, step 0: the library row. An im2col kernel writes the unrolled images to memory, cuBLAS multiplies the
-// filters by them, a last kernel puts the product into y.
+// An im2col kernel writes the unrolled images to memory, cuBLAS multiplies the filters by them, and a last kernel puts
+// the product into y.
 //
-// From: none of the systems in this form; it is their "unroll + matrix multiply" with the product left to the vendor,
-// the reference time for the other steps.
 // Data: x (images, C, H, W) INPUT; w (M, C*K*K) float, transposed when loaded; bias (M) or null; y (images, M, OH, OW)
 //       OUTPUT. Workspace, row-major: unrolled (C*K*K, columns), product (M, columns), columns = images * OH * OW:
 //       images are served in pieces, so that both stay small.
 // Launch: conv_cublas_im2col, one thread for each channel and column, which copies one K x K window; product =
 //         w unrolled by cuBLAS; conv_cublas, one thread for each output element: bias, activation and layout.
 //         blockIdx.x counts tiles of columns and, fastest, channels or maps.
-// Bound by: device memory; K * K values are written and read again for every pixel and channel.
 #include "common.cuh"
 
 constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;

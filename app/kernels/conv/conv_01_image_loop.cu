@@ -1,11 +1,8 @@
-// Convolution, step 1: loop over images. One thread computes the same output element of every image, one image after
-// the other: the grid covers the outputs of one image.
+// One thread computes the same output element of every image, one image after the other: the grid covers the outputs
+// of one image.
 //
-// From: fa19 (its first kernel, "loops over images inside").
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.
 // Launch: blockIdx.y is the output map; blockIdx.x * blockDim.x + threadIdx.x the output pixel.
-// Bound by: latency. The grid does not grow with the batch, so a small output leaves most of the card idle and each
-//           thread waits for its own loads.
 #include "common.cuh"
 
 extern "C" __global__ void conv_image_loop(const INPUT *x, const WEIGHT *w, const REAL *bias, OUTPUT *y, int images,

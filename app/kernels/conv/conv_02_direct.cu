@@ -1,11 +1,8 @@
-// Convolution, step 2: direct. One thread computes one output element; images are spread over the grid.
+// One thread computes one output element; images are spread over the grid.
 //
-// Since step 1: the loop over images is gone, so the grid grows with the batch and fills the card.
-// From: lenet5 ("one thread per output element"), fa19 ("one image per grid z"), minidnn86 ("direct kernel").
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.
 // Launch: blockIdx.y is the output map; blockIdx.x * blockDim.x + threadIdx.x the output pixel over all images.
 //         A warp therefore shares its filter taps (broadcast) and reads and writes neighbouring pixels.
-// Bound by: issuing two loads for every multiply-add, and the loops and addresses of run-time sizes around them.
 // Compiled with WEIGHT, REAL and OUTPUT = float64 it is the oracle on the card.
 #include "common.cuh"
 

@@ -1,15 +1,10 @@
-// Convolution, step 3: shared tiles. A block computes TILE x TILE outputs of one map of one image; channel by channel
-// it copies the input tile under them, and the filter, to shared memory, and sums from there.
+// A block computes TILE x TILE outputs of one map of one image; channel by channel it copies the input tile under
+// them, and the filter, to shared memory, and sums from there.
 //
-// Since step 2: a pixel is read from global memory once per block instead of K * K times; shared memory does not grow
-// with C, because a channel replaces the one before.
-// From: lenet5 and fa19 ("shared-memory convolution"), k7 ("input and filter tiles").
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.
 //       Dynamic shared memory: SIDE * SIDE pixels and K * K taps, converted to REAL once, as they are loaded.
 // Launch: blockIdx.x is the tile, over all images; blockIdx.y the output map; TILE * TILE threads, a row of the tile
 //         after the other, so neighbouring threads have neighbouring columns.
-// Bound by: issuing instructions, among them two shared-memory reads for every multiply-add, and two barriers per
-//           channel; each of the M maps loads the same input tile again.
 #include "common.cuh"
 
 extern "C" __global__ void __launch_bounds__(1024)

@@ -1,16 +1,9 @@
-// Convolution, step 4: constant memory. As step 2, but the filters lie in constant memory, whose cache hands one
-// value to a whole warp.
+// As `direct`, but the filters lie in constant memory, whose cache hands one value to a whole warp.
 //
-// Since step 2: taps come from constant memory, the array `filters`, which the host fills before the launch. It holds
-// 64 KB, so larger sets are copied and launched in slices of output maps. All threads in a block share their map, so a
-// warp never asks for two taps at once; indexed by a thread coordinate, as in fa19, the reads are served one by one.
-// From: fa19 ("weights in constant memory"), lenet5 (tried and dropped).
 // Data: x (images, C, H, W) INPUT; filters (M, C, K, K) WEIGHT, packed at load and copied before each launch;
 //       bias (M) REAL or null; y (images, M, OH, OW) OUTPUT. The argument w is not read.
 // Launch: blockIdx.y is the output map within the slice that starts at first_map; blockIdx.x * blockDim.x +
 //         threadIdx.x the output pixel over all images.
-// Bound by: issuing instructions: for every multiply-add a load from global memory and one from constant memory, and
-//           loops and addresses of run-time sizes; every input pixel is read K * K * M times.
 #include "common.cuh"
 
 extern "C" {  // in braces: without them it would be a declaration only

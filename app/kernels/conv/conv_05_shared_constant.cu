@@ -1,15 +1,10 @@
-// Convolution, step 5: shared input, constant filters. The input tile of step 3 in shared memory, the filters of
-// step 4 in constant memory.
+// The input tile of `shared-tile` in shared memory, the filters of `constant` in constant memory.
 //
-// Since step 3: taps no longer pass through shared memory; a multiply-add reads one value there, not two.
-// From: k7 (its winner: "shared-memory input + all weights in constant memory").
 // Data: x (images, C, H, W) INPUT; filters (M, C, K, K) WEIGHT, packed at load and copied before each launch;
 //       bias (M) REAL or null; y (images, M, OH, OW) OUTPUT. The argument w is not read.
 //       Dynamic shared memory: SIDE * SIDE pixels of one channel, as REAL.
 // Launch: blockIdx.x is the tile, over all images; blockIdx.y the output map within the slice that starts at
 //         first_map; TILE * TILE threads, a row of the tile after the other.
-// Bound by: issuing instructions, a load from shared and one from constant memory for every multiply-add, and the
-//           address arithmetic of run-time sizes.
 #include "common.cuh"
 
 extern "C" {  // in braces: without them it would be a declaration only

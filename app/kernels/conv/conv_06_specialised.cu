@@ -1,14 +1,10 @@
-// Convolution, step 6: specialised. As step 5, but compiled for each layer: all sizes and the tile are constants.
+// As `shared-constant`, but compiled for each layer: all sizes and the tile are constants.
 //
-// Since step 5: divisions and addresses are folded at compile time. The compiler would also unroll loops of known
-// length; `#pragma unroll 1` forbids it, so that this step shows what constants bring and step 7 what unrolling brings.
-// From: fa19 ("one kernel per layer size", its "multi-kernel").
 // Data: x (images, C, H, W) INPUT; filters (M, C, K, K) WEIGHT, packed at load and copied before each launch;
 //       bias (M) REAL or null; y (images, M, OH, OW) OUTPUT. The argument w is not read.
 //       Dynamic shared memory: SIDE * SIDE pixels of one channel, as REAL.
 // Launch: blockIdx.x is the tile, over all images; blockIdx.y the output map within the slice that starts at
 //         first_map; TILE * TILE threads, a row of the tile after the other.
-// Bound by: issuing the loop itself, whose counter, test and addresses cost more than the multiply-add and its loads.
 #include "common.cuh"
 
 constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;

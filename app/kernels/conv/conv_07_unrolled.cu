@@ -1,15 +1,10 @@
-// Convolution, step 7: unrolled. As step 6, with `__restrict__` pointers and both filter loops unrolled.
+// As `specialised`, with `__restrict__` pointers and both filter loops unrolled.
 //
-// Since step 6: the K * K multiply-adds of a channel are straight code with constant offsets; `__restrict__` promises
-// that y overlaps nothing, so loads may be cached as read-only and moved ahead of stores.
-// From: minidnn86 ("__restrict__ + unrolled"), fa19 ("multi-kernel + __restrict__ + unrolled inner loop").
 // Data: x (images, C, H, W) INPUT; filters (M, C, K, K) WEIGHT, packed at load and copied before each launch;
 //       bias (M) REAL or null; y (images, M, OH, OW) OUTPUT. The argument w is not read.
 //       Dynamic shared memory: SIDE * SIDE pixels of one channel, as REAL.
 // Launch: blockIdx.x is the tile, over all images; blockIdx.y the output map within the slice that starts at
 //         first_map; TILE * TILE threads, a row of the tile after the other.
-// Bound by: load instructions, one from shared and one from constant memory for every multiply-add; a thread has one
-//           output, so no value serves twice.
 #include "common.cuh"
 
 constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;

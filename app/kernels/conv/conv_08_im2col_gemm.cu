@@ -1,9 +1,6 @@
-// Convolution, step 8: im2col + tiled GEMM. The images are unrolled to a matrix in memory, so that the convolution is a
-// product of matrices (filters times unrolled), which is computed by tiles in shared memory.
+// The images are unrolled to a matrix in memory, so that the convolution is a product of matrices, filters times
+// unrolled images, which is computed by tiles in shared memory.
 //
-// Since step 7: neighbouring outputs share what they read through shared memory, whatever K and S are; the price is the
-// unrolled matrix, up to K * K times the input. Three kernels instead of one.
-// From: lenet5 (unroll, tiled GEMM, re-layout), k7 (unroll + shared-memory GEMM; there image by image).
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.
 //       Workspace, row-major: unrolled (C*K*K, columns), product (M, columns), columns = images * OH * OW:
 //       images are served in pieces, so that both stay small.
@@ -11,7 +8,6 @@
 //         conv_im2col_gemm, TILE x TILE threads for as many elements of the product, one each;
 //         conv_im2col_gemm_layout, one thread for each output element: bias, activation and layout.
 //         blockIdx.x counts tiles of columns and, fastest, channels, tiles of maps, or maps.
-// Bound by: shared-memory reads in the GEMM, two for every multiply-add; device memory in the other two.
 #include "common.cuh"
 
 constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;

@@ -1,16 +1,11 @@
-// Convolution, step 9: implicit GEMM. Filters (M x C*K*K) times the im2col matrix (C*K*K x pixels), whose elements the
-// tiled GEMM gathers straight from the images: the matrix never exists in memory.
+// Filters (M x C*K*K) times the im2col matrix (C*K*K x pixels), whose elements the tiled GEMM gathers straight from
+// the images: the matrix never exists in memory.
 //
-// Since step 8: im2col fused into the GEMM's loads, layout and epilogue fused into its stores: one kernel instead of
-// three. Tiles are rectangular, because layers have few maps and many pixels, and parallel over images and maps alike.
-// From: fa19 ("fused unroll + GEMM", "parallel over images and output maps", swept tiles), k7 (fused unroll + GEMM,
-// which a host loop launched image by image).
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.
 // Launch: BM x BN threads for BM maps x BN pixels (numbered over all images), one output each. blockIdx.x counts tiles
 //         of pixels and, fastest, tiles of maps: blocks that gather the same pixels run side by side.
 //         Every BK terms a block gathers a tile of pixels and one of filters; a thread gathers its own pixel's column.
-// The sum of an output runs over c, p, q in that order, as in step 2: both agree to the bit.
-// Bound by: shared-memory reads, two for every multiply-add; for short sums, finding the terms that are gathered.
+// The sum of an output runs over c, p, q in that order, as in `direct`: both agree to the bit.
 #include "common.cuh"
 
 constexpr int OH = (H + 2 * PADDING - K) / S + 1, OW = (W + 2 * PADDING - K) / S + 1;

@@ -1,8 +1,9 @@
-// One convolution of the image in shared memory, of any sizes: for the kernel that computes two of them in turn. It also
-// lays out the memory that both share.
+// One convolution of the image in shared memory, of any sizes: for the kernel that computes two of them in turn. It
+// also lays out the memory that both share.
 #pragma once
 #include "common.cuh"
 #include "mma.cuh"
+#include "shared_storage.cuh"
 
 constexpr int WARPS = THREADS / 32;
 
@@ -10,7 +11,8 @@ constexpr int WARPS = THREADS / 32;
 constexpr int PAIR_ROWS = H1 + 2 * P1, PAIR_PITCH = W1 + 2 * P1, PAIR_PLANE = PAIR_ROWS * PAIR_PITCH;
 constexpr int PAIRS = C1 * PAIR_PLANE + 8;  // windows of eight pixels may end beyond the last row
 // The first convolution's maps, as words of two maps, with a border of zeros.
-// A pixel's words are followed by so many more that eight pixels lie in different banks, if whole steps of k fit a pixel.
+// A pixel's words are followed by so many more that eight pixels lie in different banks, if whole steps of k fit a
+// pixel.
 constexpr int MAP_WORDS = (M1 + 1) / 2, APART2 = POOL2 > 1 ? POOL2 * S2 : S2;  // pixels from one value to the next
 constexpr bool WHOLE = MAP_WORDS % 8 == 0;
 constexpr int PIXEL_WORDS = WHOLE ? MAP_WORDS + (APART2 % 2 ? 4 : APART2 % 4 ? 2 : 1) : MAP_WORDS;
@@ -19,20 +21,24 @@ constexpr int MAP_PITCH = (PW1 + 2 * P2) * PIXEL_WORDS, MAP_END = (PH1 + 2 * P2)
 __device__ constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 __device__ constexpr int least(int a, int b) { return a < b ? a : b; }
 
-// Shared memory: pairs, maps (high parts, low parts), filters of both, the image's bytes.
 constexpr int SLOTS1 = C1 * K1, STEPS1 = ceil_div(SLOTS1, 2), COLUMNS1 = ceil_div(M1, 8);
 constexpr int ROW_STEPS2 = ceil_div(K2 * MAP_WORDS, 8), STEPS2 = K2 * ROW_STEPS2, COLUMNS2 = ceil_div(M2, 8);
 constexpr int FILTERS1 = STEPS1 * COLUMNS1 * 32, FILTERS2 = STEPS2 * COLUMNS2 * 32;  // uint2, per part
-extern __shared__ __align__(16) unsigned char memory[];
-__device__ __forceinline__ half2 *pairs() { return (half2 *)memory; }
-__device__ __forceinline__ half2 *maps() { return pairs() + (PAIRS + 3) / 4 * 4; }
 constexpr int MAPS_SIZE = (MAPS_WORDS + 3) / 4 * 4;
 static_assert(MAPS_WORDS >= MAP_END + 8, "steps may end beyond the last row");
-__device__ __forceinline__ uint2 *filters_1() { return (uint2 *)(maps() + PARTS * MAPS_SIZE); }
-__device__ __forceinline__ uint2 *filters_2() { return filters_1() + WEIGHT_PARTS * FILTERS1; }
-__device__ __forceinline__ unsigned char *bytes() { return (unsigned char *)(filters_2() + WEIGHT_PARTS * FILTERS2); }
-static_assert((PAIRS + 3) / 4 * 16 + PARTS * MAPS_SIZE * 4 + WEIGHT_PARTS * (FILTERS1 + FILTERS2) * 8 +
-                      (C1 * H0 * W0 + 15) / 16 * 16 == SHARED_BYTES, "the row must lay memory out alike");
+
+// All are copied or cleared 16 bytes at a time.
+struct SharedStorage {
+    half2 pairs[(PAIRS + 3) / 4 * 4];
+    half2 maps[PARTS * MAPS_SIZE];  // high parts, low parts
+    uint2 filters1[WEIGHT_PARTS * FILTERS1], filters2[WEIGHT_PARTS * FILTERS2];
+    unsigned char bytes[(C1 * H0 * W0 + 15) / 16 * 16];
+};
+__device__ __forceinline__ half2 *pairs() { return shared_storage<SharedStorage>().pairs; }
+__device__ __forceinline__ half2 *maps() { return shared_storage<SharedStorage>().maps; }
+__device__ __forceinline__ uint2 *filters_1() { return shared_storage<SharedStorage>().filters1; }
+__device__ __forceinline__ uint2 *filters_2() { return shared_storage<SharedStorage>().filters2; }
+__device__ __forceinline__ unsigned char *bytes() { return shared_storage<SharedStorage>().bytes; }
 
 // One convolution's sizes. Tile: 16 rows of a product. A pooled value of WINDOW pixels takes WINDOW_TILES half tiles'
 // pairs; without pooling a tile is 16 values.
@@ -141,7 +147,8 @@ __device__ __forceinline__ void convolve(const half2 *x, const half2 *x_low, con
             }
 #pragma unroll 1
             for (int tile0 = 0; tile0 < H::TILES; tile0 += H::MT) {
-                // Values beyond the last one repeat it. In a whole window all pixels lie at fixed distances from the first.
+                // Values beyond the last one repeat it. In a whole window all pixels lie at fixed distances from the
+                // first.
                 int left[H::GT * H::MT], right[H::GT * H::MT];
 #pragma unroll
                 for (int i = 0; i < H::GT * H::MT; i++)

@@ -78,7 +78,6 @@ def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
         "THREADS": THREADS,
         # Three blocks fit an SM's memory and registers where sums and fragments are few.
         "BLOCKS": 3 if shared <= 75 << 10 and problem.parts == 1 else 2 if shared <= 113 << 10 else 1,
-        "SHARED_BYTES": shared,
         **_sizes(1, first),
         **_sizes(2, second),
     }

@@ -5,11 +5,11 @@ from functools import partial
 
 import numpy as np
 
+from app.base.precision import storage
 from app.kernels.fused.scaling import Arrays, balance_convolutions, parts_of, scale_for
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Unfit, Variant, tiles
-from app.precision import storage
 
 # lenet5's convolutions: C, H, W, M, K, S.
 SIZES = ((1, 28, 28, 32, 5, 1), (32, 12, 12, 64, 5, 1))
@@ -61,9 +61,7 @@ def _walking(problem: ConvPairProblem, warpgroups: int, shared: int) -> LaunchCo
         Argument("scales", "float32", fixed=2),
     )
     launch = KernelLaunch(128 * warpgroups, lambda n: (n, 1, 1), shared_bytes=shared, persistent=True)
-    return LaunchConfig(
-        {"SHARED_BYTES": shared}, (launch,), packing=Packing(takes, partial(pack_convolutions, problem))
-    )
+    return LaunchConfig({}, (launch,), packing=Packing(takes, partial(pack_convolutions, problem)))
 
 
 def _wgmma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
@@ -93,7 +91,7 @@ def _wgmma_int8(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfi
     )
     launch = KernelLaunch(128 * warpgroups, lambda n: (n, 1, 1), shared_bytes=shared, persistent=True)
     return LaunchConfig(
-        {"IMAGES": images, "WARPGROUPS": warpgroups, "SHARED_BYTES": shared},
+        {"IMAGES": images, "WARPGROUPS": warpgroups},
         (launch,),
         packing=Packing(takes, partial(pack_integers, problem)),
     )
@@ -110,7 +108,6 @@ def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
         "SPLIT": problem.parts - 1,
         "WEIGHT_PARTS": problem.weight_parts,
         "WARPS": warps,
-        "SHARED_BYTES": shared,
     }
     bias1, bias2 = problem.arguments()[2:5:2]
     takes = (

@@ -3,12 +3,12 @@
 //
 // A warp takes one image from its bytes to its features and waits for no other. Tiles are cut such that a thread holds
 // whole windows of both poolings: these are sums in registers. With SPLIT each activation and each filter is the sum of
-// two float16, high and low, and a product is high x high + high x low + low x high, without the latter for filters that
-// are exact in float16 (WEIGHT_PARTS); the pixels, 0 to 255, are float16 already. Tensor cores cut off what they add, which shows in long sums: with SPLIT each tap of the second convolution
-// is summed there, the taps in the usual way.
-// The second convolution's filters are too large for the shared memory of most cards. They are packed as fragments: a
-// warp reads them from device memory 512 bytes at a time, a step ahead. The warps of a multiprocessor do the same work
-// and share its L1 cache; to share a ring in shared memory they would have to wait for each other.
+// two float16, high and low, and a product is high x high + high x low + low x high, without the latter for filters
+// that are exact in float16 (WEIGHT_PARTS); the pixels, 0 to 255, are float16 already. Tensor cores cut off what they
+// add, which shows in long sums: with SPLIT each tap of the second convolution is summed there, the taps in the usual
+// way. The second convolution's filters are too large for the shared memory of most cards. They are packed as
+// fragments: a warp reads them from device memory 512 bytes at a time, a step ahead. The warps of a multiprocessor do
+// the same work and share its L1 cache; to share a ring in shared memory they would have to wait for each other.
 // From: none of the systems.
 // Data: x (images, 28, 28) uint8; filters1, filters2 packed (see conv_pair.py) float16; bias1 (32), bias2 (64)
 //       with the scale of their sums, or null; scales (2); y (images, 64, 4, 4) OUTPUT.
@@ -17,15 +17,21 @@
 #include "common.cuh"
 #include "conv_pair.cuh"
 #include "mma.cuh"
+#include "shared_storage.cuh"
 
 constexpr int PARTS = SPLIT ? 2 : 1;   // per activation
 constexpr int MAPS = SPLIT ? 32 : 64;  // maps of the second convolution's 64 that are summed at a time
 constexpr int TILES = MAPS / 16, SUMS = 32 * TILES;
-constexpr int FILTER2_WORDS = WEIGHT_PARTS * STEPS2 * 16 * 2 / 16;  // words of 16 bytes per map
+constexpr int FILTER2_WORDS = WEIGHT_PARTS * K_STEPS2 * 16 * 2 / 16;  // words of 16 bytes per map
 constexpr int PITCH = 20;  // pairs of pixels from one row of an image to the next: 14 of them are used
-constexpr int POOLED_BYTES = PARTS * POOLED_IMAGE_BYTES;  // high parts, then low parts
-constexpr int OWN_BYTES = POOLED_BYTES + 28 * PITCH * 4;  // per warp
-static_assert(WARPS * OWN_BYTES == SHARED_BYTES, "the row must lay memory out alike");
+
+struct WarpStorage {
+    unsigned char pooled[PARTS * POOLED_IMAGE_BYTES];  // high parts, then low parts
+    half2 pairs[28 * PITCH];
+};
+struct SharedStorage {
+    WarpStorage warp[WARPS];
+};
 
 // Writes an image as pairs of neighbouring pixels. The pair after each row is multiplied by zeros, but must be numbers.
 __device__ __forceinline__ void stage_image(half2 *pairs, const unsigned char *image, int lane) {
@@ -83,8 +89,7 @@ __device__ __forceinline__ void store_pooled1(unsigned char *place, const float 
         float pooled[2];
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            pooled[i] = scale * ((twice_relu(upper[i]) + twice_relu(upper[i + 2])) +
-                                 (twice_relu(lower[i]) + twice_relu(lower[i + 2])));
+            pooled[i] = scale * twice_pooled(upper[i], upper[i + 2], lower[i], lower[i + 2]);
         const half2 high = pack_half2(pooled[0], pooled[1]);
         *(half2 *)place = high;
         *(half2 *)(place + POOLED_IMAGE_BYTES) =
@@ -167,7 +172,7 @@ __device__ __forceinline__ void multiply_tap(Sums &sums, Fragments2 &coming, con
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const Fragments2 filters = coming;
-        coming = load_fragments2(packed, min(2 * tap + half + 1, STEPS2 - 1));
+        coming = load_fragments2(packed, min(2 * tap + half + 1, K_STEPS2 - 1));
         unsigned high[8][2];
         load_pixels2(high, pixels + half * 2 * PLANE_BYTES);
         if constexpr (SPLIT) {  // small terms first
@@ -224,12 +229,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     conv_pair_mma(const unsigned char *__restrict__ x, const uint4 *__restrict__ filters1,
                   const float *__restrict__ bias1, const uint4 *__restrict__ filters2, const float *__restrict__ bias2,
                   const float *__restrict__ scales, OUTPUT *__restrict__ y, int images) {
-    extern __shared__ __align__(16) unsigned char memory[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const long long image = (long long)blockIdx.x * WARPS + warp;
     if (image >= images) return;  // no other warp waits for this one
-    unsigned char *pooled = memory + warp * OWN_BYTES;
-    half2 *pairs = (half2 *)(pooled + POOLED_BYTES);
+    unsigned char *pooled = (unsigned char *)&shared_storage<SharedStorage>() + warp * int(sizeof(WarpStorage));
+    half2 *pairs = (half2 *)(pooled + sizeof(WarpStorage::pooled));
 
     stage_image(pairs, x + image * 784, lane);
     __syncwarp();

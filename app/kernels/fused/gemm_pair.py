@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.conv.tensor_core import rounded_to_tf32
+from app.kernels.conv.rows.tensor_core import rounded_to_tf32
 from app.kernels.fused.scaling import LOW_SCALE, Arrays, as_float32, balance_products, parts_of
 from app.kernels.problems import LinearPairProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Unfit, Variant, tiles
@@ -51,7 +51,6 @@ def _configured(
         "LOW_SCALE": LOW_SCALE,
         "WEIGHT_PARTS": problem.weight_parts,
         "SOFTMAX": 0,
-        "SHARED_BYTES": launch.shared_bytes,
         **constants,
     }
     _, w1, bias1, w2, bias2, *_ = problem.arguments()

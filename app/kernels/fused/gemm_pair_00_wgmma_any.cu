@@ -1,25 +1,31 @@
-// Any two fully connected layers, with what is between and behind them, in one kernel: warpgroup tensor-core instructions.
+// Any two fully connected layers, with what is between and behind them, in one kernel: warpgroup tensor-core
+// instructions.
 //
-// A block has all hidden values of its images, so that they stay on chip: the first product as in gemm_06_warpgroup, whose
-// sums become hidden values in shared memory; the second as in gemm_pair_02; a softmax, if there is one, and the labels at
-// the end. Images are bytes, float16, or float32 that are split (warpgroup_product.cuh).
+// A block has all hidden values of its images, so that they stay on chip: the first product as in gemm_09_warpgroup,
+// whose sums become hidden values in shared memory; the second as in gemm_pair_02; a softmax, if there is one, and the
+// labels at the end. Images are bytes, float16, or float32 that are split (warpgroup_product.cuh).
 // From: none of the systems.
-// Data: x (images, INPUTS) INPUT; w1 packed (see any_product_pair.py) float16; factors (HIDDEN) from sums to values; bias1
-//       (HIDDEN) or null; w2 packed float32; bias2 (CLASSES) or null; y (images, CLASSES) float32; labels (images) uint8.
+// Data: x (images, INPUTS) INPUT; w1 packed (see any_product_pair.py) float16; factors (HIDDEN) from sums to values;
+//       bias1 (HIDDEN) or null; w2 packed float32; bias2 (CLASSES) or null; y (images, CLASSES) float32;
+//       labels (images) uint8.
 // Launch: one block for ROWS images: a warpgroup for 64 hidden values of theirs, and 128 producer threads.
 // Bound by: what the L2 cache delivers where the first layer reads many features; latency where it reads few.
-constexpr int BARRIERS_AT = SHARED_BYTES - 16 * STAGES - 8;
 #include "warpgroup_product.cuh"
 #include "second_product.cuh"
-constexpr int HIDDEN_BYTES = HIDDEN * PITCH * 4;
-static_assert(BARRIERS_AT == RING_BYTES + HIDDEN_BYTES + SECOND_BYTES, "the row must lay memory out alike");
 static_assert(HIDDEN == TILE, "the first product computes all hidden values");
 
-// Not in the ring's place, which would take a barrier while the sums are still in registers: producers and consumers would
-// come to it in two branches, where the whole block must not meet.
-__device__ __forceinline__ float *hidden_values() { return (float *)(memory + RING_BYTES); }
-__device__ __forceinline__ unsigned char *second() { return memory + RING_BYTES + HIDDEN_BYTES; }
-__device__ __forceinline__ unsigned long long *second_there() { return empty() + STAGES; }
+struct SharedStorage {
+    unsigned char stages[STAGES_BYTES];
+    // Not in the stages' place, which would take a barrier while the sums are still in registers: producers and
+    // consumers would come to it in two branches, where the whole block must not meet.
+    float hidden[HIDDEN * PITCH];
+    unsigned char second[SECOND_BYTES];
+    unsigned long long full[STAGES], empty[STAGES], second_full;  // barriers
+};
+// Not by the member's name: the compiler would not fold that address into each access.
+__device__ __forceinline__ float *hidden_values() { return (float *)(memory + STAGES_BYTES); }
+__device__ __forceinline__ unsigned long long *full() { return shared_storage<SharedStorage>().full; }
+__device__ __forceinline__ unsigned long long *empty() { return shared_storage<SharedStorage>().empty; }
 
 // Hidden values into shared memory: rows of PITCH, a column an image.
 template <int Columns>
@@ -54,26 +60,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), t = threadIdx.x, lane = t % 32;
     const int image0 = blockIdx.x * ROWS, rows = min(ROWS, images - image0);
     x += (long long)image0 * INPUTS, y += (long long)image0 * CLASSES, labels += image0;
+    SharedStorage &smem = shared_storage<SharedStorage>();
     if (t == CONSUMERS) {
-        mbarrier_init(second_there(), 1);
-        begin_ring(w1);
-        cp_async_bulk(second(), w2, SECOND_BYTES, second_there());
+        mbarrier_init(&smem.second_full, 1);
+        begin_pipeline(w1);
+        cp_async_bulk(smem.second, w2, SECOND_BYTES, &smem.second_full);
     }
     __syncthreads();
     if (group == GROUPS) {
-        if constexpr (THREADS >= 512) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+        if constexpr (THREADS >= 512) warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
         produce(x, w1, rows, t - CONSUMERS);
     } else {
-        if constexpr (THREADS >= 512) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+        if constexpr (THREADS >= 512) warpgroup_reg_alloc<CONSUMER_REGISTERS>();
         if (rows > FEW) consume<ROWS>(factors, bias1, t);
         else consume<FEW>(factors, bias1, t);
     }
     __syncthreads();  // the second product reads all hidden values
     if (t >= CONSUMERS) return;
-    mbarrier_wait(second_there(), 0);
+    mbarrier_wait(&smem.second_full, 0);
     for (int tile = t / 32 * 8; tile < rows; tile += CONSUMERS / 32 * 8) {
         Scores scores;
-        multiply_second(scores, bias2, hidden_values() + tile, (const Fragment *)second(), lane);
+        multiply_second(scores, bias2, hidden_values() + tile, (const Fragment *)smem.second, lane);
         store_results(scores, y + tile * CLASSES, labels + tile, rows - tile, lane);
     }
 }

@@ -12,6 +12,7 @@
 #include "common.cuh"
 #include "async_copy.cuh"
 #include "mma.cuh"
+#include "shared_storage.cuh"
 
 constexpr int DEPTH = 64, WARPS = 2 * ROWS / 16, THREADS = 32 * WARPS;
 constexpr int PARTS = SPLIT ? 2 : 1;            // per operand
@@ -20,8 +21,15 @@ constexpr int TILES = HIDDEN / 16;              // tiles per warp, eight hidden 
 constexpr int X_BYTES = PARTS * ROWS * PITCH * 2, W_BYTES = WEIGHT_PARTS * DEPTH * HIDDEN * 2;
 constexpr int STEPS = INPUTS / DEPTH;
 static_assert(INPUTS % DEPTH == 0 && HIDDEN % 32 == 0 && CLASSES <= 32, "the row must refuse these sizes");
-static_assert(STAGES * (X_BYTES + W_BYTES) == SHARED_BYTES, "the row must lay memory out alike");
-static_assert((HIDDEN * CLASSES + HIDDEN + ROWS * 2 * CLASSES) * 4 <= SHARED_BYTES, "the second product's data must fit");
+
+struct SecondStorage {
+    float w2[HIDDEN * CLASSES], bias1[HIDDEN];
+    float scores[2 * ROWS * CLASSES];  // each half's
+};
+struct SharedStorage {
+    unsigned char stages[STAGES * (X_BYTES + W_BYTES)];
+};
+static_assert(sizeof(SecondStorage) <= sizeof(SharedStorage), "the second product's data take the stages' place");
 
 // What a thread brings in of x for one step: 16 bytes at a time.
 constexpr int WIDTH = 16 / sizeof(INPUT), CHUNKS = ROWS * DEPTH / WIDTH / THREADS;
@@ -40,12 +48,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_pair_mma(const INPUT *__restrict__ x, const uint4 *__restrict__ w1, const float *__restrict__ bias1,
                   const float *__restrict__ w2, const float *__restrict__ bias2, float *__restrict__ y,
                   unsigned char *__restrict__ labels, int images) {
-    extern __shared__ __align__(16) unsigned char memory[];
+    unsigned char *const stages = shared_storage<SharedStorage>().stages;
     const int t = threadIdx.x, warp = t / 32, lane = t % 32;
     const int row0 = warp / 2 * 16, half = warp % 2;  // the warp's images and hidden values
     const int image0 = blockIdx.x * ROWS;
 
-    auto stage_of = [&](int step) { return memory + step % STAGES * (X_BYTES + W_BYTES); };
+    auto stage_of = [&](int step) { return stages + step % STAGES * (X_BYTES + W_BYTES); };
     auto place_of = [&](int i) {  // row and column of a thread's i-th part of x
         const int chunk = t + i * THREADS;
         return make_int2(chunk / (DEPTH / WIDTH), chunk % (DEPTH / WIDTH) * WIDTH);
@@ -82,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         cp_async_wait<STAGES - 2>();
         __syncthreads();
         begin_step(step + STAGES - 1);
-        const unsigned char *stage = memory + step % STAGES * (X_BYTES + W_BYTES);
+        const unsigned char *stage = stage_of(step);
         const uint4 *fragments = (const uint4 *)(stage + X_BYTES);
         float partial[TILES][4] = {};  // tensor cores cut off what they add: long sums are continued outside
 #pragma unroll
@@ -117,10 +125,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         end_step(step + STAGES - 1);
     }
 
-    // The second product. Shared memory: w2 with its rows one after the other, then bias1, then each half's scores.
+    // The second product. w2 lies with its rows one after the other.
     cp_async_wait<0>();
     __syncthreads();
-    float *second = (float *)memory, *first_bias = second + HIDDEN * CLASSES, *scores = first_bias + HIDDEN;
+    SecondStorage &storage = *(SecondStorage *)stages;
+    float *second = storage.w2, *first_bias = storage.bias1, *scores = storage.scores;
     for (int i = t; i < HIDDEN * CLASSES; i += THREADS) second[i] = w2[i];
     for (int i = t; i < HIDDEN; i += THREADS) first_bias[i] = HAS_BIAS1 ? bias1[i] : 0.0f;
     __syncthreads();

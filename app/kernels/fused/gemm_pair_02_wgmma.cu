@@ -8,15 +8,14 @@
 // From: none of the systems.
 // Data: x (images, INPUTS) INPUT; w1, w2 packed (see gemm_pair.py) float16 and float32; bias1 (HIDDEN) or null;
 //       bias2 (CLASSES) or null; y (images, CLASSES) float32; labels (images) uint8.
-// Launch: one block for ROWS images, or STEP_BLOCKS for FEW: a warpgroup for 64 hidden values of theirs, and 128 producer
-//         threads. It starts while the kernel ahead still runs, brings the weights, and waits for the features.
-// Bound by: no one thing. Shared memory works for a third of the time, the tensor cores for a fifth; blocks take in from
-//           the L2 cache about what it delivers in that time, and wait for each step's images.
-#include "bulk_copy.cuh"
+// Launch: one block for ROWS images, or STEP_BLOCKS for FEW: a warpgroup for 64 hidden values of theirs, and 128
+//         producer threads. It starts while the kernel ahead still runs, brings the weights, and waits for the features.
+// Bound by: nothing alone. Shared memory works for a third of the time, the tensor cores for a fifth; blocks take in
+//           from the L2 cache about what it delivers in that time, and wait for each step's images.
 #include "cluster.cuh"
 #include "dependent_launch.cuh"
 #include "second_product.cuh"
-#include "wgmma.cuh"
+#include "split_half2.cuh"
 
 constexpr int PARTS = SPLIT ? 2 : 1;                    // per number of an image
 constexpr int DEPTH = 128 / PARTS, PLANES = DEPTH / 8;  // terms of the sum at a time, eight a plane
@@ -29,121 +28,101 @@ constexpr int STAGE_BYTES = W_BYTES + PARTS * X_PART_BYTES;
 constexpr int CONSUMERS = 2 * HIDDEN, PRODUCERS = 128, THREADS = CONSUMERS + PRODUCERS;
 static_assert(INPUTS % DEPTH == 0 && HIDDEN % 64 == 0 && ROWS % 8 == 0, "the row must refuse these sizes");
 static_assert(STAGES <= STEPS, "the first copies fill all stages");
-static_assert(STAGES * (STAGE_BYTES + 16) + SECOND_BYTES + 8 == SHARED_BYTES, "the row must lay memory out alike");
-static_assert(HIDDEN * PITCH * 4 <= STAGES * STAGE_BYTES, "hidden values take the ring's place");
+static_assert(HIDDEN * PITCH * 4 <= STAGES * STAGE_BYTES, "hidden values take the stages' place");
 static_assert(STEP_BLOCKS == 1 || STEP_BLOCKS == STEPS && !SPLIT && FEW == 8, "a block has one step or all");
 static_assert(STEP_BLOCKS * CONSUMERS * 16 <= (STAGES - 1) * STAGE_BYTES, "a step's sums take the other stages' place");
 
-// Shared memory: the ring of stages, the second matrix, barriers.
-extern __shared__ __align__(128) unsigned char memory[];
-__device__ __forceinline__ unsigned char *second() { return memory + STAGES * STAGE_BYTES; }
-__device__ __forceinline__ unsigned long long *full() { return (unsigned long long *)(second() + SECOND_BYTES); }
-__device__ __forceinline__ unsigned long long *empty() { return full() + STAGES; }
-__device__ __forceinline__ unsigned long long *second_there() { return empty() + STAGES; }
+typedef int WeightOffset;  // in 64 bits it takes registers
+#include "warpgroup_pipeline.cuh"
 
-// A walk over the steps' stages.
-struct Walk {
-    int step = 0;
-    Ring<STAGES> ring;
-    __device__ __forceinline__ bool goes_on() const { return step < STEPS; }
-    __device__ __forceinline__ void advance() {
-        step++;
-        ring.advance();
-    }
-    __device__ __forceinline__ unsigned char *memory_of_stage() const { return memory + ring.stage * STAGE_BYTES; }
+struct SharedStorage {
+    unsigned char stages[STAGES * STAGE_BYTES];
+    unsigned char second[SECOND_BYTES];
+    unsigned long long full[STAGES], empty[STAGES], second_full;  // barriers
 };
-
-__device__ __forceinline__ void bring_weights(const Walk &at, const unsigned char *w1) {
-    cp_async_bulk(at.memory_of_stage(), w1 + at.step * W_BYTES, W_BYTES, full() + at.ring.stage);
-}
+__device__ __forceinline__ unsigned long long *full() { return shared_storage<SharedStorage>().full; }
+__device__ __forceinline__ unsigned long long *empty() { return shared_storage<SharedStorage>().empty; }
 
 // One thread, before all else: the barriers, and the copies that need not wait. first, steps: of the weights.
 __device__ __forceinline__ void begin(const unsigned char *w1, const void *w2, int first, int steps) {
-    for (int stage = 0; stage < STAGES; stage++)
-        mbarrier_init(full() + stage, 1 + PRODUCERS / 32), mbarrier_init(empty() + stage, CONSUMERS / 32);
-    mbarrier_init(second_there(), 1);
+    SharedStorage &smem = shared_storage<SharedStorage>();
+    init_stages();
+    mbarrier_init(&smem.second_full, 1);
     fence_mbarrier_init();
-    for (Walk at{first}; at.step < first + steps; at.advance()) bring_weights(at, w1);
-    if (first == 0) cp_async_bulk(second(), w2, SECOND_BYTES, second_there());
+    for (KStep at{first}; at.index < first + steps; at.advance()) bring_weights(at, w1);
+    if (first == 0) cp_async_bulk(smem.second, w2, SECOND_BYTES, &smem.second_full);
 }
 
-// A producer's pieces of the images, for one step: eight numbers each, which become 16 bytes of a plane. Its first piece is
-// row t / PLANES, plane t % PLANES; the others lie ROWS_APART rows on each. Rows of images that do not exist are left as
-// they are: a column of the product depends on no other.
-constexpr int ROWS_APART = PRODUCERS / PLANES, PIECES = (ROWS + ROWS_APART - 1) / ROWS_APART;
-static_assert(FEW <= ROWS_APART, "of few images a thread has one piece a step");
-// Steps on their way. More than one gains nothing in float32. Of few images a thread has one piece a step: more steps are
-// on their way, and the L2 cache's latency counts once for all of them.
+// A producer's vectors of the images, for one step: eight numbers each, which become 16 bytes of a plane. Its first
+// vector is row t / PLANES, plane t % PLANES; the others lie ROWS_APART rows on each. Rows of images that do not exist
+// are left as they are: a column of the product depends on no other.
+constexpr int ROWS_APART = PRODUCERS / PLANES, VECTORS = (ROWS + ROWS_APART - 1) / ROWS_APART;
+static_assert(FEW <= ROWS_APART, "of few images a thread has one vector a step");
+// Steps on their way. More than one gains nothing in float32. Of few images a thread has one vector a step: more steps
+// are on their way, and the L2 cache's latency counts once for all of them.
 constexpr int AHEAD = SPLIT ? 1 : 2, FEW_AHEAD = STEPS < 8 / PARTS ? STEPS : 8 / PARTS;
 static_assert(AHEAD <= STEPS, "the first loads are of so many steps");
-struct Piece {
+struct InputVector {
     uint4 word[PARTS];
 };
-__device__ __forceinline__ bool exists(int i, int rows, int t) { return t / PLANES + i * ROWS_APART < rows; }
+__device__ __forceinline__ bool is_row(int i, int rows, int t) { return t / PLANES + i * ROWS_APART < rows; }
 
 template <int Count>
-__device__ __forceinline__ void load(Piece (&pieces)[Count], const INPUT *x, int rows, int t) {
+__device__ __forceinline__ void load(InputVector (&vectors)[Count], const INPUT *x, int rows, int t) {
 #pragma unroll
     for (int i = 0; i < Count; i++) {
         const uint4 *source = (const uint4 *)(x + i * ROWS_APART * INPUTS);
-        if (!exists(i, rows, t)) continue;
+        if (!is_row(i, rows, t)) continue;
 #pragma unroll
-        for (int j = 0; j < PARTS; j++) pieces[i].word[j] = __ldcg(source + j);  // written while this runs: not by __ldg
+        for (int j = 0; j < PARTS; j++) vectors[i].word[j] = __ldcg(source + j);  // written meanwhile: not by __ldg
     }
 }
 
-// Two numbers' high halves; the low ones, scaled up, in low.
-__device__ __forceinline__ half2 split_half2(unsigned a_bits, unsigned b_bits, half2 &low) {
-    const float a = __uint_as_float(a_bits), b = __uint_as_float(b_bits);
-    const half2 high = pack_half2(a, b);
-    low = pack_half2(LOW_SCALE * (a - float(low_half(high))), LOW_SCALE * (b - float(high_half(high))));
-    return high;
+// As the bits of two numbers.
+__device__ __forceinline__ half2 split_bits(unsigned a, unsigned b, half2 &low) {
+    return split_half2(__uint_as_float(a), __uint_as_float(b), low, LOW_SCALE);
 }
 
-__device__ __forceinline__ void store(const Piece &piece, unsigned char *place) {
+__device__ __forceinline__ void store(const InputVector &vector, unsigned char *place) {
     if (!SPLIT) {
-        *(uint4 *)place = piece.word[0];
+        *(uint4 *)place = vector.word[0];
         return;
     }
-    const uint4 &l = piece.word[0], &r = piece.word[PARTS - 1];
+    const uint4 &l = vector.word[0], &r = vector.word[PARTS - 1];
     uint4 low;
-    *(uint4 *)place = {split_half2(l.x, l.y, low.x), split_half2(l.z, l.w, low.y), split_half2(r.x, r.y, low.z),
-                       split_half2(r.z, r.w, low.w)};
+    *(uint4 *)place = {split_bits(l.x, l.y, low.x), split_bits(l.z, l.w, low.y), split_bits(r.x, r.y, low.z),
+                       split_bits(r.z, r.w, low.w)};
     *(uint4 *)(place + X_PART_BYTES) = low;
 }
 
-// Stores a thread's pieces in the walk's stage.
+// Stores a thread's vectors in the step's stage.
 template <int Count>
-__device__ __forceinline__ void publish(const Piece (&pieces)[Count], const Walk &at, int rows, int t) {
-    unsigned char *place = at.memory_of_stage() + W_BYTES + t % PLANES * X_PLANE_BYTES + t / PLANES * 16;
+__device__ __forceinline__ void store_and_publish(const InputVector (&vectors)[Count],
+                                                  const KStep &at, int rows, int t) {
+    unsigned char *place = at.smem() + W_BYTES + t % PLANES * X_PLANE_BYTES + t / PLANES * 16;
 #pragma unroll
     for (int i = 0; i < Count; i++)
-        if (exists(i, rows, t)) store(pieces[i], place + i * ROWS_APART * 16);
-    fence_proxy_async();
-    __syncwarp();
-    if (t % 32 == 0) mbarrier_arrive(full() + at.ring.stage);
+        if (is_row(i, rows, t)) store(vectors[i], place + i * ROWS_APART * 16);
+    publish(at, t);
 }
 
-// Images go through registers, where they are split; Ahead steps of them are on their way. Count: a thread's pieces of a
-// step.
+// Images go through registers, where they are split; Ahead steps of them are on their way. Count: a thread's vectors of
+// a step.
 template <int Ahead, int Count>
 __device__ __forceinline__ void produce(const INPUT *x, const unsigned char *w1, int rows, int t) {
     x += t / PLANES * INPUTS + t % PLANES * 8;
-    Piece pieces[Ahead][Count];
+    InputVector vectors[Ahead][Count];
     griddepcontrol_wait();
 #pragma unroll
-    for (int next = 0; next < Ahead; next++) load(pieces[next], x + next * DEPTH, rows, t);
+    for (int next = 0; next < Ahead; next++) load(vectors[next], x + next * DEPTH, rows, t);
 #pragma unroll 1
-    for (Walk at; at.goes_on();) {
+    for (KStep at; at.exists();) {
 #pragma unroll
         for (int next = 0; next < Ahead; next++) {
-            if (STEPS % Ahead && !at.goes_on()) break;
-            if (at.step >= STAGES) {
-                mbarrier_wait(empty() + at.ring.stage, at.ring.phase ^ 1);
-                if (t == 0) bring_weights(at, w1);
-            }
-            publish(pieces[next], at, rows, t);
-            if (at.step + Ahead < STEPS) load(pieces[next], x + (at.step + Ahead) * DEPTH, rows, t);
+            if (STEPS % Ahead && !at.exists()) break;
+            acquire(at, w1, t);
+            store_and_publish(vectors[next], at, rows, t);
+            if (at.index + Ahead < STEPS) load(vectors[next], x + (at.index + Ahead) * DEPTH, rows, t);
             at.advance();
         }
     }
@@ -159,11 +138,11 @@ __device__ __forceinline__ void load_bias(float (&sums)[Sums], const float *bias
 
 // A step's part of the sums of a consumer's hidden values. cross: grows by the products of a high and a low half.
 template <int Sums>
-__device__ __forceinline__ void multiply_step(float (&sums)[Sums], float (&cross)[Sums], const Walk &at, int t) {
-    const unsigned stage = shared_address(at.memory_of_stage()) & WITHIN_BLOCK;
+__device__ __forceinline__ void multiply_step(float (&sums)[Sums], float (&cross)[Sums], const KStep &at, int t) {
+    const unsigned stage = shared_address(at.smem()) & WITHIN_BLOCK;
     const unsigned long long w = make_smem_desc(stage + t / 128 * (64 * 16), W_PLANE_BYTES, 128);
     const unsigned long long x = make_smem_desc(stage + W_BYTES, X_PLANE_BYTES, 128);
-    mbarrier_wait(full() + at.ring.stage, at.ring.phase);
+    mbarrier_wait(full() + at.pipe.stage, at.pipe.phase);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < PLANES; k += 2) {
@@ -186,10 +165,10 @@ __device__ __forceinline__ void multiply_first(float (&values)[ROWS / 2], const 
     float sums[Columns / 2], cross[Columns / 2] = {};
     load_bias(sums, bias1, t);
 #pragma unroll 1  // unrolled, the assembler (12.9, 13.2) takes the sums of two steps for the same
-    for (Walk at; at.goes_on(); at.advance()) {
+    for (KStep at; at.exists(); at.advance()) {
         float partial[Columns / 2] = {};
         multiply_step(partial, cross, at, t);
-        if (t % 32 == 0) mbarrier_arrive(empty() + at.ring.stage);
+        if (t % 32 == 0) mbarrier_arrive(empty() + at.pipe.stage);
 #pragma unroll
         for (int i = 0; i < Columns / 2; i++) sums[i] += partial[i];  // tensor cores cut off what they add
     }
@@ -197,21 +176,21 @@ __device__ __forceinline__ void multiply_first(float (&values)[ROWS / 2], const 
     for (int i = 0; i < Columns / 2; i++) values[i] = SPLIT ? sums[i] + cross[i] * (1.0f / LOW_SCALE) : sums[i];
 }
 
-// The same of few images, by all threads of a cluster, each block one step. Returns false in all blocks but the first, which
-// adds the steps' sums up in the order of ``multiply_first``: the same bits.
+// The same of few images, by all threads of a cluster, each block one step. Returns false in all blocks but the first,
+// which adds the steps' sums up in the order of ``multiply_first``: the same bits.
 __device__ __forceinline__ bool multiply_in_cluster(float (&values)[ROWS / 2], const INPUT *x, const float *bias1,
                                                     int rows, int t) {
     float4 *parts = (float4 *)(memory + STAGE_BYTES) + t;  // of a step's consumers; only the first stage is in use
     const int step = cluster_rank();
-    const Walk only;
+    const KStep only;
     float sums[FEW / 2];
     cluster_arrive();
     if (t >= CONSUMERS) {
         const int producer = t - CONSUMERS;
-        Piece pieces[1];
+        InputVector vectors[1];
         griddepcontrol_wait();
-        load(pieces, x + producer / PLANES * INPUTS + producer % PLANES * 8 + step * DEPTH, rows, producer);
-        publish(pieces, only, rows, producer);
+        load(vectors, x + producer / PLANES * INPUTS + producer % PLANES * 8 + step * DEPTH, rows, producer);
+        store_and_publish(vectors, only, rows, producer);
         __syncwarp();  // barriers of the cluster want whole warps
     }
     cluster_wait();  // the first block has begun
@@ -259,17 +238,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     float values[ROWS / 2];
     if (in_cluster) {
         if (!multiply_in_cluster(values, x, bias1, rows, t)) return;
-    } else if (t >= CONSUMERS && rows > FEW) produce<AHEAD, PIECES>(x, w1, rows, t - CONSUMERS);
+    } else if (t >= CONSUMERS && rows > FEW) produce<AHEAD, VECTORS>(x, w1, rows, t - CONSUMERS);
     else if (t >= CONSUMERS) produce<FEW_AHEAD, 1>(x, w1, rows, t - CONSUMERS);
     else if (rows > FEW) multiply_first<ROWS>(values, bias1, t);
     else multiply_first<FEW>(values, bias1, t);
     __syncthreads();  // all stages have been read. Of the whole block: racecheck follows no barrier among some of its warps
     if (t < CONSUMERS) store_hidden(values, rows, t);
     __syncthreads();
-    mbarrier_wait(second_there(), 0);
+    mbarrier_wait(&shared_storage<SharedStorage>().second_full, 0);
     for (int tile = t / 32 * 8; tile < rows; tile += THREADS / 32 * 8) {
         Scores scores;
-        multiply_second(scores, bias2, (const float *)memory + tile, (const Fragment *)second(), lane);
+        const Fragment *second = (const Fragment *)shared_storage<SharedStorage>().second;
+        multiply_second(scores, bias2, (const float *)memory + tile, second, lane);
         store_results(scores, y + tile * CLASSES, labels + tile, rows - tile, lane);
     }
 }

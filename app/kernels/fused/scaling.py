@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from app.base.precision import INTEGERS
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, LinearProblem, PairProblem
-from app.precision import INTEGERS
 
 Arrays = Sequence[np.ndarray | None]
 LARGEST = 30_000  # limit of scaled numbers; float16 ends at 65,504

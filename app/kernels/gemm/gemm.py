@@ -17,6 +17,7 @@ from app.kernels.variant import (
     Unfit,
     Variant,
     elementwise,
+    ladder_row,
     one_thread_each,
     tiles,
     types,
@@ -118,28 +119,26 @@ def _split_k(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
 
 
 # Common parts of rows, with or without argmax. Each row adds step, technique, summary, system and configure.
-plain_row = partial(Variant, "gemm", refuses=_no_argmax, limits="no argmax")
+plain_row = partial(ladder_row, "gemm", refuses=_no_argmax, limits="no argmax")
 argmax_row = partial(
-    Variant, "gemm", refuses=_short_argmax, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
+    ladder_row, "gemm", refuses=_short_argmax, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
 )
 
 GEMM_ROWS: tuple[Variant, ...] = (
     plain_row(
         0,
         "cublas",
-        "the library's float32 product; bias, activation and other storage types in passes of their own",
-        "the yardstick",
-        _cublas,
+        system="the yardstick",
+        configure=_cublas,
         dtypes=("float32",),
         needs_cublas=True,
     ),
-    plain_row(1, "naive", "one thread per output element", "mlp, minidnn86", _naive, dtypes=STORED, automatic=True),
+    plain_row(1, "naive", system="mlp, minidnn86", configure=_naive, dtypes=STORED, automatic=True),
     plain_row(
         2,
         "shared_tiled",
-        "square tiles of both operands in shared memory",
-        "lenet5, k7",
-        _shared_tiled,
+        system="lenet5, k7",
+        configure=_shared_tiled,
         since="naive",
         dtypes=FLOATS,
         tunables={"TILE": (8, 16, 32)},
@@ -147,11 +146,10 @@ GEMM_ROWS: tuple[Variant, ...] = (
         automatic=True,
     ),
     argmax_row(
-        4,
+        7,
         "tensor_core",
-        "step 3's tiles multiplied by mma.sync, float32 sums, conversion fused into the loads",
-        "none",
-        _tensor_core,
+        system="none",
+        configure=_tensor_core,
         since="register-tiled",
         dtypes=("float16", "tfloat32"),
         min_arch=80,
@@ -160,14 +158,13 @@ GEMM_ROWS: tuple[Variant, ...] = (
         instructions="mma",
     ),
     plain_row(
-        5,
+        8,
         "split_k",
-        "the depth cut over blocks, parts added in a fixed order; for small batches, only with --latency",
-        "none",
-        _split_k,
+        system="none",
+        configure=_split_k,
         since="register-column",
         dtypes=("float32",),
-        limits="no argmax; another order of summation than the other steps",
+        limits="no argmax; another order of summation than the other steps, so only with --latency",
         tunables={"BM": (1, 2, 4, 8), "BN": (32, 64, 128), "PART": (16, 32, 64, 128)},
         defaults=_split_k_defaults,
     ),

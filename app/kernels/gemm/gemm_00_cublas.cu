@@ -1,11 +1,9 @@
-// Matrix product, step 0: the library. cuBLAS multiplies in float32; these kernels do the rest:
-// they convert x to float32 where it is stored otherwise, and add the bias, the activation and y's type.
+// cuBLAS multiplies in float32; these kernels do the rest: they convert x to float32 where it is stored otherwise, and
+// add the bias, the activation and y's type.
 //
-// From: none of the five systems; it is the reference time for every step.
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) float; bias (N) or null; y (rows, N) OUTPUT; workspace, each only where
 //       the type is not float32 already: wide_x (rows, DEPTH) float, product (rows, N) float. All row-major.
 // Launch: gemm_cublas_widen over the rows * DEPTH elements of x, cuBLAS, gemm_cublas over the rows * N of y.
-// Bound by: the fp32 pipes in cuBLAS; these kernels by device memory, a pass that fused epilogues save.
 #include "common.cuh"
 
 #if WIDENS

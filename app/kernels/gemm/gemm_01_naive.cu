@@ -1,9 +1,7 @@
-// Matrix product, step 1: naive. One thread computes one element of y = x w.
+// One thread computes one element of y = x w.
 //
-// From: mlp (GEMM without shared memory), minidnn86 ("GEMM without shared memory").
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) WEIGHT; bias (N) REAL or null; y (rows, N) OUTPUT. All row-major.
 // Launch: a grid of 1-D blocks over the rows * N elements; neighbouring threads share a row of x.
-// Bound by: load instructions, two for every multiply-add.
 // Compiled with WEIGHT, REAL and OUTPUT = float64 it is the oracle on the card.
 #include "common.cuh"
 

@@ -1,12 +1,9 @@
-// Matrix product, step 2: shared-memory tiles. A block loads TILE x TILE pieces of x and w once and all its threads
-// read them there; still one thread per element of y.
+// A block loads TILE x TILE pieces of x and w once and all its threads read them there; still one thread for each
+// element of y.
 //
-// Since step 1: each global load serves TILE threads.
-// From: lenet5 (tiled GEMM), k7 ("shared-memory GEMM", tiles of 16 and 32), left to do in mlp.
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) WEIGHT; bias (N) REAL or null; y (rows, N) OUTPUT. All row-major.
 // Launch: blockIdx.x = tile of rows, blockIdx.y = tile of columns, TILE * TILE threads; a warp shares rows of y.
-// The sum of an element runs over k in order, as in step 1: both agree to the bit.
-// Bound by: shared-memory reads, two for every multiply-add.
+// The sum of an element runs over k in order, as in `naive`: both agree to the bit.
 #include "common.cuh"
 
 extern "C" __global__ void __launch_bounds__(TILE *TILE)

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from app.base.precision import wide
 from app.kernels.gemm.gemm import argmax_row, fixed_sizes, plain_row
 from app.kernels.plain_problems import ITEMSIZE
 from app.kernels.problems import LinearProblem
@@ -16,7 +17,6 @@ from app.kernels.variant import (
     tiles,
     types,
 )
-from app.precision import wide
 
 SIDE = 4  # of a thread's tile of elements
 TILE_TUNABLES = {"BM": (16, 32, 64, 128), "BN": (16, 32, 64, 128), "BK": (8, 16, 32)}
@@ -72,50 +72,37 @@ def _with_argmax(problem: LinearProblem, parameters: Parameters) -> LaunchConfig
 _square = partial(plain_row, tunables=TILE_TUNABLES, defaults=_square_defaults)
 GEMM_TILE_ROWS: tuple[Variant, ...] = (
     plain_row(
-        7,
+        3,
         "register_column",
-        "1-D register tile: a thread sums TM rows of a column, whose weights it reads once for all of them",
-        "none",
-        _scalar_tiles,
+        system="none",
+        configure=_scalar_tiles,
         since="shared-tiled",
         dtypes=FLOATS,
         tunables=TILE_TUNABLES | {"TM": (2, 4, 8)},
         defaults=_column_defaults,
     ),
     _square(
-        8,
+        4,
         "register_square",
-        "2-D register tile: 4 x 4 elements a thread, each value read for a whole row or column of sums",
-        "none",
-        _scalar_tiles,
+        system="none",
+        configure=_scalar_tiles,
         since="register-column",
         dtypes=FLOATS,
     ),
     _square(
-        9,
+        5,
         "wide_loads",
-        "rows and columns in fours: shared-memory reads of 16 bytes",
-        "none",
-        partial(_wide_tiles, stages=1),
+        system="none",
+        configure=partial(_wide_tiles, stages=1),
         since="register-square",
         dtypes=("float32",),
     ),
-    _square(
-        10,
-        "double_buffered",
-        "the next tile on its way while this one is multiplied: two tiles in shared memory",
-        "none",
-        partial(_wide_tiles, stages=2),
-        since="wide-loads",
-        dtypes=("float32",),
-    ),
     argmax_row(
-        3,
+        6,
         "register_tiled",
-        "4 x 4 elements a thread from double-buffered shared memory, argmax by shuffles",
-        "lenet5, k7",
-        _with_argmax,
-        since="double-buffered",
+        system="lenet5, k7",
+        configure=_with_argmax,
+        since="wide-loads",
         dtypes=("float32",),
         tunables=TILE_TUNABLES,
         defaults=_square_defaults,

@@ -8,7 +8,16 @@ import numpy as np
 from app.kernels.fused.scaling import LOW_SCALE, as_float32, parts_of, scaled_outputs
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import LinearProblem
-from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Unfit, Variant, activation_name, tiles
+from app.kernels.variant import (
+    KernelLaunch,
+    LaunchConfig,
+    Packing,
+    Parameters,
+    Unfit,
+    activation_name,
+    ladder_row,
+    tiles,
+)
 
 DEPTH = 64  # terms of the sum per stage
 MOST_TILE = 192  # outputs of a block
@@ -119,13 +128,12 @@ def core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
     return np.stack(parts, axis=2).reshape(-1)
 
 
-WARPGROUP_ROW = Variant(
+WARPGROUP_ROW = ladder_row(
     "gemm",
-    6,
+    9,
     "warpgroup",
-    "warpgroup tensor-core products of 80 images, fed by warps that run ahead of them",
-    "none",
-    _configure,
+    system="none",
+    configure=_configure,
     since="tensor-core",
     dtypes=("float16", "float16x2"),
     refuses=_refuses,

@@ -1,7 +1,7 @@
 // Bulk copies from global to shared memory by the copy engine, and the barriers that they complete on; sm_90 and later.
 //
-// An mbarrier in shared memory counts arrivals and, where a copy was announced, its bytes; it then turns over to its next
-// phase. A phase is named by its parity: 0 first, then 1, then 0 again.
+// An mbarrier in shared memory counts arrivals and, where a copy was announced, its bytes; it then turns over to its
+// next phase. A phase is named by its parity: 0 first, then 1, then 0 again.
 #pragma once
 #include "async_copy.cuh"
 
@@ -35,9 +35,9 @@ __device__ __forceinline__ void mbarrier_wait(unsigned long long *barrier, int p
                  "@!done bra again; }" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
 }
 
-// The place of a walk over stages that are filled and emptied in turn; the phase tells a stage's turns apart.
+// Where a warp is in stages that are filled and emptied in turn; the phase tells the turns of a stage apart.
 template <int Stages>
-struct Ring {
+struct PipelineState {
     int stage = 0, phase = 0;
     __device__ __forceinline__ void advance() {
         if (++stage == Stages) stage = 0, phase ^= 1;

@@ -66,6 +66,28 @@ __device__ __forceinline__ T pool_finish(T so_far, int count) {
     return Max ? so_far : so_far / T(count);
 }
 
+// The result of pooling window (row, column) of a map of Height x Width pixels that has Rows x Columns such windows.
+// values: the window's first, rows of them `stride` apart.
+template <int Pool, bool Max, int Rows, int Columns, int Height, int Width>
+__device__ __forceinline__ float pool_window(int row, int column, const float *values, int stride) {
+    const int rows = pixels_inside<Pool, Pool, Rows, Height>(row);
+    const int columns = pixels_inside<Pool, Pool, Columns, Width>(column);
+    float pooled = values[0];
+#pragma unroll
+    for (int i = 1; i < Pool * Pool; i++)
+        if (i / Pool < rows && i % Pool < columns) pooled = pool_step<Max>(pooled, values[i / Pool * stride + i % Pool]);
+    return pool_finish<Max>(pooled, rows * columns);
+}
+
+// A table for constant memory: element k is Entry(k).
+template <int Count, int (*Entry)(int)>
+struct Table {
+    int at[Count];
+    __host__ __device__ constexpr Table() : at() {
+        for (int k = 0; k < Count; k++) at[k] = Entry(k);
+    }
+};
+
 // Whether (value, index) beats the best so far: the greater value, then the lower index; NaN beats numbers.
 template <typename T>
 __device__ __forceinline__ bool wins(T value, int index, T best, int best_index) {

@@ -55,6 +55,24 @@ __device__ __forceinline__ half2 add(half2 a, half2 b) {
     return sum;
 }
 
+__device__ __forceinline__ half2 subtract(half2 a, half2 b) {
+    half2 difference;
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
+    return difference;
+}
+
+// The sum cut to 0 … 1, both halves at once; NaN becomes 0.
+__device__ __forceinline__ half2 add_saturated(half2 a, half2 b) {
+    half2 sum;
+    asm("add.rn.sat.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+    return sum;
+}
+
+// Two bytes of four as float16: 0x6400 | byte is 1024 + byte.
+__device__ __forceinline__ half2 to_half2(unsigned bytes, int which) {
+    return subtract(__byte_perm(bytes, 0x64646464, which), 0x64006400);
+}
+
 // max(a, 0), both halves at once, as fast as a multiplication (sm_80 and later).
 __device__ __forceinline__ half2 relu(half2 a) {
     half2 result;

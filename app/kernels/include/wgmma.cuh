@@ -9,13 +9,13 @@
 // every array of sums, so that the compiler reads none of them earlier. wgmma sees the threads' writes to shared memory
 // after fence_proxy_async and a barrier.
 //
-// An asm statement reads every array that it adds to, also where ``clear`` has the product ignore it: an array is declared
-// with zeros, or its registers would enter undefined. The assembler drops those zeros.
+// An asm statement reads every array that it adds to, also where ``clear`` has the product ignore it: an array is
+// declared with zeros, or its registers would enter undefined. The assembler drops those zeros.
 #pragma once
 #include "async_copy.cuh"
 
-// A matrix descriptor: where an operand's core matrices lie: the first one, and how far the next is along k and along rows
-// (columns). In a cluster, an address has the block's number above what a descriptor has room for: cut it off.
+// A matrix descriptor: where an operand's core matrices lie: the first one, and how far the next is along k and along
+// rows (columns). In a cluster, an address has the block's number above what a descriptor has room for: cut it off.
 constexpr unsigned WITHIN_BLOCK = 0x3ffff;
 __device__ __forceinline__ unsigned long long make_smem_desc(unsigned address, int next_k, int next_rows) {
     return (address >> 4) | (unsigned long long)(next_k >> 4) << 16 | (unsigned long long)(next_rows >> 4) << 32;
@@ -34,176 +34,96 @@ __device__ __forceinline__ void warpgroup_barrier(int number) {
     asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory");
 }
 
-// Names of ten registers in an instruction, and lists of operands in an asm statement.
-#define TEN(x) "%" #x "0, %" #x "1, %" #x "2, %" #x "3, %" #x "4, %" #x "5, %" #x "6, %" #x "7, %" #x "8, %" #x "9, "
-#define FOUR_OF(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define SIXTEEN_OF(d, i) FOUR_OF(d, i), FOUR_OF(d, i + 4), FOUR_OF(d, i + 8), FOUR_OF(d, i + 12)
-#define SIXTY_FOUR_OF(d, i) SIXTEEN_OF(d, i), SIXTEEN_OF(d, i + 16), SIXTEEN_OF(d, i + 32), SIXTEEN_OF(d, i + 48)
-#define FOUR_WORDS(d, i) "+r"(d[i]), "+r"(d[i + 1]), "+r"(d[i + 2]), "+r"(d[i + 3])
-#define SIXTEEN_WORDS(d, i) FOUR_WORDS(d, i), FOUR_WORDS(d, i + 4), FOUR_WORDS(d, i + 8), FOUR_WORDS(d, i + 12)
-#define SIXTY_FOUR_WORDS(d, i) SIXTEEN_WORDS(d, i), SIXTEEN_WORDS(d, i + 16), SIXTEEN_WORDS(d, i + 32), SIXTEEN_WORDS(d, i + 48)
+// Gives registers of each thread back, or takes some of those that others gave back.
+template <int Registers>
+__device__ __forceinline__ void warpgroup_reg_dealloc() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+template <int Registers>
+__device__ __forceinline__ void warpgroup_reg_alloc() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
 
-// N = 72, A from registers. clear: d starts from zero.
+// Sums in COUNT registers: their names in an instruction, and the list of operands of an asm statement. KIND: "+f" or
+// "+r".
+#define TEN(x) "%" #x "0, %" #x "1, %" #x "2, %" #x "3, %" #x "4, %" #x "5, %" #x "6, %" #x "7, %" #x "8, %" #x "9, "
+#define SIXTY TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
+#define NAMES_4 "%0, %1, %2, %3"
+#define NAMES_18 TEN() "%10, %11, %12, %13, %14, %15, %16, %17"
+#define NAMES_20 NAMES_18 ", %18, %19"
+#define NAMES_32 TEN() TEN(1) TEN(2) "%30, %31"
+#define NAMES_36 NAMES_32 ", %32, %33, %34, %35"
+#define NAMES_40 NAMES_36 ", %36, %37, %38, %39"
+#define NAMES_64 SIXTY "%60, %61, %62, %63"
+#define NAMES_96 SIXTY TEN(6) TEN(7) TEN(8) "%90, %91, %92, %93, %94, %95"
+#define NAMES_128 SIXTY TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) "%120, %121, %122, %123, %124, %125, %126, %127"
+#define FOUR(KIND, d, i) KIND(d[i]), KIND(d[i + 1]), KIND(d[i + 2]), KIND(d[i + 3])
+#define SIXTEEN(KIND, d, i) FOUR(KIND, d, i), FOUR(KIND, d, i + 4), FOUR(KIND, d, i + 8), FOUR(KIND, d, i + 12)
+#define SUMS_4(KIND, d) FOUR(KIND, d, 0)
+#define SUMS_18(KIND, d) SIXTEEN(KIND, d, 0), KIND(d[16]), KIND(d[17])
+#define SUMS_20(KIND, d) SIXTEEN(KIND, d, 0), FOUR(KIND, d, 16)
+#define SUMS_32(KIND, d) SIXTEEN(KIND, d, 0), SIXTEEN(KIND, d, 16)
+#define SUMS_36(KIND, d) SUMS_32(KIND, d), FOUR(KIND, d, 32)
+#define SUMS_40(KIND, d) SUMS_36(KIND, d), FOUR(KIND, d, 36)
+#define SUMS_64(KIND, d) SUMS_32(KIND, d), SIXTEEN(KIND, d, 32), SIXTEEN(KIND, d, 48)
+#define SUMS_96(KIND, d) SUMS_64(KIND, d), SIXTEEN(KIND, d, 64), SIXTEEN(KIND, d, 80)
+#define SUMS_128(KIND, d) SUMS_96(KIND, d), SIXTEEN(KIND, d, 96), SIXTEEN(KIND, d, 112)
+
+// wgmma_wait_group for one array of sums, or two. An array is one operand list of one statement: a statement for each
+// number gives the scheduler other orders.
+#define WAIT(TYPE, KIND, COUNT)                                                                                        \
+    __device__ __forceinline__ void wgmma_wait_group(TYPE(&d)[COUNT]) {                                                \
+        asm volatile("wgmma.wait_group.sync.aligned 0;" : SUMS_##COUNT(KIND, d)::"memory");                            \
+    }                                                                                                                  \
+    __device__ __forceinline__ void wgmma_wait_group(TYPE(&d)[COUNT], TYPE(&e)[COUNT]) {                               \
+        asm volatile("wgmma.wait_group.sync.aligned 0;" : SUMS_##COUNT(KIND, d), SUMS_##COUNT(KIND, e)::"memory");     \
+    }
+
+// A product with both operands in shared memory. clear: d starts from zero. A, B, CLEAR: the operands' numbers, behind
+// d's.
+#define PRODUCT(FUNCTION, TYPE, KIND, COUNT, SHAPE, SCALES, A, B, CLEAR)                                               \
+    __device__ __forceinline__ void FUNCTION(TYPE(&d)[COUNT], unsigned long long a, unsigned long long b, bool clear) {\
+        asm volatile("{ .reg .pred grow; setp.eq.s32 grow, " CLEAR ", 0;\n"                                            \
+                     "wgmma.mma_async.sync.aligned." SHAPE " {" NAMES_##COUNT "}, " A ", " B ", grow" SCALES "; }"     \
+                     : SUMS_##COUNT(KIND, d)                                                                           \
+                     : "l"(a), "l"(b), "r"(int(clear)));                                                               \
+    }                                                                                                                  \
+    WAIT(TYPE, KIND, COUNT)
+
+#define PRODUCT_F16(N, COUNT, ...) \
+    PRODUCT(wgmma_f16, float, "+f", COUNT, "m64n" #N "k16.f32.f16.f16", ", 1, 1, 0, 0", __VA_ARGS__)
+PRODUCT_F16(8, 4, "%4", "%5", "%6")
+PRODUCT_F16(40, 20, "%20", "%21", "%22")
+PRODUCT_F16(64, 32, "%32", "%33", "%34")
+PRODUCT_F16(80, 40, "%40", "%41", "%42")
+PRODUCT_F16(128, 64, "%64", "%65", "%66")
+PRODUCT_F16(256, 128, "%128", "%129", "%130")
+
+// Bytes: d (64 x N, int32) grows by A B, A 64 x 32 signed, B 32 x N unsigned; 16 numbers along k are a row of a core
+// matrix. The sums are exact.
+#define PRODUCT_S8_U8(N, COUNT, ...) PRODUCT(wgmma_s8_u8, int, "+r", COUNT, "m64n" #N "k32.s32.s8.u8", "", __VA_ARGS__)
+PRODUCT_S8_U8(64, 32, "%32", "%33", "%34")
+PRODUCT_S8_U8(128, 64, "%64", "%65", "%66")
+PRODUCT_S8_U8(192, 96, "%96", "%97", "%98")
+PRODUCT_S8_U8(256, 128, "%128", "%129", "%130")
+
+// N = 72, A from registers.
 __device__ __forceinline__ void wgmma_f16(float (&d)[36], const uint4 &a, unsigned long long b, bool clear) {
     asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %41, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n72k16.f32.f16.f16 {" TEN() TEN(1) TEN(2)
-                 "%30, %31, %32, %33, %34, %35}, {%36, %37, %38, %39}, %40, grow, 1, 1, 0; }"
-                 : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16), FOUR_OF(d, 32)
+                 "wgmma.mma_async.sync.aligned.m64n72k16.f32.f16.f16 {" NAMES_36 "}, {%36, %37, %38, %39}, %40, grow, "
+                 "1, 1, 0; }"
+                 : SUMS_36("+f", d)
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(int(clear)));
 }
+WAIT(float, "+f", 36)
 
-// The same with sums in float16, two columns in a register: d[2 j] = row g, columns 8 j + 2 t and the next; d[2 j + 1] =
-// row g + 8.
+// The same with sums in float16, two columns in a register: d[2 j] = row g, columns 8 j + 2 t and the next; d[2 j + 1]
+// = row g + 8.
 __device__ __forceinline__ void wgmma_f16(unsigned (&d)[18], const uint4 &a, unsigned long long b, bool clear) {
     asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %23, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n72k16.f16.f16.f16 {" TEN()
-                 "%10, %11, %12, %13, %14, %15, %16, %17}, {%18, %19, %20, %21}, %22, grow, 1, 1, 0; }"
-                 : SIXTEEN_WORDS(d, 0), "+r"(d[16]), "+r"(d[17])
+                 "wgmma.mma_async.sync.aligned.m64n72k16.f16.f16.f16 {" NAMES_18 "}, {%18, %19, %20, %21}, %22, grow, "
+                 "1, 1, 0; }"
+                 : SUMS_18("+r", d)
                  : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(int(clear)));
 }
-
-// N = 8, 40, 64 and 80, both from shared memory.
-__device__ __forceinline__ void wgmma_f16(float (&d)[4], unsigned long long a, unsigned long long b, bool clear) {
-    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %6, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, grow, 1, 1, 0, 0; }"
-                 : FOUR_OF(d, 0)
-                 : "l"(a), "l"(b), "r"(int(clear)));
-}
-__device__ __forceinline__ void wgmma_f16(float (&d)[20], unsigned long long a, unsigned long long b, bool clear) {
-    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %22, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n40k16.f32.f16.f16 {" TEN()
-                 "%10, %11, %12, %13, %14, %15, %16, %17, %18, %19}, %20, %21, grow, 1, 1, 0, 0; }"
-                 : SIXTEEN_OF(d, 0), FOUR_OF(d, 16)
-                 : "l"(a), "l"(b), "r"(int(clear)));
-}
-__device__ __forceinline__ void wgmma_f16(float (&d)[32], unsigned long long a, unsigned long long b, bool clear) {
-    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" TEN() TEN(1) TEN(2)
-                 "%30, %31}, %32, %33, grow, 1, 1, 0, 0; }"
-                 : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16)
-                 : "l"(a), "l"(b), "r"(int(clear)));
-}
-__device__ __forceinline__ void wgmma_f16(float (&d)[40], unsigned long long a, unsigned long long b, bool clear) {
-    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %42, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {" TEN() TEN(1) TEN(2)
-                 "%30, %31, %32, %33, %34, %35, %36, %37, %38, %39}, %40, %41, grow, 1, 1, 0, 0; }"
-                 : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16), FOUR_OF(d, 32), FOUR_OF(d, 36)
-                 : "l"(a), "l"(b), "r"(int(clear)));
-}
-
-// N = 128, both from shared memory.
-__device__ __forceinline__ void wgmma_f16(float (&d)[64], unsigned long long a, unsigned long long b, bool clear) {
-    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
-                 "%60, %61, %62, %63}, %64, %65, grow, 1, 1, 0, 0; }"
-                 : SIXTY_FOUR_OF(d, 0)
-                 : "l"(a), "l"(b), "r"(int(clear)));
-}
-
-// N = 256, both from shared memory.
-__device__ __forceinline__ void wgmma_f16(float (&d)[128], unsigned long long a, unsigned long long b, bool clear) {
-    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %130, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
-                 TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11)
-                 "%120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, grow, 1, 1, 0, 0; }"
-                 : SIXTY_FOUR_OF(d, 0), SIXTY_FOUR_OF(d, 64)
-                 : "l"(a), "l"(b), "r"(int(clear)));
-}
-
-// As above for bytes: d (64 x N, int32) grows by A B, A 64 x 32 signed, B 32 x N unsigned; 16 numbers along k are a row of
-// a core matrix. The sums are exact.
-
-__device__ __forceinline__ void wgmma_s8_u8(int (&d)[32], unsigned long long a, unsigned long long b, bool clear) {
-    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.u8 {" TEN() TEN(1) TEN(2)
-                 "%30, %31}, %32, %33, grow; }"
-                 : SIXTEEN_WORDS(d, 0), SIXTEEN_WORDS(d, 16)
-                 : "l"(a), "l"(b), "r"(int(clear)));
-}
-__device__ __forceinline__ void wgmma_s8_u8(int (&d)[64], unsigned long long a, unsigned long long b, bool clear) {
-    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.u8 {" TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
-                 "%60, %61, %62, %63}, %64, %65, grow; }"
-                 : SIXTY_FOUR_WORDS(d, 0)
-                 : "l"(a), "l"(b), "r"(int(clear)));
-}
-__device__ __forceinline__ void wgmma_s8_u8(int (&d)[96], unsigned long long a, unsigned long long b, bool clear) {
-    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %98, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n192k32.s32.s8.u8 {" TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
-                 TEN(6) TEN(7) TEN(8) "%90, %91, %92, %93, %94, %95}, %96, %97, grow; }"
-                 : SIXTY_FOUR_WORDS(d, 0), SIXTEEN_WORDS(d, 64), SIXTEEN_WORDS(d, 80)
-                 : "l"(a), "l"(b), "r"(int(clear)));
-}
-__device__ __forceinline__ void wgmma_s8_u8(int (&d)[128], unsigned long long a, unsigned long long b, bool clear) {
-    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %130, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n256k32.s32.s8.u8 {" TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5)
-                 TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11)
-                 "%120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, grow; }"
-                 : SIXTY_FOUR_WORDS(d, 0), SIXTY_FOUR_WORDS(d, 64)
-                 : "l"(a), "l"(b), "r"(int(clear)));
-}
-
-__device__ __forceinline__ void wgmma_wait_group(float (&d)[36], float (&e)[36]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;"
-                 : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16), FOUR_OF(d, 32), SIXTEEN_OF(e, 0), SIXTEEN_OF(e, 16), FOUR_OF(e, 32)
-                 :
-                 : "memory");
-}
-__device__ __forceinline__ void wgmma_wait_group(unsigned (&d)[18], unsigned (&e)[18]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;"
-                 : SIXTEEN_WORDS(d, 0), "+r"(d[16]), "+r"(d[17]), SIXTEEN_WORDS(e, 0), "+r"(e[16]), "+r"(e[17])
-                 :
-                 : "memory");
-}
-__device__ __forceinline__ void wgmma_wait_group(float (&d)[32]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16) : : "memory");
-}
-__device__ __forceinline__ void wgmma_wait_group(float (&d)[64]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTY_FOUR_OF(d, 0) : : "memory");
-}
-__device__ __forceinline__ void wgmma_wait_group(float (&d)[128]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTY_FOUR_OF(d, 0), SIXTY_FOUR_OF(d, 64) : : "memory");
-}
-__device__ __forceinline__ void wgmma_wait_group(float (&d)[4]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : FOUR_OF(d, 0) : : "memory");
-}
-__device__ __forceinline__ void wgmma_wait_group(float (&d)[4], float (&e)[4]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : FOUR_OF(d, 0), FOUR_OF(e, 0) : : "memory");
-}
-__device__ __forceinline__ void wgmma_wait_group(float (&d)[20]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTEEN_OF(d, 0), FOUR_OF(d, 16) : : "memory");
-}
-__device__ __forceinline__ void wgmma_wait_group(float (&d)[20], float (&e)[20]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;"
-                 : SIXTEEN_OF(d, 0), FOUR_OF(d, 16), SIXTEEN_OF(e, 0), FOUR_OF(e, 16)
-                 :
-                 : "memory");
-}
-__device__ __forceinline__ void wgmma_wait_group(float (&d)[40]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;"
-                 : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16), FOUR_OF(d, 32), FOUR_OF(d, 36)
-                 :
-                 : "memory");
-}
-__device__ __forceinline__ void wgmma_wait_group(float (&d)[40], float (&e)[40]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;"
-                 : SIXTEEN_OF(d, 0), SIXTEEN_OF(d, 16), FOUR_OF(d, 32), FOUR_OF(d, 36), SIXTEEN_OF(e, 0),
-                   SIXTEEN_OF(e, 16), FOUR_OF(e, 32), FOUR_OF(e, 36)
-                 :
-                 : "memory");
-}
-__device__ __forceinline__ void wgmma_wait_group(int (&d)[32]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTEEN_WORDS(d, 0), SIXTEEN_WORDS(d, 16) : : "memory");
-}
-__device__ __forceinline__ void wgmma_wait_group(int (&d)[64]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTY_FOUR_WORDS(d, 0) : : "memory");
-}
-__device__ __forceinline__ void wgmma_wait_group(int (&d)[96]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;"
-                 : SIXTY_FOUR_WORDS(d, 0), SIXTEEN_WORDS(d, 64), SIXTEEN_WORDS(d, 80)
-                 :
-                 : "memory");
-}
-__device__ __forceinline__ void wgmma_wait_group(int (&d)[128]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" : SIXTY_FOUR_WORDS(d, 0), SIXTY_FOUR_WORDS(d, 64) : : "memory");
-}
+WAIT(unsigned, "+r", 18)

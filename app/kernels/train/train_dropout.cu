@@ -1,5 +1,5 @@
 // Dropout: multiplies each feature by 0 or by 1 / (1 - share), chosen by its image's random bits. The mask is equal to
-// that of app/training/cpu_engine.py. It is drawn again for the gradient, so no mask is kept in memory.
+// that of app/training/cpu_trainer.py. It is drawn again for the gradient, so no mask is kept in memory.
 //
 // From: none of the reports.
 // Data: x, y (images, FEATURES) float32, perhaps the same array; items (images) places in the training set.

@@ -1,5 +1,5 @@
 // Gathers a batch from the training images by index. The random bits of an image decide its shift and flip, in integer
-// arithmetic: results equal those of app/training/cpu_engine.py. OUTPUT is uint8, or float32 times SCALE.
+// arithmetic: results equal those of app/training/cpu_trainer.py. OUTPUT is uint8, or float32 times SCALE.
 //
 // From: none of the reports; their batches came from the host, unaltered.
 // Data: images (all, CHANNELS, H, W) bytes; items (batch) places in it; y (batch, CHANNELS, H, W) OUTPUT.

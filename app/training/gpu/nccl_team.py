@@ -9,8 +9,8 @@ from typing import Any
 import cupy
 import numpy as np
 
+from app.base.errors import UserError
 from app.cuda.cards import there_are
-from app.errors import UserError
 
 
 class NcclTeam:

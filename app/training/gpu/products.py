@@ -40,7 +40,7 @@ SUM_THREADS = 256
 class Gemm:
     """Computes y = activation(alpha · op(a) op(b) + beta · y + bias), row-major; cuts long sums into parts (split-K).
 
-    alpha and beta exist because system 5's product has them; the engine leaves them 1 and 0. activation: "", "relu",
+    alpha and beta exist because system 5's product has them; the trainer leaves them 1 and 0. activation: "", "relu",
     "tanh" or "sigmoid".
     """
 

@@ -1,0 +1,1 @@
+"""What every room stands on: errors, interrupts, processes, the processor, the clock, precisions."""

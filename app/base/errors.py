@@ -1,0 +1,66 @@
+"""The one exception for users, and its remedies: names for mistyped ones, commands for missing packages."""
+
+import difflib
+import shlex
+import sys
+from collections.abc import Iterable
+
+# The extras of pyproject.toml and their packages.
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "cuda": ("nvidia-cuda-nvrtc-cu12>=12.8", "nvidia-cuda-runtime-cu12>=12.8"),
+    "interchange": ("onnx>=1.16", "onnxruntime>=1.18", "safetensors>=0.4"),
+    "cpu": ("onnx>=1.16", "onnxruntime>=1.18"),
+    "torch": ("torch>=2.6",),
+    "pictures": ("Pillow>=11.3",),
+    "parquet": ("pyarrow>=15",),
+    "power": ("nvidia-ml-py>=12.535",),
+    "nccl": ("nvidia-nccl-cu12>=2.18.1,<3",),
+    "cluster": ("distributed>=2026.8",),
+    "docs": ("cogapp>=3.4", "tabulate>=0.9", "jinja2>=3.1", "pygments>=2.17", "markdown-it-py>=3"),
+    "bench": ("nvidia-cublas-cu12>=12.8",),
+    "peers": ("torch>=2.11", "jax[cuda13]>=0.8"),
+}
+
+
+class UserError(Exception):
+    """An error that the user can correct: printed as one line, ``error: …``, with exit code 2.
+
+    The text gives the cause, the place and the remedy; further arguments are further lines. Every module raises it for
+    bad options, files, data, weights or devices; any other exception that escapes is a bug. Names of files in the text
+    may have any characters: ``str`` spells out the unprintable ones.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(escaped(str(line)) for line in self.args)
+
+
+def escaped(text: str) -> str:
+    """Return the text with every unprintable character spelled out, newlines too: ``\\n``, ``\\x1b``, ``\\udcff``."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def choice(word: str, known: Iterable[str]) -> str:
+    """Return ``choose one of …``, the known names, and the one that ``word`` may have meant."""
+    names = [*known]
+    return f"choose one of {', '.join(names)}{suggestion(word, names)}"
+
+
+def say(text: str) -> None:
+    """Print one line on standard error, with every unprintable character of the names in it spelled out."""
+    print(escaped(text), file=sys.stderr)
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean …?`` with the known name nearest to ``word``, or ``""``; ignores leading hyphens."""
+    names = {name.lstrip("-").lower(): name for name in known}
+    typed = word.lstrip("-").lower()
+    begun = [name for name in names if typed and name.startswith(typed)]
+    near = begun or difflib.get_close_matches(typed, names, n=1)
+    return f"; did you mean {names[near[0]]}?" if near else ""
+
+
+def install(extra: str) -> str:
+    """Return the command for an extra's packages. It works in the tree and beside an installed package alike."""
+    return f"pip install {' '.join(map(shlex.quote, EXTRAS[extra]))}"

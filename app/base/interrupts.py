@@ -1,0 +1,126 @@
+"""Handle Ctrl-C where KeyboardInterrupt would do harm: it may come between any two steps of the main thread.
+
+SIGTERM (from a scheduler or ``kill``) and SIGHUP (a closed terminal) have the same effect in every program here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
+
+INTERRUPTED = "error: interrupted; nothing half-written was left, run the same command again"
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+Handler = Callable[..., object] | int | None  # the handler type of the signal module
+
+
+def _leave(*_: object) -> None:
+    with suppress(OSError):  # standard error may be closed
+        os.write(2, f"{INTERRUPTED}\n".encode())
+    os._exit(2)
+
+
+def leave_on_interrupt() -> None:
+    """From now on, let the signals end this program at once, with one line and exit code 2; unless it ignores them.
+
+    A program calls this before it imports anything more.
+    """
+    _handle(signal.SIG_DFL, signal.default_int_handler, by=_leave)
+    sys.unraisablehook = _unraisable
+
+
+def exit_with(code: int) -> None:
+    """End the program with ``code``, even if a signal comes while the interpreter shuts down: the work is done."""
+    ours = _handle(_leave, by=lambda *_: os._exit(code))
+    # Once threads have ended, Python gives up its handlers, and the signals would end the process by themselves.
+    atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in ours])
+    sys.exit(code)
+
+
+@contextmanager
+def _handled(*replaced: object, by: Callable[..., object]) -> Iterator[None]:
+    """While the block runs, ``by`` handles the signals whose handler is in ``replaced``."""
+    before: dict[signal.Signals, Handler] = {}
+    try:
+        before = _handle(*replaced, by=by)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def interruptible() -> AbstractContextManager[None]:
+    """Raise KeyboardInterrupt for the signals while the block runs; unless the process ignores or handles them."""
+    return _handled(signal.SIG_DFL, _leave, by=signal.default_int_handler)
+
+
+def on_interrupt(action: Callable[[], object]) -> AbstractContextManager[None]:
+    """Call ``action`` on Ctrl-C while the block runs; unless the process ignores or handles Ctrl-C otherwise."""
+    return _handled(signal.default_int_handler, by=lambda *_: action())
+
+
+def exit_on_interrupt() -> AbstractContextManager[None]:
+    """End the process at once on Ctrl-C while the block runs, with one line and exit code 2.
+
+    For blocks that need no clean-up but load C extensions, which turn KeyboardInterrupt into an ImportError, or use
+    HDF5, whose callbacks lose it.
+    """
+    return on_interrupt(_leave)
+
+
+@contextmanager
+def deferred_interrupts() -> Iterator[Callable[[], None]]:
+    """Defer Ctrl-C while the block runs; for blocks that wait for threads.
+
+    A KeyboardInterrupt while the main thread takes a lock can leave the lock taken. Another thread then waits for it
+    for ever. Yields a function, callable from any thread, that raises KeyboardInterrupt if Ctrl-C came. The end of the
+    block raises it, too.
+    """
+    noted: list[bool] = []
+
+    def check() -> None:
+        if noted:
+            raise KeyboardInterrupt
+
+    with on_interrupt(lambda: noted.append(True)):
+        yield check
+    check()
+
+
+def _handle(*replaced: object, by: Callable[..., object]) -> dict[signal.Signals, Handler]:
+    """Let ``by`` handle the signals whose handler is in ``replaced``; return those handlers. Main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    before = {number: handler for number in SIGNALS if (handler := signal.getsignal(number)) in replaced}
+    for number in before:
+        signal.signal(number, by)
+    return before
+
+
+def _unraisable(lost: sys.UnraisableHookArgs) -> None:
+    """Python goes on after an exception in a callback or a finaliser; KeyboardInterrupt must not get lost there."""
+    if lost.exc_type is KeyboardInterrupt:
+        _leave()
+    sys.__unraisablehook__(lost)
+
+
+@contextmanager
+def progress_bar(total: int, **looks: Any) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on a terminal. Yields a function to call with what is done; it also handles Ctrl-C."""
+    from tqdm import tqdm  # imported only here: most programs show no bar
+
+    with (
+        deferred_interrupts() as check_interrupt,
+        tqdm(total=total, disable=not sys.stderr.isatty(), **looks) as bar,
+    ):
+
+        def progress(count: int) -> None:
+            check_interrupt()
+            bar.update(count)
+
+        yield progress

@@ -1,0 +1,107 @@
+"""Define each precision in one row, from the finest to the coarsest. Every table of precisions is made from these."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Precision:
+    """One way to compute a network.
+
+    name: as on the command line and in reports. dtype: type of the multiplication, a problem's ``dtype``.
+    near_tie: a margin below this share of an image's magnitudes is a near-tie. colour: its class in charts.
+    stored: type of activations in memory between the layers.
+    coarse: operands are rounded to 11 significant bits before the multiplication.
+    calibrated: only with numbers in the weights file that were calibrated on images, and not for every network.
+    offered: available on the command line. paired: kernels of two layers compute in it.
+    fallback: dtype of the layers that no kernel serves in this precision; empty: kernels serve every single layer.
+    peers: the precision of other systems to compare it with, one of the same accuracy by whatever means; empty: none.
+    jax: JAX's name for the multiplication of float32. cudnn: name of cuDNN's row in ``bench``.
+    """
+
+    name: str
+    dtype: str
+    near_tie: float
+    colour: str
+    stored: str = "float32"
+    coarse: bool = False
+    calibrated: bool = False
+    offered: bool = True
+    paired: bool = False
+    fallback: str = ""
+    peers: str = ""
+    jax: str = ""
+    cudnn: str = ""
+
+    @property
+    def near_ties_share(self) -> float:
+        """Share of the images that may differ in near-ties."""
+        return 0.01 if self.coarse else 0.001
+
+
+# A margin is a near-tie below this share of the magnitudes: so many roundings of the arithmetic, 2**-24 each in float32
+# and in pairs of float16 (as exact), 2**-11 where operands are rounded to 11 bits. A sum of n terms errs by about
+# √n roundings: the longest of the shipped networks have 800 to 5,400 terms, and measured over the test images in NumPy
+# a logit errs by 11 in float32 at most; with rounded operands labels flipped at margins of up to 0.8. float16 has twice
+# tf32's: numbers below its normal range, 2**-14, lose further bits.
+# Near-ties may differ in near_ties_share of the images, and always in one. Measured on the shipped networks: none of
+# 10,000 images in fp32 and fp32x, three in tf32 and fp16. In int8 only the second of two convolutions has bytes, which
+# are rounded by up to 4 * 2**-11 of the greatest: emulated, 10 of lenet5's labels flipped, at margins of up to
+# 35 * 2**-11.
+ROWS = (
+    Precision("fp64", "float64", 64 * 2.0**-53, "c0", stored="float64", offered=False),
+    Precision("fp32", "float32", 64 * 2.0**-24, "c1", peers="fp32", jax="float32", cudnn="cuDNN, TF32 off"),
+    Precision("fp32x", "float16x2", 64 * 2.0**-24, "c4", paired=True, fallback="float32", peers="fp32"),
+    Precision(
+        "tf32",
+        "tfloat32",
+        4 * 2.0**-11,
+        "c2",
+        coarse=True,
+        peers="tf32",
+        jax="tensorfloat32",
+        cudnn="cuDNN, TF32 on",
+    ),
+    Precision(
+        "fp16",
+        "float16",
+        8 * 2.0**-11,
+        "c3",
+        stored="float16",
+        coarse=True,
+        paired=True,
+        peers="fp16",
+        jax="default",
+        cudnn="cuDNN",
+    ),
+    Precision(
+        "int8",
+        "int8",
+        48 * 2.0**-11,
+        "c7",
+        stored="float16",
+        coarse=True,
+        calibrated=True,
+        paired=True,
+        fallback="float16",
+        peers="fp16",
+    ),
+)
+BY_NAME = {row.name: row for row in ROWS}
+BY_DTYPE = {row.dtype: row for row in ROWS}
+OFFERED = tuple(row for row in ROWS if row.offered)
+PRECISIONS = tuple(row.name for row in OFFERED)  # available on the command line
+SINGLE = tuple(row for row in OFFERED if not row.fallback)  # with kernels for every single layer
+OF_PEERS = tuple(row.name for row in ROWS if row.peers == row.name)  # available in other systems
+SHORT = {row.dtype: row.name for row in ROWS} | {"uint8": "u8"}  # names of types in tables
+DTYPES = tuple(BY_DTYPE)
+INTEGERS = "int8"  # the dtype that only the second of two convolutions has
+
+
+def storage(dtype: str) -> str:
+    """Return the storage type of numbers of an arithmetic type."""
+    return BY_DTYPE[dtype].stored if dtype in BY_DTYPE else dtype
+
+
+def wide(dtype: str) -> str:
+    """Return the type of biases and of the epilogue's arithmetic."""
+    return "float64" if dtype == "float64" else "float32"

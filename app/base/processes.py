@@ -1,0 +1,71 @@
+"""Processes that work for this one: how they start, how they end, and what to say about it."""
+
+import ctypes
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from app.base.interrupts import SIGNALS
+
+LOOK_SECONDS = 0.1
+STOPPED_LOOKS = 20
+_PR_SET_PDEATHSIG = 1
+
+
+@contextmanager
+def signals_blocked() -> Iterator[None]:
+    """Block Ctrl-C, SIGTERM and SIGHUP in this thread; processes and threads that start meanwhile inherit that.
+
+    A terminal or a scheduler sends these signals to every process. Only the first one may react: it ends the others.
+    """
+    from multiprocessing import resource_tracker  # here, as helper processes that need no more import this file
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        resource_tracker.ensure_running()  # its process, too, would end by SIGHUP; it unblocks the others here
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_with_parent(parent: int) -> None:
+    """Let the system kill this process when the thread that started it ends, for whatever reason.
+
+    parent: the id of that thread's process, which may have ended already.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+class StopDetector:
+    """Notices that a child process was stopped, by SIGSTOP for instance: whoever waits for it would wait for ever."""
+
+    def __init__(self, child: int | None) -> None:
+        """child: its process id."""
+        assert child is not None, "it has been started"
+        self._child, self._found = child, 0
+
+    def stopped(self) -> bool:
+        """Look once, every LOOK_SECONDS or so; return whether the last STOPPED_LOOKS looks found it stopped.
+
+        A single look does not count: a terminal's Ctrl-Z and ``fg`` stop and continue all processes, one by one.
+        """
+        try:
+            found = os.waitid(os.P_PID, self._child, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # it has ended
+            found = None
+        self._found = self._found + 1 if found else 0
+        return self._found >= STOPPED_LOOKS
+
+
+def how_it_ended(code: int | None) -> str:
+    """Return a process's end in words, to follow its name. code: its exit code, negative for a signal."""
+    if code is None:
+        return "ended in an unknown way"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    hint = ", perhaps out of memory" if code == -signal.SIGKILL else ""
+    return f"was ended by signal {-code} ({signal.strsignal(-code) or 'unknown'}){hint}"

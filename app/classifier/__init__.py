@@ -1,5 +1,0 @@
-"""The application from Python: ``Classifier`` gives labels, logits and probabilities of arrays of images."""
-
-from app.classifier.classifier import Classifier
-
-__all__ = ["Classifier"]

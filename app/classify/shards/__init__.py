@@ -1,0 +1,11 @@
+"""Shards: files of images of any size, read by position within constant memory.
+
+``find_shards`` lists the files, ``open_shard`` reads their headers, ``Shard.reader`` reads images and labels.
+"""
+
+from app.classify.shards.finding import find_shards
+from app.classify.shards.opening import open_shard
+from app.classify.shards.reader import Reader
+from app.classify.shards.shard import Shard, ShardError
+
+__all__ = ["Reader", "Shard", "ShardError", "find_shards", "open_shard"]

@@ -1,0 +1,139 @@
+"""Open shards: read the headers of the files, never their content."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from app.base.errors import UserError
+from app.classify.shards.finding import labels_beside
+from app.classify.shards.shard import Shard
+from app.classify.shards.stored import Stored
+from app.files import hdf5_process
+from app.files.checks import BadValueError
+from app.files.formats import START_BYTES, recognise
+from app.files.reading import open_regular
+from app.interchange.npz import MAX_HEADER_BYTES, read_header
+from data_tools.colour import RANKS, channel_dimension
+from data_tools.dataset import check_type, no_images
+from data_tools.idx import read_layout
+
+MAX_BAND_BYTES = 256 << 20  # of a chunk's rows in HDF5: as many lie in memory at once
+
+
+def open_shard(
+    path: Path, labels: Path | None = None, *, unlabelled: bool = False, hdf5: hdf5_process.Reader | None = None
+) -> Shard:
+    """Read the headers of a file of images: IDX (plain or gzip), NPY or HDF5, recognised by content, of any size.
+
+    Images are uint8, or float32 or float64 in [0, 1]: (N, H, W), or with 1 or 3 channels (N, C, H, W) or
+    (N, H, W, C); ``x`` in HDF5.
+    labels: a file of their labels: IDX, NPY, or HDF5 with ``y``. By default it is the IDX file beside the images that
+    has the data set's name for it, or ``y`` of the images' HDF5 file. unlabelled: look for none. hdf5: the process that
+    reads HDF5 files; by default one of its own, which takes a second to start.
+    Raises UserError for files that cannot be read, whose size is not that of their header, or that do not fit together.
+    """
+    with nullcontext(hdf5) if hdf5 else hdf5_process.Reader() as reader:
+        images, truth = _opened(path, reader, with_labels=labels is None and not unlabelled)
+        if labels is not None:
+            truth = _labels(labels, reader)
+    if truth is not None and truth.shape[0] != images.shape[0]:
+        counts = f"{truth.path} has {truth.shape[0]} labels but {path} has {images.shape[0]} images"
+        raise UserError(f"{counts}; name files that belong together")
+    return Shard(images, truth)
+
+
+def _opened(path: Path, hdf5: hdf5_process.Reader, with_labels: bool) -> tuple[Stored, Stored | None]:
+    """Return the images, and the labels that are stored with or beside them."""
+    with open_regular(path) as stream:
+        if _kind(stream) == "an HDF5 file":
+            names, found = _hdf5(path, stream, hdf5, ("x", "y") if with_labels else ("x",))
+            if "x" not in found:
+                raise no_images(path, names)
+            return _checked_images(found["x"]), _checked_labels(found["y"]) if "y" in found else None
+        images = _checked_images(_array(path, stream, RANKS))
+    beside = labels_beside(path) if with_labels else None
+    return images, None if beside is None else _labels(beside, hdf5)
+
+
+def _labels(path: Path, hdf5: hdf5_process.Reader) -> Stored:
+    with open_regular(path) as stream:
+        if _kind(stream) != "an HDF5 file":
+            return _checked_labels(_array(path, stream, (1,)))
+        found = _hdf5(path, stream, hdf5, ("y",))[1]
+        if "y" not in found:
+            raise UserError(f"{path} has no dataset y; store the labels as y, (N,) integers")
+        return _checked_labels(found["y"])
+
+
+def _checked_images(stored: Stored) -> Stored:
+    check_type(stored.dtype, stored.name)
+    if len(stored.shape) not in RANKS or 0 in stored.shape:
+        wanted = "(N, H, W) or, with 1 or 3 channels C, (N, C, H, W) or (N, H, W, C), and at least one image"
+        raise UserError(f"{stored.name} has shape {stored.shape}; it must be {wanted}")
+    if len(stored.shape) == 4:
+        channel_dimension(stored.shape, stored.name)
+    return stored
+
+
+def _checked_labels(stored: Stored) -> Stored:
+    if len(stored.shape) not in (1, 2) or 0 in stored.shape:
+        wanted = "(N, classes) one-hot or (N,) integers"
+        raise UserError(f"{stored.name} is {stored.dtype} {stored.shape}; it must be {wanted}")
+    return stored
+
+
+def _kind(stream: BinaryIO) -> str | None:
+    return recognise(os.pread(stream.fileno(), START_BYTES, 0))
+
+
+def _array(path: Path, stream: BinaryIO, ranks: tuple[int, ...]) -> Stored:
+    """Return the array of an NPY or IDX file."""
+    status = os.fstat(stream.fileno())
+    if _kind(stream) != "a NumPy array (.npy)":
+        layout = read_layout(path, ranks)
+        return _stored(path, status, layout.shape, np.dtype(np.uint8), layout.offset, zipped=layout.zipped)
+    try:
+        header = read_header("it", os.pread(stream.fileno(), MAX_HEADER_BYTES, 0))
+    except BadValueError as error:
+        raise UserError(f"{path}: {error}") from error
+    if header.order == "F" and len(header.shape) > 1:
+        raise UserError(f"{path} is stored by columns; save it again with numpy.ascontiguousarray")
+    stored = _stored(path, status, header.shape, header.dtype, header.offset)
+    if not header.shape or stored.nbytes != status.st_size - header.offset:
+        found = f"{status.st_size - header.offset:,} bytes of numbers, which is not what its shape {header.shape} needs"
+        raise UserError(f"{path} has {found}; get a fresh copy")
+    return stored
+
+
+def _hdf5(
+    path: Path, stream: BinaryIO, hdf5: hdf5_process.Reader, wanted: tuple[str, ...]
+) -> tuple[list[str], dict[str, Stored]]:
+    """Return the names in the root of an HDF5 file, and the wanted datasets among them."""
+    status = os.fstat(stream.fileno())
+    names, described = hdf5.describe(path, stream, wanted)
+    found = {}
+    for name, one in described.items():
+        offset = one.offset or 0
+        stored = _stored(path, status, one.shape, one.dtype, offset, dataset=name, band=one.band * (one.offset is None))
+        if stored.form == "plain" and offset + stored.nbytes > status.st_size:
+            raise UserError(f"{stored.name} ends beyond the end of the file; get a fresh copy")
+        if stored.form == "chunks" and stored.band * stored.row_bytes > MAX_BAND_BYTES:
+            raise UserError(
+                f"{stored.name} has chunks across {stored.band:,} rows, {stored.band * stored.row_bytes:,} bytes: "
+                "store it in chunks of whole images, some thousands in each, or without chunks"
+            )
+        found[name] = stored
+    return names, found
+
+
+def _stored(
+    path: Path, status: os.stat_result, shape: tuple[int, ...], dtype: np.dtype, offset: int, **layout: Any
+) -> Stored:
+    """Describe an array in the file. layout: further fields."""
+    name = f"{layout['dataset']} in {path}" if "dataset" in layout else str(path)
+    return Stored(path.absolute(), name, shape, dtype, status.st_size, status.st_mtime_ns, offset, **layout)

@@ -1,0 +1,105 @@
+"""Read images and labels of a shard by position, as the classifier takes them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
+
+import numpy as np
+
+from app.classify.shards.sources import Source, open_source
+from app.classify.shards.stored import Stored
+from app.files import hdf5_process
+from data_tools.colour import channel_dimension
+from data_tools.dataset import check_fractions, class_labels
+
+STEP_BYTES = 4 << 20  # of rows that are converted at a time
+
+
+class Reader(AbstractContextManager["Reader"]):
+    """Reads a shard's images and labels. Every fault of a file is a UserError of one line with its path.
+
+    Several threads may use one reader. Images that lie plainly in the file are then read at the same time, straight
+    into the caller's memory. Those of a sequential shard are read in turn: to go back starts again at the first image.
+    A process that helps with chunks of HDF5 ends with the thread that was the first to read.
+    """
+
+    def __init__(self, images: Stored, truth: Stored | None, shape: tuple[int, int, int], dtype: np.dtype) -> None:
+        self._stored = images
+        self._truth = truth
+        self._shape = shape
+        self._dtype = dtype
+        self._opened = ExitStack()
+        self._hdf5 = self._opened.enter_context(hdf5_process.Reader())
+        self._images = self._opened.enter_context(open_source(images, self._hdf5))
+        self._labels: Source | None = None
+        self._opening = threading.Lock()
+        last = len(images.shape) == 4 and channel_dimension(images.shape, images.name) == 3
+        self._order = (0, 3, 1, 2) if last else None
+        self._as_stored = images.dtype == dtype and (not last or shape[0] == 1)
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._opened.close()
+
+    def read(self, first: int, out: np.ndarray) -> None:
+        """Fill ``out`` with the images from number ``first`` on.
+
+        out: (n, C, H, W) of the shard's shape and dtype, C-contiguous; n may be 0.
+        Raises UserError for a fault of the file, ValueError for an ``out`` or images that the shard does not have.
+        """
+        count = len(out)
+        if out.shape[1:] != self._shape or out.dtype != self._dtype or not out.flags.c_contiguous:
+            raise ValueError(f"images of this shard are {self._dtype} {self._shape}, not {out.dtype} {out.shape}")
+        _check_range(first, count, self._stored)
+        if not count:
+            return
+        if self._as_stored:
+            self._images.fill(first * self._stored.row_bytes, out.reshape(-1).view(np.uint8))
+            if out.dtype != np.uint8:
+                check_fractions(out, self._stored.name)
+            return
+        for start, rows in _pieces(self._stored, self._images, first, count):
+            if rows.dtype != np.uint8:
+                check_fractions(rows, self._stored.name)
+            if rows.ndim == 3:
+                rows = rows[:, None]
+            elif self._order is not None:
+                rows = rows.transpose(self._order)
+            out[start : start + len(rows)] = rows
+
+    def labels(self, first: int, count: int) -> np.ndarray:
+        """Return the true labels, (count,) uint8, of the images from number ``first`` on; only of a labelled shard.
+
+        Raises UserError for a fault of the file.
+        """
+        if self._truth is None:
+            raise ValueError("the labels of this shard are unknown")
+        _check_range(first, count, self._truth)
+        with self._opening:
+            if self._labels is None:
+                self._labels = self._opened.enter_context(open_source(self._truth, self._hdf5))
+        found = np.empty(count, np.uint8)
+        for start, rows in _pieces(self._truth, self._labels, first, count):
+            found[start : start + len(rows)] = class_labels(rows, self._truth.name)
+        return found
+
+
+def _check_range(first: int, count: int, stored: Stored) -> None:
+    if not (first >= 0 and count >= 0 and first + count <= stored.shape[0]):
+        raise ValueError(f"{stored.name} has {stored.shape[0]:,} rows, none from {first:,} to {first + count:,}")
+
+
+def _pieces(stored: Stored, source: Source, first: int, count: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield (position after ``first``, rows as they are stored); the memory of rows is used again."""
+    most = min(count, max(1, STEP_BYTES // stored.row_bytes))
+    memory = np.empty(most * stored.row_bytes, np.uint8)
+    for start in range(0, count, most):
+        rows = min(most, count - start)
+        taken = memory[: rows * stored.row_bytes]
+        source.fill((first + start) * stored.row_bytes, taken)
+        yield start, taken.view(stored.dtype).reshape(rows, *stored.shape[1:])

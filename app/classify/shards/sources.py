@@ -1,0 +1,153 @@
+"""Read the bytes of stored arrays by position: plain ones straight from the file, others in order."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import AbstractContextManager
+from typing import BinaryIO
+
+import numpy as np
+
+from app.base.errors import UserError
+from app.classify.shards.stored import Stored
+from app.files import hdf5_process
+from app.files.reading import open_regular
+from data_tools.idx import too_long, too_short
+from data_tools.inflate import Gzip, faults
+
+SKIP_BYTES = 1 << 20
+BAND_BYTES = 16 << 20  # of rows that HDF5 reads at a time; more if a chunk has more
+
+
+class Source(AbstractContextManager["Source"]):
+    """The bytes of an array. Its file stays as it is from the time it is opened, or is refused."""
+
+    def __init__(self, stored: Stored) -> None:
+        self.stored = stored
+        self.stream: BinaryIO = open_regular(stored.path)
+        self._stamp = self._now()
+        if self._stamp[0] != stored.size:
+            self.stream.close()
+            was = f"has {self._stamp[0]:,} bytes where it had {stored.size:,}"
+            raise UserError(f"{stored.path} {was} when its header was read: run again when nothing writes it")
+
+    def fill(self, at: int, target: np.ndarray) -> None:
+        """Fill ``target``, (n,) uint8, with the array's bytes from ``at`` on. Raises UserError."""
+        raise NotImplementedError
+
+    def check_unchanged(self) -> None:
+        """Raise UserError if the file has been written since it was opened."""
+        if self._now() != self._stamp:
+            raise UserError(f"{self.stored.path} was written while it was read: run again when nothing writes it")
+
+    def _now(self) -> tuple[int, int]:
+        status = os.fstat(self.stream.fileno())
+        return status.st_size, status.st_mtime_ns
+
+    def __exit__(self, *_: object) -> None:
+        self.stream.close()
+
+
+def open_source(stored: Stored, hdf5: hdf5_process.Reader) -> Source:
+    """Open the file of an array. Raises UserError if it cannot be opened or does not have the size that it had.
+
+    hdf5: for chunks. The caller closes it; its process ends with the thread that asks for the first chunk.
+    """
+    if stored.form == "chunks":
+        return Chunked(stored, hdf5)
+    return Gzipped(stored) if stored.form == "gzip" else Plain(stored)
+
+
+class Plain(Source):
+    """Numbers that lie in the file as they are: read by position, by any number of threads at the same time."""
+
+    def __init__(self, stored: Stored) -> None:
+        super().__init__(stored)
+        # Several threads read blocks one after the other: the system reads ahead of them.
+        os.posix_fadvise(self.stream.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
+
+    def fill(self, at: int, target: np.ndarray) -> None:
+        """See ``Source``."""
+        left, at = target.data, at + self.stored.offset
+        with faults(self.stored.path):
+            while left:  # one call reads 2 GiB at most
+                count = os.preadv(self.stream.fileno(), [left], at)
+                if not count:
+                    break
+                left, at = left[count:], at + count
+        self.check_unchanged()
+        if left:
+            raise UserError(f"{self.stored.path} ends at byte {at:,}, before its numbers do: get a fresh copy")
+
+
+class Gzipped(Source):
+    """The content of a gzip file: inflated from the beginning on, and from there again where a position lies behind.
+
+    Checksums and length are checked at the end of the array.
+    """
+
+    def __init__(self, stored: Stored) -> None:
+        super().__init__(stored)
+        self._lock = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.stream.seek(0)
+        self._content, self._at = Gzip(self.stream, self.stored.size), 0
+
+    def fill(self, at: int, target: np.ndarray) -> None:
+        """See ``Source``."""
+        with self._lock, faults(self.stored.path):
+            start = at + self.stored.offset
+            if start < self._at:
+                self._begin()
+            found, self._at = self._at, sys.maxsize  # after a fault it would be unknown: begin again
+            skipped = np.empty(min(SKIP_BYTES, start - found), np.uint8)
+            while found < start:
+                found += self._take(skipped[: start - found], found)
+            found += self._take(target, found)
+            if found == self.stored.offset + self.stored.nbytes and self._content.readinto(memoryview(bytearray(1))):
+                raise too_long(self.stored.nbytes)
+            self.check_unchanged()
+            self._at = found
+
+    def _take(self, target: np.ndarray, at: int) -> int:
+        count = self._content.readinto(target.data)
+        if count < len(target):
+            raise too_short(at + count - self.stored.offset, self.stored.nbytes)
+        return count
+
+
+class Chunked(Source):
+    """A dataset that HDF5 has to read: in bands of whole chunks."""
+
+    def __init__(self, stored: Stored, hdf5: hdf5_process.Reader) -> None:
+        super().__init__(stored)
+        self._lock = threading.Lock()
+        self._hdf5 = hdf5
+        self._step = stored.band * max(1, BAND_BYTES // (stored.band * stored.row_bytes))
+        self._first = 0
+        self._band = np.empty(0, np.uint8)
+
+    def fill(self, at: int, target: np.ndarray) -> None:
+        """See ``Source``."""
+        filled = 0
+        with self._lock:
+            while filled < len(target):
+                row = (at + filled) // self.stored.row_bytes
+                if row // self._step * self._step != self._first or not len(self._band):
+                    self._read_band(row // self._step * self._step)
+                start = at + filled - self._first * self.stored.row_bytes
+                taken = self._band[start : start + len(target) - filled]
+                target[filled : filled + len(taken)] = taken
+                filled += len(taken)
+
+    def _read_band(self, first: int) -> None:
+        stored = self.stored
+        self._band = np.empty(0, np.uint8)  # the old one need not lie beside the new
+        shape = (min(self._step, stored.shape[0] - first), *stored.shape[1:])
+        rows = self._hdf5.rows(stored.path, self.stream, stored.dataset, first, shape, stored.dtype)
+        self.check_unchanged()
+        self._first, self._band = first, rows.reshape(-1).view(np.uint8)

@@ -1,0 +1,153 @@
+"""One device of this process, ready to classify pieces of shards: it reads them, computes, and counts right answers.
+
+A worker has as many feeders as its engine takes. A feeder is one thread: it takes the next block of images of any piece
+in flight, reads it into the engine's memory, and has the device classify it.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.base.clock import Deadline
+from app.base.errors import UserError
+from app.classify.flights import Feeder, Flight, Flights
+from app.classify.pieces import Fault, Piece, Place, Result, count_right
+from app.cuda import device as devices
+from app.engine.interface import Engine, Feeding
+from app.engine.opening import open_engine
+from app.layers import Softmax
+from app.network.graph import Graph
+from app.planning.matching import Choices
+from app.planning.request import NetworkRequest
+
+JOIN_SECONDS = 3.0  # a feeder that hangs longer, as in reading from a lost disk, ends with the process
+_on_lost_cards: list[Worker] = []  # nothing there can be freed: CuPy would print an error for each try
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """What a worker computes. It can be pickled, and opened in any process.
+
+    graph: the network, for images of the shards' shape. dtype: that of the images, ``uint8`` or ``float32``. device:
+    ``auto``, ``cuda`` (the current one) or ``cpu``. precision: as the option ``--precision``. logits: whether results
+    have them. compressed: some shards are: every core then decompresses one. label: what the report calls the device;
+    None: by its number, or its cores.
+    """
+
+    graph: Graph
+    dtype: str
+    device: str = "auto"
+    precision: str = "auto"
+    logits: bool = False
+    compressed: bool = False
+    label: str | None = None
+
+
+class WorkerClosedError(Exception):
+    """The worker was closed while it classified."""
+
+
+class Worker:
+    """A device of this process. A context manager; any number of threads may call ``classify`` at the same time.
+
+    place: what classifies. why_cpu: why ``auto`` took the CPU, in one line; else None. Raises UserError where the
+    device cannot run the network.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._softmax = any(isinstance(step.layer, Softmax) for step in settings.graph.steps[-2:])
+        device, self.why_cpu = devices.choose(settings.device)
+        with devices.gpu_errors():
+            self._engine = _engine(settings, device)
+            self._flights = Flights(self._engine.block)
+            self._bodies: list[Callable[[Feeder], None]] = []  # with all that feeders hold, until ``close``
+            self._opened = threading.Semaphore(0)
+            self._threads = [
+                threading.Thread(target=self._run, args=(index,), daemon=True) for index in range(self._engine.feeders)
+            ]
+            for thread in self._threads:
+                thread.start()
+            for _ in self._threads:
+                self._opened.acquire()
+            if self._flights.ended is not None:
+                self.close()
+                raise self._flights.ended
+            found = self._engine.describe()
+            self.place = Place(
+                host=platform.node(),
+                device=settings.label or found.device,
+                name=found.name,
+                arithmetic=found.arithmetic,
+                lanes=self._engine.feeders,
+                limit=found.limit,
+            )
+
+    def _run(self, index: int) -> None:
+        with self._flights.feeder() as feeder:
+            try:
+                body = self._engine.feed(index)
+                self._bodies.append(body)
+            except BaseException as error:
+                self._flights.end(error)  # before ``__init__`` looks
+                raise
+            finally:
+                self._opened.release()
+            body(feeder)
+
+    def classify(self, piece: Piece) -> Result | Fault:
+        """Read and classify the piece; return when all of it is done.
+
+        A shard or labels that cannot be read are a ``Fault``. After an exception the worker is of no use.
+        """
+        try:
+            with piece.shard.reader() as reader:
+                flight = Flight(piece, reader, self._settings.graph.classes if self._settings.logits else None)
+                with devices.gpu_errors():
+                    self._flights.fly(flight)
+                correct = None
+                if piece.shard.labelled_by_piece:
+                    classes = self._settings.graph.classes
+                    correct = count_right(flight.labels, piece.shard, reader, piece.first, classes)
+        except UserError as error:
+            if self._flights.ended is not None:
+                raise
+            return Fault(str(error))
+        if flight.logits is not None and self._softmax:
+            with np.errstate(divide="ignore"):
+                np.log(flight.logits, out=flight.logits)
+        return Result(flight.labels, flight.logits, correct, self.place, flight.seconds)
+
+    def close(self) -> None:
+        """End what is still in flight, and free everything that no feeder hangs on to."""
+        closed = WorkerClosedError("the worker was closed")
+        self._flights.end(closed)
+        deadline = Deadline(JOIN_SECONDS)
+        for thread in self._threads:
+            thread.join(deadline.left)
+        if any(thread.is_alive() for thread in self._threads):
+            self._flights.give_up()
+        elif devices.card_is_lost(self._flights.ended or closed):
+            _on_lost_cards.append(self)
+        else:
+            self._bodies.clear()
+            self._engine.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _engine(settings: WorkerSettings, device: str) -> Engine:
+    """Open the device's engine. Raises UserError."""
+    if device == "cpu":
+        NetworkRequest(precision=settings.precision).check_cpu()
+    fed = Feeding(settings.logits, settings.compressed)
+    return open_engine(settings.graph, Choices(settings.precision), device=device, dtype=settings.dtype, fed=fed)

@@ -1,0 +1,93 @@
+"""``main.py bench``: its options."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.base.errors import UserError
+from app.base.precision import PRECISIONS
+from app.engine.request import gpu_option
+from app.terminal.console import whole_number
+from app.terminal.options import option, options
+from app.terminal.output import Output
+
+BODY = "lab.bench.job"
+EPILOG = """\
+examples:
+  python main.py bench                       every kernel of lenet5
+  python main.py bench --network k7 --batch 1000
+  python main.py bench --batches 100,1000,10000 --plot plots --json bench.json
+  python main.py bench --shape 12,33,33,24,5,1
+                                             one convolution: C,H,W,M,K,S
+  python main.py bench --peers               the application, PyTorch and JAX
+  python main.py bench --peers --batch 1 --only ours,torch-eager,jax-jit
+  python main.py bench --peers --network k7 --precision fp16 --seconds 60
+
+Each kernel is checked against the float64 reference before it is timed. Times
+are medians of CUDA events with the images on the card; runs go on until the
+median is steady (see --noise). bench flushes the L2 cache between runs, unless
+--l2 warm is given.
+"""
+FAILED = "a result was wrong"
+
+OF_KERNELS = ("shape", "batches", "l2", "noise", "plot", "save_tuning")
+OF_PEERS = ("precision", "rounds", "seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRequest:
+    """The options of ``bench``: it times kernels, or with ``peers`` whole systems.
+
+    Raises UserError for options of the other job.
+
+    shape, batches, only: comma-separated texts. None means all layers, ``batch`` alone, and all rows.
+    """
+
+    network: str = option(
+        "name of the network to time, or its .toml file (default: lenet5)", "lenet5", group="what", metavar="NAME"
+    )
+    shape: str | None = option(
+        "time one convolution instead of a network: channels, height, width, maps, kernel, stride",
+        metavar="C,H,W,M,K,S",
+    )
+    batch: int = option("number of images (default: 10000)", 10_000, type=whole_number(1), metavar="N")
+    batches: str | None = option("several batch sizes; the main table shows the largest", metavar="N,N,…")
+    only: str | None = option("time only these kernels; with --peers: only these engines", metavar="NAME,…")
+    peers: bool = option(
+        "time the application, PyTorch and JAX in turn on the same card",
+        False,
+        group="the whole application instead of kernels (on Fashion-MNIST test images)",
+    )
+    precision: str | None = option("time only this precision (default: all)", choices=PRECISIONS)
+    rounds: int | None = option("number of runs of each engine (default: 7)", type=whole_number(1, 1000), metavar="N")
+    seconds: int | None = option(
+        "with --peers: after N seconds try no further settings of what is slow to start (default: try all)",
+        type=whole_number(1, 100_000),
+        metavar="N",
+    )
+    l2: str = option(
+        "flush the L2 cache between runs (cold, the default) or not (warm)",
+        "cold",
+        group="how",
+        choices=("cold", "warm"),
+    )
+    device: str = gpu_option()
+    noise: float = option(
+        "stop when the median's relative error is below X (default: 0.01)", 0.01, type=float, metavar="X"
+    )
+    output: Output = options("output", what="all figures")
+    plot: Path | None = option("draw ladder, roofline and batch-size plots into DIR", metavar="DIR")
+    save_tuning: bool = option("store the times; 'auto' then chooses kernels by them (not with --only)", False)
+
+    def __post_init__(self) -> None:
+        if self.peers:
+            self._refuse(OF_KERNELS, "is for timing kernels: leave it out with --peers")
+        else:
+            self._refuse(OF_PEERS, "needs --peers: add that option, or leave this one out")
+            if self.shape is not None and self.network != BenchRequest.network:
+                raise UserError(f"--network {self.network} and --shape {self.shape}: name one or the other")
+
+    def _refuse(self, names: Iterable[str], why: str) -> None:
+        for name in names:
+            if getattr(self, name) != getattr(BenchRequest, name):  # its default
+                raise UserError(f"--{name.replace('_', '-')} {why}")

@@ -1,0 +1,54 @@
+"""``main.py check``: its options."""
+
+from dataclasses import dataclass
+
+from app.base.errors import UserError
+from app.engine.request import device_option
+from app.terminal.options import option, options
+from app.terminal.output import Output
+
+BODY = "ladder.check.job"
+EPILOG = """\
+examples:
+  python main.py check --conv direct --device cpu
+                                        small odd shapes, without a GPU
+  python main.py check --conv shared-tile --layer conv2 --network fa19
+  python main.py check --conv unrolled --shape 3,13,10,17,3,1
+                                        C,H,W,M,K,S
+  python main.py check --fc naive       shapes of products: INPUTS,OUTPUTS
+  python main.py check --pool shared    of pooling: C,H,W,WINDOW,STRIDE
+
+On the processor, g++ compiles the kernel's file and runs it thread by thread,
+kernels with Hopper's warpgroup instructions (--fc warpgroup) too.
+An access outside an array is reported with its line, thread and block, and so
+is a loop without an end, which ends the check.
+"""
+FAILED = "something is wrong"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRequest:
+    """The options of ``check``. Raises UserError unless they name one kernel, and at most one shape."""
+
+    conv: str | None = option("kernel for convolutions to check", metavar="NAME", group="what", exclusive=True)
+    fc: str | None = option("kernel for fully connected layers to check", metavar="NAME", exclusive=True)
+    pool: str | None = option("kernel for pooling layers to check", metavar="NAME", exclusive=True)
+    shape: str | None = option("check this shape alone (default: small odd ones)", metavar="N,N,…")
+    layer: str | None = option("check the shape of this layer of --network alone", metavar="NAME")
+    network: str = option("name of the network, or its .toml file (default: lenet5)", "lenet5", metavar="NAME")
+    device: str = device_option(group="where")
+    output: Output = options("report", what="the verdicts")
+
+    def __post_init__(self) -> None:
+        if self.conv is None and self.fc is None and self.pool is None:
+            raise UserError("name the kernel to check: one of --conv NAME, --fc NAME or --pool NAME")
+        if self.shape is not None and self.layer is not None:
+            raise UserError(f"--shape {self.shape} and --layer {self.layer}: name one or the other")
+        if self.layer is None and self.network != CheckRequest.network:
+            raise UserError(f"--network {self.network} needs --layer: name the layer to check")
+
+    @property
+    def kernel(self) -> tuple[str, str]:
+        """The option that names a kernel, and the name."""
+        kernels = (("conv", self.conv), ("fc", self.fc), ("pool", self.pool))
+        return next((option, name) for option, name in kernels if name is not None)

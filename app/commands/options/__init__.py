@@ -1,1 +1,0 @@
-"""The options of each command. Importing them is cheap: ``--help`` and mistakes are answered without NumPy."""

@@ -1,0 +1,64 @@
+"""``main.py sweep``: its options."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.base.errors import UserError
+from app.base.precision import PRECISIONS
+from app.engine.request import gpu_option
+from app.terminal.console import whole_number
+from app.terminal.options import option, options
+from app.terminal.output import Output
+
+BODY = "lab.sweep.job"
+EPILOG = """\
+examples:
+  python main.py sweep --conv implicit-gemm   both convolutions of lenet5
+  python main.py sweep --conv register-patch --layer conv2 --network k7
+  python main.py sweep --fc register-tiled --layer fc1
+  python main.py sweep --conv shared-tile --set TILE=8,16,24
+                                              only these tile sizes
+  python main.py sweep --pipeline             streams and chunk sizes
+
+sweep stores the best point of each layer for this card; 'auto' uses it. An
+interrupted sweep keeps the points that it has measured.
+"""
+FAILED = "a point gave wrong results"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRequest:
+    """The options of ``sweep``. Raises UserError unless they name one thing to sweep, and all apply to it."""
+
+    conv: str | None = option("kernel for convolutions to sweep", metavar="NAME")
+    fc: str | None = option("kernel for fully connected layers to sweep", metavar="NAME")
+    pool: str | None = option("kernel for pooling layers to sweep", metavar="NAME")
+    pipeline: bool = option("sweep numbers of streams and chunk sizes instead of a kernel's sizes", False)
+    network: str = option("name of the network, or its .toml file (default: lenet5)", "lenet5", metavar="NAME")
+    layer: str | None = option("layer to sweep (default: all that the kernel can compute)", metavar="NAME")
+    set: Sequence[str] | None = option(
+        "values to try for the parameter NAME (default: all); may be repeated", action="append", metavar="NAME=V,…"
+    )
+    batch: int = option("number of images (default: 10000)", 10_000, type=whole_number(1), metavar="N")
+    fused: bool = option("include the activation and pooling that follow the layer", False)
+    precision: str | None = option("arithmetic (default: fp32 if the kernel supports it)", choices=PRECISIONS)
+    device: str = gpu_option()
+    output: Output = options(what="all points")
+    plot: Path | None = option("draw heat maps into DIR", metavar="DIR")
+
+    def __post_init__(self) -> None:
+        if len(self._named) + self.pipeline != 1:
+            raise UserError("name the thing to sweep: one of --conv NAME, --fc NAME, --pool NAME or --pipeline")
+        if self.pipeline and (self.set or self.layer or self.fused):
+            raise UserError("--pipeline sweeps the whole job: leave --set, --layer and --fused out")
+
+    @property
+    def kernel(self) -> tuple[str, str] | None:
+        """The option that names a kernel, and the name; None to sweep the pipeline instead."""
+        return None if self.pipeline else self._named[0]
+
+    @property
+    def _named(self) -> list[tuple[str, str]]:
+        kernels = {"conv": self.conv, "fc": self.fc, "pool": self.pool}
+        return [(option, name) for option, name in kernels.items() if name is not None]

@@ -1,0 +1,66 @@
+"""Write charts as SVG files; check their folder before the work starts."""
+
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape, unescape
+from pathlib import Path
+
+from app.base.errors import UserError
+from app.drawing import svg
+from app.files.reading import first_bytes, present
+from app.files.writing import replacing
+
+START = svg.START.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ')  # of every file that this writes
+
+
+def check(folder: Path) -> None:
+    """Raise UserError where ``folder`` cannot be made or written to; leave no trace."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    with _told(folder), tempfile.TemporaryFile(dir=existing):
+        pass
+
+
+def prepare(folder: Path) -> None:
+    """Check the folder, before the work, and make it. Raises UserError."""
+    check(folder)
+    with _told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"--plot {folder} cannot be written: {error.strerror}; name a folder that you can write to"
+        ) from error
+
+
+def save(chart: str, path: Path, source: str = "") -> Path:
+    """Write a chart of this kit as a file and return the path. source: what it was drawn from, for ``source_of``.
+
+    The file has the style sheet in it, for light grounds. Raises UserError if it cannot be written, or if the name
+    belongs to a file that is no chart of this kit.
+    """
+    if present(path) and first_bytes(path, len(START)) not in (b"", START.encode()):
+        raise UserError(
+            f"{path} already exists and is not a chart of this program: remove it, or name another --plot folder"
+        )
+    told = f"<metadata>{escape(source)}</metadata>\n" if source else ""
+    head, described, drawn = chart.partition("</desc>\n")
+    text = f"{head}{described}{told}<style>\n{svg.light_style()}</style>\n{drawn}\n".replace(svg.START, START, 1)
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def source_of(path: Path) -> str | None:
+    """Return what a saved chart says it was drawn from; None without a file, or where it says nothing."""
+    try:
+        found = re.search(r"<metadata>(.*)</metadata>", path.read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError:
+        return None
+    return found and unescape(found[1])

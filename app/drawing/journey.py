@@ -1,0 +1,145 @@
+"""The journey: a bar for every step of the ladder on a logarithmic scale, slower steps kept, prediction beside it."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from app.base.precision import BY_DTYPE, SHORT
+from app.drawing import svg
+
+HEIGHT, LEFT, WIDTH, RIGHT, TOP = 24, 210, 560, 190, 66
+SAME = 0.03  # a smaller difference is none
+Key = tuple[str, str]  # a step's name and number format
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One step. ms: measured; predicted_ms: before the measurement, None without one.
+
+    ratio: time of the step that it continues ÷ its own, None without one. step: None for other systems, 0 for cuBLAS;
+    both are drawn in grey. link: address of the step's page, or empty.
+    """
+
+    name: str
+    dtype: str
+    ms: float
+    step: int | None = None
+    predicted_ms: float | None = None
+    ratio: float | None = None
+    link: str = ""
+
+    @property
+    def label(self) -> str:
+        """``13 register-patch``, with the number format unless it is fp32."""
+        return label(self.name, self.dtype, self.step)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is slower than the step that it continues."""
+        return self.ratio is not None and self.ratio < 1 - SAME
+
+
+def label(name: str, dtype: str, step: int | None) -> str:
+    """Return what a row is called in charts of several number formats."""
+    number = "" if step is None else f"{step} "
+    return f"{number}{name}" + ("" if dtype == "float32" else f", {SHORT[dtype]}")
+
+
+def bars(
+    document: Mapping[str, Any],
+    item: str | None = None,
+    predicted: Mapping[Key, float] | None = None,
+    links: Mapping[Key, str] | None = None,
+    since: Mapping[str, str | None] | None = None,
+) -> list[Bar]:
+    """Return the bars of a bench document, in its order: of one convolution, or of the sum of all (item None).
+
+    predicted: ms; links: addresses; each by name and number format. since: step → the step that it continues. The build
+    for debugging is left out.
+    """
+    predicted, links, since = predicted or {}, links or {}, since or {}
+    rows = [row for row in document["totals"] if row["kind"] != "debug"]
+    times = {(row["name"], row["dtype"]): row["sum_ms"] if item is None else row["ops"].get(item) for row in rows}
+
+    def ratio(name: str, dtype: str, ms: float) -> float | None:
+        """Time of the nearest measured step that it continues, in the same format or else fp32, ÷ its own."""
+        before = since.get(name)
+        while before is not None:
+            if found := times.get((before, dtype)) or times.get((before, "float32")):
+                return float(found / ms)
+            before = since.get(before)
+        return None
+
+    return [
+        Bar(*key, ms, row["step"], predicted.get(key), ratio(*key, ms), links.get(key, ""))
+        for row in rows
+        if (ms := times[key := (row["name"], row["dtype"])])
+    ]
+
+
+def journey(bars: Sequence[Bar], title: str, name: str = "journey") -> str:
+    """Draw the bars, one a row. Raises ValueError without any."""
+    times = [ms for one in bars for ms in (one.ms, one.predicted_ms) if ms is not None]
+    if not times:
+        raise ValueError("a journey needs a step")
+    low, high = 10 ** (math.floor(math.log10(min(times)))), max(times) * 1.05
+    scale = svg.log_scale(low, high, LEFT, LEFT + WIDTH)
+    bottom = TOP + HEIGHT * len(bars)
+    parts = [svg.text(title, 8, 20, "head"), *_legend(bars)]
+    decades = svg.decades(low, high)
+    parts += svg.across_axis(decades, scale, TOP - 4, bottom, lambda tick: f"{svg.tick_text(tick)} ms")
+    for place, one in enumerate(bars):
+        parts += _row(one, TOP + place * HEIGHT, scale)
+    return svg.picture(name, title, _described(bars), LEFT + WIDTH + RIGHT, bottom + 28, parts)
+
+
+def _row(one: Bar, top: float, scale: svg.Scale) -> Iterable[str]:
+    colour, end, middle = BY_DTYPE[one.dtype].colour if one.step else "c0", scale(one.ms), top + HEIGHT / 2
+    inner = HEIGHT - 8
+    label = svg.text(one.label, LEFT - 8, middle + 4, anchor="end")
+    yield f'<a href="{escape(one.link)}">{label}</a>' if one.link else label
+    yield svg.bar(LEFT, top + 4, end - LEFT, inner, f"{colour} {'open' if one.lost else 'full'}", _told(one))
+    if one.lost:  # stripes, so that losers also stand out without colour
+        at = range(int(LEFT) + 6, int(end) - 2, 10)
+        yield svg.path(
+            "".join(f"M{x} {top + 4 + inner:g}l{min(inner, end - x):.4g} {-inner:g}" for x in at), f"{colour} thin"
+        )
+    after = end
+    if one.predicted_ms is not None:
+        x = scale(one.predicted_ms)
+        yield svg.path(
+            f"M{x:.5g} {top + 3:g}v{HEIGHT - 6}M{x - 4:.5g} {top + 3:g}h8M{x - 4:.5g} {top + HEIGHT - 3:g}h8", "mark"
+        )
+        after = max(end, x + 4)
+    yield svg.text(f"{svg.number(one.ms)} ms{_ratio(one)}", after + 6, middle + 4)
+
+
+def _ratio(one: Bar) -> str:
+    return "" if one.ratio is None else f"  ×{svg.number(one.ratio)}{' slower' if one.lost else ''}"
+
+
+def _told(one: Bar) -> str:
+    before = "" if one.predicted_ms is None else f", predicted {svg.number(one.predicted_ms)} ms"
+    return f"{one.label}: {svg.number(one.ms)} ms{before}"
+
+
+def _legend(bars: Sequence[Bar]) -> list[str]:
+    formats = dict.fromkeys(one.dtype for one in bars if one.step)
+    entries = {SHORT[dtype]: svg.bar(-8, -6, 16, 12, f"{BY_DTYPE[dtype].colour} full") for dtype in formats}
+    if not all(one.step for one in bars):
+        entries["other systems"] = svg.bar(-8, -6, 16, 12, "c0 full")
+    if any(one.lost for one in bars):
+        sample = svg.bar(-8, -6, 16, 12, "c1 open") + svg.path("M-6 6l12 -12", "c1 thin")
+        entries["slower than the step that it continues"] = sample
+    if any(one.predicted_ms is not None for one in bars):
+        entries["predicted"] = svg.path("M0 -7v14M-4 -7h8M-4 7h8", "mark")
+    return svg.legend(entries, 8, 46)
+
+
+def _described(bars: Sequence[Bar]) -> str:
+    """Say every bar in words: this is the table behind the picture."""
+    slower = [one.label for one in bars if one.lost]
+    lost = f" Slower than the steps that they continue: {', '.join(slower)}." if slower else ""
+    return f"Bars on a logarithmic scale, shorter is faster. {'; '.join(map(_told, bars))}.{lost}"

@@ -1,0 +1,87 @@
+"""Places for the labels of points: none covers another, a point, or the panel's edge."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+HEIGHT = 14  # of a label, in pixels
+RADIUS = 6  # around a point
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle: its upper left corner and its size, in pixels."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def covers(self, other: "Box") -> bool:
+        """Whether the two have an area in common."""
+        return (
+            self.x < other.x + other.width
+            and other.x < self.x + self.width
+            and self.y < other.y + other.height
+            and other.y < self.y + self.height
+        )
+
+    def holds(self, other: "Box") -> bool:
+        """Whether the other lies inside."""
+        return (
+            self.x <= other.x
+            and self.y <= other.y
+            and other.x + other.width <= self.x + self.width
+            and other.y + other.height <= self.y + self.height
+        )
+
+
+Point = tuple[float, float]
+
+
+class NoRoomError(ValueError):
+    """A panel is too small for its labels."""
+
+
+def placed(points: Sequence[tuple[Point, float]], panel: Box, others: Sequence[Box] = ()) -> list[Box]:
+    """Return a box for the label of each point, given with its label's width: the nearest free one.
+
+    others: what is written already. Raises NoRoomError if the panel has no room for a label.
+    """
+    taken = [*others, *(Box(x - RADIUS, y - RADIUS, 2 * RADIUS, 2 * RADIUS) for (x, y), _ in points)]
+    found = []
+    for (x, y), width in points:
+        box = next((box for box in _around(x, y, width, panel) if _free(box, taken, panel)), None)
+        if box is None:
+            raise NoRoomError("the panel has no room for all labels")
+        taken.append(box)
+        found.append(box)
+    return found
+
+
+def _free(box: Box, taken: Iterable[Box], panel: Box) -> bool:
+    return panel.holds(box) and not any(box.covers(other) for other in taken)
+
+
+def _around(x: float, y: float, width: float, panel: Box) -> Iterator[Box]:
+    """Yield boxes further and further from the point, right and left of it: above and below, others' lines run."""
+    far = math.hypot(panel.width, panel.height)
+    distance = RADIUS + 1.0
+    while distance < far:
+        for side, turn in product((1, -1), (0, -1, 1, -2, 2)):
+            across, down = side * math.cos(math.pi / 8 * turn), math.sin(math.pi / 8 * turn)
+            middle = x + distance * across + (width / 2) * across, y + distance * down
+            yield Box(middle[0] - width / 2, middle[1] - HEIGHT / 2, width, HEIGHT)
+        distance += 5
+
+
+def spread(at: Sequence[float], low: float, high: float) -> list[float]:
+    """Return places in a column for labels near ``at`` (ascending): ``HEIGHT`` apart, within low..high if they fit."""
+    found: list[float] = []
+    for wanted in at:
+        found.append(max(wanted, found[-1] + HEIGHT) if found else max(wanted, low))
+    for place in reversed(range(len(found))):
+        most = found[place + 1] - HEIGHT if place + 1 < len(found) else high
+        found[place] = min(found[place], most)
+    return found

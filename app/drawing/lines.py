@@ -1,0 +1,102 @@
+"""Lines over one quantity, a panel for each measure. Each line has its name at its end: no colour must be read."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from app.drawing import labels, svg
+
+WIDTH, HEIGHT, TOP, LEFT, GAP = 440, 320, 66, 64, 90
+NAMES = 24  # pixels between a line's end and its name
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: its name, the class of its colour, and its points from left to right."""
+
+    name: str
+    colour: str
+    points: Sequence[tuple[float, float]]
+    dashed: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The classes of its path."""
+        return f"{self.colour} curve dashed" if self.dashed else f"{self.colour} curve"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The lines of one measure, which ``down`` names."""
+
+    down: str
+    lines: Sequence[Line]
+
+
+def chart(
+    title: str,
+    across: str,
+    panels: Sequence[Panel],
+    *,
+    logarithmic: bool = False,
+    mark: tuple[float, str] | None = None,
+    name: str = "lines",
+) -> str:
+    """Draw panels over the whole numbers that ``across`` names. mark: one of them, and what it is.
+
+    logarithmic: both axes, all values positive. Raises ValueError without a point.
+    """
+    height = max(HEIGHT, *(labels.HEIGHT * len(panel.lines) for panel in panels))
+    parts, left = [svg.text(title, 8, 20, "head")], float(LEFT)
+    for panel in panels:
+        parts += _panel(panel, left, height, logarithmic, mark)
+        parts.append(svg.text(f"{across} →", left + WIDTH, TOP + height + 32, "quiet small", "end"))
+        left += WIDTH + NAMES + max(svg.width_of(line.name) for line in panel.lines) + GAP
+    marked = "" if mark is None else f" {mark[1]}: {mark[0]:g}."
+    return svg.picture(name, title, f"{_described(across, panels)}{marked}", left - GAP, TOP + height + 44, parts)
+
+
+def _panel(
+    panel: Panel, left: float, height: float, logarithmic: bool, mark: tuple[float, str] | None
+) -> Iterable[str]:
+    low, high = _range((x for line in panel.lines for x, _ in line.points), logarithmic)
+    least, most = _range((y for line in panel.lines for _, y in line.points), logarithmic)
+    scale = svg.log_scale if logarithmic else svg.linear_scale
+    x, y = scale(low, high, left, left + WIDTH), scale(least, most, TOP + height, TOP)
+    ticks = svg.log_ticks if logarithmic else lambda low, high: svg.ticks(high, low=low)
+    yield svg.text(f"{panel.down} ↑", left - 44, TOP - 12, "head")
+    whole = [tick for tick in ticks(low, high) if tick == round(tick)]
+    yield from svg.across_axis(whole, x, TOP, TOP + height, svg.tick_text)
+    yield from svg.down_axis(ticks(least, most), y, left, left + WIDTH, svg.tick_text)
+    yield svg.path(f"M{left:g} {TOP}v{height:g}h{WIDTH}", "axis")
+    if mark is not None:
+        yield svg.path(f"M{x(mark[0]):.5g} {TOP}v{height:g}", "mark dashed")
+        yield svg.text(mark[1], x(mark[0]), TOP - 4, "quiet small", "middle")
+    lines = sorted(panel.lines, key=lambda line: y(line.points[-1][1]))
+    ends = [y(line.points[-1][1]) for line in lines]
+    for line, end, place in zip(lines, ends, labels.spread(ends, TOP, TOP + height), strict=True):
+        yield svg.path("M" + "L".join(f"{x(a):.5g} {y(b):.5g}" for a, b in line.points), line.kind)
+        for a, b in line.points:
+            yield svg.dot(x(a), y(b), f"{line.colour} full", f"{line.name}, {a:,g}: {svg.number(b)}", radius=2.5)
+        yield svg.path(f"M{x(line.points[-1][0]) + 4:.5g} {end:.5g}L{left + WIDTH + NAMES - 4:g} {place:.5g}", "leader")
+        yield svg.text(line.name, left + WIDTH + NAMES, place + 4)
+
+
+def _range(values: Iterable[float], logarithmic: bool) -> tuple[float, float]:
+    """Return the ends of an axis: a little more than the values."""
+    found = [*values]
+    low, high = min(found), max(found)
+    if logarithmic:
+        return low / 1.1, high * 1.1
+    margin = 0.04 * (high - low) or 0.5
+    return low - margin, high + margin
+
+
+def _described(across: str, panels: Sequence[Panel]) -> str:
+    """Say where every line begins and ends."""
+    told = [
+        f"{line.name}, {panel.down}: from {svg.number(line.points[0][1])} at {line.points[0][0]:,g} "
+        f"to {svg.number(line.points[-1][1])} at {line.points[-1][0]:,g}"
+        for panel in panels
+        for line in panel.lines
+    ]
+    return f"Lines over {across}. {'; '.join(told)}."

@@ -1,0 +1,213 @@
+"""The roofline: TFLOP/s over FLOPs per byte of device memory, a panel for each number format, labels at all points."""
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from app.base.precision import BY_DTYPE, SHORT
+from app.drawing import svg
+from app.drawing.labels import Box, NoRoomError, placed
+
+WIDTH, HEIGHT, COLUMNS = 440, 330, 2  # of a panel, and of the panels
+CROWDED, TALL = 8, 430  # most points of a panel that shares its row; the height of one that does not
+LEFT, TOP, GAP, HEAD = 52, 34, 64, 70
+STRETCHES = (1, 1.5, 2, 4)  # panels grow so, until their labels have room
+LINE, FAR = 4, 100  # what labels keep free of a line, across and along it; from which length on, between steps
+Key = tuple[str, str]  # a row's name and number format
+
+
+@dataclass(frozen=True)
+class Point:
+    """One kernel. intensity: FLOPs per byte; tflops: of what it was given to compute; measured: its bytes were counted
+    by the hardware, not by moving each array once. step: None for other systems, 0 for cuBLAS.
+    """
+
+    name: str
+    dtype: str
+    step: int | None
+    intensity: float
+    tflops: float
+    measured: bool
+
+    @property
+    def label(self) -> str:
+        """``13 register-patch``."""
+        return self.name if self.step is None else f"{self.step} {self.name}"
+
+
+def points(document: Mapping[str, Any], item: str, dram_bytes: Mapping[Key, float] | None = None) -> list[Point]:
+    """Return the points of one convolution of a bench document, in its order.
+
+    dram_bytes: bytes that device memory moved in the document's batch, as the hardware counted them, by name and number
+    format; other rows get the bytes of moving each array once.
+    """
+    dram_bytes = dram_bytes or {}
+    (table,) = (table for table in document["tables"] if table["item"] == item)
+    found = []
+    for row in table["rows"]:
+        if row["ms"] is None or row["kind"] in ("cpu", "debug"):
+            continue
+        rates, nbytes = row["rates"], dram_bytes.get((row["name"], row["dtype"]))
+        intensity = rates["intensity"] if nbytes is None else rates["tflops"] * row["ms"] * 1e9 / nbytes
+        found.append(Point(row["name"], row["dtype"], row["step"], intensity, rates["tflops"], nbytes is not None))
+    return found
+
+
+def roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str = "roofline") -> str:
+    """Draw the points below the measured peaks of a bench document. Raises ValueError without any."""
+    if not points:
+        raise ValueError("a roofline needs a point")
+    for stretch in STRETCHES:
+        with suppress(NoRoomError):
+            return _drawn(points, peaks, title, name, stretch)
+    raise NoRoomError("the labels are too many or too long")
+
+
+def _drawn(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str, stretch: float) -> str:
+    """Draw it with panels so many times as high. Raises NoRoomError."""
+    formats = [dtype for dtype in BY_DTYPE if any(point.dtype == dtype for point in points)]
+    bandwidth = peaks["gbytes_per_s"] / 1e3
+    parts = [svg.text(title, 8, 20, "head"), *_legend(points)]
+    panels = _panels([sum(point.dtype == dtype for point in points) for dtype in formats], stretch)
+    for panel, dtype in zip(panels, formats, strict=True):
+        own = [point for point in points if point.dtype == dtype]
+        roofs = {family: tflops for family, tflops in peaks["tflops"].items() if family.split()[0] == dtype}
+        xs, ys = _ranges(own, roofs, bandwidth)
+        x = svg.log_scale(*xs, panel.x, panel.x + panel.width)
+        y = svg.log_scale(*ys, panel.y + panel.height, panel.y)
+        parts.append(svg.text(f"{SHORT[dtype]}, TFLOP/s ↑", panel.x - 44, panel.y - 12, "head"))
+        parts += _axes(x, y, xs, ys, panel)
+        lines, said = _roofs(roofs, bandwidth, x, y, xs, BY_DTYPE[dtype].colour)
+        parts += lines + _points(own, x, y, panel, said)
+    width = max(panel.x + panel.width for panel in panels) + GAP
+    height = max(panel.y + panel.height for panel in panels) + GAP
+    return svg.picture(name, title, _described(points, peaks), max(width, 760), height, parts)
+
+
+def _panels(counts: Sequence[int], stretch: float) -> list[Box]:
+    """Return places for panels of so many points each: side by side, crowded ones in a row of their own."""
+    found: list[Box] = []
+    column, top = 0, float(HEAD + TOP)
+    for count in counts:
+        wide = count > CROWDED
+        if column and (wide or column == COLUMNS):
+            column, top = 0, top + found[-1].height + GAP + TOP
+        width, height = (COLUMNS * (WIDTH + GAP) - GAP, TALL) if wide else (WIDTH, HEIGHT)
+        found.append(Box(LEFT + column * (WIDTH + GAP), top, width, height * stretch))
+        column += COLUMNS if wide else 1
+    return found
+
+
+def _ranges(
+    points: Sequence[Point], roofs: Mapping[str, float], bandwidth: float
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return what a panel shows of both axes: its points, and its roofs with their bends."""
+    xs, ys = [point.intensity for point in points], [point.tflops for point in points]
+    ridges = [tflops / bandwidth for tflops in roofs.values()]
+    across = (
+        min([min(xs) / 3, *(ridge / 2 for ridge in ridges)]),
+        max([3 * max(xs), *(2.5 * ridge for ridge in ridges)]),
+    )
+    return across, (min(ys) / 3, 2 * max([*ys, *roofs.values()]))
+
+
+def _axes(x: svg.Scale, y: svg.Scale, xs: tuple[float, float], ys: tuple[float, float], panel: Box) -> list[str]:
+    right, bottom = panel.x + panel.width, panel.y + panel.height
+    parts = svg.across_axis(svg.log_ticks(*xs), x, panel.y, bottom, svg.tick_text)
+    parts += svg.down_axis(svg.log_ticks(*ys), y, panel.x, right, svg.tick_text)
+    parts.append(svg.text("FLOPs per byte of device memory →", right, bottom + 31, "quiet small", "end"))
+    parts.append(svg.path(f"M{panel.x:g} {panel.y:g}v{panel.height:g}h{panel.width:g}", "axis"))
+    return parts
+
+
+def _roofs(
+    roofs: Mapping[str, float], bandwidth: float, x: svg.Scale, y: svg.Scale, xs: tuple[float, float], colour: str
+) -> tuple[list[str], list[Box]]:
+    """Draw the limits, each with its rate above it, or below if another's is there. Return what both of them cover."""
+    low, high = xs
+    parts: list[str] = []
+    boxes: list[Box] = []
+    drawn: list[Box] = []
+    for family, tflops in sorted(roofs.items(), key=lambda roof: -roof[1]):
+        ridge = tflops / bandwidth
+        dashed = " dashed" if " " in family else ""
+        line = f"M{x(low):.5g} {y(low * bandwidth):.5g}L{x(ridge):.5g} {y(tflops):.5g}H{x(high):.5g}"
+        parts.append(svg.path(line, f"{colour} curve{dashed}"))
+        drawn += _along((x(low), y(low * bandwidth)), (x(ridge), y(tflops)))
+        drawn += _along((x(ridge), y(tflops)), (x(high), y(tflops)))
+        said = f"{family.partition(' ')[2]} {svg.number(tflops)} TFLOP/s".strip()
+        width = svg.width_of(said, 10.5)
+        box = Box(x(high) - width, y(tflops) - 16, width, 14)
+        if any(box.covers(other) for other in boxes):
+            box = Box(box.x, y(tflops) + 2, width, 14)
+        boxes.append(box)
+        parts.append(svg.text(said, x(high), box.y + 11, "quiet small", "end"))
+    return parts, boxes + drawn
+
+
+def _along(start: tuple[float, float], stop: tuple[float, float]) -> list[Box]:
+    """Return small boxes that cover a line, so that no label is written across it."""
+    steps = max(math.ceil(math.dist(start, stop) / LINE), 1)
+    across, down = ((b - a) / steps for a, b in zip(start, stop, strict=True))
+    places = [(start[0] + across * at, start[1] + down * at) for at in range(steps + 1)]
+    return [Box(px - LINE / 2, py - LINE / 2, LINE, LINE) for px, py in places]
+
+
+def _points(points: Sequence[Point], x: svg.Scale, y: svg.Scale, panel: Box, said: Sequence[Box]) -> list[str]:
+    at = [(x(point.intensity), y(point.tflops)) for point in points]
+    order = sorted(range(len(at)), key=lambda place: at[place][1])  # from above, so that few leaders cross
+    wide = [(at[place], svg.width_of(points[place].label, 11)) for place in order]
+    steps = [where for where, point in zip(at, points, strict=True) if point.step]
+    drawn = [box for line in pairwise(steps) if math.dist(*line) > FAR for box in _along(*line)]
+    boxes = dict(zip(order, placed(wide, panel, [*said, *drawn]), strict=True))
+    parts = [svg.path("M" + "L".join(f"{px:.5g} {py:.5g}" for px, py in steps), "c0 thin")] if len(steps) > 1 else []
+    for place, ((px, py), point) in enumerate(zip(at, points, strict=True)):
+        box = boxes[place]
+        colour = "c0" if not point.step else BY_DTYPE[point.dtype].colour
+        near = min(max(px, box.x), box.x + box.width), min(max(py, box.y), box.y + box.height)
+        if abs(near[0] - px) + abs(near[1] - py) > 12:
+            parts.append(svg.path(f"M{px:.5g} {py:.5g}L{near[0]:.5g} {near[1]:.5g}", "leader"))
+        parts.append(_marker(point, px, py, colour))
+        left = box.x + box.width / 2 < px  # of its point: then the text ends there
+        edge, anchor = (box.x + box.width - 1, "end") if left else (box.x + 1, "start")
+        parts.append(svg.text(point.label, edge, box.y + box.height - 3, "small", anchor))
+    return parts
+
+
+def _marker(point: Point, x: float, y: float, colour: str) -> str:
+    kind = f"{colour} {'full' if point.measured else 'open'}"
+    return svg.dot(x, y, kind, _told(point)) if point.step else svg.bar(x - 4, y - 4, 8, 8, kind, _told(point))
+
+
+def _legend(points: Sequence[Point]) -> list[str]:
+    entries = {}
+    if any(point.measured for point in points):
+        entries["bytes counted by the hardware"] = svg.dot(0, 0, "c1 full")
+    if not all(point.measured for point in points):
+        entries["bytes of moving each array once"] = svg.dot(0, 0, "c1 open")
+    if not all(point.step for point in points):
+        entries["other systems"] = svg.bar(-4, -4, 8, 8, "c0 open")
+    entries["in the order of the steps"] = svg.path("M-8 0h16", "c0 thin")
+    return svg.legend(entries, 8, 46)
+
+
+def _told(point: Point) -> str:
+    how = "measured" if point.measured else "counted once"
+    return (
+        f"{point.label}, {SHORT[point.dtype]}: {svg.number(point.tflops)} TFLOP/s at {svg.number(point.intensity)} "
+        f"FLOPs per byte ({how})"
+    )
+
+
+def _described(points: Sequence[Point], peaks: Mapping[str, Any]) -> str:
+    roofs = ", ".join(
+        f"{SHORT[family.split()[0]]}{family.partition(' ')[1]}{family.partition(' ')[2]} {svg.number(tflops)} TFLOP/s"
+        for family, tflops in peaks["tflops"].items()
+    )
+    return (
+        f"Points below the measured limits of the card: {roofs}; device memory "
+        f"{svg.number(peaks['gbytes_per_s'])} GB/s. {'; '.join(map(_told, points))}."
+    )

@@ -1,0 +1,69 @@
+"""A drawing that grows: shapes in order, which take their room. The page's style sheet colours their kinds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from app.drawing import svg
+
+GAP, MARGIN = 12, 2
+CELL = 4  # pixels of the smallest square whose grid is drawn
+TIP = (  # an id, which a page with two drawings may have once: none but tiles have arrows
+    '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+    f"{svg.path('M0 0L8 4L0 8z', 'tip')}</marker></defs>"
+)
+
+
+@dataclass
+class Drawing:
+    """A picture that grows: shapes in order, and the room that they take. summary: the alternative text.
+
+    keys: class of a shape → what such shapes are, for the legend.
+    """
+
+    summary: str
+    keys: dict[str, list[str]] = field(default_factory=dict)
+    parts: list[str] = field(default_factory=list)
+    width: float = 0
+    height: float = 0
+
+    def _takes(self, right: float, bottom: float) -> None:
+        self.width, self.height = max(self.width, right), max(self.height, bottom)
+
+    def cells(self, x: float, y: float, rows: int, columns: int, cell: float, kind: str = "plain") -> None:
+        """Draw a grid of squares; ``kind`` is its class."""
+        width, height = columns * cell, rows * cell
+        across = "".join(f"M{x:g} {y + row * cell:g}h{width:g}" for row in range(1, rows))
+        down = "".join(f"M{x + column * cell:g} {y:g}v{height:g}" for column in range(1, columns))
+        self.parts.append(svg.bar(x, y, width, height, kind))
+        if cell >= CELL:
+            self.parts.append(svg.path(f"{across}{down}", "cells"))
+        self._takes(x + width, y + height)
+
+    def area(self, x: float, y: float, width: float, height: float, kind: str, title: str = "") -> None:
+        """Mark a rectangle; ``title`` says what it is, also in the legend."""
+        if title and title not in self.keys.setdefault(kind, []):
+            self.keys[kind].append(title)
+        self.parts.append(svg.bar(x, y, width, height, kind, title))
+        self._takes(x + width, y + height)
+
+    def text(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> None:
+        """Write a line."""
+        self.parts.append(svg.text(words, x, y, kind, anchor))
+        self._takes(x + svg.width_of(words, 11) * {"start": 1, "middle": 0.5, "end": 0}[anchor], y + 4)
+
+    def lines_of_text(self, x: float, y: float, lines: Sequence[str], kind: str = "") -> None:
+        """Write lines below one another."""
+        for number, words in enumerate(lines):
+            self.text(x, y + 17 * number, words, kind)
+
+    def arrow(self, x: float, y: float, to_x: float, to_y: float) -> None:
+        """Draw an arrow."""
+        self.parts.append(svg.path(f"M{x:g} {y:g}L{to_x:g} {to_y:g}", "arrow", ' marker-end="url(#tip)"'))
+        self._takes(max(x, to_x) + 4, max(y, to_y) + 4)
+
+    def svg(self) -> str:
+        """Return the picture."""
+        tip = TIP * any("url(#tip)" in part for part in self.parts)
+        size = svg.size(self.width + GAP, self.height + GAP, MARGIN)
+        return f'<svg role="img" {size} aria-label="{escape(self.summary)}">{tip}{"".join(self.parts)}</svg>'

@@ -1,0 +1,150 @@
+"""One multiprocessor's warpgroups over time: who multiplies, who pools, who waits; and the bus against the kernels."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from app.drawing import svg
+
+LEFT, WIDTH, ROW, TOP = 110, 800, 26, 66
+ZOOM = 8  # the second strip shows so many times more
+# Phase → class of its colour, class of its shape, and what it means.
+PHASES = {
+    "stage": ("c0", "open", "waits for images, writes windows"),
+    "conv1": ("c5", "full", "conv1 on the tensor cores"),
+    "pool": ("c3", "open", "ReLU and pooling"),
+    "load": ("c0", "full", "requests the next images"),
+    "conv2": ("c1", "full", "conv2 on the tensor cores"),
+    "store": ("c2", "open", "pooling, stores features"),
+}
+MULTIPLIES = ("conv1", "conv2")
+CURVES = {"requested": "c5", "staged": "c1", "computed": "c3"}
+MEANT = {"requested": "images requested", "staged": "images arrived and staged", "computed": "images computed"}
+Span = Sequence[Any]  # phase, start, stop in µs
+Interval = tuple[float, float]
+
+
+def warpgroups(timeline: Mapping[str, Any], title: str, name: str = "warpgroups") -> str:
+    """Draw the warpgroups of the ``timeline`` of a profile document: the whole run, and a part of it enlarged."""
+    rows: Sequence[Sequence[Span]] = timeline["warpgroups"]
+    end = max(stop for spans in rows for _, _, stop in spans)
+    part = (end / 2 - end / ZOOM / 2, end / 2 + end / ZOOM / 2)
+    strip = ROW * (len(rows) + 1) + 50
+    parts = [svg.text(title, 8, 20, "head"), *_legend()]
+    parts += _strip(rows, (0, end), TOP + 20)
+    parts += _strip(rows, part, TOP + 20 + strip)
+    busy = [sum(stop - start for phase, start, stop in spans if phase in MULTIPLIES) / end for spans in rows]
+    shares = ", ".join(f"{share:.0%}" for share in busy)
+    description = (
+        f"Multiprocessor {timeline['multiprocessor']}, {svg.number(end)} µs, a row for each of {len(rows)} warpgroups: "
+        f"it multiplies {shares} of the time. For {idle(rows):.0%} of the time none of them multiplies. The lower rows "
+        f"enlarge {svg.number(part[0])} to {svg.number(part[1])} µs."
+    )
+    return svg.picture(name, title, description, LEFT + WIDTH + 30, TOP + 20 + 2 * strip, parts)
+
+
+def idle(rows: Sequence[Sequence[Span]]) -> float:
+    """Return the share of the whole time in which no warpgroup multiplies."""
+    end = max(stop for spans in rows for _, _, stop in spans)
+    return 1 - sum(stop - start for start, stop, count in multiplying(rows) if count) / end
+
+
+def waiting(rows: Sequence[Sequence[Span]]) -> float:
+    """Return the share of the warpgroups' time in which they wait for images, and write windows."""
+    spent = [(phase, stop - start) for spans in rows for phase, start, stop in spans]
+    return sum(time for phase, time in spent if phase == "stage") / sum(time for _, time in spent)
+
+
+def multiplying(rows: Iterable[Sequence[Span]]) -> list[tuple[float, float, int]]:
+    """Return (start, stop, warpgroups in a product) of every interval between two changes of that number."""
+    changes: dict[float, int] = {}
+    for spans in rows:
+        for phase, start, stop in spans:
+            if phase in MULTIPLIES:
+                changes[start] = changes.get(start, 0) + 1
+                changes[stop] = changes.get(stop, 0) - 1
+    at, count = sorted(changes), 0
+    found = []
+    for start, stop in pairwise(at):
+        count += changes[start]
+        found.append((start, stop, count))
+    return found
+
+
+def _strip(rows: Sequence[Sequence[Span]], shown: Interval, top: float) -> list[str]:
+    scale = svg.linear_scale(*shown, LEFT, LEFT + WIDTH)
+    bottom = top + ROW * (len(rows) + 1)
+    ticks = (shown[0] + tick for tick in svg.ticks(shown[1] - shown[0], 8))
+    parts = svg.across_axis(ticks, scale, top - 4, bottom, lambda tick: f"{svg.number(tick)} µs")
+    for place, spans in enumerate(rows):
+        y = top + place * ROW
+        parts.append(svg.text(f"warpgroup {place}", LEFT - 8, y + ROW / 2 + 3, anchor="end"))
+        for phase, start, stop in spans:
+            left, right = scale(max(start, shown[0])), scale(min(stop, shown[1]))
+            if right > left:
+                colour, shape, meaning = PHASES[phase]
+                tall = ROW - 6 if phase in MULTIPLIES else ROW - 14
+                told = f"{meaning}: {svg.number(stop - start)} µs"
+                parts.append(svg.bar(left, y + (ROW - tall) / 2, right - left, tall, f"{colour} {shape}", told))
+    y = top + len(rows) * ROW
+    parts.append(svg.text("in a product", LEFT - 8, y + ROW / 2 + 3, "quiet", "end"))
+    for start, stop, count in multiplying(rows):
+        left, right = scale(max(start, shown[0])), scale(min(stop, shown[1]))
+        if right > left and count:
+            high = (ROW - 4) * count / len(rows)
+            parts.append(svg.bar(left, y + ROW - 2 - high, right - left, high, "c6 full", f"{count} of {len(rows)}"))
+    parts.append(svg.path(f"M{LEFT} {bottom}h{WIDTH}", "axis"))
+    return parts
+
+
+def _legend() -> list[str]:
+    samples = {
+        meaning: svg.bar(
+            -8, -6 if phase in MULTIPLIES else -4, 16, 12 if phase in MULTIPLIES else 8, f"{colour} {shape}"
+        )
+        for phase, (colour, shape, meaning) in PHASES.items()
+    }
+    named = list(samples.items())
+    return [*svg.legend(dict(named[:3]), 8, 46), *svg.legend(dict(named[3:]), 8, 68)]
+
+
+def bus(timeline: Mapping[str, Any], title: str, name: str = "bus") -> str:
+    """Draw how many images were requested over the bus, had arrived and were computed, over time.
+
+    timeline: of a profile document. The distance between the curves, across, is time; down, images in flight.
+    """
+    found = timeline["images"]
+    times, total = found["us"], max(found["computed"])
+    plain = timeline["end_to_end_ms"]["plain"] * 1e3
+    copy = timeline["raw_copy_ms"] * 1e3
+    high, bottom, height = max(times[-1], plain, copy) * 1.02, 400, 310
+    x = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)
+    y = svg.linear_scale(0, total * 1.04, bottom, bottom - height)
+    parts = [svg.text(title, 8, 20, "head")]
+    us = svg.ticks(high, 8)
+    parts += svg.across_axis(us, x, bottom - height, bottom, lambda tick: f"{svg.tick_text(tick)} µs")
+    parts += svg.down_axis(svg.ticks(total, 5), y, LEFT, LEFT + WIDTH, svg.tick_text)
+    ideal = f"M{x(0):.5g} {y(0):.5g}L{x(copy):.5g} {y(total):.5g}"
+    parts.append(svg.path(ideal, "axis dashed"))
+    for (curve, colour), dashes in zip(CURVES.items(), ("dashed", "", ""), strict=True):
+        line = "L".join(f"{x(time):.5g} {y(count):.5g}" for time, count in zip(times, found[curve], strict=True))
+        parts.append(svg.path(f"M{line}", f"{colour} {'thin' if curve == 'requested' else 'curve'} {dashes}".strip()))
+    dots = list(zip(times, found["computed"], strict=True))[5::10]  # the curve stands out without its colour, too
+    parts += [svg.dot(x(time), y(count), "c3 open", radius=3.5) for time, count in dots]
+    parts.append(svg.path(f"M{x(plain):.5g} {bottom - height}V{bottom}", "mark dashed"))
+    parts.append(svg.text(f"labels readable: {svg.number(plain)} µs", x(plain) - 6, bottom - 8, anchor="end"))
+    entries = {
+        MEANT[curve]: svg.path("M-8 0h16", f"{colour} {'thin dashed' if curve == 'requested' else 'curve'}")
+        for curve, colour in CURVES.items()
+    }
+    entries[MEANT["computed"]] += svg.dot(0, 0, "c3 open", radius=3.5)
+    entries[f"the copy engine alone: {svg.number(copy)} µs"] = svg.path("M-8 0h16", "axis dashed")
+    parts += svg.legend(entries, 8, 46)
+    ahead = max(staged - computed for staged, computed in zip(found["staged"], found["computed"], strict=True))
+    flight = max(asked - staged for asked, staged in zip(found["requested"], found["staged"], strict=True))
+    description = (
+        f"{total:,} images over {svg.number(times[-1])} µs, {timeline['images_are']}. At most {flight:,} images were "
+        f"requested and not yet staged, at most {ahead:,} staged and not yet computed. One copy of the same bytes "
+        f"takes {svg.number(copy)} µs; end to end takes {svg.number(plain)} µs."
+    )
+    return svg.picture(name, title, description, LEFT + WIDTH + 30, bottom + 34, parts)

@@ -1,0 +1,76 @@
+"""The fast path's budget: what each stage adds, from the tensor cores' clocks to the labels in the host's memory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.drawing import svg
+
+HEIGHT, LEFT, WIDTH, RIGHT, TOP = 40, 240, 560, 150, 66
+# Clocks of a multiprocessor's tensor cores for an image of lenet5: m64nNk16 takes N/2. conv1 is 12 of m64n72k16, conv2
+# 50 of m64n64k16.
+CONV1, CONV2 = 12 * 36, 50 * 32
+# Kernel → how often it multiplies conv1 and conv2; bytes take half the time of float16.
+PRODUCTS = {"wgmma": (1, 1), "wgmma-split": (2, 3), "wgmma-exact": (1, 2), "wgmma-int8": (1, 0.5)}
+BOOST_MHZ = 1980  # an H100's clock under this load, where the report does not tell it
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A time that contains the stages before it. ms: its whole; what: what it adds to them."""
+
+    name: str
+    ms: float
+    what: str
+
+
+def stages(report: Mapping[str, Any]) -> list[Stage]:
+    """Return the stages of a report of the main job on lenet5's kernels for Hopper. Raises ValueError for others."""
+    convolutions = report["layers"][0]
+    if convolutions["kernel"] not in PRODUCTS or report["batch"] != convolutions["images"]:
+        raise ValueError("a budget needs a report of lenet5's fast path")
+    often = PRODUCTS[convolutions["kernel"]]
+    clocks = often[0] * CONV1 + often[1] * CONV2
+    mhz = ((report.get("power") or {}).get("sm_clock_mhz") or {}).get("median") or BOOST_MHZ
+    each = report["batch"] / report["device"]["multiprocessors"]
+    return [
+        Stage("tensor cores alone", each * clocks / mhz / 1e3, f"{clocks:,.0f} clocks an image at {mhz:,.0f} MHz"),
+        Stage("both convolutions", convolutions["ms"], "pooling, and waiting for operands"),
+        Stage("whole pass on the card", report["on_card_ms"]["p50"], "both products, the second launch"),
+        Stage("end to end", report["end_to_end_ms"]["p50"], "images over the bus, launch and wait"),
+    ]
+
+
+def waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None, name: str = "budget") -> str:
+    """Draw what each stage adds. copy_ms: time of the bus for the images alone, drawn as a line."""
+    high = 1.02 * max(*(stage.ms for stage in stages), copy_ms or 0)
+    scale = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)
+    bottom = TOP + HEIGHT * len(stages)
+    parts = [svg.text(title, 8, 20, "head")]
+    parts += svg.across_axis(svg.ticks(high), scale, TOP - 4, bottom, lambda tick: f"{svg.tick_text(tick)} ms")
+    before, rates = 0.0, []
+    for place, stage in enumerate(stages):
+        top, start, end = TOP + place * HEIGHT, scale(min(before, stage.ms)), scale(max(before, stage.ms))
+        said = svg.number(stage.ms) if place == 0 else f"+{svg.number(stage.ms - before)} → {svg.number(stage.ms)}"
+        parts += [
+            svg.text(stage.name, LEFT - 8, top + 15, anchor="end"),
+            svg.text(stage.what, LEFT - 8, top + 29, "quiet small", "end"),
+            svg.bar(LEFT, top + 8, start - LEFT, HEIGHT - 16, "c0 open"),
+            svg.bar(start, top + 8, end - start, HEIGHT - 16, f"c{1 + place} full", _told(stage)),
+        ]
+        rates.append(svg.text(f"{said} ms", end + 6, top + HEIGHT / 2 + 4))
+        before = stage.ms
+    if copy_ms is not None:
+        x = scale(copy_ms)
+        parts.append(svg.path(f"M{x:.5g} {TOP - 8}V{bottom}", "mark dashed"))
+        parts.append(svg.text(f"the bus alone: {svg.number(copy_ms)} ms", x, TOP - 12, "quiet", "middle"))
+    parts += rates  # above that line
+    bus = "" if copy_ms is None else f" The images alone take {svg.number(copy_ms)} ms over the bus."
+    told = "; ".join(f"{_told(stage)} ({stage.what})" for stage in stages)
+    return svg.picture(
+        name, title, f"Bars, each from where the one above ends. {told}.{bus}", LEFT + WIDTH + RIGHT, bottom + 28, parts
+    )
+
+
+def _told(stage: Stage) -> str:
+    return f"{stage.name}: {svg.number(stage.ms)} ms"

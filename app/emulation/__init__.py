@@ -1,4 +1,0 @@
-"""Kernels on the processor: compiled by the host's C++ compiler and run thread by thread, as ``host_cuda.h`` says.
-
-Slow, and blind to what only a card can show; but index arithmetic, edges, barriers and splits are the kernels' own.
-"""

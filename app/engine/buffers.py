@@ -1,0 +1,124 @@
+"""A plan on the card: its kernels and weights, bound to buffers, and a stream with buffers of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+from app.cuda.memory import device_array, pinned_array, uploaded
+from app.engine.interface import Outputs
+from app.kernels.launch import Kernel, Launch
+from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
+
+# Called before and after each of copy in, kernels and copy out of a chunk is enqueued.
+Mark = Callable[["StreamBuffers"], None]
+
+
+class LoadedPlan:
+    """A plan's kernels and their packed weights on the current GPU; launches on any number of buffers share them."""
+
+    def __init__(self, plan: ExecutionPlan) -> None:
+        self.plan = plan
+        self.kernels = [Kernel(node.variant, node.problem, plan.arch, node.settings) for node in plan.nodes]
+        self.weights: list[list[cupy.ndarray | None]] = [
+            [None if array is None else uploaded(array) for array in kernel.pack(node.parameters)]
+            for kernel, node in zip(self.kernels, plan.nodes, strict=True)
+        ]
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a CUDA graph can hold the launches."""
+        return all(kernel.capturable for kernel in self.kernels)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory in the weights."""
+        return sum(array.nbytes for arrays in self.weights for array in arrays if array is not None)
+
+    def free(self) -> None:
+        """Let go of kernels and weights."""
+        self.kernels, self.weights = [], []
+
+
+class Buffers:
+    """A plan's kernels, bound for up to ``images`` images to buffers on the device and to those in ``host``.
+
+    named: the buffers on the device, by the plan's names. early: as for ``Kernel.bind``.
+    """
+
+    def __init__(
+        self, loaded: LoadedPlan, images: int, host: Mapping[str, cupy.ndarray], *, early: bool = True
+    ) -> None:
+        plan = loaded.plan
+        self.named = {
+            name: device_array(images * n, dtype) for name, (dtype, n) in plan.buffers.items() if name not in host
+        }
+        buffers = {**host, **self.named}
+        self.launches: list[Launch] = [
+            kernel.bind([buffers[node.reads], *arrays, *(buffers[name] for name in node.writes)], images, early=early)
+            for node, kernel, arrays in zip(plan.nodes, loaded.kernels, loaded.weights, strict=True)
+        ]
+
+    @property
+    def arrays(self) -> list[cupy.ndarray]:
+        """All device arrays that a run writes: the buffers and the kernels' workspaces."""
+        return [*self.named.values(), *(array for launch in self.launches for array in launch.workspace)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory."""
+        return sum(array.nbytes for array in self.arrays)
+
+
+class StreamBuffers(Buffers):
+    """One stream with its own device buffers and the kernels bound to them, for chunks of up to ``chunk`` images.
+
+    early: as for ``Kernel.bind``.
+    """
+
+    def __init__(self, loaded: LoadedPlan, chunk: int, *, early: bool = True) -> None:
+        super().__init__(loaded, chunk, {}, early=early)
+        self.chunk = chunk
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.copied = cupy.cuda.Event(disable_timing=True)  # the staging buffer has been read
+        self.staging: np.ndarray | None = None
+
+    def stage(self, images: np.ndarray) -> np.ndarray:
+        """Copy the images into the page-locked staging buffer once it is free; return the copy."""
+        if self.staging is None:
+            self.staging = pinned_array((self.chunk, *images.shape[1:]), images.dtype)
+        self.copied.synchronize()
+        staged = self.staging[: len(images)]
+        np.copyto(staged, images)
+        return staged
+
+    def enqueue(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None, *, staged: bool = False) -> None:
+        """Enqueue copy in, kernels and copy out of page-locked images, at most ``chunk``, and return at once.
+
+        outputs: page-locked arrays for as many images. staged: the images lie in the staging buffer.
+        """
+        stream = self.stream.ptr
+        if mark:
+            mark(self)
+        copy(self.named[IMAGES].data.ptr, images.ctypes.data, images.nbytes, runtime.memcpyHostToDevice, stream)
+        if staged:
+            self.copied.record(self.stream)
+        if mark:
+            mark(self)
+        for launch in self.launches:
+            launch(stream, len(images))
+        if mark:
+            mark(self)
+        for name, rows in ((LABELS, outputs.labels), (LOGITS, outputs.logits)):
+            if rows is not None:
+                copy(rows.ctypes.data, self.named[name].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream)
+        if mark:
+            mark(self)
+
+
+def copy(target: int, source: int, nbytes: int, direction: int, stream: int) -> None:
+    """Enqueue a copy between two addresses. direction: the runtime API's constant."""
+    runtime.memcpyAsync(target, source, nbytes, direction, stream)

@@ -1,0 +1,5 @@
+"""The application from Python: ``Classifier`` gives labels, logits and probabilities of arrays of images."""
+
+from app.engine.classifier.classifier import Classifier
+
+__all__ = ["Classifier"]

@@ -1,0 +1,136 @@
+"""Check what a program gives to a classifier: names, and arrays of images."""
+
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.base.errors import UserError, choice
+from app.cuda.cards import device_name
+from app.files.checks import BadValueError
+from app.network.graph import Graph
+from app.network.toml import SUFFIX
+from app.planning.request import NetworkRequest
+from data_tools.dataset import bytes_or_floats
+
+DLPACK_CARDS = (2, 13)  # kDLCUDA, kDLCUDAManaged
+FLOATS = [np.dtype(f"f{size}").name for size in (2, 4, 8)]
+
+
+class BadArgumentError(UserError, ValueError):
+    """A wrong argument of a ``Classifier``: programs may catch it as the ValueError that it is."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images as an engine takes them: (N, C, H, W), C-contiguous. single: one image was given, without an axis N.
+
+    graph: the network's graph for images of this size.
+    """
+
+    images: Any
+    graph: Graph
+    single: bool
+
+
+def lies_on_card(images: Any) -> bool:
+    """Return whether the array says that it is in a GPU's memory. Needs no CuPy."""
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(images, cupy.ndarray):
+        return True  # at once: the rest takes microseconds
+    device = getattr(images, "__dlpack_device__", None)
+    if device is not None:
+        with suppress(Exception):  # libraries report arrays of other kinds in several ways
+            return device()[0] in DLPACK_CARDS
+    return hasattr(images, "__cuda_array_interface__")
+
+
+def network_request(network_or_weights: str | Path, precision: str) -> NetworkRequest:
+    """Return the request for a network's name, or else for a file: a network's (.toml) or of weights."""
+    text = str(network_or_weights)
+    is_file = isinstance(network_or_weights, Path) or "/" in text or "." in text
+    if is_file and not text.endswith(SUFFIX):
+        return NetworkRequest(weights=Path(text), precision=precision)
+    return NetworkRequest(network=text, precision=precision)
+
+
+def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
+    """Raise BadArgumentError unless the argument ``name`` has one of these values."""
+    if value not in (known := [*choices]):
+        raise BadArgumentError(f"{name}={value!r}: {choice(str(value), known)}")
+
+
+def check_device(device: str) -> None:
+    """Raise BadArgumentError unless it is the name of a device."""
+    try:
+        device_name(str(device))
+    except BadValueError as error:
+        raise BadArgumentError(f"device={error}") from None
+
+
+def host_batch(images: Any, graph: Graph) -> Batch:
+    """Check images in the host's memory, (H, W), (N, H, W), (C, H, W) or (N, C, H, W), and bring them to a ``Batch``.
+
+    uint8, or floats in [0, 1]; floats that are all k/255 become uint8, as in files. Raises BadArgumentError.
+    """
+    try:
+        array = np.asarray(images)
+    except (TypeError, ValueError, RuntimeError) as error:  # lists of uneven lengths, tensors of types that NumPy lacks
+        raise BadArgumentError(f"the images are no array: {' '.join(str(error).split())}") from None
+    if array.dtype.kind not in "biufc":  # text, or objects such as paths
+        raise BadArgumentError(f"the images are {type(images).__name__}: give an array of pixels")
+    batch = shaped(array, graph, array.dtype.name)
+    if array.dtype == np.uint8:
+        return Batch(np.ascontiguousarray(batch.images), batch.graph, batch.single)
+    try:
+        found = bytes_or_floats(
+            batch.images if array.itemsize > 2 else batch.images.astype(np.float32), "the array of images"
+        )
+    except UserError as error:
+        raise BadArgumentError(str(error)) from None
+    check_bytes(batch.graph, found.dtype.name)
+    return Batch(found, batch.graph, batch.single)
+
+
+def shaped(array: Any, graph: Graph, dtype: str) -> Batch:
+    """Return the array, of any kind that knows ``shape`` and ``reshape``, as (N, C, H, W).
+
+    dtype: its type's name. Raises BadArgumentError for another type than uint8 and floats, and for shapes that do not
+    fit the network.
+    """
+    if dtype != "uint8" and dtype not in FLOATS:
+        raise BadArgumentError(f"the images are {dtype}: give uint8 pixels, or floats in [0, 1]")
+    channels = graph.network.input_shape[0]
+    shape = tuple(array.shape)
+    one = shape if len(shape) == 3 and channels > 1 else (1, *shape) if len(shape) == 2 else None
+    whole = shape if len(shape) == 4 else (len(array), 1, *shape[1:]) if len(shape) == 3 else None
+    full = (1, *one) if one is not None else whole
+    fitting = None if full is None else graph.reading(full[1:])
+    if full is None or fitting is None:
+        sizes = " or ".join(_text(("N", *size)) for size in _sizes(graph))
+        raise BadArgumentError(
+            f"the images have the shape {_text(shape)}, network {graph.network.name} reads {sizes}: "
+            "give one image, or N of them"
+        )
+    return Batch(array.reshape(full), fitting, one is not None)
+
+
+def check_bytes(graph: Graph, dtype: str) -> None:
+    """Raise BadArgumentError if the graph enlarges the images and they are no bytes."""
+    if dtype != "uint8" and graph.steps[0].layer.keeps_bytes:
+        raise BadArgumentError(
+            f"the images are fractions of pixels, but network {graph.network.name} enlarges whole ones: give uint8"
+        )
+
+
+def _sizes(graph: Graph) -> list[tuple[int, ...]]:
+    """Shapes of the images that the network reads, (C, H, W), as given and already enlarged."""
+    return [graph.network.input_shape, *(step.out_shape for step in graph.steps[:1] if step.layer.keeps_bytes)]
+
+
+def _text(shape: Iterable[object]) -> str:
+    return f"({', '.join(map(str, shape))})"

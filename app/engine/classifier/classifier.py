@@ -1,0 +1,196 @@
+"""``Classifier``: a network with its weights, ready to classify arrays of images on the GPU or the CPU."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from app.base.errors import UserError
+from app.base.precision import PRECISIONS, SHORT
+from app.cuda import device as devices
+from app.cuda.cards import number_of
+from app.engine.classifier.arguments import (
+    BadArgumentError,
+    check_choice,
+    check_device,
+    host_batch,
+    lies_on_card,
+    network_request,
+)
+from app.engine.classifier.engines import Engines
+from app.layers import Softmax
+from app.network.generated import load_network
+from app.planning.request import NetworkRequest
+
+if TYPE_CHECKING:
+    import cupy
+
+    from app.engine.classifier.card_engines import CardEngines
+
+
+class Classifier:
+    """Gives the labels of images: ``labels = classifier(images)``. A context manager; any number of calls.
+
+    graph: the network with its weights. classes: their names, or None if the weights name none. device: ``cuda``,
+    ``cuda:N`` or ``cpu``. why_cpu: why ``auto`` took the CPU, in one line; else None.
+
+    Threads may share a classifier: its calls then take turns, and ``logits`` and ``probabilities`` are those of the
+    calling thread's own last call.
+    """
+
+    def __init__(
+        self, network_or_weights: str | Path = "lenet5", *, device: str = "auto", precision: str = "auto"
+    ) -> None:
+        """Load a network by its name, or the file of a network (``.toml``) or of weights (HDF5).
+
+        device: ``auto`` (a GPU if there is one), ``cuda`` (CuPy's current one), ``cuda:N`` (CUDA's number N) or
+        ``cpu``. precision: as the option ``--precision``. Raises UserError that is also a ValueError, as for wrong
+        images.
+        """
+        check_choice("precision", precision, ("auto", *PRECISIONS))
+        try:
+            self._open(network_request(network_or_weights, precision), device)
+        except BadArgumentError:
+            raise
+        except UserError as error:
+            raise BadArgumentError(str(error)) from error
+
+    @classmethod
+    def of(cls, request: NetworkRequest, device: str = "auto") -> Classifier:
+        """Make the classifier of a command's options. Raises UserError."""
+        classifier = cls.__new__(cls)
+        classifier._open(request, device)
+        return classifier
+
+    def _open(self, request: NetworkRequest, device: str) -> None:
+        check_device(device)
+        self.graph, self.weights = load_network(request.network, request.weights)
+        self.classes = self.weights.classes
+        self.device, self.why_cpu = devices.choose(device)
+        if self.device == "cpu":
+            request.check_cpu()
+            self._engines: Engines | CardEngines | None = Engines()
+        else:
+            with devices.gpu_errors():
+                from app.engine.classifier.card_engines import CardEngines
+                from app.planning.choices import choices_of
+
+                self._engines = CardEngines(choices_of(request, self.graph), number_of(self.device))
+        self._softmax = any(isinstance(step.layer, Softmax) for step in self.graph.steps[-2:])
+        self._lock = threading.Lock()
+        self._last = threading.local()
+
+    @overload
+    def __call__(
+        self, images: Any, *, on_card: Literal[False] = False, stream: Any = None
+    ) -> npt.NDArray[np.uint8]: ...
+
+    @overload
+    def __call__(self, images: Any, *, on_card: bool, stream: Any = None) -> Any: ...
+
+    def __call__(self, images: Any, *, on_card: bool = False, stream: Any = None) -> Any:
+        """Classify images; return their labels, (N,) uint8, or () for one image.
+
+        images: (N, H, W) or (N, C, H, W), or one image (H, W) or, of several channels, (C, H, W); uint8 pixels, or
+        floats in [0, 1]. Objects are light on a black background. Networks that enlarge images take uint8 images of
+        their size before or after it. An array on the card, of CuPy, PyTorch, JAX or another library, is read where it
+        is, and whether floats are in [0, 1] is not checked.
+
+        stream: where images on the card are ready, and where the work is enqueued: of CuPy or PyTorch, or a pointer;
+        None for CuPy's current one. on_card: return CuPy arrays, also from ``logits`` and ``probabilities``, without
+        waiting: use them on the same stream, and keep the images until it has passed. Otherwise all results are NumPy
+        arrays.
+
+        Raises UserError; for images of another type, range or shape it is also a ValueError.
+        """
+        carded = lies_on_card(images)
+        batch = None if carded else host_batch(images, self.graph)
+        try:
+            with self._lock:
+                engines = self._opened()
+                if batch is not None and not on_card and stream is None:
+                    labels, scores = engines.run(batch.graph, batch.images)
+                    single = batch.single
+                elif engines.device == "cpu":
+                    why = self.why_cpu or "it was made with device='cpu'"
+                    raise BadArgumentError(f"arrays and streams on a card need a classifier on a GPU: {why}")
+                else:
+                    given = images if batch is None else batch.images
+                    labels, scores, single = engines.run_on_card(self.graph, given, stream)
+                    single = single if batch is None else batch.single
+                    if not on_card:
+                        labels, scores = engines.fetched(labels, scores, stream)
+        except Exception:
+            with devices.gpu_errors():  # entered only here: calls on the card count microseconds
+                raise
+        self._last.scores = scores[0] if single else scores
+        return labels.reshape(()) if single else labels
+
+    @property
+    def logits(self) -> npt.NDArray[np.float32] | cupy.ndarray:
+        """Scores of the last call, (N, classes) or (classes,), float32. Raises UserError before the first call.
+
+        Of a network that ends in a softmax: the logarithms of its probabilities.
+        """
+        scores = self._scores()
+        if not self._softmax:
+            return scores
+        with np.errstate(divide="ignore"), _beside(scores):
+            return np.log(scores)
+
+    @property
+    def probabilities(self) -> npt.NDArray[np.float32] | cupy.ndarray:
+        """Probabilities of the last call, (N, classes) or (classes,), float32: the softmax of the logits."""
+        scores = self._scores()
+        if self._softmax:
+            return scores
+        with np.errstate(invalid="ignore"), _beside(scores):  # infinite scores have NaN for probabilities
+            exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+            return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+    @property
+    def precision(self) -> str:
+        """The precision that computes, the coarsest of any layer. Raises UserError before the first call."""
+        arithmetic = self._opened().arithmetic
+        if arithmetic is None:
+            raise BadArgumentError("the precision is chosen at the first call: call the classifier first")
+        return SHORT[arithmetic]
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the device, and the software that computed so far, as reports do. Raises UserError if closed."""
+        with self._lock:
+            return self._opened().describe()
+
+    def _opened(self) -> Any:
+        if self._engines is None:
+            raise BadArgumentError("the classifier is closed: make another one")
+        return self._engines
+
+    def _scores(self) -> Any:
+        scores = getattr(self._last, "scores", None)
+        if scores is None:
+            raise BadArgumentError("nothing was classified yet in this thread: call the classifier first")
+        return scores
+
+    def close(self) -> None:
+        """Free what it holds, above all on the card; the last results stay readable."""
+        with self._lock:
+            if self._engines is not None:
+                self._engines.close()
+            self._engines = None
+
+    def __enter__(self) -> Classifier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _beside(scores: Any) -> AbstractContextManager[object]:
+    """Make the GPU that the scores lie on the current one, if they do, while the block runs."""
+    return nullcontext() if isinstance(scores, np.ndarray) else scores.device

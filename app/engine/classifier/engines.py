@@ -1,0 +1,65 @@
+"""The engines of a classifier: one for each size and type of images that it has met."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from app.base.processor import usable_cores
+from app.cuda import device as devices
+from app.engine.interface import Engine, Outputs
+from app.engine.opening import open_engine
+from app.layers import Shape
+from app.network.graph import Graph
+
+if TYPE_CHECKING:
+    from app.planning.matching import Choices
+
+Form = tuple[Shape, np.dtype]  # shape and type of images
+
+
+class Engines:
+    """Those of the processor, and what they have in common with a GPU's, which are ``CardEngines``. One call at a time.
+
+    The first call with images of some size and type opens an engine. choices: of a GPU's kernels, without tuning.
+    arithmetic: the coarsest type of any layer's multiplication, None until that is planned. place: makes the device the
+    calling thread's current one.
+    """
+
+    device = "cpu"
+
+    def __init__(self, choices: Choices | None = None) -> None:
+        self.arithmetic: str | None = "float32"
+        self.place: AbstractContextManager[object] = nullcontext()
+        self._choices = choices
+        self._engines: dict[Form, Engine] = {}
+
+    def of(self, graph: Graph, dtype: np.dtype) -> Engine:
+        """Return the engine of a form. Raises UserError for kernels that cannot serve the network."""
+        form = (graph.network.input_shape, dtype)
+        if form not in self._engines:
+            engine = self._engines[form] = open_engine(graph, self._choices, device=self.device, dtype=dtype.name)
+            self.arithmetic = engine.arithmetic
+        return self._engines[form]
+
+    def run(self, graph: Graph, images: np.ndarray) -> Outputs:
+        """Classify (N, C, H, W) images in the host's memory. Raises UserError, also where memory is short."""
+        with self.place:
+            return self.of(graph, images.dtype).run(images)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the device, and the software that computed on it so far, as reports do."""
+        with self.place:
+            found = devices.describe_gpu() if self.device == "cuda" else devices.describe_cpu(usable_cores())
+        for engine in self._engines.values():
+            found |= engine.software
+        return found
+
+    def close(self) -> None:
+        """Close all engines."""
+        with self.place:
+            for engine in self._engines.values():
+                engine.close()
+        self._engines = {}

@@ -1,0 +1,137 @@
+"""The engine on the CPU: the NumPy references in cache-sized chunks, one thread per core."""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import numpy as np
+
+from app.base.clock import Timer
+from app.base.processor import check_room, core_names, keep_freed_memory, one_blas_thread, own_cores, usable_cores
+from app.cuda.device import describe_cpu
+from app.engine.interface import Description, Engine, Feeding, Outputs, Progress, Source
+from app.layers import Layer
+from app.network.graph import REFERENCE_CHUNK, Graph
+
+
+class Part(NamedTuple):
+    """What an engine times by itself; flops and bytes of one image."""
+
+    name: str
+    flops: int
+    nbytes: int
+
+
+class CpuEngine(Engine):
+    """A graph ready to run on the processor by NumPy, in float32. Threads may share it.
+
+    An image's scores have the same bits in every batch and chunk, at every place, with any number of threads: see
+    ``app.layers.products``.
+
+    fed: threads will feed it, one on each core; the matrix library then uses one thread per call until ``close``.
+    seconds: name of a part → time that ``run`` spent in it so far, summed over the threads. Each thread works on
+    chunks, while the matrix library underneath uses one thread per call.
+    """
+
+    arithmetic = "float32"
+    library = "NumPy"
+    block = REFERENCE_CHUNK
+
+    def __init__(self, graph: Graph, dtype: str = "uint8", fed: Feeding | None = None) -> None:
+        keep_freed_memory()
+        self.graph, self.dtype = graph, dtype
+        self.threads = self.feeders = usable_cores()
+        check_room(self.threads)
+        self.seconds: dict[str, float] = {}
+        self._lock = threading.Lock()
+        self._guard = ExitStack()
+        if fed is not None:
+            self._guard.enter_context(one_blas_thread())
+
+    def chunk_for(self, images: int) -> int:
+        """Return images per chunk: REFERENCE_CHUNK, or fewer if threads would otherwise have no work."""
+        return max(1, min(REFERENCE_CHUNK, -(-images // self.threads)))
+
+    def threads_for(self, images: int) -> int:
+        """Return how many threads this many images keep busy: each chunk keeps one busy."""
+        return min(self.threads, -(-images // self.chunk_for(images)))
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What ``seconds`` has a time of: every layer."""
+        steps = self.graph.steps
+        return tuple(Part(one.layer.name, one.layer.flops(one.in_shape), one.activation_bytes) for one in steps)
+
+    def run(self, images: np.ndarray, outputs: Outputs | None = None, progress: Progress | None = None) -> Outputs:
+        """See ``Engine.run``. progress: called after every chunk."""
+        if outputs is None:
+            scores = np.empty((len(images), self.graph.classes), np.float32)
+            outputs = Outputs(np.empty(len(images), np.uint8), scores)
+        labels, logits = outputs
+        chunk = self.chunk_for(len(images))
+
+        def classify(start: int) -> None:
+            part = images[start : start + chunk]
+            found, labels[start : start + chunk], spent = self.compute(part)
+            if logits is not None:
+                logits[start : start + chunk] = found
+            with self._lock:
+                for name, seconds in spent.items():
+                    self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+                if progress is not None:
+                    progress(len(part))
+
+        # If a chunk fails, or the user interrupts, map drops the chunks that have not begun.
+        with one_blas_thread(), ThreadPoolExecutor(self.threads) as pool:
+            for _ in pool.map(classify, range(0, len(images), chunk)):
+                pass
+        return outputs
+
+    def stream(
+        self,
+        blocks: Iterable[np.ndarray],
+        pair: tuple[Outputs, Outputs] | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[np.ndarray]:
+        """See ``Engine.stream``. progress: called after every chunk."""
+        for index, images in enumerate(blocks):
+            outputs = Outputs(np.empty(len(images), np.uint8)) if pair is None else pair[index % 2]
+            yield self.run(images, outputs, progress).labels[: len(images)]
+
+    def feed(self, index: int) -> Callable[[Source], None]:
+        """See ``Engine.feed``. The thread computes blocks of exactly ``block`` images; zeros fill up the last one.
+
+        NumPy gives an image the same bits in every block; ONNX Runtime promises that only for blocks of one shape.
+        """
+        images = np.zeros((self.block, *self.graph.network.input_shape), self.dtype)
+
+        def classify(source: Source) -> None:
+            while (block := source.take()) is not None:
+                images[block.count :] = 0
+                if block.read(images[: block.count]):
+                    timer = Timer()
+                    scores, labels, _ = self.compute(images)
+                    block.deliver(labels[: block.count], scores[: block.count], compute=timer.seconds)
+
+        return classify
+
+    def compute(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
+        """Return scores (B, classes) and labels (B) of one chunk (B, C, H, W), and the seconds in each part."""
+        spent: dict[str, float] = {}
+        timer = Timer()
+
+        def after_layer(layer: Layer) -> None:
+            spent[layer.name] = timer.lap()
+
+        return *self.graph.forward(images, np.float32, after_layer), spent
+
+    def describe(self) -> Description:
+        """See ``Engine.describe``."""
+        cores = f"cpu:{core_names(own_cores())}"
+        return Description(cores, describe_cpu(self.threads)["name"], f"fp32 by {self.library}", "compute")
+
+    def close(self) -> None:
+        """Give the matrix library its threads back."""
+        self._guard.close()

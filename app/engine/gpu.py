@@ -1,0 +1,300 @@
+"""The engine on a GPU: it owns the device buffers, streams, events, graphs and loaded kernels.
+
+A batch is cut into chunks; the streams take them in turn. Each stream has its own buffers. Its copy in, kernels and
+copy out run one after another, beside those of the other streams. Device buffers are allocated when the engine is
+opened with a chunk, else at the first batch and at a larger one; a stream's staging buffer at its first chunk of
+pageable images. The host waits only for a staging buffer that it is about to fill again, and for the end.
+
+A batch that comes again from the same page-locked arrays is captured as a CUDA graph and replayed from then on. The
+graph holds the chunks' copies and kernels. If the first kernel can read images over the bus, the graph holds the
+kernels alone, with buffers of its own; if the kernels take less time than the copies, it holds one copy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from math import prod
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+from app.base.errors import UserError
+from app.base.precision import SHORT
+from app.cuda import device
+from app.cuda.cards import chosen_number
+from app.cuda.graph_capture import BatchGraph
+from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array
+from app.engine.buffers import LoadedPlan, Mark, StreamBuffers
+from app.engine.chunks import STREAMS, default_chunk, equal_pieces, pieces
+from app.engine.feeding import body, sizes, slots_of, slower
+from app.engine.interface import Description, Engine, Feeding, Outputs, Progress, Source
+from app.engine.on_card import OnCard
+from app.engine.whole_batch import AtOnce, Direct
+from app.planning.plan import IMAGES, LOGITS, ExecutionPlan
+
+LEAST_CHUNK = 64  # images; buffers for fewer would be replaced at the next larger batch
+MOST_CHUNKS = 64  # limit for a graph: with more chunks, it saves no time
+
+
+class GpuEngine(Engine):
+    """A plan ready to run on the current GPU, from any thread on which that GPU is current, one call at a time.
+
+    Several threads may each have an engine of their own: an engine never waits for the whole device or its null
+    stream.
+
+    chunk: images per chunk; halved until the buffers fit in device memory (``shrunk`` is then True). None: it grows
+    with the batches. always_in_chunks: copy a repeated batch in chunks even if a kernel could read it over the bus.
+    fed: threads will feed it; chunk and streams are then chosen here. Raises UserError if not even one image fits.
+    """
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        *,
+        chunk: int | None = None,
+        streams: int = STREAMS,
+        always_in_chunks: bool = False,
+        fed: Feeding | None = None,
+    ) -> None:
+        self.plan, self.arithmetic = plan, plan.arithmetic
+        self._dtype = np.dtype(plan.input_dtype)  # to compare with: a type's name takes a microsecond
+        self._always_in_chunks = always_in_chunks
+        self._device = cupy.cuda.Device()
+        self.loaded = LoadedPlan(plan)
+        self.on_card = OnCard(self.loaded)
+        self._fed = fed
+        if fed is not None:
+            chunk, streams = sizes(plan, fed)
+        self.feeders, self._grows = streams, chunk is None
+        self.stream_buffers: list[StreamBuffers] = []
+        self.chunk = self.block = 0
+        self.shrunk = False
+        self._forget_graph()
+        self._sample = np.empty(0)  # a block's page-locked memory
+        self._kept: Outputs | None = None  # of runs without outputs, as large as the largest
+        self._busy = False  # whether the streams may have unfinished work
+        self._ends = [[cupy.cuda.Event(disable_timing=True) for _ in range(streams)] for _ in range(2)]
+        if chunk is not None:
+            self._allocate(chunk)
+
+    def _forget_graph(self) -> None:
+        self._graph = BatchGraph()
+        self.direct: AtOnce | Direct | None = None  # the buffers of the graph; None: it replays chunks
+        self._last: tuple[np.ndarray | None, Outputs | None] = None, None  # of the last call that replayed the graph
+
+    def _allocate(self, chunk: int) -> None:
+        """Make the streams' buffers for chunks of so many images, or as many as fit; nothing may be under way."""
+        self._forget_graph()
+        self.stream_buffers = []
+        while True:
+            with suppress(DeviceMemoryError):
+                self.stream_buffers = [
+                    StreamBuffers(self.loaded, chunk, early=self.feeders == 1) for _ in range(self.feeders)
+                ]
+                break
+            # The exception is gone here: it kept the allocated buffers alive.
+            if chunk == 1:
+                raise UserError("not even one image fits in the device's free memory: free some")
+            chunk, self.shrunk = chunk // 2, True
+        self.chunk = self.block = chunk
+
+    def _make_room(self, count: int) -> int:
+        """Let the buffers grow, if they do, for a batch of so many images; return images per chunk."""
+        wanted = default_chunk(count)
+        if self._grows and self.chunk < wanted and not self.shrunk:
+            self._allocate(1 << (max(wanted, LEAST_CHUNK) - 1).bit_length())
+        return min(wanted, self.chunk) if self._grows else self.chunk
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of device memory in weights, buffers of all streams and buffers of the graph."""
+        direct = 0 if self.direct is None else self.direct.nbytes
+        return self.loaded.nbytes + sum(buffers.nbytes for buffers in self.stream_buffers) + direct
+
+    @property
+    def arrays(self) -> list[cupy.ndarray]:
+        """All device arrays that a run writes: those of all streams and of the graph."""
+        of_graph = [] if self.direct is None else self.direct.arrays
+        return [*(array for buffers in self.stream_buffers for array in buffers.arrays), *of_graph]
+
+    def outputs(self, count: int, *, logits: bool = False) -> Outputs:
+        """Allocate page-locked arrays for the results of ``count`` images."""
+        dtype, classes = self.plan.buffers[LOGITS]
+        return Outputs(pinned_array((count,), np.uint8), pinned_array((count, classes), dtype) if logits else None)
+
+    def run(self, images: np.ndarray, outputs: Outputs | None = None, progress: Progress | None = None) -> Outputs:
+        """See ``Engine.run``. images: of the plan's input dtype, C-contiguous. outputs: page-locked, from ``outputs``.
+
+        Images in page-locked memory are copied directly, others through a staging buffer.
+        """
+        if outputs is None:
+            outputs = self._run_to_kept(images)
+        elif self._again(images, outputs):
+            if self._busy:
+                self.wait()
+            self._graph.launch()
+        else:
+            self.submit(images, outputs, chunk=self._make_room(len(images)))
+            self.wait()
+            if len(images) <= MOST_CHUNKS * self.chunk and self.loaded.capturable:
+                self._graph.offer(_arrays(images, outputs), partial(self._replayable, images, outputs))
+                self._busy = False  # captured work did not run
+                if not self.replays(images, outputs):
+                    self.direct = None
+        if progress is not None:
+            progress(len(images))
+        return outputs
+
+    def _run_to_kept(self, images: np.ndarray) -> Outputs:
+        """Run through page-locked memory that is kept; return a copy of the results.
+
+        No CUDA graph is captured: it would save nothing beside the copy to page-locked memory, would hold memory for
+        one batch size, and a capture fails where other parts of a program wait for the whole device meanwhile.
+        """
+        count = len(images)
+        if not count:
+            dtype, classes = self.plan.buffers[LOGITS]
+            return Outputs(np.empty(0, np.uint8), np.empty((0, classes), dtype))
+        chunk = self._make_room(count)
+        if self._kept is None or len(self._kept.labels) < count:
+            self._kept = self.outputs(count, logits=True)
+        outputs = self._kept.of(slice(0, count))
+        self.submit(images, outputs, chunk=chunk)
+        self.wait()
+        return outputs.copy()
+
+    def _again(self, images: np.ndarray, outputs: Outputs) -> bool:
+        """``replays``; the same objects as in the last call are recognised without a look at their arrays."""
+        if images is not self._last[0] or outputs is not self._last[1]:
+            self._last = (images, outputs) if self.replays(images, outputs) else (None, None)
+        return self._last[0] is not None
+
+    def _replayable(self, images: np.ndarray, outputs: Outputs) -> Callable[[cupy.cuda.Stream], None]:
+        """Return a function that enqueues the batch, from and to the stream that it is given. It allocates nothing."""
+        self.direct = None
+        for whole in () if self._always_in_chunks else (Direct, AtOnce):
+            if whole.serves(self.plan, _arrays(images, outputs)):
+                with suppress(DeviceMemoryError):
+                    self.direct = whole(self.loaded, images, outputs)
+                    return self.direct.enqueue
+
+        def in_chunks(origin: cupy.cuda.Stream) -> None:
+            fork = cupy.cuda.Event(disable_timing=True)
+            fork.record(origin)
+            for buffers in self.stream_buffers:
+                buffers.stream.wait_event(fork)
+            self.submit(images, outputs)
+            for buffers in self.stream_buffers:
+                join = cupy.cuda.Event(disable_timing=True)
+                join.record(buffers.stream)
+                origin.wait_event(join)
+
+        return in_chunks
+
+    def replays(self, images: np.ndarray, outputs: Outputs) -> bool:
+        """Return whether ``run`` replays a CUDA graph for these arrays: the last two runs or more were on them."""
+        return self._graph.holds(_arrays(images, outputs))
+
+    def submit(
+        self,
+        images: np.ndarray,
+        outputs: Outputs,
+        mark: Mark | None = None,
+        *,
+        chunk: int | None = None,
+        parts: Iterable[tuple[slice, StreamBuffers]] | None = None,
+    ) -> None:
+        """Enqueue a batch and return at once. The images must not change until ``wait`` returns.
+
+        chunk: images per chunk, at most the engine's, which is the default. parts: the chunks and their streams; None:
+        ``pieces``, by the streams in turn.
+        """
+        if images.dtype != self._dtype or not images.flags.c_contiguous:
+            raise ValueError(f"images must be contiguous {self.plan.input_dtype}, got {images.dtype}")
+        if prod(images.shape[1:]) != self.plan.buffers[IMAGES][1] or len(outputs.labels) < len(images):
+            raise ValueError(f"images of shape {images.shape} fit neither the network nor the outputs")
+        self._busy = True
+        pinned = is_pinned(images)
+        if parts is None:
+            parts = zip(pieces(len(images), chunk or self.chunk), itertools.cycle(self.stream_buffers), strict=False)
+        for part, buffers in parts:
+            source = images[part] if pinned else buffers.stage(images[part])
+            buffers.enqueue(source, outputs.of(part), mark, staged=not pinned)
+
+    def wait(self) -> None:
+        """Block until everything submitted has arrived."""
+        for buffers in self.stream_buffers:
+            buffers.stream.synchronize()
+        self._busy = False
+
+    def stream(
+        self,
+        blocks: Iterable[np.ndarray],
+        pair: tuple[Outputs, Outputs] | None = None,
+        progress: Progress | None = None,
+    ) -> Iterator[np.ndarray]:
+        """See ``Engine.stream``. While the caller reads labels, the next array is running. pair: from ``outputs``."""
+        turns: Iterator[StreamBuffers] = iter(())
+        before: tuple[int, int] | None = None  # index modulo 2 and length of the array that is running
+        for index, images in enumerate(itertools.chain(blocks, (None,))):
+            if images is not None:
+                pair = pair or (self.outputs(len(images)), self.outputs(len(images)))
+                if index == 0:
+                    self._make_room(len(images))
+                    # The turns continue from array to array, so no stream waits for one with less work.
+                    turns = itertools.cycle(self.stream_buffers)
+                parts = zip(equal_pieces(0, len(images), self.chunk), turns, strict=False)
+                self.submit(images, pair[index % 2], parts=parts)
+                for buffers, event in zip(self.stream_buffers, self._ends[index % 2], strict=True):
+                    event.record(buffers.stream)
+            if before is not None and pair is not None:
+                turn, count = before
+                for event in self._ends[turn]:
+                    event.synchronize()
+                yield pair[turn].labels[:count]
+                if progress is not None:
+                    progress(count)
+            before = None if images is None else (index % 2, len(images))
+
+    def run_on_card(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
+        """Enqueue images that lie on the card; see ``OnCard.run``. The host does not wait."""
+        return self.on_card.run(images, stream)
+
+    def feed(self, index: int) -> Callable[[Source], None]:
+        """Allocate the page-locked memory of one thread with its stream; see ``Engine.feed``."""
+        assert self._fed is not None
+        runtime.setDevice(self._device.id)  # without a context, a thread's launches by the driver would fail
+        slots = slots_of(self.plan, self.block, partial(self.outputs, self.block, logits=self._fed.logits))
+        self._sample = slots[0].images
+        return body(slots, self.stream_buffers[index])
+
+    def describe(self) -> Description:
+        """Say what computes; see ``Engine.describe``."""
+        with self._device:
+            return Description(
+                device=f"cuda:{chosen_number(self._device.id)}",
+                name=device.describe_gpu()["name"],
+                arithmetic=f"{SHORT[self.arithmetic]} on {self.plan.arch}",
+                limit=slower(self.stream_buffers[0], self._sample),
+            )
+
+    def close(self) -> None:
+        """Free device memory, streams and kernels."""
+        with self._device:
+            self._forget_graph()
+            self._kept, self.stream_buffers = None, []
+            self.on_card.free()
+            self.loaded.free()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.wait()  # after an error, waiting would only raise another error instead
+        self.close()
+
+
+def _arrays(images: np.ndarray, outputs: Outputs) -> list[np.ndarray]:
+    return [images, outputs.labels] if outputs.logits is None else [images, outputs.labels, outputs.logits]

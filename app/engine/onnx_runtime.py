@@ -1,0 +1,76 @@
+"""The engine on the CPU by ONNX Runtime: it runs the network that ``export`` writes."""
+
+from typing import Any
+
+import numpy as np
+
+from app.base.clock import Timer
+from app.base.errors import UserError
+from app.engine.cpu import CpuEngine, Part
+from app.engine.interface import CPU_ENGINE, NUMPY, Feeding
+from app.files.checks import shown
+from app.interchange.named_arrays import Description
+from app.interchange.onnx_export import IMAGES, LABELS, SCORES, onnx_model
+from app.network.graph import Graph
+
+WHOLE = "whole graph"
+
+
+def library() -> Any:
+    """Import ONNX Runtime, and the package that models are made with. Raises ImportError."""
+    import onnx  # noqa: F401
+    import onnxruntime
+
+    return onnxruntime
+
+
+class OnnxEngine(CpuEngine):
+    """A graph ready to run on the processor by ONNX Runtime, in float32. Raises ImportError where it is not installed.
+
+    Every thread runs whole chunks of its own through the same model, like NumPy's threads. ONNX Runtime fuses layers:
+    it has one time, for the whole graph.
+    """
+
+    library = "ONNX Runtime"
+
+    def __init__(self, graph: Graph, dtype: str = "uint8", fed: Feeding | None = None) -> None:
+        super().__init__(graph, dtype, fed)
+        self._library = library()
+        self.software = {"onnxruntime": self._library.__version__}
+        self._models: dict[str, Any] = {}
+        self._model_of(dtype)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The whole graph: its images and labels, and every layer's FLOPs."""
+        flops = sum(step.layer.flops(step.in_shape) for step in self.graph.steps)
+        return (Part(WHOLE, flops, int(np.prod(self.graph.network.input_shape)) + 1),)
+
+    def compute(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
+        """Return scores (B, classes) and labels (B) of one chunk (B, C, H, W), and the seconds in the whole graph."""
+        if images.dtype != np.uint8:
+            images = images.astype(np.float32, copy=False)
+        model = self._model_of(images.dtype.name)
+        timer = Timer()
+        scores, labels = model.run([SCORES, LABELS], {IMAGES: np.ascontiguousarray(images)})
+        return scores, labels, {WHOLE: timer.seconds}
+
+    def _model_of(self, dtype: str) -> Any:
+        """Return ONNX Runtime's session for images of this type, made once."""
+        with self._lock:
+            if dtype not in self._models:
+                scale = self.graph.pixel_scale(np.dtype(dtype))
+                model = onnx_model(Description(self.graph.network, scale, None), self.graph.parameters, dtype)
+                settings = self._library.SessionOptions()
+                settings.intra_op_num_threads = settings.inter_op_num_threads = 1  # the chunks run at the same time
+                settings.log_severity_level = 4
+                try:
+                    self._models[dtype] = self._library.InferenceSession(
+                        model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+                    )
+                except MemoryError:
+                    raise
+                except Exception as error:  # ONNX Runtime has its own types for each kind of fault
+                    fault = f"ONNX Runtime does not run network {self.graph.network.name} ({shown(str(error))})"
+                    raise UserError(f"{fault}: compute by NumPy, with {CPU_ENGINE}={NUMPY}") from None
+            return self._models[dtype]

@@ -1,0 +1,126 @@
+"""The options of the main job, and options that other commands share with it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.base.precision import PRECISIONS
+from app.cuda.cards import device_name
+from app.engine.chunks import STREAMS
+from app.planning.request import NetworkRequest, for_the_gpu
+from app.terminal.console import number, typed, whole_number
+from app.terminal.options import option, options
+from app.terminal.output import Output
+
+DEFAULT_WARMUP = 5  # untimed runs
+UNLABELLED = "none"  # value of --labels
+
+
+def device_option(**settings: Any) -> Any:
+    """Declare ``--device``. settings: as for ``option``."""
+    help = "processor to use: auto (default; a GPU if there is one), cuda, cuda:N (the GPU of this number) or cpu"
+    return option(help, "auto", type=typed(str, "a device", device_name), metavar="DEVICE", **settings)
+
+
+def gpu_option(**settings: Any) -> Any:
+    """Declare ``--device`` of a command that needs a GPU. settings: as for ``option``."""
+    kind = typed(str, "a device", lambda text: device_name(text, ("cuda", "cuda:N")))
+    return option("GPU to use, by number (default: the first)", "cuda", type=kind, metavar="cuda:N", **settings)
+
+
+def devices_option(**settings: Any) -> Any:
+    """Declare ``--devices``, for ``app.cuda.cards.devices_of``. settings: as for ``option``."""
+    return option("GPUs to use, one process each: all, or numbers as in 0,2", metavar="all|N,…", **settings)
+
+
+def data_dir_option() -> Any:
+    """Declare ``--data-dir``."""
+    return option("folder with Fashion-MNIST's files", metavar="DIR")
+
+
+def data_option(**settings: Any) -> Any:
+    """Declare ``--data``. settings: as for ``option``."""
+    return option("file of your own images: IDX (.gz or not), or HDF5 with x and y", **settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """How to cut up a batch on the GPU."""
+
+    streams: int = option(
+        f"number of CUDA streams; each works on one chunk at a time (default: {STREAMS})",
+        STREAMS,
+        type=whole_number(1, 64),
+        metavar="N",
+    )
+    chunk: int | None = option(
+        "number of images copied to the GPU at a time (default: a fifth of the batch, at most 4096)",
+        type=whole_number(1),
+        metavar="N",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledImages:
+    """Which images to classify: Fashion-MNIST's, or those of the file ``data``."""
+
+    split: str | None = option("Fashion-MNIST images to use (default: test)", choices=("test", "train"))
+    data_dir: Path | None = data_dir_option()
+    data: Path | None = data_option(twice="give one file; several are for: python main.py classify FILE FILE --out DIR")
+    labels: str | None = option(
+        "IDX file of the correct labels for --data (default: those in its file, if any); 'none': do not check the "
+        "answers",
+        metavar="FILE",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagesRequest(LabelledImages):
+    """The same, repeated on request."""
+
+    cycle: bool = option("repeat the images until --batch is reached", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """The options of the main job."""
+
+    batch: int | None = option(
+        "number of images to classify (default: 10000, or all if there are fewer)", type=whole_number(1), metavar="N"
+    )
+    device: str = device_option()
+    images: ImagesRequest = options("images")
+    network: NetworkRequest = options("network")
+    pipeline: Pipeline = options("pipeline (GPU)")
+    repeat: int | None = option(
+        "number of timed runs (default: 100 on a GPU, 1000 for up to 100 images; 1 on the CPU and with --cycle)",
+        group="measuring and checking",
+        type=whole_number(1, 100_000),
+        metavar="N",
+    )
+    warmup: int = option(
+        f"number of untimed GPU runs before the timed ones (default: {DEFAULT_WARMUP})",
+        DEFAULT_WARMUP,
+        type=whole_number(0, 100_000),
+        metavar="N",
+    )
+    compare: str | None = option(
+        "also time the batch in this precision; print the gain and the labels that differ (GPU)",
+        choices=PRECISIONS,
+    )
+    power: bool = option("also measure power and energy per image, for five seconds more (GPU)", False)
+    recheck: bool = option("compute every label again with the float64 NumPy reference, and compare", False)
+    min_accuracy: float | None = option(
+        "fail, with exit code 1, if the share of correct answers is below X (0 to 1)",
+        type=number(0, 1),
+        metavar="X",
+    )
+    output: Output = options(what="the report")
+
+    def check_cpu(self) -> None:
+        """Raise UserError for options of the GPU alone."""
+        self.network.check_cpu()
+        if self.compare is not None:
+            raise for_the_gpu(f"--compare {self.compare}")
+        if self.power:
+            raise for_the_gpu("--power")

@@ -1,0 +1,82 @@
+"""The weights that the project ships: one file per network in ``weights/``, pinned by the SHA256SUMS beside them.
+
+A damaged HDF5 file can load silently with wrong values. The content is therefore hashed before HDF5 sees it, and HDF5
+opens the very bytes that were hashed.
+"""
+
+import hashlib
+import re
+from pathlib import Path
+
+from app.base.errors import UserError
+from app.files.reading import present, read_file
+from app.files.writing import replacing
+
+FOLDER = Path(__file__).parents[2] / "weights"
+CHECKSUMS = "SHA256SUMS"
+SUFFIX = "_fashion.h5"
+
+
+def weights_path(network: str) -> Path:
+    """Return the path of the network's weights, shipped or not."""
+    return FOLDER / f"{network}{SUFFIX}"
+
+
+def find(network: str) -> Path:
+    """Return the path of the shipped weights of the network with this name. Raises UserError if there are none."""
+    path = weights_path(network)
+    if not path.exists():
+        raise missing(network)
+    return path
+
+
+def missing(network: str, option: str = "--weights") -> UserError:
+    """Return the error for a network, named or given by its file, without shipped weights. option: for other ones."""
+    return UserError(
+        f"no weights of network {network} are shipped: make some with python main.py train --network {network}, "
+        f"and name them with {option}"
+    )
+
+
+def reference_path(weights: Path) -> Path:
+    """Return the path of the reference results of these weights."""
+    return weights.with_name(f"{weights.stem}_reference.h5")
+
+
+def holds_weights(path: Path) -> bool:
+    """Return whether the path, links resolved, is that of shipped weights."""
+    real = path.resolve()
+    return real.parent == FOLDER.resolve() and real.name.endswith(SUFFIX)
+
+
+def is_shipped(path: Path) -> bool:
+    """Return whether the path, links resolved, is that of a file that SHA256SUMS pins or would pin."""
+    real = path.resolve()
+    return real.parent == FOLDER.resolve() and (
+        holds_weights(path) or real.name == CHECKSUMS or real.name in checksums(FOLDER)
+    )
+
+
+def check(path: Path, content: bytes) -> None:
+    """Raise UserError unless SHA256SUMS has this content's hash for the shipped file at ``path``."""
+    if checksums(FOLDER).get(path.resolve().name) != hashlib.sha256(content).hexdigest():
+        raise UserError(f"{path} does not match its checksum in {CHECKSUMS}; run: git checkout -- weights")
+
+
+def checksums(directory: Path) -> dict[str, str]:
+    """Read the directory's SHA256SUMS: file name → SHA-256 in hexadecimal; {} without one. Raises UserError."""
+    path = directory / CHECKSUMS
+    if not present(path):
+        return {}
+    lines = read_file(path, 1 << 20).decode(errors="replace").splitlines()
+    entries = [re.fullmatch(r"([0-9a-f]{64}) [ *](\S+)", line) for line in lines]
+    if not all(entries):
+        raise UserError(f"{path} has lines that are not in the sha256sum format; get a fresh copy of it")
+    return {entry[2]: entry[1] for entry in entries if entry}
+
+
+def record_checksum(path: Path) -> None:
+    """Record a file in the SHA256SUMS beside it; other lines stay. Raises UserError."""
+    sums = checksums(path.parent) | {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
+    with replacing(path.parent / CHECKSUMS) as temporary:
+        temporary.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))

@@ -1,0 +1,1 @@
+"""Pictures and arrays of people, in and out: predict, evaluate, accuracy."""

@@ -1,0 +1,129 @@
+"""``main.py accuracy``: count correct answers of every shipped network, beside those in the old reports."""
+
+from app.base.errors import UserError, say
+from app.base.interrupts import exit_on_interrupt, progress_bar
+from app.base.precision import SHORT
+from app.commands.accuracy import AccuracyRequest
+from app.cuda import device
+from app.engine.opening import cpu_engine, open_engine
+from app.network.accuracy import COUNTED, agree, correct_counts, judge
+from app.network.definitions import NETWORKS, Network, is_listed
+from app.network.generated import required_weights, shipped_weights
+from app.network.graph import build, find_network
+from app.network.reference import compute_reference, load_reference, shipped_reference
+from app.network.weights import Weights, load_weights
+from app.planning.matching import Choices
+from app.records.networks import Accuracy, NetworkAccuracy
+from app.terminal.output import publish
+from app.terminal.text import Column, paragraph, table
+from data_tools.dataset import Dataset, load_fashion_mnist
+
+# System → number of first images → share correct in its old report; k7's and mlp's give none.
+REPORTED = {
+    "lenet5": {"10000": 0.8722},
+    "fa19": {"100": 0.76, "1000": 0.767, "10000": 0.7653},
+    "minidnn86": {"100": 0.86, "1000": 0.886, "5000": 0.871, "10000": 0.8714},
+}
+LEGEND = "report: of the system's own report, other weights, and for lenet5 other images (handwritten digits)."
+
+
+def accuracy(request: AccuracyRequest) -> int:
+    """Classify the test images with every network, or the one asked for. Returns 1 if a check failed, else 0.
+
+    Raises UserError.
+    """
+    entries = _entries(request)
+    with exit_on_interrupt():
+        where, why_not = device.choose(request.device)
+    if where == "cpu" and request.precision not in ("auto", "fp32"):
+        raise UserError("--precision is for the GPU: leave it out on the CPU")
+    if why_not is not None:
+        say(f"note: running on the CPU: {why_not}")
+    with device.gpu_errors():
+        data = load_fashion_mnist("test", request.data_dir)
+        rows = [_row(network, weights, data, where, request) for network, weights in entries]
+    if not any(row["correct"] for row in rows):
+        raise UserError(f"no network ran: {rows[0]['verdict']}")
+    by = f"{cpu_engine().library} on the CPU" if where == "cpu" else _card()
+    document: Accuracy = {"schema": "lenet5-inference/accuracy/1", "device": by, "networks": rows}
+    publish(document, _text, request.output)
+    return int(any(row["passed"] is False for row in rows))
+
+
+def _card() -> str:
+    card = device.describe_gpu()
+    return f"{card['name']} ({device.place(card)})"
+
+
+def _entries(request: AccuracyRequest) -> list[tuple[Network, Weights | None]]:
+    """Return the networks to run, with their weights; None if none are shipped. Raises UserError."""
+    if request.network is None and request.weights is None:
+        return [(network, shipped_weights(network)) for network in NETWORKS.values()]
+    network = None if request.network is None else find_network(request.network)
+    weights = required_weights(str(request.network)) if request.weights is None else load_weights(request.weights)
+    return [(network or weights.own_network(), weights)]
+
+
+def _row(
+    network: Network, weights: Weights | None, data: Dataset, where: str, request: AccuracyRequest
+) -> NetworkAccuracy:
+    """Return one network's entry in the document. If it alone cannot run, the entry has no counts but the reason."""
+    row: NetworkAccuracy = {
+        "network": network.name,
+        "precision": None,
+        "correct": {},
+        "passed": None,
+        "verdict": "no weights are shipped yet",
+        "reported": REPORTED.get(network.name, {}) if is_listed(network) else {},
+    }
+    if weights is None:
+        return row
+    graph = build(network, weights)
+    shape = data.images.shape[1:]
+    if network.input_shape != shape:
+        raise UserError(f"network {network.name} reads {network.input_shape}, the test images are {shape}: use main.py")
+    reference = shipped_reference(weights, network) if request.weights is None else load_reference(weights, network)
+    source = "stored float64 reference"
+    if reference is None:
+        reference, source = compute_reference(graph, data.images), "computed float64 reference"
+    if data.labels is None:
+        raise ValueError("the test images have labels")
+    try:
+        engine = open_engine(graph, Choices(request.precision), device=where)
+    except UserError as error:  # the network has no kernels for this precision
+        if where == "cpu" or not (request.network is None and request.weights is None):
+            raise
+        return {**row, "verdict": str(error)}
+    with engine, progress_bar(len(data.images), desc=network.name, unit="im", leave=False) as progress:
+        labels, arithmetic = engine.run(data.images, progress=progress).labels, engine.arithmetic
+    agreement = agree(labels, reference, source, arithmetic)
+    expected = weights.promised(network, len(labels))
+    found = judge(labels, data.labels, expected, agreement, classes=graph.classes)
+    warning = found.answers.warning and f"WARNING: {found.answers.warning}"
+    return {
+        **row,
+        "precision": SHORT[arithmetic],
+        "correct": {str(count): correct for count, correct in correct_counts(labels, data.labels).items()},
+        "passed": found.passed,
+        "verdict": "; ".join(filter(None, (agreement.verdict, found.answers.verdict, warning))),
+    }
+
+
+def _text(document: Accuracy, width: int) -> str:
+    """Format each network's counts, its report's counts if any, and the check's verdict."""
+    counts = [str(count) for count in COUNTED]
+    columns = [Column("network", left=True), Column("", left=True), *(Column(f"{count:,}") for count in COUNTED)]
+    rows = []
+    for row in document["networks"]:
+        verdict = {True: "PASSED: ", False: "FAILED: ", None: ""}[row["passed"]] + row["verdict"]
+        ours = {count: correct / int(count) for count, correct in row["correct"].items()}
+        for name, run, shares in (row["network"], row["precision"] or "", ours), ("", "report", row["reported"]):
+            if shares:
+                cells = [f"{shares[count]:.2%}" if count in shares else "" for count in counts]
+                rows.append([name, run, *cells])
+            elif name:
+                rows.append([name, "", verdict])
+        if ours:
+            rows.append(["", verdict])
+    head = f"Correct among the first Fashion-MNIST test images, by {document['device']}"
+    return "\n".join([*paragraph(head, width), *table(columns, rows, width), *paragraph(LEGEND, width)])

@@ -1,0 +1,122 @@
+"""``main.py evaluate``: what a network gets right and wrong, as text, JSON and a page."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+
+from app.base.errors import UserError, choice, say
+from app.base.interrupts import progress_bar
+from app.base.precision import PRECISIONS
+from app.commands.evaluate import EvaluateRequest
+from app.engine.classifier import Classifier
+from app.engine.classifier.arguments import network_request
+from app.files.writing import replacing
+from app.images.evaluate.page import page
+from app.images.evaluate.results import Answers, document
+from app.images.evaluate.text import as_text
+from app.main_job.images import fitting, load_images
+from app.network.definitions import NETWORKS, named
+from app.network.toml import SUFFIX
+from app.planning.request import NetworkRequest
+from app.records.evaluate import Subject
+from app.terminal.output import publish
+from data_tools.dataset import Dataset
+
+PER_CALL = 1000  # images classified between two steps of the progress bar
+
+
+def evaluate(request: EvaluateRequest) -> int:
+    """Classify, judge the answers, publish. Returns 0. Raises UserError; every file is written whole or not at all."""
+    asked = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
+    with ExitStack() as stack:
+        classifier = stack.enter_context(Classifier.of(asked, request.device))
+        other = None
+        if request.against is not None:
+            other = stack.enter_context(_other(asked, classifier.device, request.against))
+            _check_classes(classifier, other, request.against)
+        if classifier.why_cpu is not None:
+            say(f"note: running on the CPU: {classifier.why_cpu}")
+        data = _load(request, classifier, other)
+        found = _classify(classifier, data.images)
+        second = None if other is None else _classify(other, data.images)
+        where = classifier.describe()
+    names = classifier.classes
+    if names is None and data.classes is not None and len(data.classes) == classifier.graph.classes:
+        names = data.classes
+    report = document(where, data, names, found, second)
+    if request.html is not None:
+        text = page(report, data.images)
+        with replacing(request.html, overwrite=request.output.overwrite) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    publish(report, as_text, request.output)
+    return 0
+
+
+def _other(asked: NetworkRequest, device: str, against: str) -> Classifier:
+    """Return the classifier to compare with: of another precision, network or weights file. Raises UserError."""
+    if against not in PRECISIONS:
+        other = network_request(against, asked.precision)
+        if other.network is not None and not against.endswith(SUFFIX) and named(against) is None:
+            what = f"--against: unknown network or precision '{against}'"
+            raise UserError(f"{what}: {choice(against, (*NETWORKS, *PRECISIONS))}, or a file")
+        return Classifier.of(other, device)
+    if device == "cpu":
+        raise UserError(f"--against {against} is a precision of the GPU: name another network or weights file")
+    return Classifier.of(replace(asked, precision=against), device)
+
+
+def _check_classes(one: Classifier, other: Classifier, against: str) -> None:
+    """Raise UserError if the two have other numbers of classes, or weights that name them otherwise."""
+    if one.graph.classes != other.graph.classes or (one.classes and other.classes and one.classes != other.classes):
+        raise UserError(f"--against {against} has other classes: compare networks that tell the same classes apart")
+
+
+def _load(request: EvaluateRequest, classifier: Classifier, other: Classifier | None) -> Dataset:
+    """Load as many images as are asked for. Raises UserError if nothing can be judged by them."""
+
+    def check(data: Dataset) -> None:
+        if request.batch is not None and request.batch > len(data.images):
+            raise UserError(f"--batch {request.batch} is more than the {len(data.images)} images of {data.source}")
+        if data.labels is None and other is None:
+            raise UserError(
+                f"{data.source} has no labels to judge the answers by: name them with --labels FILE, or compare two "
+                "networks with --against OTHER"
+            )
+
+    data, _ = load_images(request.images, classifier.graph, check, None)
+    check(data)
+    if other is not None:
+        fitting(other.graph, data)
+    if data.labels is None:
+        say(f"note: {data.source}, without labels: only changed answers are compared")
+    labels = None if data.labels is None else data.labels[: request.batch]
+    return replace(data, images=data.images[: request.batch], labels=labels)
+
+
+def _classify(classifier: Classifier, images: np.ndarray) -> Answers:
+    """Classify (N, C, H, W) images. Raises UserError if a probability is not finite."""
+    parts = []
+    with progress_bar(len(images), desc=classifier.graph.network.name, unit=" images", leave=False) as progress:
+        for start in range(0, len(images), PER_CALL):
+            labels = classifier(images[start : start + PER_CALL])
+            with np.errstate(invalid="ignore"):  # of scores that are not finite; reported below
+                parts.append((labels, classifier.probabilities))
+            progress(len(labels))
+    labels, probabilities = (np.concatenate(part) for part in zip(*parts, strict=True))
+    lost = int((~np.isfinite(probabilities).all(axis=1)).sum())
+    if lost:
+        raise UserError(
+            f"the scores of {lost} images are beyond the range of {classifier.precision}: "
+            "choose a finer --precision, or mend the weights"
+        )
+    return Answers(_about(classifier), labels, probabilities)
+
+
+def _about(classifier: Classifier) -> Subject:
+    network, weights = classifier.graph.network, classifier.weights
+    return {
+        "network": {"name": network.name, "input_shape": [*network.input_shape]},
+        "weights": weights.described,
+        "precision": classifier.precision,
+    }

@@ -1,0 +1,111 @@
+"""Draw what ``evaluate`` found as SVG, to stand within a page."""
+
+import math
+from html import escape
+
+import numpy as np
+
+from app.drawing import svg
+from app.drawing.matrix import Cell, cells
+from app.drawing.png import data_uri
+from app.images.evaluate.text import answers_of, class_name, percent
+from app.records.evaluate import Evaluate
+
+MOST_NUMBERS = 20  # classes whose counts a matrix still shows as numbers
+RIGHT, WRONG = "c1 full", "c2 full"
+COLUMNS = 5  # of mistakes
+
+
+def confusion(document: Evaluate) -> str:
+    """Draw the confusion matrix: one cell per label (row) and answer (column), coloured by its share of the row."""
+    counts = answers_of(document)["confusion"]
+    classes = len(counts)
+    side = max(8, min(44, 660 // classes))
+    left, top, size = 100, 84, side * classes
+    names = [class_name(document, label) for label in range(classes)]
+    parts = [svg.bar(left, top, size, size, "ground")]
+    for row, name in enumerate(names if side >= 12 else ()):
+        middle = row * side + side / 2
+        parts += [
+            svg.text(_short(name), left - 8, top + middle + 4, anchor="end", title=name),
+            svg.text(_short(name), left + middle + 4, top - 6, turned=-40, title=name),
+        ]
+
+    def cell(row: int, column: int) -> Cell | None:
+        count, support = counts[row][column], sum(counts[row])
+        told = f"{names[row]} taken for {names[column]}: {count:,} of {support:,}"
+        kind, said = RIGHT if row == column else WRONG, str(count) if classes <= MOST_NUMBERS else ""
+        return Cell(math.sqrt(count / support), said, told, kind) if count else None
+
+    grid = [[cell(row, column) for column in range(classes)] for row in range(classes)]
+    summary = (
+        f"Confusion matrix of {classes} classes, a row per label and a column per answer: "
+        f"{answers_of(document)['correct']:,} of {document['data']['images']:,} are right. The table lists each class."
+    )
+    parts += cells(grid, left, top, side, side)
+    return svg.picture("confusion", "Confusion matrix", summary, left + size + 60, top + size + 10, parts)
+
+
+def reliability(document: Evaluate) -> str:
+    """Draw the share of right answers over their probability, and below it how many answers have that probability."""
+    bins, error = answers_of(document)["bins"], answers_of(document)["calibration"]
+    left, top, size, foot = 56, 12, 400, 80
+    bottom = top + size + 24 + foot
+    x = svg.linear_scale(0, 1, left, left + size)
+    y = svg.linear_scale(0, 1, top + size, top)
+    shares = [tick / 5 for tick in range(6)]
+    parts = svg.across_axis(shares, x, bottom, bottom, lambda share: f"{share:.0%}")
+    parts += svg.down_axis(shares, y, left, left + size, lambda share: f"{share:.0%}")
+    most = max(one["images"] for one in bins)
+    for one in bins:
+        right, confidence = one["accuracy"], one["confidence"]
+        if right is None or confidence is None:
+            continue
+        start, width = x(one["low"]) + 1, (one["high"] - one["low"]) * size - 2
+        told = (
+            f"probability {one['low']:.0%} to {one['high']:.0%}: {one['images']:,} answers, {percent(right)} right, "
+            f"mean probability {percent(confidence)}"
+        )
+        end, high = y(right), one["images"] / most * foot
+        parts += [
+            svg.bar(start, end, width, y(0) - end, f"{RIGHT} faint", told),
+            svg.bar(start, bottom - high, width, high, "c0 full", told),
+            svg.dot(x(confidence), end, "point", told),
+        ]
+    parts += [
+        svg.path(f"M{x(0):g} {y(0):g}L{x(1):g} {y(1):g}", "mark dashed"),
+        svg.path(f"M{left} {top}v{size}h{size}M{left} {bottom}h{size}", "axis"),
+        svg.text("right answers", 12, top + size / 2, anchor="middle", turned=-90),
+        svg.text("answers", 12, bottom - foot / 2, anchor="middle", turned=-90),
+        svg.text("probability of the answer", left + size / 2, bottom + 36, anchor="middle"),
+    ]
+    summary = (
+        f"Reliability plot: share of right answers over their probability, in {len(bins)} bins. Expected calibration "
+        f"error {percent(error['expected_error'])}, greatest {percent(error['greatest_error'])}."
+    )
+    return svg.picture("reliability", "Reliability plot", summary, left + size + 24, bottom + 44, parts)
+
+
+def mistakes(document: Evaluate, images: np.ndarray) -> str:
+    """Draw the listed mistakes with their images, the most confident first. images: all, (N, C, H, W)."""
+    listed = answers_of(document)["mistakes"]
+    side, width, height = 112, 136, 168
+    parts = []
+    for place, one in enumerate(listed):
+        left, top = place % COLUMNS * width, place // COLUMNS * height
+        answer, label = (class_name(document, one[name]) for name in ("answer", "label"))
+        told = f"image {one['image']}: {answer} with {percent(one['probability'])}, but it is {label}"
+        parts += [
+            f"<g><title>{escape(told)}</title>",
+            f'<image x="{left}" y="{top}" width="{side}" height="{side}" href="{data_uri(images[one["image"]])}"/>',
+            svg.text(f"{_short(answer)} {one['probability']:.1%}", left, top + side + 16, "head"),
+            svg.text(f"is {_short(label)} · {one['image']}", left, top + side + 32),
+            "</g>",
+        ]
+    rows = math.ceil(len(listed) / COLUMNS)
+    summary = f"The {len(listed)} most confident mistakes. The table below lists them."
+    return svg.picture("mistakes", "Mistakes", summary, COLUMNS * width, rows * height - 16, parts)
+
+
+def _short(name: str, most: int = 14) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -1,0 +1,150 @@
+"""Write what ``evaluate`` found as one HTML page that needs no other file and no network."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from app.drawing.svg import style
+from app.images.evaluate import drawing
+from app.images.evaluate.text import (
+    against_of,
+    answers_of,
+    class_name,
+    class_rows,
+    comparison_fields,
+    figures,
+    head_fields,
+    headline,
+    move_rows,
+    percent,
+    title,
+)
+from app.records.evaluate import Evaluate
+
+CHANGES = 100  # rows of a table
+STYLE = Path(__file__).with_name("style.css")
+# The page may load nothing: class names, which a weights file brings, stay text even if escaping failed.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def page(document: Evaluate, images: np.ndarray) -> str:
+    """Return the page. images: those that were classified, (N, C, H, W) uint8 or floats in [0, 1]."""
+    parts = [f"<h1>{escape(headline(document))}</h1>", _fields(head_fields(document))]
+    if document["answers"] is not None:
+        parts += [*_answers(document), *_calibration(document), *_mistakes(document, images)]
+    if document["against"] is not None:
+        parts += _against(document)
+    text = (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(headline(document))}</title>\n<style>\n{style()}{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n"
+        "<body>\n<main>\n" + "\n".join(parts) + "\n</main>\n</body>\n</html>\n"
+    )
+    return text.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
+
+
+def _answers(document: Evaluate) -> list[str]:
+    heads = ["class", "images", "precision", "recall", "F1", "most often taken for"]
+    return [
+        "<h2>Answers</h2>",
+        _fields(figures(answers_of(document), document["data"]["images"])),
+        _table("Scores of each class", heads, class_rows(document), "lrrrrl"),
+        "<h2>What is taken for what</h2>",
+        "<p>A row is a class, a column an answer. The stronger a cell's colour, the larger its share of the row.</p>",
+        _figure(drawing.confusion(document)),
+    ]
+
+
+def _calibration(document: Evaluate) -> list[str]:
+    rows = [
+        [
+            f"{one['low']:.1%} to {one['high']:.1%}",
+            f"{one['images']:,}",
+            percent(one["confidence"]),
+            percent(one["accuracy"]),
+        ]
+        for one in answers_of(document)["bins"]
+        if one["images"]
+    ]
+    return [
+        "<h2>How far to trust the probabilities</h2>",
+        "<p>Bars: share of right answers among those with this probability. Where probabilities can be "
+        "trusted, bars end at the dashed line; bars that end below it: the network is too sure of itself. The lower "
+        "bars count the answers.</p>",
+        _figure(drawing.reliability(document)),
+        _table("Answers by probability", ["probability", "answers", "mean probability", "right"], rows, "lrrr"),
+    ]
+
+
+def _mistakes(document: Evaluate, images: np.ndarray) -> list[str]:
+    listed = answers_of(document)["mistakes"]
+    if not listed:
+        return ["<h2>Most confident mistakes</h2>", "<p>There are none.</p>"]
+    rows = [
+        [
+            str(one["image"]),
+            *(class_name(document, one[name]) for name in ("answer", "label")),
+            *(percent(one[name]) for name in ("probability", "label_probability")),
+        ]
+        for one in listed
+    ]
+    heads = ["image", "answer", "is", "probability of the answer", "of what it is"]
+    return [
+        "<h2>Most confident mistakes</h2>",
+        _figure(drawing.mistakes(document, images)),
+        _table("The same as a table", heads, rows, "rllrr"),
+    ]
+
+
+def _against(document: Evaluate) -> list[str]:
+    other, images = against_of(document), document["data"]["images"]
+    changes = [
+        [
+            str(one["image"]),
+            *("–" if at is None else class_name(document, at) for at in (one["answer"], one["other"], one["label"])),
+        ]
+        for one in other["changes"][:CHANGES]
+    ]
+    caption = "Images whose answer changed"
+    if other["changed"] > CHANGES:
+        caption = f"The first {CHANGES} of {other['changed']:,} images whose answer changed"
+    return [
+        f"<h2>Against {escape(title(other))}</h2>",
+        f"<p>{other['changed']:,} of {images:,} answers differ.</p>",
+        _fields(comparison_fields(document)),
+        _table(
+            "Answers that changed, by class",
+            ["class", "answers", "other's", "left", "came"],
+            move_rows(document),
+            "lrrrr",
+        ),
+        _table(caption, ["image", "answer", "other's answer", "label"], changes, "rlll"),
+    ]
+
+
+def _fields(pairs: Iterable[tuple[str, str]]) -> str:
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>\n" for name, value in pairs)
+    return f"<dl>\n{rows}</dl>" if rows else ""
+
+
+def _figure(picture: str) -> str:
+    return f'<figure class="wide">\n{picture}\n</figure>'
+
+
+def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], sides: str) -> str:
+    """Return a table; empty without rows. sides: ``l`` or ``r`` for each column. The first column heads its row."""
+    kinds = [' class="number"' if side == "r" else "" for side in sides]
+    head = "".join(f'<th scope="col"{kind}>{escape(text)}</th>' for kind, text in zip(kinds, heads, strict=True))
+    lines = [
+        f'<tr><th scope="row"{kinds[0]}>{escape(first)}</th>'
+        + "".join(f"<td{kind}>{escape(cell)}</td>" for kind, cell in zip(kinds[1:], cells, strict=True))
+        + "</tr>\n"
+        for first, *cells in rows
+    ]
+    if not lines:
+        return ""
+    inner = f"<caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{''.join(lines)}</tbody>"
+    return f'<div class="wide"><table>\n{inner}\n</table></div>'

@@ -1,0 +1,128 @@
+"""Build the document of ``evaluate`` from answers: plain data, ready for JSON. docs/evaluate.md describes it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from app.images.evaluate import metrics
+from app.images.evaluate.comparison import changed_images, mcnemar
+from app.records import evaluate as records
+from app.records.evaluate import Evaluate, Subject
+from app.records.parts import Card, Processor
+from data_tools.dataset import Dataset
+
+MISTAKES = 25
+CHANGES = 1000  # listed in the document
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a classifier answers to N images. labels: (N,) uint8. probabilities: (N, classes) float32, finite.
+
+    about: the network, its weights and the precision, as in the document.
+    """
+
+    about: Subject
+    labels: np.ndarray
+    probabilities: np.ndarray
+
+
+def document(
+    device: Mapping[str, Any], data: Dataset, names: Sequence[str] | None, found: Answers, other: Answers | None
+) -> Evaluate:
+    """Return all figures. data: the images and their labels, if any. names: of the classes. other: to compare with.
+
+    ``answers`` is None without labels.
+    """
+    truth = data.labels
+    return {
+        "schema": "lenet5-inference/evaluate/1",
+        "device": cast(Card | Processor, dict(device)),
+        **found.about,
+        "data": {"source": data.source, "split": data.split, "images": len(data.images)},
+        "classes": None if names is None else [*names],
+        "answers": None if truth is None else {**_summary(found, truth), **_details(found, truth)},
+        "against": None if other is None else _against(found, other, truth),
+    }
+
+
+def _summary(found: Answers, truth: np.ndarray) -> records.Summary:
+    """Return the figures that one line can tell."""
+    right = found.labels == truth
+    second = metrics.second_choices(found.probabilities, found.labels) == truth
+    scores = metrics.class_scores(_matrix(found, truth))
+    calibration = metrics.calibration(metrics.confidences(found.probabilities, found.labels), right)
+    correct, top2 = int(right.sum()), int((right | second).sum())
+    return {
+        "correct": correct,
+        "accuracy": correct / len(truth),
+        "top2_correct": top2,
+        "top2_accuracy": top2 / len(truth),
+        "macro": cast(records.Macro, vars(metrics.macro_averages(scores))),
+        "calibration": {"expected_error": calibration.expected_error, "greatest_error": calibration.greatest_error},
+    }
+
+
+def _details(found: Answers, truth: np.ndarray) -> records.Details:
+    matrix = _matrix(found, truth)
+    right = found.labels == truth
+    confidence = metrics.confidences(found.probabilities, found.labels)
+    of_truth = metrics.confidences(found.probabilities, truth)
+    return {
+        "classes": [
+            {
+                "support": score.support,
+                "predicted": score.predicted,
+                "correct": score.correct,
+                "precision": score.precision,
+                "recall": score.recall,
+                "f1": score.f1,
+            }
+            for score in metrics.class_scores(matrix)
+        ],
+        "confusion": matrix.tolist(),
+        "bins": [cast(records.Bin, vars(one)) for one in metrics.calibration(confidence, right).bins],
+        "mistakes": [
+            {
+                "image": index,
+                "label": int(truth[index]),
+                "answer": int(found.labels[index]),
+                "probability": float(confidence[index]),
+                "label_probability": float(of_truth[index]),
+            }
+            for index in metrics.worst_mistakes(confidence, right, MISTAKES).tolist()
+        ],
+    }
+
+
+def _matrix(found: Answers, truth: np.ndarray) -> np.ndarray:
+    return metrics.confusion_matrix(truth, found.labels, found.probabilities.shape[1])
+
+
+def _against(found: Answers, other: Answers, truth: np.ndarray | None) -> records.Against:
+    changed = changed_images(found.labels, other.labels)
+    moves = _matrix(other, found.labels)  # rows: answers of the first
+    stayed = moves.diagonal()
+    tested = None if truth is None else mcnemar(found.labels == truth, other.labels == truth)
+    return {
+        **other.about,
+        "answers": None if truth is None else _summary(other, truth),
+        "mcnemar": None if tested is None else cast(records.McNemar, vars(tested)),
+        "changed": len(changed),
+        "changes": [
+            {
+                "image": index,
+                "label": None if truth is None else int(truth[index]),
+                "answer": int(found.labels[index]),
+                "other": int(other.labels[index]),
+            }
+            for index in changed[:CHANGES].tolist()
+        ],
+        "moves": moves.tolist(),
+        "classes": [
+            {"answers": int(before), "other_answers": int(after), "left": int(before - same), "came": int(after - same)}
+            for before, after, same in zip(moves.sum(axis=1), moves.sum(axis=0), stayed, strict=True)
+        ],
+    }

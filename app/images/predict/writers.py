@@ -1,0 +1,232 @@
+"""Write columns of answers: CSV, JSON lines, NPY, NPZ, Parquet, or a table for a terminal."""
+
+import io
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.base.errors import UserError, install, suggestion
+from app.files.hdf5 import printable
+from app.files.writing import replacing
+from app.images.predict.columns import Columns
+from app.terminal.text import Column, table
+
+Write = Callable[[Columns], object]
+"""Takes the columns of some images; each time the same columns, of the next images."""
+STDOUT = "-"
+PARQUET = ".parquet"
+
+
+@contextmanager
+def writer(out: str | None, *, overwrite: bool, form: str, width: int | None) -> Iterator[Write]:
+    """Yield a function that takes the columns of all images, part by part; when the block ends, write them.
+
+    out: a file, or ``-`` or None for standard output, which gets a table of that width, or without one the ``form``
+    csv or jsonl. If the block raises, nothing is written. Raises UserError where the file cannot be written.
+    """
+    if out is None and width is not None:
+        parts: list[Columns] = []
+        yield parts.append
+        print("\n".join(line for part in _joined(parts) for line in _table(part, width)))
+    elif out is None or out == STDOUT:
+        with tempfile.TemporaryFile() as whole:
+            with WRITERS[f".{form}"](whole) as write:
+                yield write
+            whole.seek(0)
+            sys.stdout.flush()
+            if sys.stdout.isatty():  # as text, which is made harmless there
+                sys.stdout.writelines(line.decode("utf-8", "surrogateescape") for line in whole)
+            else:
+                shutil.copyfileobj(whole, sys.stdout.buffer)
+    else:
+        path = Path(out)
+        write_to = WRITERS[path.suffix.lower()]
+        with replacing(path, overwrite=overwrite) as new, new.open("wb") as file, write_to(file) as write:
+            yield write
+
+
+def check_ending(out: str | None) -> None:
+    """Raise UserError if the file's ending names no format, or one whose package is missing."""
+    if out is None or out == STDOUT:
+        return
+    ending = Path(out).suffix.lower()
+    if ending not in WRITERS:
+        raise UserError(
+            f"--out {out} has no known ending: let it end with one of {', '.join(WRITERS)}, or give - for "
+            f"standard output{suggestion(ending, WRITERS)}"
+        )
+    if ending == PARQUET:
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError:
+            raise UserError(f"--out {out} needs pyarrow: {install('parquet')}") from None
+
+
+@contextmanager
+def _text(file: Any) -> Iterator[io.TextIOWrapper]:
+    """Write text to the binary file: UTF-8, and the bytes of names that are no UTF-8 as they are."""
+    stream = io.TextIOWrapper(file, "utf-8", errors="surrogateescape", newline="")
+    try:
+        yield stream
+        stream.flush()
+    finally:
+        stream.detach()
+
+
+class _Csv:
+    """Writes a head line and a line per image, as RFC 4180 quotes them, but with lines ended as on Unix."""
+
+    def __init__(self, stream: io.TextIOBase) -> None:
+        self._stream = stream
+        self._begun = False
+
+    def __call__(self, part: Columns) -> None:
+        if not self._begun:
+            self._stream.write(",".join(part) + "\n")
+        self._begun = True
+        cells = [map(quoted, column) if isinstance(column, list) else _numerals(column) for column in part.values()]
+        self._stream.writelines(",".join(row) + "\n" for row in zip(*cells, strict=True))
+
+
+def quoted(text: str) -> str:
+    """Return a CSV field, in quotes where it needs them; the csv module leaves a carriage return without."""
+    if any(mark in text for mark in ',"\r\n') or text != text.strip():
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def _numerals(column: np.ndarray) -> list[str]:
+    """Return numbers in as few digits as tell them from all others of their type."""
+    found: list[str] = column.astype(str).tolist()
+    return found
+
+
+@contextmanager
+def _csv(file: Any) -> Iterator[Write]:
+    with _text(file) as stream:
+        yield _Csv(stream)
+
+
+@contextmanager
+def _json_lines(file: Any) -> Iterator[Write]:
+    """An object per line, pure ASCII: a byte of a name that is no UTF-8 stands as ``\\udcXX``."""
+
+    def write(part: Columns) -> None:
+        values = [column if isinstance(column, list) else _json_numbers(column) for column in part.values()]
+        for row in zip(*values, strict=True):
+            file.write(json.dumps(dict(zip(part, row, strict=True)), allow_nan=False).encode() + b"\n")
+
+    yield write
+
+
+def _json_numbers(column: np.ndarray) -> list[Any]:
+    """Return numbers as JSON has them; null for NaN and infinite ones."""
+    if column.dtype.kind != "f":
+        return list(column.tolist())
+    return [
+        float(text) if finite else None for text, finite in zip(_numerals(column), np.isfinite(column), strict=True)
+    ]
+
+
+def _joined(parts: Sequence[Columns]) -> Iterator[Columns]:
+    """Yield one part with all images, unless there are none."""
+    if parts:
+        yield {name: _concatenated([part[name] for part in parts]) for name in parts[0]}
+
+
+def _concatenated(pieces: Sequence[list[str] | np.ndarray]) -> list[str] | np.ndarray:
+    if isinstance(pieces[0], list):
+        return [text for piece in pieces for text in piece]
+    return np.concatenate(pieces)
+
+
+@contextmanager
+def _npy(file: Any) -> Iterator[Write]:
+    """One array with a field per column."""
+    parts: list[Columns] = []
+    yield parts.append
+    for part in _joined(parts):
+        arrays = {name: np.asarray(column) for name, column in part.items()}
+        rows = np.empty(len(next(iter(arrays.values()))), [(name, array.dtype) for name, array in arrays.items()])
+        for name, array in arrays.items():
+            rows[name] = array
+        np.save(file, rows, allow_pickle=False)
+
+
+@contextmanager
+def _npz(file: Any) -> Iterator[Write]:
+    """An array per column."""
+    parts: list[Columns] = []
+    yield parts.append
+    for part in _joined(parts):
+        np.savez(file, **part)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _parquet(file: Any) -> Iterator[Write]:
+    """A row group per part. Parquet's text is UTF-8: a byte of a name that is none is spelled out as ``\\udcXX``."""
+    import pyarrow
+    from pyarrow.parquet import ParquetWriter
+
+    opened: list[ParquetWriter] = []
+
+    def write(part: Columns) -> None:
+        plain = {
+            name: [text.encode("utf-8", "backslashreplace").decode() for text in column]
+            if isinstance(column, list)
+            else column
+            for name, column in part.items()
+        }
+        rows = pyarrow.table(plain)
+        if not opened:
+            opened.append(ParquetWriter(file, rows.schema))
+        opened[0].write_table(rows)
+
+    try:
+        yield write
+    finally:
+        for one in opened:
+            one.close()
+
+
+WRITERS: Mapping[str, Callable[[Any], AbstractContextManager[Write]]] = {
+    ".csv": _csv,
+    ".jsonl": _json_lines,
+    ".npy": _npy,
+    ".npz": _npz,
+    PARQUET: _parquet,
+}
+
+
+def _table(part: Columns, width: int) -> list[str]:
+    """Format a line per image: where it is, its class or label and the probability, then the next likeliest."""
+    shown: list[tuple[str, list[str]]] = []
+    for name in ("path", "number"):
+        if name in part:
+            shown.append((name, [printable(str(value), 4096) for value in part[name]]))
+    kind = "class" if "class" in part else "label"
+    shown.append((kind, [str(value) for value in part[kind]]))
+    shown.append(("probability", [_percent(value) for value in part["probability"]]))
+    ranks = [name.removeprefix("probability") for name in part if name.startswith("probability_")]
+    following = [
+        [
+            f"{value} {_percent(chance)}"
+            for value, chance in zip(part[kind + rank], part[f"probability{rank}"], strict=True)
+        ]
+        for rank in ranks
+    ]
+    if following:
+        shown.append(("then", [", ".join(row) for row in zip(*following, strict=True)]))
+    heads = [Column(name, left=name not in ("number", "probability")) for name, _ in shown]
+    return table(heads, [*zip(*(cells for _, cells in shown), strict=True)], width)
+
+
+def _percent(chance: Any) -> str:
+    return f"{float(chance):.1%}"

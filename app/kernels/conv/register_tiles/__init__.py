@@ -1,1 +1,0 @@
-"""Convolutions whose threads keep tiles of outputs in registers, step by step."""

@@ -1,0 +1,232 @@
+"""Registry rows of direct convolutions: each thread sums whole windows in its own registers."""
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from app.base.precision import storage, wide
+from app.kernels.plain_problems import ITEMSIZE
+from app.kernels.problems import ConvProblem
+from app.kernels.variant import (
+    BLOCK,
+    FLOATS,
+    MAX_GRID_Y,
+    STATIC_SHARED_LIMIT,
+    STORED,
+    Action,
+    ConstantCopy,
+    Grid,
+    KernelLaunch,
+    LaunchConfig,
+    Parameters,
+    Unfit,
+    Variant,
+    conv_sizes,
+    ladder_row,
+    padding,
+    reordered_weights,
+    tiles,
+    types,
+)
+
+TILES = (8, 16, 24, 32)
+CONSTANT_BYTES = 64 << 10
+MAPS_LIMIT = f"at most {MAX_GRID_Y:,} maps (grid y)"
+CONSTANT_LIMIT = "one map's filters at most 64 KB (constant memory)"
+
+
+def _too_many_maps(problem: ConvProblem) -> str | None:
+    return f"takes at most {MAX_GRID_Y:,} maps, the grid's limit" if problem.maps > MAX_GRID_Y else None
+
+
+# --- launches: what a block covers ----------------------------------------------------------------------------------
+
+
+def _pixel_grid(problem: ConvProblem, maps: int) -> Callable[[int], Grid]:
+    """Return a grid: one thread for each output pixel of all images; grid y over ``maps``."""
+    return lambda images: (tiles(images * prod(problem.convolved), BLOCK), maps, 1)
+
+
+def _tile_count(problem: ConvProblem, tile: int) -> int:
+    """Number of tiles in one output map."""
+    return prod(tiles(size, tile) for size in problem.convolved)
+
+
+def _tile_grid(problem: ConvProblem, tile: int, maps: int) -> Callable[[int], Grid]:
+    """Return a grid: one block for each tile of all images; grid y over ``maps``."""
+    return lambda images: (images * _tile_count(problem, tile), maps, 1)
+
+
+def _tile_bytes(problem: ConvProblem, tile: int) -> int:
+    """Shared memory, in bytes, of one channel's input under tile x tile outputs; its elements have the sums' type."""
+    return ((tile - 1) * problem.stride + problem.kernel) ** 2 * ITEMSIZE[wide(problem.dtype)]
+
+
+def _filter_bytes(problem: ConvProblem) -> int:
+    """Shared memory, in bytes, of one channel's filter."""
+    return problem.kernel**2 * ITEMSIZE[wide(problem.dtype)]
+
+
+def _default_tile(problem: ConvProblem) -> dict[str, int]:
+    """Return the tile with the fewest idle threads; the largest among equals, because its rim is the smallest share."""
+    fitting = [tile for tile in TILES if _tile_bytes(problem, tile) + _filter_bytes(problem) <= STATIC_SHARED_LIMIT]
+    return {"TILE": min(fitting[::-1] or TILES[:1], key=lambda tile: _tile_count(problem, tile) * tile**2)}
+
+
+def _checked_tile(parameters: Parameters) -> int:
+    tile = parameters["TILE"]
+    if tile % 8:
+        raise Unfit(f"TILE must be a multiple of 8, so that TILE * TILE threads are whole warps, not {tile}")
+    return tile
+
+
+# --- filters in constant memory -------------------------------------------------------------------------------------
+
+
+def _pack(w: np.ndarray, together: int) -> np.ndarray:
+    """Reorder (C, K, K, M) to (entries, C, K, K, together): a range of maps has its filters together, then zeros."""
+    padded = np.pad(w, ((0, 0), (0, 0), (0, 0), (0, -w.shape[3] % together)))
+    return np.moveaxis(padded.reshape(*w.shape[:3], -1, together), 3, 0)
+
+
+def _from_constant(
+    problem: ConvProblem,
+    defines: dict[str, str | int],
+    threads: int,
+    grid: Callable[[int], Callable[[int], Grid]],
+    scalars: tuple[int, ...] = (),
+    shared_bytes: int = 0,
+    together: int = 1,
+) -> LaunchConfig:
+    """Slice after slice of the filters, as few and as even as can be: copy it to constant memory, launch.
+
+    together: maps that share a filter entry, 1 or 2. grid: number of entries → their grid. The last scalar is the
+    first entry of the slice.
+    """
+    entry = problem.depth * together
+    entry_bytes = entry * ITEMSIZE[storage(problem.dtype)]
+    count = tiles(problem.maps, together)
+    fitting = CONSTANT_BYTES // entry_bytes
+    if not fitting:
+        maps = "one map" if together == 1 else "two maps"
+        raise Unfit(f"the filters of {maps} take {entry_bytes:,} bytes, constant memory has {CONSTANT_BYTES:,}")
+    size = tiles(count, tiles(count, fitting))
+    actions: list[Action] = []
+    for first in range(0, count, size):
+        taken = min(size, count - first)
+        copy = ConstantCopy("filters", first * entry, taken * entry)
+        actions += copy, KernelLaunch(threads, grid(taken), "", (*scalars, first), shared_bytes)
+    packing = reordered_weights(problem, entry * count, lambda w: _pack(w, together))
+    return LaunchConfig(defines, tuple(actions), packing=packing)
+
+
+# --- configurations -------------------------------------------------------------------------------------------------
+
+
+def _image_loop(problem: ConvProblem, _: Parameters) -> LaunchConfig:
+    pixels = tiles(prod(problem.convolved), BLOCK)
+    launch = KernelLaunch(BLOCK, lambda _: (pixels, problem.maps, 1), scalars=problem.sizes)
+    return LaunchConfig(types(problem) | padding(problem), (launch,))
+
+
+def _direct(problem: ConvProblem, _: Parameters) -> LaunchConfig:
+    launch = KernelLaunch(BLOCK, _pixel_grid(problem, problem.maps), scalars=problem.sizes)
+    return LaunchConfig(types(problem) | padding(problem), (launch,))
+
+
+def _shared_tile(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    tile = _checked_tile(parameters)
+    launch = KernelLaunch(
+        tile**2,
+        _tile_grid(problem, tile, problem.maps),
+        scalars=(*problem.sizes, tile),
+        shared_bytes=_tile_bytes(problem, tile) + _filter_bytes(problem),
+    )
+    return LaunchConfig(types(problem) | padding(problem), (launch,))
+
+
+def _constant(problem: ConvProblem, _: Parameters) -> LaunchConfig:
+    return _from_constant(
+        problem, types(problem) | padding(problem), BLOCK, partial(_pixel_grid, problem), problem.sizes
+    )
+
+
+def _shared_constant(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    tile = _checked_tile(parameters)
+    grid, scalars = partial(_tile_grid, problem, tile), (*problem.sizes, tile)
+    return _from_constant(
+        problem, types(problem) | padding(problem), tile**2, grid, scalars, _tile_bytes(problem, tile)
+    )
+
+
+def _specialised(problem: ConvProblem, parameters: Parameters, together: int = 1) -> LaunchConfig:
+    tile = _checked_tile(parameters)
+    defines = types(problem) | conv_sizes(problem) | {"TILE": tile}
+    grid = partial(_tile_grid, problem, tile)
+    return _from_constant(problem, defines, tile**2, grid, (), _tile_bytes(problem, tile), together)
+
+
+# Common parts of rows, by the place of the filters. Each row adds step, technique, summary, system and configure.
+_in_memory = partial(ladder_row, "conv", dtypes=STORED, refuses=_too_many_maps, limits=MAPS_LIMIT, automatic=True)
+_in_constants = partial(ladder_row, "conv", dtypes=FLOATS, limits=CONSTANT_LIMIT, automatic=True)
+_in_constants_tiled = partial(_in_constants, tunables={"TILE": TILES}, defaults=_default_tile)
+
+CONV_ROWS: tuple[Variant, ...] = (
+    _in_memory(1, "image_loop", system="fa19", configure=_image_loop),
+    _in_memory(
+        2,
+        "direct",
+        system="lenet5, fa19, minidnn86",
+        configure=_direct,
+        since="image-loop",
+    ),
+    _in_memory(
+        3,
+        "shared_tile",
+        system="lenet5, fa19, k7",
+        configure=_shared_tile,
+        since="direct",
+        tunables={"TILE": TILES},
+        defaults=_default_tile,
+    ),
+    _in_constants(
+        4,
+        "constant",
+        system="fa19, lenet5",
+        configure=_constant,
+        since="direct",
+    ),
+    _in_constants_tiled(
+        5,
+        "shared_constant",
+        system="k7, fa19",
+        configure=_shared_constant,
+        since="shared-tile",
+    ),
+    _in_constants_tiled(
+        6,
+        "specialised",
+        system="fa19",
+        configure=_specialised,
+        since="shared-constant",
+    ),
+    _in_constants_tiled(
+        7,
+        "unrolled",
+        system="minidnn86, fa19",
+        configure=_specialised,
+        since="specialised",
+    ),
+    _in_constants_tiled(
+        14,
+        "half2",
+        system="minidnn86",
+        configure=partial(_specialised, together=2),
+        since="unrolled",
+        dtypes=("float16",),
+        limits="two maps' filters at most 64 KB (constant memory)",
+        instructions="hfma2",
+    ),
+)

@@ -1,0 +1,178 @@
+"""Registry rows of register patches: direct convolutions of several outputs a thread, the last the fastest in fp32."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import product
+
+import numpy as np
+
+from app.kernels.problems import ConvProblem
+from app.kernels.variant import (
+    MAX_GRID_Y,
+    STATIC_SHARED_LIMIT,
+    KernelLaunch,
+    LaunchConfig,
+    Parameters,
+    Unfit,
+    Variant,
+    conv_sizes,
+    ladder_row,
+    pooling,
+    reordered_weights,
+    tiles,
+    types,
+)
+
+REGISTERS = 65_536  # per multiprocessor
+MOST_SUMS = 96  # per thread
+MOST_GROUPS = 8  # groups of maps, by default
+PATCH_TUNABLES = {
+    "TM": (4, 6, 8, 12, 16),
+    "TR": (1, 2, 3, 4),
+    "TC": (2, 4, 5, 6, 8, 9, 10),
+    "GROUPS": (1, 8),  # most groups of maps that share a block's input tile
+    "THREADS": (96, 128, 192, 256),
+    "CK": (1, 2, 4),
+}
+
+
+def _vector(size: int) -> int:
+    """Width, in floats, of the widest access that divides ``size``."""
+    return 4 if size % 4 == 0 else 2 if size % 2 == 0 else 1
+
+
+def _row_floats(problem: ConvProblem, tc: int) -> int:
+    """Number of input values that a row of ``tc`` outputs needs, rounded up to whole loads."""
+    vector = _vector(tc * problem.stride)
+    return tiles((tc - 1) * problem.stride + problem.kernel, vector) * vector
+
+
+def _patch_defaults(problem: ConvProblem, heights: Sequence[int] = (1, 2, 3, 4)) -> dict[str, int]:
+    """Return the cheapest patch of these heights by a count: idle lanes, loads beside products, scattered stores."""
+    height, width = (size * problem.pool for size in problem.pooled)
+
+    def cost(tm: int, tr: int, tc: int) -> float:
+        groups = min(tiles(problem.maps, tm), MOST_GROUPS)
+        waste = tiles(problem.maps, tm * groups) * tm * groups / problem.maps
+        waste *= tiles(height, tr) * tr / height * (tiles(width, tc) * tc / width)
+        products = tm * tr * tc * problem.kernel
+        vector = _vector(tc * problem.stride)
+        loads = tr * _row_floats(problem, tc) / vector * (1.5 if vector > 1 else 1) + problem.kernel * tm / _vector(tm)
+        store = _vector(tc) if width % _vector(tc) == 0 else 1
+        scattered = tc / store / problem.pool**2
+        return waste * (1 + loads / products) + 4 * scattered / problem.depth
+
+    shapes: Iterable[tuple[int, int, int]] = product(PATCH_TUNABLES["TM"], heights, range(1, 11))
+    fitting = [
+        (cost(tm, tr, tc), tm, tr, tc)
+        for tm, tr, tc in shapes
+        if tr % problem.pool == 0 and tc % problem.pool == 0 and 40 <= tm * tr * tc <= 80
+    ]
+    _, tm, tr, tc = min(fitting, default=(0, 1, problem.pool, problem.pool))
+    found = {"TM": tm, "TR": tr, "TC": tc, "GROUPS": MOST_GROUPS, "THREADS": 128, "CK": 1}
+    while found["THREADS"] > 1 and _patch(problem, found).launches[0].shared_bytes > STATIC_SHARED_LIMIT:
+        found["THREADS"] //= 2
+    return found
+
+
+def _row_defaults(problem: ConvProblem) -> dict[str, int]:
+    return {name: value for name, value in _patch_defaults(problem, (1,)).items() if name not in ("TR", "CK")}
+
+
+def _block_defaults(problem: ConvProblem) -> dict[str, int]:
+    return {name: value for name, value in _patch_defaults(problem).items() if name != "CK"}
+
+
+def _patch(problem: ConvProblem, parameters: Parameters, stages: int = 2, of_one_row: bool = False) -> LaunchConfig:
+    """Configure patches; TR and CK are 1 where they are no parameters.
+
+    stages: most stages in shared memory. of_one_row: a block covers one image, and inputs are read one by one.
+    """
+    tm, tr, tc, most_groups, most_threads, ck = (parameters.get(name, 1) for name in PATCH_TUNABLES)
+    groups = min(tiles(problem.maps, tm), most_groups)
+    most = max(most_threads // groups, 1)  # patches per block
+    if tr % problem.pool or tc % problem.pool:
+        raise Unfit(f"a patch of {tr} x {tc} holds no whole pooling windows of {problem.pool} x {problem.pool}")
+    if problem.channels % ck:
+        raise Unfit(f"{problem.channels} channels cannot be staged {ck} at a time")
+    if tm * tr * tc > MOST_SUMS:
+        raise Unfit(f"{tm * tr * tc} sums do not fit in a thread's registers")
+    height, width = problem.pooled
+    rows, columns = tiles(height * problem.pool, tr), tiles(width * problem.pool, tc)
+    # A block covers several images, or whole rows of patches of one image, or a part of a row; bands have equal height.
+    tile_c = min(columns, most)
+    tile_r = min(rows, max(most // tile_c, 1))
+    tile_r = tiles(rows, tiles(rows, tile_r))
+    images = 1 if of_one_row else max(most // (rows * columns), 1)
+    threads = tiles(images * tile_r * tile_c * groups, 32) * 32
+    block_maps = tm * groups
+    vector = 1 if of_one_row else _vector(tc * problem.stride)
+    in_rows = (tile_r * tr - 1) * problem.stride + problem.kernel
+    pitch = tiles((tile_c * tc - 1) * problem.stride + problem.kernel, vector) * vector
+    inputs = images * ck * in_rows * pitch
+    filters = ck * problem.kernel**2 * block_maps
+    row = tiles((tc - 1) * problem.stride + problem.kernel, vector) * vector
+    stage = (inputs + row + 3) // 4 * 4 + (filters + 3) // 4 * 4
+    shared = 4 * stage * (stages if problem.channels > ck else 1)
+    registers = tm * tr * tc + tr * row + tm + 44
+    constants = {"TM": tm, "TR": tr, "TC": tc, "GROUPS": groups, "CK": ck}
+    tile = {"IMAGES": images, "TILE_R": tile_r, "TILE_C": tile_c}
+    blocks = max(min(REGISTERS // (threads * registers), 2048 // threads, 16), 1)
+    per_image = tiles(rows, tile_r) * tiles(columns, tile_c)
+    map_blocks = tiles(problem.maps, block_maps)
+    if map_blocks > MAX_GRID_Y:
+        raise Unfit(f"{problem.maps} maps need more than {MAX_GRID_Y:,} blocks of {block_maps}")
+    return LaunchConfig(
+        types(problem) | conv_sizes(problem) | pooling(problem) | constants | tile | {"MIN_BLOCKS": blocks},
+        (KernelLaunch(threads, lambda n: (tiles(n, images) * per_image, map_blocks, 1), shared_bytes=shared),),
+        packing=reordered_weights(
+            problem, map_blocks * block_maps * problem.depth, lambda w: _blocks_of_maps(w, problem, block_maps)
+        ),
+    )
+
+
+def _blocks_of_maps(weights: np.ndarray, problem: ConvProblem, block: int) -> np.ndarray:
+    """Reorder (C, K, K, M) to (blocks, C * K * K, block), with zeros where the last block has no map."""
+    flat = weights.reshape(problem.depth, problem.maps)
+    padded = np.pad(flat, ((0, 0), (0, -problem.maps % block)))
+    return padded.reshape(problem.depth, -1, block).transpose(1, 0, 2)
+
+
+_row = partial(ladder_row, "conv", dtypes=("float32",), tunables=PATCH_TUNABLES, defaults=_patch_defaults)
+CONV_PATCH_ROWS: tuple[Variant, ...] = (
+    _row(
+        16,
+        "register_row",
+        system="fa19, k7",
+        configure=partial(_patch, stages=1, of_one_row=True),
+        since="unrolled",
+        tunables={name: values for name, values in PATCH_TUNABLES.items() if name not in ("TR", "CK")},
+        defaults=_row_defaults,
+    ),
+    _row(
+        17,
+        "register_block",
+        system="fa19, k7",
+        configure=partial(_patch, stages=1),
+        since="register-row",
+        tunables={name: values for name, values in PATCH_TUNABLES.items() if name != "CK"},
+        defaults=_block_defaults,
+    ),
+    _row(
+        18,
+        "async_copies",
+        system="fa19, k7",
+        configure=_patch,
+        since="register-block",
+    ),
+    _row(
+        19,
+        "register_patch",
+        system="fa19, k7",
+        configure=_patch,
+        since="async-copies",
+        limits="a patch must hold whole pooling windows",
+        pools=True,
+        automatic=True,
+    ),
+)

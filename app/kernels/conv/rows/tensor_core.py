@@ -1,0 +1,160 @@
+"""The registry row of the tensor-core convolution, and the packing of its filters as tensor-core operands."""
+
+import numpy as np
+
+from app.kernels.problems import ConvProblem
+from app.kernels.variant import (
+    MAX_GRID_Y,
+    KernelLaunch,
+    LaunchConfig,
+    Parameters,
+    Unfit,
+    Variant,
+    conv_sizes,
+    ladder_row,
+    reordered_weights,
+    tiles,
+    types,
+)
+
+TENSOR_TUNABLES = {
+    "MT": (1, 2, 3, 4),
+    "NT": (2, 3, 4, 6, 8),
+    "WARPS_M": (1, 2),
+    "WARPS_N": (2, 4, 8),
+    "CK": (1, 4, 8, 12, 16, 32),
+}
+
+
+class FilterWords:
+    """Cuts filters into steps of ``channels``, and each step into the 32-bit words of tensor-core operands.
+
+    A word is two float16 of neighbouring channels (with one channel: of neighbouring taps), or one tfloat32.
+    """
+
+    def __init__(self, problem: ConvProblem, channels: int) -> None:
+        self.problem, self.channels = problem, channels
+        self.half = problem.dtype == "float16"
+        self.pairs_of_taps = self.half and problem.channels == 1
+        self.steps = tiles(problem.channels, channels)
+        # Words per tap and step, words per row of a filter, and tensor-core products per step (eight words each).
+        self.planes = tiles(channels, 2) if self.half and problem.channels > 1 else channels
+        self.taps_q = tiles(problem.kernel, 2) if self.pairs_of_taps else problem.kernel
+        self.k_steps = tiles(self.planes * problem.kernel * self.taps_q, 8)
+
+    def fragments(self, weights: np.ndarray, m_tiles: int) -> np.ndarray:
+        """Pack (C, K, K, M) as (blocks, steps, k_steps, m_tiles, 32 lanes, 4 words, numbers per word), zero-padded."""
+        c, k, m = self.problem.channels, self.problem.kernel, self.problem.maps
+        width = 2 if self.half else 1
+        filters = weights.reshape(c, k, k, m)
+        if self.pairs_of_taps:
+            filters = np.pad(filters, ((0, 0), (0, 0), (0, 2 * self.taps_q - k), (0, 0)))
+            filters = filters.reshape(1, 1, k, self.taps_q, width, m).transpose(0, 2, 3, 1, 5, 4)
+        else:
+            per_step = self.planes * width
+            filters = np.pad(filters, ((0, self.steps * self.channels - c), (0, 0), (0, 0), (0, 0)))
+            filters = filters.reshape(self.steps, self.channels, k, k, m)
+            filters = np.pad(filters, ((0, 0), (0, per_step - self.channels), (0, 0), (0, 0), (0, 0)))
+            filters = filters.reshape(self.steps, self.planes, width, k, k, m).transpose(0, 3, 4, 1, 5, 2)
+        # (steps, words, maps, numbers per word), padded to whole fragments of 16 maps x 8 words.
+        words = filters.reshape(self.steps, -1, m, width)
+        padding = (8 * self.k_steps - words.shape[1], -m % (16 * m_tiles))
+        words = np.pad(words, ((0, 0), (0, padding[0]), (0, padding[1]), (0, 0)))
+        # Lane 4 g + t holds word t of maps g and g + 8, then word t + 4 of both.
+        parts = words.reshape(self.steps, self.k_steps, 2, 4, -1, m_tiles, 2, 8, width)
+        ordered = parts.transpose(4, 0, 1, 5, 7, 3, 2, 6, 8)
+        return ordered if self.half else rounded_to_tf32(ordered)
+
+
+def rounded_to_tf32(values: np.ndarray) -> np.ndarray:
+    """Round float32 to 11 significant bits, ties away from zero: the input format of the tensor cores."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
+    """Return defaults: maps in one block if they fit; about 128 pixels per block, in the tile that wastes least."""
+    m_tiles = tiles(problem.maps, 16)
+    mt = next(size for size in (4, 3, 2, 1) if m_tiles % size == 0)
+    half = problem.dtype == "float16"
+    channels = 1 if problem.channels == 1 else min(16 if half else 8, tiles(problem.channels, 2) * 2)
+    nt = min((size for size in (2, 3, 4, 6, 8) if mt * size <= 16), key=lambda n: (_tensor_waste(problem, 32 * n), -n))
+    found = {"MT": mt, "NT": nt, "WARPS_M": 1, "WARPS_N": 4, "CK": channels}
+    for name, least in (("CK", 2), ("NT", 1), ("MT", 1)):
+        while found[name] > least and _tensor(problem, found).launches[0].shared_bytes > 64 << 10:
+            found[name] = max(found[name] // 4 * 2, least) if name == "CK" else found[name] - 1
+    return found
+
+
+def _tensor_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
+    """Choose the images, rows and columns of a block's tile, at most ``pixels`` pixels in all."""
+    height, width = problem.convolved
+    columns = min(width, pixels // 2 * 2)
+    rows = min(height, max(pixels // columns, 1))
+    rows = tiles(height, tiles(height, rows))  # bands of equal height
+    return max(pixels // (height * width), 1), rows, columns
+
+
+def _tensor_waste(problem: ConvProblem, pixels: int) -> float:
+    """Ratio of computed pixels to output pixels."""
+    images, rows, columns = _tensor_tile(problem, pixels)
+    height, width = problem.convolved
+    return pixels * tiles(height, rows) * tiles(width, columns) / (images * height * width)
+
+
+def _tensor(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    mt, nt, warps_m, warps_n, ck = (parameters[name] for name in TENSOR_TUNABLES)
+    half = problem.dtype == "float16"
+    if half and problem.channels > 1 and ck % 2:
+        raise Unfit("float16 channels are staged in pairs")
+    if ck > max(tiles(problem.channels, 2) * 2, 1) or (problem.channels == 1 < ck):
+        raise Unfit(f"there are only {problem.channels} channels to stage")
+    if mt * nt * 4 > 128:
+        raise Unfit(f"{mt * nt * 4} sums do not fit in a thread's registers")
+    height, width = problem.convolved
+    images, rows, columns = _tensor_tile(problem, 8 * nt * warps_n)
+    words = FilterWords(problem, ck)
+    steps, k_steps = words.steps, words.k_steps
+    in_rows, pitch = ((size - 1) * problem.stride + problem.kernel for size in (rows, columns))
+    # As in the kernel: how many neighbouring pixels a lane stores, and the distance of planes for that.
+    run = next((size for size in (4, 2) if nt % size == 0 and width % (2 * size) == columns % (2 * size) == 0), 1)
+    apart = {4: 2, 2: 18, 1: 8}[run]
+    plane = (in_rows * pitch + 31 - apart) // 32 * 32 + apart
+    m_tiles = mt * warps_m
+    shared = 4 * (images * words.planes * plane + k_steps * m_tiles * 128 + 8 * k_steps)
+    blocks = tiles(problem.maps, 16 * m_tiles)
+    if blocks > MAX_GRID_Y:
+        raise Unfit(f"{problem.maps} maps need more than {MAX_GRID_Y:,} blocks of {16 * m_tiles}")
+    per_image = tiles(height, rows) * tiles(width, columns)
+    tile: dict[str, str | int] = {"IMAGES": images, "ROWS": rows, "COLUMNS": columns}
+    launch = KernelLaunch(
+        32 * warps_m * warps_n, lambda n: (tiles(n, images) * per_image, blocks, 1), shared_bytes=shared
+    )
+    return LaunchConfig(
+        types(problem) | conv_sizes(problem) | dict(parameters) | tile,
+        (launch,),
+        packing=reordered_weights(
+            problem,
+            blocks * steps * k_steps * m_tiles * 128 * (2 if half else 1),
+            lambda w: words.fragments(w, m_tiles),
+        ),
+    )
+
+
+CONV_TENSOR_ROWS: tuple[Variant, ...] = (
+    ladder_row(
+        "conv",
+        15,
+        "tensor_core",
+        system="none of them",
+        configure=_tensor,
+        since="implicit-gemm",
+        dtypes=("float16", "tfloat32"),
+        limits="tensor cores of sm_80 and later",
+        min_arch=80,
+        tunables=TENSOR_TUNABLES,
+        defaults=_tensor_defaults,
+        automatic=True,
+        instructions="mma",
+    ),
+)

@@ -1,0 +1,175 @@
+"""The registry row of the convolution with fewer multiplications, and the packing of its filters."""
+
+from itertools import product
+
+import numpy as np
+
+from app.kernels.conv.rows.interpolation import (
+    OUTPUTS,
+    POINTS,
+    error_bound,
+    initialiser,
+    transformed_filters,
+    transforms,
+)
+from app.kernels.problems import ConvProblem
+from app.kernels.variant import (
+    MAX_GRID_Y,
+    STATIC_SHARED_LIMIT,
+    KernelLaunch,
+    LaunchConfig,
+    Parameters,
+    Unfit,
+    Variant,
+    conv_sizes,
+    ladder_row,
+    pooling,
+    reordered_weights,
+    tiles,
+    types,
+)
+
+DEFAULT_SUMS = 64
+MOST_SUMS = 128  # per thread
+MOST_THREADS = 1024  # per block
+TUNABLES = {
+    "TM": (4, 8, 16),
+    "TR": (4, 6, 8, 12),
+    "GROUPS": (4, 8),  # most groups of maps that share a block's transformed inputs
+    "THREADS": (96, 192, 384),
+    "CK": (1, 2, 4, 8),
+    "WARPS": (8, 12, 16, 20),  # per multiprocessor: the fewer, the more registers each thread may take
+}
+
+
+def _refuses(problem: ConvProblem) -> str | None:
+    """Return why no parameters can serve the problem: what it computes together must share pixels as taps do."""
+    if problem.stride != 1:
+        return f"computes with stride 1 alone, not {problem.stride}"
+    if problem.kernel not in POINTS:
+        return f"has points for filters of at most {max(POINTS)} x {max(POINTS)}, not {problem.kernel}"
+    return None
+
+
+def _vector(size: int) -> int:
+    """Width, in floats, of the widest access that divides ``size``."""
+    return 4 if size % 4 == 0 else 2 if size % 2 == 0 else 1
+
+
+def _defaults(problem: ConvProblem) -> dict[str, int]:
+    """Return the cheapest column of sums by a simple count, idle lanes and loads beside products; then what fits."""
+    height = problem.pooled[0] * problem.pool
+
+    def cost(tm: int, tr: int) -> float:
+        maps = tm * min(tiles(problem.maps, tm), TUNABLES["GROUPS"][-1])
+        waste = tiles(problem.maps, maps) * maps / problem.maps * (tiles(height, tr) * tr / height)
+        vector, products = _vector(tr), tm * tr * problem.kernel
+        loads = (tr + problem.kernel - 1) / vector * (1.5 if vector > 1 else 1) + problem.kernel * tm / _vector(tm)
+        return waste * (1 + loads / products)
+
+    shapes = product(TUNABLES["TM"], range(problem.pool, max(problem.pool, 16) + 1, problem.pool))
+    fitting = [(cost(tm, tr), tm, tr) for tm, tr in shapes if tm * tr <= DEFAULT_SUMS]
+    _, tm, tr = min(fitting, default=(0, 1, problem.pool))
+    found = {"TM": tm, "TR": tr, "GROUPS": TUNABLES["GROUPS"][-1], "THREADS": 96, "WARPS": 16}
+    found["CK"] = max(size for size in (1, 2, 4) if problem.channels % size == 0)
+    for name in ("CK", "GROUPS", "THREADS"):
+        while found[name] > 1 and not _fits(problem, found):
+            found[name] //= 2
+    return found
+
+
+def _fits(problem: ConvProblem, parameters: Parameters) -> bool:
+    (launch,) = _toom_cook(problem, parameters).launches
+    return launch.shared_bytes <= STATIC_SHARED_LIMIT and launch.threads <= MOST_THREADS
+
+
+def _tile(problem: ConvProblem, tr: int, most: int) -> tuple[int, int, int]:
+    """Choose the images, bands of TR rows and pairs of columns of a block, about ``most`` bands x pairs in all."""
+    height, width = (size * problem.pool for size in problem.pooled)
+    together = problem.pool if problem.pool % 2 else problem.pool // 2  # pairs, in whole pooling windows
+    bands, columns = tiles(height, tr), tiles(width, OUTPUTS * together)
+    tile_c = min(columns, max(most // together, 1))
+    tile_c = tiles(columns, tiles(columns, tile_c)) * together
+    tile_r = min(bands, max(most // tile_c, 1))
+    tile_r = tiles(bands, tiles(bands, tile_r))
+    return max(most // (bands * columns * together), 1), tile_r, tile_c
+
+
+def _toom_cook(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    tm, tr, most_groups, most_threads, ck, warps = (parameters[name] for name in TUNABLES)
+    if tr % problem.pool:
+        raise Unfit(f"a column of {tr} rows holds no whole pooling windows of {problem.pool} rows")
+    if problem.channels % ck:
+        raise Unfit(f"{problem.channels} channels cannot be staged {ck} at a time")
+    if tm * tr > MOST_SUMS:
+        raise Unfit(f"{tm * tr} sums do not fit in a thread's registers")
+    kernel, points = problem.kernel, problem.kernel + 1
+    groups = min(tiles(problem.maps, tm), most_groups)
+    block_maps = tm * groups
+    map_blocks = tiles(problem.maps, block_maps)
+    if map_blocks > MAX_GRID_Y:
+        raise Unfit(f"{problem.maps} maps need more than {MAX_GRID_Y:,} blocks of {block_maps}")
+    images, tile_r, tile_c = _tile(problem, tr, max(most_threads // (points * groups), 1))
+    columns = images * tile_r * tile_c
+    threads = tiles(points * groups * columns, 32) * 32
+    # As in the kernel: the inputs at the points and the filters of a stage, and the exchange of sums in their place.
+    vector = _vector(tr)
+    pitch = tiles(tile_r * tr + kernel - 1, vector) * vector
+    pitch += vector * (pitch % (2 * vector) == 0)
+    inputs, filters = ck * points * images * tile_c * pitch, ck * points * kernel * block_maps
+    stages = (tiles(inputs, 4) + tiles(filters, 4)) * 16 * (2 if problem.channels > ck else 1)
+    exchange = 4 * points * groups * columns * tr  # bytes for a map of each thread
+    at_once = max((maps for maps in range(1, tm + 1) if tm % maps == 0 and maps * exchange <= stages), default=1)
+    shared = max(stages, at_once * exchange)
+    blocks = max(warps * 32 // threads, 1)
+    height, width = (size * problem.pool for size in problem.pooled)
+    per_image = tiles(height, tile_r * tr) * tiles(width, tile_c * OUTPUTS)
+    to_inputs, _, to_outputs = transforms(kernel)
+    matrices: dict[str, str | int] = {
+        "INPUT_TRANSFORM": initialiser(to_inputs),
+        "OUTPUT_TRANSFORM": initialiser(to_outputs),
+    }
+    tile: dict[str, str | int] = {"TM": tm, "TR": tr, "GROUPS": groups, "CK": ck, "IMAGES": images}
+    tile |= {"TILE_R": tile_r, "TILE_C": tile_c, "AT_ONCE": at_once, "MIN_BLOCKS": blocks}
+    return LaunchConfig(
+        types(problem) | conv_sizes(problem) | pooling(problem) | matrices | tile,
+        (KernelLaunch(threads, lambda n: (tiles(n, images) * per_image, map_blocks, 1), shared_bytes=shared),),
+        packing=reordered_weights(
+            problem,
+            map_blocks * block_maps * problem.channels * points * kernel,
+            lambda w: _blocks_of_maps(w, problem, block_maps),
+        ),
+    )
+
+
+def _blocks_of_maps(weights: np.ndarray, problem: ConvProblem, block: int) -> np.ndarray:
+    """Transform (C, K, K, M) to (blocks, C, K + 1 points, K rows, block); maps that do not exist are zeros."""
+    kernel = problem.kernel
+    values = transformed_filters(weights.reshape(problem.channels, kernel, kernel, problem.maps))
+    padded = np.pad(values, ((0, 0), (0, 0), (0, 0), (0, -problem.maps % block)))
+    return padded.reshape(-1, padded.shape[-1] // block, block).transpose(1, 0, 2)
+
+
+def _products(problem: ConvProblem) -> float:
+    """Return the share of the layer's products that remains: K + 1 of 2 K."""
+    return (problem.kernel + 1) / (OUTPUTS * problem.kernel)
+
+
+CONV_TOOM_COOK_ROWS: tuple[Variant, ...] = (
+    ladder_row(
+        "conv",
+        20,
+        "toom_cook",
+        system="none of them",
+        configure=_toom_cook,
+        dtypes=("float32",),
+        since="register-patch",
+        refuses=_refuses,
+        limits="stride 1 and filters of at most 7 x 7; a column must hold whole pooling windows",
+        pools=True,
+        tunables=TUNABLES,
+        defaults=_defaults,
+        own_error=error_bound,
+        work=_products,
+    ),
+)

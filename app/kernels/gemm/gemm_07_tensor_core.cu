@@ -1,0 +1,145 @@
+// The multiply-adds of `register-tiled` become mma.sync instructions, each 16 x 8 sums of a warp at once, in float16
+// or tfloat32 with float32 sums; the double-buffered tiles stay.
+//
+// Data: x (rows, DEPTH) INPUT; w (DEPTH, N) WEIGHT: float16, or float for tfloat32; bias (N) float or null;
+//       y (rows, N) OUTPUT; with ARGMAX also labels (rows) uint8: the column of the greatest stored value of each row,
+//       the first one among equals. Shared tiles hold words: two float16 that follow each other along k, or one
+//       tfloat32. In words both kinds of mma are the same: 8 along k, one fragment layout.
+// Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, a warp for each WM x WN sums of the tile.
+// Rows of both tiles are padded so that the 32 words of a fragment lie in 32 banks.
+#include "common.cuh"
+#include "mma.cuh"
+
+constexpr int PER_WORD = sizeof(float) / sizeof(WEIGHT);
+constexpr int WORDS = BK / PER_WORD;
+constexpr int GROUP = 4 * PER_WORD;  // numbers in four words, which a thread stores at once
+constexpr int STEPS = (DEPTH + BK - 1) / BK;
+constexpr int WARPS_N = BN / WN, THREADS = 32 * (BM / WM) * WARPS_N;
+constexpr int X_GROUPS = BM * WORDS / 4, W_GROUPS = WORDS * BN / 4;
+constexpr int X_LOADS = (X_GROUPS + THREADS - 1) / THREADS, W_LOADS = (W_GROUPS + THREADS - 1) / THREADS;
+constexpr int MMAS_M = WM / 16, MMAS_N = WN / 8;
+
+static_assert(WM % 16 == 0 && WN % 8 == 0, "a warp computes whole 16 x 8 products");
+static_assert(BM % WM == 0 && BN % WN == 0, "warp tiles must cover the block tile exactly");
+static_assert(BK % (8 * PER_WORD) == 0, "one mma takes eight words along k");
+static_assert(!ARGMAX || (N <= BN && WN == BN && N <= 256), "argmax needs a row within one warp, a label is one byte");
+
+// One word of a tile; low and high are the same number where a word holds one.
+template <typename T>
+__device__ __forceinline__ unsigned word(T low, T high) {
+    return PER_WORD == 2 ? pack_half2(low, high) : to_tf32(low);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    gemm_tensor_core(const INPUT *__restrict__ x, const WEIGHT *__restrict__ w, const float *__restrict__ bias,
+                     OUTPUT *__restrict__ y,
+#if ARGMAX
+                     uint8 *__restrict__ labels,
+#endif
+                     int rows) {
+    __shared__ __align__(16) unsigned xs[2][BM][WORDS + 4];
+    __shared__ __align__(16) unsigned ws[2][WORDS][BN + 8];
+
+    const long long row0 = blockIdx.x * (long long)BM;
+    const int column0 = blockIdx.y * BN;
+
+    Vector<INPUT, GROUP> next_x[X_LOADS];
+    Vector<WEIGHT, 4> next_w[W_LOADS][PER_WORD];
+    auto fetch = [&](int k0) {
+#pragma unroll
+        for (int i = 0; i < X_LOADS; i++) {
+            const int at = threadIdx.x + i * THREADS;
+            const long long row = row0 + at / (WORDS / 4);
+            const int k = k0 + at % (WORDS / 4) * GROUP;
+            next_x[i] = neighbours<DEPTH, GROUP>(x + row * DEPTH, k, at < X_GROUPS && row < rows);
+        }
+#pragma unroll
+        for (int i = 0; i < W_LOADS; i++) {
+            const int at = threadIdx.x + i * THREADS, k = k0 + at / (BN / 4) * PER_WORD;
+#pragma unroll
+            for (int p = 0; p < PER_WORD; p++)
+                next_w[i][p] = neighbours<N, 4>(w + (long long)(k + p) * N, column0 + at % (BN / 4) * 4,
+                                                at < W_GROUPS && k + p < DEPTH);
+        }
+    };
+    auto store = [&](int stage) {
+#pragma unroll
+        for (int i = 0; i < X_LOADS; i++) {
+            const int at = threadIdx.x + i * THREADS;
+            const auto &from = next_x[i].at;
+            alignas(16) unsigned words[4];
+#pragma unroll
+            for (int p = 0; p < 4; p++) words[p] = word(from[p * PER_WORD], from[p * PER_WORD + PER_WORD - 1]);
+            if (at < X_GROUPS)
+                *(uint4 *)&xs[stage][at / (WORDS / 4)][at % (WORDS / 4) * 4] = *(const uint4 *)words;
+        }
+#pragma unroll
+        for (int i = 0; i < W_LOADS; i++) {
+            const int at = threadIdx.x + i * THREADS;
+            const auto &low = next_w[i][0].at, &high = next_w[i][PER_WORD - 1].at;
+            alignas(16) unsigned words[4];
+#pragma unroll
+            for (int p = 0; p < 4; p++) words[p] = word(low[p], high[p]);
+            if (at < W_GROUPS) *(uint4 *)&ws[stage][at / (BN / 4)][at % (BN / 4) * 4] = *(const uint4 *)words;
+        }
+    };
+
+    const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;  // g, t: as in mma.cuh
+    const int warp_m = warp / WARPS_N * WM, warp_n = warp % WARPS_N * WN;
+
+    float sums[MMAS_M][MMAS_N][4] = {};
+    fetch(0);
+    store(0);
+    __syncthreads();
+    for (int step = 0; step < STEPS; step++) {
+        const int stage = step % 2;
+        if (step + 1 < STEPS) fetch((step + 1) * BK);
+#pragma unroll
+        for (int k = 0; k < WORDS; k += 8) {
+            unsigned a[MMAS_M][4], b[MMAS_N][2];
+#pragma unroll
+            for (int i = 0; i < MMAS_M; i++)
+#pragma unroll
+                for (int p = 0; p < 4; p++) a[i][p] = xs[stage][warp_m + i * 16 + p % 2 * 8 + g][k + p / 2 * 4 + t];
+#pragma unroll
+            for (int j = 0; j < MMAS_N; j++)
+#pragma unroll
+                for (int p = 0; p < 2; p++) b[j][p] = ws[stage][k + p * 4 + t][warp_n + j * 8 + g];
+#pragma unroll
+            for (int i = 0; i < MMAS_M; i++)
+#pragma unroll
+                for (int j = 0; j < MMAS_N; j++)
+                    if constexpr (PER_WORD == 2)
+                        mma_f16(sums[i][j], a[i], b[j]);
+                    else
+                        mma_tf32(sums[i][j], a[i], b[j]);
+        }
+        if (step + 1 < STEPS) store(1 - stage);
+        __syncthreads();
+    }
+
+#pragma unroll
+    for (int r = 0; r < 2 * MMAS_M; r++) {  // this lane's rows: g and g + 8 of each product
+        const long long row = row0 + warp_m + r * 8 + g;
+        float best = __int_as_float(0xff800000);  // minus infinity
+        int best_n = N;  // beaten by any column
+#pragma unroll
+        for (int c = 0; c < 2 * MMAS_N; c++) {
+            const int n = column0 + warp_n + c / 2 * 8 + 2 * t + c % 2;
+            if (n >= N) continue;
+            const float sum = sums[r / 2][c / 2][r % 2 * 2 + c % 2];
+            const OUTPUT value = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sum, HAS_BIAS ? bias[n] : 0.0f));
+            if (row < rows) y[row * N + n] = value;
+            if (ARGMAX && wins(float(value), n, best, best_n)) best = value, best_n = n;
+        }
+#if ARGMAX
+#pragma unroll
+        for (int apart = 2; apart > 0; apart /= 2) {
+            const float other = __shfl_down_sync(0xffffffff, best, apart, 4);
+            const int other_n = __shfl_down_sync(0xffffffff, best_n, apart, 4);
+            if (wins(other, other_n, best, best_n)) best = other, best_n = other_n;
+        }
+        if (t == 0 && row < rows) labels[row] = best_n;
+#endif
+    }
+}

@@ -1,0 +1,105 @@
+"""Test images and shipped weights to measure whole applications on, and the check of their labels."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from app.base.errors import UserError
+from app.base.interrupts import exit_on_interrupt
+from app.cuda import device
+from app.layers import Shape
+from app.network.accuracy import Reference, agree, judge
+from app.network.generated import weights_to_measure
+from app.network.graph import Graph, build, find_network
+from app.network.reference import compute_reference, load_reference
+from app.network.weights import Weights
+from data_tools.dataset import load_fashion_mnist
+from data_tools.fashion_mnist import CLASSES
+
+UNWRITTEN = 255  # no valid label: outputs are filled with it before a timed run
+L2_BYTES = 50 << 20  # the H100's, for cards that do not report theirs
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The first N test images, with a network's shipped weights; else random images or weights, as they fit.
+
+    images: (N, C, H, W) uint8 in page-locked memory; truth: (N,) uint8; reference: float64, at least N images.
+    """
+
+    graph: Graph
+    weights: Weights
+    images: np.ndarray
+    truth: np.ndarray
+    reference: Reference
+
+    def score(self, labels: np.ndarray, arithmetic: str | None) -> dict[str, Any]:
+        """Count the correct labels (N,) and those that differ from the float64 reference; find their largest margin.
+
+        wrong: whether they break the accuracy rule for the arithmetic type; without a type they are not judged.
+        """
+        found = agree(labels, self.reference, "reference", arithmetic or "float32")
+        expected = self.weights.promised(self.graph.network, len(labels))
+        return {
+            "correct": int((labels == self.truth).sum()),
+            "changed": len(found.differences),
+            "largest_margin": max((difference.margin for difference in found.differences), default=None),
+            "wrong": arithmetic is not None and not judge(labels, self.truth, expected, found).passed,
+        }
+
+
+def check_ready(network: str) -> None:
+    """Raise UserError for an unknown network, or if there is no GPU."""
+    find_network(network)
+    device.require_gpu("bench")
+
+
+def load_batch(network: str, count: int) -> Batch:
+    """Load the first ``count`` test images into page-locked memory. network: a name or a file.
+
+    Other weights than shipped ones are random, and so are images of another shape or with fewer classes than the test
+    images have; the reference is computed then, and of random images gives the truth.
+
+    Raises UserError if there are fewer test images than ``count``.
+    """
+    asked = find_network(network)
+    weights = weights_to_measure(asked)
+    with exit_on_interrupt():
+        from app.cuda.memory import pinned_array
+
+    graph = build(asked, weights)
+    if asked.input_shape != (1, 28, 28) or graph.classes < len(CLASSES):
+        images = random_images(asked.input_shape, count)
+        reference = compute_reference(graph, images)
+        return Batch(graph, weights, images, reference.labels, reference)
+    data = load_fashion_mnist("test", None, lambda nbytes: pinned_array((nbytes,), np.uint8))
+    if count > len(data.images):
+        raise UserError(f"--batch {count} is more than the {len(data.images)} images of {data.source}: use fewer")
+    if data.labels is None:
+        raise ValueError("the test images have labels")
+    images, truth = data.images[:count], data.labels[:count]
+    reference = load_reference(weights, asked) or compute_reference(graph, images)
+    return Batch(graph, weights, images, truth, reference)
+
+
+def random_images(shape: Shape, count: int) -> np.ndarray:
+    """Return ``count`` images of random bytes in page-locked memory: (count, C, H, W) uint8."""
+    from app.cuda.memory import pinned_array
+
+    images = pinned_array((count, *shape), np.uint8)
+    images[:] = np.random.default_rng(0).integers(0, 256, images.shape, dtype=np.uint8)
+    return images
+
+
+def piece_size(graph: Graph, images: int, itemsize: int, l2_bytes: int = 0) -> int:
+    """Choose a number of images per piece: as many as let a layer's input and output lie in the L2 cache together.
+
+    All pieces have equal length. Returns the whole batch where it fits, or where no such length divides it well.
+    itemsize: bytes per number of an activation. l2_bytes: size of the cache, 0 where the card does not report it.
+    """
+    most = max(prod(step.in_shape) + prod(step.out_shape) for step in graph.steps) * itemsize
+    fitting = min(max((l2_bytes or L2_BYTES) // most, 1), images)
+    size = max(size for size in range(1, fitting + 1) if images % size == 0)
+    return size if 4 * size >= fitting else images

@@ -1,0 +1,179 @@
+"""The items that ``bench`` times: every layer alone, and together with layers that a kernel may fuse into it. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from app.base.errors import UserError, choice
+from app.base.precision import OFFERED, SINGLE, wide
+from app.cuda.compiler import ARCHITECTURES
+from app.kernels import registry
+from app.kernels.problems import ConvProblem, Problem, operation
+from app.kernels.variant import Variant
+from app.layers import Conv2d, Flatten, Layer, Parameters, Shape
+from app.network.graph import Graph
+from app.network.network import Step
+from app.planning.matching import Choices
+from app.planning.pairs import pair_at
+from app.terminal.console import MAX_BATCH
+
+MATRIX_OPERATIONS = ("conv", "gemm")
+
+
+@dataclass(frozen=True)
+class Item:
+    """The subject of one table: a layer with the layers fused into it, and its problem for kernels by arithmetic type.
+
+    problems: equal to those of the application's plan, so that ``auto`` finds the results. Operations other than
+    convolution and matrix product are listed by their storage type.
+    """
+
+    layers: tuple[Layer, ...]
+    in_shape: Shape
+    problems: dict[str, Problem]
+
+    @property
+    def name(self) -> str:
+        """The layers' names, joined: ``conv1+relu1``."""
+        return "+".join(layer.name for layer in self.layers)
+
+    @property
+    def operation(self) -> str:
+        """The registry's name of the operation."""
+        return operation(next(iter(self.problems.values())))
+
+    @property
+    def is_op(self) -> bool:
+        """Whether this is a convolution alone: an op, in the terms of the seed systems."""
+        return self.operation == "conv" and len(self.layers) == 1
+
+    def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """Apply the layers' NumPy references, one after the other; behind a layer that keeps bytes in float32."""
+        for layer in self.layers:
+            x = x.astype(np.float32) if x.dtype == np.uint8 and not layer.keeps_bytes else x
+            x = layer.reference(x, parameters)
+        return x
+
+
+def network_items(graph: Graph) -> list[Item]:
+    """Return every layer that is an operation, then every chain that a kernel may fuse, then pairs of such chains."""
+    count = len(graph.steps)
+    operations = [at for at, step in enumerate(graph.steps) if step.layer.operation is not None]
+    alone = (_item(graph, at, 0) for at in operations)
+    fused = (_item(graph, at, taken) for at in operations for taken in range(1, count - at))
+    pairs = (_pair_item(graph, at) for at in range(count))
+    return [item for item in (*alone, *fused, *pairs) if item.problems]
+
+
+def _pair_item(graph: Graph, at: int) -> Item:
+    """Return the pair of chains from step ``at`` that one kernel takes, in the types that any card serves."""
+    problems: dict[str, Problem] = {}
+    taken = 0
+    for precision in (row for row in OFFERED if row.paired):
+        found = pair_at(graph, at, _input_dtype(graph.steps, at, precision.stored), Choices(precision.name))
+        if found is None:
+            continue
+        problem, _, taken = found
+        if _is_served(problem):
+            problems[precision.dtype] = problem
+    return Item(tuple(step.layer for step in graph.steps[at : at + taken]), graph.steps[at].in_shape, problems)
+
+
+def _item(graph: Graph, at: int, taken: int) -> Item:
+    step, epilogue = graph.steps[at], [later.layer for later in graph.steps[at + 1 : at + 1 + taken]]
+    after = graph.steps[at + 1 + taken :]
+    problems: dict[str, Problem] = {}
+    for precision in OFFERED:
+        stored = precision.stored
+        problem = step.layer.problem(
+            step.in_shape,
+            epilogue,
+            bias=f"{step.layer.name}_bias" in graph.parameters,
+            input_dtype=_input_dtype(graph.steps, at, stored),
+            dtype=precision.dtype,
+            output_dtype=stored if _has_matrix(after) else wide(stored),
+        )
+        if problem is not None and problem not in problems.values() and _is_served(problem):
+            problems[problem.dtype] = problem
+    return Item((step.layer, *epilogue), step.in_shape, problems)
+
+
+def _is_served(problem: Problem) -> bool:
+    """Return whether there is a kernel for it, on whichever card."""
+    rows = registry.variants(operation(problem))
+    return any(row.refusal(problem, arch) is None for row in rows for arch in ARCHITECTURES)
+
+
+def _has_matrix(steps: Sequence[Step]) -> bool:
+    return any(step.layer.operation in MATRIX_OPERATIONS for step in steps)
+
+
+def _input_dtype(steps: Sequence[Step], at: int, stored: str) -> str:
+    """Return the type that step ``at`` reads.
+
+    Images are bytes; scores behind the last matrix product are never stored in half precision.
+    """
+    if all(isinstance(step.layer, Flatten) or step.layer.keeps_bytes for step in steps[:at]):
+        return "uint8"
+    return stored if _has_matrix(steps[at:]) else wide(stored)
+
+
+def shape_items(text: str) -> list[Item]:
+    """Return the item of one convolution with the sizes ``C,H,W,M,K,S``. Raises UserError."""
+    try:
+        channels, height, width, maps, kernel, stride = sizes = [*map(int, text.split(","))]
+    except ValueError:
+        raise UserError(f"--shape {text}: give six whole numbers C,H,W,M,K,S, e.g. 12,33,33,24,5,1") from None
+    if min(sizes) < 1 or kernel > min(height, width):
+        raise UserError(f"--shape {text}: all must be at least 1, and K at most H and W")
+    problem = ConvProblem(channels, height, width, maps, kernel, stride)
+    problems: dict[str, Problem] = {
+        row.dtype: replace(problem, input_dtype=row.stored, dtype=row.dtype, output_dtype=row.stored) for row in SINGLE
+    }
+    return [Item((Conv2d("conv", maps, kernel, stride),), (channels, height, width), problems)]
+
+
+def batch_sizes(options_batch: int, text: str | None) -> list[int]:
+    """Return the sizes from ``--batch`` or ``--batches``, ascending. Raises UserError."""
+    if text is None:
+        return [options_batch]
+    try:
+        sizes = sorted({*map(int, text.split(","))})
+    except ValueError:
+        raise UserError(f"--batches {text}: give whole numbers, e.g. 100,1000,5000,10000") from None
+    if not 1 <= sizes[0] <= sizes[-1] <= MAX_BATCH:
+        raise UserError(f"--batches {text}: sizes must be between 1 and {MAX_BATCH:,}")
+    return sizes
+
+
+def selected(only: str | None) -> set[str] | None:
+    """Return the variants' names from ``--only``, None for all. Raises UserError for an unknown one."""
+    if only is None:
+        return None
+    known = {row.name for row in registry.VARIANTS}
+    names = set(only.split(","))
+    unknown = sorted(names - known)
+    if unknown:
+        raise UserError(f"--only: unknown kernel '{unknown[0]}': {choice(unknown[0], sorted(known))}")
+    return names
+
+
+def rungs(item: Item, only: set[str] | None) -> list[tuple[Problem, Variant]]:
+    """Return the rows of an item's table as (problem, variant): by type, then in the ladder's order."""
+    rows = [row for row in registry.variants(item.operation) if only is None or row.name in only]
+    return [(problem, row) for problem in item.problems.values() for row in rows if problem.dtype in row.dtypes]
+
+
+def parameters_of(item: Item, graph: Graph | None, seed: int = 0) -> Parameters:
+    """Return weights for the item's NumPy reference: the graph's, or random ones."""
+    if graph is not None:
+        return graph.parameters
+    rng = np.random.default_rng(seed)
+    return {
+        name: (rng.standard_normal(shape) / np.sqrt(max(prod(shape[:-1]), 1))).astype(np.float32)
+        for layer in item.layers
+        for name, shape in layer.parameter_shapes(item.in_shape).items()
+        if not name.endswith("_bias")
+    }

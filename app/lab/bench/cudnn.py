@@ -1,0 +1,88 @@
+"""cuDNN's times of a convolution, through PyTorch if it is installed: rows to compare with."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from app.base.precision import BY_DTYPE
+from app.kernels.problems import ConvProblem
+from app.lab.bench.results import LIBRARY, Result
+
+if TYPE_CHECKING:  # needs CuPy
+    from app.lab.timer import Clock
+    from app.main_job.result import Timing
+
+
+def missing() -> str | None:
+    """Return why there are no cuDNN rows, or None."""
+    if importlib.util.find_spec("torch") is None:
+        return "PyTorch is not installed"
+    try:
+        torch = importlib.import_module("torch")
+        return None if torch.cuda.is_available() else "PyTorch sees no GPU"
+    except Exception as error:  # a broken installation fails in many ways
+        return f"PyTorch does not load: {' '.join(str(error).split())}"
+
+
+def row_of(problem: ConvProblem, **figures: Any) -> Result:
+    """Return cuDNN's row for the problem, with these figures or the reason why there are none."""
+    return Result(LIBRARY, BY_DTYPE[problem.dtype].cudnn, problem.dtype, **figures)
+
+
+def cudnn_row(problem: ConvProblem, images: int, clock: Clock, noise: float, l2: str) -> Result:
+    """Time the convolution and its bias alone, by cuDNN's fastest algorithm; input in the arithmetic type.
+
+    It tries both layouts, whole and in pieces that fit the L2 cache. The row holds the fastest; its note names it.
+    """
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer versions warn of a new name for the TF32 switch
+        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.allow_tf32 = problem.dtype == "tfloat32"
+    stream = torch.cuda.ExternalStream(clock.stream.ptr)
+    numbers = problem.channels * problem.height * problem.width + problem.maps * prod(problem.convolved)
+    nbytes = numbers * (2 if problem.dtype == "float16" else 4)  # input and output of one image
+    cached = min(max(clock.l2_bytes // nbytes, 1), images)
+    found: dict[str, Timing] = {}
+    try:
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            for layout in ("contiguous", "channels last"):
+                for piece in dict.fromkeys((images, cached)):
+                    call = _call(torch, problem, images, piece, layout == "channels last")
+                    name = layout if piece == images else f"{layout}, pieces of {piece:,}"
+                    found[name] = clock.time(call, noise, l2, actions=4 * -(-images // piece))
+        best = min(found, key=lambda name: found[name].median)
+        note = f"{best}; {problem.input_dtype} input as float" if problem.input_dtype == "uint8" else best
+        return row_of(problem, **found[best].row, note=note)
+    except torch.cuda.OutOfMemoryError:
+        return row_of(problem, reason="PyTorch finds too little free device memory")
+    finally:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def _call(torch: Any, problem: ConvProblem, images: int, piece: int, channels_last: bool) -> Callable[[], None]:
+    kind = torch.float16 if problem.dtype == "float16" else torch.float32
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    random = partial(torch.randn, dtype=kind, device="cuda")
+    x = random((images, problem.channels, problem.height, problem.width)).to(memory_format=layout)
+    filters = (problem.maps, problem.channels, problem.kernel, problem.kernel)
+    w = random(filters).to(memory_format=layout) / np.sqrt(problem.depth)
+    bias = random(problem.maps) if problem.bias else None
+    convolve = torch.nn.functional.conv2d
+    pieces = x.split(piece)
+
+    def call() -> None:
+        for part in pieces:  # PyTorch's pool provides and takes back the result's memory
+            convolve(part, w, bias, problem.stride, problem.padding)
+
+    return call

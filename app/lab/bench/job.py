@@ -1,0 +1,149 @@
+"""``main.py bench``: every kernel variant checked against float64, timed and compared, layer by layer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from tqdm import tqdm
+
+from app.base.errors import UserError
+from app.base.interrupts import exit_on_interrupt
+from app.base.processor import usable_cores
+from app.commands.bench import BenchRequest
+from app.cuda import device
+from app.drawing import files
+from app.kernels.problems import Problem
+from app.lab.bench import cudnn, plots
+from app.lab.bench.cases import Item, batch_sizes, network_items, rungs, selected, shape_items
+from app.lab.bench.results import DEBUG, Table, table_document, totals
+from app.lab.bench.table import as_text
+from app.lab.document import utc_date
+from app.lab.graphs import network_graph
+from app.lab.peers.peers import compare
+from app.lab.stop import describe
+from app.network.graph import Graph
+from app.planning import tuning
+from app.records.bench import Bench
+from app.records.parts import Card, Processor
+from app.terminal.output import publish
+
+
+@dataclass(frozen=True)
+class Job:
+    """A checked request. graph: None with ``--shape``. batches: ascending; the last one makes the main tables."""
+
+    subject: str
+    graph: Graph | None
+    items: list[Item]
+    batches: list[int]
+    only: set[str] | None
+
+    @property
+    def ops(self) -> list[Item]:
+        """The items that are a convolution alone."""
+        return [item for item in self.items if item.is_op]
+
+
+def bench(request: BenchRequest) -> int:
+    """Run the job that the request selects. Returns 1 if a result was wrong, else 0. Raises UserError."""
+    return compare(request) if request.peers else time_kernels(request)
+
+
+def time_kernels(request: BenchRequest) -> int:
+    """Check and time the kernels, print and write the tables. Returns 1 if a kernel was wrong, else 0.
+
+    Raises UserError.
+    """
+    with exit_on_interrupt():
+        job = checked(request)
+    device.require_gpu("bench")
+    if request.plot is not None:
+        files.prepare(request.plot)
+    with device.gpu_errors():
+        document, tables = _measured(request, job)
+
+    publish(document, as_text, request.output)
+    if request.plot is not None:
+        plots.draw(document, request.plot)
+    return int(any(row.wrong for table in tables for row in table.rows))
+
+
+def checked(request: BenchRequest) -> Job:
+    """Find everything that is wrong with the request before anything is measured. Raises UserError."""
+    if not 0 < request.noise < 1:
+        raise UserError(f"--noise {request.noise:g}: give a number between 0 and 1, e.g. 0.01")
+    batches = batch_sizes(request.batch, request.batches)
+    only = selected(request.only)
+    if request.save_tuning and only is not None:
+        raise UserError("--save-tuning stores times that 'auto' compares with all others: leave --only out")
+    if request.plot is not None:
+        files.check(request.plot)
+    if request.shape is not None:
+        return Job(f"convolution {request.shape} (C,H,W,M,K,S)", None, shape_items(request.shape), batches, only)
+    graph = network_graph(request.network)
+    items = [item for item in network_items(graph) if rungs(item, only)]
+    return Job(f"network {graph.network.name}", graph, items, batches, only)
+
+
+def _measured(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
+    with exit_on_interrupt():  # these load CuPy
+        from app.lab.bench import peak
+        from app.lab.bench.compiling import compile_rows
+        from app.lab.bench.ladder import Climber
+        from app.lab.bench.whole_network import combinations, whole_program
+
+        no_cudnn = cudnn.missing() if job.ops else None
+    card = device.describe_gpu()
+    known, arch, main = tuning.load(card["name"]), card["architecture"], job.batches[-1]
+    notes = [f"no cuDNN rows: {no_cudnn}"] if no_cudnn else []
+    compile_rows([pair for item in job.items for pair in rungs(item, job.only)], arch, known)
+    with tqdm(desc="bench", unit=" rows", disable=None) as progress:
+        climber = Climber(arch, known, request.noise, request.l2, job.only, no_cudnn is None, progress.update)
+        progress.total = sum(climber.rows(item) for item in job.items)
+        progress.total += sum(climber.rows(item) for item in job.ops) * (len(job.batches) - 1)
+        progress.total += len(combinations(job.graph, job.only)) * len(job.batches) if job.graph else 0
+        peaks = peak.measure(arch)
+        tables = {main: [climber.climb(item, job.graph, main) for item in job.items]}
+        if request.save_tuning:
+            notes.append(f"'auto' goes by these results from now on: {tuning.store(card['name'], tuned(tables[main]))}")
+            known = tuning.load(card["name"])  # for the whole program
+        tables |= {size: [climber.climb(item, job.graph, size) for item in job.ops] for size in job.batches[:-1]}
+        whole = {
+            size: whole_program(job.graph, arch, known, size, job.only, progress.update) if job.graph else []
+            for size in job.batches
+        }
+    notes += [
+        f"{table.item}: {size:,} images do not fit in device memory, {table.images:,} were used"
+        for size, found in tables.items()
+        for table in found
+        if table.images < size
+    ]
+    document: Bench = {
+        "schema": "lenet5-inference/bench/1",
+        "date": utc_date(),
+        "subject": job.subject,
+        "device": cast(Card, card),
+        "cpu": cast(Processor, device.describe_cpu(usable_cores())),
+        "images": main,
+        "settings": {"noise": request.noise, "l2": request.l2, "rule": describe(request.noise, request.l2)},
+        "peaks": {"tflops": peaks.tflops, "gbytes_per_s": peaks.gbytes_per_s},
+        "tables": [table_document(table, peaks) for table in tables[main]],
+        "totals": totals(tables[main]),
+        "batches": [
+            {"images": size, "totals": totals(tables[size]), "whole_program": whole[size]} for size in job.batches
+        ],
+        "whole_program": whole[main],
+        "notes": notes,
+    }
+    return document, tables[main]
+
+
+def tuned(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned]]:
+    """Return the times of the registry's own variants by problem and name, as ``auto`` looks them up."""
+    found: dict[Problem, dict[str, tuning.Tuned]] = {}
+    for served in tables:
+        for row in served.rows:
+            if row.ms is not None and row.step is not None and row.kind != DEBUG:  # the CPU and cuDNN have no step
+                entry = tuning.Tuned(dict(row.settings), row.ms, served.images)
+                found.setdefault(served.problems[row.dtype], {})[row.name] = entry
+    return found

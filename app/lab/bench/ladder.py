@@ -1,0 +1,122 @@
+"""Check and time every kernel and library that can compute one item, on the current card."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from app.base.clock import clocked
+from app.base.errors import UserError
+from app.cuda.compiler import architecture_number
+from app.cuda.memory import DeviceMemoryError
+from app.kernels.problems import ConvProblem
+from app.kernels.variant import Variant
+from app.lab.bench import cudnn as library
+from app.lab.bench.cases import Item, parameters_of, rungs
+from app.lab.bench.failures import Wrong, reason_of
+from app.lab.bench.results import CPU, CPU_NAME, CPU_RUNS, DEBUG, LIBRARY, OURS, Result, Table
+from app.lab.bench.trial import Trial
+from app.network.graph import Graph
+from app.planning.tuning import Tuning
+
+CPU_FLOPS = 5e8  # enough for a steady time, few enough to finish quickly
+CPU_ELEMENTS = 1 << 24  # elements of the input
+DEBUGGED = "direct"  # the variant that is also compiled without optimisation
+
+
+@dataclass(frozen=True)
+class Climber:
+    """Measures items. only: names of variants, None for all. step: called after each row."""
+
+    arch: str
+    known: Tuning
+    noise: float
+    l2: str
+    only: set[str] | None
+    with_cudnn: bool
+    step: Callable[[], object]
+
+    def rows(self, item: Item) -> int:
+        """Return the number of rows that the item's table will have, for a progress bar."""
+        served = rungs(item, self.only)
+        cudnn = len(item.problems) if item.is_op and self.with_cudnn else 0
+        debug = sum(row.name == DEBUGGED and problem.dtype == "float32" for problem, row in served)
+        return 1 + cudnn + len(served) + (item.is_op and debug)
+
+    def climb(self, item: Item, graph: Graph | None, images: int) -> Table:
+        """Measure the item over ``images`` images, or as many as fit in device memory. Raises UserError if none do."""
+        while True:
+            try:
+                measured = self._measure(item, images)
+                break
+            except DeviceMemoryError:
+                if images == 1:
+                    raise UserError(f"{item.name}: not even one image fits in the free device memory") from None
+            images //= 2
+        rows = (cpu_row(item, graph, images), *measured)
+        self.step()
+        return Table(item.name, item.operation, item.is_op, images, item.problems, rows)
+
+    def _measure(self, item: Item, images: int) -> list[Result]:
+        found: list[Result] = []
+        for problem in item.problems.values():
+            served = [row for own, row in rungs(item, self.only) if own == problem]
+            cudnn = item.is_op and self.with_cudnn
+            if not served and not cudnn:
+                continue
+            trial = Trial(problem, images, self.arch)
+            if cudnn and isinstance(problem, ConvProblem):
+                found.append(self._cudnn(trial, problem))
+            for row in served:
+                found.append(self.row(trial, row))
+                if row.name == DEBUGGED and problem.dtype == "float32" and item.is_op:
+                    found.append(self.row(trial, row, debug=True))
+            del trial  # free its memory before the next trial allocates
+        return found
+
+    def _cudnn(self, trial: Trial, problem: ConvProblem) -> Result:
+        self.step()
+        if problem.dtype == "tfloat32" and architecture_number(self.arch) < 80:
+            return library.row_of(problem, reason=f"needs sm_80 or later, this is {self.arch}")
+        return library.cudnn_row(problem, trial.images, trial.clock, self.noise, self.l2)
+
+    def row(self, trial: Trial, row: Variant, *, debug: bool = False) -> Result:
+        """Check and time one variant. Raises DeviceMemoryError if the oracle's or the kernel's arrays do not fit."""
+        self.step()
+        kind = DEBUG if debug else LIBRARY if row.needs_cublas else OURS
+        name = f"{row.name}, device debug" if debug else row.name
+        settings = self.known.parameters(trial.problem, row, self.arch)
+        result = Result(kind, name, trial.problem.dtype, row.step, settings=settings)
+        refusal = row.refusal(trial.problem, self.arch, settings)
+        if refusal is not None:
+            return replace(result, reason=refusal)
+        try:
+            launch = trial.launch(row, settings, debug=debug)
+            error = trial.check(launch)
+            timing = trial.time(launch, self.noise, self.l2)
+        except Exception as failure:
+            reason = str(failure) if isinstance(failure, Wrong | UserError) else reason_of(failure)
+            if reason is None:
+                raise
+            return replace(result, reason=reason, wrong=not isinstance(failure, UserError))  # e.g. cuBLAS is missing
+        return replace(result, **timing.row, error=error, instructions=row.instructions, work=row.work(trial.problem))
+
+
+def cpu_row(item: Item, graph: Graph | None, images: int) -> Result:
+    """Time the NumPy reference in float32 on a few images: the best of several runs, scaled to ``images``."""
+    problem = next(iter(item.problems.values()))
+    count = max(min(images, int(CPU_FLOPS / problem.flops), CPU_ELEMENTS // prod(item.in_shape)), 1)
+    rng = np.random.default_rng(0)
+    shape = (count, *item.in_shape)
+    if item.layers[0].keeps_bytes:
+        x: np.ndarray = rng.integers(0, 256, shape, dtype=np.uint8)
+    else:
+        x = rng.standard_normal(shape, dtype=np.float32)
+    parameters = parameters_of(item, graph)
+    # A reference may work in place: each run gets a copy, made outside the clock.
+    best = min(clocked(partial(item.reference, x.copy(), parameters))[1] for _ in range(CPU_RUNS))
+    dtype = "float32" if "float32" in item.problems else problem.dtype
+    note = f"{count:,} images, scaled" if count < images else ""
+    return Result(CPU, CPU_NAME, dtype, ms=best * images / count, runs=CPU_RUNS, note=note)

@@ -1,0 +1,234 @@
+"""Compute in float64 what a kernel must return; tolerance.py defines how far a kernel may be from that.
+
+It shares no code with the kernels: sums grow term by term in element-wise arithmetic, which needs no library: CuPy's
+for arrays on the card, NumPy's for others.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import reduce
+from itertools import product
+from math import prod
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
+from app.kernels.problems import (
+    ConvPairProblem,
+    ConvProblem,
+    LinearPairProblem,
+    LinearProblem,
+    PairProblem,
+    PoolProblem,
+    Problem,
+)
+from app.kernels.variant import Variant
+from app.lab.bench.tolerance import Expected, is_coarse, is_split, plain_operands
+from app.layers import ACTIVATIONS
+
+Half = ConvProblem | LinearProblem  # a layer with parameters
+Array = Any  # of NumPy or CuPy
+
+
+def library(x: Array) -> Any:
+    """Return NumPy, or CuPy for an array on the card."""
+    if isinstance(x, np.ndarray):
+        return np
+    import cupy
+
+    return cupy
+
+
+def expected(problem: Problem, x: Array, *parameters: Array | None) -> Expected:
+    """Return the correct results for x (images, elements) as stored; parameters: as in the problem's arguments.
+
+    They are (images, elements per image) float64 and include the scores that an argmax chooses from.
+    """
+    match problem:
+        case ConvProblem() | LinearProblem():
+            found = _sums(problem, x, *parameters)
+        case ConvPairProblem() | LinearPairProblem():
+            found = _pair(problem, x, *parameters)
+        case PoolProblem():
+            maps = x.astype(np.float64).reshape(-1, problem.channels, problem.height, problem.width)
+            window = problem.window, problem.stride, problem.is_max, problem.pooled
+            found = [_pooled(values, *window) for values in (maps, abs(maps))]
+        case ResizeProblem():
+            found = [_resized(problem, x.reshape(-1, *_image(problem)))] * 2
+        case ActivationProblem():
+            values = _activated(problem.function, x.astype(np.float64))
+            found = [values, abs(values)]
+        case SoftmaxProblem():
+            found = [*_probabilities(x.astype(np.float64), None)]
+        case ArgmaxProblem():
+            values = x.astype(np.float64)
+            found = [values, abs(values)]
+    return Expected(*(array.reshape(len(x), -1) for array in found))
+
+
+def bounded(row: Variant, problem: Problem, found: Expected, x: Array, *parameters: Any) -> Expected:
+    """Return what ``expected`` found with the row's own error bound, if it has one; x, parameters: as there."""
+    if row.own_error is None or not isinstance(problem, ConvProblem):
+        return found
+    roundings, magnitude = row.own_error(problem, x, *parameters)
+    if problem.pool > 1:
+        magnitude = _pooled(magnitude, problem.pool, problem.pool, problem.pool_is_max, problem.pooled)
+    return replace(found, magnitude=magnitude.reshape(len(x), -1), roundings=roundings)
+
+
+def _sums(problem: Half, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
+    """Exact values and magnitudes; where operands are rounded or split also plain ones, whose sums are rounded."""
+    results = [_layer(problem, x, w, bias), _magnitude(problem, x, w, bias)]
+    if is_coarse(problem) or is_split(problem):
+        narrow = _rounder("float32" if is_split(problem) else problem.dtype)
+        kept = None if problem.dtype == "tfloat32" else narrow
+        results.append(_layer(problem, narrow(x), narrow(w), bias, kept))
+    return results
+
+
+def _pair(problem: PairProblem, x: Array, *parameters: Array | None) -> list[Array]:
+    """Exact values; the second layer's magnitudes; plain values: each layer stores, and sums grow in float32.
+
+    Plain sums are of undivided pixels and scaled afterwards, as in the kernels. Sums of divided ones would be exact for
+    pixels of 255/255 and weights that float16 holds, an accuracy that no other pixel gets.
+    """
+    narrow = _rounder("float16" if is_coarse(problem) else "float32")
+    if isinstance(problem, ConvPairProblem) and problem.resize is not None:
+        x = _resized(problem.resize, x.reshape(-1, *_image(problem.resize)))
+    exact = plain = x.astype(np.float64)
+    scale = problem.pixel_scale if isinstance(problem, ConvPairProblem) else 1.0
+    magnitude = None
+    halves: tuple[Half, ...] = (problem.first, problem.second)
+    for half, w, bias in zip(halves, parameters[::2], parameters[1::2], strict=True):
+        exact = exact * scale
+        magnitude = _magnitude(half, exact, w, bias)
+        exact = _layer(half, exact, w, bias)
+        operands = plain_operands(problem, half, plain, w, narrow)
+        plain = _layer(half, *operands, bias, _rounder("float32"), scale=scale)
+        scale = 1.0
+    if isinstance(problem, LinearPairProblem) and problem.second.softmax:
+        exact, magnitude = _probabilities(exact, magnitude)
+        plain = _probabilities(plain, plain)[0]
+    return [exact, magnitude, plain]
+
+
+def _probabilities(scores: Array, magnitude: Array | None) -> tuple[Array, Array]:
+    """Return the softmax of (images, classes) scores, and what its rounding errors scale with.
+
+    magnitude: of the scores. An error of a score, and of the rounded exponent, is a relative error of the results.
+    """
+    most = scores.max(axis=1, keepdims=True)
+    powers = library(scores).exp(scores - most)
+    values = powers / powers.sum(axis=1, keepdims=True)
+    around = 1 + most - scores.min(axis=1, keepdims=True)
+    errors = 0 if magnitude is None else 2 * magnitude.max(axis=1, keepdims=True)
+    return values, values * (around + errors)
+
+
+def _layer(
+    problem: Half,
+    x: Array,
+    w: Array,
+    bias: Array | None,
+    kept: Callable[[Array], Array] | None = None,
+    *,
+    scale: float = 1.0,
+) -> Array:
+    """Return the layer in float64, term by term. kept: what each partial sum, then scaled, is rounded to."""
+    shape = (problem.maps, *problem.convolved) if isinstance(problem, ConvProblem) else (problem.outputs,)
+    sums = library(x).zeros((len(x), *shape))
+    for a, b in _terms(problem, x.astype(np.float64), w.astype(np.float64)):
+        sums += a * b
+        if kept is not None:
+            sums = kept(sums)
+    if scale != 1 and kept is not None:
+        sums = kept(sums * scale)
+    if bias is not None:
+        sums = sums + bias.astype(np.float64).reshape(-1, *(1,) * (len(shape) - 1))
+    values = _activated(problem.activation, sums)
+    if isinstance(problem, ConvProblem) and problem.pool > 1:
+        values = _pooled(values, problem.pool, problem.pool, problem.pool_is_max, problem.pooled)
+    return values
+
+
+def _activated(function: str, x: Array) -> Array:
+    """By the layer's reference, whose NumPy calls CuPy answers on the card. May work in place on x."""
+    return ACTIVATIONS[function]("").reference(x, {}) if function else x
+
+
+def _magnitude(problem: Half, x: Array, w: Array, bias: Array | None) -> Array:
+    """Return the layer without its activation, of the operands' magnitudes: what rounding errors scale with."""
+    magnitudes = (None if a is None else abs(a.astype(np.float64)) for a in (x, w, bias))
+    return _layer(replace(problem, activation=""), *magnitudes)
+
+
+def _terms(problem: Half, x: Array, w: Array) -> Iterator[tuple[Array, Array]]:
+    """Return the factors of each term of the sums, in the kernels' order, ready to broadcast."""
+    if isinstance(problem, LinearProblem):
+        w = w.reshape(problem.inputs, problem.outputs)
+        for k in range(problem.inputs):
+            yield x[:, k, None], w[k]
+        return
+    channels, height, width, maps, kernel, stride = problem.sizes
+    x, w = x.reshape(-1, channels, height, width), w.reshape(channels, kernel, kernel, maps)
+    x = library(x).pad(x, ((0, 0), (0, 0), *[(problem.padding, problem.padding)] * 2))
+    down, across = ((size - 1) * stride + 1 for size in problem.convolved)
+    for c, p, q in product(range(channels), range(kernel), range(kernel)):
+        yield x[:, None, c, p : p + down : stride, q : q + across : stride], w[c, p, q][:, None, None]
+
+
+def _rounder(dtype: str) -> Callable[[Array], Array]:
+    """float64 → float64 with the significant bits that the arithmetic keeps of its operands."""
+    if dtype == "tfloat32":
+        return _to_tf32
+    return lambda x: x.astype(dtype).astype(np.float64) if dtype in ("float16", "float32") else x
+
+
+def _to_tf32(x: Array) -> Array:
+    bits = library(x).ascontiguousarray(x.astype(np.float32)).view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
+
+
+def _pooled(x: Array, window: int, stride: int, is_max: bool, size: tuple[int, int]) -> Array:
+    """Pool (images, C, H, W) to (images, C, *size); of windows over the border the pixels inside."""
+    down, across = ((length - 1) * stride + 1 for length in size)
+    margins = [(0, max(to + window - 1 - size, 0)) for to, size in zip((down, across), x.shape[2:], strict=True)]
+    own = library(x)
+
+    def places(maps: Array, beyond: float) -> Iterator[Array]:
+        if any(map(max, margins)):
+            maps = own.pad(maps, [(0, 0), (0, 0), *margins], constant_values=beyond)
+        for p, q in product(range(window), range(window)):
+            yield maps[:, :, p : p + down : stride, q : q + across : stride]
+
+    if is_max:
+        return reduce(own.maximum, places(x, -np.inf))
+    return reduce(add, places(x, 0.0)) / reduce(add, places(own.ones((1, 1, *x.shape[2:])), 0.0))
+
+
+def _image(problem: ResizeProblem) -> tuple[int, int, int]:
+    return problem.channels, problem.height, problem.width
+
+
+def _resized(problem: ResizeProblem, x: Array) -> Array:
+    """Resize (images, C, H, W) bytes to (images, C, size, size) float64: weights times pixels, rounded or cut."""
+    sums, unit = x.astype(np.float64), 2 * problem.size
+    edge = problem.rule == "edge"
+    for length in (problem.height, problem.width):
+        centres = (np.arange(problem.size) + 0.5) * length / problem.size - 0.5
+        places = centres.clip(0, length - 1) if edge else centres  # beyond the image there is no pixel to weigh
+        distances = abs(places[:, None] - np.arange(length))
+        weights = library(x).asarray(np.rint((1 - distances).clip(0) * unit))  # whole numbers: the sums are exact
+        sums = sum(weights[:, at, None] * sums[:, :, None, at] for at in range(length)).swapaxes(2, 3)
+    return library(x).floor(sums / unit**2 + (0.5 if edge else 0))
+
+
+def images_at_once(problem: Problem, budget: int = 64 << 20) -> int:
+    """Return for how many images each float64 array of the oracle stays within ``budget`` bytes; at least one."""
+    sizes = [argument.per_image for argument in problem.arguments()]
+    for half in (problem.first, problem.second) if isinstance(problem, PairProblem) else (problem,):
+        if isinstance(half, ConvProblem):
+            sizes += [half.channels * half.height * half.width, half.maps * prod(half.convolved)]
+    return max(budget // (8 * max(sizes)), 1)

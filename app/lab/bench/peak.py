@@ -1,0 +1,77 @@
+"""Measure limits of the card: arithmetic in registers, and a copy within device memory."""
+
+import ctypes
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from cupy.cuda import runtime
+
+from app.cuda.compiler import architecture_number, compile_kernel
+from app.cuda.memory import DeviceMemoryError, device_array
+from app.kernels.launch import Function, loaded
+from app.lab.bench.results import Peaks
+from app.lab.timer import Clock
+
+SOURCE = Path(__file__).with_name("peak.cu")
+CHAINS, UNROLL, THREADS = 8, 16, 256  # as in peak.cu
+BLOCKS_EACH = 8  # blocks per multiprocessor
+TARGET_MS = 5.0
+COPY_BYTES = 1 << 30
+NOISE = 0.01
+
+
+class Loop(NamedTuple):
+    """constant: names the loop in the file. operations: per round and thread. serves: architecture number → bool."""
+
+    constant: str
+    operations: int
+    serves: Callable[[int], bool] = lambda number: number >= 75
+
+
+# Peak (results.peak_name) → the loop that measures it.
+LOOPS = {
+    "float32": Loop("FMA", 2 * CHAINS * UNROLL),
+    "tfloat32": Loop("TF32", 2 * 16 * 8 * 8 // 32 * CHAINS * UNROLL, lambda number: number >= 80),
+    "float16": Loop("F16", 2 * 16 * 8 * 16 // 32 * CHAINS * UNROLL, lambda number: number >= 80),
+    "float16 hfma2": Loop("HFMA2", 4 * CHAINS * UNROLL),
+    "float16 wgmma": Loop("WGMMA", 2 * 64 * 256 * 16 // 128 * UNROLL, lambda number: number == 90),
+}
+
+
+def measure(arch: str) -> Peaks:
+    """Measure every family of instructions that the architecture has, and a copy (bytes read plus bytes written)."""
+    clock, number = Clock(arch), architecture_number(arch)
+    rates = {name: _rate(clock, arch, loop) for name, loop in LOOPS.items() if loop.serves(number)}
+    return Peaks(rates, _copy(clock))
+
+
+def _rate(clock: Clock, arch: str, loop: Loop) -> float:
+    """Return TFLOP/s of the loop."""
+    function = Function(loaded(compile_kernel(SOURCE, {loop.constant: 1}, arch)), "peak", threads=THREADS)
+    blocks = BLOCKS_EACH * runtime.getDeviceProperties(runtime.getDevice())["multiProcessorCount"]
+    out = device_array(THREADS, "float32")
+    rounds = ctypes.c_int(64)
+    values = (ctypes.c_void_p(out.data.ptr), ctypes.c_float(0.5), ctypes.c_float(1.0), rounds)
+    launch = partial(function.bound(values, lambda count: (count, 1, 1)), clock.stream.ptr, blocks)
+    short = clock.time(launch, NOISE, "warm").median
+    rounds.value = max(int(64 * TARGET_MS / short), 64)
+    ms = clock.time(launch, NOISE, "warm").median
+    return blocks * THREADS * rounds.value * loop.operations / ms / 1e9
+
+
+def _copy(clock: Clock) -> float:
+    """Return GB/s of a copy between the largest buffers that fit."""
+    size = COPY_BYTES
+    while True:
+        try:
+            source, target = device_array(size, "uint8"), device_array(size, "uint8")
+            break
+        except DeviceMemoryError:
+            if size < 1 << 20:
+                raise
+        size //= 2
+    addresses, direction = (target.data.ptr, source.data.ptr), runtime.memcpyDeviceToDevice
+    copy = partial(runtime.memcpyAsync, *addresses, size, direction, clock.stream.ptr)
+    return 2 * size / clock.time(copy, NOISE, "warm").median / 1e6

@@ -1,0 +1,62 @@
+"""Draw a bench document: the ladder and the roofline of its convolutions, and time against batch size."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app.base.precision import BY_DTYPE
+from app.drawing import files, journey, lines, roofline
+from app.kernels.registry import variants
+from app.lab.bench.results import CPU
+
+Document = Mapping[str, Any]
+
+
+def draw(document: Document, folder: Path) -> list[Path]:
+    """Write every chart that the document has figures for as ``NAME.svg``; return the paths."""
+    return [files.save(chart, folder / f"{name}.svg") for name, chart in charts(document).items()]
+
+
+def charts(document: Document) -> dict[str, str]:
+    """Name → chart: the ladder of all convolutions together and of each, their rooflines, the batch sizes."""
+    ops = [table["item"] for table in document["tables"] if table["is_op"]]
+    found = {}
+    for item in (None, *ops) if len(ops) > 1 else ops:
+        if journey.bars(document, item):
+            found["ladder" if len(ops) == 1 or item is None else f"ladder_{item}"] = ladder(document, item)
+    for item in ops:
+        if roofline.points(document, item):
+            found["roofline" if len(ops) == 1 else f"roofline_{item}"] = roof(document, item)
+    if document["totals"] and len(document["batches"]) > 1:
+        found["batch_sizes"] = batch_sizes(document)
+    return found
+
+
+def ladder(document: Document, item: str | None = None) -> str:
+    """Draw the times of one convolution, or of all together, as bars."""
+    since = {row.name: row.since for row in variants("conv")}
+    what = item or "sum of the convolutions"
+    return journey.journey(journey.bars(document, item, since=since), _title(document, what), "ladder")
+
+
+def roof(document: Document, item: str) -> str:
+    """Draw the rates of one convolution below the measured peaks."""
+    return roofline.roofline(roofline.points(document, item), document["peaks"], _title(document, item))
+
+
+def batch_sizes(document: Document) -> str:
+    """Draw the sum of the op times over the number of images as lines."""
+    found: dict[tuple[str, str, int | None], list[tuple[float, float]]] = {}
+    for batch in document["batches"]:
+        for row in batch["totals"]:
+            if row["sum_ms"] is not None and row["kind"] != CPU:
+                key = row["name"], row["dtype"], row["step"]
+                found.setdefault(key, []).append((batch["images"], row["sum_ms"]))
+    drawn = [lines.Line(journey.label(*key), BY_DTYPE[key[1]].colour, points) for key, points in found.items()]
+    panel = lines.Panel("sum of the op times, ms", drawn)
+    title = f"Time against batch size: {document['subject']}, {document['device']['name']}"
+    return lines.chart(title, "images", [panel], logarithmic=True, name="batch-sizes")
+
+
+def _title(document: Document, what: str) -> str:
+    return f"{document['subject']}, {what}: {document['images']:,} images, {document['device']['name']}"

@@ -1,0 +1,206 @@
+"""The results of ``bench`` as records, and the figures derived from them. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from app.base.precision import BY_DTYPE, INTEGERS
+from app.kernels.facts import bytes_moved, key
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem, Problem
+from app.main_job.statistics import speedup
+from app.records import bench as records
+from app.records.bench import Ratios, Total
+
+CPU, LIBRARY, OURS, DEBUG = "cpu", "library", "kernel", "debug"  # kinds of rows
+CPU_NAME, CPU_RUNS = "CPU, NumPy", 3
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row: a kernel or library for a problem, its time in ms over the table's images, or why it has none.
+
+    error: the worst error ÷ the error allowed. settings: the kernel's parameters that differ from its defaults. note: a
+    remark on the time for readers. wrong: the result was wrong, or the kernel failed. instructions: as in the registry
+    row; empty if unknown. work: products that the kernel carries out ÷ the layer's.
+    """
+
+    kind: str
+    name: str
+    dtype: str
+    step: int | None = None
+    ms: float | None = None
+    spread_ms: float | None = None
+    runs: int = 0
+    samples: Sequence[float] = ()
+    error: float | None = None
+    settings: Mapping[str, int] = field(default_factory=dict)
+    note: str = ""
+    reason: str = ""
+    wrong: bool = False
+    instructions: str = ""
+    work: float = 1.0
+
+
+@dataclass(frozen=True)
+class Table:
+    """All rows of one item over one batch size. problems: arithmetic type → problem. is_op: a convolution alone."""
+
+    item: str
+    operation: str
+    is_op: bool
+    images: int
+    problems: Mapping[str, Problem]
+    rows: tuple[Result, ...]
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Measured limits of the card: TFLOP/s by ``peak_name``, and GB/s of a copy within device memory."""
+
+    tflops: dict[str, float]
+    gbytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Rates achieved in a time, and the larger of its shares of the card's measured arithmetic and bandwidth."""
+
+    tflops: float
+    gbytes_per_s: float
+    intensity: float  # FLOPs per byte
+    share: float | None
+    limit: str  # "arithmetic" or "memory"
+
+
+def peak_name(instructions: str, dtype: str) -> str:
+    """Return the name of the peak to compare kernels of that family with.
+
+    For mma it is the type, for fma it is float32. Other families have ``float16 hfma2`` or ``float16 wgmma``, which
+    int8 is compared with, too.
+    """
+    dtype = BY_DTYPE[dtype].fallback if dtype == INTEGERS else "float16" if dtype == "float16x2" else dtype
+    return {"fma": "float32", "mma": dtype}.get(instructions, f"{dtype} {instructions}")
+
+
+def executed(problem: Problem) -> int:
+    """Return the operations per image that the card carries out.
+
+    In fp32x it multiplies the float16 parts of both operands, without low part x low part: three times for each product
+    that counts, twice if one operand has a single part (a byte, or a weight exact in float16), once if both have. In
+    int8 a product of the second convolution takes half the time of float16's and counts half.
+    """
+    if isinstance(problem, ConvPairProblem) and problem.dtype == INTEGERS:
+        return problem.first.flops + problem.second.flops // 2
+    match problem:
+        case ConvPairProblem() | LinearPairProblem():
+            layers, exact = [problem.first, problem.second], problem.exact
+        case ConvProblem():
+            layers, exact = [problem], False
+        case LinearProblem():
+            layers, exact = [problem], problem.exact
+        case _:
+            return problem.flops
+    return sum(layer.flops * _multiplications(layer, exact) for layer in layers)
+
+
+def _multiplications(layer: ConvProblem | LinearProblem, exact: bool) -> int:
+    return 1 if layer.dtype != "float16x2" else 3 - (layer.input_dtype == "uint8") - exact
+
+
+def rates(
+    problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, instructions: str = "", work: float = 1.0
+) -> Rates:
+    """Return the rates of a batch computed in ``ms``; each array counts as moved once.
+
+    instructions: the family of instructions that multiplies; if it is unknown, the fastest of the type counts. work:
+    products that the kernel carries out ÷ the layer's; the rate counts the layer's, the share of the peak the kernel's.
+    """
+    flops, nbytes = problem.flops * images, bytes_moved(problem, images)
+    tflops, gbytes = flops / ms / 1e9, nbytes / ms / 1e6
+    # Pooling, activations and so on compute in float32, whatever the storage type.
+    multiplies = isinstance(problem, ConvProblem | LinearProblem | PairProblem)
+    families = (instructions,) if instructions else ("mma", "wgmma")
+    known = [peaks.tflops.get(peak_name(family if multiplies else "fma", dtype)) for family in families]
+    peak = max((rate for rate in known if rate), default=None)
+    arithmetic = {"arithmetic": work * executed(problem) * images / ms / 1e9 / peak} if peak else {}
+    shares = {"memory": gbytes / peaks.gbytes_per_s} | arithmetic
+    limit = max(shares, key=lambda name: shares[name])
+    return Rates(tflops, gbytes, flops / nbytes, shares[limit], limit)
+
+
+def library_ms(results: Sequence[Result], dtype: str) -> float | None:
+    """Return the time to compare with: cuBLAS's if it ran in that type, else cuDNN's."""
+    timed = [row for row in results if row.kind == LIBRARY and row.dtype == dtype and row.ms is not None]
+    timed.sort(key=lambda row: row.step is None)  # the registry's library row has a step, cuDNN's has none
+    return timed[0].ms if timed else None
+
+
+def previous_ms(results: Sequence[Result], index: int) -> float | None:
+    """Return the time of the last earlier step that ran in the same type; for the debug row, of the same step.
+
+    results: in the order of the ladder, the debug row behind its step.
+    """
+    own = results[index]
+    if own.step is None or own.kind not in (OURS, DEBUG):
+        return None
+    before = [row.ms for row in results[:index] if row.kind == OURS and row.dtype == own.dtype and row.ms is not None]
+    return before[-1] if before else None
+
+
+def totals(tables: Sequence[Table]) -> list[Total]:
+    """Add up the convolutions alone: one row for each kernel or library, in the order of the tables.
+
+    ops: item → ms. sum_ms: None unless every convolution was timed over the same number of images.
+    """
+    ops = [table for table in tables if table.is_op]
+    rows: dict[tuple[str, str], tuple[Result, dict[str, float]]] = {}
+    for table in ops:
+        for row in table.rows:
+            if row.ms is not None:
+                rows.setdefault((row.name, row.dtype), (row, {}))[1][table.item] = row.ms
+    comparable = len({table.images for table in ops}) == 1
+    summed = [
+        replace(row, ms=sum(each.values()) if comparable and len(each) == len(ops) else None)
+        for row, each in rows.values()
+    ]
+    return [
+        {
+            "kind": row.kind,
+            "name": row.name,
+            "dtype": row.dtype,
+            "step": row.step,
+            "ops": each,
+            "sum_ms": row.ms,
+            **_ratios(summed, index),
+        }
+        for index, (row, (_, each)) in enumerate(zip(summed, rows.values(), strict=True))
+    ]
+
+
+def _ratios(results: Sequence[Result], index: int) -> Ratios:
+    row = results[index]
+    return {
+        "library_ratio": speedup(library_ms(results, row.dtype), row.ms),
+        "previous_ratio": speedup(previous_ms(results, index), row.ms),
+    }
+
+
+def table_document(table: Table, peaks: Peaks) -> records.Table:
+    """Return the table of the JSON document."""
+    rows: list[records.Row] = []
+    for index, row in enumerate(table.rows):
+        figures = None
+        if row.ms is not None:
+            own = rates(table.problems[row.dtype], row.dtype, table.images, row.ms, peaks, row.instructions, row.work)
+            share = None if row.kind == CPU else own.share  # shares are of the card's peaks
+            figures = vars(own) | {"share": share} | _ratios(table.rows, index)
+        found = vars(row) | {"settings": dict(row.settings), "samples": [*row.samples], "rates": figures}
+        rows.append(cast(records.Row, found))
+    return {
+        "item": table.item,
+        "operation": table.operation,
+        "is_op": table.is_op,
+        "images": table.images,
+        "problems": {dtype: key(own) for dtype, own in table.problems.items()},
+        "rows": rows,
+    }

@@ -1,0 +1,135 @@
+"""Define the tolerance of ``bench``, ``sweep`` and the tests, in one table. Pure; takes NumPy and CuPy arrays alike.
+
+| arithmetic | error allowed |
+| --- | --- |
+| float64, float32 | element by element: (terms + 16) roundings of the sum of its terms' magnitudes |
+| float32 by other products | the same with the roundings and magnitudes of the row's own error bound |
+| float16, tfloat32 | maximum and RMS over the tensor: twice those of a plain implementation, plus float32's tolerance |
+| pairs of layers in float16 | as float16, but plus four roundings of the second layer's terms instead of float32's |
+| int8 | as float16 in pairs; the plain implementation has bytes, too |
+| float16x2, layers alone and in pairs | maximum only: twice that of a plain float32 implementation, plus the same
+four roundings |
+| maximum pooling, resizing, ReLU alone, argmax | none |
+
+Activations other than ReLU may err by 8 more roundings of the result. An output that is stored more narrowly than it
+was computed may err by one more. Errors are relative to float64 results of operands that were never rounded to the
+arithmetic type; float64 and float32 represent all operands exactly. NaN never passes.
+
+The worst case of rounding errors through two layers is thousands of times the typical error: a tolerance by that rule
+would let float16 pass for float32. So pairs are compared with the actual error of a plain implementation. The added
+roundings are for tensors so small that their greatest error is a matter of luck.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from app.base.precision import BY_DTYPE, INTEGERS, wide
+from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
+
+# The greatest relative error of one rounding, and the additional absolute error of subnormal results.
+ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
+SUBNORMAL = {"float64": 1e-300, "float32": 1e-37, "float16": 2.0**-25}
+SLACK = 16  # roundings for bias, pooling, division and exponential
+OWN = 8  # roundings of an activation such as tanh; ReLU has none
+Half = ConvProblem | LinearProblem
+OF_PAIRS = 4  # roundings of the second layer's terms, and of a layer's alone in float16x2
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The correct results of a kernel for some images: three float64 arrays of one shape.
+
+    exact: without any rounding. magnitude: the size that rounding errors of each element scale with; for a pair it is
+    that of the second layer with exact input. plain: the result of a plain implementation at the same precision (for
+    float16x2: in float32) before it is stored; None where operands are neither rounded nor split. roundings: of a
+    kernel that does not add the terms one by one; None: as many as there are terms.
+    """
+
+    exact: Any
+    magnitude: Any
+    plain: Any | None = None
+    roundings: int | None = None
+
+
+def terms(problem: Problem) -> int:
+    """Return the number of terms in the sum behind one element."""
+    match problem:
+        case ConvProblem():
+            return problem.depth
+        case LinearProblem():
+            return problem.inputs
+        case PoolProblem():
+            return problem.window**2
+        case SoftmaxProblem():
+            return problem.classes
+    return 0
+
+
+def function_of(problem: Problem) -> str:
+    """Return the activation that the problem is or ends with; empty if there is none."""
+    return problem.function if isinstance(problem, ActivationProblem) else getattr(problem, "activation", "")
+
+
+def is_exact(problem: Problem) -> bool:
+    """Return whether nothing is rounded: values are only selected, or the rounding is part of the definition."""
+    if isinstance(problem, PoolProblem):
+        return problem.is_max
+    if isinstance(problem, ActivationProblem):
+        return problem.function == "relu"  # other activations round at least once
+    return isinstance(problem, ArgmaxProblem | ResizeProblem)
+
+
+def is_coarse(problem: Problem) -> bool:
+    """Return whether operands are rounded to 11 significant bits. Other operations only store numbers as float16."""
+    return isinstance(problem, ConvProblem | LinearProblem | PairProblem) and BY_DTYPE[problem.dtype].coarse
+
+
+def is_split(problem: Problem) -> bool:
+    """Return whether operands are sums of two float16, so that results are as exact as float32's."""
+    return problem.dtype == "float16x2"
+
+
+def plain_operands(problem: PairProblem, half: Half, x: Any, w: Any, narrow: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """Return x and w (maps last) of one layer of a pair as a plain implementation multiplies them.
+
+    ``narrow`` rounds them, but not in the second convolution of int8. That reads bytes, 255 for 1 and more, and its
+    weights are -127 to 127 steps, a step for each map.
+    """
+    if problem.dtype != INTEGERS or not isinstance(problem, ConvPairProblem) or half is problem.first:
+        return narrow(x), narrow(w)
+    filters = w.astype(np.float64).reshape(-1, problem.second.maps)
+    steps = abs(filters).max(axis=0) / 127
+    whole = (x * 255).clip(0, 255).round()
+    return whole / 255, ((filters / (steps + (steps == 0))).round() * steps).reshape(w.shape)
+
+
+def allowed(problem: Problem, expected: Expected) -> tuple[Any, float]:
+    """Return the tolerance of each element, and of the errors' RMS over the tensor (infinite where it has none)."""
+    if is_exact(problem):
+        return np.zeros_like(expected.exact), np.inf
+    computed = wide(problem.dtype)
+    last = problem.second if isinstance(problem, PairProblem) else problem
+    stored = getattr(last, "output_dtype", problem.dtype)
+    size = np.abs(expected.exact)
+    few = isinstance(problem, PairProblem) or is_split(problem)
+    in_sum = terms(problem) if expected.roundings is None else expected.roundings
+    roundings = OF_PAIRS if few else in_sum + SLACK
+    each = roundings * ROUNDING[computed] * expected.magnitude + SUBNORMAL[computed]
+    if function_of(problem) not in ("", "relu"):
+        each = each + OWN * ROUNDING[computed] * size
+    if ROUNDING[stored] > ROUNDING[computed]:
+        each = each + ROUNDING[stored] * (size + each) + SUBNORMAL[stored]
+    if expected.plain is None:
+        return each, np.inf
+    plain = expected.plain - expected.exact
+    most_rms = 2 * rms(plain) + rms(each) if is_coarse(problem) else np.inf
+    return each + 2 * float(np.abs(plain).max()), most_rms
+
+
+def rms(values: Any) -> float:
+    """Return the root mean square."""
+    return float((values * values).mean()) ** 0.5

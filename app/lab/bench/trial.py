@@ -1,0 +1,151 @@
+"""One problem under test: random data on the card, the same for every variant, the correct results, and a clock.
+
+The batch repeats a block of random images. The block has a prime number of images, so no kernel's tiling repeats at the
+same pace. The correct results for the block determine every element of the whole output.
+"""
+
+from functools import cached_property
+from typing import Any
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+from app.cuda.memory import DeviceMemoryError, device_array, uploaded
+from app.kernels.launch import Kernel, Launch
+from app.kernels.problems import Problem
+from app.kernels.variant import Parameters, Variant, tiles
+from app.lab.bench.failures import Wrong
+from app.lab.bench.operands import random_images, random_parameters
+from app.lab.bench.oracle import bounded, expected, images_at_once
+from app.lab.bench.tolerance import allowed, rms
+from app.lab.timer import Clock
+from app.main_job.result import Timing
+
+PRIMES = (1, 2, 3, 5, 7, 13, 31, 61, 127, 251)
+
+
+class Trial:
+    """A problem with data for ``images`` images on the current card. Raises DeviceMemoryError if they do not fit."""
+
+    def __init__(self, problem: Problem, images: int, arch: str, seed: int = 0) -> None:
+        self.problem = problem
+        self.images = images
+        self.arch = arch
+        self.clock = Clock(arch)
+        arguments = {argument.name: argument for argument in problem.arguments()}
+        outputs = [argument for argument in arguments.values() if argument.name in ("y", "labels")]
+        rng = np.random.default_rng(seed)
+        most = min(images_at_once(problem), images)
+        self._period = max(prime for prime in PRIMES if prime <= most)
+        block = random_images(rng, arguments["x"], self._period)
+        self.x = device_array(arguments["x"].per_image * images, arguments["x"].dtype)
+        self._repeat(uploaded(block.reshape(-1)))
+        self.parameters = random_parameters(rng, problem)
+        self.outputs = {each.name: device_array(each.per_image * images, each.dtype) for each in outputs}
+        self._block = block
+        cupy.cuda.Device().synchronize()  # the data have arrived; the clock's stream waits for no other
+
+    def launch(self, row: Variant, parameters: Parameters | None = None, *, debug: bool = False) -> Launch:
+        """Bind the variant to this trial's arrays. debug: compile without optimisation.
+
+        Raises DeviceMemoryError if its workspace does not fit, UserError if it needs cuBLAS and there is none.
+        """
+        kernel = Kernel(row, self.problem, self.arch, parameters, debug=debug)
+        arrays = [None if array is None else uploaded(array) for array in kernel.pack(self.parameters)]
+        return kernel.bind([self.x, *arrays, *self.outputs.values()], self.images)
+
+    def check(self, launch: Launch) -> float:
+        """Launch once on poisoned outputs and compare every element with the oracle.
+
+        Return the worst error ÷ the error allowed there. Raises Wrong if that is above 1 or not a number.
+        """
+        row = launch.kernel.variant
+        cupy.cuda.Device().synchronize()
+        for y in self.outputs.values():
+            y.data.memset_async(0xFF, y.nbytes, self.clock.stream)  # NaN, or a label beyond all classes
+        launch(self.clock.stream.ptr, self.images)
+        self.clock.stream.synchronize()
+        results = {name: y.reshape(self.images, -1) for name, y in self.outputs.items()}
+        try:
+            exact, each, most_rms = self._oracle if row.own_error is None else self._allowed(row)
+            worst = 0.0
+            for first in range(0, self.images, self._period):
+                count = min(self._period, self.images - first)
+                values, tolerance = exact[:count], each[:count]
+                if "y" in results:
+                    y = results["y"][first : first + count].astype(np.float64)
+                    error = abs(y - values)
+                    worst = max(worst, _worst(error, tolerance, y, values, first))
+                    if count == self._period and most_rms < np.inf:
+                        _check_rms(rms(error), most_rms, first)
+                if "labels" in results:
+                    _check_labels(results["labels"][first : first + count, 0], values, tolerance, first)
+            return worst
+        except cupy.cuda.memory.OutOfMemoryError:
+            raise DeviceMemoryError("the oracle's arrays") from None
+        finally:
+            cupy.get_default_memory_pool().free_all_blocks()
+
+    def time(self, launch: Launch, noise: float, l2: str) -> Timing:
+        """Measure the device time of one launch over all images, in ms; see Clock.time."""
+        config = launch.kernel.config
+        pieces = tiles(self.images, config.images_at_a_time) if config.images_at_a_time else 1
+        stream, images = self.clock.stream.ptr, self.images
+        return self.clock.time(lambda: launch(stream, images), noise, l2, len(config.actions) * pieces)
+
+    @cached_property
+    def _oracle(self) -> tuple[cupy.ndarray, cupy.ndarray, float]:
+        return self._allowed(None)
+
+    def _allowed(self, row: Variant | None) -> tuple[cupy.ndarray, cupy.ndarray, float]:
+        """For the block: exact values, the error allowed for each, the greatest RMS of all errors.
+
+        row: whose own error bound counts, if it has one.
+        """
+        device = [None if array is None else cupy.asarray(array) for array in self.parameters]
+        x = cupy.asarray(self._block)
+        found = expected(self.problem, x, *device)
+        if row is not None:
+            found = bounded(row, self.problem, found, x, *device)
+        return found.exact, *allowed(self.problem, found)
+
+    def _repeat(self, block: Any) -> None:
+        """Fill x with copies of the block."""
+        for start in range(0, self.x.nbytes, block.nbytes):
+            count = min(block.nbytes, self.x.nbytes - start)
+            runtime.memcpy(self.x.data.ptr + start, block.data.ptr, count, runtime.memcpyDeviceToDevice)
+
+
+def _worst(error: cupy.ndarray, tolerance: cupy.ndarray, y: cupy.ndarray, values: cupy.ndarray, first: int) -> float:
+    """Return the greatest error ÷ tolerance. Raises Wrong if it is above 1 or NaN."""
+    ratio = cupy.where(error == 0, 0.0, error / cupy.maximum(tolerance, 1e-300))
+    wrong = ~(ratio <= 1)  # NaN is wrong, too
+    bad = int(wrong.sum())
+    if bad:
+        at = int(wrong.reshape(-1).argmax())
+        image, element = divmod(at, y.shape[1])
+        raise Wrong(
+            f"wrong: image {first + image}, element {element} is {float(y[image, element]):.9g}, must be "
+            f"{float(values[image, element]):.9g} ({bad:,} of {y.size:,} elements of these images)"
+        )
+    return float(ratio.max())
+
+
+def _check_rms(found: float, most: float, first: int) -> None:
+    if not found <= most:
+        raise Wrong(f"wrong: from image {first} on the RMS of the errors is {found:.3g}, must be at most {most:.3g}")
+
+
+def _check_labels(labels: cupy.ndarray, values: cupy.ndarray, tolerance: cupy.ndarray, first: int) -> None:
+    """Raise Wrong unless each label's score is the best one, within the tolerances of both scores."""
+    classes = values.shape[1]
+    labels = labels.astype(np.int64)
+    index = cupy.minimum(labels, classes - 1)[:, None]
+    best = values.argmax(axis=1)[:, None]
+    short = cupy.take_along_axis(values, best, 1) - cupy.take_along_axis(values, index, 1)
+    slack = cupy.take_along_axis(tolerance, best, 1) + cupy.take_along_axis(tolerance, index, 1)
+    wrong = ~(short <= slack)[:, 0] | (labels >= classes)
+    if int(wrong.sum()):
+        at = int(wrong.argmax())
+        raise Wrong(f"wrong: image {first + at} has label {int(labels[at])}, must be {int(best[at, 0])}")

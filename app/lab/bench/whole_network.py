@@ -1,0 +1,88 @@
+"""Time a network end to end with one variant for all its convolutions, through the application's engine."""
+
+from collections.abc import Callable
+from functools import partial
+from math import ceil
+from typing import Any, cast
+
+import numpy as np
+
+from app.base.clock import host_timed
+from app.base.errors import UserError
+from app.base.precision import OFFERED
+from app.engine.chunks import default_chunk
+from app.engine.cpu import CpuEngine
+from app.engine.gpu import GpuEngine
+from app.kernels import registry
+from app.lab.batch import random_images
+from app.lab.bench.results import CPU_NAME, CPU_RUNS
+from app.lab.stop import MOST_RUNS, PATIENCE
+from app.main_job import timing as measure
+from app.main_job.result import Timing
+from app.network.graph import Graph
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from app.planning.tuning import Tuning
+from app.records.bench import Program
+
+PROGRAMS = sorted(OFFERED, key=lambda row: bool(row.fallback))  # precisions that not every single layer has last
+SECONDS = 0.5  # measured time per combination
+WARMUP = 2
+CPU_IMAGES = 1000  # with more, the processor would take longer than the card for everything else
+
+
+def combinations(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
+    """Return pairs (precision, variant name): every convolution variant in each of its precisions, and ``auto``."""
+    convolves = any(step.layer.operation == "conv" for step in graph.steps)
+    rows = [row for row in registry.variants("conv") if convolves and (not only or row.name in only)]
+    return [
+        (precision.name, name)
+        for precision in PROGRAMS
+        for name in [*(row.name for row in rows if precision.dtype in row.dtypes), "auto"]
+    ]
+
+
+def whole_program(
+    graph: Graph, arch: str, known: Tuning, batch: int, only: set[str] | None, step: Callable[[], object]
+) -> list[Program]:
+    """Time each combination end to end, from page-locked images to readable labels; return rows of the document.
+
+    Small batches are timed on the processor, too. step: called after each combination.
+    """
+    images = random_images(graph.network.input_shape, batch)
+    rows = [_on_cpu(graph, images)] if batch <= CPU_IMAGES else []
+    for precision, name in combinations(graph, only):
+        named = {} if name == "auto" else {"conv": registry.find("conv", name)}
+        try:
+            found = _on_gpu(graph, arch, Choices(precision, True, named, known), images)
+        except UserError as error:
+            found = {"ms": None, "spread_ms": None, "runs": 0, "reason": str(error)}
+        rows.append(cast(Program, {"precision": precision, "conv": name, **found}))
+        step()
+    return rows
+
+
+def _on_cpu(graph: Graph, images: np.ndarray) -> Program:
+    engine = CpuEngine(graph)
+    timing = Timing(host_timed(partial(engine.run, images), CPU_RUNS, warmup=1))
+    row = {
+        "precision": "fp32",
+        "conv": CPU_NAME,
+        **timing.row,
+        "chunk": engine.chunk_for(len(images)),
+        "threads": engine.threads_for(len(images)),
+        "nodes": [f"{step.layer.name}: NumPy" for step in graph.steps],
+        "reason": "",
+    }
+    return cast(Program, row)
+
+
+def _on_gpu(graph: Graph, arch: str, choices: Choices, images: np.ndarray) -> dict[str, Any]:
+    execution = plan(graph, arch, choices)
+    with GpuEngine(execution, chunk=default_chunk(len(images))) as engine:
+        outputs = engine.outputs(len(images))
+        once = measure.end_to_end(engine, images, outputs, 1, WARMUP).median
+        runs = min(max(ceil(SECONDS * 1e3 / once), PATIENCE), MOST_RUNS)
+        timing = measure.end_to_end(engine, images, outputs, runs, 0)
+        nodes = [f"{node.name}: {node.variant.name}" for node in execution.nodes]
+        return {**timing.row, "chunk": engine.chunk, "nodes": nodes, "reason": ""}

@@ -1,0 +1,125 @@
+"""How much slower rows became: changes, 95 % intervals that hold together, and verdicts. Pure."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import expm1, log, sqrt
+from statistics import geometric_mean, median
+
+import numpy as np
+
+from app.lab.compare.rows import LEAST_TIME, MOST_TIME, Timed
+
+LEAST_SAMPLES = 5  # on either side, for an interval from one run a side
+DRAWS = 10_000
+RELEVANT = 1.0  # percent: two runs of the same program differ by as much
+SLOWER, FASTER, SAME, UNKNOWN = "slower", "faster", "same", "unknown"
+ONE_RUN = " run"  # ends the verdict where one run a side was judged, and not the program
+VERDICTS = (SLOWER, FASTER, SLOWER + ONE_RUN, FASTER + ONE_RUN, SAME, UNKNOWN)
+# Consecutive parts of a run → Student's 97.5 % quantile for two lists of so many, ÷ that for two lists of MOST_PARTS.
+MOST_PARTS = 5
+PARTS = {MOST_PARTS: 1.0, 3: 2.776 / 2.306, 2: 4.303 / 2.306}
+FARTHEST = log(MOST_TIME / LEAST_TIME)  # no two times that are read lie farther apart
+
+Runs = Sequence[Timed]  # one row, in each report of one side
+Bounds = tuple[float, float]
+
+
+def percent(before: float, after: float) -> float:
+    """Return by how many percent ``after`` exceeds ``before``, which is above 0."""
+    return (after / before - 1) * 100
+
+
+def level(runs: Runs) -> float:
+    """Return the time of a side: its run's median, or the geometric mean of its runs' medians."""
+    return runs[0].median if len(runs) == 1 else geometric_mean(run.median for run in runs)
+
+
+def intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | None]:
+    """Return each row's 95 % interval of the change from the first side to the second, in percent.
+
+    If nothing changed, all intervals together contain 0 in 95 % of cases. None for a row with too few samples. Each
+    side has one report, or each has two or more. Equal arguments give equal intervals.
+
+    Several reports a side: the runs' medians are the observations, so the interval knows how far runs lie apart. With
+    one row it is Student's interval for their logarithms.
+
+    One report a side: only the noise within the runs is known. Successive samples resemble each other, so the
+    observations are medians of consecutive parts of a run: halves, thirds and fifths, of which the widest interval
+    counts. Parts that still resemble each other make the interval too narrow.
+    """
+    measured = [_observed(*row) for row in rows]
+    known = [values for values, _ in filter(None, measured)]
+    critical = _critical(known) if known else 0.0
+    found: list[Bounds | None] = []
+    for row, observed in zip(rows, measured, strict=True):
+        if observed is None:
+            found.append(None)
+            continue
+        change, reach = log(level(row[1])) - log(level(row[0])), critical * observed[1]
+        low, high = max(change - reach, -FARTHEST), min(change + reach, FARTHEST)
+        found.append((expm1(low) * 100, expm1(high) * 100))
+    return found
+
+
+def _observed(before: Runs, after: Runs) -> tuple[np.ndarray, float] | None:
+    """Return the logarithms of all observations, (N,), and the standard error of the change; None for too few."""
+    if len(before) > 1:
+        sides = [np.log([run.median for run in runs]) for runs in (before, after)]
+        return np.concatenate(sides), _standard_error(*sides)
+    if min(len(before[0].samples), len(after[0].samples)) < LEAST_SAMPLES:
+        return None
+    cut = {parts: [_medians(run.samples, parts) for run in (before[0], after[0])] for parts in PARTS}
+    return np.concatenate(cut[MOST_PARTS]), max(PARTS[parts] * _standard_error(*sides) for parts, sides in cut.items())
+
+
+def _medians(samples: Sequence[float], parts: int) -> np.ndarray:
+    return np.array([median(part.tolist()) for part in np.array_split(np.log(samples), parts)])
+
+
+def _standard_error(before: np.ndarray, after: np.ndarray) -> float:
+    """Return the standard error of the difference of the means, of observations that scatter alike on both sides."""
+    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (before, after))
+    return sqrt(squares / (len(before) + len(after) - 2) * (1 / len(before) + 1 / len(after)))
+
+
+def _critical(rows: Sequence[np.ndarray]) -> float:
+    """Return how many standard errors the largest of all rows' changes reaches in 5 % of cases if nothing changed.
+
+    rows: (N,) each, the observations of both sides. A rotation test (Langsrud 2005, doi:10.1007/s11222-005-4789-5): if
+    nothing changed, the direction from one side to the other is as likely as any, so changes are drawn in random
+    directions. Rows of one run rise and fall together; unlike Bonferroni's rule, this does not count them as many.
+    """
+    values = np.stack(rows)
+    centred = values - values.mean(axis=1, keepdims=True)
+    directions = _directions(values.shape[1])
+    most = np.zeros(DRAWS)
+    for row, length in zip(centred, np.linalg.norm(centred, axis=1), strict=True):
+        if length:
+            most = np.maximum(most, abs(directions @ (row / length)))
+    share = float(np.quantile(most, 0.95)) ** 2
+    return sqrt((values.shape[1] - 2) * share / max(1 - share, 1e-12))
+
+
+@lru_cache(maxsize=1)
+def _directions(count: int) -> np.ndarray:
+    """Draw DRAWS random directions, (DRAWS, count), that do not move the mean."""
+    drawn = np.random.default_rng(0).standard_normal((DRAWS, count))
+    drawn -= drawn.mean(axis=1, keepdims=True)
+    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+def verdict(change: float, bounds: Bounds | None, several: bool) -> str:
+    """Return ``slower`` or ``faster`` for a relevant change whose interval excludes 0; ``unknown`` without one.
+
+    several: whether each side has several reports; else the verdict is on the two runs and says so.
+    """
+    if bounds is None:
+        return UNKNOWN
+    if abs(change) < RELEVANT or bounds[0] <= 0 <= bounds[1]:
+        return SAME
+    return (SLOWER if change > 0 else FASTER) + ("" if several else ONE_RUN)
+
+
+def exceeds(change: float, bounds: Bounds | None, most: float) -> bool:
+    """Return whether it became slower by over ``most`` percent, beyond noise; without an interval it counts, too."""
+    return change > most and (bounds is None or bounds[0] > 0)

@@ -1,0 +1,182 @@
+"""What each kind of report timed, with which settings and on which machine. Pure."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.files.checks import BadValueError, shown
+from app.main_job.statistics import median
+from app.records.bench import Bench
+from app.records.operate import Unit
+from app.records.peers import Peers
+from app.records.report import Report
+from app.records.sweep import PipelineSweep, Sweep
+from app.records.train import Train
+
+Document = Mapping[str, Any]
+LEAST_TIME, MOST_TIME = 1e-9, 1e12  # ms or s: what a clock can have measured; the ratio of two stays a plain number
+ROUNDING = 1e-6  # of samples, which have fewer digits than their median
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One timed row. median: in ``unit``, ms or s, as the samples are; older reports have no samples."""
+
+    name: str
+    median: float
+    samples: tuple[float, ...]
+    unit: Unit = "ms"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How to read a kind of report.
+
+    settings, machine: what must be equal in both reports. software: versions, of which differences are printed.
+    """
+
+    rows: Callable[[Any], Iterator[Timed | None]]
+    settings: Callable[[Any], Mapping[str, Any]]
+    machine: Callable[[Any], Mapping[str, Any]]
+    software: Callable[[Any], Mapping[str, Any]]
+
+
+def _row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> Timed | None:
+    """Return the row; None for one without a time."""
+    if part is None or not part.get(time):
+        return None
+    if not isinstance(name, str):
+        raise BadValueError(f"{shown(name)} is no name")
+    unit: Unit = "s" if "seconds" in time else "ms"
+    found = Timed(name, part[time], tuple(part.get("samples", ())), unit)
+    if not all(
+        type(value) in (int, float) and LEAST_TIME <= value <= MOST_TIME for value in (found.median, *found.samples)
+    ):
+        raise BadValueError(f"{name} has a time that is none")
+    if found.samples and not min(found.samples) * (1 - ROUNDING) <= found.median <= max(found.samples) * (1 + ROUNDING):
+        raise BadValueError(f"{name} has a median that its samples cannot have")
+    return found
+
+
+def _report(document: Report) -> Iterator[Timed | None]:
+    yield _row("on the card", document["on_card_ms"], "p50")
+    yield _row("end to end", document["end_to_end_ms"], "p50")
+    yield _row("raw copy", document["raw_copy_ms"], "p50")
+    if document["compare"] is not None:
+        yield _row(f"end to end in {document['compare']['precision']}", document["compare"]["end_to_end_ms"], "p50")
+    for layer in document["layers"]:
+        yield _row(layer["name"], layer)
+    for layer in document["op_times"] if document["device"]["kind"] == "cuda" else ():  # on the CPU: the layers again
+        yield _row(f"{layer['name']} alone", layer)
+
+
+def _bench(document: Bench) -> Iterator[Timed | None]:
+    for table in document["tables"]:
+        for row in table["rows"]:
+            yield _row(f"{table['item']} {row['name']} {row['dtype']}", row)
+    for batch in document["batches"]:
+        for program in batch["whole_program"]:
+            name = f"program of {batch['images']} images, {program['conv']} {program['precision']}"
+            yield _row(name, program)
+
+
+def _peers(document: Peers) -> Iterator[Timed | None]:
+    for row in document["rows"]:
+        yield _row(f"{row['engine']} {row['precision']} on the card", row["on_card_ms"], "p50")
+        yield _row(f"{row['engine']} {row['precision']} end to end", row["end_to_end_ms"], "p50")
+
+
+def _train(document: Train) -> Iterator[Timed | None]:
+    seconds = [epoch["seconds"] for epoch in document["epochs"]]
+    if seconds:
+        yield _row("an epoch", {"seconds": median(seconds), "samples": seconds}, "seconds")
+
+
+def _sweep(document: Sweep) -> Iterator[Timed | None]:
+    for layer in document["layers"]:
+        for point in layer["points"]:
+            parameters = " ".join(f"{name}={value}" for name, value in point["parameters"].items())
+            yield _row(f"{layer['layer']} {parameters}", point)
+
+
+def _pipeline(document: PipelineSweep) -> Iterator[Timed | None]:
+    for point in document["points"]:
+        yield _row(f"{point['streams']} streams, chunks of {point['chunk']}", point)
+
+
+def _of(*names: str) -> Callable[[Document], Mapping[str, Any]]:
+    """Return a function that takes these fields out of a document."""
+    return lambda document: {name: document[name] for name in names}
+
+
+def _run(document: Report) -> Mapping[str, Any]:
+    """Settings of the main job, without the numbers of runs."""
+    settings = {name: value for name, value in document["settings"].items() if name not in ("runs", "layer_runs")}
+    return {
+        "network": document["network"]["name"],
+        "images": document["data"]["dtype"],
+        **{name: document[name] for name in ("precision", "batch")},
+        **settings,
+    }
+
+
+def _processors(document: Document) -> Mapping[str, Any]:
+    """Names of the card and of the processor, of which rows may be there, too."""
+    named = {"device": document["device"]["name"]}
+    return named | ({"cpu": document["cpu"]["name"]} if "cpu" in document else {})
+
+
+def _versions(document: Document) -> Mapping[str, Any]:
+    """Versions of driver and libraries, and the weights of the main job."""
+    names = ("driver", "cuda", "cupy", "numpy", "onnxruntime")
+    weights = {"weights": document["weights"]["sha256"][:12]} if "weights" in document else {}
+    found = {name: document["device"].get(name) for name in names if name in document["device"]}
+    return {**found, **document.get("software", {}), **weights}
+
+
+def _card(document: Document) -> Mapping[str, Any]:
+    return {"device": document["card"]}
+
+
+def _nothing(document: Document) -> Mapping[str, Any]:
+    return {}
+
+
+def _train_settings(document: Train) -> Mapping[str, Any]:
+    return {**document["settings"], "workers": document["workers"]}
+
+
+# Schema → how to read it.
+KINDS = {
+    "lenet5-inference/report/4": Kind(_report, _run, _processors, _versions),
+    "lenet5-inference/bench/1": Kind(_bench, _of("subject", "images", "settings"), _processors, _versions),
+    "lenet5-inference/peers/1": Kind(_peers, _of("network", "images"), _processors, _versions),
+    "lenet5-inference/train/1": Kind(_train, _train_settings, _nothing, _nothing),
+    "lenet5-inference/sweep/1": Kind(
+        _sweep, _of("network", "operation", "variant", "precision", "fused", "images"), _card, _nothing
+    ),
+    "lenet5-inference/pipeline-sweep/1": Kind(_pipeline, _of("network", "precision", "images"), _card, _nothing),
+}
+
+
+def timed(document: Document) -> dict[str, Timed]:
+    """Return the timed rows of a report by name. Raises BadValueError for a report that is not whole."""
+    found = [row for row in _whole(KINDS[document["schema"]].rows, document) if row is not None]
+    return {row.name: row for row in found}
+
+
+def context(document: Document) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return machine, settings and software of a report. Raises BadValueError for a report that is not whole."""
+    kind = KINDS[document["schema"]]
+    machine, settings, software = (_whole(read, document) for read in (kind.machine, kind.settings, kind.software))
+    return dict(machine), dict(settings), dict(software)
+
+
+def _whole(read: Callable[[Document], Any], document: Document) -> Any:
+    try:
+        found = read(document)
+        return [*found] if isinstance(found, Iterator) else dict(found)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        if isinstance(error, BadValueError):
+            raise
+        raise BadValueError(f"a field is missing or of another type ({type(error).__name__}: {error})") from None

@@ -1,0 +1,69 @@
+"""The application as one of the engines compared: the engine of the main job."""
+
+from collections.abc import Iterable
+
+import cupy
+import numpy as np
+
+from app.base.errors import UserError
+from app.engine.chunks import default_chunk
+from app.engine.gpu import GpuEngine
+from app.engine.interface import Outputs
+from app.lab.batch import UNWRITTEN
+from app.lab.peers.rounds import Engine
+from app.network.graph import Graph
+from app.planning.matching import Choices
+from app.planning.plan import IMAGES, LABELS, plan
+from app.planning.tuning import Tuning
+
+
+class OurEngine(Engine):
+    """The application. End to end it is the main job's; on the card, one chunk of the whole batch."""
+
+    def __init__(
+        self, graph: Graph, images: np.ndarray, labels: np.ndarray, precision: str, arch: str, known: Tuning
+    ) -> None:
+        execution = plan(graph, arch, Choices(precision, tuning=known))
+        count = len(images)
+        self.arithmetic = execution.arithmetic
+        self._images, self._outputs, self._count = images, Outputs(labels, None), count
+        self._engine = GpuEngine(execution, chunk=default_chunk(count))
+        self._resident = GpuEngine(execution, chunk=count, streams=1)
+        if self._resident.shrunk:
+            raise UserError(f"{count:,} images do not fit in device memory at once")
+        self._buffers = self._resident.stream_buffers[0]
+        kernels = ", ".join(f"{node.name}: {node.variant.name}" for node in execution.nodes)
+        self.note = f"chunks of {self._engine.chunk:,}; {kernels}"
+
+    def load(self) -> None:
+        _overwrite(self._resident.arrays)
+        self._buffers.named[IMAGES].data.copy_from_host(self._images.ctypes.data, self._images.nbytes)
+
+    def enqueue(self) -> None:
+        for launch in self._buffers.launches:
+            launch(self._buffers.stream.ptr, self._count)
+
+    def synchronize(self) -> None:
+        cupy.cuda.runtime.deviceSynchronize()
+
+    def card_labels(self) -> np.ndarray:
+        labels: np.ndarray = cupy.asnumpy(self._buffers.named[LABELS][: self._count])
+        return labels
+
+    def wipe(self) -> None:
+        # Only what the next run uses: memory that it does not touch would be in its way in the L2 cache.
+        direct, streams = self._engine.direct, self._engine.stream_buffers
+        _overwrite([array for buffers in streams for array in buffers.arrays] if direct is None else direct.arrays)
+
+    def run(self) -> None:
+        self._engine.run(self._images, self._outputs)
+
+    def close(self) -> None:
+        self._engine.close()
+        self._resident.close()
+
+
+def _overwrite(arrays: Iterable[cupy.ndarray]) -> None:
+    """Fill what a run writes (images white, features NaN, no labels): what a kernel leaves unwritten then shows."""
+    for array in arrays:
+        array.data.memset(UNWRITTEN, array.nbytes)

@@ -1,0 +1,148 @@
+"""``main.py bench --peers``: the application beside other systems, same weights, images and card, in turn."""
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import replace
+from functools import partial
+from importlib import metadata
+from math import inf
+from typing import Any, cast
+
+import numpy as np
+from tqdm import tqdm
+
+from app.base.errors import UserError, choice
+from app.base.interrupts import exit_on_interrupt
+from app.base.precision import BY_NAME, OF_PEERS, PRECISIONS
+from app.commands.bench import BenchRequest
+from app.cuda import device
+from app.lab.batch import check_ready, load_batch
+from app.lab.document import utc_date
+from app.lab.peers.jax import JaxEngine
+from app.lab.peers.rounds import Candidate, Entrant, in_turn
+from app.lab.peers.text import as_text, ratios
+from app.lab.peers.torch import SETTINGS, Setting, TorchEngine
+from app.planning import tuning
+from app.records.parts import Card
+from app.records.peers import Peers
+from app.terminal.output import publish
+
+DEFAULT_ROUNDS = 7
+OURS, EAGER, JAX = "ours", "torch-eager", "jax-jit"
+# Engine → mode of torch.compile; None: not compiled. Each is tried in several settings (torch.SETTINGS).
+MODES = {EAGER: None, "torch-max-autotune": "max-autotune", "torch-reduce-overhead": "reduce-overhead"}
+ENGINES = (OURS, *MODES, JAX)
+NO_TENSORRT = (
+    "TensorRT has no row: it is a toolkit of its own, with its own licence. If you have it: python main.py export "
+    "--network {network} --out model.onnx && trtexec --onnx=model.onnx --shapes=images:{images} --fp16"
+)
+PACKAGES = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "jax", "jaxlib", "numpy")
+
+
+def compare(request: BenchRequest) -> int:
+    """Measure, print and write. Returns 1 if our labels were wrong, else 0. Raises UserError."""
+    wanted = engines(request.only)
+    check_ready(request.network)
+    with exit_on_interrupt():  # these load CuPy
+        from app.cuda.memory import pinned_array
+        from app.lab.peers.ours import OurEngine
+
+    card = device.describe_gpu()
+    ours = partial(OurEngine, arch=card["architecture"], known=tuning.load(card["name"]))
+    rounds = request.rounds or DEFAULT_ROUNDS
+    with device.gpu_errors(), output_to_stderr():
+        batch = load_batch(request.network, request.batch)
+        found = candidates(wanted, request.precision, ours)
+        entrants = [Entrant(candidate, pinned_array((len(batch.images),), np.uint8)) for candidate in found]
+        trials = sum(len(candidate.makes) for candidate in found)
+        with tqdm(total=trials + len(entrants) * rounds, desc="peers", unit=" turns", disable=None) as progress:
+
+            def step(what: str) -> None:
+                progress.set_postfix_str(what)
+                progress.update()
+
+            in_turn(entrants, batch, rounds, step, request.seconds or inf)
+    rows = [entrant.row(batch) for entrant in entrants]
+    options = {"network": request.network, "batch": request.batch, "rounds": rounds}
+    options |= {"precision": request.precision, "only": request.only, "seconds": request.seconds}
+    given = "".join(f" --{name} {value}" for name, value in options.items() if value)
+    document: Peers = {
+        "schema": "lenet5-inference/peers/1",
+        "date": utc_date(),
+        "command": f"python main.py bench --peers{given}",
+        "network": batch.graph.network.name,
+        "device": cast(Card, card),
+        "software": versions(),
+        "images": request.batch,
+        "rounds": rounds,
+        "rows": rows,
+        "ratios": ratios(rows),
+        "notes": [NO_TENSORRT.format(network=request.network, images="x".join(map(str, batch.images.shape)))],
+    }
+    publish(document, as_text, request.output)
+    return int(any(row["wrong"] for row in rows))
+
+
+def engines(only: str | None) -> list[str]:
+    """Return the engines named by ``--only``. Raises UserError for an unknown one."""
+    names = list(ENGINES) if only is None else only.split(",")
+    for name in names:
+        if name not in ENGINES:
+            raise UserError(f"--only {only}: unknown engine '{name}': {choice(name, ENGINES)}")
+    return names
+
+
+def candidates(wanted: Sequence[str], precision: str | None, ours: Any) -> list[Candidate]:
+    """Return every engine in every precision, or in the others' precision that the requested one is compared with.
+
+    Of ours, all that are compared with that one.
+    """
+    asked = OF_PEERS if precision is None else (BY_NAME[precision].peers,)
+    found = []
+    for own in PRECISIONS if OURS in wanted else ():
+        if BY_NAME[own].peers in asked:
+            found.append(Candidate(OURS, own, True, {"": partial(ours, precision=own)}))
+    for own in asked:
+        for name, mode in MODES.items():
+            if name in wanted:
+                torch = partial(TorchEngine, precision=own, mode=mode)
+                makes = {str(setting): partial(torch, setting=setting) for setting in SETTINGS}
+                found.append(_peer(name, own, makes, None if mode is None else {str(s): s for s in SETTINGS}))
+        if JAX in wanted:
+            jax = partial(JaxEngine, precision=own)
+            likes = {"whole": Setting(), "pieces": Setting(pieces=True)}
+            found.append(_peer(JAX, own, {"whole": jax, "pieces": partial(jax, in_pieces=True)}, likes))
+    return found
+
+
+def _peer(engine: str, precision: str, makes: Mapping[str, Any], likes: Mapping[str, Setting] | None) -> Candidate:
+    """Return a candidate. likes: setting → eager's that is similar but for its graph; None for eager itself."""
+    if likes is None:
+        return Candidate(engine, precision, False, makes)
+    similar = {name: str(replace(setting, graph=True)) for name, setting in likes.items()}
+    return Candidate(engine, precision, False, makes, EAGER, similar)
+
+
+def versions() -> dict[str, str]:
+    """Return the installed versions of the packages that the figures depend on."""
+    found = {}
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+@contextmanager
+def output_to_stderr() -> Iterator[None]:
+    """Send everything that frameworks, their libraries and child processes print in the block to standard error."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -1,0 +1,176 @@
+"""A network in PyTorch, written for speed, to compare the application with."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from app.base.errors import UserError
+from app.lab.batch import UNWRITTEN, piece_size
+from app.lab.bench import cudnn
+from app.lab.peers.rounds import Engine
+from app.lab.peers.torch_network import classifier, own_code
+from app.network.graph import Graph
+
+SPARE = 3  # blocks that are poisoned in the memory that PyTorch hands out next
+UNCAPTURED = {None: None, "max-autotune": "max-autotune-no-cudagraphs", "reduce-overhead": "default"}
+CAPTURE_WARMUP = 3
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How to run the network: layout of activations, pieces of the batch that fit the L2 cache, one CUDA graph for all.
+
+    Without ``graph``, modes of torch.compile that make graphs of their own do so.
+    """
+
+    channels_last: bool = False
+    pieces: bool = False
+    graph: bool = False
+
+    def __str__(self) -> str:
+        """Name the setting: ``channels last, pieces, CUDA graph``."""
+        layout = "channels last" if self.channels_last else "contiguous"
+        return layout + ", pieces" * self.pieces + ", CUDA graph" * self.graph
+
+
+# Each layout plain (compiled: as the mode runs itself), in one graph, and in pieces: only in a graph, as the card would
+# wait for their launches.
+SETTINGS = tuple(
+    Setting(layout, *way) for way in ((False, False), (False, True), (True, True)) for layout in (False, True)
+)
+
+
+class TorchEngine(Engine):
+    """Classifies one batch with PyTorch. mode: torch.compile's, None for eager. device: ``cpu`` (no graphs) for tests.
+
+    precision: ``fp32``; ``tf32``, by the switches of cuDNN and cuBLAS; ``fp16``, weights and activations in half
+    precision.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        images: np.ndarray,
+        labels: np.ndarray,
+        precision: str,
+        mode: str | None,
+        setting: Setting = Setting(),
+        device: str = "cuda",
+    ) -> None:
+        missing = cudnn.missing() if device == "cuda" else None
+        if missing is not None:
+            raise UserError(missing)
+        import torch
+
+        self._torch, self._device, self._tf32 = torch, device, precision == "tf32"
+        self._host, self._host_labels = torch.from_numpy(images), torch.from_numpy(labels)
+        self._images = torch.empty_like(self._host, device=device)  # page-locked or not, as PyTorch sees it
+        self._labels: Any = None  # of the last pass; next line: of the last host-to-host graph
+        self._whole_labels: Any = None
+        half, self._captures = precision == "fp16", setting.graph and device == "cuda"
+        count = len(images)
+        l2_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0) if device == "cuda" else 0
+        self._piece = piece_size(graph, count, 2 if half else 4, int(l2_bytes)) if setting.pieces else count
+        if setting.pieces and self._piece == count:
+            raise UserError("the batch is one piece")
+        self.note = f"pieces of {self._piece:,}" if setting.pieces else ""
+        self._classify: Any = classifier(graph, torch, half=half, channels_last=setting.channels_last, device=device)
+        if mode is not None:
+            if self._piece == count:
+                torch._dynamo.mark_static_address(self._images)  # CUDA graphs then read it in place
+            mode = UNCAPTURED[mode] if setting.graph else mode
+            self._classify = torch.compile(own_code(self._classify), mode=mode, fullgraph=True, dynamic=False)
+        self._pass: Any = None  # two graphs: a pass over the images on the card, and a run from host to host
+        self._whole: Any = None
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        torch = self._torch
+        with warnings.catch_warnings(), torch.inference_mode():
+            warnings.simplefilter("ignore")  # newer versions warn of new names for the TF32 switches
+            torch.backends.cudnn.benchmark = True
+            torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = self._tf32
+            if not self._captures:  # graphs that torch.compile makes share memory: another engine's may have taken it
+                self._labels = None
+            yield
+
+    def load(self) -> None:
+        self._images.copy_(self._host)
+        self._poison()
+
+    def enqueue(self) -> None:
+        if not self._captures:
+            self._labels = self._classified()
+        else:
+            if self._pass is None:
+                self._pass = self._captured(self._forward)
+            self._pass.replay()
+
+    def synchronize(self) -> None:
+        if self._device == "cuda":
+            self._torch.cuda.synchronize()
+
+    def card_labels(self) -> np.ndarray:
+        copy: np.ndarray = self._labels.cpu().numpy()
+        return copy
+
+    def wipe(self) -> None:
+        self._images.zero_()
+        self._poison()
+
+    def run(self) -> None:
+        if not self._captures:
+            self._images.copy_(self._host, non_blocking=True)
+            self._labels = self._classified()
+            self._host_labels.copy_(self._labels)  # waits
+            return
+        if self._whole is None:
+            self._whole = self._captured(self._from_host_to_host)
+        self._whole.replay()
+        self._torch.cuda.current_stream().synchronize()
+
+    def close(self) -> None:
+        self._classify = self._images = self._labels = self._whole_labels = self._pass = self._whole = None
+        if self._device == "cuda":
+            self._torch.cuda.empty_cache()
+
+    def _poison(self) -> None:
+        """Overwrite the labels, where graphs write them again, and the memory that the next labels are put in."""
+        for labels in (self._labels, self._whole_labels):
+            if labels is not None:
+                labels.fill_(UNWRITTEN)
+        spare = [self._torch.full_like(self._host_labels, UNWRITTEN, device=self._device) for _ in range(SPARE)]
+        spare.clear()
+
+    def _classified(self) -> Any:
+        """Return the labels of the images on the card, piece by piece."""
+        if self._piece == len(self._images):
+            return self._classify(self._images)
+        return self._torch.cat([self._classify(piece) for piece in self._images.split(self._piece)])
+
+    def _forward(self) -> None:
+        self._labels = self._classified()
+
+    def _from_host_to_host(self) -> None:
+        self._images.copy_(self._host, non_blocking=True)
+        self._whole_labels = self._classified()
+        self._host_labels.copy_(self._whole_labels, non_blocking=True)
+
+    def _captured(self, action: Callable[[], None]) -> Any:
+        """Capture the action as a CUDA graph, after warm-up runs on a stream of its own, as PyTorch asks for."""
+        cuda = self._torch.cuda
+        aside = cuda.Stream()
+        aside.wait_stream(cuda.current_stream())
+        with cuda.stream(aside):
+            for _ in range(CAPTURE_WARMUP):
+                action()
+        cuda.current_stream().wait_stream(aside)
+        cuda.synchronize()
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph, capture_error_mode="thread_local"):  # threads of other frameworks keep running
+            action()
+        return graph

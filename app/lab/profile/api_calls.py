@@ -1,0 +1,109 @@
+"""Count and time the host's CUDA API calls in a run, by wrapping their functions for a while."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from app.base.clock import now
+from app.records import profile
+
+Function = Callable[..., Any]
+Target = tuple[str, Any, str]  # CUDA function; the module or class where callers look it up, and its name there
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call. start, stop: seconds of the host's clock."""
+
+    name: str
+    start: float
+    stop: float
+
+
+def targets() -> list[Target]:
+    """Return the functions that the engine and the launches call in the hot loop."""
+    import cupy
+    from cupy.cuda import runtime
+    from cupy_backends.cuda.api import driver
+
+    from app.cuda import launch_attributes
+
+    found: list[Target] = [
+        ("cuLaunchKernel", driver, "launchKernel"),
+        ("cuLaunchKernelEx", launch_attributes, "launch_kernel_ex"),
+        ("cudaMemcpyAsync", runtime, "memcpyAsync"),
+        ("cudaPointerGetAttributes", runtime, "pointerGetAttributes"),
+        ("cudaEventRecord", cupy.cuda.Event, "record"),
+        ("cudaEventSynchronize", cupy.cuda.Event, "synchronize"),
+        ("cudaStreamSynchronize", cupy.cuda.Stream, "synchronize"),
+    ]
+    library = loaded_cublas()
+    if library is not None:
+        found += ("cublasSetStream", library, "setStream"), ("cublasSgemm", library, "sgemm")
+    return found
+
+
+def loaded_cublas() -> Any:
+    """Return CuPy's cuBLAS binding if a kernel has loaded it, else None."""
+    return sys.modules.get("cupy_backends.cuda.libs.cublas")
+
+
+@contextmanager
+def replaced(owner: Any, attribute: str, wrap: Callable[[Function], Function]) -> Iterator[None]:
+    """Replace ``owner.attribute`` by ``wrap(owner.attribute)`` while the block runs."""
+    original = getattr(owner, attribute)
+    inherited = attribute not in vars(owner)
+    setattr(owner, attribute, wrap(original))
+    try:
+        yield
+    finally:
+        if inherited:
+            delattr(owner, attribute)
+        else:
+            setattr(owner, attribute, original)
+
+
+@contextmanager
+def counted(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
+    """Yield a list that gets every call of the targets (default: ``targets()``) while the block runs."""
+    calls: list[Call] = []
+
+    def timed(name: str, original: Function) -> Function:
+        def call(*arguments: Any, **named: Any) -> Any:
+            start = now()
+            try:
+                return original(*arguments, **named)
+            finally:
+                calls.append(Call(name, start, now()))
+
+        return call
+
+    with ExitStack() as undo:
+        for name, owner, attribute in targets() if among is None else among:
+            undo.enter_context(replaced(owner, attribute, partial(timed, name)))
+        yield calls
+
+
+def summary(calls: Sequence[Call], runs: int, host_ms: float) -> list[profile.Call]:
+    """Return one row for each function, the most expensive first. Calls and totals are per run.
+
+    host_ms: the host's time from a run's start to its end; share: the function's part of it.
+    """
+    spent: dict[str, list[float]] = {}
+    for call in calls:
+        spent.setdefault(call.name, []).append((call.stop - call.start) * 1e3)
+    rows: list[profile.Call] = [
+        {
+            "name": name,
+            "calls": len(times) / runs,
+            "total_ms": sum(times) / runs,
+            "share": sum(times) / runs / host_ms,
+            "average_us": sum(times) / len(times) * 1e3,
+            "max_us": max(times) * 1e3,
+        }
+        for name, times in spent.items()
+    ]
+    return sorted(rows, key=lambda row: -row["total_ms"])

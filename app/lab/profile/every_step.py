@@ -1,0 +1,100 @@
+"""``main.py profile --every-step``: hardware counters of every step of the ladder, each layer on its own."""
+
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+from tqdm import tqdm
+
+from app.base.errors import UserError
+from app.base.precision import BY_DTYPE
+from app.cuda import device
+from app.kernels import registry
+from app.kernels.variant import Variant, tiles
+from app.lab.document import card_text, utc_date
+from app.lab.profile import counters
+from app.lab.profile.step_counters import COUNTERS, counted
+from app.network.graph import Graph
+from app.planning import tuning
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from app.records.parts import Card
+from app.records.profile import Counters, StepRow
+from app.terminal.text import WIDTH, Column, fields, paragraph, table
+
+OPTIONS = {"conv": "conv", "gemm": "fc"}  # operation → the option that names its kernels
+SHOWN = ("issue", "occupancy", "SM", "L1", "L2", "DRAM", "tensor")
+
+
+def count_steps(graph: Graph, name: str, batch: int, selected: str) -> Counters:
+    """Count every step that multiplies by itself, on all of the network's layers of its kind, with a progress bar.
+
+    name: the network's, or its file. batch: images. selected: the card, as ``--device`` names it. Needs a GPU. The
+    document says in ``note`` why nothing was counted, if so.
+    """
+    card = device.describe_gpu()
+    known = tuning.load(card["name"])
+    steps = [row for operation in OPTIONS for row in registry.variants(operation) if not row.needs_cublas]
+    rows: list[StepRow] = []
+    note: str | None = None
+    for row in (bar := tqdm(steps, unit=" steps", disable=None)):
+        bar.set_postfix_str(row.name)
+        dtype = "float32" if "float32" in row.dtypes else row.dtypes[0]
+        chosen = Choices(BY_DTYPE[dtype].name, fuse=False, kernels={row.operation: row}, tuning=known)
+        try:
+            launched = [*entries(graph, card["architecture"], chosen, row, batch)]
+        except UserError:
+            continue  # the step does not serve this network, or not on this card
+        text, note = counters.run(
+            arguments(name, row, chosen.precision, batch, selected),
+            [entry for _, entry in launched],
+            [counter.metric for counter in COUNTERS.values()],
+        )
+        if note is not None:
+            break  # it would be the same for all
+        about = {"operation": row.operation, "name": row.name, "dtype": dtype, "images": batch}
+        found = counted(text, [layer for layer, _ in launched])
+        rows += [cast(StepRow, {**about, "layer": layer, **values}) for layer, values in found.items()]
+    return {
+        "schema": "lenet5-inference/counters/1",
+        "date": utc_date(),
+        "device": cast(Card, card),
+        "network": graph.network.name,
+        "rows": rows,
+        "note": note,
+    }
+
+
+def entries(graph: Graph, arch: str, chosen: Choices, row: Variant, batch: int) -> Iterator[tuple[str, str]]:
+    """Return layer and function of each launch of the row's own kernels for one batch, in order. Raises UserError."""
+    for node in plan(graph, arch, chosen).nodes:
+        if node.variant is row:
+            config = row.config(node.problem, node.settings)
+            pieces = tiles(batch, config.images_at_a_time) if config.images_at_a_time else 1
+            yield from [(node.head.name, launch.entry or row.entry) for launch in config.launches] * pieces
+
+
+def arguments(network: str, row: Variant, precision: str, batch: int, selected: str) -> list[str]:
+    """Return arguments of ``main.py`` that run one batch in one piece, layer by layer, with that kernel."""
+    given = {
+        "batch": batch,
+        "chunk": batch,
+        "streams": 1,
+        "network": network,
+        "precision": precision,
+        OPTIONS[row.operation]: row.name,
+        "device": selected,
+    }
+    return ["profile", *(f"--{name}={value}" for name, value in given.items()), "--no-fuse"]
+
+
+def as_text(document: Counters, width: int = WIDTH) -> str:
+    """Format a line for each step and layer, in percent; or the reason why there are none."""
+    head = fields([("card", card_text(document["device"])), ("network", document["network"])], width)
+    columns = [Column(name, left=True) for name in ("kernel", "layer")] + [Column(f"{name} %") for name in SHOWN]
+    rows = []
+    for row in document["rows"]:
+        counts = cast(Mapping[str, float | None], row["counts"])
+        shares = ["–" if counts[name] is None else f"{counts[name]:.1f}" for name in SHOWN]
+        rows.append([f"{row['operation']} {row['name']}", row["layer"], *shares])
+    notes = paragraph(document["note"], width) if document["note"] else []
+    return "\n".join([*head, "", *(table(columns, rows, width) if rows else []), *notes])

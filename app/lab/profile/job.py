@@ -1,0 +1,250 @@
+"""``main.py profile``: the main job's time by kernels, copies and API calls; a timeline; hardware counters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from tqdm import tqdm
+
+from app.base.clock import clocked
+from app.base.errors import UserError
+from app.base.interrupts import exit_on_interrupt
+from app.commands.profile import ProfileRequest, same_run
+from app.cuda import device
+from app.drawing.svg import style
+from app.drawing.warpgroups import bus, warpgroups
+from app.files.writing import replacing
+from app.lab.batch import random_images
+from app.lab.profile import api_calls, counters, every_step
+from app.lab.profile.text import as_text
+from app.main_job.overlap import length, overlap
+from app.main_job.statistics import median
+from app.network.graph import Graph
+from app.planning import tuning
+from app.planning.choices import load_graph
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from app.planning.request import NetworkRequest
+from app.records.parts import Card
+from app.records.profile import Counter, Overlap, Profile, Row, Settings, Timeline
+from app.terminal.output import publish
+from data_tools.dataset import load_fashion_mnist
+
+if TYPE_CHECKING:  # needs CuPy
+    from app.lab.profile.spans import Span
+
+RUNS = 20
+WARMUP = 5
+HOST, CARD = 1, 2  # process numbers in the timeline
+
+
+def profile(request: ProfileRequest) -> int:
+    """Profile the main job's pipeline and publish the tables. Returns 0. Raises UserError."""
+    with exit_on_interrupt():
+        graph, weights, chosen = load_graph(request.network, shapes_only=True)
+    if request.every_step:
+        _check_every_step(request)
+    device.require_gpu("profile")
+    if request.every_step:
+        with device.gpu_errors():
+            counted = every_step.count_steps(
+                graph, request.network.network or graph.network.name, request.batch, request.device
+            )
+        publish(counted, every_step.as_text, request.output)
+        return 0
+    with device.gpu_errors():
+        document = _profiled(request, graph, chosen, str(weights.path))
+    publish(document, as_text, request.output)
+    return 0
+
+
+def _check_every_step(request: ProfileRequest) -> None:
+    """Raise UserError for options that say what every step runs with."""
+    network, usual = request.network, NetworkRequest(network=request.network.network)
+    for name, value in vars(network).items():
+        if value != getattr(usual, name):
+            option = "no-fuse" if name == "fuse" else name
+            raise UserError(f"--every-step chooses kernels and precisions itself: leave --{option} out")
+    for name in ("counters", "trace", "timeline"):
+        if getattr(request, name):
+            raise UserError(f"--every-step prints counters alone: leave --{name} out")
+
+
+def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices, weights: str) -> Profile:
+    from app.engine.chunks import chunk_size
+    from app.engine.gpu import GpuEngine
+    from app.lab.profile.spans import Recorder
+    from app.lab.profile.timeline import measure, shares_of
+
+    card = device.describe_gpu()
+    images, source = load_images(graph, request.batch)
+    chosen = replace(chosen, tuning=tuning.load(card["name"]))
+    execution = plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
+    shares = request.timeline and shares_of(execution, len(images), card["multiprocessors"])
+    streams, chunk = request.pipeline.streams, chunk_size(request.pipeline.chunk, request.batch)
+    bar = tqdm(total=WARMUP + 3 * RUNS + 1, unit=" runs", disable=None)
+    with GpuEngine(execution, chunk=chunk, streams=streams) as engine, bar:
+        outputs = engine.outputs(request.batch)
+
+        def enqueue_and_wait() -> None:
+            """Enqueue piece by piece: a graph would show nothing of the pieces."""
+            engine.submit(images, outputs)
+            engine.wait()
+
+        def run() -> float:
+            _, ms = clocked(enqueue_and_wait)
+            bar.update()
+            return ms
+
+        for _ in range(WARMUP):
+            run()
+        plain = [run() for _ in range(RUNS)]
+        with api_calls.counted() as calls:
+            counted = [run() for _ in range(RUNS)]
+        recorder = Recorder(engine)
+        recorded: list[list[Span]] = []
+        samples: list[float] = []
+        for index in range(RUNS + 1):
+            recorder.start()
+            with api_calls.counted() as last_calls, recorder.watching():
+                sample = run()
+            if index:  # skip the first run: it creates the events
+                samples.append(sample)
+                recorded.append(recorder.spans())
+        settings: Settings = {"streams": streams, "chunk": engine.chunk, "fused": request.network.fuse, "runs": RUNS}
+    if request.trace is not None:
+        shown = timeline(recorded[-1], last_calls, recorder.zero, card["name"])
+        with replacing(request.trace, overwrite=request.output.overwrite) as temporary:
+            temporary.write_text(json.dumps(shown, allow_nan=False) + "\n", encoding="utf-8")
+    stamped = measure(execution, images, shares) if shares else None
+    if request.timeline is not None and stamped is not None:
+        with replacing(request.timeline, overwrite=request.output.overwrite) as temporary:
+            temporary.write_text(page(stamped, request.batch, card["name"]), encoding="utf-8")
+    rows, note = _counters(request, recorded[-1]) if request.counters else ([], None)
+    return {
+        "schema": "lenet5-inference/profile/1",
+        "weights": weights,
+        "device": cast(Card, card),
+        "network": graph.network.name,
+        "images": source,
+        "batch": request.batch,
+        "precision": request.network.precision,
+        "settings": settings,
+        "end_to_end_ms": {"plain": median(plain), "counted": median(counted), "events": median(samples)},
+        "rows": table(recorded),
+        "overlap": cast(Overlap, overlapping(recorded)),
+        "api": api_calls.summary(calls, RUNS, sum(counted) / RUNS),
+        "trace": None if request.trace is None else str(request.trace),
+        "timeline": cast(Timeline | None, stamped),
+        "counters": cast(list[Counter], rows),
+        "counters_note": note,
+    }
+
+
+def page(stamped: Mapping[str, Any], batch: int, card: str) -> str:
+    """Return the two pictures of ``--timeline`` as a page of their own."""
+    what = f"{batch:,} images, {stamped['kernel']}, {card}"
+    charts = warpgroups(stamped, f"One multiprocessor's warpgroups: {what}"), bus(stamped, f"Bus and kernels: {what}")
+    return (
+        f'<!DOCTYPE html>\n<title>Timeline of {escape(what)}</title>\n<meta charset="utf-8">\n'
+        f"<style>\n:root {{ color-scheme: light dark; }}\n{style()}</style>\n" + "\n".join(charts) + "\n"
+    )
+
+
+def load_images(graph: Graph, batch: int) -> tuple[np.ndarray, str]:
+    """Return page-locked (N, C, H, W) uint8 images and their source: Fashion-MNIST if its shape fits, else random."""
+    from app.cuda.memory import pinned_array
+
+    shape = graph.network.input_shape
+    try:
+        data = load_fashion_mnist("test") if shape == (1, 28, 28) else None
+    except UserError:
+        data = None
+    if data is None:
+        return random_images(shape, batch), "random bytes"
+    images = pinned_array((batch, *shape), np.uint8)
+    for at in range(0, batch, len(data.images)):
+        part = images[at : at + len(data.images)]
+        part[:] = data.images[: len(part)]
+    return images, data.source
+
+
+def table(runs: Sequence[Sequence[Span]]) -> list[Row]:
+    """Return one row for each kernel and copy, the most expensive first; calls, total_ms and bytes are per run."""
+    groups: dict[tuple[str, str, str], list[Span]] = {}
+    for span in (span for run in runs for span in run):
+        groups.setdefault((span.kind, span.layer, span.name), []).append(span)
+    whole = sum(span.ms for run in runs for span in run)
+    rows: list[Row] = []
+    for (kind, layer, name), spans in groups.items():
+        total, nbytes = sum(span.ms for span in spans), sum(span.nbytes for span in spans)
+        rows.append(
+            {
+                "kind": kind,
+                "layer": layer,
+                "name": name,
+                "calls": len(spans) / len(runs),
+                "total_ms": total / len(runs),
+                "share": total / whole if whole else 0.0,
+                "min_ms": min(span.ms for span in spans),
+                "average_ms": total / len(spans),
+                "max_ms": max(span.ms for span in spans),
+                "bytes": nbytes / len(runs) if nbytes else None,
+                "gbytes_per_s": nbytes / total / 1e6 if nbytes and total else None,
+            }
+        )
+    return sorted(rows, key=lambda row: -row["total_ms"])
+
+
+def overlapping(runs: Sequence[Sequence[Span]]) -> dict[str, float]:
+    """Return means over the runs in ms: copies to and from the host, kernels, and both of them at once."""
+    sums = np.zeros(3)
+    for run in runs:
+        copies = [(span.start, span.stop) for span in run if span.kind in ("h2d", "d2h")]
+        kernels = [(span.start, span.stop) for span in run if span.kind == "kernel"]
+        sums += length(copies), length(kernels), overlap(copies, kernels)
+    return dict(zip(("copies_ms", "kernels_ms", "both_ms"), (sums / len(runs)).tolist(), strict=True))
+
+
+def _counters(request: ProfileRequest, run: Sequence[Span]) -> tuple[list[dict[str, Any]], str | None]:
+    """Count the first chunk's kernels; returns rows of the document, or the reason why there are none."""
+    second = [index for index, span in enumerate(run) if span.kind == "h2d"][1:2]
+    launched = [span for span in run[: second[0] if second else None] if span.entry]
+    counted, note = counters.collect(same_run(request), [span.entry for span in launched])
+    return counters.labelled(counted, launched), note
+
+
+def timeline(spans: Sequence[Span], calls: Sequence[api_calls.Call], zero: float, card: str) -> dict[str, Any]:
+    """Return a trace-event document for Perfetto (ui.perfetto.dev) or chrome://tracing; times in microseconds.
+
+    It has a row for the host's API calls and one for each stream. calls: in seconds of the host's clock; zero: that
+    clock's time when the spans' clock was at 0.
+    """
+    rows: dict[tuple[int, int | None], str] = {(HOST, None): "host", (HOST, 0): "API calls", (CARD, None): card}
+    rows |= {(CARD, stream): f"stream {stream + 1}" for stream in sorted({span.stream for span in spans})}
+    events: list[dict[str, Any]] = []
+    for (process, thread), name in rows.items():
+        what = {"name": "process_name"} if thread is None else {"name": "thread_name", "tid": thread}
+        events.append({**what, "ph": "M", "pid": process, "args": {"name": name}})
+    for call in calls:
+        events.append(_event(HOST, 0, call.name, "api", (call.start - zero) * 1e6, (call.stop - call.start) * 1e6, {}))
+    for span in spans:
+        label = f"{span.layer} ({span.name})" if span.layer else span.name
+        details: dict[str, Any] = {"entry": span.entry} if span.entry else {}
+        if span.nbytes:
+            details |= {"bytes": span.nbytes, "GB/s": span.nbytes / span.ms / 1e6 if span.ms else None}
+        category = "kernel" if span.kind == "kernel" else "copy"
+        events.append(_event(CARD, span.stream, label, category, span.start * 1e3, span.ms * 1e3, details))
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _event(
+    process: int, thread: int, name: str, category: str, start: float, length: float, details: dict[str, Any]
+) -> dict[str, Any]:
+    where = {"pid": process, "tid": thread, "ts": start, "dur": max(length, 0.0)}
+    return {"name": name, "cat": category, "ph": "X", **where, "args": details}

@@ -1,0 +1,180 @@
+"""Record when each kernel and copy of a run began and ended on its stream, by a pair of events around each.
+
+The functions that the engine calls are replaced while a run is recorded; the engine itself is unchanged.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from itertools import cycle
+from typing import Any
+
+import cupy
+from cupy.cuda import runtime
+from cupy_backends.cuda.api import driver
+
+from app.base.clock import now
+from app.cuda import launch_attributes
+from app.cuda.events import Marks
+from app.engine.gpu import GpuEngine
+from app.kernels.launch import Launch
+from app.kernels.variant import Action, ConstantCopy, KernelLaunch, Variant
+from app.lab.profile.api_calls import Function, loaded_cublas, replaced
+from app.main_job.overlap import one_at_a_time
+from app.planning.matching import Node
+
+COPIES = {
+    runtime.memcpyHostToDevice: ("h2d", "images to the card (H2D)"),
+    runtime.memcpyDeviceToHost: ("d2h", "results to the host (D2H)"),
+}
+
+
+@dataclass(frozen=True)
+class Span:
+    """One kernel or copy. kind: kernel, h2d, d2h or d2d. start, stop: ms since the recording began.
+
+    layer: the plan's node, empty for the copies in and out. name: the variant and its part, or the copy. stream: its
+    number. entry: name of the kernel's function. nbytes: bytes copied.
+    """
+
+    kind: str
+    layer: str
+    name: str
+    stream: int
+    start: float = 0.0
+    stop: float = 0.0
+    entry: str = ""
+    nbytes: int = 0
+
+    @property
+    def ms(self) -> float:
+        """Duration in ms."""
+        return self.stop - self.start
+
+
+def describe(action: Action, variant: Variant) -> tuple[str, str, str]:
+    """Return kind, name and entry point of one action of a variant."""
+    match action:
+        case KernelLaunch():
+            entry = action.entry or variant.entry
+            part = entry.removeprefix(variant.entry).strip("_").replace("_", " ")
+            return "kernel", f"{variant.name}: {part}" if part else variant.name, entry
+        case ConstantCopy():
+            return "d2d", f"{variant.name}: filters to constant memory (D2D)", ""
+        case _:
+            return "kernel", f"{variant.name}: cuBLAS sgemm", ""
+
+
+@contextmanager
+def nvtx_range(text: str) -> Iterator[None]:
+    """Mark a range for external profilers; do nothing if CuPy was built without NVTX."""
+    nvtx = getattr(cupy.cuda, "nvtx", None)
+    if nvtx is None or not nvtx.available:
+        yield
+        return
+    nvtx.RangePush(text)
+    try:
+        yield
+    finally:
+        nvtx.RangePop()
+
+
+class Recorder:
+    """Records runs of one engine, one after another. The first run creates the events, later ones use them again.
+
+    With an event between them, no kernel starts before the one ahead of it has ended (``dependent_launch.cuh``).
+
+    zero: the host's clock when the spans' clock was at 0, to within some microseconds.
+    """
+
+    def __init__(self, engine: GpuEngine) -> None:
+        self.zero = 0.0
+        self._streams = {buffers.stream.ptr: index for index, buffers in enumerate(engine.stream_buffers)}
+        self._nodes: dict[int, Node] = {
+            id(launch): node
+            for buffers in engine.stream_buffers
+            for launch, node in zip(buffers.launches, engine.plan.nodes, strict=True)
+        }
+        self._marks = Marks()  # the beginning, and two for each span
+        self._recorded: list[Span] = []
+        # The layer that is being enqueued, its stream, and its actions: one per call.
+        self._node: Node | None = None
+        self._stream = 0
+        self._actions: Iterator[Action] = iter(())
+
+    def start(self) -> None:
+        """Discard the last run and set the clock to 0; the device must be idle."""
+        self._recorded = []
+        self._marks.restart()
+        self._marks.record(next(iter(self._streams)))
+        self._marks.synchronize()
+        self.zero = now()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Record every kernel and copy that is enqueued while the block runs."""
+        with ExitStack() as undo:
+            undo.enter_context(replaced(Launch, "__call__", self._layer))
+            undo.enter_context(replaced(driver, "launchKernel", self._kernel))
+            undo.enter_context(replaced(launch_attributes, "launch_kernel_ex", self._kernel))
+            undo.enter_context(replaced(runtime, "memcpyAsync", self._copy))
+            if loaded_cublas() is not None:
+                undo.enter_context(replaced(loaded_cublas(), "sgemm", self._kernel))
+            undo.enter_context(nvtx_range("batch"))
+            yield
+
+    def spans(self) -> list[Span]:
+        """Return the recorded spans in the order of enqueueing; the engine must have waited for the run's end."""
+        at = self._marks.ms[1:]
+        timed = (replace(s, start=at[2 * i], stop=at[2 * i + 1]) for i, s in enumerate(self._recorded))
+        return without_queueing(list(timed))
+
+    def _layer(self, original: Function) -> Function:
+        def call(launch: Launch, stream: int, images: int) -> None:
+            self._node, self._stream = self._nodes[id(launch)], stream
+            self._actions = cycle(launch.kernel.config.actions)
+            try:
+                with nvtx_range(self._node.name):
+                    original(launch, stream, images)
+            finally:
+                self._node = None
+
+        return call
+
+    def _kernel(self, original: Function) -> Function:
+        return lambda *arguments: self._timed(self._action(), self._stream, original, arguments)
+
+    def _copy(self, original: Function) -> Function:
+        def call(*arguments: Any) -> None:
+            _, _, nbytes, direction, stream = arguments
+            if self._node is None:
+                kind, name = COPIES[direction]
+                span = Span(kind, "", name, self._streams[stream])
+            else:
+                span = self._action()
+            self._timed(replace(span, nbytes=nbytes), stream, original, arguments)
+
+        return call
+
+    def _action(self) -> Span:
+        assert self._node is not None, "kernels are launched by layers"
+        kind, name, entry = describe(next(self._actions), self._node.variant)
+        return Span(kind, self._node.name, name, self._streams[self._stream], entry=entry)
+
+    def _timed(self, span: Span, stream: int, original: Callable[..., None], arguments: Iterable[Any]) -> None:
+        with nvtx_range(span.name):
+            self._marks.record(stream)
+            original(*arguments)
+            self._marks.record(stream)
+        self._recorded.append(span)
+
+
+def without_queueing(spans: Sequence[Span]) -> list[Span]:
+    """Remove the wait for a copy engine: let each copy to or from the host begin when its engine is free."""
+    result = list(spans)
+    for kind in ("h2d", "d2h"):
+        places = sorted((i for i, span in enumerate(spans) if span.kind == kind), key=lambda i: spans[i].stop)
+        trimmed = one_at_a_time((spans[i].start, spans[i].stop) for i in places)
+        for place, (start, stop) in zip(places, trimmed, strict=True):
+            result[place] = replace(spans[place], start=start, stop=stop)
+    return result

@@ -1,0 +1,86 @@
+"""Run a batch with lenet5's convolutions for Hopper compiled to leave stamps, as the main job replays it."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from cupy.cuda import runtime
+
+from app.base.errors import UserError
+from app.engine.gpu import GpuEngine
+from app.kernels.launch import Kernel
+from app.kernels.problems import Problem
+from app.kernels.variant import LaunchConfig, Parameters, Variant
+from app.lab.profile.stamps import HEAD, Shares, timeline
+from app.main_job import timing
+from app.planning.plan import ExecutionPlan
+
+RUNS, WARMUP = 20, 5
+MOST_STAMPS = 4096  # of a warpgroup
+IMAGES = 2  # that a warpgroup takes at a time, where its row has no constant for it
+THREADS = 128  # of a warpgroup
+
+
+def shares_of(execution: ExecutionPlan, images: int, multiprocessors: int) -> Shares:
+    """Return how the plan's first kernel deals images out. Raises UserError if it leaves no stamps, or too many."""
+    node = execution.nodes[0]
+    if not (node.variant.operation == "conv_pair" and node.variant.instructions == "wgmma"):
+        raise UserError(
+            f"--timeline: {node.variant.name} ({node.name}) leaves no stamps; lenet5's convolutions on a Hopper card "
+            "do: --precision fp16, fp32x or int8, without --conv and --no-fuse"
+        )
+    config = node.variant.config(node.problem, node.settings)
+    (launch,) = config.launches
+    shares = Shares.of(images, int(config.defines.get("IMAGES", IMAGES)), multiprocessors, launch.threads // THREADS)
+    if shares.stamps > MOST_STAMPS:
+        raise UserError(f"--timeline: {images:,} images would leave too many stamps: leave --batch out")
+    return shares
+
+
+def measure(execution: ExecutionPlan, images: np.ndarray, shares: Shares) -> dict[str, Any]:
+    """Replay the batch without stamps and with them; return the ``timeline`` of the profile document.
+
+    images: page-locked, (N, C, H, W) uint8.
+    """
+    with GpuEngine(execution, chunk=len(images), streams=1) as engine:
+        outputs = engine.outputs(len(images))
+        plain = timing.end_to_end(engine, images, outputs, RUNS, WARMUP)
+        labels, how = outputs.labels.copy(), engine.direct.how if engine.direct else "copied in chunks"
+        resident = timing.on_card(engine, images, RUNS, WARMUP)
+    node = execution.nodes[0]
+    with_stamps = replace(node, variant=stamped(node.variant, shares))
+    stamping = replace(execution, nodes=(with_stamps, *execution.nodes[1:]))
+    with GpuEngine(stamping, chunk=len(images), streams=1) as engine:
+        outputs = engine.outputs(len(images))
+        slowed = timing.end_to_end(engine, images, outputs, RUNS, WARMUP)
+        words = read(engine.loaded.kernels[0], shares)
+    if not np.array_equal(labels, outputs.labels):
+        raise RuntimeError(f"{node.variant.source} computes other labels with stamps")
+    return {
+        "kernel": node.variant.name,
+        "layers": node.name,
+        "images_are": how,
+        "end_to_end_ms": {"plain": plain.median, "stamped": slowed.median},
+        "on_card_ms": resident.whole.median,
+        "raw_copy_ms": resident.raw_copy.median,
+        **timeline(words, shares),
+    }
+
+
+def stamped(variant: Variant, shares: Shares) -> Variant:
+    """Return the row, compiled to leave stamps."""
+    constants: dict[str, str | int] = {"STAMPS": shares.stamps, "STAMPED": shares.blocks * shares.warpgroups}
+
+    def configure(problem: Problem, parameters: Parameters) -> LaunchConfig:
+        config = variant.configure(problem, parameters)
+        return replace(config, defines=config.defines | constants)
+
+    return replace(variant, configure=configure)
+
+
+def read(kernel: Kernel, shares: Shares) -> np.ndarray:
+    """Return the words of the last launch, (blocks x warpgroups, HEAD + stamps) uint64; the device must be idle."""
+    words = np.empty((shares.blocks * shares.warpgroups, HEAD + shares.stamps), np.uint64)
+    address = kernel.module().get_global_var("stamps")
+    runtime.memcpy(words.ctypes.data, address, words.nbytes, runtime.memcpyDeviceToHost)
+    return words

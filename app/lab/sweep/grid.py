@@ -1,0 +1,203 @@
+"""The points of a sweep: the parameters to try on each layer, the loop that measures them, and its results."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from itertools import product
+from operator import itemgetter
+
+from tqdm import tqdm
+
+from app.base.errors import UserError, choice
+from app.base.interrupts import deferred_interrupts
+from app.kernels.problems import Problem
+from app.kernels.variant import Parameters, Variant
+from app.lab.bench.failures import Wrong
+from app.main_job.result import Timing
+from app.main_job.statistics import stored
+from app.planning.tuning import Tuned, Tuning
+from app.records import sweep as records
+from app.records.sweep import Point, Skipped
+
+NOISE = 0.01  # measure a point until its median is known to this share
+L2 = "cold"
+
+
+class Skip(Exception):  # noqa: N818 - a verdict, not an error
+    """Raised where a point cannot run; the text is the reason."""
+
+
+@dataclass
+class Target:
+    """One layer to sweep, and its results.
+
+    grid: the points to try, with the defaults and the best known parameters among them. points: the measured ones; ms,
+    spread_ms; error_share: the worst error as a share of the tolerance. skipped: for each reason, the first point left
+    out and the number of such points. finished: number of points tried. rival: the variant that ``auto`` takes now, if
+    it is another one; it is measured in the same run.
+    """
+
+    layer: str
+    problem: Problem
+    row: Variant
+    images: int
+    grid: list[dict[str, int]]
+    default: dict[str, int]
+    points: list[Point] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    wrong: list[records.Wrong] = field(default_factory=list)
+    finished: int = 0
+    rival: tuple[Variant, dict[str, int]] | None = None
+    rival_result: Tuned | None = None
+
+    @property
+    def best(self) -> Point | None:
+        """The fastest point; None if none was measured."""
+        return min(self.points, key=itemgetter("ms"), default=None)
+
+    @property
+    def default_point(self) -> Point | None:
+        """The point with the variant's default parameters; None if it was not measured."""
+        return next((point for point in self.points if point["parameters"] == self.default), None)
+
+    def results(self) -> dict[Problem, dict[str, Tuned]]:
+        """Return the times to store: the best point's, and the rival's if it was measured."""
+        if self.best is None:
+            return {}
+        found = {self.row.name: Tuned(self.best["parameters"], self.best["ms"], self.images)}
+        if self.rival and self.rival_result:
+            found[self.rival[0].name] = self.rival_result
+        return {self.problem: found}
+
+    def skip(self, parameters: dict[str, int], reason: str) -> None:
+        """Record a point that cannot run. Reasons that differ only in numbers are counted as one."""
+        alike = next((known for known in self.skipped if _shape(known["reason"]) == _shape(reason)), None)
+        if alike:
+            alike["count"] += 1
+        else:
+            self.skipped.append({"parameters": parameters, "reason": reason, "count": 1})
+
+
+def _shape(reason: str) -> str:
+    return re.sub(r"\d[\d,]*", "#", reason)
+
+
+def parse_settings(texts: Sequence[str], row: Variant) -> dict[str, tuple[int, ...]]:
+    """Return the values to try of each parameter: from ``--set NAME=V,V`` (``texts``), else as the row declares them.
+
+    Raises UserError if the row has no parameters, for unknown ones, and for values that are not positive integers.
+    """
+    if not row.tunables:
+        raise UserError(
+            f"{row.operation} kernel '{row.name}' has no parameters to sweep: choose another (see 'kernels')"
+        )
+    values = dict(row.tunables)
+    named = [text.partition("=")[0] for text in texts]
+    for text in texts:
+        name, _, given = text.partition("=")
+        if name not in values:
+            raise UserError(f"--set {text}: {row.name} has no parameter '{name}': {choice(name, values)}")
+        if named.count(name) > 1:
+            raise UserError(f"--set {text}: {name} is set twice, give all its values at once")
+        numbers = given.split(",")
+        if not all(re.fullmatch(r"0*[1-9][0-9]{0,8}", number.strip()) for number in numbers):
+            raise UserError(f"--set {text}: give {name}=V,V,… with positive whole numbers")
+        values[name] = tuple(dict.fromkeys(map(int, numbers)))
+    return values
+
+
+def make_target(
+    layer: str,
+    problem: Problem,
+    row: Variant,
+    images: int,
+    arch: str,
+    values: Mapping[str, Iterable[int]],
+    tuning: Tuning,
+) -> Target:
+    """Make the grid over ``values``, without the points that the row refuses. Raises UserError if it refuses all."""
+    target = Target(layer, problem, row, images, [], row.defaults(problem))
+    for numbers in product(*values.values()):
+        parameters = dict(zip(values, numbers, strict=True))
+        reason = row.refusal(problem, arch, parameters)
+        if reason is None:
+            target.grid.append(parameters)
+        else:
+            target.skip(parameters, reason)
+    if not target.grid:
+        reasons = "; ".join(f"{spell(skipped['parameters'])}: {skipped['reason']}" for skipped in target.skipped[:3])
+        raise UserError(f"no point of {row.name} can compute layer {layer} ({reasons}): try other values")
+    known = tuning.parameters(problem, row, arch)
+    always = [{name: point[name] for name in values} for point in (target.default, {**target.default, **known})]
+    valid = [parameters for parameters in always if row.refusal(problem, arch, parameters) is None]
+    target.grid = list({spell(parameters): parameters for parameters in (*valid, *target.grid)}.values())
+    chosen = tuning.choose(problem, arch)
+    if chosen is not None and row.automatic and chosen[0].name != row.name:
+        target.rival = chosen
+    return target
+
+
+def spell(parameters: Parameters) -> str:
+    """Format parameters: ``BM=32 BN=64``."""
+    return " ".join(f"{name}={value}" for name, value in parameters.items())
+
+
+Measure = Callable[[Variant, dict[str, int]], tuple[Timing, float]]  # returns times and error; raises Skip or Wrong
+
+
+def measure_all(
+    targets: Sequence[Target],
+    measuring: Callable[[Target], AbstractContextManager[Measure]],
+    done: Callable[[Target], None],
+) -> None:
+    """Measure all points of all targets. Ctrl-C ends it between two points.
+
+    measuring: makes the function that measures a target's points. done: called after each target, finished or not.
+    """
+    total = sum(len(target.grid) for target in targets)
+    with (
+        suppress(KeyboardInterrupt),
+        deferred_interrupts() as check,
+        tqdm(total=total, unit=" points", disable=None) as bar,
+    ):
+        for target in targets:
+            bar.set_description(target.layer)
+            try:
+                with measuring(target) as measure:
+                    _measure_rival(target, measure)
+                    for parameters in target.grid:
+                        check()
+                        _measure_point(target, parameters, measure)
+                        target.finished += 1
+                        bar.update()
+            finally:
+                done(target)
+
+
+def _measure_point(target: Target, parameters: dict[str, int], measure: Measure) -> None:
+    try:
+        timing, error = measure(target.row, parameters)
+    except Skip as skip:
+        target.skip(parameters, str(skip))
+    except Wrong as verdict:
+        target.wrong.append({"parameters": parameters, "reason": str(verdict)})
+    else:
+        tflops = target.problem.flops * target.images / timing.median / 1e9
+        target.points.append(
+            {
+                "parameters": parameters,
+                "ms": timing.median,
+                "spread_ms": timing.spread,
+                "samples": stored(timing.samples),
+                "tflops": tflops,
+                "error_share": error,
+            }
+        )
+
+
+def _measure_rival(target: Target, measure: Measure) -> None:
+    if target.rival is not None:
+        with suppress(Skip, Wrong):
+            timing, _ = measure(*target.rival)
+            target.rival_result = Tuned(target.rival[1], timing.median, target.images)

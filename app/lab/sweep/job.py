@@ -1,0 +1,152 @@
+"""``main.py sweep``: time a kernel over the grid of its parameters and store the best point for this card."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from app.base.errors import UserError, choice
+from app.base.interrupts import exit_on_interrupt
+from app.base.precision import BY_DTYPE
+from app.commands.sweep import SweepRequest
+from app.cuda import device
+from app.drawing import files
+from app.kernels import registry
+from app.kernels.problems import Problem
+from app.kernels.variant import Variant
+from app.lab.graphs import network_graph
+from app.lab.sweep import plots
+from app.lab.sweep.grid import Measure, Target, make_target, measure_all, parse_settings
+from app.lab.sweep.pipeline import sweep_pipeline
+from app.lab.sweep.text import as_document, as_text
+from app.network.graph import Graph
+from app.planning import choices, tuning
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from app.terminal.output import publish
+
+ASSUMED_ARCH = "sm_90a"  # used without a card, so that mistakes in options are found there, too
+
+
+def sweep(request: SweepRequest) -> int:
+    """Sweep a kernel or the pipeline. Returns 0, or 1 if a point gave wrong results. Raises UserError."""
+    with exit_on_interrupt():
+        if request.plot is not None:
+            files.check(request.plot)
+        graph = network_graph(request.network)
+        request = replace(request, network=graph.network.name)  # of a file; documents and plots name the network
+        arch, card = choices.target(None, otherwise=ASSUMED_ARCH)
+        known = tuning.load(card)
+    if request.kernel is None:
+        execution = plan(graph, arch, Choices(request.precision or Choices.precision, tuning=known))
+        body = partial(sweep_pipeline, request, graph, execution, card)
+    else:
+        body = partial(_sweep_layers, request, *find_targets(request, graph, arch, known), card, arch)
+    device.require_gpu("a sweep")
+    if request.plot is not None:
+        files.prepare(request.plot)
+    with device.gpu_errors():
+        return body()
+
+
+def _sweep_layers(request: SweepRequest, targets: list[Target], notes: list[str], card: str, arch: str) -> int:
+    with exit_on_interrupt():
+        from app.lab.sweep.on_card import OnCard
+    return run(request, targets, notes, card, lambda target: OnCard(target, arch))
+
+
+def find_targets(
+    request: SweepRequest, graph: Graph, arch: str, known: tuning.Tuning
+) -> tuple[list[Target], list[str]]:
+    """Find the layers to sweep, with their points; the notes give the reason for each layer that is left out.
+
+    Raises UserError for unknown names and values, and if no point can run on any layer.
+    """
+    assert request.kernel is not None
+    option, name = request.kernel
+    operation = choices.OPERATIONS[option]
+    row = registry.find(operation, name)
+    if row is None:
+        raise UserError(f"a sweep needs one {operation} kernel, not auto: choose one (see 'kernels')")
+    values = parse_settings(request.set or (), row)
+    precision = precision_of(row, request.precision)
+    layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]
+    if not layers:
+        raise UserError(f"network {graph.network.name} has no {operation} layer: name another with --network")
+    if request.layer is not None and request.layer not in layers:
+        fault = f"network {graph.network.name} has no {operation} layer '{request.layer}'"
+        raise UserError(f"{fault}: {choice(request.layer, layers)}")
+    targets: list[Target] = []
+    notes: list[str] = []
+    for layer in layers if request.layer is None else [request.layer]:
+        try:
+            problem = problem_of(graph, layer, row, arch, precision, request.fused)
+            targets.append(make_target(layer, problem, row, request.batch, arch, values, known))
+        except UserError as error:
+            notes.append(f"{layer} left out: {error}")
+            refusal = error
+            continue
+        before = known.known(problem, row, arch)
+        if before is not None and before.images > request.batch:
+            notes.append(f"{layer} was tuned over {before.images:,} images: fewer do not change 'auto'")
+    if not targets:
+        raise refusal
+    return targets, notes
+
+
+def precision_of(row: Variant, wanted: str | None) -> str:
+    """Return the precision to sweep a kernel in: the wanted one, else fp32 or the kernel's first.
+
+    Raises UserError if the kernel does not compute in the wanted one: a plan would take the kernel's first instead.
+    """
+    own = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
+    if wanted not in (None, *own):
+        raise UserError(
+            f"{row.operation} kernel '{row.name}' does not compute in {wanted}, only in {', '.join(own)}: "
+            "change --precision"
+        )
+    return wanted or (Choices.precision if Choices.precision in own else own[0])
+
+
+def problem_of(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:
+    """Return the layer's problem for this kernel: alone, or fused as in the main job with this kernel."""
+    nodes = plan(graph, arch, Choices(precision, fused, {layer: row})).nodes
+    for node in nodes:
+        if node.head.name == layer:
+            return node.problem
+    within = next(node.name for node in nodes if layer in [part.name for part in node.layers])
+    raise UserError(f"layer {layer} is not a kernel of its own but part of {within}: leave --fused out")
+
+
+def run(
+    request: SweepRequest,
+    targets: list[Target],
+    notes: list[str],
+    card: str,
+    measuring: Callable[[Target], AbstractContextManager[Measure]],
+) -> int:
+    """Measure, store each layer's best point, publish and draw; returns the exit code.
+
+    measuring: as for ``measure_all``. Raises UserError if Ctrl-C ended it early, or if no point could run.
+    """
+    tables: list[Path] = []
+
+    def keep(target: Target) -> None:
+        if target.points:
+            tables.append(tuning.store(card, target.results()))
+
+    measure_all(targets, measuring, keep)
+    report = as_document(request, targets, notes, card, str(tables[-1]) if tables else None)
+    finished, total = report["finished"], report["total"]
+    if finished:
+        publish(report, as_text, request.output)
+    if request.plot is not None:
+        plots.draw_layers(request.plot, request.network, targets)
+    if finished < total:
+        raise UserError(f"interrupted after {finished} of {total} points: their results are kept")
+    if any(target.wrong for target in targets):
+        return 1
+    if not tables:
+        raise UserError(f"no point could run ({targets[0].skipped[-1]['reason']}): try other values")
+    return 0

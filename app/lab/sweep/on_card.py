@@ -1,0 +1,68 @@
+"""Check and time the points of a sweep on the card."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+from app.base.errors import UserError
+from app.cuda.compiler import compile_kernel
+from app.kernels.problems import Problem
+from app.kernels.variant import Variant
+from app.lab.bench.failures import reason_of
+from app.lab.bench.trial import Trial
+from app.lab.sweep.grid import L2, NOISE, Skip, Target, spell
+from app.main_job.result import Timing
+
+OUT_OF_MEMORY = ("DeviceMemoryError", "OutOfMemoryError")  # from our own allocations, and from CuPy's pool
+
+
+class OnCard:
+    """Measures the points of one target, while threads compile the points that follow. A context manager.
+
+    Raises UserError if the batch does not fit in device memory.
+    """
+
+    def __init__(self, target: Target, arch: str) -> None:
+        self._row = target.row
+        self._pool = ThreadPoolExecutor(max((os.cpu_count() or 1) // 2, 1))  # the other cores enqueue and check
+        try:
+            self._compiled = {
+                spell(parameters): self._pool.submit(_compile, target.row, target.problem, parameters, arch)
+                for parameters in target.grid
+            }
+            self._trial = Trial(target.problem, target.images, arch)
+        except BaseException as error:
+            self._pool.shutdown(cancel_futures=True)
+            if type(error).__name__ in OUT_OF_MEMORY:
+                raise UserError(
+                    f"{target.images:,} images do not fit in device memory: use fewer, with --batch N"
+                ) from None
+            raise
+
+    def __call__(self, row: Variant, parameters: dict[str, int]) -> tuple[Timing, float]:
+        """Check and time one point; returns times and error. Raises Skip, Wrong."""
+        try:
+            if row is self._row:
+                self._compiled.pop(spell(parameters)).result()
+            launch = self._trial.launch(row, parameters)
+            worst = self._trial.check(launch)
+            return self._trial.time(launch, NOISE, L2), worst
+        except Exception as error:
+            out_of_memory = type(error).__name__ in OUT_OF_MEMORY
+            reason = "needs more device memory than is free" if out_of_memory else reason_of(error)
+            if reason is None:
+                raise
+            raise Skip(reason) from None
+
+    def __enter__(self) -> OnCard:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        del self._trial  # free its memory before the next trial allocates
+
+
+def _compile(row: Variant, problem: Problem, parameters: dict[str, int], arch: str) -> None:
+    """Compile into the cache: the machine code of many points need not stay in memory."""
+    compile_kernel(row.path, row.config(problem, parameters).defines, arch)

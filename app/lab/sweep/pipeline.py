@@ -1,0 +1,141 @@
+"""``main.py sweep --pipeline``: end-to-end time of the main job over streams and chunk sizes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from tqdm import tqdm
+
+from app.base.errors import UserError
+from app.base.interrupts import deferred_interrupts, exit_on_interrupt
+from app.commands.sweep import SweepRequest
+from app.engine.chunks import STREAMS as DEFAULT_STREAMS
+from app.engine.chunks import default_chunk
+from app.lab.batch import random_images
+from app.lab.sweep import plots
+from app.main_job.statistics import speedup, stored
+from app.network.graph import Graph
+from app.planning.matching import Choices
+from app.planning.plan import ExecutionPlan
+from app.records.sweep import PipelinePoint, PipelineSweep
+from app.terminal.output import publish
+from app.terminal.text import WIDTH, Column, format_ms, paragraph, table
+
+STREAMS = tuple(range(1, 9))
+CHUNKS = (250, 500, 1000, 1250, 2000, 2500, 5000, 10_000)
+REPEAT = 50
+WARMUP = 5
+Setting = tuple[int, int]  # streams, images per chunk
+Figures = Mapping[str, Any]  # ms, p90_ms and samples end to end; overlap: share of copy time behind kernels
+Measure = Callable[[int, int], Figures | None]  # None: it does not fit in device memory
+
+
+def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan, card: str) -> int:
+    """Measure all points, publish and draw. Returns 0. Raises UserError, also if Ctrl-C ended it early."""
+    with exit_on_interrupt():
+        from app.engine.gpu import GpuEngine
+        from app.main_job import timing as measure
+    default = (DEFAULT_STREAMS, default_chunk(request.batch))
+    grid = settings(request.batch, default)
+    images = random_images(graph.network.input_shape, request.batch)
+
+    def run(streams: int, chunk: int) -> Figures | None:
+        with GpuEngine(execution, chunk=chunk, streams=streams, always_in_chunks=True) as engine:
+            if engine.shrunk:
+                return None
+            outputs = engine.outputs(len(images))
+            timing = measure.end_to_end(engine, images, outputs, REPEAT, WARMUP)
+            use = measure.typical_usage(engine, images, outputs)
+            times = {"ms": timing.median, "p90_ms": timing.percentile(90), "samples": stored(timing.samples)}
+            return {**times, "overlap": use.overlap}
+
+    points = measure_all(grid, run)
+    if points:
+        report = as_document(request, card, points, len(grid), default)
+        publish(report, as_text, request.output)
+        if request.plot is not None:
+            times = {(point["chunk"], point["streams"]): point["ms"] for point in points if point["ms"] is not None}
+            plots.draw_pipeline(request.plot, request.network, request.batch, times)
+    if len(points) < len(grid):
+        raise UserError(f"interrupted after {len(points)} of {len(grid)} points")
+    return 0
+
+
+def settings(batch: int, default: Setting) -> list[Setting]:
+    """Return every number of streams with every chunk size that the batch can fill, the default among them."""
+    chunks = sorted({chunk for chunk in (*CHUNKS, default[1]) if chunk <= batch})
+    return [(streams, chunk) for chunk in chunks for streams in STREAMS]
+
+
+def measure_all(grid: Sequence[Setting], measure: Measure) -> list[PipelinePoint]:
+    """Measure one point per setting; ``ms`` is None where it does not fit. Ctrl-C ends it between two points."""
+    points: list[PipelinePoint] = []
+    with suppress(KeyboardInterrupt), deferred_interrupts() as check:
+        for streams, chunk in tqdm(grid, unit=" points", disable=None):
+            check()
+            found = measure(streams, chunk) or {"ms": None}
+            points.append(cast(PipelinePoint, {"streams": streams, "chunk": chunk, **found}))
+    return points
+
+
+def as_document(
+    request: SweepRequest, card: str, points: Sequence[PipelinePoint], total: int, default: Setting
+) -> PipelineSweep:
+    """Return the report as plain data."""
+    measured = [point for point in points if point["ms"] is not None]
+    best = min(measured, key=lambda point: point["ms"] or 0.0, default=None)
+    usual = next((point for point in measured if (point["streams"], point["chunk"]) == default), None)
+    return {
+        "schema": "lenet5-inference/pipeline-sweep/1",
+        "card": card,
+        "network": request.network,
+        "precision": request.precision or Choices.precision,
+        "images": request.batch,
+        "runs": REPEAT,
+        "warmup": WARMUP,
+        "finished": len(points),
+        "total": total,
+        "points": list(points),
+        "best": best,
+        "default": usual,
+        "gain": speedup(usual["ms"], best["ms"]) if usual and best else None,
+    }
+
+
+def as_text(report: PipelineSweep, width: int = WIDTH) -> str:
+    """Format the document: two tables, chunk sizes down and streams across, and the best point."""
+    lines = [
+        *paragraph(
+            f"Pipeline of {report['network']}, {report['images']:,} images, {report['precision']}, on "
+            f"{report['card']}, pinned host memory → labels, chunk sizes down, streams across: median ms of "
+            f"{report['runs']} runs by the host clock",
+            width,
+        ),
+        *_across(report, width, lambda point: format_ms(point["ms"])),
+        *paragraph("share of copy time behind kernels", width),
+        *_across(report, width, lambda point: f"{point['overlap']:.0%}"),
+    ]
+    best, default = report["best"], report["default"]
+    last = ["-: does not fit in device memory"] if any(point["ms"] is None for point in report["points"]) else []
+    if best:
+        last.append(f"best: --streams {best['streams']} --chunk {best['chunk']}: {format_ms(best['ms'])} ms")
+    if default:
+        last.append(
+            f"default: {default['streams']} streams, chunks of {default['chunk']:,}: {format_ms(default['ms'])} ms; "
+            f"the best point is {report['gain']:.3f} × as fast"
+        )
+    if report["finished"] < report["total"]:
+        last.append(f"interrupted after {report['finished']} of {report['total']} points")
+    return "\n".join([*lines, *(line for text in last for line in paragraph(text, width))])
+
+
+def _across(report: PipelineSweep, width: int, cell: Callable[[PipelinePoint], str]) -> list[str]:
+    """Arrange one figure of every point: a row for each chunk size, a column for each number of streams."""
+    rows: dict[int, dict[int, str]] = {}
+    for point in report["points"]:
+        rows.setdefault(point["chunk"], {})[point["streams"]] = "-" if point["ms"] is None else cell(point)
+    return table(
+        [Column("chunk"), *(Column(str(streams)) for streams in STREAMS)],
+        [[f"{chunk:,}", *(cells.get(streams, "") for streams in STREAMS)] for chunk, cells in sorted(rows.items())],
+        width,
+    )

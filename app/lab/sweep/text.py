@@ -1,0 +1,120 @@
+"""Write the report of a sweep, as a JSON document and as text."""
+
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+
+from app.base.precision import SHORT
+from app.commands.sweep import SweepRequest
+from app.kernels.facts import key
+from app.lab.stop import describe
+from app.lab.sweep.grid import L2, NOISE, Target, spell
+from app.main_job.statistics import speedup
+from app.records.sweep import Sweep, SweptLayer
+from app.terminal.text import INDENT, WIDTH, Column, format_ms, paragraph, table
+
+SHOWN_POINTS = 20
+FUSED_HINT = "the main job runs layers fused with what follows them: --fused tunes those kernels"
+
+
+def as_document(
+    request: SweepRequest, targets: Sequence[Target], notes: Sequence[str], card: str, table: str | None
+) -> Sweep:
+    """Return the report as plain data. table: the file with the best points, None if there are none."""
+    row = targets[0].row
+    return {
+        "schema": "lenet5-inference/sweep/1",
+        "card": card,
+        "network": request.network,
+        "operation": row.operation,
+        "variant": row.name,
+        "precision": SHORT[targets[0].problem.dtype],
+        "fused": request.fused,
+        "images": request.batch,
+        "finished": sum(target.finished for target in targets),
+        "total": sum(len(target.grid) for target in targets),
+        "tuning_table": table,
+        "notes": [*notes, *([] if request.fused or row.operation == "pool" else [FUSED_HINT])],
+        "layers": [_layer(target) for target in targets],
+    }
+
+
+def _layer(target: Target) -> SweptLayer:
+    best, default, rival = target.best, target.default_point, target.rival
+    return {
+        "layer": target.layer,
+        "problem": key(target.problem),
+        "points": sorted(target.points, key=itemgetter("ms")),
+        "default": target.default,
+        "default_ms": default["ms"] if default else None,
+        "best": best["parameters"] if best else None,
+        "best_ms": best["ms"] if best else None,
+        "gain": speedup(default["ms"], best["ms"]) if default and best else None,
+        "auto": {
+            "variant": rival[0].name,
+            "parameters": rival[1],
+            "ms": target.rival_result.per_image * target.images if target.rival_result else None,
+        }
+        if rival
+        else None,
+        "skipped": target.skipped,
+        "wrong": target.wrong,
+    }
+
+
+def as_text(report: Sweep, width: int = WIDTH) -> str:
+    """Format the document as tables and paragraphs of at most ``width`` columns."""
+    kind = "fused with what follows" if report["fused"] else "alone"
+    head = (
+        f"Sweep of {report['operation']} kernel {report['variant']}, network {report['network']}, "
+        f"{report['images']:,} images, {report['precision']}, layers {kind}, on {report['card']}"
+    )
+    checked = f"every point checked, then timed on the card by CUDA events: {describe(NOISE, L2)}"
+    lines = [*paragraph(head, width), *paragraph(checked, width, INDENT)]
+    for layer in report["layers"]:
+        lines += [*paragraph(f"{layer['layer']} ({layer['problem']})", width), *_points(layer, width)]
+        lines += [line for remark in _remarks(layer) for line in paragraph(remark, width, INDENT, 2 * INDENT)]
+    last = [f"note: {note}" for note in report["notes"]]
+    if report["finished"] < report["total"]:
+        last.append(f"interrupted after {report['finished']} of {report['total']} points")
+    if report["tuning_table"]:
+        last.append(f"the best points are in {report['tuning_table']}: 'auto' uses them from now on")
+    return "\n".join([*lines, *(line for text in last for line in paragraph(text, width))])
+
+
+def _points(layer: SweptLayer, width: int) -> list[str]:
+    """Return the fastest points as a table, the default one marked."""
+    fastest = layer["best_ms"]
+    if fastest is None:
+        return []
+    rows = [
+        [
+            *map(str, point["parameters"].values()),
+            *map(format_ms, (point["ms"], point["spread_ms"])),
+            *(f"{point['tflops']:.2f}", f"{point['ms'] / fastest:.3f}"),
+            "default" if point["parameters"] == layer["default"] else "",
+        ]
+        for point in layer["points"][:SHOWN_POINTS]
+    ]
+    names = map(Column, layer["points"][0]["parameters"])
+    times = Column("ms"), Column("± ms", optional=2), Column("TFLOP/s", optional=1), Column("× best")
+    return table((*names, *times, Column("", left=True)), rows, width)
+
+
+def _remarks(layer: SweptLayer) -> Iterator[str]:
+    """Yield the lines below a layer's table: the best point, what auto takes, points left out or wrong."""
+    if (more := len(layer["points"]) - SHOWN_POINTS) > 0:
+        yield f"… and {more} slower ones (--json has all)"
+    if layer["best"]:
+        default = (
+            f"{format_ms(layer['default_ms'])} ms, gain {layer['gain']:.3f} ×" if layer["gain"] else "not measured"
+        )
+        yield f"best: {spell(layer['best'])}: {format_ms(layer['best_ms'])} ms; default: {default}"
+    auto = layer["auto"]
+    if auto and auto["ms"]:
+        kernel = f"{auto['variant']} {spell(auto['parameters'])}".strip()
+        yield f"auto so far: {kernel}: {format_ms(auto['ms'])} ms"
+    for skipped in layer["skipped"]:
+        more_points = f" and {skipped['count'] - 1} more" if skipped["count"] > 1 else ""
+        yield f"skipped {spell(skipped['parameters'])}{more_points}: {skipped['reason']}"
+    for wrong in layer["wrong"]:
+        yield f"WRONG {spell(wrong['parameters'])}: {wrong['reason']}"

@@ -1,0 +1,71 @@
+"""Time work on a stream by CUDA events, until the median is steady."""
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+import cupy
+from cupy.cuda import runtime
+
+from app.cuda.compiler import compile_kernel
+from app.cuda.events import EventPair
+from app.cuda.memory import device_array
+from app.kernels.launch import Function, loaded
+from app.lab.stop import enough, together
+from app.main_job.result import Timing
+
+WAIT = Path(__file__).with_name("wait.cu")
+ENQUEUE_US = 20  # a generous estimate of the host's time per action
+LONGEST_WAIT_US = 2000
+
+
+class Hold:
+    """Keeps a stream busy for a while, so that work enqueued meanwhile runs without gaps. arch: e.g. ``sm_90a``."""
+
+    def __init__(self, arch: str) -> None:
+        self._nanoseconds = ctypes.c_longlong()
+        wait = Function(loaded(compile_kernel(WAIT, {}, arch)), "wait", threads=1)
+        self._launch = wait.bound([self._nanoseconds], tuple)
+
+    def __call__(self, stream: cupy.cuda.Stream, actions: int) -> None:
+        """Occupy the stream for about as long as the host takes to enqueue so many actions."""
+        self._nanoseconds.value = min(ENQUEUE_US * (actions + 1), LONGEST_WAIT_US) * 1000
+        self._launch(stream.ptr, (1, 1, 1))
+
+
+class Clock:
+    """Times work on a stream of its own. arch: e.g. ``sm_90a``."""
+
+    def __init__(self, arch: str) -> None:
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        properties = runtime.getDeviceProperties(runtime.getDevice())
+        self.l2_bytes = int(properties["l2CacheSize"])
+        self._flush = device_array(max(2 * self.l2_bytes, 64 << 20), "uint8")
+        self._hold = Hold(arch)
+
+    def time(self, enqueue: Callable[[], None], noise: float, l2: str, actions: int = 1) -> Timing:
+        """Time ``enqueue()``, which puts about ``actions`` actions on the stream; samples are ms of one call.
+
+        l2: ``cold``: a buffer twice the size of the L2 cache is written before each run, outside of the events;
+        ``warm``: short work is enqueued several times between the events.
+        """
+        first = self._run(enqueue, 1, l2, actions)  # warm-up: loads code, raises clocks
+        count = together(min(first, self._run(enqueue, 1, l2, actions)), l2)
+        samples: list[float] = []
+        while not enough(samples, noise):
+            samples.append(self._run(enqueue, count, l2, actions))
+        return Timing(tuple(samples))
+
+    def _run(self, enqueue: Callable[[], None], count: int, l2: str, actions: int) -> float:
+        if l2 == "cold":
+            runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, self.stream.ptr)
+        self._hold(self.stream, actions * count)
+        pair = EventPair()
+
+        def launches() -> None:
+            for _ in range(count):
+                enqueue()
+
+        pair.around(launches, self.stream)
+        pair.synchronize()
+        return pair.ms / count

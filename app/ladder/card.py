@@ -1,0 +1,178 @@
+"""One card's measurements, as pages need them: times of ``bench``, loops of the machine code, hardware counters."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from app.cuda.compiler import architecture_number
+from app.kernels.problems import ConvProblem, LinearProblem
+from app.lab.bench.cases import network_items
+from app.lab.document import Row, first_row
+from app.lab.graphs import network_graph
+from app.lab.profile.step_counters import per_output
+from app.ladder.counting import LANES, Prediction, Speeds, count, predict, products_of
+from app.ladder.formulas import Number, names_of
+from app.ladder.steps import Step
+from app.tools.resources import EXAMPLES, SM_LIMITS
+
+SHOWN = ("lenet5", "fa19")  # networks of the pages' tables, where they were measured
+EXAMPLE = EXAMPLES[0][0].name  # the network of the layers whose machine code was looked at
+FIRST, LATER = "conv1", "conv2"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One step on one layer: what it counts, what that predicts, and what was measured.
+
+    parameters: the compile-time constants that ran. ms: None where it was not measured; counters: empty likewise.
+    executed: the kernel's instructions for an output, as the hardware counted them; None where it did not.
+    per_product: instructions of the hottest loop for a product; None without one. example: the layer of ``EXAMPLE``
+    that resources and loop are of; tuned: parameters that ran, where those were compiled with others.
+    """
+
+    network: str
+    name: str
+    problem: ConvProblem | LinearProblem
+    names: Mapping[str, Number]
+    counts: Mapping[str, Number]
+    prediction: Prediction
+    ms: float | None
+    resources: Row
+    loop: Row
+    counters: Row
+    executed: float | None
+    per_product: float | None
+    example: str
+    tuned: Mapping[str, Any]
+
+    @property
+    def slots_from(self) -> str:
+        """Where the issue slots come from: ``executed``, ``loop`` of the machine code, or ``formula``."""
+        return "executed" if self.executed is not None else "loop" if self.per_product is not None else "formula"
+
+    @property
+    def title(self) -> str:
+        """Network and layer."""
+        return f"{self.network} {self.name}"
+
+
+@dataclass(frozen=True)
+class Card:
+    """Documents about one card, as the program writes them.
+
+    benches: network → ``bench --json``. kernels: ``kernels --resources --instructions --json``. counters: network →
+    ``profile --every-step --json``; a network may be missing. reports, timelines: precision → the main job's report of
+    lenet5, and ``profile --timeline --json``; likewise. alike: another run on a card of the same name, with counters:
+    what it executed, this one executes.
+    """
+
+    benches: Mapping[str, Row]
+    kernels: Row
+    counters: Mapping[str, Row] = field(default_factory=dict)
+    reports: Mapping[str, Row] = field(default_factory=dict)
+    timelines: Mapping[str, Row] = field(default_factory=dict)
+    alike: "Card | None" = None
+
+    @property
+    def device(self) -> Row:
+        """The card."""
+        found: Row = next(iter(self.benches.values()))["device"]
+        return found
+
+    @property
+    def networks(self) -> list[str]:
+        """The networks to show: those of ``SHOWN`` that were measured, else all."""
+        return [name for name in SHOWN if name in self.benches] or [*self.benches]
+
+    def speeds(self, network: str, step: Step) -> Speeds:
+        """Return what the card can do with the step's instructions, by the peaks of the network's run."""
+        bench = self.benches[network]
+        number = architecture_number(bench["device"]["architecture"])
+        peaks, sms = bench["peaks"]["tflops"], bench["device"]["multiprocessors"]
+        best = peaks.get(f"{step.dtype} {step.row.instructions}") or peaks.get(step.dtype) or peaks["float32"]
+        if step.row.instructions == "hfma2" and f"{step.dtype} hfma2" not in peaks:
+            best = peaks["float32"]  # its multiply-adds per instruction make up for half the instructions
+        return Speeds(
+            best * 1e12 / 2,
+            bench["peaks"]["gbytes_per_s"] * 1e9,
+            peaks["float32"] * 1e12 / 2 / LANES.get(number, 128) / sms,
+            sms,
+            sms * SM_LIMITS.get(number, SM_LIMITS[90])[0],
+        )
+
+    def layers(self, step: Step) -> Iterator[Layer]:
+        """Return the step on every layer of its kind, network by network."""
+        for network in self.networks:
+            for item, problem in problems(network, step.row.operation, step.dtype):
+                if found := self._layer(step, network, item, problem):
+                    yield found
+
+    def _layer(self, step: Step, network: str, item: str, problem: ConvProblem | LinearProblem) -> Layer | None:
+        bench = self.benches[network]
+        row = self._row(step, network, item)
+        if step.row.refusal(problem, bench["device"]["architecture"], row.get("settings")) is not None:
+            return None
+        sms = bench["device"]["multiprocessors"]
+        names = names_of(step.row, problem, row.get("settings", {}), bench["images"], sms)
+        first = isinstance(problem, ConvProblem) and problem.channels == 1
+        like = FIRST if first else LATER if isinstance(problem, ConvProblem) else "fc1"
+        about = {"operation": step.row.operation, "name": step.row.name, "layer": like}
+        loop = first_row(self.kernels.get("instructions", ()), **about)
+        compiled = [one for one in self.kernels.get("resources", ()) if "registers" in one]
+        resources = first_row(compiled, **about, entry=step.row.entry) or first_row(compiled, **about)
+        executed = self._executed(step, network, item, names["OUTPUTS"])
+        other = self.alike
+        if executed is None and other and other._row(step, network, item).get("settings") == row.get("settings"):
+            executed = other._executed(step, network, item, names["OUTPUTS"])
+        per_product, defaults = _in_loop(loop, step), step.row.defaults(problem)
+        counts = count(step.lesson.counts, problem, names, step.row.instructions, per_product, executed)
+        return Layer(
+            network,
+            item,
+            problem,
+            names,
+            counts,
+            predict(counts, names, self.speeds(network, step)),
+            row.get("ms"),
+            resources,
+            loop,
+            self._counters(step, network, item),
+            executed,
+            per_product,
+            like,
+            {name: value for name, value in row.get("settings", {}).items() if defaults.get(name) != value},
+        )
+
+    def _row(self, step: Step, network: str, item: str) -> Row:
+        """Return the measurement of the step on a layer; empty if there is none."""
+        tables = (table for table in self.benches.get(network, {}).get("tables", ()) if table["item"] == item)
+        rows = (row for table in tables for row in table["rows"])
+        return first_row(rows, name=step.row.name, dtype=step.dtype)
+
+    def _counters(self, step: Step, network: str, item: str) -> Row:
+        rows = self.counters.get(network, {}).get("rows", ())
+        return first_row(rows, operation=step.row.operation, name=step.row.name, layer=item)
+
+    def _executed(self, step: Step, network: str, item: str, outputs: Number) -> float | None:
+        counted = self._counters(step, network, item)
+        value = counted["counts"].get("instructions") if counted else None
+        return None if value is None else per_output("instructions", value, outputs * counted["images"])
+
+
+def _in_loop(loop: Row, step: Step) -> float | None:
+    """Instructions per product in the hottest loop of the machine code."""
+    kind = step.row.instructions
+    if not loop or kind == "wgmma":  # one instruction of many sizes, and others' work in the same loop
+        return None
+    return loop["instructions"] / loop["multiply"] / products_of(kind, step.dtype)
+
+
+@cache
+def problems(network: str, operation: str, dtype: str) -> Sequence[tuple[str, Any]]:
+    """Return the layers of an operation, each alone, with their problems in that arithmetic."""
+    return [
+        (item.name, item.problems[dtype])
+        for item in network_items(network_graph(network))
+        if item.operation == operation and len(item.layers) == 1 and dtype in item.problems
+    ]

@@ -1,0 +1,204 @@
+"""What a kernel is checked on: small problems off every tile's edge, or one that the user names. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from app.base.errors import UserError, choice
+from app.base.precision import storage
+from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
+from app.kernels.variant import Variant
+from app.lab.bench.cases import network_items
+from app.lab.bench.operands import random_images, random_parameters
+from app.lab.bench.oracle import bounded, expected
+from app.lab.bench.tolerance import allowed
+from app.lab.graphs import network_graph
+
+Single = ConvProblem | LinearProblem | PoolProblem
+SHAPES: dict[str, Sequence[Single]] = {
+    "conv": [
+        ConvProblem(3, 13, 10, 17, 3, bias=True, activation="relu"),
+        ConvProblem(1, 9, 14, 2, 5),
+        ConvProblem(2, 21, 37, 5, 4, bias=True),  # more than one tile
+        ConvProblem(5, 11, 9, 33, 2, 2, bias=True),
+        ConvProblem(2, 4, 9, 5, 5, bias=True, padding=2),
+        ConvProblem(1, 12, 15, 7, 3, input_dtype="uint8"),
+        ConvProblem(2, 9, 13, 19, 3, activation="tanh", pool=2),
+        ConvProblem(2, 9, 12, 6, 3, bias=True, pool=2, pool_is_max=True, pool_ceil=True),
+    ],
+    "gemm": [
+        LinearProblem(37, 19, bias=True, activation="relu"),
+        LinearProblem(5, 3),
+        LinearProblem(130, 70, bias=True),
+        LinearProblem(64, 33, input_dtype="uint8"),
+        LinearProblem(136, 66, bias=True, activation="tanh"),  # for tiles of multiples of eight
+        LinearProblem(45, 10, bias=True, argmax=True),
+    ],
+    "pool": [
+        PoolProblem(3, 7, 9, 3, 2, True),
+        PoolProblem(2, 21, 18, 2, 2, False),
+        PoolProblem(5, 37, 29, 2, 3, True),
+        PoolProblem(3, 8, 10, 3, 2, False, ceil=True),
+    ],
+}
+IMAGES = {"conv": 3, "gemm": 70, "pool": 3}  # rows of a product
+# What --shape gives for each operation.
+SIZES = {"conv": "C,H,W,M,K,S", "gemm": "INPUTS,OUTPUTS", "pool": "C,H,W,WINDOW,STRIDE"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel on a problem, with random data for ``images`` images."""
+
+    row: Variant
+    problem: Problem
+    images: int
+
+    @cached_property
+    def x(self) -> np.ndarray:
+        """The images, (images, elements)."""
+        return random_images(np.random.default_rng(0), self.problem.arguments()[0], self.images)
+
+    @cached_property
+    def parameters(self) -> list[np.ndarray | None]:
+        """Weights and bias as the problem takes them."""
+        return random_parameters(np.random.default_rng(1), self.problem)
+
+    def packed(self) -> list[np.ndarray | None]:
+        """The parameters as the kernel takes them."""
+        packing = self.row.config(self.problem).packing
+        return packing.pack(self.parameters) if packing else self.parameters
+
+    @cached_property
+    def reference(self) -> tuple[np.ndarray, np.ndarray]:
+        """The correct results in float64 and the error allowed for each, both (images, elements)."""
+        found = expected(self.problem, self.x, *self.parameters)
+        found = bounded(self.row, self.problem, found, self.x, *self.parameters)
+        return found.exact, allowed(self.problem, found)[0]
+
+    def mistake(self, outputs: Sequence[np.ndarray]) -> str | None:
+        """Compare outputs, y and perhaps labels, flat; return where the first one differs, or None."""
+        exact, each = self.reference
+        y = outputs[0].reshape(exact.shape)
+        with np.errstate(invalid="ignore"):
+            wrong = ~(np.abs(y.astype(np.float64) - exact) <= each)  # NaN is wrong, too
+        if wrong.any():
+            first = int(wrong.ravel().argmax())
+            untouched = y.ravel()[first : first + 1].tobytes() == b"\xff" * y.itemsize
+            found = "nothing was written" if untouched else f"found {y.ravel()[first]:.7g}"
+            count = f"the first of {wrong.sum():,} wrong among {wrong.size:,} outputs"
+            return f"{self._place(first)}: {found}, expected {exact.ravel()[first]:.7g} ({count})"
+        if len(outputs) > 1:
+            return _wrong_label(outputs[1], exact, each)
+        return None
+
+    def _place(self, at: int) -> str:
+        """Name the output at that place of y."""
+        if isinstance(self.problem, LinearProblem):
+            image, output = divmod(at, self.problem.outputs)
+            return f"image {image}, output {output}"
+        assert isinstance(self.problem, ConvProblem | PoolProblem)
+        maps = self.problem.maps if isinstance(self.problem, ConvProblem) else self.problem.channels
+        places = np.unravel_index(at, (self.images, maps, *self.problem.pooled))
+        return "image {}, map {}, row {}, column {}".format(*places)
+
+
+def _wrong_label(labels: np.ndarray, exact: np.ndarray, each: np.ndarray) -> str | None:
+    """Return the first label whose score is not the best one, within the errors allowed."""
+    for image, (label, scores, slack) in enumerate(zip(labels, exact, each, strict=True)):
+        best = int(scores.argmax())
+        if label >= len(scores) or scores[best] - scores[label] > slack[best] + slack[label]:
+            found = "nothing was written" if label == 255 else f"found {label}"
+            return f"image {image}, label: {found}, expected {best}"
+    return None
+
+
+def described(problem: Problem) -> str:
+    """Return a problem's sizes and whatever differs from a plain layer, in a few characters."""
+    match problem:
+        case ConvProblem():
+            parts = ["C{} {}x{} M{} K{} S{}".format(*problem.sizes)]
+            parts += [f"padding {problem.padding}"] * (problem.padding > 0)
+            parts += ["bias"] * problem.bias + [problem.activation] * bool(problem.activation)
+            pool = f"{'max' if problem.pool_is_max else 'mean'} of {problem.pool}x{problem.pool}"
+            parts += [pool + ", cut at the border" * problem.pool_ceil] * (problem.pool > 1)
+        case LinearProblem():
+            parts = [f"{problem.inputs} to {problem.outputs}"]
+            parts += ["bias"] * problem.bias + [problem.activation] * bool(problem.activation)
+            parts += ["argmax"] * problem.argmax
+        case PoolProblem():
+            parts = [f"C{problem.channels} {problem.height}x{problem.width} window {problem.window} S{problem.stride}"]
+            parts += ["max" if problem.is_max else "mean"] + ["cut at the border"] * problem.ceil
+        case _:
+            parts = []
+    return ", ".join(parts)
+
+
+def types_of(problem: Problem) -> str:
+    """Return how x lies in memory and what multiplies."""
+    read = problem.arguments()[0].dtype
+    return problem.dtype if read == problem.dtype else f"{read}, {problem.dtype}"
+
+
+def small_cases(row: Variant, arch: str) -> list[Case]:
+    """Return every shape in the kernel's first type, and the first that it serves in each other."""
+    found = []
+    for dtype in row.dtypes:
+        problems = (_typed(problem, dtype) for problem in SHAPES[row.operation])
+        served = [problem for problem in problems if row.refusal(problem, arch) is None]
+        found += served if dtype == row.dtypes[0] else served[:1]
+    return [Case(row, problem, IMAGES[row.operation]) for problem in found]
+
+
+def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
+    """Return the layer of the network, or the shape, in each of the kernel's types that serve it. Raises UserError."""
+    if shape is not None:
+        problems = [*_of_shape(row, shape)]
+    else:
+        graph = network_graph(network)
+        items = [item for item in network_items(graph) if item.operation == row.operation and len(item.layers) == 1]
+        item = next((item for item in items if item.name == layer), None)
+        if item is None:
+            known = choice(str(layer), [item.name for item in items]) if items else "name another --network"
+            raise UserError(f"network {graph.network.name} has no {row.operation} layer '{layer}': {known}")
+        problems = [problem for dtype, problem in item.problems.items() if dtype in row.dtypes]
+    reasons = {problem: row.refusal(problem, arch) for problem in problems}
+    served = [problem for problem, reason in reasons.items() if reason is None]
+    if not served:
+        why = next(iter(reasons.values()), None) or "it serves the layer in none of its types"
+        raise UserError(f"{row.operation} kernel '{row.name}' cannot compute that: {why}")
+    return [Case(row, problem, 2) for problem in served]
+
+
+def _of_shape(row: Variant, text: str) -> Iterator[Problem]:
+    names = SIZES[row.operation]
+    try:
+        sizes = [*map(int, text.split(","))]
+    except ValueError:
+        sizes = []
+    if len(sizes) != len(names.split(",")) or min(sizes) < 1:
+        raise UserError(f"--shape {text}: give {names} as whole numbers of at least 1, with commas between them")
+    problem: Single
+    if row.operation == "conv":
+        channels, height, width, maps, window, stride = sizes
+        problem = ConvProblem(channels, height, width, maps, window, stride, bias=True)
+    elif row.operation == "pool":
+        channels, height, width, window, stride = sizes
+        problem = PoolProblem(channels, height, width, window, stride, is_max=True)
+    else:
+        height = width = window = 1
+        problem = LinearProblem(sizes[0], sizes[1], bias=True)
+    if window > min(height, width):
+        raise UserError(f"--shape {text}: the window must be at most as large as the image")
+    return (_typed(problem, dtype) for dtype in row.dtypes)
+
+
+def _typed(problem: Single, dtype: str) -> Problem:
+    """Return the problem in that arithmetic, stored alike; bytes stay bytes."""
+    if isinstance(problem, ConvProblem | LinearProblem):
+        stored = storage(dtype)
+        read = "uint8" if problem.input_dtype == "uint8" else stored
+        return replace(problem, dtype=dtype, input_dtype=read, output_dtype=stored)
+    return replace(problem, dtype=dtype)

@@ -1,0 +1,183 @@
+"""``main.py check``: hold one kernel against the NumPy reference, on the processor or on the card."""
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from tqdm import tqdm
+
+from app.base.errors import UserError
+from app.base.interrupts import deferred_interrupts, exit_on_interrupt
+from app.base.processor import usable_cores
+from app.commands.check import CheckRequest
+from app.cuda import device
+from app.kernels import registry
+from app.kernels.variant import Variant
+from app.lab.bench.failures import reason_of
+from app.ladder.check.cases import Case, described, named_cases, small_cases, types_of
+from app.ladder.emulation.building import COMPILER, MISSING, why_not
+from app.ladder.emulation.program import ENDLESS, Fault, built
+from app.planning.choices import OPERATIONS
+from app.records.kernels import Check, Verdict
+from app.terminal.output import publish
+from app.terminal.text import Column, paragraph, table
+
+LIKE = "sm_90a"  # whose limits hold on the processor
+RIGHT: Final = "right"
+WRONG: Final = "WRONG"
+NOT_TRIED: Final = "not tried"
+OFF_THE_CARD = "check --device cpu names the line"
+
+
+def check(request: CheckRequest) -> int:
+    """Check the kernel, print each shape's verdict and each first mistake. Returns 1 if there was one, else 0.
+
+    Raises UserError.
+    """
+    option, name = request.kernel
+    row = registry.find(OPERATIONS[option], name)
+    if row is None:
+        raise UserError(f"--{option} auto is no kernel: name one (see main.py kernels)")
+    no_gpu = device.why_no_gpu() if request.device != "cpu" else ""
+    if request.device == "cuda" and no_gpu:
+        raise UserError(f"{no_gpu}: check on the processor with --device cpu")
+    on_card = no_gpu is None
+    card = device.describe_gpu() if on_card else {"name": "the processor", "architecture": LIKE}
+    arch = card["architecture"]
+    if not on_card:
+        _check_processor(row)
+    if request.layer is None and request.shape is None:
+        cases = small_cases(row, arch)
+    else:
+        cases = named_cases(row, arch, request.network, request.layer, request.shape)
+    if not cases:
+        raise UserError(f"{row.operation} kernel '{row.name}' serves none of the shapes on {arch}: name one by --shape")
+    with _on_card(cases, arch) if on_card else _on_processor(cases) as found:
+        verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
+    publish(_document(row, card["name"], cases, verdicts), as_text, request.output)
+    return int(any(verdict is not None for verdict in verdicts))
+
+
+def _check_processor(row: Variant) -> None:
+    """Raise UserError if the row cannot run there."""
+    if (reason := why_not(row)) is not None:
+        raise UserError(f"{row.operation} kernel '{row.name}' runs on a GPU alone: {reason}")
+    if COMPILER is None:
+        raise UserError(MISSING)
+
+
+@contextmanager
+def _on_processor(cases: list[Case]) -> Iterator[Iterator[str | None]]:
+    """Give each case's first mistake, or None, in turn."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        deferred_interrupts() as check_interrupt,
+        ThreadPoolExecutor(usable_cores()) as pool,
+    ):
+        endless = threading.Event()
+
+        def verdict(number: int, case: Case) -> str | None:
+            check_interrupt()
+            if endless.is_set():
+                return f"{NOT_TRIED}: each shape may take as long to stop; mend the loop without an end first"
+            try:
+                found = on_processor(case, Path(folder) / str(number))
+                if found is not None and ENDLESS in found:
+                    endless.set()
+                return found
+            finally:
+                check_interrupt()  # a compiler or a program that Ctrl-C has ended says nothing of the kernel
+
+        yield pool.map(verdict, range(len(cases)), cases)
+
+
+def on_processor(case: Case, folder: Path) -> str | None:
+    """Compile and run a case in a new folder; return its first mistake, or None. Raises UserError."""
+    program = built(case.row, case.problem, {}, case.images, folder)
+    arrays = [case.x, *case.packed()]
+
+    def run() -> list[np.ndarray]:
+        program.run(arrays, low=True)  # arrays begin at a fence, then they end at one
+        return program.run(arrays, low=False)
+
+    return _mistake(case, run)
+
+
+def _mistake(case: Case, run: Callable[[], list[np.ndarray]]) -> str | None:
+    try:
+        return case.mistake(run())
+    except Fault as fault:
+        return str(fault)
+
+
+@contextmanager
+def _on_card(cases: list[Case], arch: str) -> Iterator[Iterator[str | None]]:
+    """The same on the current card."""
+    with exit_on_interrupt(), device.gpu_errors():
+        yield _card_verdicts(cases, arch)
+
+
+def _card_verdicts(cases: list[Case], arch: str) -> Iterator[str | None]:
+    from app.ladder.check.on_card import run
+
+    lost = False
+    for case in cases:
+        if lost:
+            yield f"{NOT_TRIED}: the card takes no more work of this process"
+            continue
+        try:
+            yield _mistake(case, partial(run, case, arch))
+        except Exception as error:
+            reason = reason_of(error)
+            lost = reason is None and device.card_is_lost(error)
+            if reason is None and not lost:
+                raise
+            yield reason or f"the card stopped it: {' '.join(str(error).split())}; {OFF_THE_CARD}"
+
+
+def _document(row: Variant, where: str, cases: list[Case], verdicts: list[str | None]) -> Check:
+    return {
+        "schema": "lenet5-inference/check/1",
+        "operation": row.operation,
+        "kernel": row.name,
+        "source": row.source,
+        "device": where,
+        "shapes": [
+            {
+                "shape": described(case.problem),
+                "types": types_of(case.problem),
+                "images": case.images,
+                "verdict": _verdict(reason),
+                "reason": reason,
+            }
+            for case, reason in zip(cases, verdicts, strict=True)
+        ],
+    }
+
+
+def _verdict(reason: str | None) -> Verdict:
+    return RIGHT if reason is None else NOT_TRIED if reason.startswith(NOT_TRIED) else WRONG
+
+
+def as_text(document: Check, width: int) -> str:
+    """Return the verdict on each shape, each first mistake, and the count of right shapes."""
+    kernel = f"{document['operation']} {document['kernel']} ({document['source']})"
+    columns = [Column("shape", left=True), Column("type", left=True), Column("images"), Column("verdict", left=True)]
+    shapes = document["shapes"]
+    cells = [[row["shape"], row["types"], str(row["images"]), row["verdict"]] for row in shapes]
+    title = f"{kernel} on {document['device']}, against the reference in float64"
+    lines = [*paragraph(title, width), *table(columns, cells, width)]
+    for row in shapes:
+        if row["verdict"] == WRONG:
+            lines += ["", *paragraph(f"{row['shape']}, {row['types']}: {row['reason']}", width)]
+    right = sum(row["verdict"] == RIGHT for row in shapes)
+    skipped = dict.fromkeys(row["reason"] or "" for row in shapes if row["verdict"] == NOT_TRIED)
+    lines += ["", *(line for reason in skipped for line in paragraph(reason, width))]
+    verdict = RIGHT if right == len(shapes) else WRONG
+    return "\n".join([*lines, f"{verdict}: {right} of {len(shapes)} shapes are right"])

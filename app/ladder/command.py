@@ -1,0 +1,168 @@
+"""``main.py ladder``: every step in order, with the time that its counts predict and the time that it takes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from app.base.errors import UserError
+from app.base.interrupts import exit_on_interrupt
+from app.commands.ladder import LadderRequest
+from app.cuda import device
+from app.lab.document import heading
+from app.lab.graphs import network_graph
+from app.ladder.card import Card
+from app.ladder.counting import PARTS
+from app.ladder.site import prepare, write_site
+from app.ladder.steps import LADDERS, Step
+from app.ladder.steps import ladder as ladder_of
+from app.ladder.stored import alike, compiled, stored_card, way_in
+from app.records import ladder as records
+from app.records.ladder import Ladder
+from app.terminal.output import publish
+from app.terminal.text import Column, format_factor, format_ms, paragraph, table
+
+COMMAND = "python main.py ladder --network {} --pages DIR"
+EXPLAINED = (
+    "predicted: the step's counts of loads, bytes, multiply-adds and issue slots say how long the busiest part of the "
+    "card needs; no kernel with these counts is faster. × before: times as fast as the step that it continues."
+)
+OF_LOOP = " (loop): the issue slots are those of the hottest loop alone, because no counter has counted the others."
+COLUMNS = (
+    *(Column("step", left=True), Column("as", left=True, optional=2), Column("continues", left=True, optional=1)),
+    *(Column("predicted"), Column("measured"), Column("ratio"), Column("× before"), Column("bound by", left=True)),
+)
+
+
+def ladder(request: LadderRequest) -> int:
+    """Measure the steps, or without a GPU take the stored figures; print, write. Returns 1 if a step was wrong, else 0.
+
+    Raises UserError.
+    """
+    if request.pages is not None:
+        prepare(request.pages)
+    no_gpu = device.why_no_gpu()
+    with exit_on_interrupt():
+        graph = network_graph(request.network)
+    name = graph.network.name
+    if no_gpu is None:
+        card, notes = _measured(request, name), []
+    else:
+        try:
+            card = stored_card(name)
+        except UserError as error:
+            raise UserError(f"ladder needs an NVIDIA GPU: {no_gpu}; {error}") from None
+        taken = card.benches[name]["date"]
+        notes = [f"no GPU ({no_gpu}): these figures are stored, measured on an {card.device['name']} at {taken}"]
+        if request.batch != card.benches[name]["images"]:
+            notes.append(f"--batch {request.batch} is for a GPU, without effect on stored figures")
+    document = _document(card, name, notes)
+    publish(document, as_text, request.output)
+    if request.pages is not None:
+        files = write_site(request.pages, card, COMMAND.format(name), way_in())
+        _say(request, f"{request.pages / 'index.html'}: {len(files)} files; open it in a browser")
+    return int(any(row["wrong"] for one in document["tables"] for row in one["rows"]))
+
+
+def _say(request: LadderRequest, text: str) -> None:
+    if request.output.json != "-":
+        print(f"\n{text}")
+
+
+def _measured(request: LadderRequest, name: str) -> Card:
+    with exit_on_interrupt():  # this loads CuPy
+        from app.ladder.measuring import measured
+    with device.gpu_errors():
+        card = device.describe_gpu()
+        document = measured(network_graph(request.network), request.batch, card)
+    return Card({name: document}, compiled(card["architecture"]), alike=alike(name, card["name"]))
+
+
+def _document(card: Card, network: str, notes: Sequence[str]) -> Ladder:
+    """Return the measurements with a row for each step."""
+    bench = card.benches[network]
+    alone = replace(card, benches={network: bench})
+    steps = [_step(alone, step) for operation in LADDERS for step in ladder_of(operation)]
+    return {
+        "schema": "lenet5-inference/ladder/1",
+        "network": network,
+        "date": bench["date"],
+        "device": bench["device"],
+        "images": bench["images"],
+        "settings": bench["settings"],
+        "peaks": bench["peaks"],
+        "tables": bench["tables"],
+        "totals": bench["totals"],
+        "steps": [row for row in steps if row["layers"] or row["reason"]],
+        "notes": [*notes],
+    }
+
+
+def _step(card: Card, step: Step) -> records.Step:
+    """Return a step's predicted and measured times; the sums are None unless each layer of its kind has one."""
+    (bench,) = card.benches.values()
+    tables = [one for one in bench["tables"] if one["operation"] == step.row.operation and "+" not in one["item"]]
+    layers = [layer for layer in card.layers(step) if layer.name in {one["item"] for one in tables}]
+    rows = [row for one in tables for row in one["rows"] if (row["name"], row["dtype"]) == (step.row.name, step.dtype)]
+    whole = len(layers) == len(tables) > 0
+    longest = max(layers, key=lambda layer: layer.prediction.ms, default=None)
+    return {
+        "operation": step.row.operation,
+        "step": step.row.step,
+        "name": step.row.name,
+        "since": step.row.since,
+        "dtype": step.dtype,
+        "idea": step.lesson.title,
+        "layers": [
+            {
+                "item": one.name,
+                "predicted_ms": one.prediction.ms,
+                "bound": one.prediction.bound,
+                "slots": one.slots_from,
+                "ms": one.ms,
+            }
+            for one in layers
+        ],
+        "predicted_ms": sum(layer.prediction.ms for layer in layers) if whole else None,
+        "ms": _sum(layer.ms for layer in layers) if whole else None,
+        "bound": longest.prediction.bound if longest else None,
+        "reason": next((row["reason"] for row in rows if row["reason"]), ""),
+    }
+
+
+def _sum(times: Iterable[float | None]) -> float | None:
+    found = [*times]
+    return sum(ms for ms in found if ms) if all(found) else None
+
+
+def as_text(document: Ladder, width: int) -> str:
+    """Return a header, a table for each ladder, and the notes."""
+    title = f"The ladder on {document['network']}, {document['images']:,} images"
+    parts = [heading(title, document, {"times": f"ms, {document['settings']['rule']}"}, width)]
+    for operation, name in LADDERS.items():
+        rows = [row for row in document["steps"] if row["operation"] == operation]
+        if not rows:
+            continue
+        items = dict.fromkeys(layer["item"] for row in rows for layer in row["layers"])
+        times = {row["name"]: row["ms"] for row in rows}
+        of = f"{name.capitalize()}: {' + '.join(items)}"
+        parts.append([*paragraph(of, width), *table(COLUMNS, (_cells(row, times) for row in rows), width)])
+    of_loop = any(_of_loop(row) for row in document["steps"] if row["ms"])
+    parts.append(paragraph(EXPLAINED + OF_LOOP * of_loop, width))
+    parts += [paragraph(f"note: {note}", width) for note in document["notes"]]
+    return "\n\n".join("\n".join(lines) for lines in parts)
+
+
+def _of_loop(row: records.Step) -> bool:
+    return any(layer["slots"] == "loop" for layer in row["layers"])
+
+
+def _cells(row: records.Step, times: Mapping[str, float | None]) -> list[str]:
+    ms, predicted, before = row["ms"], row["predicted_ms"], times.get(row["since"] or "")
+    cells = [f"{row['step']:02} {row['name']}", row["dtype"], row["since"] or "", format_ms(predicted)]
+    if ms is None:
+        timed = any(layer["ms"] for layer in row["layers"])
+        return [*cells, "–", row["reason"] or ("not on every layer" if timed else "not measured")]
+    bound = PARTS[row["bound"] or ""].partition(" (")[0]
+    if _of_loop(row):
+        bound += " (loop)"
+    ratio = format_factor(ms / predicted) if predicted else ""
+    return [*cells, format_ms(ms), ratio, format_factor(before / ms) if before else "", bound]

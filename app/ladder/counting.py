@@ -1,0 +1,132 @@
+"""Count what a step does for one output, and predict from it how long a layer takes.
+
+Every count is a thread's, per output that it computes; ``round_trips`` alone is for all of its outputs. A prediction
+asks how long each part of the card would be busy if nothing else held it up; the longest of these times is the
+prediction, and no kernel with these counts can be faster.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.kernels.facts import bytes_moved
+from app.kernels.problems import ConvProblem, LinearProblem
+from app.ladder.formulas import WARP, Names, Number, value
+
+# Count → what it is. Lessons give a formula for each; one that is not given is the default.
+COUNTS: Mapping[str, tuple[str, str]] = {
+    "products": ("multiply-adds", "DEPTH"),
+    "global_loads": ("loads from global memory", "0"),
+    "shared_loads": ("loads from shared memory", "0"),
+    "constant_loads": ("loads from constant memory", "0"),
+    "global_bytes": ("bytes asked of global memory", "0"),
+    "copies": ("copies from global to shared memory", "0"),
+    "shared_bytes": ("bytes asked of shared memory", "0"),
+    "shared_cycles": ("cycles of shared loads, for a warp", "shared_loads"),
+    "wavefronts": ("cycles of the load pipe, for a warp", "global_loads + copies + shared_cycles"),
+    "memory_bytes": ("bytes through device memory", "least_bytes"),
+    "waste": ("work done ÷ work needed (idle lanes, padding)", "1"),
+    "round_trips": ("loads awaited one after the other, for all outputs of a thread", "0"),
+    "slots": (
+        "issue slots, with those of idle lanes",
+        "(products / per_instruction + global_loads + shared_loads + constant_loads + copies) * waste",
+    ),
+}
+# Products of one instruction of a thread: fma 1, two halves 2; mma: 16 x 8 sums of 16 or 8 terms by 32 threads.
+PER_INSTRUCTION = {"fma": 1, "hfma2": 2, "mma float16": 64, "mma tfloat32": 32}
+LANES = {75: 64, 80: 64}  # float32 multiply-adds of an SM in a cycle; all later cards: 128
+CONSTANT_CYCLES = 2  # of the constant cache for a warp's load, as counters of an H100 show where little else is busy
+ROUND_TRIP = 40  # cycles until a load that the L1 cache serves has delivered
+PARTS = {
+    "arithmetic": "multiplying",
+    "issue": "issuing instructions",
+    "loads": "load pipe (L1 and shared memory)",
+    "constants": "constant cache",
+    "memory": "device memory",
+    "latency": "waiting for loads",
+}
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """What a card can do. Rates are measured: products per second, bytes per second; cycles of one SM per second."""
+
+    products: float
+    bytes: float
+    cycles: float
+    multiprocessors: int
+    resident_threads: int  # of the whole card
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Milliseconds that each part of the card is busy; ``ms`` is the longest and ``bound`` its part."""
+
+    parts: Mapping[str, float]
+
+    @property
+    def bound(self) -> str:
+        """The part that is busy longest, a key of ``PARTS``."""
+        return max(self.parts, key=lambda part: self.parts[part])
+
+    @property
+    def ms(self) -> float:
+        """The predicted time."""
+        return self.parts[self.bound]
+
+
+def products_of(instructions: str, dtype: str) -> int:
+    """Return how many products an instruction of that family does for a thread."""
+    return PER_INSTRUCTION.get(instructions) or PER_INSTRUCTION.get(f"{instructions} {dtype}", 1)
+
+
+def count(
+    formulas: Mapping[str, str],
+    problem: ConvProblem | LinearProblem,
+    names: Names,
+    instructions: str,
+    loop: float | None,
+    executed: float | None = None,
+) -> dict[str, Number]:
+    """Compute every count of ``COUNTS``. loop: instructions per product in the hottest loop, None if unknown.
+
+    executed: instructions of the whole kernel for an output, if the hardware counted them; else the loop's stand for
+    them. formulas: in order; later ones may use earlier names. least_bytes: each array moved once, per output.
+    """
+    outputs, images = names["OUTPUTS"], int(names["BATCH"])
+    found: dict[str, Number] = {
+        **names,
+        "per_instruction": products_of(instructions, problem.dtype),
+        "least_bytes": bytes_moved(problem, images) / (outputs * images),
+    }
+    found["products"] = value(COUNTS["products"][1], found)
+    for name, formula in formulas.items():
+        found[name] = value(formula, found)
+    for name, (_, default) in COUNTS.items():
+        if name not in formulas:
+            found[name] = value(default, found)
+    if executed is not None:
+        found["slots"] = executed
+    elif loop is not None:
+        found["slots"] = loop * found["products"] * found["waste"]
+    return {name: found[name] for name in COUNTS}
+
+
+def predict(counts: Mapping[str, Number], names: Names, speeds: Speeds) -> Prediction:
+    """Predict the time of a layer over ``BATCH`` images."""
+    outputs = names["OUTPUTS"] * names["BATCH"]
+    done = outputs * counts["waste"]
+    blocks = names["BLOCKS"] or speeds.multiprocessors
+    # Blocks that are fewer than the SMs leave the others idle; that concerns what an SM does.
+    busy = min(blocks, speeds.multiprocessors) / speeds.multiprocessors
+    sm = speeds.cycles * speeds.multiprocessors * busy
+    at_once = min(blocks * names["THREADS"], speeds.resident_threads) or 1
+    return Prediction(
+        {
+            "arithmetic": 1e3 * done * counts["products"] / (speeds.products * busy),
+            "issue": 1e3 * outputs * counts["slots"] / WARP / (4 * sm),
+            "loads": 1e3 * done * counts["wavefronts"] / WARP / sm,
+            "constants": 1e3 * done * counts["constant_loads"] * CONSTANT_CYCLES / WARP / sm,
+            "memory": 1e3 * outputs * counts["memory_bytes"] / speeds.bytes,
+            "latency": 1e3 * blocks * names["THREADS"] * counts["round_trips"] * ROUND_TRIP / speeds.cycles / at_once,
+        }
+    )

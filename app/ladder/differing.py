@@ -1,0 +1,92 @@
+"""Hold the counts of a step against the hardware counters of the same layer, and say why they differ where they do."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from app.lab.profile.step_counters import COUNTERS, per_output
+from app.ladder.card import Layer
+from app.ladder.steps import Step
+
+FACTOR = 1.25  # a count and its counter that differ by more need a reason
+# Counts of an output, with the work that is wasted, that a counter shows; bytes pass through device memory both ways.
+COUNTED = {
+    "multiply_adds": "products",
+    "global_loads": "global_loads",
+    "shared_loads": "shared_loads",
+    "shared_cycles": "shared_cycles",
+    "dram": "memory_bytes",
+}
+WORDS = {name: COUNTERS[name].words for name in COUNTED if name in COUNTERS} | {"dram": "bytes through device memory"}
+# What threads without outputs leave out; a warp of which one thread has an output still loads.
+IDLE_SKIPS = {"multiply_adds": "products", "global_loads": "loads"}
+COPY = 3  # loads from shared memory into no register that the compiler puts before a cp.async, at most
+AGAIN = (
+    "Blocks of different maps read the same images, and where the images in flight outgrow the L2 cache, they come "
+    "from device memory again."
+)
+AGAIN_BY_LAUNCH = (
+    f"{AGAIN} So they do for each launch: one for each slice of the filters, with the caches emptied before it."
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One count on one layer: ``told`` by formula, and as the hardware ``counted`` it, each for an output."""
+
+    counter: str
+    told: float
+    counted: float
+
+    @property
+    def large(self) -> bool:
+        """Whether they differ by more than ``FACTOR``."""
+        least, most = sorted((self.told, self.counted))
+        return most > FACTOR * least
+
+
+def differences(layer: Layer) -> Iterator[Difference]:
+    """Return every count of a layer that a counter shows, as far as there are counters."""
+    if not layer.counters:
+        return
+    outputs = layer.names["OUTPUTS"] * layer.counters["images"]
+    counts = {name: per_output(name, value, outputs) for name, value in layer.counters["counts"].items() if value}
+    counts["dram"] = counts.get("dram_read", 0) + counts.get("dram_written", 0)
+    for counter, count in COUNTED.items():
+        waste = 1 if counter == "dram" else layer.counts["waste"]
+        told, counted = layer.counts[count] * waste, counts.get(counter, 0)
+        if told or counted:
+            yield Difference(counter, told, counted)
+
+
+def reason(step: Step, layer: Layer, found: Difference) -> str | None:
+    """Return why a large difference is one: the lesson's reason, else what holds for every step; None if none does."""
+    if found.counter in step.lesson.differs:
+        return step.lesson.differs[found.counter]
+    fewer = found.counted < found.told
+    if found.counter == "multiply_adds" and step.row.instructions != "fma":
+        return (
+            f"The counter knows a thread's fp32 multiply-adds alone; this step multiplies by {step.row.instructions}."
+        )
+    copied = found.told + COPY * layer.counts["copies"] * layer.counts["waste"]
+    needed = found.told / layer.counts["waste"]
+    if found.counter in IDLE_SKIPS and fewer and found.counted * FACTOR >= needed:
+        return f"Threads without outputs skip their {IDLE_SKIPS[found.counter]}; the count takes these for wasted work."
+    if found.counter == "shared_loads" and found.counted <= FACTOR * copied:
+        return f"The compiler puts up to {COPY} loads before a copy (`LDS RZ, [RZ]`), whose values nobody uses."
+    if found.counter == "dram" and not fewer and step.lesson.drawing["kind"] in ("window", "tile"):
+        return AGAIN_BY_LAUNCH if step.lesson.counts.get("constant_loads") else AGAIN
+    if found.counter == "dram" and fewer:
+        return "Of so few images the L2 cache still holds part of what the kernel wrote when it ends."
+    return None
+
+
+def reasons(step: Step, layers: Sequence[Layer]) -> dict[str, list[str]]:
+    """Return the reasons for all large differences of a step: counter → sentences."""
+    found: dict[str, list[str]] = {}
+    for layer in layers:
+        for one in differences(layer):
+            if one.large:
+                why = reason(step, layer, one) or "Why is not known."
+                if why not in found.setdefault(one.counter, []):
+                    found[one.counter].append(why)
+    return found

@@ -1,0 +1,105 @@
+// mma.cuh's functions of PTX for the processor: one warp's tensor-core products as Hopper sums them.
+//
+// The terms of a sum are exact. Beside the greatest of them, and of what was there before, they are cut off two bits
+// below float32's last, and so is their sum behind float32's last.
+#pragma once
+#include "half.cuh"
+
+namespace host {
+inline int exponent_bits(double value) {
+    unsigned long long bits;
+    std::memcpy(&bits, &value, 8);
+    return bits >> 52 & 0x7FF;
+}
+inline double power_of_two(int exponent) {
+    const unsigned long long bits = (unsigned long long)(exponent + 1023) << 52;
+    double value;
+    std::memcpy(&value, &bits, 8);
+    return value;
+}
+
+// One element of d: what it was, and its products; at most 32 terms.
+template <int Count>
+inline float grown(const double (&terms)[Count]) {
+    int greatest = 0;
+    for (double term : terms) greatest = max(greatest, exponent_bits(term));
+    if (greatest == 0) return 0;
+    if (greatest == 0x7FF) {
+        double plain = 0;
+        for (double term : terms) plain += term;
+        return (float)plain;
+    }
+    const int last = greatest - 1023 - 25;
+    const double scale = power_of_two(-last);
+    int sum = 0;  // in units of the last bit, which conversion cuts off
+    for (double term : terms) sum += (int)(term * scale);
+    if (sum == 0) return 0;
+    const double value = sum * power_of_two(last);
+    const double unit = power_of_two(max(exponent_bits(value) - 1023, -126) - 23);
+    return float((long long)(value / unit) * unit);
+}
+}  // namespace host
+
+// Lane = 4 g + t, as in mma.cuh.
+inline void mma_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    struct Operands {
+        float a[2][2][2], b[2][2];  // row g or g + 8, half of k, pair; half of k, pair
+    };
+    static Operands all[host::MOST_THREADS];
+    const int number = host::number(), lane = number % 32;
+    Operands *warp = all + number - lane, &own = warp[lane];
+    for (int half = 0; half < 2; half++)
+        for (int pair = 0; pair < 2; pair++) {
+            for (int row = 0; row < 2; row++) own.a[row][half][pair] = of_half(a[2 * half + row] >> 16 * pair);
+            own.b[half][pair] = of_half(b[half] >> 16 * pair);
+        }
+    host::wait(host::OF_WARP);
+    for (int at = 0; at < 4; at++) {
+        double terms[17] = {d[at]};
+        for (int k = 0; k < 16; k++) {
+            const int half = k / 8, t = k % 8 / 2, pair = k % 2;
+            terms[1 + k] = double(warp[lane / 4 * 4 + t].a[at / 2][half][pair]) *
+                           warp[(lane % 4 * 2 + at % 2) * 4 + t].b[half][pair];
+        }
+        d[at] = host::grown(terms);
+    }
+    host::wait(host::OF_WARP);
+}
+
+// The nearest tfloat32, ties away from zero.
+inline unsigned to_tf32(float value) {
+    unsigned bits;
+    std::memcpy(&bits, &value, 4);
+    return value != value || std::isinf(value) ? bits : (bits + 0x1000) & 0xFFFFE000;
+}
+
+inline void mma_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    struct Operands {
+        float a[4], b[2];
+    };
+    static Operands all[host::MOST_THREADS];
+    const int number = host::number(), lane = number % 32;
+    Operands *warp = all + number - lane, &own = warp[lane];
+    for (int i = 0; i < 4; i++) own.a[i] = __int_as_float(a[i]);
+    for (int i = 0; i < 2; i++) own.b[i] = __int_as_float(b[i]);
+    host::wait(host::OF_WARP);
+    for (int at = 0; at < 4; at++) {
+        double terms[9] = {d[at]};
+        for (int k = 0; k < 8; k++)
+            terms[1 + k] = double(warp[lane / 4 * 4 + k % 4].a[at / 2 + k / 4 * 2]) *
+                           warp[(lane % 4 * 2 + at % 2) * 4 + k % 4].b[k / 4];
+        d[at] = host::grown(terms);
+    }
+    host::wait(host::OF_WARP);
+}
+
+// Lanes 8 j to 8 j + 7 point at the rows of matrix j.
+inline void ldmatrix(unsigned (&a)[4], const void *row) {
+    static const void *all[host::MOST_THREADS];
+    if ((uintptr_t)row % 16) host::fail("loads a matrix from an address that is no multiple of 16");
+    const int number = host::number(), lane = number % 32;
+    all[number] = row;
+    host::wait(host::OF_WARP);
+    for (int j = 0; j < 4; j++) std::memcpy(&a[j], (const char *)all[number - lane + 8 * j + lane / 4] + lane % 4 * 4, 4);
+    host::wait(host::OF_WARP);
+}

@@ -1,0 +1,162 @@
+// wgmma.cuh's functions of PTX for the processor: a warpgroup's products, from the same descriptors.
+//
+// Products are computed when they are waited for, and no sooner, from shared memory as the tensor cores see it then. Sums
+// are cut off as in host_mma.h; those in float16 are rounded after each instruction.
+#pragma once
+#include "host_bulk.h"
+#include "host_mma.h"
+
+namespace host {
+enum Kind { HALVES, INTO_HALVES, BYTES };
+struct Product {
+    Kind kind;
+    bool a_in_registers, clear;
+    uint4 a;
+    unsigned long long a_desc, b_desc;
+    void *sums;
+    int columns;
+};
+struct Products {
+    bool fenced = false;
+    std::vector<Product> open, committed;
+};
+inline Products products[MOST_THREADS];  // by thread
+constexpr int ROW_BYTES_OF_K = 32;       // of a row of A, or a column of B, in one product
+
+// A (64 rows) and B (up to 256 columns) of a product, read once for the warpgroup.
+struct Operands {
+    unsigned char a[64][ROW_BYTES_OF_K], b[256][ROW_BYTES_OF_K];
+};
+inline std::vector<Operands> operands[MOST_THREADS / 128];
+
+inline void read_operand(unsigned char (*rows)[ROW_BYTES_OF_K], int count, unsigned long long desc) {
+    if (desc >> 46) fail("multiplies by a descriptor with a swizzle or a base offset, which is not emulated");
+    const unsigned start = (desc & 0x3FFF) << 4, next_k = (desc >> 16 & 0x3FFF) << 4, next_rows = (desc >> 32 & 0x3FFF) << 4;
+    const std::vector<unsigned char> &memory = current->block->proxy;
+    for (int row = 0; row < count; row++)
+        for (int half = 0; half < 2; half++) {
+            const unsigned from = start + half * next_k + row / 8 * next_rows + row % 8 * 16;
+            if (from + 16 > memory.size()) fail("multiplies what lies beyond the block's shared memory");
+            std::memcpy(rows[row] + 16 * half, memory.data() + from, 16);
+        }
+}
+// From registers: as mma_f16's A, 16 rows a warp.
+inline void read_registers(unsigned char (*rows)[ROW_BYTES_OF_K], int first_thread, std::size_t which) {
+    for (int t = 0; t < 128; t++) {
+        const uint4 &a = products[first_thread + t].committed[which].a;
+        const unsigned words[4] = {a.x, a.y, a.z, a.w};
+        for (int i = 0; i < 4; i++)
+            std::memcpy(rows[t / 32 * 16 + t % 32 / 4 + i % 2 * 8] + i / 2 * 16 + t % 4 * 4, &words[i], 4);
+    }
+}
+
+inline float half_at(const unsigned char *row, int k) {
+    unsigned short bits;
+    std::memcpy(&bits, row + 2 * k, 2);
+    return of_half(bits);
+}
+inline float grown_by(float before, const float (&a)[16], const float (&b)[16]) {
+    double terms[17] = {before};
+    for (int k = 0; k < 16; k++) terms[1 + k] = double(a[k]) * b[k];
+    return grown(terms);
+}
+
+// This thread's part of a product: rows 16 w + g and 8 more, columns 8 j + 2 t and the next.
+inline void compute(const Product &product, const Operands &of) {
+    const int t = threadIdx.x % 128, row0 = t / 32 * 16 + t % 32 / 4, column0 = t % 4 * 2;
+    float a[2][16], b[16];
+    for (int lower = 0; lower < 2 && product.kind != BYTES; lower++)
+        for (int k = 0; k < 16; k++) a[lower][k] = half_at(of.a[row0 + 8 * lower], k);
+    for (int j = 0; j < product.columns / 8; j++)
+        for (int next = 0; next < 2; next++) {
+            const unsigned char *column = of.b[8 * j + column0 + next];
+            for (int k = 0; k < 16 && product.kind != BYTES; k++) b[k] = half_at(column, k);
+            for (int lower = 0; lower < 2; lower++) {
+                if (product.kind == HALVES) {
+                    float &sum = ((float *)product.sums)[4 * j + 2 * lower + next];
+                    sum = grown_by(product.clear ? 0 : sum, a[lower], b);
+                } else if (product.kind == INTO_HALVES) {
+                    unsigned short &sum = ((unsigned short *)product.sums)[2 * (2 * j + lower) + next];
+                    sum = to_half(grown_by(product.clear ? 0 : of_half(sum), a[lower], b));
+                } else {
+                    int &sum = ((int *)product.sums)[4 * j + 2 * lower + next], added = 0;
+                    for (int k = 0; k < 32; k++) added += (signed char)of.a[row0 + 8 * lower][k] * int(column[k]);
+                    sum = (product.clear ? 0 : sum) + added;
+                }
+            }
+        }
+}
+
+inline void issue(Product product) {
+    Products &own = products[number()];
+    if (!own.fenced) fail("multiplies without a wgmma_fence since its registers were last read or written");
+    Block &block = *current->block;
+    if (block.fenced) block.proxy.assign(block.memory.start, block.memory.start + block.memory.bytes), block.fenced = false;
+    own.open.push_back(product);
+}
+}  // namespace host
+
+inline void wgmma_fence() { host::products[host::number()].fenced = true; }
+inline void fence_proxy_async() { host::current->block->fenced = true; }
+inline void wgmma_commit_group() {
+    host::Products &own = host::products[host::number()];
+    own.committed.insert(own.committed.end(), own.open.begin(), own.open.end());
+    own.open.clear();
+}
+inline void warpgroup_barrier(int number) { host::meet(number); }
+template <int>
+inline void warpgroup_reg_dealloc() {}
+template <int>
+inline void warpgroup_reg_alloc() {}
+
+template <int Count>
+inline void wgmma_f16(float (&d)[Count], const uint4 &a, unsigned long long b, bool clear) {
+    host::issue({host::HALVES, true, clear, a, 0, b, d, 2 * Count});
+}
+template <int Count>
+inline void wgmma_f16(unsigned (&d)[Count], const uint4 &a, unsigned long long b, bool clear) {
+    host::issue({host::INTO_HALVES, true, clear, a, 0, b, d, 4 * Count});
+}
+template <int Count>
+inline void wgmma_f16(float (&d)[Count], unsigned long long a, unsigned long long b, bool clear) {
+    host::issue({host::HALVES, false, clear, {}, a, b, d, 2 * Count});
+}
+template <int Count>
+inline void wgmma_s8_u8(int (&d)[Count], unsigned long long a, unsigned long long b, bool clear) {
+    host::issue({host::BYTES, false, clear, {}, a, b, d, 2 * Count});
+}
+
+template <typename... Sums>
+inline void wgmma_wait_group(Sums &...sums) {
+    const int number = host::number(), group = number / 128, meeting = 16 + threadIdx.x / 128;
+    std::vector<host::Product> &committed = host::products[number].committed;
+    std::vector<host::Operands> &operands = host::operands[group];
+    for (const host::Product &product : committed)
+        if (!((product.sums == &sums) || ...)) host::fail("waits for products without naming their sums");
+    host::meet(meeting);
+    if (threadIdx.x % 128 == 0) {
+        operands.resize(committed.size());
+        for (int t = 0; t < 128; t++) {
+            const auto &other = host::products[number + t].committed;
+            bool alike = other.size() == committed.size();
+            for (std::size_t i = 0; alike && i < other.size(); i++)
+                alike = other[i].a_desc == committed[i].a_desc && other[i].b_desc == committed[i].b_desc;
+            if (!alike) host::fail("multiplies by other descriptors than the rest of its warpgroup");
+        }
+        for (std::size_t i = 0; i < committed.size(); i++) {
+            const host::Product &product = committed[i];
+            if (product.a_in_registers) host::read_registers(operands[i].a, number, i);
+            else host::read_operand(operands[i].a, 64, product.a_desc);
+            host::read_operand(operands[i].b, product.columns, product.b_desc);
+        }
+    }
+    host::meet(meeting);
+    for (std::size_t i = 0; i < committed.size(); i++) host::compute(committed[i], operands[i]);
+    committed.clear();
+    host::products[number].fenced = false;
+}
+
+// Functions of kernels' own that are PTX.
+inline int thread_in_warpgroup() { return threadIdx.x % 128; }
+template <typename Loaded>
+inline void wait_for_loads(const Loaded &) {}

@@ -1,0 +1,138 @@
+"""A kernel in a program of its own: on arrays between fences, with every index into a declared array checked."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from app.base.errors import UserError
+from app.base.processes import how_it_ended
+from app.kernels.plain_problems import ITEMSIZE, Argument
+from app.kernels.problems import Problem
+from app.kernels.variant import ConstantCopy, KernelLaunch, Parameters, Variant
+from app.ladder.emulation.building import build, grid_of
+
+SECONDS, RATE = 3, 1e6  # of the processor: as many for any run, and one more for so many operations
+ENDLESS = "does not come to an end"  # as host_program.h says
+# Line numbers for the report, and checks of indices. (-fsanitize=address would lose track of threads' stacks.)
+FLAGS = ("-g", "-fno-omit-frame-pointer", "-no-pie", "-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
+_MISUSE = re.compile(r"^(?:\S*/)?([\w.]+:\d+):\d+: runtime error: (.*)$", re.MULTILINE)
+_FAULT = re.compile(r"^FAULT (.*)$", re.MULTILINE)
+_THREAD = re.compile(r"^THREAD (\d+) (\d+) (\d+) (\d+)$", re.MULTILINE)
+_CALLERS = re.compile(r"^AT((?: [0-9a-f]+)*)$", re.MULTILINE)
+
+
+class Fault(Exception):  # noqa: N818 - a verdict, not an error
+    """Raised for a kernel that does what no kernel may; the text names the array, the line and the thread."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel compiled for one problem and number of images. outputs: of the problem's arguments.
+
+    seconds: of the processor, after which a run is stopped.
+    """
+
+    program: Path
+    source: str
+    outputs: Sequence[Argument]
+    images: int
+    seconds: int
+
+    def run(self, arrays: Sequence[np.ndarray | None], *, low: bool) -> list[np.ndarray]:
+        """Run it on x and the packed parameters; return the outputs, flat, whose bytes are 0xFF where it wrote nothing.
+
+        low: arrays begin at a fence, otherwise they end at one. Raises Fault.
+        """
+        given = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays if array is not None)
+        done = subprocess.run(
+            [self.program, str(int(low)), str(self.seconds)],
+            input=given,
+            capture_output=True,
+            env={"UBSAN_OPTIONS": "print_stacktrace=0"},
+        )
+        if done.returncode:
+            raise Fault(self._fault(done.stderr.decode(errors="replace"), done.returncode))
+        found, at = [], 0
+        for output in self.outputs:
+            count = output.per_image * self.images
+            found.append(np.frombuffer(done.stdout, output.dtype, count, at))
+            at += found[-1].nbytes
+        return found
+
+    def _fault(self, said: str, code: int) -> str:
+        misuse, fault = _MISUSE.search(said), _FAULT.search(said)
+        what = f"it {fault[1]}" if fault else misuse[2] if misuse else f"its program {how_it_ended(code)}"
+        place = misuse[1] if misuse else self._line(_CALLERS.search(said))
+        at = f"{place}: " if place else ""
+        thread = _THREAD.search(said)
+        who = "" if thread is None else f" (thread {thread[1]} of block {thread[2]}, {thread[3]}, {thread[4]})"
+        return f"{at}{what}{who}"
+
+    def _line(self, callers: re.Match[str] | None) -> str | None:
+        """Return the first line of a kernel's own file among those that were being executed."""
+        lookup = shutil.which("addr2line")
+        if callers is None or not callers[1] or lookup is None:
+            return None
+        done = subprocess.run([lookup, "-i", "-e", self.program, *callers[1].split()], capture_output=True, text=True)
+        lines = (line.partition(" (")[0].rpartition("/")[2] for line in done.stdout.splitlines())
+        return next((line for line in lines if line.partition(":")[0] == self.source), None)
+
+
+def built(row: Variant, problem: Problem, parameters: Parameters, images: int, folder: Path) -> Built:
+    """Compile the row for the problem in a new folder. Raises UserError as ``build`` does."""
+    config = row.config(problem, parameters)
+    x, *others = problem.arguments()
+    outputs = [argument for argument in others if argument.per_image]
+    taken = config.packing.takes if config.packing else [argument for argument in others if not argument.per_image]
+    arguments = (x, *taken, *outputs, *config.workspace)
+    lines = [
+        "host::Program program(arguments);",
+        *(_array(argument, images, "input") for argument in (x, *taken)),
+        *(_array(argument, images, "array") for argument in (*outputs, *config.workspace)),
+        f"int images = {images};",
+    ]
+    for action in config.actions:
+        match action:
+            case KernelLaunch():
+                lines += _launch(action, action.entry or row.entry, [argument.name for argument in arguments], images)
+            case ConstantCopy():
+                size = ITEMSIZE[taken[0].dtype]
+                source = f"(char *){taken[0].name} + {action.first * size}"
+                lines.append(f"std::memcpy((void *){action.symbol}, {source}, {action.count * size});")
+            case _:
+                raise UserError(f"{row.source} cannot run on the processor: it multiplies in a library")
+    lines += [f'program.output("{argument.name}");' for argument in outputs]
+    body = "".join(f"    {line}\n" for line in lines)
+    included = "".join(f'#include "{name}"\n' for name in ("common.cuh", row.source, "host_program.h"))
+    main = f"{included}\nint main(int, char **arguments) {{\n{body}}}\n"
+    seconds = SECONDS + int(images * problem.flops / RATE)
+    return Built(build(folder, row.path, main, config.defines, FLAGS), row.source, outputs, images, seconds)
+
+
+def _array(argument: Argument, images: int, kind: str) -> str:
+    """Return the line that declares an argument; kind: ``input`` for one that is read from the standard input."""
+    if argument.optional:
+        return f"void *{argument.name} = nullptr;"
+    count = argument.fixed + argument.per_image * images
+    return f'void *{argument.name} = program.{kind}("{argument.name}", {ITEMSIZE[argument.dtype]}, {count});'
+
+
+def _launch(action: KernelLaunch, entry: str, names: Sequence[str], images: int) -> list[str]:
+    """Return the lines of a launch."""
+    scalars = ", ".join(map(str, action.scalars))
+    places = [f"&{name}" for name in (*names, "images")] + [f"scalars + {at}" for at in range(len(action.scalars))]
+    cluster = action.cluster(images) if action.cluster else 1
+    grid = ", ".join(map(str, grid_of(action, images)))
+    shape = f"{{{{{grid}}}, {action.threads}, {action.shared_bytes}, {cluster}}}"
+    return [
+        "{",
+        *([f"    int scalars[] = {{{scalars}}};"] if scalars else []),
+        f"    void *values[] = {{{', '.join(places)}}};",
+        f"    host::launch({entry}, {shape}, values, program.low);",
+        "}",
+    ]

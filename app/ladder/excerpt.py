@@ -1,0 +1,118 @@
+"""The parts of a step's file that show its idea: the diff to the step that it continues, coloured by Pygments."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from difflib import Differ, SequenceMatcher
+
+from app.base.errors import UserError, install
+from app.cuda.compiler import KERNEL_DIR
+from app.ladder.steps import Step
+
+LEAST, MOST = 8, 24
+GAP = "…"
+ALIKE = 0.6  # a removed line that the next one replaces is like it by at least this much
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a diff. change: ``+``, ``-`` or a space; html: the coloured text. number: in its own file, from 1.
+
+    A line with ``GAP`` for its change stands for lines that are left out.
+    """
+
+    change: str
+    text: str
+    html: str
+    number: int
+
+
+def coloured(source: str) -> list[str]:
+    """Return the lines of a CUDA file as HTML. Raises UserError without Pygments."""
+    try:
+        from pygments import highlight
+        from pygments.formatters import HtmlFormatter
+        from pygments.lexers import CudaLexer
+    except ModuleNotFoundError:
+        raise UserError(f"the pages need Pygments: {install('docs')}") from None
+    made: str = highlight(source, CudaLexer(stripnl=False), HtmlFormatter(nowrap=True))
+    return made.splitlines()
+
+
+def diff(old: str, new: str) -> list[Line]:
+    """Return the lines of both files in the order of a diff; comments at their tops are left out.
+
+    Lines that are alike stand together: what is removed stands before what replaces it.
+    """
+    left, right = iter(_body(old)), iter(_body(new))
+    lines = []
+    for found in Differ().compare([line.text for line in _body(old)], [line.text for line in _body(new)]):
+        change = found[0]
+        if change == "-":
+            lines.append(replace(next(left), change="-"))
+        elif change in " +":
+            if change == " ":
+                next(left)
+            lines.append(replace(next(right), change=change))
+    return lines
+
+
+def _body(source: str) -> list[Line]:
+    """Return the lines of a file behind the comment at its top that are not empty."""
+    texts = source.splitlines()
+    head = next((at for at, line in enumerate(texts) if not line.startswith("//")), len(texts))
+    lines = (Line(" ", *one) for one in zip(texts, coloured(source), range(1, len(texts) + 1), strict=True))
+    return [line for line in lines if line.number > head and line.text.strip()]
+
+
+def code_lines(source: str) -> list[str]:
+    """Return the lines of a file without comments and empty lines."""
+    lines = (re.sub(r"\s*//.*", "", line).rstrip() for line in source.splitlines())
+    return [line for line in lines if line]
+
+
+def changed_lines(before: Sequence[str], after: Sequence[str]) -> int:
+    """Return how many lines are added, removed or replaced; a replaced line counts once."""
+    blocks = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return sum(max(i2 - i1, j2 - j1) for kind, i1, i2, j1, j2 in blocks if kind != "equal")
+
+
+def changed_by(step: Step) -> int | None:
+    """Return how many lines of code the step changes; None for a step that continues none."""
+    if step.since is None:
+        return None
+    return changed_lines(code_lines(step.since.source), code_lines(step.source))
+
+
+def excerpt(step: Step) -> list[Line]:
+    """Return the parts of the diff, or of the file where it continues no step, that the lesson's ``excerpt`` names.
+
+    Raises ValueError if a text is in no line.
+    """
+    shown: list[Line] = []
+    own = diff(step.since.source if step.since else step.source, step.source)
+    for start, until, *other in step.lesson.excerpt:
+        lines = _body((KERNEL_DIR / other[0]).read_text(encoding="utf-8")) if other else own
+        if shown:
+            where = f"in {other[0]}" if other else ""
+            shown.append(Line(GAP, where, where, 0))
+        shown += _part(lines, start, until)
+    return shown
+
+
+def _part(lines: Sequence[Line], start: str, until: str) -> Sequence[Line]:
+    """Return the lines from the one with ``start`` to the next with ``until``, and what the first one replaces."""
+
+    def find(text: str, after: int) -> int:
+        alone = not text.strip("} ")  # a brace that ends a block: its indentation tells which
+        places = (at for at in range(after, len(lines)) if lines[at].change != "-")
+        held = (at for at in places if (text == lines[at].text if alone else text in lines[at].text))
+        if (found := next(held, None)) is None:
+            raise ValueError(f"no line has {text}")
+        return found
+
+    first = find(start, 0)
+    last = find(until, first)
+    before, now = lines[max(first - 1, 0)], lines[first]
+    replaced = before.change == "-" and SequenceMatcher(None, before.text, now.text).ratio() > ALIKE
+    return lines[first - replaced : last + 1]

@@ -1,0 +1,169 @@
+"""Compute the formulas of lessons from a row's parameters and a problem's shape.
+
+A formula is an arithmetic expression of this package's own data files, such as ``2 * C * K * K``. Its names: the
+problem's sizes (C, H, W, M, K, S, PADDING, OH, OW; of a product N), DEPTH (products of one sum), BATCH (images),
+OUTPUTS (of one image), the row's compile-time constants (TILE, BM, …), THREADS and SHARED of a block of its own kernel,
+BLOCKS (its grid), BYTES_IN, BYTES_W and BYTES_OUT (of one input, weight and output), SMS (of the card), and
+``FUNCTIONS``.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil, prod
+from operator import mul
+
+from app.base.precision import storage
+from app.kernels.conv.rows.interpolation import transforms
+from app.kernels.plain_problems import ITEMSIZE
+from app.kernels.problems import ConvProblem, LinearProblem
+from app.kernels.variant import Parameters, Variant
+
+Number = int | float
+Names = Mapping[str, Number]
+LINE = 128  # bytes that the L1 cache looks up, and shared memory delivers, in a cycle
+WARP, BANKS = 32, 32
+_PLACE = re.compile(r"\{([^{}]+?)(?::([^{}:]+))?\}")
+
+
+def lines(span: float) -> float:
+    """Return how many cache lines ``span`` neighbouring bytes touch, on average over where they begin."""
+    return 1 + max(span - 4, 0) / LINE
+
+
+def pixel_lines(columns: float, pitch: float, size: float) -> float:
+    """Return the cache lines that a warp touches which reads one value for each of 32 neighbouring output pixels.
+
+    columns: of the output; pitch: columns of the input; size: bytes of a value.
+    """
+    rows = min(WARP / columns, WARP)  # of the output, that a warp covers
+    if pitch * size >= LINE:
+        return max(rows, 1) * lines(min(WARP, columns) * size)
+    return lines((max(rows - 1, 0) * pitch + min(WARP, columns)) * size)
+
+
+def conflicts(columns: int, pitch: int, stride: int) -> int:
+    """Return the cycles of a warp's load from shared memory: the most different words that it wants of one bank.
+
+    Thread t reads the word of row t ÷ columns and column t mod columns, times the stride, in rows of ``pitch`` words.
+    """
+    words = {thread // columns * stride * pitch + thread % columns * stride for thread in range(WARP)}
+    return max(Counter(word % BANKS for word in words).values())
+
+
+def cycles(threads: int, width: int, *digits: int) -> float:
+    """Return the cycles of a load of ``width`` words from shared memory, averaged over the warps of a block.
+
+    digits: sizes, each with a stride in words, of which a thread's number consists, the fastest first: ``8, 4, 4, 0``
+    reads at 4 times the number's remainder by 8. Threads that no digits are left for read nothing.
+    Loads of 8 bytes are served by half a warp, those of 16 bytes by a quarter; two of these share a cycle if all of
+    their threads want the same as the next one, or as the next but one.
+    """
+    sizes, strides = digits[::2], digits[1::2]
+    spent = []
+    for warp in range(0, threads, WARP):
+        starts: list[int | None] = []
+        for thread in range(warp, warp + WARP):
+            places, rest = [], thread
+            for size in sizes:
+                rest, place = divmod(rest, size)
+                places.append(place)
+            starts.append(sum(map(mul, places, strides)) if rest == 0 and thread < threads else None)
+        spent.append(sum(_served(starts[at : at + 64 // width], width) for at in range(0, WARP, 64 // width)))
+    return sum(spent) / len(spent)
+
+
+def _served(starts: Sequence[int | None], width: int) -> int:
+    """Return the cycles of threads whose halves share a cycle if they can. starts: their words, None where none."""
+    asked = {thread: start for thread, start in enumerate(starts) if start is not None}
+    alike = any(all(asked.get(thread ^ by, start) == start for thread, start in asked.items()) for by in (1, 2))
+    halves = [range(len(starts))] if alike or width == 1 else [range(at, at + 32 // width) for at in (0, 32 // width)]
+    spent = 0
+    for half in halves:
+        words = {asked[thread] + word for thread in half if thread in asked for word in range(width)}
+        spent += max(Counter(word % BANKS for word in words).values(), default=0)
+    return spent
+
+
+def banks(rows: int, pitch: int) -> int:
+    """Return in how many banks the first words of ``rows`` rows of ``pitch`` words lie."""
+    return len({row * pitch % BANKS for row in range(rows)})
+
+
+def input_products(taps: int) -> int:
+    """Return the multiply-adds that transform K + 1 neighbouring pixels to their values at Toom and Cook's points."""
+    return sum(factor != 0 for row in transforms(taps)[0] for factor in row) - taps - 1  # each begins with 1
+
+
+def vector(count: int) -> int:
+    """Return the values of the widest load that ``count`` is a multiple of: 4, 2 or 1."""
+    return 4 if count % 4 == 0 else 2 if count % 2 == 0 else 1
+
+
+FUNCTIONS: Mapping[str, Callable[..., Number]] = {
+    "banks": banks,
+    "ceil": ceil,
+    "conflicts": conflicts,
+    "cycles": cycles,
+    "input_products": input_products,
+    "lines": lines,
+    "max": max,
+    "min": min,
+    "pixel_lines": pixel_lines,
+    "round": round,
+    "vector": vector,
+}
+
+
+def names_of(
+    row: Variant, problem: ConvProblem | LinearProblem, parameters: Parameters, images: int, multiprocessors: int
+) -> dict[str, Number]:
+    """Return what the names of formulas stand for, with these parameters in place of the row's defaults."""
+    config = row.config(problem, parameters)
+    if isinstance(problem, ConvProblem):
+        sizes: dict[str, Number] = dict(zip("CHWMKS", problem.sizes, strict=True))
+        sizes |= {"PADDING": problem.padding, "DEPTH": problem.depth}
+        sizes |= dict(zip(("OH", "OW"), problem.convolved, strict=True))
+        outputs = problem.maps * prod(problem.convolved)
+    else:
+        sizes, outputs = {"DEPTH": problem.inputs, "N": problem.outputs}, problem.outputs
+    own = [launch for launch in config.launches if launch.entry in ("", row.entry)]
+    threads = own[0].threads if own else 0
+    return {
+        **row.defaults(problem),
+        **parameters,
+        **{name: value for name, value in config.defines.items() if isinstance(value, int)},
+        **sizes,
+        "BATCH": images,
+        "OUTPUTS": outputs,
+        "THREADS": threads,
+        "BLOCKS": sum(prod(launch.grid(images)) for launch in own),
+        "SHARED": max((launch.shared_bytes for launch in own), default=0),
+        "BYTES_IN": ITEMSIZE[problem.input_dtype],
+        "BYTES_W": ITEMSIZE[storage(problem.dtype)],
+        "BYTES_OUT": ITEMSIZE[problem.output_dtype],
+        "SMS": multiprocessors,
+    }
+
+
+def value(formula: str, names: Names) -> Number:
+    """Compute a formula. Raises ValueError for one that cannot be computed."""
+    try:
+        found = eval(formula, {"__builtins__": {}, **FUNCTIONS}, dict(names))
+    except (ArithmeticError, NameError, SyntaxError, TypeError) as error:
+        raise ValueError(f"{formula}: {error}") from None
+    if not isinstance(found, int | float):
+        raise ValueError(f"{formula}: is no number")
+    return found
+
+
+def filled(text: str, names: Names) -> str:
+    """Put values in the place of ``{formula}`` and ``{formula:format}``."""
+    return _PLACE.sub(lambda found: format(value(found[1], names), found[2] or ",.4g"), text)
+
+
+def exact(number: Number) -> str:
+    """Write a number for a table: whole ones in full, others with three digits."""
+    if number == round(number):
+        return f"{round(number):,}"
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"

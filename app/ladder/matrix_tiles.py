@@ -1,0 +1,162 @@
+"""Draw products of matrices: tiles, fragments of tensor cores, passes, parts of a sum, rings of stages."""
+
+from itertools import product as product_of
+
+from app.drawing.sketch import Drawing
+from app.ladder.sizes import Sizes
+
+
+def product(sizes: Sizes) -> Drawing:
+    """Tiles of two matrices; a thread computes some elements of the product."""
+    rows, columns, depth, tall, wide = (sizes[name] for name in ("rows", "columns", "depth", "tall", "wide"))
+    words = sizes.words
+    where, rows_are, columns_are = words["where"], words["rows_are"], words["columns_are"]
+    cell = max(min(260 / max(rows + depth, columns + depth), 12), 1.5)
+    products = f"{tall * wide} multiply-add{'s' * (tall * wide > 1)}"
+    drawing = Drawing(
+        f"Tiles in {where}: {rows} {rows_are} x {depth} terms, and {depth} terms x {columns} {columns_are}. The marked "
+        f"thread computes {tall} x {wide} elements of the product. For each term it reads {tall} + {wide} values and "
+        f"does {products}."
+    )
+    left, top = depth * cell + 34, 44 + depth * cell
+    drawing.text(left, 12, f"{depth} terms × {columns} {columns_are}", "head")
+    drawing.text(left, 28, where, "quiet")
+    drawing.cells(left, 36, depth, columns, cell, "shared")
+    drawing.text(0, top + rows * cell + 18, f"{rows} {rows_are} × {depth} terms", "head")
+    drawing.cells(0, top, rows, depth, cell, "taps")
+    drawing.cells(left, top, rows, columns, cell)
+    downs = _runs(tall, rows // 3, sizes, "rows_apart")
+    alongs = _runs(wide, columns // 3, sizes, "columns_apart")
+    for down, high in downs:
+        y = top + down * cell
+        drawing.area(0, y, depth * cell, high * cell, "neighbour", f"what the marked thread reads for its {rows_are}")
+    for along, broad in alongs:
+        x = left + along * cell
+        drawing.area(x, 36, broad * cell, depth * cell, "thread", f"what it reads for its {columns_are}")
+    for (down, high), (along, broad) in product_of(downs, alongs):
+        x, y = left + along * cell, top + down * cell
+        drawing.area(x, y, broad * cell, high * cell, "own", "the marked thread's outputs")
+    (down, high), (along, broad) = downs[0], alongs[0]
+    drawing.arrow(depth * cell, top + (down + high / 2) * cell, left + along * cell, top + (down + high / 2) * cell)
+    middle = left + (along + broad / 2) * cell
+    drawing.arrow(middle, 36 + depth * cell, middle, top + down * cell)
+    drawing.lines_of_text(
+        left + columns * cell + 16,
+        top + 12,
+        [
+            f"{sizes['threads']:,} threads a block",
+            f"a thread's outputs: {tall} × {wide}",
+            f"a term: {tall} + {wide} values read,",
+            products,
+        ],
+    )
+    return drawing
+
+
+def _runs(count: int, about: int, sizes: Sizes, apart: str) -> list[tuple[int, int]]:
+    """Return where a thread's rows or columns begin, and how many are neighbours there: ``together``, else one or all.
+
+    about: where the first one should lie. Runs begin ``apart`` from each other; without that all are neighbours.
+    """
+    distance = sizes.numbers.get(apart, 0)
+    together = sizes.numbers.get("together", 1) if distance else count
+    first = about % distance if distance else about
+    return [(number * distance + first // together * together, together) for number in range(count // together)]
+
+
+def fragments(sizes: Sizes) -> Drawing:
+    """The operands of one tensor-core instruction, and what one lane holds of them."""
+    cell, lane_row, lane_column = 15, 1, 1
+    drawing = Drawing(
+        f"One mma: 16 rows x 8 words times 8 words x 8 columns, {sizes['terms']} terms. The marked lane holds 4 words "
+        f"of the first operand, 2 of the second and 4 sums. A warp computes {sizes['down']} x {sizes['across']} of "
+        "these tiles."
+    )
+    left, top = 8 * cell + 40, 40 + 8 * cell
+    drawing.text(left, 12, f"8 words × 8 {sizes.words['columns_are']}", "head")
+    drawing.cells(left, 22, 8, 8, cell, "shared")
+    drawing.text(0, top + 16 * cell + 18, f"16 {sizes.words['rows_are']} × 8 words", "head")
+    drawing.cells(0, top, 16, 8, cell, "taps")
+    drawing.cells(left, top, 16, 8, cell)
+    for half in (0, 1):
+        column = left + lane_row * cell
+        drawing.area(column, 22 + (lane_column + 4 * half) * cell, cell, cell, "thread", "lane 5's words of the top")
+        drawing.area(
+            left + 2 * lane_column * cell, top + (lane_row + 8 * half) * cell, 2 * cell, cell, "own", "its sums"
+        )
+        for quarter in (0, 1):
+            x, y = (lane_column + 4 * quarter) * cell, top + (lane_row + 8 * half) * cell
+            drawing.area(x, y, cell, cell, "neighbour", "its words of the left")
+    drawing.lines_of_text(
+        left + 8 * cell + 18,
+        top + 12,
+        [
+            "lane 5 of 32: 4 + 2 words in, 4 sums",
+            f"one instruction of a warp: {128 * sizes['terms']:,} multiply-adds",
+            f"a warp: {sizes['down']} × {sizes['across']} of these tiles",
+            f"each word of the left serves {sizes['across']} tiles,",
+            f"each of the top {sizes['down']}",
+        ],
+    )
+    return drawing
+
+
+def passes(sizes: Sizes) -> Drawing:
+    """Kernels that hand matrices on through device memory; ``terms`` is 0 where nothing is unrolled."""
+    terms, columns = sizes["terms"], sizes["columns"]
+    boxes = ["im2col", "cuBLAS", "layout"] if terms else ["cuBLAS", "bias, activation"]
+    drawing = Drawing(" then ".join(boxes) + ": each pass reads and writes its matrices in device memory.")
+    between = [f"{terms:,} × {columns:,} values", "product"] if terms else ["product"]
+    for number, name in enumerate(boxes):
+        x = number * 230
+        drawing.area(x, 20, 110, 46, "own", "a pass: it reads and writes device memory")
+        drawing.text(x + 55, 48, name, "head", "middle")
+        if number < len(between):
+            drawing.arrow(x + 112, 43, x + 228, 43)
+            drawing.text(x + 170, 36, "memory", "quiet", "middle")
+            drawing.text(x + 170, 84, between[number], "quiet", "middle")
+    if terms:
+        drawing.lines_of_text(0, 112, [f"an image's {sizes['pixels']:,} values become {terms * columns:,}"])
+    return drawing
+
+
+def split(sizes: Sizes) -> Drawing:
+    """One sum cut into parts that several blocks compute."""
+    parts, part = sizes["parts"], sizes["part"]
+    shown, width = min(parts, 12), 44
+    drawing = Drawing(
+        f"A sum of {sizes['depth']} terms is cut into {parts} parts of {part}; a block adds up each part."
+    )
+    drawing.text(0, 12, f"{sizes['depth']:,} terms of one sum", "head")
+    for number in range(shown):
+        drawing.area(number * (width + 4), 22, width, 24, "shared", "a part of the sum, which one block adds up")
+        drawing.text(number * (width + 4) + width / 2, 39, f"block {number + 1}", "small", "middle")
+        drawing.arrow(number * (width + 4) + width / 2, 48, shown * (width + 4) / 2, 96)
+    if parts > shown:
+        drawing.text(shown * (width + 4) + 4, 39, f"… and {parts - shown} more")
+    drawing.area(shown * (width + 4) / 2 - 90, 98, 180, 26, "own", "the second kernel")
+    drawing.text(shown * (width + 4) / 2, 115, f"adds {parts} parts in order", "", "middle")
+    return drawing
+
+
+def ring(sizes: Sizes) -> Drawing:
+    """Warps that copy ahead of warps that multiply, through a ring of stages in shared memory."""
+    stages = sizes["stages"]
+    drawing = Drawing(
+        f"{sizes['producers']} producer threads fill a ring of {stages} stages in shared memory; {sizes['consumers']} "
+        f"consumer threads multiply {sizes['tile']} outputs x {sizes['rows']} images from it by wgmma."
+    )
+    drawing.area(0, 20, 130, 60, "neighbour", "threads that bring pieces of both matrices")
+    drawing.lines_of_text(10, 46, [f"{sizes['producers']} producers", "copy ahead"])
+    for number in range(stages):
+        drawing.area(190 + number * 40, 25, 36, 50, "shared", "a stage of shared memory, with two barriers")
+        drawing.text(208 + number * 40, 55, str(number + 1), "", "middle")
+    right = 190 + stages * 40
+    drawing.text(190, 14, f"ring of {stages} stages, {sizes['terms']} terms each", "head")
+    drawing.arrow(132, 50, 186, 50)
+    drawing.arrow(right, 50, right + 50, 50)
+    drawing.area(right + 54, 20, 190, 60, "own", "threads that multiply, and hold the sums")
+    drawing.lines_of_text(
+        right + 64, 46, [f"{sizes['consumers']} consumers: wgmma,", f"{sizes['tile']} outputs × {sizes['rows']} images"]
+    )
+    return drawing

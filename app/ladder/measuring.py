@@ -1,0 +1,79 @@
+"""Measure every step of the ladders on the current card, in their order, as ``bench`` does one kernel."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tqdm import tqdm
+
+from app.base.errors import UserError
+from app.cuda.memory import DeviceMemoryError
+from app.lab.bench import peak
+from app.lab.bench.cases import Item, network_items
+from app.lab.bench.compiling import compile_rows
+from app.lab.bench.ladder import Climber
+from app.lab.bench.results import Result, Table, table_document, totals
+from app.lab.bench.trial import Trial
+from app.lab.document import Row, utc_date
+from app.lab.stop import describe
+from app.ladder.steps import LADDERS, Step, ladder
+from app.network.graph import Graph
+from app.planning import tuning
+
+NOISE, L2 = 0.02, "cold"  # half of what bench asks of a median: the steps differ by more
+Rung = tuple[Step, Item]
+
+
+def measured(graph: Graph, images: int, card: Row) -> dict[str, Any]:
+    """Check and time each step on each layer of its kind; return the document, without predictions.
+
+    Raises UserError, also if the images do not fit in the card's memory.
+    """
+    arch, known = card["architecture"], tuning.load(card["name"])
+    items = [item for item in network_items(graph) if len(item.layers) == 1 and item.operation in LADDERS]
+    rungs = [(step, item) for name in LADDERS for step in ladder(name) for item in _served(items, step)]
+    compile_rows([(item.problems[step.dtype], step.row) for step, item in rungs], arch, known)
+    peaks = peak.measure(arch)
+    rows: dict[str, list[Result]] = {item.name: [] for item in items}
+    climber = Climber(arch, known, NOISE, L2, None, False, lambda: None)
+    with tqdm(rungs, desc="ladder", unit=" rows", disable=None) as bar:
+        try:
+            for (step, item), result in zip(bar, _climbed(rungs, climber, images), strict=True):
+                bar.set_description(f"{step.title}, {item.name}")
+                rows[item.name].append(result)
+        except DeviceMemoryError:
+            raise UserError(
+                f"{images:,} images do not fit in the card's free memory: choose fewer by --batch"
+            ) from None
+    tables = [
+        Table(item.name, item.operation, item.is_op, images, item.problems, (*rows[item.name],)) for item in items
+    ]
+    return {
+        "date": utc_date(),
+        "network": graph.network.name,
+        "device": card,
+        "images": images,
+        "settings": {"noise": NOISE, "l2": L2, "rule": describe(NOISE, L2)},
+        "peaks": vars(peaks),
+        "tables": [table_document(table, peaks) for table in tables],
+        "totals": totals(tables),
+    }
+
+
+def _served(items: list[Item], step: Step) -> Iterator[Item]:
+    """Return the layers of the step's kind."""
+    for item in items:
+        if item.operation == step.row.operation and step.dtype in item.problems:
+            yield item
+
+
+def _climbed(rungs: list[Rung], climber: Climber, images: int) -> Iterator[Result]:
+    """Yield each step's result. The data of a layer stay on the card while steps of one number format follow."""
+    trials: dict[str, Trial] = {}
+    before = ("", "")
+    for step, item in rungs:
+        if before != (kind := (step.row.operation, step.dtype)):
+            trials.clear()
+            before = kind
+        if item.name not in trials:
+            trials[item.name] = Trial(item.problems[step.dtype], images, climber.arch)
+        yield climber.row(trials[item.name], step.row)

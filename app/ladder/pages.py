@@ -1,0 +1,216 @@
+"""Fill the pages: one for each step, one for each source file, and the first page."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from typing import Any
+
+from app.base.precision import SHORT
+from app.drawing.sketch import Drawing
+from app.kernels.problems import LinearProblem
+from app.ladder import tables, tiles
+from app.ladder.card import LATER, Card, Layer
+from app.ladder.counting import CONSTANT_CYCLES, PARTS, ROUND_TRIP
+from app.ladder.differing import FACTOR, WORDS, reasons
+from app.ladder.excerpt import GAP, Line, changed_by, coloured, excerpt
+from app.ladder.formulas import filled
+from app.ladder.pictures import Text
+from app.ladder.steps import LADDERS, Step, ladder, steps
+from app.terminal.text import format_ms
+
+KINDS = {"+": ("plus", "added"), "-": ("minus", "removed"), " ": ("same", ""), GAP: ("gap", "left out")}
+IN_LIBRARY = "This step multiplies in the library, whose machine code is not counted."
+NOT_COMPILED = "What the compiler made of this step is not stored for this card."
+
+
+@dataclass(frozen=True)
+class Page:
+    """One file of the site: its name without ``.html``, its title, and the whole text."""
+
+    name: str
+    title: str
+    html: str
+
+
+class Pages:
+    """The pages of one card. more: further pages, which every page links to. command: what made the site."""
+
+    def __init__(self, card: Card, command: str, more: Sequence[Text] = ()) -> None:
+        self.card, self.more = card, more
+        dates = sorted({str(bench["date"]) for bench in card.benches.values()})
+        self._common = {
+            "card": card.device,
+            "command": command,
+            "dates": " to ".join(dict.fromkeys((dates[0], dates[-1]))),
+            "more": more,
+        }
+
+    @cached_property
+    def _templates(self) -> Any:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
+        loader = PackageLoader(__package__)
+        return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+
+    def _page(self, template: str, name: str, title: str, values: Mapping[str, Any]) -> Page:
+        html = self._templates.get_template(f"{template}.html").render(title=title, **self._common, **values)
+        return Page(name, title, html)
+
+    def all(self) -> Iterator[Page]:
+        """Return every page."""
+        yield self.index()
+        for step in steps():
+            yield self.step(step)
+            yield self.source(step)
+        for text in self.more:
+            yield self._page("text", text.name, text.title, {"body": text.body})
+
+    def index(self) -> Page:
+        """The first page: all steps, with the first network's times."""
+        ladders, sizes = [], list[dict[str, str]]()
+        for operation, name in LADDERS.items():
+            rows, heads = [], dict[str, None]()
+            for step in ladder(operation):
+                layers = [layer for layer in self.card.layers(step) if layer.network == self.card.networks[0]]
+                heads |= dict.fromkeys(layer.title for layer in layers)
+                times = [cell for layer in layers for cell in (format_ms(layer.prediction.ms), tables.ms(layer))]
+                since = step.since
+                rows.append(
+                    {
+                        "slug": step.slug,
+                        "title": step.title,
+                        "idea": step.lesson.title,
+                        "since": since.title if since else "",
+                        "changed": changed_by(step) if since else "",
+                        "dtype": SHORT[step.dtype],
+                        "times": times,
+                    }
+                )
+            sizes += [_sizes(layer) for layer in self.card.layers(ladder(operation)[0])]
+            ladders.append({"operation": operation, "name": name.capitalize(), "heads": [*heads], "rows": rows})
+        images = next(iter(self.card.benches.values()))["images"]
+        rates = {"round_trip": ROUND_TRIP, "constant_cycles": CONSTANT_CYCLES, "factor": FACTOR}
+        values = {"ladders": ladders, "sizes": sizes, "parts": PARTS, "images": f"{images:,}", **rates}
+        return self._page("index", "index", "All steps", values)
+
+    def source(self, step: Step) -> Page:
+        """A step's whole file."""
+        values = {"lines": coloured(step.source), "slug": step.slug, "step": step.title}
+        return self._page("source", source_page(step), step.row.source, values)
+
+    def step(self, step: Step) -> Page:
+        """One step."""
+        layers = [*self.card.layers(step)]
+        shown = next((layer for layer in layers if layer.name == LATER), layers[0])
+        order = [*steps()]
+        at, lesson, since = order.index(step), step.lesson, step.since
+        drawn, parts = tiles.draw(step, shown.names), excerpt(step)
+        earlier = {layer.title: layer for layer in self.card.layers(since)} if since else {}
+        values = {
+            "ladder": step.ladder.capitalize(),
+            "step": step.row.step,
+            "name": step.row.name,
+            "since": since,
+            "next": [one for one in ladder(step.row.operation) if one.row.since == step.row.name],
+            "lesson_title": lesson.title,
+            "idea": coded(step.row.idea),
+            "change": prose(lesson.change, shown),
+            "detail": prose(lesson.detail, shown),
+            "drawing": drawn.svg(),
+            "keys": [{"kind": kind, "words": "; ".join(words)} for kind, words in drawn.keys.items()],
+            "drawing_of": f"As launched for {shown.title}, in {SHORT[step.dtype]}",
+            "change_title": "What changed" if since else "The heart of the file",
+            "source": step.row.source,
+            "source_page": f"{source_page(step)}.html",
+            "since_source": since.row.source if since else "",
+            "since_page": f"{source_page(since)}.html" if since else "",
+            "changed": changed_by(step),
+            "bound_before": prose(since.lesson.bound, earlier.get(shown.title, shown)) if since else "",
+            "excerpt": [_line(line) for line in parts],
+            "removed": any(line.change == "-" for line in parts),
+            "gaps": any(line.change == GAP for line in parts),
+            "counts": tables.counts(step, layers),
+            "times": tables.times(layers, since, earlier),
+            "measured": any(layer.ms for layer in layers),
+            "bars": _bars(shown),
+            "bars_of": f"{shown.title}: how long each part would be busy, and the measured time",
+            "proof": prose(lesson.proof, shown),
+            "counters": tables.counters(step, layers, earlier),
+            "beside": tables.beside(layers),
+            "differ": _differ(step, layers, shown),
+            "shares": tables.shares(layers),
+            "no_counters": prose(self._no_counters(step), shown),
+            "machine": tables.machine(layers),
+            "no_machine": IN_LIBRARY if step.row.needs_cublas else NOT_COMPILED,
+            "bound": prose(lesson.bound, shown),
+            "task": prose(lesson.exercise.task, shown),
+            "check": lesson.exercise.command,
+            "answer": prose(lesson.exercise.answer, shown),
+            "before": order[at - 1] if at else None,
+            "after": order[at + 1] if at + 1 < len(order) else None,
+        }
+        return self._page("step", step.slug, step.title, values)
+
+    def _no_counters(self, step: Step) -> str:
+        if step.row.needs_cublas:
+            return "`profile --every-step` counts this project's own kernels alone."
+        notes = [document["note"] for document in self.card.counters.values() if document.get("note")]
+        if notes:
+            return f"{notes[0]}."
+        network = self.card.networks[0]
+        command = f"python main.py profile --every-step --batch 1000 --network {network} --json FILE"
+        return f"`{command}` reads them, where the driver allows it."
+
+
+def source_page(step: Step) -> str:
+    """The name of the page with a step's whole file."""
+    return f"file-{step.row.source.removesuffix('.cu')}"
+
+
+def prose(text: str, layer: Layer) -> str:
+    """Return a lesson's text as HTML: formulas computed for the layer, code between backticks."""
+    return coded(filled(text, layer.names))
+
+
+def coded(text: str) -> str:
+    """Return a text as HTML, code between backticks."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
+
+
+def _sizes(layer: Layer) -> dict[str, str]:
+    """Name a layer's sizes as formulas do: of its input, its filters and its output."""
+    names = layer.names
+    if isinstance(layer.problem, LinearProblem):
+        return {"layer": layer.title, "input": f"{names['DEPTH']:,}", "filter": "", "output": f"{names['N']:,}"}
+    sizes = (("input", ("C", "H", "W")), ("filter", ("K", "K")), ("output", ("M", "OH", "OW")))
+    return {"layer": layer.title} | {what: " × ".join(str(names[one]) for one in own) for what, own in sizes}
+
+
+def _line(line: Line) -> dict[str, str]:
+    kind, told = KINDS[line.change]
+    return {"kind": kind, "told": told, "change": line.change, "html": line.html}
+
+
+def _differ(step: Step, layers: Sequence[Layer], shown: Layer) -> list[dict[str, str]]:
+    """Return why counts differ from counters, a sentence or more for each counter."""
+    found = reasons(step, layers)
+    return [{"counter": WORDS[name], "why": " ".join(prose(why, shown) for why in found[name])} for name in found]
+
+
+def _bars(layer: Layer) -> str:
+    """Draw the parts of a prediction beside the measured time."""
+    parts = layer.prediction.parts
+    values = [(words, parts[part], "bar") for part, words in PARTS.items() if parts[part]]
+    if layer.ms:
+        values.append(("measured", layer.ms, "measured"))
+    longest = max(value for _, value, _ in values)
+    told = ", ".join(f"{words} {format_ms(value) or 0} ms" for words, value, _ in values)
+    drawing = Drawing(f"{layer.title}: {told}")
+    for number, (words, value, kind) in enumerate(values):
+        y = number * 24
+        drawing.text(224, y + 15, words, anchor="end")
+        drawing.area(232, y + 3, max(360 * value / longest, 1), 16, kind, f"{format_ms(value) or 0} ms")
+        drawing.text(238 + 360 * value / longest, y + 15, f"{format_ms(value) or 0} ms")
+    return drawing.svg()

@@ -1,0 +1,126 @@
+"""The pages of pictures and of interactives: what one card's documents show, step by step and as a whole."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from app.base.precision import BY_DTYPE
+from app.drawing import interactives, journey, roofline, warpgroups, waterfall
+from app.lab.document import Row
+from app.ladder.card import Card, Layer
+from app.ladder.steps import Step, ladder
+
+STAMPS = "python main.py profile --precision {} --timeline FILE.html --json FILE.json"
+Key = tuple[str, str]  # a step's name and number format
+Layers = Sequence[tuple[Step, Sequence[Layer]]]
+
+
+@dataclass(frozen=True)
+class Text:
+    """What stands in a page beside the steps' own: its name without ``.html``, its title, and HTML."""
+
+    name: str
+    title: str
+    body: str
+
+
+def pictures(card: Card) -> Text:
+    """Return the page of pictures."""
+    parts = ["<h1>Pictures</h1>", "<p>All of them are drawn from the stored measurements of one card.</p>"]
+    layers = [(step, [*card.layers(step)]) for step in ladder("conv")]
+    for network in card.networks:
+        parts += _ladder(card, network, layers)
+    parts += _fast_path(card)
+    return Text("pictures", "Pictures", "\n".join(parts))
+
+
+def try_it() -> Text:
+    """Return the page of interactives."""
+    intro = (
+        "<h1>Try it</h1>\n<p>Three things to move. Without JavaScript the text below says what they show at first.</p>"
+    )
+    return Text("interactives", "Try it", "\n".join([intro, *map(interactives.fragment, interactives.INTERACTIVES)]))
+
+
+def _ladder(card: Card, network: str, layers: Layers) -> Iterator[str]:
+    """The journey of a network's convolutions, and the roofline of each."""
+    bench = card.benches[network]
+    on = f"{bench['images']:,} images, {bench['device']['name']}"
+    yield f'<h2 id="journey-{network}">{escape(network)}: every step of the convolution</h2>'
+    yield (
+        "<p>Each bar is the time of both convolutions. Steps that lost stay: they are hatched. The mark is the time "
+        "that the step's counts predict, as its page explains; no kernel with these counts can be faster.</p>"
+    )
+    since = {step.row.name: step.row.since for step, _ in layers}
+    bars = journey.bars(bench, predicted=_predicted(bench, network, layers), links=_links(), since=since)
+    yield _figure(journey.journey(bars, f"{network}, both convolutions: {on}", f"journey-{network}-chart"))
+    if counted := {row["images"] for row in card.counters.get(network, {}).get("rows", ())}:
+        images = " or ".join(f"{count:,}" for count in sorted(counted))
+        yield (
+            f"<p>In the rooflines, filled points have the bytes that the hardware counted for {images} images; what "
+            "stays in the L2 cache is not among them. FLOPs are those of the convolution's definition: a step with "
+            "fewer multiplications can lie above the roof.</p>"
+        )
+    for table in (table for table in bench["tables"] if table["is_op"]):
+        item = table["item"]
+        points = roofline.points(bench, item, _dram_bytes(bench, network, item, layers))
+        name = f"roofline-{network}-{item}"
+        yield f'<h3 id="{name}">{escape(network)}, {item}: the roofline</h3>'
+        yield _figure(roofline.roofline(points, bench["peaks"], f"{network}, {item}: {on}", f"{name}-chart"))
+
+
+def _fast_path(card: Card) -> Iterator[str]:
+    """What each stage of the fast path adds, and what its warpgroups do when."""
+    if card.reports or card.timelines:
+        yield '<h2 id="fast-path">The fast path</h2>'
+    for precision, report in card.reports.items():
+        stages = waterfall.stages(report)
+        title = f"{precision}: {report['batch']:,} images of lenet5, {report['device']['name']}"
+        yield _figure(waterfall.waterfall(stages, title, report["raw_copy_ms"]["p50"], f"budget-{precision}"))
+    for precision, profile in card.timelines.items():
+        timeline = profile["timeline"]
+        what = f"{precision}, {profile['batch']:,} images of lenet5, {profile['device']['name']}"
+        yield f'<h3 id="warpgroups-{precision}">One multiprocessor, {precision}</h3>'
+        rows = timeline["warpgroups"]
+        bus = " Most of the time they wait for images: the bus brings them more slowly than they are computed."
+        yield (
+            "<p>Each row is a warpgroup. While one pools, the tensor cores are free for the others: that is why there "
+            f"are several. For {warpgroups.idle(rows):.0%} of the time none of them multiplies."
+            f"{bus if warpgroups.waiting(rows) > 1 / 2 else ''}</p>"
+        )
+        yield _figure(warpgroups.warpgroups(timeline, f"Warpgroups: {what}", f"warpgroups-{precision}-chart"))
+        yield _figure(warpgroups.bus(timeline, f"Bus and kernels: {what}", f"bus-{precision}-chart"))
+    if card.reports and not card.timelines:
+        commands = " or ".join(f"<code>{STAMPS.format(precision)}</code>" for precision in card.reports)
+        yield f'<p class="note">What the warpgroups do when is not stored for this card: {commands} measures it.</p>'
+
+
+def _figure(chart: str) -> str:
+    return f"<figure>{chart}</figure>"
+
+
+def _predicted(bench: Row, network: str, layers: Layers) -> dict[Key, float]:
+    """Step and number format → the sum of its predictions for all convolutions, where it serves them all."""
+    ops = {table["item"] for table in bench["tables"] if table["is_op"]}
+    found: dict[Key, float] = {}
+    for step, served in layers:
+        own = [layer for layer in served if layer.network == network and layer.name in ops]
+        if {layer.name for layer in own} == ops:
+            found[step.row.name, step.dtype] = sum(layer.prediction.ms for layer in own)
+    return found
+
+
+def _links() -> dict[Key, str]:
+    return {(step.row.name, dtype): f"{step.slug}.html" for step in ladder("conv") for dtype in BY_DTYPE}
+
+
+def _dram_bytes(bench: Row, network: str, item: str, layers: Layers) -> dict[Key, float]:
+    """Step and number format → bytes through device memory for the batch of the times, as the hardware counted them."""
+    found: dict[Key, float] = {}
+    for step, served in layers:
+        for layer in served:
+            counts = layer.counters.get("counts", {})
+            moved = [counts.get(name) for name in ("dram_read", "dram_written")]
+            if (layer.network, layer.name) == (network, item) and None not in moved:
+                found[step.row.name, step.dtype] = sum(moved) * bench["images"] / layer.counters["images"]
+    return found

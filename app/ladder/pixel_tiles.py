@@ -1,0 +1,177 @@
+"""Draw convolutions whose threads own pixels: what a thread reads of the input, and where its outputs lie."""
+
+from app.drawing.sketch import Drawing
+from app.kernels.conv.rows.interpolation import transforms
+from app.ladder.formulas import WARP
+from app.ladder.sizes import Sizes
+
+ROOM = 210  # pixels for the longer side of a grid
+FOOT = 26
+
+
+def _cell(*sizes: int) -> float:
+    return max(min(ROOM / max(sizes), 18), 1.5)
+
+
+def _warp(drawing: Drawing, x: float, rows: int, columns: int, cell: float) -> None:
+    """Mark the threads of the first warp, which are numbered row by row."""
+    left = WARP
+    for row in range(rows):
+        taken = min(left, columns)
+        if taken <= 0:
+            break
+        drawing.area(x, 22 + row * cell, taken * cell, cell, "warp", "the outputs of a warp's 32 threads")
+        left -= taken
+
+
+def window(sizes: Sizes) -> Drawing:
+    """One thread for each output pixel of a map, in rows; a thread reads its window in global memory."""
+    rows, columns, kernel, stride = (sizes[name] for name in ("rows", "columns", "kernel", "stride"))
+    high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
+    cell = _cell(high, wide)
+    at_row, at_column = min(1, rows - 1), min(2, columns - 1)
+    taps = sizes.words["taps"]
+    drawing = Drawing(
+        f"Output map of {rows} x {columns} pixels, one thread each, {sizes['threads']} threads a block. The marked "
+        f"thread reads a window of {kernel} x {kernel} pixels of each input channel; its neighbour's window overlaps "
+        f"it. Filter taps come from {taps}, one for the whole warp."
+    )
+    drawing.text(0, 12, f"input channel {high} × {wide}, global memory", "head")
+    drawing.cells(0, 22, high, wide, cell)
+    side = kernel * cell
+    x, y = at_column * stride * cell, 22 + at_row * stride * cell
+    drawing.area(x, y, side, side, "thread", "what the marked thread reads")
+    drawing.area(x + stride * cell, y, side, side, "neighbour", "what its neighbour reads")
+    out = max(wide * cell, 190) + 70
+    drawing.text(out, 12, f"output map {rows} × {columns}", "head")
+    drawing.cells(out, 22, rows, columns, cell)
+    _warp(drawing, out, rows, columns, cell)
+    drawing.area(out + at_column * cell, 22 + at_row * cell, cell, cell, "thread", "the marked thread's output")
+    drawing.arrow(x + side, y + side / 2, out + at_column * cell, 22 + (at_row + 0.5) * cell)
+    foot = 22 + high * cell + FOOT
+    drawing.cells(0, foot, kernel, kernel, min(cell, 10), "taps")
+    drawing.lines_of_text(
+        kernel * min(cell, 10) + 12,
+        foot + 12,
+        [f"{kernel} × {kernel} taps of one filter: {taps}", "one value serves all 32 threads of a warp"],
+    )
+    return drawing
+
+
+def tile(sizes: Sizes) -> Drawing:
+    """A block of TILE x TILE outputs reads a copy of the input under it in shared memory."""
+    tile, kernel, stride = (sizes[name] for name in ("tile", "kernel", "stride"))
+    side = (tile - 1) * stride + kernel
+    cell = _cell(side)
+    taps = sizes.words["taps"]
+    drawing = Drawing(
+        f"A block of {tile} x {tile} threads copies {side} x {side} pixels of one channel to shared memory. A thread "
+        f"reads its {kernel} x {kernel} window there. Filter taps come from {taps}."
+    )
+    drawing.text(0, 12, f"input tile {side} × {side}, shared memory", "head")
+    drawing.cells(0, 22, side, side, cell, "shared")
+    inner = tile * stride * cell
+    drawing.area(0, 22, inner, inner, "core", "pixels under the outputs")
+    at = min(2, tile - 1)
+    window = kernel * cell
+    x, y = at * stride * cell, 22 + stride * cell
+    drawing.area(x, y, window, window, "thread", "what the marked thread reads")
+    drawing.area(x + stride * cell, y, window, window, "neighbour", "what its neighbour reads")
+    out = max(side * cell, 190) + 70
+    drawing.text(out, 12, f"outputs of the block {tile} × {tile}", "head")
+    drawing.cells(out, 22, tile, tile, cell)
+    _warp(drawing, out, tile, tile, cell)
+    drawing.area(out + at * cell, 22 + cell, cell, cell, "thread", "the marked thread's output")
+    drawing.arrow(x + window, y + window / 2, out + at * cell, 22 + 1.5 * cell)
+    foot = 22 + side * cell + FOOT
+    drawing.cells(0, foot, kernel, kernel, min(cell, 10), "taps")
+    share = side**2 / tile**2
+    drawing.lines_of_text(
+        kernel * min(cell, 10) + 12,
+        foot + 12,
+        [
+            f"{kernel} × {kernel} taps: {taps}",
+            f"{side**2:,} pixels for {tile**2:,} threads: {share:.2f} copied by each",
+        ],
+    )
+    return drawing
+
+
+def patch(sizes: Sizes) -> Drawing:
+    """A thread keeps a patch of pixels in several maps, and reads each input row once for all taps of a filter row."""
+    maps, rows, columns, kernel, stride = (sizes[name] for name in ("maps", "rows", "columns", "kernel", "stride"))
+    high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
+    cell = 16
+    drawing = Drawing(
+        f"A thread computes {rows} x {columns} pixels in {maps} maps. It reads a row of {wide} input values once and "
+        f"uses it for {kernel} taps: {rows} x {wide} values and {kernel} x {maps} taps make "
+        f"{rows * columns * kernel * maps} multiply-adds."
+    )
+    drawing.text(0, 12, f"input under the patch, {high} × {wide}, shared memory", "head")
+    drawing.cells(0, 22, high, wide, cell, "shared")
+    drawing.area(0, 22, wide * cell, rows * cell, "thread", "values of one filter row, read at once into registers")
+    drawing.area(0, 22, columns * cell, rows * cell, "neighbour", "those that the row's first tap multiplies")
+    out = max(wide * cell, 300) + 60
+    drawing.text(out, 12, f"{rows} × {columns} pixels in {maps} maps, registers", "head")
+    for depth in range(min(maps, 4)):
+        drawing.cells(out + 10 * depth, 22 + 10 * depth, rows, columns, cell, "own")
+    drawing.keys["own"] = [f"the thread's sums, {min(maps, 4)} of {maps} maps shown"]
+    foot = 22 + max(high, rows) * cell + FOOT + 14
+    drawing.cells(0, foot, kernel, kernel, 10, "taps")
+    drawing.area(0, foot, kernel * 10, 10, "thread", "taps that one row of values serves")
+    reads, products = rows * wide + kernel * maps, rows * columns * kernel * maps
+    drawing.lines_of_text(
+        kernel * 10 + 12,
+        foot + 12,
+        [
+            f"a row of taps: {rows} × {wide} values + {kernel} × {maps} taps = {reads} read",
+            f"{products} multiply-adds, {products / reads:.1f} for each value read",
+            f"{sizes['threads']:,} threads a block",
+        ],
+    )
+    return drawing
+
+
+def points(sizes: Sizes) -> Drawing:
+    """Two outputs of a row by products at points: inputs and filters are transformed, sums are transformed back."""
+    kernel, maps, rows = sizes["kernel"], sizes["maps"], sizes["rows"]
+    count, cell = kernel + 1, 22
+    to_values, _, to_outputs = transforms(kernel)
+    drawing = Drawing(
+        f"A run of {count} input pixels becomes {count} values, one for each point. A row of {kernel} taps has become "
+        f"{count} values too. A thread multiplies at one point, for {maps} maps and {rows} rows of pixels. {count} "
+        f"sums of {count} threads become two neighbouring outputs, which take {2 * kernel} multiplications otherwise."
+    )
+    columns = (
+        (0, f"{count} pixels", "plain", "a run of pixels, from global memory"),
+        (150, f"{count} values", "shared", "their values at the points, in shared memory"),
+        (300, f"{count} sums", "thread", "sums over channels and filter rows, each of a thread of its own"),
+    )
+    for x, words, kind, title in columns:
+        drawing.text(x, 12, words, "head")
+        for number in range(count):
+            drawing.area(x, 22 + number * (cell + 4), cell, cell, kind, title)
+    middles = [33 + number * (cell + 4) for number in range(count)]
+    for number, y in enumerate(middles):
+        for pixel, factor in enumerate(to_values[number]):
+            if factor:
+                drawing.arrow(cell + 4, middles[pixel], 146, y)
+        drawing.arrow(154 + cell, y, 296, y)
+        drawing.text(232, y - 4, "× filter", "small", "middle")
+        for place, factors in enumerate(to_outputs):
+            if factors[number]:
+                drawing.arrow(304 + cell, y, 440, middles[count // 2 - 1 + place])
+    drawing.text(446, 12, "2 outputs", "head")
+    for number in (0, 1):
+        top = 22 + (count // 2 - 1 + number) * (cell + 4)
+        drawing.area(446, top, cell, cell, "own", "two neighbouring outputs of a row, each a sum of those sums")
+    foot = 22 + count * (cell + 4) + FOOT
+    drawing.lines_of_text(
+        0,
+        foot,
+        [
+            f"{count} multiplications for two outputs, instead of {2 * kernel}",
+            f"a thread: one point, {maps} maps, a column of {rows} rows; {sizes['threads']:,} threads a block",
+        ],
+    )
+    return drawing

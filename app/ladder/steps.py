@@ -1,0 +1,120 @@
+"""The steps of the ladder in their order: a registry row, the step that it continues, and its lesson.
+
+A lesson is ``steps/OPERATION/NAME.toml``: the step's text for people, from which the pages of ``ladder`` and the
+sections of docs/kernels.md are made. It names other steps in backticks, never by number. Every number in it is a
+formula in braces, which ``formulas.py`` computes. The idea itself is the first paragraph of the step's file.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+
+from app.kernels import registry
+from app.kernels.variant import Variant
+
+LESSONS = Path(__file__).with_name("steps")
+LADDERS = {"conv": "convolution", "gemm": "matrix product"}
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A task, the command that checks it, and the outcome; the answer is folded on the page."""
+
+    task: str
+    command: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a person judged about one step.
+
+    title: the idea in a few words. change: what is new, against the step that it continues and the reports, and why.
+    excerpt: the parts of the file that show the idea, each by texts of its first and its last line, and the file if it
+    is one that the step's own includes. drawing: the ``kind`` of the drawing and its parameters' formulas. counts:
+    formulas, see ``counting.py``. bound: what bounds the step now; bounded_by: the same as keys of ``counting.PARTS``.
+    proof: how hardware counters show it; proven_by: which, as keys of ``step_counters.COUNTERS``. detail: more about
+    the idea, where that is not enough. differs: counter → why it differs from the count, where the general reasons of
+    ``differing.py`` do not hold.
+    """
+
+    title: str
+    change: str
+    excerpt: Sequence[Sequence[str]]
+    drawing: Mapping[str, str]
+    counts: Mapping[str, str]
+    bound: str
+    bounded_by: tuple[str, ...]
+    proof: str
+    proven_by: tuple[str, ...]
+    exercise: Exercise
+    detail: str = ""
+    differs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a ladder."""
+
+    row: Variant
+    lesson: Lesson
+
+    @property
+    def slug(self) -> str:
+        """The name of its page without the ending, unique over all ladders."""
+        return f"{self.row.operation}-{self.row.name}"
+
+    @property
+    def title(self) -> str:
+        """Number and name: ``2 direct``."""
+        return f"{self.row.step} {self.row.name}"
+
+    @property
+    def ladder(self) -> str:
+        """What its operation is called."""
+        return LADDERS[self.row.operation]
+
+    @property
+    def dtype(self) -> str:
+        """The arithmetic that its page shows: float32, where the step has it."""
+        return "float32" if "float32" in self.row.dtypes else self.row.dtypes[0]
+
+    @cached_property
+    def source(self) -> str:
+        """Its .cu file."""
+        return self.row.path.read_text(encoding="utf-8")
+
+    @property
+    def since(self) -> "Step | None":
+        """The step that it continues, None for a beginning."""
+        return find(self.row.operation, self.row.since)
+
+
+@cache
+def ladder(operation: str) -> tuple[Step, ...]:
+    """Return the steps of an operation that have lessons, in the order of the ladder."""
+    return tuple(Step(row, lesson(row)) for row in registry.variants(operation) if lesson_path(row).is_file())
+
+
+def steps() -> tuple[Step, ...]:
+    """Return the steps of all ladders."""
+    return tuple(step for operation in LADDERS for step in ladder(operation))
+
+
+def find(operation: str, name: str | None) -> Step | None:
+    """Return a step by name, None without one of that name."""
+    return next((step for step in ladder(operation) if step.row.name == name), None)
+
+
+def lesson_path(row: Variant) -> Path:
+    """Return the path of a row's lesson."""
+    return LESSONS / row.operation / f"{row.technique}.toml"
+
+
+def lesson(row: Variant) -> Lesson:
+    """Read a row's lesson."""
+    found = tomllib.loads(lesson_path(row).read_text(encoding="utf-8"))
+    lists = {name: tuple(found[name]) for name in ("bounded_by", "proven_by")}
+    return Lesson(**found | lists | {"exercise": Exercise(**found["exercise"])})

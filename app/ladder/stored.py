@@ -1,0 +1,78 @@
+"""What the repository stores for the pages: one card's figures in docs/benchmarks/, and the way in, docs/learn.md."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from app.base.errors import UserError
+from app.base.precision import OFFERED
+from app.files.checks import Check, fields, text
+from app.files.reading import present, read_file, read_json
+from app.lab.document import Row
+from app.ladder.card import SHOWN, Card
+from app.ladder.markdown import to_html
+from app.ladder.pages import source_page
+from app.ladder.pictures import Text
+from app.ladder.steps import steps
+from app.network.definitions import NETWORKS
+from app.records.bench import Bench
+from app.records.derive import check_of
+from app.records.kernels import CompiledKernels, DisassembledKernels
+from app.records.profile import Counters, Profile
+
+DOCS = Path(__file__).parents[2] / "docs"
+FIGURES, LEARN = DOCS / "benchmarks", DOCS / "learn.md"
+# Names of the files, by network or precision.
+BENCHES, COUNTED_STEPS = "h100_bench_{}.json", "h100_counters_{}.json"
+REPORTED, STAMPED = "h100_lenet5_{}.json", "h100_timeline_lenet5_{}.json"
+RESOURCES, INSTRUCTIONS = "kernels_resources.json", "kernels_instructions.json"
+FAST = tuple(row.name for row in OFFERED if row.paired and not row.calibrated)  # of the fast path, for any weights
+CHECK_REPORT = fields({"schema": text()}, others=True)  # of any version
+MOST_BYTES = 1 << 20  # of the way in
+
+
+def stored_card(network: str) -> Card:
+    """Return the card whose figures are stored: those of that network; of one of ``SHOWN`` all. Raises UserError."""
+    names = list(dict.fromkeys((network, *(SHOWN if network in SHOWN else ()))))
+    path = FIGURES / BENCHES.format(network)
+    if not present(path):
+        known = [name for name in NETWORKS if present(FIGURES / BENCHES.format(name))]
+        raise UserError(f"figures are stored of {', '.join(known) or 'no network'}, not of {network}")
+    return Card(
+        _stored(BENCHES, names, check_of(Bench)),
+        compiled(None),
+        _stored(COUNTED_STEPS, names, check_of(Counters)),
+        _stored(REPORTED, FAST, CHECK_REPORT) if network in SHOWN else {},
+        _stored(STAMPED, FAST, check_of(Profile)) if network in SHOWN else {},
+    )
+
+
+def alike(network: str, card: str) -> Card | None:
+    """Return the card whose figures of that network are stored, if it has that name."""
+    if not present(FIGURES / BENCHES.format(network)):
+        return None
+    found = stored_card(network)
+    return found if found.device["name"] == card else None
+
+
+def compiled(arch: str | None) -> Row:
+    """Return what the kernels compile to, as far as it is stored for that architecture; None: for whichever it is."""
+    found: dict[str, object] = {}
+    for name in (RESOURCES, INSTRUCTIONS):
+        if present(FIGURES / name):
+            one = read_json(FIGURES / name, check_of(CompiledKernels | DisassembledKernels), "restore it")
+            found |= one if arch in (None, one["arch"]) else {}
+    return found
+
+
+def way_in() -> list[Text]:
+    """Return docs/learn.md as a page, if it is there. Its links lead to pages of the site; others become text."""
+    if not present(LEARN):
+        return []
+    pages = {step.row.source: f"{source_page(step)}.html" for step in steps()}
+    markdown = read_file(LEARN, MOST_BYTES).decode("utf-8")
+    return [Text("learn", "A way in", to_html(markdown, lambda target: pages.get(target.rpartition("/")[2])))]
+
+
+def _stored(pattern: str, names: Iterable[str], check: Check) -> dict[str, Row]:
+    paths = {name: FIGURES / pattern.format(name) for name in names}
+    return {name: read_json(path, check, "restore it") for name, path in paths.items() if present(path)}

@@ -1,0 +1,175 @@
+"""The tables of a step's page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.lab.profile.step_counters import COUNTERS, per_output
+from app.ladder.card import EXAMPLE, Layer
+from app.ladder.counting import COUNTS, PARTS
+from app.ladder.differing import FACTOR, WORDS, differences
+from app.ladder.formulas import exact
+from app.ladder.steps import Step
+from app.terminal.text import format_factor, format_ms
+
+DASH = "–"
+# Where the issue slots come from → how a page says so.
+SLOTS = {
+    "executed": "counted by the hardware: all instructions of the kernel",
+    "loop": f"products × those for each in {EXAMPLE}'s hottest loop × waste: instructions elsewhere are not counted",
+}
+MACHINE = (
+    "What the compiler made of it; this needs no card. The hottest loop is the one with the most multiplications; "
+    "where all loops are unrolled, none is left"
+)
+
+
+def ms(layer: Layer) -> str:
+    """Write the measured time."""
+    return format_ms(layer.ms) or DASH
+
+
+def counts(step: Step, layers: Sequence[Layer]) -> Any:
+    """What a thread does for one output, on each layer."""
+    rows = []
+    for name, (words, default) in COUNTS.items():
+        if not any(layer.counts[name] for layer in layers):
+            continue
+        note = step.lesson.counts.get(name, default)
+        if name == "slots":
+            note = "; ".join(dict.fromkeys(SLOTS.get(layer.slots_from, note) for layer in layers))
+        rows.append(_row(words, [exact(layer.counts[name]) for layer in layers], note))
+    helpers = {name: formula for name, formula in step.lesson.counts.items() if name not in COUNTS}
+    where = "".join(f"; {name} = {formula}" for name, formula in helpers.items())
+    caption = f"What a thread does for one output, by the row's parameters and the layer's shape{where}"
+    return _table(caption, "count", layers, rows, "formula")
+
+
+def times(layers: Sequence[Layer], since: Step | None, earlier: Mapping[str, Layer]) -> Any:
+    """How long each part of the card is busy, predicted and measured; earlier: the layers of the step since."""
+    rows = [
+        _row(
+            words[:1].upper() + words[1:],
+            [format_ms(layer.prediction.parts[part]) or "0" for layer in layers],
+            bound=[layer.prediction.bound == part for layer in layers],
+        )
+        for part, words in PARTS.items()
+        if any(layer.prediction.parts[part] for layer in layers)
+    ]
+    rows.append(_row("Predicted: no less than", [format_ms(layer.prediction.ms) for layer in layers], strong=True))
+    rows.append(_row("Measured", [ms(layer) for layer in layers], strong=True))
+    olds = [earlier.get(layer.title) for layer in layers]
+    if since and any(old and old.ms for old in olds):
+        rows.append(_row(f"Step {since.title}, measured", [ms(old) if old else DASH for old in olds]))
+    ratios = [format_factor(layer.ms / layer.prediction.ms) if layer.ms else DASH for layer in layers]
+    rows.append(_row("Measured ÷ predicted", ratios))
+    images = layers[0].names["BATCH"]
+    return _table(f"Milliseconds for {images:,} images; the longest part is bold", "part of the card", layers, rows)
+
+
+def counters(step: Step, layers: Sequence[Layer], earlier: Mapping[str, Layer]) -> Any:
+    """Hardware counters, None without any; earlier: the layers of the step since, whose counters stand before these."""
+    counted = [layer for layer in layers if layer.counters]
+    if not counted:
+        return None
+    rows = []
+    for name in step.lesson.proven_by:
+        cells = []
+        for layer in counted:
+            old = earlier.get(layer.title)
+            before = f"{_counted(old, name)} → " if old and old.counters else ""
+            cells.append(before + _counted(layer, name))
+        unit = "%" if COUNTERS[name].unit == "%" else "per output"
+        rows.append(_row(f"{COUNTERS[name].words}, {unit}", cells))
+    images = counted[0].counters["images"]
+    caption = f"Hardware counters (Nsight Compute), the kernel alone on the card, with {images:,} images"
+    if step.since and any(old.counters for old in earlier.values()):
+        caption += f"; before the arrow, step {step.since.title}"
+    return _table(caption, "counter", counted, rows)
+
+
+def _counted(layer: Layer, name: str) -> str:
+    value = layer.counters["counts"].get(name)
+    outputs = layer.names["OUTPUTS"] * layer.counters["images"]
+    return DASH if value is None else exact(per_output(name, value, outputs))
+
+
+def beside(layers: Sequence[Layer]) -> Any:
+    """Every count that a counter shows, None without counters: the count with its waste, and what was counted."""
+    found = [(layer, {one.counter: one for one in differences(layer)}) for layer in layers if layer.counters]
+    if not found:
+        return None
+    rows = []
+    for counter, words in WORDS.items():
+        cells = [one.get(counter) for _, one in found]
+        if any(cells):
+            shown = [f"{exact(cell.told)} | {exact(cell.counted)}" if cell else DASH for cell in cells]
+            rows.append(_row(words, shown, bound=[bool(cell and cell.large) for cell in cells]))
+    caption = (
+        "For an output: the count above, with the work that is wasted | the hardware counter; "
+        f"bold where they differ by more than the factor {FACTOR}"
+    )
+    return _table(caption, "count | counter", [layer for layer, _ in found], rows)
+
+
+def shares(layers: Sequence[Layer]) -> Any:
+    """What stands in place of counters: how busy the counts keep each part while the kernel runs. None unmeasured."""
+    timed = [layer for layer in layers if layer.ms]
+    if not timed:
+        return None
+    rows = [
+        _row(
+            words[:1].upper() + words[1:], [f"{layer.prediction.parts[part] / (layer.ms or 1):.0%}" for layer in timed]
+        )
+        for part, words in PARTS.items()
+        if part != "latency" and any(layer.prediction.parts[part] for layer in timed)
+    ]
+    caption = "In place of counters: the share of the measured time that each part is busy, by the counts"
+    return _table(caption, "part of the card", timed, rows)
+
+
+def machine(layers: Sequence[Layer]) -> Any:
+    """What the compiler made of the step, None where that is unknown."""
+    found = {layer.example: layer for layer in reversed(layers) if layer.resources}  # the first network's
+    known = [found[name] for name in sorted(found)]
+    if not known:
+        return None
+    resources = (("registers of a thread", "registers"), ("blocks on a multiprocessor", "blocks"))
+    rows = [_row(words, [f"{layer.resources[name]:,}" for layer in known]) for words, name in resources]
+    rows.insert(0, _row("function", [layer.resources["entry"] for layer in known]))
+    shared = [layer.resources["static_shared"] + layer.resources["dynamic_shared"] for layer in known]
+    rows.insert(2, _row("bytes of shared memory of a block", [f"{size:,}" for size in shared]))
+    rows.append(
+        _row("threads that fit, of the most (occupancy)", [f"{one.resources['occupancy']:.0%}" for one in known])
+    )
+    loops = [layer.loop for layer in known]
+    for words, name in (
+        ("hottest loop: instructions", "instructions"),
+        ("… that multiply", "multiply"),
+        ("… that load from global memory", "global_load"),
+        ("… from shared memory", "shared_load"),
+        ("… from constant memory (taps, or the kernel's arguments)", "constant_load"),
+    ):
+        if any(loops):
+            rows.append(_row(words, [str(loop[name]) if loop else "no loop left" for loop in loops]))
+    ran = [", ".join(f"{name} = {value}" for name, value in layer.tuned.items()) for layer in known]
+    told = [f"{layer.title} with {one}" for layer, one in zip(known, ran, strict=True) if one]
+    caption = f"{MACHINE}. Compiled with the row's own parameters; measured, {', '.join(told)}" if told else MACHINE
+    return _table(caption, "machine code", known, rows, heads=[f"{EXAMPLE} {layer.example}" for layer in known])
+
+
+def _row(name: str, cells: Sequence[str], note: str = "", strong: bool = False, bound: Sequence[bool] = ()) -> Any:
+    marks = bound or [False] * len(cells)
+    shown = [{"text": cell, "bound": mark} for cell, mark in zip(cells, marks, strict=True)]
+    return {"name": name, "note": note, "cells": shown, "strong": strong}
+
+
+def _table(
+    caption: str,
+    first: str,
+    layers: Sequence[Layer],
+    rows: Sequence[Any],
+    notes: str = "",
+    heads: Sequence[str] = (),
+) -> Any:
+    heads = heads or [layer.title for layer in layers]
+    return {"caption": caption, "first": first, "notes": notes, "heads": heads, "rows": rows}

@@ -1,0 +1,32 @@
+"""Draw which thread reads what: one kind of drawing for each way to cut a layer into threads.
+
+A lesson names the kind and gives formulas for its sizes, so that a drawing shows what a row really launches.
+"""
+
+from collections.abc import Callable, Mapping
+
+from app.drawing.sketch import Drawing
+from app.ladder import matrix_tiles, pixel_tiles
+from app.ladder.formulas import Names, value
+from app.ladder.sizes import Sizes
+from app.ladder.steps import Step
+
+WORDS = ("kind", "taps", "where", "rows_are", "columns_are")  # parts of a drawing that are no formulas
+KINDS: Mapping[str, Callable[[Sizes], Drawing]] = {
+    "window": pixel_tiles.window,
+    "tile": pixel_tiles.tile,
+    "patch": pixel_tiles.patch,
+    "points": pixel_tiles.points,
+    "product": matrix_tiles.product,
+    "fragments": matrix_tiles.fragments,
+    "passes": matrix_tiles.passes,
+    "split": matrix_tiles.split,
+    "ring": matrix_tiles.ring,
+}
+
+
+def draw(step: Step, names: Names) -> Drawing:
+    """Return the drawing of a step on the layer that the names are of."""
+    given = step.lesson.drawing
+    sizes = {name: round(value(text, names)) for name, text in given.items() if name not in WORDS}
+    return KINDS[given["kind"]](Sizes(sizes, given))

@@ -1,0 +1,1 @@
+"""The main job on either device, and the measurements of a run."""

@@ -1,0 +1,80 @@
+"""The main job on the CPU: the NumPy references over the batch, with per-layer times."""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from app.base.clock import clocked
+from app.base.interrupts import progress_bar
+from app.cuda import device
+from app.engine.chunks import STREAMS
+from app.engine.opening import cpu_engine
+from app.engine.request import DEFAULT_WARMUP, RunRequest
+from app.main_job.result import LayerTime, Outcome, Timing, count_passes, passes_over
+from app.network.graph import REFERENCE_CHUNK, Graph
+from data_tools.dataset import Dataset
+
+
+def run_on_cpu(
+    request: RunRequest, graph: Graph, data: Dataset, batch: int, lap: Callable[[str], object] = lambda _: None
+) -> Outcome:
+    """Classify ``batch`` of the images, in several passes if there are fewer, and measure.
+
+    lap: called with ``engine`` when another engine than NumPy is ready.
+    """
+    engine = cpu_engine()(graph, data.images.dtype.name)
+    if engine.software:
+        lap("engine")
+    images = data.images
+    labels = np.full(min(batch, len(images)), 255, np.uint8)
+    repeat = request.repeat or 1
+    samples: list[float] = []
+    spent: list[dict[str, float]] = []
+    cycle = None
+    with progress_bar(repeat * batch, unit=" images", unit_scale=True) as progress:
+        first = images[: 4 * REFERENCE_CHUNK * engine.threads]  # enough for every thread to touch its memory
+        engine.run(first)  # warm-up
+        for _ in range(repeat):
+            engine.seconds.clear()
+            passes = engine.stream(passes_over(images, batch), progress=progress)
+            cycle, ms = clocked(partial(count_passes, passes, data.labels, labels))
+            samples.append(ms)
+            spent.append(engine.seconds.copy())
+    threads = engine.threads_for(len(labels))
+    layers = tuple(
+        LayerTime(
+            name=part.name,
+            kernel=engine.library,
+            images=batch,
+            timing=Timing(tuple(seconds[part.name] * 1e3 / threads for seconds in spent)),
+            flops=part.flops * batch,
+            nbytes=part.nbytes * batch,
+        )
+        for part in engine.parts
+    )
+    slowest = max(layers, key=lambda layer: layer.timing.median)
+    share = slowest.timing.median / sum(layer.timing.median for layer in layers)
+    where = f"{slowest.name} took {share:.0%} of the layers' time"
+    if len(layers) == 1 < len(graph.steps):
+        where = f"{engine.library} gives one time for the whole graph, none for a layer"
+    convolutions = {step.layer.name for step in graph.steps if step.layer.operation == "conv"}
+    return Outcome(
+        device={**device.describe_cpu(threads), **engine.software},
+        settings={"threads": threads, "chunk": engine.chunk_for(len(labels)), "runs": repeat},
+        labels=labels,
+        cycle=cycle if batch > len(images) else None,
+        end_to_end=Timing(tuple(samples)),
+        layers=layers,
+        op_times=tuple(layer for layer in layers if layer.name in convolutions),
+        limit=f"limited by compute ({threads} threads): {where}",
+        notes=_without_effect(request),
+    )
+
+
+def _without_effect(request: RunRequest) -> tuple[str, ...]:
+    """Return a note on the options that have an effect on a GPU only, if any were given."""
+    given = {"--chunk": request.pipeline.chunk is not None, "--streams": request.pipeline.streams != STREAMS}
+    given |= {"--no-fuse": not request.network.fuse, "--warmup": request.warmup != DEFAULT_WARMUP}
+    names = [name for name, is_given in given.items() if is_given]
+    return (f"{', '.join(names)}: for the GPU, without effect on the CPU",) if names else ()

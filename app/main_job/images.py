@@ -1,0 +1,69 @@
+"""Load the images that a command classifies and their labels, and check that they fit the network."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from app.base.errors import UserError
+from app.engine.request import UNLABELLED, LabelledImages
+from app.network.graph import Graph
+from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
+
+
+def load_images(
+    wanted: LabelledImages,
+    graph: Graph,
+    check: Callable[[Dataset], object],
+    allocate: Callable[[int], np.ndarray] | None,
+) -> tuple[Dataset, Graph]:
+    """Load images, and labels unless there are none, and the graph for their shape. Raises UserError.
+
+    check: called before Fashion-MNIST is fetched, with a ``Dataset`` that only has its size, to report mistakes in
+    options early. allocate: memory for the images, from a number of bytes; None for NumPy's.
+    """
+    unlabelled = wanted.labels == UNLABELLED
+    if wanted.data is None:
+        if wanted.labels is not None and not unlabelled:
+            raise UserError("--labels FILE needs --data FILE; Fashion-MNIST has its own labels")
+        split = wanted.split or "test"
+        announced = announce_fashion_mnist(split)
+        fitting(graph, announced)
+        check(announced)
+        data = load_fashion_mnist(split, wanted.data_dir, allocate)
+    else:
+        for option, value in (("--data-dir", wanted.data_dir), ("--split", wanted.split)):
+            if value is not None:
+                raise UserError(f"{option} is for Fashion-MNIST: leave it out with --data")
+        labels = None if wanted.labels is None or unlabelled else Path(wanted.labels)
+        data = load_files(wanted.data, labels, allocate, unlabelled=unlabelled)
+    fit = fitting(graph, data)
+    if unlabelled:
+        return replace(data, labels=None), fit
+    if data.labels is not None and data.labels.max() >= graph.classes:
+        raise UserError(
+            f"{data.source} has label {data.labels.max()}, but the network has classes 0 to {graph.classes - 1}: "
+            "use labels of the same classes, or --labels none"
+        )
+    return data, fit
+
+
+def fitting(graph: Graph, data: Dataset) -> Graph:
+    """Return the network's graph for images of this shape and dtype. Raises UserError if there is none."""
+    shape, network = data.images.shape[1:], graph.network
+    found = graph.reading(shape)
+    if found is None:
+        either = "".join(f" or {step.out_shape}" for step in graph.steps[:1] if step.layer.keeps_bytes)
+        same = shape[0] == network.input_shape[0]
+        remedy = "resize them" if same else "name images with as many channels"
+        raise UserError(
+            f"{data.source} has images of shape {shape} (channels, height, width), "
+            f"but network {network.name} reads {network.input_shape}{either}: {remedy}, or name another network"
+        )
+    if found.steps[0].layer.keeps_bytes and data.images.dtype != np.uint8:
+        raise UserError(
+            f"{data.source} contains fractions of pixel values, but network {network.name} enlarges whole ones: "
+            "store its images as uint8"
+        )
+    return found

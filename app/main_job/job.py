@@ -1,0 +1,144 @@
+"""The main job: load, run, check, report."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from app.base.errors import UserError, say
+from app.base.interrupts import exit_on_interrupt
+from app.cuda import device
+from app.engine.request import UNLABELLED, RunRequest
+from app.main_job.images import load_images
+from app.main_job.report import as_text, document
+from app.main_job.result import Outcome
+from app.main_job.startup import Stopwatch
+from app.network.accuracy import Accuracy, Agreement, agree, judge
+from app.network.generated import load_network
+from app.network.graph import Graph
+from app.network.reference import compute_reference, load_reference
+from app.network.weights import Weights
+from app.terminal.output import publish
+from data_tools.dataset import Dataset
+
+RECHECKED = 1000  # images to recompute without stored reference labels
+DEFAULT_BATCH = 10_000
+
+
+def run(request: RunRequest, watch: Stopwatch) -> int:
+    """Do the main job and print its report; returns 0 if its checks passed, else 1. Raises UserError.
+
+    watch: the stopwatch of the command, with the time spent so far.
+    """
+    # Load.
+    with exit_on_interrupt():
+        graph, weights = load_network(request.network.network, request.network.weights)
+        watch.lap("weights")
+        where, why_not = device.choose(request.device, watch.lap)
+    if why_not is not None:
+        say(f"note: running on the CPU: {why_not}")
+    watch.lap("context")
+    chosen = None
+    if where == "cuda" or {*request.network.kernels.values()} != {"auto"}:
+        with exit_on_interrupt():  # the CPU needs no kernels, but wrong names of kernels are told first
+            from app.planning.choices import choices_of
+        chosen = choices_of(request.network, graph)
+        watch.lap("import")
+    if where == "cpu":
+        request.check_cpu()
+    with device.gpu_errors():  # page-locked memory may run out
+        data, graph = load_data(request, graph, where == "cuda")
+    batch = batch_size(request, data)
+    if data.labels is None and request.images.labels is None:
+        told = f"{data.source} has no labels: the answers are compared with nothing; --labels FILE names labels"
+        say(f"note: {told}")
+    watch.lap("data")
+    # Run.
+    if chosen is None:
+        from app.main_job.cpu_run import run_on_cpu
+
+        watch.lap("import")
+        outcome = run_on_cpu(request, graph, data, batch, watch.lap)
+    else:
+        from app.main_job.gpu_run import run_on_gpu
+
+        with device.gpu_errors():
+            outcome = run_on_gpu(request, graph, chosen, data, batch, watch.lap)
+    # Check.
+    hold = partial(reference_agreement, graph, weights, data, request.recheck)
+    accuracy = check(graph, weights, data, outcome, hold(outcome.labels, outcome.arithmetic), request.min_accuracy)
+    other = outcome.compared
+    differing = None if other is None else hold(other.labels, other.arithmetic)
+    # Report.
+    report = document(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed, differing)
+    publish(report, as_text, request.output)
+    return 0 if accuracy.passed else 1
+
+
+def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset, Graph]:
+    """Load the images and labels (page-locked for a GPU) and the graph for their shape. Raises UserError.
+
+    Mistakes in the options are reported before Fashion-MNIST is fetched.
+    """
+    wanted = request.images
+    unlabelled = wanted.labels == UNLABELLED
+    if unlabelled and request.min_accuracy is not None:
+        raise UserError("--min-accuracy needs labels: leave it out with --labels none")
+    data, fitting = load_images(wanted, graph, partial(batch_size, request), _pinned if on_gpu else None)
+    if data.labels is None and request.min_accuracy is not None:
+        raise UserError(f"--min-accuracy needs labels: name those of {wanted.data} with --labels FILE")
+    return data, fitting
+
+
+def _pinned(nbytes: int) -> np.ndarray:
+    """Page-locked memory: (nbytes,) uint8."""
+    from app.cuda.memory import pinned_array
+
+    return pinned_array((nbytes,), np.uint8)
+
+
+def batch_size(request: RunRequest, data: Dataset) -> int:
+    """Return how many images to classify. Raises UserError for more than there are, unless ``cycle`` is set."""
+    available = len(data.images)
+    batch = min(DEFAULT_BATCH, available) if request.batch is None else request.batch
+    if batch > available and not request.images.cycle:
+        raise UserError(
+            f"--batch {batch} is more than the {available} images of {data.source}: "
+            "add --cycle to repeat them, or use fewer"
+        )
+    return batch
+
+
+def reference_agreement(
+    graph: Graph, weights: Weights, data: Dataset, recheck: bool, labels: np.ndarray, dtype: str
+) -> Agreement:
+    """Compare labels (N,) with the float64 reference: the stored one, or else one computed here for the first images.
+
+    recheck: recompute it for all images. dtype: the arithmetic type of the labels.
+    """
+    stored = load_reference(weights, graph.network) if data.split == "test" and not recheck else None
+    if stored is not None:
+        return agree(labels, stored, "stored float64 reference", dtype)
+    images = data.images[: len(labels) if recheck else min(len(labels), RECHECKED)]
+    found = compute_reference(graph, images)
+    agreement = agree(labels, found, "recomputed float64 reference", dtype)
+    if found.constant and (images != images[0]).any():  # equal labels prove nothing then
+        fault = f"scores are the same for all {len(images)} images by the {agreement.source}"
+        return replace(agreement, fault=agreement.fault or fault)
+    return agreement
+
+
+def check(
+    graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, agreement: Agreement, least: float | None
+) -> Accuracy:
+    """Judge the labels of the run. least: the smallest accepted share of correct answers."""
+    labels, expected = outcome.labels, None
+    truth = None if data.labels is None else data.labels[: len(labels)]
+    if outcome.cycle is not None:
+        agreement = replace(agreement, steady=True)
+        if outcome.cycle.unsteady:
+            fault = f"{outcome.cycle.unsteady} passes over the data gave other labels than the first"
+            agreement = replace(agreement, fault=fault)
+    if data.split == "test":
+        expected = weights.promised(graph.network, len(labels))
+    return judge(labels, truth, expected, agreement, classes=graph.classes, least=least)

@@ -1,0 +1,132 @@
+"""Power, energy per image and clock of the card while a batch is repeated (``--power``)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from app.base.clock import now
+from app.base.errors import UserError
+from app.cuda import nvml
+from app.cuda.nvml import Card
+from app.main_job.statistics import median
+from app.terminal.text import format_factor
+
+SECONDS = 5.0  # the energy counter moves every 20 to 100 ms: at most 2 % of it
+POLL_SECONDS = 0.05
+PATIENCE_SECONDS = 0.5  # wait no longer for the energy counter to move
+COUNTED: Final = "energy counter"
+INTEGRATED: Final = "power samples"
+
+if TYPE_CHECKING:
+    from app.records import report as records
+
+
+@dataclass(frozen=True)
+class Power:
+    """A measurement. joules: of the whole card. source: ``COUNTED``, or ``INTEGRATED`` from the mean of readings."""
+
+    seconds: float
+    images: int
+    joules: float
+    source: Literal["energy counter", "power samples"]
+    clocks_mhz: tuple[int, ...]
+
+    @property
+    def document(self) -> records.Power:
+        """The fields of the report."""
+        clocks = self.clocks_mhz
+        shown: records.Clock | None = None
+        if clocks:
+            shown = {"min": min(clocks), "median": int(median(clocks)), "max": max(clocks)}
+        return {
+            "seconds": self.seconds,
+            "images": self.images,
+            "joules": self.joules,
+            "watts": self.joules / self.seconds,
+            "microjoules_per_image": self.joules / self.images * 1e6,
+            "source": self.source,
+            "sm_clock_mhz": shown,
+        }
+
+
+def check() -> None:
+    """Raise UserError where NVML cannot be used: call it before the work."""
+    with _current_card():
+        pass
+
+
+def on_current_card(run: Callable[[], object], images: int) -> Power | None:
+    """``measure`` on the current card, with a progress bar. Raises UserError where NVML cannot be used."""
+    from tqdm import tqdm  # imported only here: other runs do not need it
+
+    with _current_card() as card, tqdm(total=SECONDS, desc="power", unit=" s", disable=not sys.stderr.isatty()) as bar:
+        return measure(card, run, images, bar.update)
+
+
+@contextmanager
+def _current_card() -> Iterator[Card]:
+    try:
+        with nvml.opened(nvml.current_bus_id) as card:
+            yield card
+    except nvml.UnavailableError as reason:
+        raise UserError(f"--power: {reason}; or leave --power out") from None
+
+
+def measure(
+    card: Card,
+    run: Callable[[], object],
+    images: int,
+    progress: Callable[[float], object] = lambda _: None,
+    clock: Callable[[], float] = now,
+) -> Power | None:
+    """Repeat ``run``, which classifies ``images`` images, for ``SECONDS`` or a little longer.
+
+    The energy counter moves in steps: the measurement begins at a step and ends at one. progress: called with the
+    seconds since its last call. Returns None for a card that gives neither energy nor power.
+    """
+    for _ in range(2):
+        run()  # the clocks rise
+    begin, _ = _step(card, run, clock)
+    if begin is None and card.power_mw() is None:
+        return None
+    start = polled = clock()
+    runs, clocks, powers = 0, list[int](), list[int]()
+    while polled - start < SECONDS:
+        run()
+        runs += 1
+        if (looked := clock()) - polled >= POLL_SECONDS:
+            clocks += [told for told in (card.sm_clock_mhz(),) if told is not None]
+            powers += [told for told in (card.power_mw(),) if told is not None]
+            progress(looked - polled)
+            polled = looked
+    end, more = (None, 0) if begin is None else _step(card, run, clock)
+    seconds, count = clock() - start, (runs + more) * images
+    if begin is not None and end is not None:
+        return Power(seconds, count, (end - begin) / 1e3, COUNTED, tuple(clocks))
+    if not powers:
+        return None
+    return Power(seconds, count, sum(powers) / len(powers) / 1e3 * seconds, INTEGRATED, tuple(clocks))
+
+
+def _step(card: Card, run: Callable[[], object], clock: Callable[[], float]) -> tuple[int | None, int]:
+    """Run until the energy counter moves; return its value in millijoules, None if it does not, and the runs."""
+    before, start, runs = card.energy_mj(), clock(), 0
+    while before is not None and clock() - start < PATIENCE_SECONDS:
+        run()
+        runs += 1
+        if (after := card.energy_mj()) != before:
+            return after, runs
+    return None, runs
+
+
+def power_text(power: records.Power) -> str:
+    """Format ``Power.document``; microjoules per image are joules per million images."""
+    clocks = power["sm_clock_mhz"]
+    clock = f"; SM clock {clocks['median']:,} MHz ({clocks['min']:,} to {clocks['max']:,})" if clocks else ""
+    joules = f"{format_factor(power['microjoules_per_image'])} J per million images"
+    over = f"over {power['seconds']:.1f} s of repeated runs ({power['source']})"
+    return f"{power['watts']:.0f} W, {joules}, {over}{clock}"

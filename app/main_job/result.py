@@ -1,0 +1,130 @@
+"""The result of a measured run, on either device. The report needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from app.main_job import statistics
+
+if TYPE_CHECKING:
+    from app.main_job.overlap import Usage
+    from app.main_job.power import Power
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Repeated measurements of one thing, in ms."""
+
+    samples: tuple[float, ...]
+
+    def percentile(self, q: int) -> float | None:
+        """Return the q-th percentile by nearest rank, 1..99; None if there are too few samples."""
+        return statistics.percentile(self.samples, q)
+
+    @property
+    def median(self) -> float:
+        """The 50th percentile."""
+        return statistics.median(self.samples)
+
+    @property
+    def spread(self) -> float | None:
+        """The 90th percentile minus the 10th; None if there are too few samples."""
+        low, high = self.percentile(10), self.percentile(90)
+        return None if low is None or high is None else high - low
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The fields of a JSON row: ``ms``, the median; ``spread_ms``; ``runs``; ``samples``."""
+        samples = statistics.stored(self.samples)
+        return {"ms": self.median, "spread_ms": self.spread, "runs": len(samples), "samples": samples}
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """One launch, or on the CPU one layer, over ``images`` images; flops and bytes are for all of them."""
+
+    name: str
+    kernel: str
+    images: int
+    timing: Timing
+    flops: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """A batch streamed in several passes over the data. unsteady: number of passes with other labels than the first."""
+
+    correct: int | None
+    total: int
+    unsteady: int
+
+
+def passes_over(images: np.ndarray, batch: int) -> Iterator[np.ndarray]:
+    """Yield the images again and again, until they are ``batch`` images."""
+    for start in range(0, batch, len(images)):
+        yield images[: batch - start]
+
+
+def count_passes(passes: Iterable[np.ndarray], truth: np.ndarray | None, first: np.ndarray) -> Cycle:
+    """Count the correct labels of all passes, and the passes with other labels than the first.
+
+    passes: labels (N,) of each; the first pass's are copied to ``first``. truth: correct labels (N,).
+    """
+    correct = total = unsteady = 0
+    for index, labels in enumerate(passes):
+        if index == 0:
+            first[:] = labels
+        unsteady += not np.array_equal(labels, first[: len(labels)])
+        if truth is not None:
+            correct += int((labels == truth[: len(labels)]).sum())
+        total += len(labels)
+    return Cycle(None if truth is None else correct, total, unsteady)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The same batch in the precision of ``--compare``: end-to-end times, and labels (N,) uint8.
+
+    precision: as requested. arithmetic: the coarsest type of any layer's multiplication.
+    """
+
+    precision: str
+    arithmetic: str
+    end_to_end: Timing
+    labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Labels and measurements of a run. labels: (N,) uint8 of the first pass, as the timed runs wrote them.
+
+    On a GPU also: on_card: the whole pass over ``on_card_images`` images already on the card; usage: overlap and limit
+    of a traced run; device_bytes: the pipeline's buffers and weights; peak_device_bytes: those and the buffers of the
+    measurements on the card; raw_copy: the same images copied to the card in one piece; compared: with ``--compare``;
+    power: with ``--power``.
+    arithmetic: the coarsest type of any layer's multiplication.
+    """
+
+    device: dict[str, Any]
+    settings: dict[str, Any]
+    labels: np.ndarray
+    cycle: Cycle | None
+    end_to_end: Timing
+    layers: tuple[LayerTime, ...]
+    op_times: tuple[LayerTime, ...]
+    limit: str
+    notes: tuple[str, ...]
+    on_card: Timing | None = None
+    on_card_images: int = 0
+    usage: Usage | None = None
+    device_bytes: int = 0
+    peak_device_bytes: int = 0
+    arithmetic: str = "float32"
+    raw_copy: Timing | None = None
+    power: Power | None = None
+    compared: Compared | None = None

@@ -1,0 +1,60 @@
+"""Statistics of repeated measurements, for every command, document and stop rule. Pure.
+
+Percentiles are nearest ranks, as in MLPerf's LoadGen: always one of the samples, never a value between two.
+"""
+
+from collections.abc import Sequence
+from math import ceil, floor, sqrt
+from typing import Any
+
+SHOWN = (10, 50, 90, 99)
+CLOCK_STEP_MS = 1e-6  # no clock here resolves less; samples are stored to as much
+
+
+def nearest_rank(samples: Sequence[float], q: int) -> float:
+    """Return the smallest sample that at least ``q`` percent (1..100) of the samples do not exceed."""
+    return sorted(samples)[ceil(len(samples) * q / 100) - 1]
+
+
+def median(samples: Sequence[float]) -> float:
+    """Return the 50th percentile; of an even number of samples, the lower of the two in the middle."""
+    return nearest_rank(samples, 50)
+
+
+def percentile(samples: Sequence[float], q: int) -> float | None:
+    """Return the q-th percentile (1..99), or None if there are too few samples; the median always exists.
+
+    p10 and p90 need 10 samples, p99 needs 100; with fewer it would be the slowest run by another name.
+    """
+    supported = q == 50 or len(samples) * min(q, 100 - q) >= 100
+    return nearest_rank(samples, q) if supported else None
+
+
+def summary(samples: Sequence[float], shown: Sequence[int] = SHOWN) -> dict[str, Any]:
+    """Return ``p10``, ``p50`` and so on, each None for too few samples; ``runs``, their number; ``samples``."""
+    return {**{f"p{q}": percentile(samples, q) for q in shown}, "runs": len(samples), "samples": stored(samples)}
+
+
+def stored(samples: Sequence[float]) -> list[float]:
+    """Return samples as documents store them, in order and to a millionth: of a millisecond, that is a nanosecond."""
+    return [round(float(sample), 6) for sample in samples]
+
+
+def half_width(samples: Sequence[float]) -> float:
+    """Return half the 95 % interval of the median, by order statistics: valid for any distribution of the samples."""
+    ordered = sorted(samples)
+    count = len(ordered)
+    reach = 1.96 * sqrt(count) / 2
+    low = max(floor(count / 2 - reach), 0)
+    high = min(ceil(count / 2 + reach), count - 1)
+    return (ordered[high] - ordered[low]) / 2
+
+
+def rate(amount: float, ms: float) -> float:
+    """Return ``amount`` ÷ ``ms``; 0 where the clock's step hides the time."""
+    return amount / ms if ms >= CLOCK_STEP_MS else 0.0
+
+
+def speedup(before_ms: float | None, after_ms: float | None) -> float | None:
+    """Return ``before_ms`` ÷ ``after_ms`` (times as fast), or None if a time is missing."""
+    return before_ms / after_ms if before_ms and after_ms else None

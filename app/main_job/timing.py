@@ -1,0 +1,144 @@
+"""Measure on the GPU: layers, op times, whole pass on the card, end to end, and the trace of one run.
+
+Kernels and copies are timed with CUDA events; end-to-end time with the host clock, from the call to readable labels,
+with an idle device at the start. All times in milliseconds.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+from app.base.clock import Timer, host_timed
+from app.base.errors import UserError
+from app.cuda.events import Marks, event_timed
+from app.cuda.memory import DeviceMemoryError, device_array, is_pinned, pinned_copy, uploaded
+from app.engine.buffers import StreamBuffers
+from app.engine.chunks import pieces
+from app.engine.gpu import GpuEngine
+from app.engine.interface import Outputs
+from app.kernels.facts import alone, bytes_moved
+from app.kernels.launch import Kernel, Launch
+from app.kernels.problems import ConvProblem
+from app.main_job.overlap import Timeline, Usage, usage
+from app.main_job.result import LayerTime, Timing
+from app.planning.matching import Node
+from app.planning.plan import IMAGES
+
+TRACES = 9
+
+
+@dataclass(frozen=True)
+class CardTimes:
+    """Measurements with ``images`` images already on the card, as one chunk, without transfers.
+
+    op_times: each convolution and its bias alone, output unpooled, as in the seed systems' reports. raw_copy: one copy
+    of the images' bytes from page-locked memory to the card.
+    """
+
+    images: int
+    whole: Timing
+    layers: tuple[LayerTime, ...]
+    op_times: tuple[LayerTime, ...]
+    device_bytes: int
+    raw_copy: Timing
+
+
+def on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> CardTimes:
+    """Time the layers, the convolutions alone and the whole pass on resident images.
+
+    It uses as many of the images as fit in device memory.
+    """
+    count = len(images)
+    while True:
+        try:
+            buffers, ops = _resident(engine, count)
+            break
+        except DeviceMemoryError:
+            if count == 1:
+                raise UserError("not even one image fits in the device's free memory: free some") from None
+        count //= 2
+    stream = buffers.stream
+    part = images[:count] if is_pinned(images) else pinned_copy(images[:count])
+    target, source = buffers.named[IMAGES].data.ptr, part.ctypes.data
+    copy = partial(runtime.memcpyAsync, target, source, part.nbytes, runtime.memcpyHostToDevice, stream.ptr)
+    raw_copy = Timing(event_timed(copy, stream, repeat, warmup + 1))
+
+    def whole() -> None:
+        for launch in buffers.launches:
+            launch(stream.ptr, count)
+
+    whole_timing = Timing(event_timed(whole, stream, repeat, warmup))
+
+    def after(index: int, launch: Launch, name: str, flops: int, nbytes: int) -> LayerTime:
+        # Run the layers before it first, so that its input buffer holds real data whatever was timed last.
+        for before in buffers.launches[:index]:
+            before(stream.ptr, count)
+        timing = Timing(event_timed(lambda: launch(stream.ptr, count), stream, repeat, warmup))
+        return LayerTime(name, launch.kernel.variant.name, count, timing, flops * count, nbytes)
+
+    nodes = enumerate(zip(engine.plan.nodes, buffers.launches, strict=True))
+    layers = tuple(
+        after(index, launch, node.name, node.flops, bytes_moved(node.problem, count)) for index, (node, launch) in nodes
+    )
+    op_times = tuple(
+        after(index, launch, node.head.name, launch.kernel.problem.flops, bytes_moved(launch.kernel.problem, count))
+        for index, node, launch, _ in ops
+    )
+    device_bytes = buffers.nbytes + sum(y.nbytes for *_, y in ops)
+    return CardTimes(count, whole_timing, layers, op_times, device_bytes, raw_copy)
+
+
+def _resident(engine: GpuEngine, count: int) -> tuple[StreamBuffers, list[tuple[int, Node, Launch, cupy.ndarray]]]:
+    """Buffers for ``count`` images, and each convolution's place in the plan, node, launch alone and output."""
+    plan = engine.plan
+    buffers = StreamBuffers(engine.loaded, count)
+    ops = []
+    for index, node in enumerate(plan.nodes):
+        if isinstance(node.problem, ConvProblem):
+            kernel = Kernel(node.variant, alone(node.problem), plan.arch, node.settings_alone)
+            weights = [None if array is None else uploaded(array) for array in kernel.pack(node.parameters)]
+            y = device_array(kernel.arguments()[-1].per_image * count, node.problem.output_dtype)
+            ops.append((index, node, kernel.bind([buffers.named[node.reads], *weights, y], count), y))
+    return buffers, ops
+
+
+def end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, repeat: int, warmup: int) -> Timing:
+    """Time runs by the host clock, from the call to readable labels. The last run's labels stay in ``outputs``."""
+    for _ in range(warmup):
+        engine.run(images, outputs)
+    for _ in range(2):  # the second call with the same arrays captures a graph; timed runs must not include that
+        if not engine.replays(images, outputs):
+            engine.run(images, outputs)
+    outputs.labels.fill(255)  # the accuracy check must see the labels of the timed runs
+    return Timing(host_timed(partial(engine.run, images, outputs), repeat))
+
+
+def trace(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
+    """Record one run with an event at each boundary between copy in, kernels and copy out of every chunk.
+
+    The host's share is 0 if runs without events replay a graph, because the host does not enqueue a graph's work.
+    """
+    chunks = len(list(pieces(len(images), engine.chunk)))
+    marks = Marks(ready=4 * chunks)
+
+    def mark(buffers: StreamBuffers) -> None:
+        marks.record(buffers.stream.ptr)
+
+    timer = Timer()
+    engine.submit(images, outputs, mark)
+    enqueued = timer.seconds
+    engine.wait()
+    done = timer.seconds
+    at = marks.ms
+    phases = [[(at[i + phase], at[i + phase + 1]) for i in range(0, len(at), 4)] for phase in range(3)]
+    share = 0.0 if engine.replays(images, outputs) else enqueued / done
+    return Timeline(phases[0], phases[1], phases[2], enqueue_share=share)
+
+
+def typical_usage(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Usage:
+    """Trace several runs; return the one with the median overlap."""
+    traced = sorted((usage(trace(engine, images, outputs)) for _ in range(TRACES)), key=lambda use: use.overlap)
+    return traced[TRACES // 2]

@@ -1,0 +1,23 @@
+"""``python -m app.records NAME``: print the JSON Schema of a document."""
+
+import json
+
+from app.base.errors import UserError, choice
+from app.base.interrupts import exit_with
+from app.records.derive import documents, schema
+from app.terminal.console import Parser, guarded
+
+
+def main() -> int:
+    """Run the program. Returns its exit code."""
+    parser = Parser(prog=f"python -m {__package__}", description="Print the JSON Schema of a document.")
+    parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(documents())}")
+    name = parser.parse_args().name
+    if name not in documents():
+        raise UserError(f"no document has the name {name}: {choice(name, documents())}")
+    print(json.dumps(schema(name), indent=2, ensure_ascii=False))
+    return 0
+
+
+if __name__ == "__main__":
+    exit_with(guarded(main))

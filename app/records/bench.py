@@ -1,0 +1,132 @@
+"""Kernels, libraries and the processor timed side by side."""
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from app.records.derive import OneOf
+from app.records.parts import (
+    Amount,
+    Card,
+    Count,
+    Date,
+    Dtype,
+    Parameters,
+    Peaks,
+    Positive,
+    Precision,
+    Processor,
+    Samples,
+)
+
+Kind = Annotated[str, OneOf(("cpu", "library", "kernel", "debug"))]
+
+
+class Settings(TypedDict):
+    noise: Annotated[Amount, "as requested"]
+    l2: Annotated[str, OneOf(("cold", "warm")), "as requested"]
+    rule: Annotated[str, "when a measurement ended"]
+
+
+class Ratios(TypedDict):
+    library_ratio: Annotated[Amount | None, "times as fast as cuBLAS, else cuDNN, in the same type"]
+    previous_ratio: Annotated[
+        Amount | None, "times as fast as the previous step in the same type; `debug`: as the same step"
+    ]
+
+
+class Rates(Ratios):
+    """What a time achieves."""
+
+    tflops: Amount
+    gbytes_per_s: Annotated[Amount, "each array moved once"]
+    intensity: Annotated[Amount, "FLOPs a byte"]
+    share: Annotated[Amount | None, "of the measured peak"]
+    limit: Annotated[Literal["arithmetic", "memory"], "the larger share"]
+
+
+class AnyRow(TypedDict):
+    kind: Annotated[
+        Kind,
+        "`cpu`: NumPy reference on a few images, scaled; `library`: cuBLAS, cuDNN; `kernel`: ours; `debug`: ours, with "
+        "device debug",
+    ]
+    name: str
+    dtype: Annotated[Dtype, "arithmetic type"]
+    step: Count | None
+    spread_ms: Annotated[Amount | None, "90th minus 10th percentile"]
+    runs: Count
+    error: Annotated[Amount | None, "worst error of all elements ÷ its tolerance"]
+    settings: Annotated[Parameters, "parameters that are not the defaults"]
+    note: str
+    reason: Annotated[str, "why there is no time, else empty"]
+    wrong: Annotated[bool, "the result was wrong or the kernel failed: exit code 1"]
+    instructions: NotRequired[Annotated[str, "`fma`, `hfma2`, `mma` or `wgmma`; empty if unknown"]]
+    work: NotRequired[Annotated[Amount, "products that the kernel carries out for each one of the layer"]]
+    samples: NotRequired[Samples]
+
+
+class TimedRow(AnyRow):
+    ms: Amount
+    rates: Rates
+
+
+class UntimedRow(AnyRow):
+    ms: None
+    rates: Rates | None
+
+
+Row = TimedRow | UntimedRow
+
+
+class Table(TypedDict):
+    item: Annotated[str, "a layer, or a chain"]
+    operation: str
+    is_op: Annotated[bool, "a convolution and its bias alone, output unpooled"]
+    images: Positive
+    problems: Annotated[dict[str, str], "arithmetic type → the request to the kernels, the key of the tuning tables"]
+    rows: list[Row]
+
+
+class Total(Ratios):
+    kind: Kind
+    name: str
+    dtype: Dtype
+    step: Count | None
+    ops: Annotated[dict[str, Amount], "item → ms"]
+    sum_ms: Annotated[Amount | None, "null unless all were timed over equally many images"]
+
+
+class Program(TypedDict):
+    precision: Precision
+    conv: Annotated[str, "variant of all convolutions; `auto` chooses the other kernels"]
+    ms: Amount | None
+    spread_ms: Amount | None
+    runs: Count
+    chunk: NotRequired[Positive]
+    threads: NotRequired[Annotated[Positive, "of the processor's row, `CPU, NumPy`, which batches to 1,000 have"]]
+    nodes: NotRequired[Annotated[list[str], "layer: kernel"]]
+    reason: Annotated[str, "why there is no time, else empty"]
+    samples: NotRequired[Samples]
+
+
+class Batch(TypedDict):
+    images: Positive
+    totals: list[Total]
+    whole_program: list[Program]
+
+
+class Bench(TypedDict):
+    """Kernels, libraries and the processor timed side by side (`bench --json FILE`)."""
+
+    schema: Literal["lenet5-inference/bench/1"]
+    date: Date
+    subject: Annotated[str, "a network or a shape"]
+    device: Card
+    cpu: Annotated[Processor, "of the rows without the card"]
+    images: Annotated[Positive, "main batch"]
+    settings: Settings
+    peaks: Peaks
+    tables: Annotated[list[Table], "one for each layer alone, then one for each chain that kernels may fuse"]
+    totals: Annotated[list[Total], "the convolutions alone, added up"]
+    batches: Annotated[list[Batch], "one for each batch size"]
+    whole_program: Annotated[list[Program], "the largest batch, end to end from page-locked images to readable labels"]
+    notes: Annotated[list[str], "every deviation from the request, such as fewer images for lack of memory"]

@@ -1,0 +1,151 @@
+"""What ``classify`` did, how it vouches for results, and what it costs."""
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from app.records.derive import Length, OneOf, Range
+from app.records.parts import AboveZero, Amount, Count, Network, Positive, Processor, Sha256, Share, WeightsFile
+
+LIMITS = ("disk", "decompression", "bus", "kernels", "compute")
+
+
+class Shards(TypedDict):
+    classified: Annotated[Count, "by this run"]
+    kept: Annotated[Count, "by an earlier run, checked by --resume"]
+    unreadable: Annotated[list[str], "why each of the others cannot be read"]
+
+
+class Rates(TypedDict):
+    images: Count
+    images_per_s: Amount
+    gbytes_per_s: Annotated[Amount, "10⁹ bytes of pixels per second, decompressed"]
+
+
+class Classified(Rates):
+    limit: Annotated[str, OneOf((*LIMITS, "output")), "what took the most time; output: writing the results"]
+
+
+class LaneSeconds(TypedDict):
+    """Seconds, summed over the lanes."""
+
+    read: Annotated[Amount, "reading uncompressed shards"]
+    decompress: Annotated[Amount, "reading compressed shards"]
+    wait: Annotated[Amount, "waiting for the card"]
+    compute: Annotated[Amount, "computing on a CPU"]
+
+
+class Device(Rates):
+    host: str
+    device: Annotated[str, "such as `cuda:0`, or `cpu:0-3`, its cores"]
+    name: Annotated[str, "of the card or processor"]
+    arithmetic: str
+    lanes: Annotated[Positive, "threads that read, and on a CPU compute"]
+    limit: Annotated[str, OneOf(LIMITS), "what took most of the lanes' time"]
+    lane_seconds: LaneSeconds
+
+
+class Classify(TypedDict):
+    """Shards of images that were classified (`classify --json FILE`)."""
+
+    schema: Literal["lenet5-inference/classify/1"]
+    network: Network
+    weights: WeightsFile
+    arithmetic: Annotated[
+        str, "precision and what computes in it, such as `fp32x on sm_90a` or `fp32 by NumPy`; the same on all devices"
+    ]
+    out: Annotated[str, "folder of the results"]
+    shards: Shards
+    images: Annotated[Count, "in the results, those kept too"]
+    compared: Annotated[Count, "images of shards with labels to compare with"]
+    correct: Annotated[Count | None, "of those compared; null if there are none"]
+    accuracy: Annotated[Share | None, "correct ÷ compared"]
+    seconds: Annotated[Amount, "from the first read to the last label in its file, without the start of devices"]
+    writing_seconds: Annotated[Amount, "of these, for writing results and checksums, beside the devices' work"]
+    classified: Annotated[Classified | None, "what this run classified; null if earlier runs had finished all"]
+    devices: list[Device]
+
+
+MOST = 2**63 - 1
+Text = Annotated[str, Length(0, 200)]
+
+
+class Identity(TypedDict):
+    """What computed the results: other values may give other results."""
+
+    network: Annotated[Text, "its name"]
+    weights: Annotated[Sha256, "of the file of weights"]
+    precision: Annotated[Text, "the arithmetic"]
+    classes: Annotated[int, Range(1, 1 << 20), "logits of an image"]
+
+
+class Results(TypedDict):
+    """SHA-256 of each file of results."""
+
+    labels: Annotated[Sha256, "of NAME.labels.npy"]
+    logits: NotRequired[Annotated[Sha256, "of NAME.logits.npy, with --logits"]]
+
+
+class Receipt(TypedDict):
+    """Receipt of a shard's results (`classify SHARD… --out DIR`: DIR/NAME.json)."""
+
+    schema: Literal["lenet5-inference/receipt/1"]
+    shard: Annotated[str, "the file of the images"]
+    size: Annotated[int, Range(0, MOST), "its bytes"]
+    mtime_ns: Annotated[int, Range(-MOST, MOST), "when it was last written, in ns since 1970"]
+    first: Annotated[int, Range(0, MOST), "number of the first image that was classified"]
+    images: Annotated[int, Range(1, MOST), "how many were classified"]
+    correct: Annotated[
+        Annotated[int, Range(0, MOST)] | None, "labels that are right; null if the true ones are unknown"
+    ]
+    identity: Identity
+    sha256: Results
+
+
+OpenSeconds = TypedDict(
+    "OpenSeconds", {"IDX": AboveZero, "IDX, gzip": AboveZero, "NPY": AboveZero, "HDF5": AboveZero}
+)  # by format
+
+
+class Cluster(TypedDict):
+    workers: Positive
+    labels: Annotated[Positive, "labels in the answer to a piece"]
+    pieces: Positive
+    pieces_per_s: AboveZero
+
+
+class ClassifyCosts(TypedDict):
+    """What classify takes beside reading and computing (`python -m docs.measure.classify_costs --json FILE`)."""
+
+    schema: Literal["lenet5-inference/classify-costs/1"]
+    date: str
+    cpu: Processor
+    open_s: Annotated[OpenSeconds, "seconds of opening one shard, by its format"]
+    store_s: Annotated[AboveZero, "seconds of storing 10,485,760 labels in ten pieces, with their receipt"]
+    hash_gbytes_per_s: Annotated[AboveZero, "speed of checking results"]
+    cluster: Annotated[list[Cluster], Length(1), "idle workers on this machine that answer pieces through Dask"]
+
+
+class Run(TypedDict):
+    what: str
+    arithmetic: Annotated[str, "the precision and what computes in it"]
+    devices: Annotated[list[str], Length(1), "names of the cards or processors"]
+    images: Positive
+    images_per_s: AboveZero
+    gbytes_per_s: AboveZero
+    limit: Annotated[str, "what limited the run, as in classify's report"]
+
+
+class Goal(TypedDict):
+    what: str
+    asked: AboveZero
+    measured: float
+    unit: Annotated[str, "empty for a ratio, of which at least `asked` is wanted; of others at most"]
+
+
+class Scale(TypedDict):
+    """Runs of classify that are compared (`python -m tests.classify.scale … --json FILE`)."""
+
+    schema: Literal["lenet5-inference/scale/1"]
+    date: str
+    cpu: Processor
+    runs: Annotated[list[Run], "in the order in which they were made"]
+    goals: Annotated[list[Goal], "figures that were asked for"]

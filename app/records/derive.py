@@ -1,0 +1,213 @@
+"""What follows from the type of a document: strict reading, its JSON Schema, and a table of its fields.
+
+A type is a TypedDict, dict[str, …], list, tuple, Literal of strings, str, int, float, bool, Any, None, or a union of
+them. ``Annotated`` adds a description with the unit (a string) and a constraint; the outermost of each counts.
+"""
+
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Union, get_args, get_origin, is_typeddict
+
+from app.files import checks
+from app.files.checks import BadValueError, Check
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+
+
+class Range(NamedTuple):
+    """Constraint of a number: from ``least``, or only ``above`` it, to ``most``."""
+
+    least: int
+    most: int | None = None
+    above: bool = False
+
+
+class Length(NamedTuple):
+    """Constraint of a list: the number of its items. Of a string: the number of its printable characters, in a line."""
+
+    least: int = 0
+    most: int | None = None
+
+
+class Pattern(NamedTuple):
+    """Constraint of a string: a regular expression for all of it, and what the string then is."""
+
+    pattern: str
+    what: str
+
+
+class OneOf(NamedTuple):
+    """Constraint of a string: one of these words, which stand elsewhere; else a Literal says so to the type checker."""
+
+    words: tuple[str, ...]
+
+
+class Part(NamedTuple):
+    """A field or an item: its bare type, its description ('' without one) and its constraint."""
+
+    kind: Any
+    description: str
+    limit: Any
+
+    @property
+    def origin(self) -> Any:
+        """The type without its parameters; Union for a union."""
+        origin = get_origin(self.kind) or self.kind
+        return Union if origin is UnionType else origin
+
+
+def part_of(hint: Any) -> Part:
+    """Split a type into its bare type and what ``Annotated`` adds."""
+    kind, *notes = get_args(hint) if get_origin(hint) is Annotated else [hint]
+    texts = ["", *(note for note in notes if isinstance(note, str))]
+    limits = [None, *(note for note in notes if not isinstance(note, str))]
+    return Part(kind, texts[-1], limits[-1])
+
+
+def fields(record: Any) -> dict[str, Any]:
+    """Return the types of a TypedDict's fields by name, those of its bases first."""
+    hints = record.__annotations__.items()
+    return {name: get_args(hint)[0] if get_origin(hint) is NotRequired else hint for name, hint in hints}
+
+
+@cache
+def documents() -> dict[str, Any]:
+    """Return the type of each document by its name: the middle part of its field ``schema``; a union if it has several.
+
+    Each record of this package with such a field is a document.
+    """
+    found: dict[str, Any] = {}
+    for path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
+        module = import_module(f"{__package__}.{path.stem}")
+        for kind in vars(module).values():
+            if is_typeddict(kind) and kind.__module__ == module.__name__ and "schema" in fields(kind):
+                (schema,) = get_args(fields(kind)["schema"])
+                name = schema.split("/")[1]
+                found[name] = found[name] | kind if name in found else kind
+    return dict(sorted(found.items()))
+
+
+def check_of(hint: Any) -> Check:
+    """Return the check of a value, parsed from JSON, for a type: it raises BadValueError with the place of a fault.
+
+    It returns the value as it is: the checks that it is made of turn lists into tuples and integers into floats.
+    """
+    check = _check_of(hint)
+
+    def unchanged(value: Any) -> Any:
+        check(value)
+        return value
+
+    return unchanged
+
+
+@cache
+def _check_of(hint: Any) -> Check:
+    part = part_of(hint)
+    inner, limit = get_args(part.kind), part.limit
+    if is_typeddict(part.kind):
+        each = {name: _check_of(field) for name, field in fields(part.kind).items()}
+        check = checks.fields(each, optional=part.kind.__optional_keys__)
+        tags = get_args(fields(part.kind)["schema"]) if "schema" in each else ()
+        return checks.document(tags[0], check) if tags else check
+    if part.origin is Union:
+        others = [one for one in inner if one is not NoneType]
+        check_other = _check_of(others[0]) if len(others) == 1 else _check_of_records(others)
+        return checks.nullable(check_other) if NoneType in inner else check_other
+    if part.origin is Literal:
+        return checks.one_of(*inner)
+    if part.origin is tuple:
+        return checks.row(*map(_check_of, inner))
+    if part.origin is dict:
+        return checks.mapping(_check_of(inner[1]))
+    if part.origin is list:
+        return checks.items(_check_of(inner[0]), *((limit.least, limit.most) if limit else ()))
+    return _check_of_value(part.kind, limit)
+
+
+def _check_of_value(kind: Any, limit: Any) -> Check:
+    if isinstance(limit, OneOf):
+        return checks.one_of(*limit.words)
+    if isinstance(limit, Pattern):
+        return checks.pattern(limit.pattern, limit.what)
+    if kind is str:
+        return checks.text(limit.most) if limit else checks.string
+    if kind is int:
+        return checks.whole(limit.least, limit.most) if limit else checks.whole()
+    if kind is float:
+        return checks.number(limit.least, limit.most, limit.above) if limit else checks.number()
+    return {bool: checks.flag, NoneType: checks.null}.get(kind, lambda value: value)
+
+
+def _check_of_records(kinds: list[Any]) -> Check:
+    """Return the check for one of several records; the fault is that of the record with the most fields in common."""
+
+    def check_nearest(value: Any) -> Any:
+        names = value.keys() if isinstance(value, dict) else set()
+        faults = []
+        for kind in sorted(kinds, key=lambda kind: len(fields(kind).keys() ^ names)):
+            try:
+                return _check_of(kind)(value)
+            except BadValueError as fault:
+                faults.append(fault)
+        raise faults[0]
+
+    return check_nearest
+
+
+def schema(name: str) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of the document of that name; records within it are its ``$defs``."""
+    kind, records = documents()[name], dict[str, Any]()
+    top = _schema_of_record(kind, records) if is_typeddict(kind) else _schema_of(kind, records)
+    return {"$schema": DIALECT, "$id": f"{name}.json", **top, "$defs": records}
+
+
+def _schema_of_record(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **({"description": " ".join(kind.__doc__.split())} if kind.__doc__ else {}),
+        "type": "object",
+        "properties": {name: _schema_of(hint, records) for name, hint in fields(kind).items()},
+        "required": [name for name in fields(kind) if name in kind.__required_keys__],
+        "additionalProperties": False,
+    }
+
+
+def _schema_of(hint: Any, records: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON Schema of a type; the records in it go to ``records`` by name."""
+    part = part_of(hint)
+    inner, limit = get_args(part.kind), part.limit
+    found: dict[str, Any] = {"type": TYPES[part.kind]} if part.kind in TYPES else {}
+    if is_typeddict(part.kind):
+        name = part.kind.__name__
+        records[name] = records.get(name) or _schema_of_record(part.kind, records)
+        found = {"$ref": f"#/$defs/{name}"}
+    elif part.origin is Union:
+        found = {"anyOf": [_schema_of(one, records) for one in inner]}
+    elif part.origin is Literal:
+        found = {"enum": [*inner]}
+    elif part.origin is tuple:
+        found = {"type": "array", "prefixItems": [_schema_of(one, records) for one in inner]}
+        limit = Length(len(inner), len(inner))
+    elif part.origin is dict:
+        found = {"type": "object", "additionalProperties": _schema_of(inner[1], records)}
+    elif part.origin is list:
+        found = {"type": "array", "items": _schema_of(inner[0], records)}
+    if part.description:
+        found = {"description": part.description} | found
+    return found | (_keywords(part.origin, limit) if limit else {})
+
+
+def _keywords(origin: Any, limit: Range | Length | Pattern | OneOf) -> dict[str, Any]:
+    """Return the keywords of JSON Schema for a constraint."""
+    if isinstance(limit, OneOf):
+        return {"enum": [*limit.words]}
+    if isinstance(limit, Pattern):
+        return {"pattern": f"^{limit.pattern}$"}
+    if isinstance(limit, Range):
+        names = ("exclusiveMinimum" if limit.above else "minimum", "maximum")
+    else:
+        names = ("minLength", "maxLength") if origin is str else ("minItems", "maxItems")
+    return {name: bound for name, bound in zip(names, (limit.least, limit.most), strict=True) if bound is not None}

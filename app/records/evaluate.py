@@ -1,0 +1,120 @@
+"""What ``evaluate`` found."""
+
+from typing import Annotated, Literal, TypedDict
+
+from app.records.parts import Card, Count, Label, Network, Positive, Precision, Processor, Share, Split, Weights
+
+
+class Data(TypedDict):
+    source: str
+    split: Annotated[Split | None, "`test` or `train` of Fashion-MNIST; null for other images"]
+    images: Positive
+
+
+class Macro(TypedDict):
+    """Averages over the classes that occur in labels or answers; what is undefined counts as 0."""
+
+    precision: Share
+    recall: Share
+    f1: Share
+
+
+class Calibration(TypedDict):
+    """Distance of the answers' probabilities from the shares of right answers, in 15 equally wide bins."""
+
+    expected_error: Annotated[Share, "mean distance, weighted by the answers in the bin"]
+    greatest_error: Annotated[Share, "distance of the worst bin"]
+
+
+class ClassAnswers(TypedDict):
+    support: Annotated[Count, "images of the class"]
+    predicted: Annotated[Count, "answers that name the class"]
+    correct: Count
+    precision: Annotated[Share | None, "correct ÷ predicted; null if nothing was predicted"]
+    recall: Annotated[Share | None, "correct ÷ support; null without images"]
+    f1: Annotated[Share | None, "2 · correct ÷ (support + predicted); null without both"]
+
+
+class Bin(TypedDict):
+    low: Annotated[Share, "answers with a probability above this"]
+    high: Annotated[Share, "and up to this"]
+    images: Count
+    confidence: Annotated[Share | None, "mean probability; null without images"]
+    accuracy: Annotated[Share | None, "share of right answers; null without images"]
+
+
+class Mistake(TypedDict):
+    image: Annotated[Count, "index, from 0"]
+    label: Label
+    answer: Label
+    probability: Annotated[Share, "of the answer"]
+    label_probability: Annotated[Share, "of the label"]
+
+
+class Summary(TypedDict):
+    correct: Annotated[Count, "right answers"]
+    accuracy: Annotated[Share, "share of right answers"]
+    top2_correct: Annotated[Count, "images whose label is among the two most probable"]
+    top2_accuracy: Share
+    macro: Macro
+    calibration: Calibration
+
+
+class Details(TypedDict):
+    classes: Annotated[list[ClassAnswers], "by label"]
+    confusion: Annotated[list[list[Count]], "images by label (rows) and answer (columns)"]
+    bins: list[Bin]
+    mistakes: Annotated[list[Mistake], "the 25 most confident wrong answers, the worst first"]
+
+
+class Answers(Summary, Details):
+    """All figures of the answers."""
+
+
+class Subject(TypedDict):
+    network: Network
+    weights: Weights
+    precision: Precision
+
+
+class McNemar(TypedDict):
+    both_right: Count
+    only_first: Annotated[Count, "only the first is right"]
+    only_second: Annotated[Count, "only the other is right"]
+    both_wrong: Count
+    p_value: Annotated[Share, "two-sided: how likely so uneven a count is if both are equally good"]
+    test: Literal["exact binomial", "chi-square with continuity correction"]
+
+
+class Change(TypedDict):
+    image: Annotated[Count, "index, from 0"]
+    label: Annotated[Label | None, "null without labels"]
+    answer: Annotated[Label, "of the first"]
+    other: Annotated[Label, "of the other"]
+
+
+class ClassChanges(TypedDict):
+    answers: Annotated[Count, "answers of the first"]
+    other_answers: Count
+    left: Annotated[Count, "answers of the first that the other changed"]
+    came: Annotated[Count, "answers of the other that the first does not give"]
+
+
+class Against(Subject):
+    answers: Annotated[Summary | None, "null without labels"]
+    mcnemar: Annotated[McNemar | None, "null without labels"]
+    changed: Annotated[Count, "images with another answer"]
+    changes: Annotated[list[Change], "the first 1,000 of them"]
+    moves: Annotated[list[list[Count]], "images by the first's answer (rows) and the other's (columns)"]
+    classes: Annotated[list[ClassChanges], "by label"]
+
+
+class Evaluate(Subject):
+    """What a network gets right and wrong (`evaluate --json FILE`)."""
+
+    schema: Literal["lenet5-inference/evaluate/1"]
+    device: Card | Processor
+    data: Data
+    classes: Annotated[list[str] | None, "names by label; null if there are none"]
+    answers: Annotated[Answers | None, "null without labels"]
+    against: Annotated[Against | None, "the comparison with --against OTHER; null without that option"]

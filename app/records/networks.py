@@ -1,0 +1,132 @@
+"""Networks: what they are, what their weights promise, and how they come and go."""
+
+from typing import Annotated, Any, Literal, TypedDict
+
+from app.records.derive import Length, OneOf
+from app.records.parts import Amount, Count, InputShape, Positive, Precision
+
+
+class Layer(TypedDict):
+    name: str
+    kind: str
+    settings: Annotated[dict[str, Any], "the kind's own settings, without those at their default"]
+    output: Annotated[list[Positive], "shape without the batch"]
+
+
+class Promise(TypedDict):
+    weights: Annotated[str, "file"]
+    images: Positive
+    correct: Count
+
+
+class ListedNetwork(TypedDict):
+    name: str
+    summary: str
+    input: InputShape
+    layers: Annotated[list[Layer], Length(1)]
+    parameters: Count
+    flops: Annotated[Count, "an image"]
+    accuracy: Annotated[Promise | None, "what the shipped weights promise"]
+
+
+class Networks(TypedDict):
+    """Every network with its layers and size (`networks --json FILE`)."""
+
+    schema: Literal["lenet5-inference/networks/1"]
+    networks: list[ListedNetwork]
+
+
+class GraphLayer(TypedDict):
+    name: str
+    kind: str
+    output: Annotated[list[Positive], "shape without the batch; empty: a label"]
+    parameters: Count
+    flops: Annotated[Count, "an image"]
+    activation_bytes: Annotated[Count, "an image"]
+
+
+class Launch(TypedDict):
+    layers: list[str]
+    kernel: str
+    reads: Annotated[str, "a buffer"]
+    writes: list[str]
+    flops: Annotated[Count, "an image"]
+    bytes: Annotated[Count, "read and written for each further image, without weights"]
+
+
+class Graph(TypedDict):
+    """A network's layers, and the launches that compute them (`graph --json FILE`)."""
+
+    schema: Literal["lenet5-inference/graph/1"]
+    network: str
+    input: InputShape
+    layers: list[GraphLayer]
+    architecture: Annotated[str, "of the GPU that the launches are for"]
+    fused: Annotated[bool, "whether one kernel may compute several layers"]
+    launches: list[Launch]
+
+
+class NetworkAccuracy(TypedDict):
+    network: str
+    precision: Precision | None
+    correct: Annotated[dict[str, Count], "number of first images → correct answers"]
+    passed: Annotated[bool | None, "null where the network has no shipped weights"]
+    verdict: Annotated[str, "of agreement and answers"]
+    reported: Annotated[dict[str, Amount], "number of first images → share of correct answers in the system's report"]
+
+
+class Accuracy(TypedDict):
+    """Correct answers of every shipped network (`accuracy --json FILE`)."""
+
+    schema: Literal["lenet5-inference/accuracy/1"]
+    device: Annotated[str, "`NumPy on the CPU`, `ONNX Runtime on the CPU`, or the card: its name, number, PCI address"]
+    networks: list[NetworkAccuracy]
+
+
+class ImportedArray(TypedDict):
+    name: str
+    name_there: Annotated[str, "in the file; empty without names"]
+    before: Annotated[str, "shape and layout in the file"]
+    after: Annotated[str, "in the weights file"]
+
+
+class Enlarged(TypedDict):
+    size: Positive
+    rule: Annotated[str, OneOf(("edge", "course"))]
+
+
+class Import(TypedDict):
+    """What was imported (`import --json FILE`)."""
+
+    schema: Literal["lenet5-inference/import/1"]
+    file: Annotated[str, "that was read"]
+    format: str
+    arrays: list[ImportedArray]
+    network: str
+    notes: list[str]
+    enlarged: Annotated[Enlarged | None, "to which size images are enlarged first, if they are"]
+    pixel_scale: Annotated[Amount, "of bytes 0 to 255"]
+    difference: Annotated[Amount, "largest one of the logits of 64 random images"]
+    engine: Annotated[str | None, "that computed the file's own logits; null: NumPy"]
+    written: Annotated[str, "weights file"]
+
+
+class ExportedArray(TypedDict):
+    name: str
+    written_as: Annotated[str, "name in the file"]
+    shape: Annotated[list[Positive], "here"]
+
+
+class Export(TypedDict):
+    """What was exported (`export --json FILE`)."""
+
+    schema: Literal["lenet5-inference/export/1"]
+    weights: Annotated[str, "file that was read"]
+    network: str
+    format: Annotated[str, OneOf(("onnx", "safetensors", "npz"))]
+    arrays: list[ExportedArray]
+    input: InputShape
+    classes: Positive
+    pixel_scale: Annotated[Amount, "of bytes 0 to 255"]
+    written: Annotated[str, "file"]
+    bytes: Positive

@@ -1,0 +1,108 @@
+"""What commands tell of the machine and of other reports."""
+
+from typing import Annotated, Any, Literal, TypedDict
+
+from app.records.derive import Length, OneOf
+from app.records.parts import AboveZero, Amount, Asked, Count
+
+Area = Literal["system", "packages", "extras", "GPU", "files", "environment"]
+
+
+class Finding(TypedDict):
+    area: Area
+    name: str
+    value: str
+    needed_for: Annotated[str, "what does not work without it; empty where nothing is missing"]
+    remedy: str
+    missing: bool
+
+
+class Doctor(TypedDict):
+    """What this machine has and lacks (`doctor --json FILE`)."""
+
+    schema: Literal["lenet5-inference/doctor/1"]
+    findings: list[Finding]
+
+
+class CachedFiles(TypedDict):
+    kind: Literal["compiled kernels", "Fashion-MNIST", "tuning tables"]
+    folder: Annotated[str, "within the cache"]
+    files: Count
+    bytes: Count
+    oldest_s: Annotated[Amount | None, "seconds since the last change; null without files"]
+    newest_s: Amount | None
+
+
+class Cache(TypedDict):
+    """What lies in the cache (`cache --json FILE`)."""
+
+    schema: Literal["lenet5-inference/cache/1"]
+    folder: str
+    cleared: Annotated[bool, "whether the files listed were removed"]
+    kinds: list[CachedFiles]
+
+
+class Precompile(TypedDict):
+    """What was compiled (`precompile --json FILE`)."""
+
+    schema: Literal["lenet5-inference/precompile/1"]
+    network: str
+    architecture: str
+    precisions: Annotated[list[Asked], Length(1)]
+    kernels: Annotated[Count, "that the main job needs"]
+    compiled: Annotated[Count, "of them; the others were in the cache"]
+    seconds: Amount
+
+
+class Difference(TypedDict):
+    """A setting, or a fact of the machine, that is not the same on both sides."""
+
+    name: str
+    before: Annotated[list[Any], Length(1), "the distinct values of this side"]
+    after: Annotated[list[Any], Length(1)]
+
+
+Unit = Literal["ms", "s"]
+
+
+class ComparedRow(TypedDict):
+    name: str
+    unit: Unit
+    before: Annotated[AboveZero, "median; of several documents, the geometric mean of their medians"]
+    after: AboveZero
+    percent: Annotated[float, "by how much the time grew"]
+    interval: Annotated[
+        Annotated[list[float], Length(2, 2)] | None,
+        "95 % interval of percent, for all rows together; null for too few samples",
+    ]
+    verdict: Annotated[
+        str,
+        OneOf(("slower", "faster", "slower run", "faster run", "same", "unknown")),
+        "`slower run` and `faster run`: of one document a side, which tell of two runs only",
+    ]
+    failed: Annotated[bool, "slower by over fail_above percent"]
+
+
+class LeftOut(TypedDict):
+    name: str
+    before: Annotated[Count, "number of documents that have it"]
+    after: Count
+
+
+class Compare(TypedDict):
+    """Documents of one kind, from two sides (`compare BEFORE… -- AFTER… --json FILE`)."""
+
+    schema: Literal["lenet5-inference/compare/2"]
+    of: Annotated[str, "schema of all documents"]
+    before: Annotated[list[str], Length(1), "files, one on each side, or two or more on each"]
+    after: Annotated[list[str], Length(1)]
+    noise: Annotated[
+        Literal["runs", "samples"],
+        "what the intervals know: how far runs lie apart (several documents a side), or the noise of the samples "
+        "within a run",
+    ]
+    fail_above: Annotated[Amount | None, "percent"]
+    differences: Annotated[list[Difference], "of machine, settings and software"]
+    rows: Annotated[list[ComparedRow], Length(1)]
+    left_out: Annotated[list[LeftOut], "rows that some document lacks"]
+    failed: Annotated[list[str], "rows that are slower by over fail_above percent"]

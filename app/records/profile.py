@@ -1,0 +1,164 @@
+"""Where time goes, and what the hardware counts."""
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from app.records.derive import Length, OneOf
+from app.records.parts import Amount, Asked, Card, Count, Date, Dtype, Positive
+
+PerRun = Annotated[Amount, "per run"]
+Phase = tuple[Literal["stage", "conv1", "pool", "load", "conv2", "store"], Amount, Amount]
+Counts = Annotated[list[Count], Length(2)]
+
+
+class Settings(TypedDict):
+    streams: Positive
+    chunk: Positive
+    fused: bool
+    runs: Positive
+
+
+class EndToEnd(TypedDict):
+    """Medians."""
+
+    plain: Amount
+    counted: Annotated[Amount, "while API calls are timed"]
+    events: Annotated[Amount, "with CUDA events around every action"]
+
+
+class Row(TypedDict):
+    kind: Annotated[str, OneOf(("kernel", "h2d", "d2h", "d2d"))]
+    layer: Annotated[str, "empty for copies in and out"]
+    name: str
+    calls: PerRun
+    total_ms: PerRun
+    share: Amount
+    min_ms: Amount
+    average_ms: Amount
+    max_ms: Amount
+    bytes: Annotated[Amount | None, "per run"]
+    gbytes_per_s: Amount | None
+
+
+class Overlap(TypedDict):
+    """Means over the runs."""
+
+    copies_ms: Amount
+    kernels_ms: Amount
+    both_ms: Amount
+
+
+class Call(TypedDict):
+    name: str
+    calls: PerRun
+    total_ms: PerRun
+    share: Annotated[Amount, "of the host's time"]
+    average_us: Amount
+    max_us: Amount
+
+
+class Counter(TypedDict):
+    layer: str
+    name: str
+    kernel: str
+    load: Amount | None
+    store: Amount | None
+    warps: Amount | None
+    occupancy: Amount | None
+    throughput: Annotated[dict[str, Amount | None], "unit → share of its peak"]
+    bound: Annotated[str, "the busiest unit, latency or unknown"]
+
+
+class StampedEndToEnd(TypedDict):
+    """Medians."""
+
+    plain: Amount
+    stamped: Annotated[Amount, "compiled to leave stamps"]
+
+
+class Images(TypedDict):
+    """Of all multiprocessors together: how many were requested, staged in shared memory and computed by each time."""
+
+    us: Annotated[list[Amount], Length(2)]
+    requested: Counts
+    staged: Counts
+    computed: Counts
+
+
+class Timeline(TypedDict):
+    """From stamps of the clock within the first kernel; times in µs since the first warpgroup started."""
+
+    kernel: str
+    layers: Annotated[str, "of that kernel"]
+    images_are: Annotated[str, "how images reach the card"]
+    end_to_end_ms: StampedEndToEnd
+    on_card_ms: Annotated[Amount, "the whole pass, images on the card, without stamps"]
+    raw_copy_ms: Annotated[Amount, "one copy of the images' bytes"]
+    mhz: Annotated[Amount, "clock of the multiprocessors"]
+    multiprocessor: Annotated[Count, "the one with the median time"]
+    warpgroups: Annotated[list[list[Phase]], Length(1), "of that multiprocessor: the phases of each, in order"]
+    images: Images
+
+
+class Profile(TypedDict):
+    """Where the time of the main job goes (`profile --json FILE`)."""
+
+    schema: Literal["lenet5-inference/profile/1"]
+    weights: Annotated[str, "path"]
+    device: Card
+    network: str
+    images: Annotated[str, "where they are from"]
+    batch: Positive
+    precision: Asked
+    settings: Settings
+    end_to_end_ms: EndToEnd
+    rows: Annotated[list[Row], "a kernel or a copy each, the costliest first"]
+    overlap: Overlap
+    api: Annotated[list[Call], "calls of CUDA's API"]
+    trace: Annotated[str | None, "the timeline's file"]
+    counters: Annotated[list[Counter], "hardware counters, in percent"]
+    counters_note: Annotated[str | None, "why there are no counters"]
+    timeline: NotRequired[Annotated[Timeline | None, "with `--timeline`, else null"]]
+
+
+Counted = Annotated[Amount | None, "null where the tool gave no number"]
+
+
+class StepCounts(TypedDict):
+    """Added up over the launches, percent of the largest one; app/lab/profile/step_counters.py has their meaning."""
+
+    instructions: Counted
+    multiply_adds: Counted
+    global_loads: Counted
+    shared_loads: Counted
+    shared_cycles: Counted
+    bank_conflicts: Counted
+    dram_read: Counted
+    dram_written: Counted
+    issue: Counted
+    tensor: Counted
+    occupancy: Counted
+    SM: Counted
+    L1: Counted
+    L2: Counted
+    DRAM: Counted
+
+
+class StepRow(TypedDict):
+    operation: str
+    name: Annotated[str, "the step"]
+    dtype: Dtype
+    images: Positive
+    layer: str
+    launches: Positive
+    counts: StepCounts
+
+
+class Counters(TypedDict):
+    """Hardware counters of every step of the ladder (`profile --every-step --json FILE`)."""
+
+    schema: Literal["lenet5-inference/counters/1"]
+    date: Date
+    device: Card
+    network: str
+    rows: list[StepRow]
+    note: Annotated[str | None, "why there are no counters, or null"]

@@ -1,0 +1,105 @@
+"""Kernels' parameters, and the times from which ``auto`` chooses."""
+
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from app.records.derive import Range
+from app.records.parts import Amount, Asked, Count, Parameters, Positive, Precision, Samples
+
+
+class Point(TypedDict):
+    parameters: Parameters
+    ms: Annotated[Amount, "median"]
+    spread_ms: Amount | None
+    tflops: Amount
+    error_share: Annotated[Amount, "worst error ÷ what is allowed"]
+    samples: NotRequired[Samples]
+
+
+class Auto(TypedDict):
+    variant: str
+    parameters: Parameters
+    ms: Amount | None
+
+
+class Wrong(TypedDict):
+    parameters: Parameters
+    reason: str
+
+
+class Skipped(Wrong):
+    count: Annotated[Positive, "points skipped for that reason"]
+
+
+class SweptLayer(TypedDict):
+    layer: str
+    problem: Annotated[str, "key of the tuning table"]
+    points: Annotated[list[Point], "fastest first"]
+    default: Parameters
+    default_ms: Amount | None
+    best: Parameters | None
+    best_ms: Amount | None
+    gain: Annotated[Amount | None, "the default's time ÷ the best"]
+    auto: Annotated[Auto | None, "what `auto` took before"]
+    skipped: list[Skipped]
+    wrong: Annotated[list[Wrong], "points that computed wrong results"]
+
+
+class Sweep(TypedDict):
+    """A kernel's parameters tried one by one (`sweep --json FILE`)."""
+
+    schema: Literal["lenet5-inference/sweep/1"]
+    card: str
+    network: str
+    operation: str
+    variant: Annotated[str, "the kernel"]
+    precision: Precision
+    fused: Annotated[bool, "with the layers that follow"]
+    images: Positive
+    finished: Annotated[Count, "points of the grid, however they ended"]
+    total: Count
+    tuning_table: Annotated[str | None, "the file that the best points went to"]
+    notes: list[str]
+    layers: list[SweptLayer]
+
+
+class PipelinePoint(TypedDict):
+    streams: Positive
+    chunk: Positive
+    ms: Annotated[Amount | None, "median; null where it does not fit"]
+    p90_ms: NotRequired[Amount | None]
+    overlap: NotRequired[Annotated[Amount, "share of copy time behind kernels"]]
+    samples: NotRequired[Samples]
+
+
+class PipelineSweep(TypedDict):
+    """Streams and chunk sizes of the main job (`sweep --pipeline --json FILE`)."""
+
+    schema: Literal["lenet5-inference/pipeline-sweep/1"]
+    card: str
+    network: str
+    precision: Asked
+    images: Positive
+    runs: Positive
+    warmup: Count
+    finished: Count
+    total: Count
+    points: list[PipelinePoint]
+    best: PipelinePoint | None
+    default: PipelinePoint | None
+    gain: Annotated[Amount | None, "the default's time ÷ the best"]
+
+
+class Tuned(TypedDict):
+    """The best parameters found for a kernel, and its time over ``images`` images."""
+
+    parameters: dict[str, Annotated[int, Range(1, 2**31 - 1)]]
+    ms: Annotated[float, Range(0, 10**12, above=True)]
+    images: Annotated[int, Range(1, 10**12)]
+
+
+class Tuning(TypedDict):
+    """Measured times that `auto` goes by, one file per card (`bench --save-tuning`, `sweep`)."""
+
+    schema: Literal["lenet5-inference/tuning/1"]
+    card: Annotated[str, "as CUDA names it"]
+    entries: Annotated[dict[str, dict[str, Tuned]], "problem → kernel → its best"]

@@ -1,1 +1,0 @@
-"""Run a plan: sessions, streams and buffers, and the timing of a run."""

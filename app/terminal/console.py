@@ -1,0 +1,275 @@
+"""One-line errors, exit codes and robust output streams for every program here."""
+
+import argparse
+import codecs
+import errno
+import io
+import locale
+import os
+import re
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn, cast
+
+from app.base.errors import UserError, escaped, suggestion
+from app.base.interrupts import INTERRUPTED, interruptible
+from app.files import checks
+
+USER_ERROR = 2
+OWN_PACKAGES = (__name__.partition(".")[0], "data_tools", "tests")
+TRACEBACK = "LENET_TRACEBACK"
+MAX_SHOWN = 300  # characters shown of a bug's message
+READER_GONE = 128 + signal.SIGPIPE  # what a shell reports of other programs before ``| head``
+BUG = 3  # not 1: that means a failed accuracy check
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses wrong options, and options given twice, in one line: of two values, one would silently win.
+
+    A mistyped option or choice gets the nearest one as a suggestion. separator: the option that a bare ``--`` stands
+    for, where it divides a list of files; options may follow it.
+    """
+
+    separator: str | None = None
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **{"allow_abbrev": False, **settings})
+        self.suggest_on_error = False  # argparse's, from Python 3.14 on: ours is the same in every version
+        self._given: set[str] = set()
+        self.register("action", None, _Store)
+        self.register("action", "store", _Store)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, but refuse unknown arguments: a command's own parser knows the nearest option."""
+        self._given.clear()
+        if self.separator is not None:
+            args = [self.separator if word == "--" else word for word in args]
+        found, unknown = super().parse_known_args(args, namespace)
+        if self.separator is not None and self.separator not in args and not any(map(_is_option, unknown)):
+            (files,) = self._get_positional_actions()  # of one list, words between and after options are part, too
+            getattr(found, files.dest).extend(self._get_value(files, word) for word in unknown)
+            unknown = []
+        if unknown:
+            options = [word.partition("=")[0] for word in unknown if _is_option(word)]
+            hint = suggestion(options[0], self._option_string_actions) if options else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return found, unknown
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += suggestion(str(value), map(str, action.choices or ()))
+            raise
+
+    def note(self, option: str | None, action: argparse.Action) -> None:
+        """Check an option as its value is taken; ``option`` is None for a positional argument. Raises UserError."""
+        if option is not None and action.dest in self._given:
+            remedy = getattr(action, "twice", "give it once")
+            self.error(f"argument {'/'.join(action.option_strings)}: given twice; {remedy}")
+        self._given.add(action.dest)
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{' '.join(message.split())} (see {self.prog} --help)")
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help. Raises OSError if that fails, which argparse would ignore."""
+        (file or sys.stdout).write(self.format_help())
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-")
+
+
+class _Once(argparse.Action):
+    """Mixed into a kind of action: refuses an option that was given before."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        cast(Parser, parser).note(option, self)
+        super().__call__(parser, namespace, values, option)
+
+
+class _Store(_Once, argparse._StoreAction):
+    pass
+
+
+class Switch(_Once, argparse.BooleanOptionalAction):
+    """An option that is ``--flip`` or ``--no-flip`` and may be given once."""
+
+
+def guarded(body: Callable[[], int]) -> int:
+    """Run a program's body and return its exit code.
+
+    An error that a user can correct prints one line on standard error; the code is 2. Any other error is a bug: it
+    prints one line, or a traceback if $LENET_TRACEBACK is set; the code is 3. The code does not change if standard
+    error cannot be written to.
+    """
+    _prepare_streams()
+    try:
+        with interruptible():
+            try:
+                return body()
+            finally:
+                sys.stdout.flush()  # flush here, where a failure can be reported; also after --help
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print(INTERRUPTED, file=sys.stderr)
+    except Exception as error:
+        return _report(error)
+    return USER_ERROR
+
+
+def _shortage(error: Exception) -> str | None:
+    """Name the resource or package that this machine or its limits lack, and the remedy; None for other errors."""
+    text = str(error)
+    number = error.errno if isinstance(error, OSError) and error.filename is None else None
+    unmapped = isinstance(error, ImportError) and ("cannot map" in text or "map segment" in text or "allocate" in text)
+    if isinstance(error, MemoryError) or number == errno.ENOMEM or unmapped:
+        return "too little memory: free some, raise the limit (ulimit -v), or use fewer images or smaller files"
+    if "can't start new thread" in text or number == errno.EAGAIN:
+        return "no more threads or processes can be started: end some, or raise the limit (ulimit -u)"
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return "too many files are open: close some, or raise the limit (ulimit -n)"
+    missing = str(error.name) if isinstance(error, ModuleNotFoundError) else ""
+    if missing and missing.partition(".")[0] not in OWN_PACKAGES:
+        return f"{missing} is not installed here: run make run, then . .venv/bin/activate"
+    return None
+
+
+def _report(error: Exception) -> int:
+    """Report an error that is neither a UserError nor Ctrl-C, and return the exit code."""
+    if (shortage := _shortage(error)) is not None:
+        print(f"error: {shortage}", file=sys.stderr)
+        return USER_ERROR
+    if isinstance(error, OSError) and error.filename is None:
+        # The reader of our output has gone, or the disk is full; nothing more may be flushed to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return READER_GONE
+        print(f"error: cannot write to standard output ({error.strerror}); send it elsewhere", file=sys.stderr)
+        return USER_ERROR
+    if os.environ.get(TRACEBACK):
+        traceback.print_exception(error)
+        return BUG
+    what = f"{type(error).__name__}: {error}"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    told = " ".join(what.split())[:MAX_SHOWN]
+    print(f"error: a bug in this program: {told}{where}; {TRACEBACK}=1 shows the traceback", file=sys.stderr)
+    return BUG
+
+
+class _Lenient(io.FileIO):
+    """Drops output that cannot be written: there is nobody to tell, and the exit code still says what happened."""
+
+    def write(self, data: Any, /) -> int:
+        """Write; if that fails, report everything as written."""
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+# The non-ASCII characters of the output, and their replacements where an encoding lacks them.
+ASCII = {"×": "x", "→": "->", "←": "<-", "±": "+-", "…": "...", "≤": "<=", "≥": ">=", "–": "-", "·": "*", "÷": "/"}
+PLAIN = "lenet-plain"  # name of the encoding error handler below
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Handle encoding errors: the stand-in from ``ASCII``, or an escape."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(ASCII.get(one) or one.encode("ascii", "backslashreplace").decode() for one in lacking), error.end
+
+
+codecs.register_error(PLAIN, _plain)
+
+
+def _ascii_locale() -> bool:
+    """Return whether the locale can show only ASCII; Python would write UTF-8 there all the same."""
+    told = any(name in os.environ for name in ("PYTHONIOENCODING", "PYTHONUTF8"))
+    return not told and locale.nl_langinfo(locale.CODESET) == "ANSI_X3.4-1968"
+
+
+GREEN, RED, USUAL = "\033[32m", "\033[31m", "\033[0m"
+
+
+def coloured(text: str) -> str:
+    """Colour PASSED green and FAILED red if standard output is a terminal; see no-color.org for exceptions."""
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return re.sub(r"\b(?:(PASSED)|FAILED)\b", lambda word: f"{GREEN if word[1] else RED}{word[0]}{USUAL}", text)
+
+
+# What reaches a terminal beside printable characters: ends of lines, the words of ``coloured``, and the return of a
+# progress bar to the beginning of its line.
+_KEPT = re.compile(f"(\n|\\A\r|{re.escape(GREEN)}PASSED{re.escape(USUAL)}|{re.escape(RED)}FAILED{re.escape(USUAL)})")
+
+
+class _Stream(io.TextIOWrapper):
+    """Spells other characters out: names of files, and names in them, must not control the terminal."""
+
+    def write(self, text: str, /) -> int:
+        """Write the text; returns its length."""
+        if not text.isprintable():
+            super().write("".join(part if at % 2 else escaped(part) for at, part in enumerate(_KEPT.split(text))))
+        else:
+            super().write(text)
+        return len(text)
+
+
+def _prepare_streams() -> None:
+    """Let closed streams swallow output; spell out what is unprintable; write as ``PLAIN`` does what encodings lack."""
+    # No file may get a closed stream's number: the next message would be written into it.
+    while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(lowest, True)
+    os.close(lowest)
+    if sys.stdout is sys.__stdout__:  # not a test's
+        if sys.stdout is None:
+            sys.stdout = _Stream(open(1, "wb", closefd=False))  # noqa: SIM115 - for as long as the process lives
+        else:
+            usual = sys.stdout
+            sys.stdout = _Stream(
+                usual.buffer, usual.encoding, line_buffering=usual.line_buffering, write_through=usual.write_through
+            )
+    if sys.stderr is sys.__stderr__:
+        encoding = None if sys.stderr is None else sys.stderr.encoding
+        raw = io.BufferedWriter(_Lenient(2, "w", closefd=False))
+        sys.stderr = _Stream(raw, encoding, line_buffering=True)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            ours = getattr(stream, "name", None) in ("<stdout>", 1, 2)  # not a test's
+            stream.reconfigure(encoding="ascii" if ours and _ascii_locale() else None, errors=PLAIN)
+
+
+MAX_BATCH = 10**12
+
+
+def whole_number(least: int, most: int = MAX_BATCH) -> Callable[[str], int]:
+    """Return an argparse type: a whole number from ``least`` to ``most``."""
+    return typed(int, "a whole number", checks.whole(least, most))
+
+
+def number(least: float, most: float, above: bool = False) -> Callable[[str], float]:
+    """Return an argparse type: a number from ``least`` (or only ``above`` it) up to ``most``."""
+    return typed(float, "a number", checks.number(least, most, above))
+
+
+def typed(kind: Callable[[str], Any], what: str, check: checks.Check) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"'{text}' is not {what}") from None
+        try:
+            return check(value)
+        except checks.BadValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert

@@ -1,0 +1,77 @@
+"""Options as data: the fields of a frozen request define a command's options; its parser is built from them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_type_hints
+
+from app.terminal.console import Parser
+
+Request = TypeVar("Request")
+
+
+def option(
+    help: str, default: Any = None, *, name: str | None = None, group: str | None = None, **settings: Any
+) -> Any:
+    """Declare a field of a request: the option ``--its-name``, or ``name``; a positional argument has no hyphens.
+
+    A bool field is a switch that changes its default; a Path field takes a FILE. group: heading in the help text for
+    this option and the fields after it. settings: further arguments of argparse's ``add_argument``; ``exclusive=True``
+    for options of which only one may be given; ``twice``: what to do instead of giving it twice; ``once``: an earlier
+    spelling, which still works.
+    """
+    return field(default=default, metadata={"name": name, "group": group, "help": help, **settings})
+
+
+def options(group: str | None = None, **words: str) -> Any:
+    """Declare a field of a request that is a request itself. words: values for the {word}s in its help texts."""
+    return field(default=MISSING, metadata={"group": group, "words": words})
+
+
+def add_options(parser: Parser, request: type) -> None:
+    """Add the options of all of the request's fields, in their order."""
+    group: Any = parser
+    exclusive: Any = None
+    for one, kind, about in _options(request):
+        if (title := about.pop("group")) is not None:
+            group, exclusive = parser.add_argument_group(title), None
+        name = about.pop("name") or f"--{one.name.replace('_', '-')}"
+        if kind is bool and "action" not in about:
+            about["action"] = "store_false" if one.default else "store_true"
+        elif kind in (Path, Path | None):
+            about = {"type": Path, "metavar": "FILE"} | about
+        place = group
+        if about.pop("exclusive", False):
+            exclusive = place = exclusive or group.add_mutually_exclusive_group()
+        if name.startswith("-"):  # argparse refuses ``dest`` for a positional argument, whose name it is
+            about["dest"] = one.name
+        remedy, once = about.pop("twice", None), about.pop("once", None)
+        action = place.add_argument(name, default=one.default, **about)
+        if once is not None:
+            parser._option_string_actions[once] = action  # here alone: neither help nor completion names it
+        if remedy is not None:
+            action.twice = remedy
+
+
+def _options(
+    request: type, words: Mapping[str, str] | None = None, group: str | None = None
+) -> Iterator[tuple[Field[Any], Any, dict[str, Any]]]:
+    """Yield each option's field, type and metadata. group: heading of the first option."""
+    hints = get_type_hints(request)
+    for one in fields(request):
+        about, kind = dict(one.metadata), hints[one.name]
+        about["group"], group = about["group"] or group, None
+        if is_dataclass(kind):
+            yield from _options(cast(type, kind), about["words"], about["group"])
+        else:
+            yield one, kind, about | ({"help": about["help"].format(**words)} if words else {})
+
+
+def read_request(request: type[Request], values: Mapping[str, Any]) -> Request:
+    """Make the request from the values of its options, by field name."""
+    hints = get_type_hints(request)
+    found = {
+        one.name: read_request(hints[one.name], values) if is_dataclass(hints[one.name]) else values[one.name]
+        for one in fields(request)  # type: ignore[arg-type]
+    }
+    return request(**found)

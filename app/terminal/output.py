@@ -1,0 +1,116 @@
+"""The files that a command writes. They are checked before the work, so that none is lost."""
+
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from app.base.errors import UserError
+from app.files import shipped
+from app.files.json_text import json_text
+from app.files.writing import replacing
+from app.terminal.console import coloured
+from app.terminal.options import option
+from app.terminal.text import terminal_width
+
+D = TypeVar("D", bound=Mapping[str, object])
+INPUTS = ("weights", "data", "labels", "against", "resume", "file", "symbol", "paths", "shards", "before", "after")
+OUTPUTS = ("out", "show", "html", "json", "trace", "timeline")
+POSITIONAL = {"before": "BEFORE", "file": "FILE", "paths": "PATH", "shards": "SHARD"}
+NO_FILE = {"json": "-", "labels": "none", "out": "-", "paths": "-"}  # option → a value that is not a file
+OVERWRITE = "replace the files that this command writes, if they exist"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """How a command publishes its result."""
+
+    json: str | None = option("also write {what} to FILE as JSON; '-' prints only the JSON", metavar="FILE")
+    overwrite: bool = option(OVERWRITE, False)
+    wide: bool = option("print every column of the tables, even beyond the terminal's width", False)
+
+
+def check_outputs(options: Mapping[str, object]) -> None:
+    """Raise UserError if an output cannot be written, is also an input, or would replace a file without --overwrite.
+
+    options: name → value, None if it was not given.
+    """
+    written = _files(options, OUTPUTS)
+    for name, path in written:
+        if str(path) == "-":  # it means standard output to other options: no file of that name is made unasked
+            raise UserError(f"--{name} -: standard output takes no such file; name a file")
+        check_writable(path, f"--{name}")
+    named = [(f"{POSITIONAL.get(name, f'--{name}')} {path}", path) for name, path in written + _files(options, INPUTS)]
+    for at, (name, path) in enumerate(written):
+        for other, read in named[at + 1 :]:
+            if same_file(path, read):
+                raise UserError(f"--{name} {path} is the same file as {other}: name different files")
+    resumed = options.get("resume")
+    for name, path in written:
+        # What a resumed training has written, it knows by itself.
+        if not options.get("overwrite") and os.path.lexists(path) and not (name == "out" and resumed):
+            remedy = "remove it first" if resumed else "replace it with --overwrite"
+            raise UserError(f"{path} exists: name another --{name}, or {remedy}")
+    if options.get("overwrite") and not written and "resume" not in options:  # others have files by default
+        raise UserError("--overwrite replaces files that are named: name one, as with --json FILE, or leave it out")
+
+
+def check_writable(path: Path, option: str) -> None:
+    """Check before the work that ``path`` can be written.
+
+    Raises UserError, naming ``option``, if it cannot become a file, or is a file that the project ships.
+    """
+    try:
+        with suppress(FileNotFoundError):
+            if not stat.S_ISREG(path.stat().st_mode):  # writing would replace even a device by a file
+                raise OSError(0, "it is not a regular file")
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        remedy = "name a file in a folder that you can write to"
+        if option == "--json":
+            remedy += ", or - for standard output"
+        raise UserError(f"{option} {path} cannot be written: {error.strerror}; {remedy}") from error
+    if shipped.is_shipped(path):
+        raise UserError(f"{option} {path} is a file that the project ships in {shipped.FOLDER}: name another file")
+
+
+def _files(options: Mapping[str, object], names: Iterable[str]) -> list[tuple[str, Path]]:
+    """Return the files that these options name, each with its option."""
+    given = [(name, options.get(name)) for name in names]
+    each = [(name, one) for name, value in given for one in (value if isinstance(value, list) else [value])]
+    return [(name, Path(str(value))) for name, value in each if value not in (None, NO_FILE.get(name))]
+
+
+def same_file(one: Path, other: Path) -> bool:
+    """Return whether both are one file, by whatever names or links; or would be, once they are written."""
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
+def write_json(report: Mapping[str, object], path: Path | None, *, overwrite: bool = True) -> None:
+    """Write the report to a file, as ``replacing`` does, or to standard output if ``path`` is None."""
+    text = json_text(report)
+    if path is None:
+        sys.stdout.write(text)
+        return
+    with replacing(path, overwrite=overwrite) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def publish(report: D, text: Callable[[D, int], str], output: Output) -> None:
+    """Print the report as text, or as JSON if ``output.json`` is '-'; else also write JSON to the file of that name.
+
+    text: function of the report and the line width.
+    """
+    if output.json != "-":
+        print(coloured(text(report, terminal_width(output.wide))))
+    if output.json is not None:
+        write_json(report, None if output.json == "-" else Path(output.json), overwrite=output.overwrite)

@@ -1,0 +1,68 @@
+"""``main.py export``: write a network and its weights for other systems."""
+
+from app.base.errors import UserError, suggestion
+from app.commands.export import ExportRequest
+from app.files.checks import BadValueError
+from app.files.writing import replacing
+from app.interchange.layout import format_shape
+from app.interchange.named_arrays import Description
+from app.interchange.onnx_export import IMAGES, LABELS, SCORES
+from app.interchange.writers import WRITERS, written_name
+from app.network.generated import required_weights
+from app.network.graph import build, find_network
+from app.network.weights import load_weights
+from app.records.networks import Export
+from app.terminal.output import publish
+from app.terminal.text import Column, fields, paragraph, table
+
+
+def export(request: ExportRequest) -> int:
+    """Read, convert, write and tell. Returns 0. Raises UserError; then nothing is written."""
+    ending = request.out.suffix.lower()
+    if ending not in WRITERS:
+        hint = suggestion(ending, WRITERS)
+        raise UserError(f"--out {request.out} has no known ending: let it end with one of {', '.join(WRITERS)}{hint}")
+    if request.file is None and request.network is None:
+        raise UserError("nothing to export is named: name a weights file, or a network with --network")
+    asked = None if request.network is None else find_network(request.network)
+    weights = required_weights(str(request.network), "FILE") if request.file is None else load_weights(request.file)
+    graph = build(asked or weights.own_network(), weights)
+    try:
+        content = WRITERS[ending](Description(graph.network, graph.input_scale, weights.classes), graph.parameters)
+    except BadValueError as error:
+        raise UserError(f"--out {request.out} {error}") from error
+    with replacing(request.out, overwrite=request.output.overwrite) as temporary:
+        temporary.write_bytes(content)
+    document: Export = {
+        "schema": "lenet5-inference/export/1",
+        "weights": str(weights.path),
+        "network": graph.network.name,
+        "format": ending.removeprefix("."),
+        "arrays": [
+            {"name": name, "written_as": written_name(ending, name), "shape": list(array.shape)}
+            for name, array in graph.parameters.items()
+        ],
+        "input": list(graph.network.input_shape),
+        "classes": graph.classes,
+        "pixel_scale": graph.input_scale,
+        "written": str(request.out),
+        "bytes": len(content),
+    }
+    publish(document, as_text, request.output)
+    return 0
+
+
+def as_text(document: Export, width: int) -> str:
+    """Format the document."""
+    columns = [Column(head, left=True) for head in ("array", "in the file", "shape here")]
+    rows = [[one["name"], one["written_as"], format_shape(tuple(one["shape"]))] for one in document["arrays"]]
+    onnx, sizes = document["format"] == "onnx", ", ".join(map(str, document["input"]))
+    about = {
+        "input": f"{IMAGES} (N, {sizes}) uint8" if onnx else "",
+        "outputs": f"{SCORES} (N, {document['classes']}) float32, {LABELS} (N) int64" if onnx else "",
+        "pixel scale": f"{document['pixel_scale']:.10g}, for bytes 0 to 255",
+        "written": f"{document['written']}, {document['bytes']:,} bytes",
+    }
+    head = f"{document['weights']}: network {document['network']}"
+    told = fields([(head, told) for head, told in about.items() if told], width)
+    return "\n".join([*paragraph(head, width), *table(columns, rows, width), *told])

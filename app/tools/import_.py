@@ -1,0 +1,156 @@
+"""``main.py import``: turn a file of another system into a weights file of this program."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.base.errors import UserError
+from app.commands.import_ import ImportRequest
+from app.files.checks import BadValueError, shown
+from app.interchange.channels_first import logits
+from app.interchange.layout import Converted, converted
+from app.interchange.readers import read
+from app.interchange.source import Asked, Source
+from app.layers import Argmax, Resize, Softmax
+from app.network.definitions import Network
+from app.network.graph import Graph, build, find_network
+from app.network.limits import LEAST_SCALE, MOST_SCALE, LayerError, check_layers
+from app.network.toml import checked_scale
+from app.network.weights import Weights, save_weights
+from app.records.networks import Enlarged, Import
+from app.terminal.output import publish
+from app.terminal.text import Column, fields, paragraph, table
+from app.tools.graph import layer_table
+
+IMAGES = 64  # compared
+PLAIN = "plain NumPy in the file's own layout; no engine of this format runs here"
+MAX_NAME = 60  # characters of a network's name that are taken from a file's
+CLOSE = 1e-3  # of the largest logit: float32 engines round in another order
+
+
+def import_(request: ImportRequest) -> int:
+    """Read, convert, compare, write and tell. Returns 0. Raises UserError; then nothing is written."""
+    asked = Asked(
+        None if request.network is None else find_network(request.network),
+        request.symbol,
+        request.size,
+        _name(request.file),
+    )
+    scale = None if request.pixel_scale is None else _scale(request.pixel_scale)
+    name, source, found = prepared(request.file, asked)
+    network = _with_settings(source.network, request.rule, scale)
+    arrays = {one.name: one.array for one in found}
+    weights = Weights(arrays, source.network.name, request.file, source.classes, source.scale)
+    difference = largest_difference(source, build(source.network, weights))
+    scale = source.scale if scale is None else scale
+    graph = build(network, replace(weights, input_scale=scale))
+    about: dict[str, Any] = {"classes": source.classes, "input_scale": scale}
+    save_weights(request.out, arrays, network=network, overwrite=request.output.overwrite, **about)
+    document = _document(request, name, source, found, graph, difference)
+    publish(document, lambda _, width: _text(document, graph, width), request.output)
+    return 0
+
+
+def prepared(file: Path, asked: Asked) -> tuple[str, Source, list[Converted]]:
+    """Read the file: its format, its content within all limits, and the converted arrays. Raises UserError."""
+    name, source = read(file, asked)
+    try:
+        check_layers(source.network.input_shape, source.network.layers)
+        return name, source, converted(source)
+    except (BadValueError, LayerError) as error:
+        raise UserError(f"{file}: {error}") from error
+
+
+def _name(file: Path) -> str:
+    """Make a network's name of the file's: small letters, digits and _, with a letter first."""
+    name = re.sub(r"[^a-z0-9_]", "_", file.stem.lower()).lstrip("_0123456789")
+    return name[:MAX_NAME] or "imported"
+
+
+def _scale(text: str) -> float:
+    try:
+        return checked_scale(text if "/" in text else float(text))
+    except ValueError:
+        limits = f"a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g}, or a fraction such as 1/255"
+        raise UserError(f"--pixel-scale {shown(text)} is not {limits}") from None
+
+
+def _with_settings(network: Network, rule: str | None, scale: float | None) -> Network:
+    """Return the network with the user's resize rule and pixel scale, where there are any. Raises UserError."""
+    if rule is not None:
+        if not any(isinstance(layer, Resize) for layer in network.layers):
+            raise UserError(f"network {network.name} enlarges no images: leave --rule {rule} out")
+        layers = tuple(replace(layer, rule=rule) if isinstance(layer, Resize) else layer for layer in network.layers)
+        network = replace(network, layers=layers)
+    return network if scale is None else replace(network, pixel_scale=scale)
+
+
+def largest_difference(source: Source, graph: Graph) -> float:
+    """Compare our float64 logits of random images with those of the source's engine, or plain NumPy without one.
+
+    Raises UserError if they differ by more than rounding.
+    """
+    images = np.random.default_rng(0).integers(0, 256, (IMAGES, *graph.network.input_shape), np.uint8)
+    kept = tuple(step for step in graph.steps if not isinstance(step.layer, Softmax | Argmax))
+    _, ours = replace(graph, steps=kept).forward(images, np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite and NaN values show in the difference
+        theirs = logits(source, images) if source.engine is None else source.engine.logits(images)
+        difference = float(np.abs(ours - theirs).max())
+    if not difference <= CLOSE * max(float(np.abs(ours).max()), 1e-30):
+        raise UserError(f"the converted network gives other scores (by {difference:.2g}); {REMEDY}")
+    return difference
+
+
+REMEDY = "its weights are too large for float32, or damaged: get a fresh copy"
+
+
+def _document(
+    request: ImportRequest, name: str, source: Source, found: list[Converted], graph: Graph, difference: float
+) -> Import:
+    """Return what was read, what became of it, and the check."""
+    first = graph.network.layers[0]
+    enlarged: Enlarged | None = {"size": first.size, "rule": first.rule} if isinstance(first, Resize) else None
+    return {
+        "schema": "lenet5-inference/import/1",
+        "file": str(request.file),
+        "format": name,
+        "arrays": [
+            {"name": one.name, "name_there": source.origins.get(one.name, ""), "before": one.before, "after": one.after}
+            for one in found
+        ],
+        "network": graph.network.name,
+        "notes": list(source.notes),
+        "enlarged": enlarged,
+        "pixel_scale": graph.input_scale,
+        "difference": difference,
+        "engine": None if source.engine is None else source.engine.name,
+        "written": str(request.out),
+    }
+
+
+def _text(document: Import, graph: Graph, width: int) -> str:
+    """Format the document, and the graph's layers."""
+    columns = [Column(head, left=True) for head in ("array", "name there", "in the file", "in the weights file")]
+    rows = [[one["name"], one["name_there"], one["before"], one["after"]] for one in document["arrays"]]
+    images, enlarged = f"pixels of 0 to 255 times {document['pixel_scale']:.6g}", document["enlarged"]
+    if enlarged:
+        images = f"enlarged to {enlarged['size']} x {enlarged['size']}, rule {enlarged['rule']}; {images}"
+    largest = f"largest difference of the logits of {IMAGES} random images: {document['difference']:.2g}"
+    facts = [
+        *(("note", note) for note in document["notes"]),
+        ("images", images),
+        ("check", f"{largest}, by {document['engine'] or PLAIN}"),
+        ("written", document["written"]),
+    ]
+    return "\n".join(
+        [
+            *paragraph(f"{document['file']}: {document['format']}", width),
+            *table(columns, rows, width),
+            *paragraph(f"network {document['network']}", width),
+            *layer_table(graph, width),
+            *fields(facts, width),
+        ]
+    )

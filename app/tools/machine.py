@@ -1,0 +1,103 @@
+"""The system, the processor, Python, its packages and the environment variables that the program reads."""
+
+import importlib.metadata
+import locale
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from app import VERSION
+from app.base.errors import EXTRAS, install
+from app.base.processor import usable_cores
+from app.cuda.device import describe_cpu
+from app.records.operate import Area, Finding
+from app.terminal.text import format_bytes
+from app.tools.findings import finding
+
+REQUIRED = ("numpy", "h5py", "tqdm", "requests")
+CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")  # one of them
+NEEDED_FOR = {
+    "cuda": "compiling kernels without a CUDA toolkit",
+    "cpu": "--device cpu at twice NumPy's speed",
+    "interchange": "import and export of ONNX and safetensors files",
+    "torch": "import of PyTorch's state dicts",
+    "pictures": "predict with picture files",
+    "parquet": "predict --out FILE.parquet",
+    "cluster": "classify on several GPUs, processes or machines",
+    "power": "--power, and clocks in doctor",
+    "nccl": "train --workers on several GPUs",
+    "bench": "the library row of bench",
+    "peers": "bench --peers",
+    "docs": "python -m docs.generate, make docs and ladder --pages",
+}
+VARIABLES = (
+    *("LENET_CACHE_DIR", "XDG_CACHE_HOME", "FASHION_MNIST_DIR", "LENET_CPU_ENGINE", "LENET_TRACEBACK"),
+    *("CUDA_VISIBLE_DEVICES", "CUDA_PATH", "LD_LIBRARY_PATH", "NO_COLOR"),
+)
+
+
+def system() -> Iterator[Finding]:
+    """Program, operating system, Python, processor, memory."""
+    area: Final = "system"
+    yield finding(area, "program", f"lenet5-inference {VERSION} in {Path(__file__).parents[2]}")
+    with suppress(OSError):
+        name = platform.freedesktop_os_release().get("PRETTY_NAME", "")
+        yield finding(area, "system", f"{name}, {platform.system()} {platform.release()} on {platform.machine()}")
+    yield finding(area, "Python", f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}")
+    yield finding(area, "processor", f"{describe_cpu(1)['name']}; {usable_cores()} of {os.cpu_count()} cores usable")
+    yield _memory(area)
+    yield finding(area, "terminal", f"output as {sys.stdout.encoding}, locale {locale.setlocale(locale.LC_CTYPE)}")
+
+
+def _memory(area: Area) -> Finding:
+    kilobytes: dict[str, int] = {}
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            name, _, value = line.partition(":")
+            kilobytes[name] = int(value.split()[0])
+    told = [f"{format_bytes(1024 * kilobytes[name])} {word}" for name, word in MEMORY.items() if name in kilobytes]
+    return finding(area, "memory", ", ".join(told) or "unknown")
+
+
+MEMORY = {"MemTotal": "in all", "MemAvailable": "available"}
+
+
+def packages() -> Iterator[Finding]:
+    """The packages that the program needs, and those of each extra."""
+    for name in REQUIRED:
+        yield _package("packages", name, name, "everything")
+    cupy = [name for name in CUPY if _version(name)]
+    yield _package("packages", "cupy", cupy[0] if cupy else CUPY[0], "the GPU")
+    for extra, what in NEEDED_FOR.items():
+        names = [re.split(r"[\[<>=]", package)[0] for package in EXTRAS[extra]]
+        missing = [name for name in names if not _version(name)]
+        told = ", ".join(f"{name} {_version(name) or 'is missing'}" for name in names)
+        if missing:
+            yield finding("extras", extra, told, what, install(extra))
+        else:
+            yield finding("extras", extra, told)
+
+
+def _package(area: Area, name: str, distribution: str, what: str) -> Finding:
+    version = _version(distribution)
+    if version is None:
+        return finding(area, name, "is missing", what, f"pip install {distribution}")
+    return finding(area, name, version if name == distribution else f"{version} ({distribution})")
+
+
+def _version(distribution: str) -> str | None:
+    with suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(distribution)
+    return None
+
+
+def environment() -> Iterator[Finding]:
+    """The variables that are set."""
+    for name in VARIABLES:
+        if name in os.environ:
+            yield finding("environment", name, os.environ[name])

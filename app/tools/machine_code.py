@@ -1,0 +1,144 @@
+"""Count the instructions of a kernel's hottest loop in its machine code, with ``nvdisasm``. Needs no GPU.
+
+The hottest loop is the one with the most multiplications in its straight-line body; of equal ones the shortest. Its
+counts say how many issue slots a warp spends on each multiplication, which no source line shows.
+"""
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+from app.base.errors import UserError
+from app.cuda.compiler import compile_kernel
+from app.cuda.on_all_cores import on_all_cores
+from app.kernels.variant import Variant
+from app.records.kernels import Instructions
+from app.tools.resources import examples
+
+REMEDY = "pip install nvidia-cuda-nvdisasm, or install the CUDA toolkit, and put nvdisasm on PATH"
+TIMEOUT_S = 120
+# Class of instructions → how their names begin, in the order in which they are looked up.
+CLASSES: dict[str, tuple[str, ...]] = {
+    "multiply": ("FFMA", "HFMA2", "DFMA", "HMMA", "IMMA", "HGMMA", "IGMMA"),
+    "global_load": ("LDG", "LDGSTS", "UTMALDG", "UBLKCP"),
+    "shared_load": ("LDS", "LDSM"),
+    "constant_load": ("LDC", "ULDC"),
+    "store": ("STG", "STS", "STL"),
+    "barrier": ("BAR", "WARPSYNC", "DEPBAR", "LDGDEPBAR", "SYNCS", "WARPGROUP"),
+    "branch": ("BRA", "BSSY", "BSYNC", "EXIT", "CALL", "RET", "BREAK"),
+}
+OTHER = "other"  # addresses, comparisons, conversions, moves
+_FUNCTION = re.compile(r"^\.text\.(\w+):")
+_LABEL = re.compile(r"^(\.L_x_\d+):")
+_INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+\{?\s*(?:@!?U?P\w+ )?\s*([A-Z][\w.]*)\s*(.*?);")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One machine instruction: address, full name such as ``LDG.E.CONSTANT``, operands."""
+
+    address: int
+    name: str
+    operands: str
+
+    @property
+    def kind(self) -> str:
+        """Its class, a key of ``CLASSES`` or ``OTHER``."""
+        stem = self.name.partition(".")[0]
+        # A move written as a product with zero multiplies nothing: HFMA2.MMA R1, -RZ, RZ, 0, 0.
+        if stem == "HFMA2" and "-RZ, RZ" in self.operands:
+            return OTHER
+        return next((kind for kind, names in CLASSES.items() if stem in names), OTHER)
+
+
+def measure(rows: Sequence[Variant], arch: str) -> list[Instructions]:
+    """Compile every row for its example layers, on all cores, with a progress bar. Raises UserError without tools.
+
+    Return a row of the JSON document for each function with a loop that multiplies: numbers of instructions.
+    """
+    find_tool()
+    jobs = [(row, layer, problems, arch) for row in rows for layer, problems in examples(row)]
+    return [*chain.from_iterable(on_all_cores(lambda job: [*_example(*job)], jobs, arch))]
+
+
+def _example(row: Variant, layer: str, problems: Sequence[Any], arch: str) -> Iterator[Instructions]:
+    problem = next((problem for problem in problems if row.refusal(problem, arch) is None), None)
+    config = None if problem is None else row.config(problem)
+    if config is None or not config.launches:
+        return
+    for entry, code, labels in functions(disassemble(compile_kernel(row.path, config.defines, arch))):
+        if loop := hottest_loop(code, labels):
+            about = {"operation": row.operation, "name": row.name, "layer": layer, "entry": entry}
+            yield cast(Instructions, about | loop)  # a count for each class
+
+
+def find_tool() -> str:
+    """Return the path of ``nvdisasm``. Raises UserError without one."""
+    tool = shutil.which("nvdisasm")
+    if tool is None:
+        raise UserError(f"needs nvdisasm, which is not on PATH: {REMEDY}")
+    return tool
+
+
+def disassemble(cubin: bytes) -> str:
+    """Return the machine code as text. Raises UserError without ``nvdisasm``."""
+    tool = find_tool()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        done = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, timeout=TIMEOUT_S)
+    if done.returncode or not done.stdout:
+        raise UserError(f"{tool} fails: {(done.stderr.splitlines() or ['without a message'])[0]}")
+    return done.stdout
+
+
+def functions(text: str) -> Iterator[tuple[str, list[Instruction], dict[str, int]]]:
+    """Parse the text: each function's name, its instructions in order, and the addresses of its labels."""
+    name, code, labels, waiting = "", list[Instruction](), dict[str, int](), list[str]()
+    for line in [*text.splitlines(), ".text.end:"]:
+        if found := _FUNCTION.match(line):
+            if name:
+                yield name, code, labels
+            name, code, labels, waiting = found[1], [], {}, []
+        elif found := _LABEL.match(line):
+            waiting.append(found[1])
+        elif found := _INSTRUCTION.match(line):
+            address = int(found[1], 16)
+            labels |= dict.fromkeys(waiting, address)
+            waiting = []
+            code.append(Instruction(address, found[2], found[3]))
+
+
+def hottest_loop(code: Sequence[Instruction], labels: dict[str, int]) -> dict[str, int] | None:
+    """Return how many instructions of each class the hottest loop has; loops within it that only copy are left out.
+
+    None if no loop has half of the function's multiplications: then most are outside all loops.
+    """
+    jumps = ((one.address, labels.get(_target(one), one.address + 1)) for one in code if one.name.startswith("BRA"))
+    loops = {(first, last) for last, first in jumps if first <= last}
+
+    def body(loop: tuple[int, int]) -> list[Instruction]:
+        return [one for one in code if loop[0] <= one.address <= loop[1]]
+
+    counted = [(sum(one.kind == "multiply" for one in body(loop)), loop[0] - loop[1], loop) for loop in loops]
+    most, _, hottest = max(counted, default=(0, 0, (0, 0)))
+    if not most or 2 * most < sum(one.kind == "multiply" for one in code):
+        return None
+    copies = [
+        loop for multiplies, _, loop in counted if not multiplies and hottest[0] <= loop[0] and loop[1] <= hottest[1]
+    ]
+    inside = [one for one in body(hottest) if not any(low <= one.address <= high for low, high in copies)]
+    kinds = Counter(one.kind for one in inside)
+    return {"instructions": len(inside), **{kind: kinds[kind] for kind in (*CLASSES, OTHER)}}
+
+
+def _target(jump: Instruction) -> str:
+    found = re.search(r"\.L_x_\d+", jump.operands)
+    return found[0] if found else ""

@@ -1,0 +1,180 @@
+"""Find the resources of every kernel in the compiler's log: registers, memory, spills, blocks on an SM.
+
+Needs no GPU. Every row of the registry is compiled for layers of the networks: a convolution or a product alone, or
+both layers of a pair.
+"""
+
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+from app.base.precision import storage, wide
+from app.cuda.compiler import architecture_number, compile_kernel, resource_report, sources
+from app.cuda.on_all_cores import on_all_cores
+from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
+from app.kernels.variant import LaunchConfig, Variant, tiles
+from app.network.definitions import FA19, LENET5, Network
+from app.records.kernels import NoResources, Resources
+
+EXAMPLES: tuple[tuple[Network, tuple[str, ...]], ...] = (
+    (LENET5, ("conv1", "conv2", "pool1", "fc1", "relu1", "argmax")),
+    (FA19, ("resize", "softmax")),
+)
+# Operation of two layers → their common name in the examples without the number, and the pair's class.
+EXAMPLE_PAIRS: dict[str, tuple[str, Any]] = {
+    "conv_pair": ("conv", ConvPairProblem),
+    "gemm_pair": ("fc", LinearPairProblem),
+}
+# Compute capability → an SM's threads, blocks and KB of shared memory (CUDA C++ Programming Guide).
+SM_LIMITS = {
+    75: (1024, 16, 64),
+    80: (2048, 32, 164),
+    86: (1536, 16, 100),
+    89: (1536, 24, 100),
+    90: (2048, 32, 228),
+    100: (2048, 32, 228),
+    120: (1536, 24, 100),
+}
+REGISTERS = 65_536  # an SM's
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One function in the assembler's log: registers, and bytes of shared memory, stack and spills."""
+
+    registers: int
+    static_shared: int
+    stack: int
+    spill_stores: int
+    spill_loads: int
+
+
+def measure(rows: Sequence[Variant], arch: str) -> list[Resources | NoResources]:
+    """Compile every row for its example layers, on all cores, with a progress bar. Raises UserError without NVRTC.
+
+    Return a row of the JSON document for each function; for a variant that does not run on a layer, one with the
+    reason. Memory in bytes: static_shared, dynamic_shared: per block; constant: all ``__constant__`` arrays of the
+    file; stack and spills: per thread. blocks: how many fit on an SM at once; occupancy: their share of the SM's
+    threads, 0..1.
+    """
+    jobs = [(row, layer, problems, arch) for row in rows for layer, problems in examples(row)]
+    return [*chain.from_iterable(on_all_cores(lambda job: _example(*job), jobs, arch))]
+
+
+def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -> list[Resources | NoResources]:
+    """Compile the row for the first of the problems that it serves; if it serves none, return the reason."""
+    refusals = [row.refusal(problem, arch) for problem in problems]
+    served = problems[refusals.index(None)] if None in refusals else None
+    found = [] if served is None else [*_functions(row, layer, served, arch)]
+    why_none = str(refusals[0]) if served is None else "it launches the library's kernels alone"
+    return [*found] or [{"operation": row.operation, "name": row.name, "layer": layer, "reason": why_none}]
+
+
+def examples(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
+    """Return example layers for the row's operation with their problems: alone in each type, then with an epilogue."""
+    if row.operation in EXAMPLE_PAIRS:
+        pairs = (_pairs(row, network) for network in (LENET5, FA19))
+        served = (found for found in pairs if any(row.refusal(problem, "sm_90a") is None for problem in found))
+        yield f"{EXAMPLE_PAIRS[row.operation][0]}1-2", next(served)
+    for network, names in EXAMPLES:
+        for layer in network.layers:
+            if layer.name in names and layer.operation == row.operation:
+                asked = zip(*(_problems(network, layer.name, dtype)[:3] for dtype in row.dtypes), strict=True)
+                yield layer.name, [problem for alike in asked for problem in alike if problem is not None]
+
+
+def _pairs(row: Variant, network: Network) -> list[Problem]:
+    """Return the pair of the network's first two layers of the row's kind in each type, then for exact weights."""
+    name, pair = EXAMPLE_PAIRS[row.operation]
+    whole = [[_problems(network, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
+    found = [pair(*(list(filter(None, layer))[-1] for layer in both)) for both in whole]
+    return [*found, *(replace(problem, exact=True) for problem in found if problem.parts == 2)]
+
+
+def _problems(network: Network, name: str, dtype: str) -> list[Problem | None]:
+    """Return the layer's problems: alone, then with one, two … of the next layers; None where these do not fuse."""
+    layers = network.layers
+    index = next(index for index, layer in enumerate(layers) if layer.name == name)
+    return [
+        layers[index].problem(
+            network.steps[index].in_shape,
+            layers[index + 1 : end],
+            bias=False,
+            input_dtype="uint8" if all(layer.keeps_bytes for layer in layers[:index]) else storage(dtype),
+            dtype=dtype,
+            output_dtype=wide(dtype) if end == len(layers) else storage(dtype),
+        )
+        for end in range(index + 1, len(layers) + 1)
+    ]
+
+
+def _functions(row: Variant, layer: str, problem: Problem, arch: str) -> Iterator[Resources]:
+    """Compile the row; yield the resources of each function that it launches."""
+    config: LaunchConfig = row.config(problem)
+    compiled = parse(resource_report(row.path, config.defines, arch))
+    declares = any("__constant__" in text for text in sources(row.path).values())
+    constant = constant_bytes(compile_kernel(row.path, config.defines, arch)) if declares else 0
+    launches = {launch.entry or row.entry: launch for launch in config.launches}  # slices differ only in scalars
+    for entry, launch in launches.items():
+        found = compiled[entry]
+        shared = found.static_shared + launch.shared_bytes
+        blocks = blocks_per_sm(launch.threads, found.registers, shared, arch)
+        yield {
+            "operation": row.operation,
+            "name": row.name,
+            "layer": layer,
+            "entry": entry,
+            "threads": launch.threads,
+            "registers": found.registers,
+            "static_shared": found.static_shared,
+            "dynamic_shared": launch.shared_bytes,
+            "constant": constant,
+            "stack": found.stack,
+            "spill_stores": found.spill_stores,
+            "spill_loads": found.spill_loads,
+            "blocks": blocks,
+            "occupancy": blocks * tiles(launch.threads, 32) * 32 / SM_LIMITS[architecture_number(arch)][0],
+        }
+
+
+def parse(log: str) -> dict[str, Compiled]:
+    """Parse the assembler's log: entry point → resources. Functions that are not entry points are left out."""
+    found: dict[str, Compiled] = {}
+    entry, stack = "", (0, 0, 0)
+    own = False  # whether the following properties belong to an entry point
+    for line in log.splitlines():
+        if match := re.search(r"Compiling entry function '(\w+)'", line):
+            entry = match[1]
+        elif match := re.search(r"Function properties for (\w+)", line):
+            own = match[1] == entry
+        elif own and (match := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes", line)):
+            stack = int(match[1]), int(match[2]), int(match[3])
+        elif match := re.search(r"Used (\d+) registers", line):
+            shared = re.search(r"(\d+) bytes smem", line)
+            found[entry] = Compiled(int(match[1]), int(shared[1]) if shared else 0, *stack)
+    return found
+
+
+def constant_bytes(cubin: bytes) -> int:
+    """Return the size of the ELF section of ``__constant__`` arrays, which newer assemblers do not log."""
+    (table,) = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, names = struct.unpack_from("<3H", cubin, 0x3A)
+    # A section header: name's offset, type, flags, address, offset, size.
+    sections = [struct.unpack_from("<IIQQQQ", cubin, table + index * size) for index in range(count)]
+    text = sections[names][4]
+    named = {cubin[text + s[0] : cubin.index(b"\0", text + s[0])]: s[5] for s in sections}
+    return named.get(b".nv.constant3", 0)
+
+
+def blocks_per_sm(threads: int, registers: int, shared: int, arch: str) -> int:
+    """Return how many blocks fit on an SM at once. registers: per thread; shared: bytes per block."""
+    most_threads, most_blocks, shared_kb = SM_LIMITS[architecture_number(arch)]
+    warps = tiles(threads, 32)
+    # Warps get registers by 256, blocks get shared memory by 128 bytes, and the system takes 1 KB of each block.
+    by_registers = REGISTERS // (tiles(max(registers, 1) * 32, 256) * 256) // 4 * 4 // warps
+    system = 0 if architecture_number(arch) < 80 else 1024
+    by_shared = (shared_kb << 10) // max(tiles(shared + system, 128) * 128, 1)
+    return min(most_blocks, most_threads // (warps * 32), by_registers, by_shared)

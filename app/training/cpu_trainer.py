@@ -1,0 +1,159 @@
+"""The arithmetic of training in NumPy, on the processor's cores."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from copy import deepcopy
+from functools import partial
+
+import numpy as np
+
+from app.base.processor import check_room, keep_freed_memory, usable_cores
+from app.training.gradients import Arrays
+from app.training.model import add_l2, cross_entropy
+from app.training.optimisers import OPTIMISERS, Slots, one_cycle
+from app.training.progress import Job
+from app.training.random_bits import FRACTION_BITS, Use, random_bits, thinning, whole
+from app.training.settings import Settings
+from app.training.team import Team, own_share
+
+PIECE = 32  # images per unit of a thread's work. Fixed, so that sums do not depend on the number of cores
+QUIET = partial(np.errstate, over="ignore", invalid="ignore", divide="ignore")  # the loop reports such values
+
+
+class CpuTrainer:
+    """Trains with the NumPy references, pieces of a batch in parallel. Results do not depend on the number of threads.
+
+    pool: runs the pieces; check_interrupt: called before each piece; an exception from it ends the work on the batch.
+    """
+
+    together = 1  # Ctrl-C and the progress bar wait for all batches of a call
+
+    def __init__(
+        self, job: Job, pool: ThreadPoolExecutor, team: Team, check_interrupt: Callable[[], object] = lambda: None
+    ) -> None:
+        self.model, self.settings = job.model, job.settings
+        self.images, self.labels = job.images, job.labels
+        self.parameters, self.slots = deepcopy((job.progress.parameters, job.progress.slots))
+        self.optimiser = OPTIMISERS[job.settings.optimiser](job.settings.weight_decay)
+        self._pool, self._team, self._check_interrupt = pool, team, check_interrupt
+        # One array for all gradients, so that a team adds them up in one call; each gradient is a view of it.
+        self._gradients = np.zeros(sum(array.size for array in self.parameters.values()), np.float32)
+        ends = np.cumsum([array.size for array in self.parameters.values()])[:-1]
+        pieces = zip(self.parameters.items(), np.split(self._gradients, ends), strict=True)
+        self._gradient = {name: piece.reshape(array.shape) for (name, array), piece in pieces}
+
+    def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
+        """Implement ``loop.Trainer.train``."""
+        found = np.zeros((len(batches), 2))
+        penalties = []
+        for number, items in enumerate(batches):
+            self._gradients[:] = 0
+            pieces = self._map(partial(self._piece, epoch=epoch, total=len(items)), own_share(items, self._team))
+            with QUIET():
+                for loss, correct, part in pieces:  # in their order
+                    found[number] += loss, correct
+                    for name, array in self._gradient.items():
+                        array += part[name]
+                self._team.add(self._gradients)
+            penalties.append(self._update(self._gradient, step + number))
+        self._team.add(found)
+        return [
+            (float(loss) + penalty, int(correct)) for (loss, correct), penalty in zip(found, penalties, strict=True)
+        ]
+
+    def _update(self, gradients: Arrays, step: int) -> float:
+        """Make one step of the optimiser; returns the L2 part of the loss."""
+        schedule = one_cycle(step, self.settings.steps, self.settings.rate)
+        with QUIET():
+            penalty = add_l2(self.parameters, gradients, self.settings.l2)
+            self.optimiser.update(self.parameters, gradients, self.slots, schedule)
+        return penalty
+
+    def evaluate(self, items: np.ndarray) -> tuple[float, int]:
+        """Implement ``loop.Trainer.evaluate``."""
+
+        def piece(some: np.ndarray) -> tuple[float, int]:
+            logits = self.model.logits(self.parameters, self.images[some])
+            loss, _ = cross_entropy(logits, self.labels[some], 0.0, len(items))
+            return loss, int((logits.argmax(axis=1) == self.labels[some]).sum())
+
+        found = np.zeros(2)
+        for part in self._map(piece, own_share(items, self._team)):
+            found += part
+        self._team.add(found)
+        return float(found[0]), int(found[1])
+
+    def state(self) -> tuple[Arrays, Slots]:
+        """Implement ``loop.Trainer.state``."""
+        return deepcopy((self.parameters, self.slots))
+
+    def _piece(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int, Arrays]:
+        settings = self.settings
+        images = augmented(
+            self.images[items], items, seed=settings.seed, epoch=epoch, shift=settings.shift, flip=settings.flip
+        )
+        return self.model.gradients(
+            self.parameters,
+            images,
+            self.labels[items],
+            smoothing=settings.smoothing,
+            total=total,
+            masks=lambda layer, shape: dropout_mask(settings, layer, shape, items, epoch),
+        )
+
+    def _map(self, work: Callable[[np.ndarray], tuple], items: np.ndarray) -> Iterator[tuple]:
+        def quietly(some: np.ndarray) -> tuple:
+            self._check_interrupt()
+            with QUIET():
+                return work(some)
+
+        return self._pool.map(quietly, [items[at : at + PIECE] for at in range(0, len(items), PIECE)])
+
+
+@contextmanager
+def cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
+    """Yield a thread pool with one thread per core; ``processes`` share the cores evenly.
+
+    The matrix library should use one thread per call (main.py sets that). Raises MemoryError if the address space is
+    too small for the threads.
+    """
+    keep_freed_memory()
+    threads = max(usable_cores() // processes, 1)
+    check_room(threads)
+    with ThreadPoolExecutor(threads) as pool:
+        yield pool
+
+
+def augmented(images: np.ndarray, items: np.ndarray, *, seed: int, epoch: int, shift: int, flip: bool) -> np.ndarray:
+    """Shift (B, C, H, W) images by whole pixels, filling with zeros, and flip half of them.
+
+    items: (B,) indices in the training set; shift: the most pixels, in either direction of each axis. The changes to an
+    image depend on seed, epoch and item alone.
+    """
+    if not (shift or flip):
+        return images
+    bits = random_bits(seed, Use.AUGMENT, items, 3, epoch=epoch)
+    rows = whole(bits[:, 0:1], 2 * shift + 1) + np.arange(images.shape[2])
+    columns = whole(bits[:, 1:2], 2 * shift + 1) + np.arange(images.shape[3])
+    if flip:
+        columns = np.where(whole(bits[:, 2:3], 2) == 1, columns[:, ::-1], columns)
+    padded = np.pad(images, ((0, 0), (0, 0), (shift, shift), (shift, shift))).transpose(0, 2, 3, 1)
+    image = np.arange(len(images))[:, None, None]
+    return padded[image, rows[:, :, None], columns[:, None, :]].transpose(0, 3, 1, 2)
+
+
+def dropout_mask(
+    settings: Settings, layer: str, shape: tuple[int, ...], items: np.ndarray, epoch: int
+) -> np.ndarray | None:
+    """Return factors for the input of ``layer``, in its ``shape``: 0 or 1 / (1 - share); None without dropout.
+
+    items: (B,) indices of the images in the training set.
+    """
+    for part, (name, share) in enumerate(settings.dropout):
+        if name == layer:
+            bits = random_bits(settings.seed, Use.DROPOUT, items, int(np.prod(shape[1:])), part=part, epoch=epoch)
+            least, factor = thinning(share)
+            kept = bits >> np.uint64(64 - FRACTION_BITS) >= np.uint64(least)
+            return (kept * factor).reshape(shape)
+    return None

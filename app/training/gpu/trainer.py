@@ -1,0 +1,184 @@
+"""Train on the current GPU by our own kernels: images to logits, gradients, updates."""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import cupy
+import numpy as np
+
+from app.cuda.compiler import architecture
+from app.cuda.device import capability
+from app.cuda.memory import device_array, pinned_array, uploaded
+from app.training.gpu.arena import layout
+from app.training.gpu.kernels import CrossEntropy, Gather, Update, scale
+from app.training.gpu.stages import Batch, Site, inference_launch, stages
+from app.training.gradients import Arrays
+from app.training.model import Model
+from app.training.optimisers import OPTIMISERS, Slots, one_cycle
+from app.training.progress import Job
+from app.training.random_bits import Use, stream_key
+from app.training.settings import Settings
+from app.training.team import Team, own_share
+
+# Enqueues the work on one batch, or on one piece of an evaluation. It takes its number, the indices of its images and
+# the (2,) float64 array for its loss and correct answers.
+Work = Callable[[int, Any, Any], None]
+
+
+class Inputs:
+    """The input of the first trained layer: images gathered, augmented in training, enlarged, as float32."""
+
+    def __init__(self, site: Site, model: Model, settings: Settings, images: Any) -> None:
+        """images: the whole training set, bytes on the device."""
+        shape, factor = model.network.input_shape, model.network.pixel_scale
+        self.seed, self._images = settings.seed, images
+        dtype = "uint8" if model.front else "float32"
+        self.y = self._gathered = device_array(site.images * prod(shape), dtype)
+        self._plain = Gather(site.arch, shape, dtype, factor)
+        self._altered = Gather(site.arch, shape, dtype, factor, shift=settings.shift, flip=settings.flip)
+        self._front = []
+        for layer in model.front:
+            after = device_array(site.images * prod(layer.output_shape(shape)), dtype)
+            self._front.append(inference_launch(site, layer, shape, self.y, after, dtype))
+            self.y, shape = after, layer.output_shape(shape)
+        self.shape = shape
+        self._bytes, self._scale = self.y, None
+        if model.front:
+            self.y, self._scale = site.activations(shape), scale(site.arch, prod(shape), factor)
+
+    def forward(self, batch: Batch) -> None:
+        """Enqueue the input ``y`` for the images of the batch."""
+        gather = self._altered if batch.epoch else self._plain
+        key = stream_key(self.seed, Use.AUGMENT, epoch=batch.epoch)
+        gather(batch.stream, batch.images, self._images, batch.items, self._gathered, key)
+        for launch in self._front:
+            launch(batch.stream.ptr, batch.images)
+        if self._scale is not None:
+            self._scale(batch.stream, batch.images, self._bytes, self.y)
+
+
+class DeviceNetwork:
+    """The model's stages and their arrays. images, labels: of the whole training set, uint8 on the device."""
+
+    def __init__(self, site: Site, model: Model, settings: Settings, images: Any, labels: Any) -> None:
+        self._labels = labels
+        self._inputs = Inputs(site, model, settings, images)
+        self._stages = stages(site, model, settings, self._inputs.y, self._inputs.shape)
+        self._first = next(place for place, stage in enumerate(self._stages) if stage.has_weights)
+        most = max(stage.y.size for stage in self._stages)
+        self._slopes = device_array(most, "float32"), device_array(most, "float32")
+        self._loss = CrossEntropy(site.arch, model.classes)
+
+    def forward(self, batch: Batch, result: Any, *, total: int, smoothing: float) -> None:
+        """Enqueue the forward pass and the loss.
+
+        result: (2,) float64; receives the batch's part of the mean loss of ``total`` images, and its correct answers.
+        """
+        self._inputs.forward(batch)
+        for stage in self._stages:
+            stage.forward(batch)
+        arrays = self._stages[-1].y, self._labels, batch.items, self._slopes[0], result
+        self._loss(batch.stream, batch.images, *arrays, total=total, smoothing=smoothing)
+
+    def backward(self, batch: Batch) -> None:
+        """Enqueue the gradients of all parameters, after ``forward``."""
+        slope, spare = self._slopes
+        for place in range(len(self._stages) - 1, self._first - 1, -1):
+            back = self._stages[place].backward(batch, slope, spare, place > self._first)
+            if back is spare:
+                slope, spare = spare, slope
+
+
+class GpuTrainer:
+    """Trains on the GPU, with images, labels, parameters and slots in device memory.
+
+    team: shares the batches. Sums have a fixed order: results on the same card are bit-identical. ``train`` waits for
+    the device once. Raises DeviceMemoryError if the device has too little memory.
+    """
+
+    together = 8  # several, so that the device does not wait for the host after each
+
+    def __init__(self, job: Job, team: Team) -> None:
+        settings = job.settings
+        self.settings, self._team = settings, team
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        arch = architecture(*capability())
+        self._layout = layout(job.model.shapes)
+        self._parameters = uploaded(self._layout.packed(job.progress.parameters))
+        self._gradients = uploaded(np.zeros(self._layout.size, np.float32))
+        optimiser = OPTIMISERS[settings.optimiser](settings.weight_decay)
+        self._slots = {name: uploaded(self._layout.packed(job.progress.slots[name])) for name in optimiser.slots}
+        self._most = min(settings.batch, len(job.images))
+        site = Site(arch, self._most, self._layout, self._parameters, self._gradients)
+        data = (uploaded(np.ascontiguousarray(array)) for array in (job.images, job.labels))
+        self._network = DeviceNetwork(site, job.model, settings, *data)
+        self._optimise = Update(arch, self._layout, optimiser, settings.l2)
+        self._items, self._staged = device_array(0, "int32"), np.empty(0)
+        self._results, self._penalties = device_array(0, "float64"), device_array(0, "float64")
+
+    def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
+        """Implement ``loop.Trainer.train``."""
+
+        def work(number: int, items: Any, result: Any) -> None:
+            if items.size:
+                batch = Batch(self.stream, items, items.size, epoch)
+                total, smoothing = len(batches[number]), self.settings.smoothing
+                self._network.forward(batch, result, total=total, smoothing=smoothing)
+                self._network.backward(batch)
+            else:
+                self._gradients.data.memset_async(0, self._gradients.nbytes, self.stream)
+            self._team.add(self._gradients)
+            self._update(number, step + number)
+
+        found = self._each(batches, work)
+        penalties = self._penalties[: len(batches)].get() if self.settings.l2 else np.zeros(len(batches))
+        return [(loss + float(penalty), correct) for (loss, correct), penalty in zip(found, penalties, strict=True)]
+
+    def _update(self, number: int, step: int) -> None:
+        """Enqueue the optimiser's step after batch ``number`` of those enqueued together."""
+        slots, penalty = list(self._slots.values()), self._penalties[number : number + 1]
+        schedule = one_cycle(step, self.settings.steps, self.settings.rate)
+        self._optimise(self.stream, self._parameters, self._gradients, slots, penalty, schedule)
+
+    def evaluate(self, items: np.ndarray) -> tuple[float, int]:
+        """Implement ``loop.Trainer.evaluate``."""
+
+        def work(_: int, some: Any, result: Any) -> None:
+            if some.size:
+                batch = Batch(self.stream, some, some.size, epoch=0)
+                self._network.forward(batch, result, total=len(items), smoothing=0.0)
+
+        pieces = [items[at : at + self._most] for at in range(0, len(items), self._most)]
+        losses, correct = zip(*self._each(pieces, work), strict=True)
+        return sum(losses), sum(correct)
+
+    def _each(self, batches: Sequence[np.ndarray], work: Work) -> list[tuple[float, int]]:
+        """Enqueue all batches, then wait; returns loss and correct answers of each, summed over the team."""
+        shares = [own_share(batch, self._team) for batch in batches]
+        places = np.concatenate(shares)
+        if len(places) > self._items.size:
+            self._items = device_array(len(places), "int32")
+            self._staged = pinned_array((len(places),), np.int32)
+        if len(batches) > self._penalties.size:
+            self._results, self._penalties = (device_array(n * len(batches), "float64") for n in (2, 1))
+        self._staged[: len(places)] = places
+        results = self._results[: 2 * len(batches)]
+        with self.stream:  # the team adds up on the current stream
+            self._items.data.copy_from_host_async(
+                self._staged.ctypes.data, len(places) * self._staged.itemsize, self.stream
+            )
+            results.data.memset_async(0, results.nbytes, self.stream)
+            at = 0
+            for number, share in enumerate(shares):
+                work(number, self._items[at : at + len(share)], results[2 * number : 2 * number + 2])
+                at += len(share)
+            self._team.add(results)
+        self.stream.synchronize()
+        return [(float(loss), int(correct)) for loss, correct in results.get().reshape(-1, 2)]
+
+    def state(self) -> tuple[Arrays, Slots]:
+        """Implement ``loop.Trainer.state``."""
+        self.stream.synchronize()
+        slots = {name: self._layout.unpacked(arena.get()) for name, arena in self._slots.items()}
+        return self._layout.unpacked(self._parameters.get()), slots

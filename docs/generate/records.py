@@ -1,0 +1,127 @@
+"""Write the tables of the JSON documents and of their fields, from their records in app/records/."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, is_typeddict
+
+from app.files.json_text import json_text
+from app.records.derive import OneOf, documents, fields, part_of, schema
+from docs.generate.figures import Figures
+
+MORE = {  # document → the section about it
+    "accuracy": "bench_json.md#accuracy",
+    "bench": "bench_json.md",
+    "cache": "operate.md#look-at-the-machine",
+    "classify": "scale.md",
+    "classify-costs": "scale.md#measured",
+    "compare": "operate.md#compare-reports",
+    "doctor": "operate.md#look-at-the-machine",
+    "evaluate": "evaluate.md",
+    "export": "export.md",
+    "import": "import.md",
+    "peers": "bench_json.md#bench---peers",
+    "predict": "predict.md",
+    "report": "report.md",
+    "scale": "scale.md#measured",
+}
+
+
+def listed(figures: Figures) -> str:
+    """Write a row for each document: its name, what it is, and where more about it stands."""
+    rows = []
+    for name, kind in documents().items():
+        record, *others = get_args(kind) or [kind]
+        path = record.__module__.replace(".", "/")
+        what = " ".join(str(one.__doc__) for one in (record, *others))
+        page = MORE.get(name, "")
+        more = page and f"[{page.partition('#')[0]}]({page})"
+        rows.append(f"| [{name}](../{path}.py) | {what} | {more} |")
+    return "\n".join(["| document | what it is | more |", "| --- | --- | --- |", *rows])
+
+
+def field_table(name: str, figures: Figures) -> str:
+    """Write a row for each field of a document; a record without further records in it stands in its field's row."""
+    rows = [f"| `{place}` | {text} |" for place, text in _rows([documents()[name]], {})]
+    return "\n".join(["| field | meaning |", "| --- | --- |", *rows])
+
+
+def tables(*names: str) -> dict[str, Any]:
+    """Return a block for the fields of each of these documents."""
+    return {name: partial(field_table, name) for name in names}
+
+
+def write_schemas(folder: Path) -> list[Path]:
+    """Write the JSON Schema of every document into a new folder; return the files."""
+    folder.mkdir()
+    files = [folder / f"{name}.json" for name in documents()]
+    for file in files:
+        file.write_text(json_text(schema(file.stem)), encoding="utf-8")
+    return files
+
+
+def _rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each field of records in one place, and what it means. seen: records described before, and where."""
+    for name, hint in {name: hint for record in records for name, hint in fields(record).items()}.items():
+        inner = _records(hint)
+        place = f"{prefix}{name}" + "[]" * any(part_of(one).origin is list for one in _alternatives(hint))
+        deep = any(_records(field) for one in inner for field in fields(one).values())
+        text = _text(hint)
+        if inner and inner[0] in seen:
+            yield place, "; ".join(filter(None, (text, f"as in `{seen[inner[0]]}`")))
+            continue
+        seen.update(dict.fromkeys(inner, place))
+        if inner and not deep:
+            text = ": ".join(filter(None, (text, _listing(inner))))
+        if text or not deep:
+            yield place, text
+        if deep:
+            yield from _rows(inner, seen, f"{place}.")
+
+
+def _listing(records: list[Any]) -> str:
+    """Write the fields of records in a sentence."""
+    told = []
+    for record in records:
+        names = [f"`{name}`" + (f" ({_text(hint)})" if _text(hint) else "") for name, hint in fields(record).items()]
+        about = f"{_about(record)}: " if len(records) > 1 else ""
+        told.append(about + ", ".join(names))
+    return "; ".join(told)
+
+
+def _text(hint: Any) -> str:
+    """Write what a field means: its description, else that of its record, and the words that it may be."""
+    inner = _records(hint)
+    found = part_of(hint).description or (_about(inner[0]) if len(inner) == 1 else "")
+    words = [f"`{word}`" for one in _alternatives(hint) for word in _words(one)]
+    if all(word in found for word in words):
+        return found
+    said = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    return f"{found}: {said}" if found else said
+
+
+def _words(hint: Any) -> tuple[str, ...]:
+    part = part_of(hint)
+    if isinstance(part.limit, OneOf):
+        return part.limit.words
+    return get_args(part.kind) if part.origin is Literal else ()
+
+
+def _about(record: Any) -> str:
+    """Return the first sentence about a record, as part of another."""
+    first = (record.__doc__ or "").partition("\n")[0].removesuffix(".")
+    return f"{first[:1].lower()}{first[1:]}"
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """Return the members of a union, or the type alone."""
+    part = part_of(hint)
+    return get_args(part.kind) if part.origin is Union else (hint,)
+
+
+def _records(hint: Any) -> list[Any]:
+    """Return the records that a field may hold, itself or in lists and dicts."""
+    kind = part_of(hint).kind
+    if is_typeddict(kind):
+        return [kind]
+    return [record for one in get_args(kind) if not isinstance(one, str) for record in _records(one)]

@@ -1,0 +1,1 @@
+"""Single measurements that pages quote: ``python -m docs.measure.NAME``."""

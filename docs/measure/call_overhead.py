@@ -1,0 +1,78 @@
+"""Measure what a call of ``Classifier`` on images that lie on the card adds to the launches.
+
+``python -m docs.measure.call_overhead`` prints both for several batches, in microseconds of the host per call. The host
+only enqueues: batches are small enough that the card keeps up, and the host waits between rounds.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+
+import cupy
+
+from app.base.clock import Timer
+from app.base.interrupts import exit_with, leave_on_interrupt
+from app.cuda.device import describe_gpu, gpu_errors, require_gpu
+from app.engine.classifier import Classifier
+from app.engine.gpu import GpuEngine
+from app.planning import tuning
+from app.planning.choices import load_graph
+from app.planning.plan import plan
+from app.planning.request import NetworkRequest
+from app.terminal.console import guarded
+from app.terminal.text import Column, table
+
+BATCHES = (1, 10, 100, 1000)
+ROUNDS, CALLS = 50, 50
+PRECISION = "fp16"
+
+
+def overhead(count: int, *, rounds: int = ROUNDS, calls: int = CALLS) -> tuple[float, float]:
+    """Return the host's µs for the launches of a batch of lenet5, and for a call with the results left on the card."""
+    card = describe_gpu()
+    graph, _, chosen = load_graph(NetworkRequest(precision=PRECISION))
+    execution = plan(graph, card["architecture"], replace(chosen, tuning=tuning.load(card["name"])))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with Classifier(device="cuda", precision=PRECISION) as classifier, GpuEngine(execution) as engine, stream:
+        images = cupy.empty((count, 28, 28), "uint8")
+        labels, scores = engine.run_on_card(images, stream)
+        classifier(images, on_card=True)
+        addresses = (images.data.ptr, labels.data.ptr, scores.data.ptr)
+
+        def launches() -> None:
+            engine.on_card.enqueue(stream.ptr, count, addresses)
+
+        def call() -> None:
+            classifier(images, on_card=True)
+
+        samples = [[_time(action, calls, stream) for action in (launches, call)] for _ in range(rounds)]
+    return median(row[0] for row in samples), median(row[1] for row in samples)
+
+
+def _time(action: Callable[[], None], calls: int, stream: cupy.cuda.Stream) -> float:
+    stream.synchronize()
+    timer = Timer()
+    for _ in range(calls):
+        action()
+    taken = timer.seconds * 1e6 / calls
+    stream.synchronize()
+    return taken
+
+
+def main() -> int:
+    """Print the table; returns the exit code. Raises UserError without a GPU."""
+    require_gpu("call_overhead")
+    with gpu_errors():
+        measured = {count: overhead(count) for count in BATCHES}
+    columns = (Column("images"), Column("launches µs"), Column("call µs"), Column("overhead µs"))
+    rows = [
+        (f"{count:,}", f"{launches:.1f}", f"{call:.1f}", f"{call - launches:.1f}")
+        for count, (launches, call) in measured.items()
+    ]
+    print("\n".join(table(columns, rows)))
+    return 0
+
+
+if __name__ == "__main__":
+    leave_on_interrupt()
+    exit_with(guarded(main))

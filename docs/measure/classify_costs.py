@@ -1,0 +1,168 @@
+"""Measure what ``classify`` spends beside reading and computing: opening shards, handing out pieces, storing results.
+
+``python -m docs.measure.classify_costs`` prints it; docs/scale.md calculates from it. It needs no GPU.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import cast
+
+import h5py
+import numpy as np
+
+from app.base.clock import Timer, clocked
+from app.base.interrupts import exit_with, leave_on_interrupt
+from app.base.processor import usable_cores
+from app.classify.outputs import OutputFolder
+from app.classify.pieces import GPU_PIECE
+from app.classify.receipts import file_sha256
+from app.classify.shards import open_shard
+from app.cluster import require_dask
+from app.cuda.device import describe_cpu
+from app.files import hdf5_process
+from app.lab.document import utc_date
+from app.main_job.statistics import median
+from app.records.classify import ClassifyCosts, Cluster, Identity, OpenSeconds
+from app.records.parts import Processor
+from app.terminal.console import Parser, guarded
+from app.terminal.options import add_options, read_request
+from app.terminal.output import Output, publish
+from app.terminal.text import Column, fields, table
+from data_tools.idx import write_idx
+
+WORKERS = 2
+LABELS = (1, GPU_PIECE)  # of a piece: what a task costs by itself, and with the labels that it gives back
+SECONDS = 3.0  # for each of them
+ROUNDS = 25  # openings of each kind of shard, and shards whose results are stored
+PIECES = 10  # of such a shard
+HASHED_BYTES = 256 << 20
+FORMATS = {"IDX": "images", "IDX, gzip": "images.gz", "NPY": "images.npy", "HDF5": "images.h5"}  # name of a file
+
+
+def measured() -> ClassifyCosts:
+    """Return the document. Raises UserError without Dask."""
+    require_dask("classify_costs")
+    with TemporaryDirectory() as place:
+        folder = Path(place)
+        return {
+            "schema": "lenet5-inference/classify-costs/1",
+            "date": utc_date(),
+            "cpu": cast(Processor, describe_cpu(usable_cores())),
+            "open_s": cast(OpenSeconds, {name: _opening(folder / file) for name, file in FORMATS.items()}),
+            "store_s": _storing(folder),
+            "hash_gbytes_per_s": _hashing(folder / "hashed"),
+            "cluster": [_handing_out(count) for count in LABELS],
+        }
+
+
+def _opening(path: Path) -> float:
+    """Return the median seconds of opening a shard, whose format the name's ending gives."""
+    images = np.zeros((1000, 28, 28), np.uint8)
+    if path.suffix == ".npy":
+        np.save(path, images)
+    elif path.suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            file["x"] = images[..., None]
+    else:
+        write_idx(path, images)
+    with hdf5_process.Reader() as hdf5:
+        return median([_seconds(lambda: open_shard(path, unlabelled=True, hdf5=hdf5)) for _ in range(ROUNDS)])
+
+
+def _storing(folder: Path) -> float:
+    """Return the median seconds of storing the labels of a shard of ``PIECES``, with its receipt."""
+    shards = []
+    for number in range(ROUNDS):
+        path = folder / f"shard{number}"
+        write_idx(path, np.zeros((1, 28, 28), np.uint8))
+        shards.append(open_shard(path, unlabelled=True))
+    labels = np.zeros(GPU_PIECE, np.uint8)
+    identity = Identity(network="lenet5", weights="0" * 64, precision="none", classes=10)
+    windows = [(0, PIECES * GPU_PIECE)] * ROUNDS
+    with OutputFolder(folder / "out", shards, windows).opened(identity) as out:
+
+        def store(number: int) -> None:
+            for piece in range(PIECES):
+                out.write(number, piece * GPU_PIECE, labels, None, None)
+
+        return median([_seconds(partial(store, number)) for number in range(ROUNDS)])
+
+
+def _hashing(path: Path) -> float:
+    """Return GB/s of checking results, as ``--resume`` does."""
+    path.write_bytes(bytes(HASHED_BYTES))
+    return HASHED_BYTES / 1e9 / median([_seconds(lambda: file_sha256(path)) for _ in range(3)])
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Opens an engine that computes nothing. labels: of each piece."""
+
+    labels: int
+
+    @contextmanager
+    def __call__(self, name: str | None) -> Iterator[Callable[[int], np.ndarray]]:
+        """Yield what answers pieces."""
+        labels = np.zeros(self.labels, np.uint8)
+        yield lambda _: labels
+
+
+def _handing_out(labels: int) -> Cluster:
+    """Return how many pieces per second idle workers answer through Dask."""
+    from app.cluster.local import LocalWorker
+    from app.cluster.runner import local_runner
+
+    workers = [LocalWorker(f"worker {number}") for number in range(WORKERS)]
+    with local_runner(Idle(labels), workers) as runner:
+        list(runner.run(range(4 * WORKERS)))  # the workers have started
+        timer = Timer()
+
+        def pieces() -> Iterator[int]:
+            number = 0
+            while timer.seconds < SECONDS:
+                yield number
+                number += 1
+
+        count = sum(1 for _ in runner.run(pieces()))
+        rate = count / timer.seconds
+        return {"workers": WORKERS, "labels": labels, "pieces": count, "pieces_per_s": rate}
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    return clocked(action)[1] / 1e3
+
+
+def as_text(document: ClassifyCosts, width: int) -> str:
+    """Return the document as text."""
+    opening = cast(dict[str, float], document["open_s"])
+    pairs = {
+        "processor": f"{document['cpu']['name']}, {document['cpu']['threads']} threads",
+        **{f"open {name}": f"{seconds * 1e3:.2f} ms a shard" for name, seconds in opening.items()},
+        "store": f"{document['store_s'] * 1e3:.2f} ms for {PIECES * GPU_PIECE:,} labels, with their receipt",
+        "check": f"{document['hash_gbytes_per_s']:.2f} GB/s of results (--resume)",
+    }
+    columns = [Column("labels of a piece"), Column("pieces/s"), Column("MB/s")]
+    rows = [
+        [f"{row['labels']:,}", f"{row['pieces_per_s']:,.0f}", f"{row['pieces_per_s'] * row['labels'] / 1e6:,.1f}"]
+        for row in document["cluster"]
+    ]
+    title = f"Through Dask, {WORKERS} workers that compute nothing"
+    head = [f"Costs of classify, {document['date']}", *fields(pairs.items(), width)]
+    return "\n".join([*head, "", title, *table(columns, rows, width)])
+
+
+def main() -> int:
+    """Measure and publish; returns the exit code."""
+    parser = Parser(prog="python -m docs.measure.classify_costs", description="Measure what classify itself takes.")
+    add_options(parser, Output)
+    publish(measured(), as_text, read_request(Output, vars(parser.parse_args())))
+    return 0
+
+
+if __name__ == "__main__":
+    leave_on_interrupt()
+    exit_with(guarded(main))

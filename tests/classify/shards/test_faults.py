@@ -1,0 +1,258 @@
+"""Shards that cannot be opened, or fail while they are read: one line with the file and the remedy."""
+
+import gzip
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from app.base.errors import UserError
+from app.classify.shards import Shard, find_shards, open_shard, opening, sources
+from data_tools.idx import write_idx
+from tests.classify.shards.test_reading import FLOATS, GREY, LABELS, content, hdf5, npy
+from tests.fuzz.idx import idx, old
+from tests.support.shell import user_error
+
+ZIPPED = gzip.compress(idx(GREY), mtime=0)
+
+
+def by_columns(path: Path) -> None:
+    npy(np.asfortranarray(GREY))(path)
+
+
+def short_npy(path: Path) -> None:
+    npy(GREY)(path)
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def group(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_group("x")
+        file["images"] = GREY
+
+
+def unwritten(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", GREY.shape, "u1")
+
+
+def elsewhere(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", GREY.shape, "u1", external=[("secret", 0, GREY.nbytes)])
+
+
+CASES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "nothing": (content(b""), "is empty; get a fresh copy"),
+    "a picture": (content(b"\x89PNG\r\n\x1a\n" + bytes(20)), "is a PNG picture, not an IDX file; store"),
+    "too short": (content(idx(GREY)[:-1]), "is too short: 1749 of the 1750 bytes that its header declares; get"),
+    "too long": (content(idx(GREY) + b"x"), "is too long: data follows the 1750 bytes that its header declares; get"),
+    "another count": (content(idx(GREY, (51, 5, 7))), r"declares 1785 bytes of content, more than its 1766 bytes can"),
+    "an old header": (content(old(GREY)[:-1]), "starts with four zero bytes, as old files do, but its content is not"),
+    "gzip of less than it can be": (content(gzip.compress(idx(GREY, (2**31, 5, 7)))), "declares .* more than its"),
+    "gzip, cut in its header": (content(ZIPPED[:15]), "is a truncated gzip file; get a fresh copy"),
+    "labels": (content(idx(LABELS)), "is an IDX file of rank 1, where rank 3 or 4 is needed; images must be"),
+    "integers": (npy(GREY.astype("i4")), "is int32; store it as uint8, or as float32 or float64"),
+    "one image": (npy(GREY[0]), r"has shape \(5, 7\); it must be \(N, H, W\) or"),
+    "no channels": (npy(np.zeros((4, 5, 6, 7), np.uint8)), r"has shape \(4, 5, 6, 7\); it must be .* 1 or 3 channels"),
+    "by columns": (by_columns, r"is stored by columns; save it again with numpy.ascontiguousarray"),
+    "npy, too short": (short_npy, "has 1,749 bytes of numbers, which is not what its shape .* needs; get a fresh copy"),
+    "npy of objects": (content(b"\x93NUMPY\1\0\x10\0{'descr': '|O'}\n"), ": it is no array: .*; save it again"),
+    "other names": (hdf5(GREY), "contains images, but no dataset x; store the images as x"),
+    "a group": (group, "contains images, but no dataset x; store the images as x"),
+    "in another file": (elsewhere, "dataset 'x' keeps its data in another file; store it"),
+    "hdf5, never written": (
+        lambda path: h5py.File(path, "w").create_dataset("x", (9, 5, 7), "u1").file.close(),
+        "stores 0;",
+    ),
+    "hdf5, nothing": (hdf5(GREY[:0]), r"has shape \(0, 5, 7\); it must be .* at least one image"),
+    "hdf5 of words": (hdf5(GREY.astype("u2")), "is uint16; store it as uint8"),
+    "labels in three": (
+        hdf5(GREY, np.zeros((50, 2, 2))),
+        r"is float64 \(50, 2, 2\); it must be \(N, classes\)",
+    ),
+    "other labels": (hdf5(GREY, LABELS[:9]), "shard has 9 labels but .*shard has 50 images; name files that belong"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_shard_that_cannot_be_opened(case: str, tmp_path: Path) -> None:
+    write, message = CASES[case]
+    path = tmp_path / "shard"
+    write(path)
+    if case == "other names":
+        with h5py.File(path, "r+") as file:
+            file.move("x", "images")
+    with pytest.raises(UserError, match=f"^[^\n]*shard[^\n]*{message}[^\n]*$"):
+        open_shard(path)
+
+
+def refusal(shard: Shard, first: int = 0, count: int | None = None) -> str:
+    """Why the images cannot be read."""
+    out = np.empty((shard.count if count is None else count, *shard.shape), shard.dtype)
+
+    def read() -> None:
+        with shard.reader() as reader:
+            reader.read(first, out)
+
+    return user_error(read)
+
+
+def corrupt(path: Path, at: int, byte: int | None = None) -> None:
+    """Change one byte, without a trace in the file's times."""
+    status, data = path.stat(), bytearray(path.read_bytes())
+    data[at] = data[at] ^ 1 if byte is None else byte
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("at", [len(ZIPPED) // 2, -6, -2], ids=["in the middle", "its checksum", "its length"])
+def test_a_gzip_file_that_is_corrupt(at: int, tmp_path: Path) -> None:
+    path = tmp_path / "shard"
+    path.write_bytes(ZIPPED)
+    shard = open_shard(path)
+    corrupt(path, at)
+    assert refusal(shard).startswith(f"{path} is a damaged gzip file (Error -3 while decompressing data: ")
+
+
+def test_the_images_before_the_fault_can_be_read(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    images = rng.integers(0, 256, (2000, 28, 28), np.uint8)
+    path = tmp_path / "shard"
+    write_idx(path.with_suffix(".gz"), images)
+    path = path.with_suffix(".gz")
+    corrupt(path, path.stat().st_size * 3 // 4)
+    shard, out = open_shard(path), np.empty((1000, 1, 28, 28), np.uint8)
+    with shard.reader() as reader:
+        reader.read(0, out)
+        np.testing.assert_array_equal(out[:, 0], images[:1000])
+        for _ in range(2):
+            assert user_error(lambda: reader.read(1000, out)).startswith(f"{path} is a damaged gzip file")
+        reader.read(0, out)
+        np.testing.assert_array_equal(out[:, 0], images[:1000])
+
+
+GZIPPED = {
+    "too short": (idx(GREY, (51, 5, 7)), "is too short: 1750 of the 1785 bytes that its header declares; get a fresh"),
+    "too long": (idx(GREY) + b"x", "is too long: data follows the 1750 bytes that its header declares; get a fresh"),
+}
+
+
+@pytest.mark.parametrize("case", GZIPPED)
+def test_a_gzip_file_with_another_count(case: str, tmp_path: Path) -> None:
+    inner, message = GZIPPED[case]
+    path = tmp_path / "shard"
+    path.write_bytes(gzip.compress(inner))
+    assert refusal(open_shard(path)).startswith(f"{path} {message}")
+
+
+def test_a_file_that_is_no_longer_what_was_opened(tmp_path: Path) -> None:
+    path = tmp_path / "shard"
+    for write in (content(idx(GREY)), content(ZIPPED), npy(GREY), hdf5(GREY)):
+        write(path)
+        shard = open_shard(path)
+        size = path.stat().st_size
+        os.truncate(path, size - 1)
+        expected = f"{path} has {size - 1:,} bytes where it had {size:,} when its header was read: run again"
+        assert refusal(shard).startswith(expected)
+        assert (
+            user_error(shard.check_unchanged) == f"{path} was written during the run: run again when nothing writes it"
+        )
+        path.unlink()
+        assert refusal(shard).startswith(f"{path} does not exist")
+        assert user_error(shard.check_unchanged).startswith(f"{path} is gone (No such file")
+
+
+@pytest.mark.parametrize("form", ["idx", "gzip", "hdf5"])
+def test_a_file_that_is_written_while_it_is_read(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BAND_BYTES", 1)
+    path = tmp_path / "shard"
+    {"idx": content(idx(GREY)), "gzip": content(ZIPPED), "hdf5": hdf5(GREY, chunks=(10, 5, 7))}[form](path)
+    shard, out = open_shard(path), np.empty((20, 1, 5, 7), np.uint8)
+    with shard.reader() as reader:
+        reader.read(0, out)
+        os.truncate(path, path.stat().st_size * 2 // 3)
+        message = user_error(lambda: reader.read(30, out))
+    known = ("was written while it was read", "is a truncated gzip file", "is not a readable HDF5 file")
+    assert message.startswith(str(path)) and any(one in message for one in known)
+
+
+def test_floats_that_are_no_fractions(tmp_path: Path) -> None:
+    """Only where they lie: what is before can be read."""
+    path = tmp_path / "shard"
+    for value, found in ((1.5, "in 0.0"), (np.nan, "that are not finite"), (-0.5, "in -0.5 … ")):
+        floats = FLOATS.copy()
+        floats[40, 0, 0, 0] = value
+        for dtype in ("<f4", ">f4", "f8"):
+            npy(floats.astype(dtype))(path)
+            shard = open_shard(path)
+            with shard.reader() as reader:
+                reader.read(0, np.empty((40, 1, 5, 7), np.float32))
+            assert refusal(shard, 40, 5).startswith(f"{path} contains values {found}")
+
+
+def test_a_chunk_that_is_corrupt(tmp_path: Path) -> None:
+    path = tmp_path / "shard"
+    hdf5(GREY, chunks=(10, 5, 7), compression="gzip")(path)
+    with h5py.File(path) as file:
+        place = file["x"].id.get_chunk_info(3).byte_offset
+    corrupt(path, place + 20)
+    assert "dataset 'x' lacks some of its chunks, or parts of them" in refusal(open_shard(path))
+
+
+def test_chunks_across_too_many_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "MAX_BAND_BYTES", 20 * 35 - 1)
+    path = tmp_path / "shard"
+    hdf5(GREY, chunks=(20, 1, 1))(path)
+    assert user_error(lambda: open_shard(path)).startswith(
+        f"x in {path} has chunks across 20 rows, 700 bytes: store it in chunks of whole images"
+    )
+
+
+def test_labels_that_are_no_labels(tmp_path: Path) -> None:
+    path = tmp_path / "shard"
+    for y, message in (
+        (np.full(50, 300), f"y in {path} contains labels from 300 to 300"),
+        (np.full((50, 3), 1.0), f"y in {path} is not one-hot: each row"),
+        (np.full(50, 0.5), f"y in {path} is float64 (50,); it must be"),
+    ):
+        hdf5(GREY, y)(path)
+        with open_shard(path).reader() as reader:
+            assert user_error(partial(reader.labels, 0, 50)).startswith(message)
+
+
+def test_labels_that_do_not_belong_to_the_shard(tmp_path: Path) -> None:
+    write_idx(tmp_path / "a-images-idx3-ubyte", GREY)
+    write_idx(tmp_path / "a-labels-idx1-ubyte", LABELS[:9])
+    images, labels = tmp_path / "a-images-idx3-ubyte", tmp_path / "a-labels-idx1-ubyte"
+    message = f"{labels} has 9 labels but {images} has 50 images; name files that belong together"
+    assert user_error(lambda: open_shard(images)) == message
+    hdf5(GREY)(tmp_path / "c")
+    assert user_error(lambda: open_shard(images, tmp_path / "c")).startswith(f"{tmp_path / 'c'} has no dataset y; ")
+
+
+def test_finding_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("b.npy", "a.npy", "c[1].npy", ".hidden.npy", "day/x.npy", "day/more/y.npy"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).touch()
+    Path("list").write_bytes("day/x.npy\r\n\n  b.npy\nc\u2028d.npy\n".encode() + b"\xff\n")
+    assert find_shards(["b.npy", "a.npy"]) == [Path("b.npy"), Path("a.npy")]
+    assert find_shards(["?.npy", "c[1].npy"]) == [Path("a.npy"), Path("b.npy"), Path("c[1].npy")]
+    assert find_shards(["day/**/*.npy"]) == [Path("day/more/y.npy"), Path("day/x.npy")]
+    assert find_shards([str(tmp_path / "[ab].npy")]) == [tmp_path / "a.npy", tmp_path / "b.npy"]
+    listed = ["day/x.npy", "b.npy", "c\u2028d.npy", os.fsdecode(b"\xff")]
+    assert find_shards(["@list"]) == [*map(Path, listed)], "only an end of line separates"
+    assert find_shards(["missing.npy"]) == [Path("missing.npy")], "who opens it says so"
+    Path("empty").touch()
+    for arguments, message in (
+        (["*.h5"], "*.h5 matches no file; check the pattern"),
+        (["*.npy", "./a.npy"], "a.npy is named twice: name each shard once"),
+        (["@empty"], "empty names no shard: write the path of one in each line"),
+        (["@missing"], "missing does not exist; check the name"),
+        ([""], "an empty SHARD names nothing: name a file"),
+    ):
+        assert user_error(partial(find_shards, arguments)) == message

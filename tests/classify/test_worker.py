@@ -1,0 +1,250 @@
+"""Workers on the processor: the same bits however images are cut; an error ends what it concerns, and nothing hangs."""
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from app.base.errors import UserError
+from app.classify import worker as worker_module
+from app.classify.flights import Flights
+from app.classify.pieces import Fault, Piece, Result, cut
+from app.classify.runner import LocalRunner
+from app.classify.shards import Reader, Shard, open_shard
+from app.classify.worker import Worker, WorkerClosedError, WorkerSettings
+from app.engine.cpu import CpuEngine
+from app.engine.opening import cpu_engine
+from app.network.graph import REFERENCE_CHUNK
+from data_tools.idx import write_idx
+from tests.support.networks_for_tests import FLAT, random_graph, random_images
+
+COUNT = 1000
+GRAPH = random_graph(FLAT)
+IMAGES = random_images(FLAT, COUNT)
+
+
+def settings(**changes: Any) -> WorkerSettings:
+    return replace(WorkerSettings(graph=GRAPH, dtype="uint8", device="cpu", logits=True), **changes)
+
+
+def shards(folder: Path, edges: list[int], ending: str = "", images: np.ndarray = IMAGES) -> list[Shard]:
+    """The images in several files, cut at the edges."""
+    found = []
+    for number, (start, stop) in enumerate(zip([0, *edges], [*edges, len(images)], strict=True)):
+        path = folder / f"{number}{ending}"
+        if ending == ".npy":
+            np.save(path, images[start:stop, 0])
+        else:
+            write_idx(path, images[start:stop, 0])
+        found.append(open_shard(path))
+    return found
+
+
+def pieces(all_shards: list[Shard], size: int) -> Iterator[Piece]:
+    return (piece for number, shard in enumerate(all_shards) for piece in cut(number, shard, 0, shard.count, size))
+
+
+def put_together(results: list[tuple[Piece, Result | Fault]]) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and logits of all pieces, in order."""
+    results.sort(key=lambda pair: (pair[0].number, pair[0].first))
+    found = [result for _, result in results if isinstance(result, Result)]
+    assert len(found) == len(results)
+    return np.concatenate([one.labels for one in found]), np.concatenate([one.logits for one in found])
+
+
+def classified(worker: Worker, piece: Piece) -> Result:
+    result = worker.classify(piece)
+    assert isinstance(result, Result)
+    return result
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and logits of one shard in one piece."""
+    (one,) = shards(tmp_path_factory.mktemp("whole"), [])
+    with Worker(settings()) as worker:
+        result = classified(worker, Piece(0, one, 0, COUNT))
+    assert (result.labels == cpu_labels()).all() and result.logits is not None
+    return result.labels, result.logits
+
+
+def cpu_labels() -> np.ndarray:
+    """Of an engine as the other commands open it."""
+    return CpuEngine(GRAPH).run(IMAGES).labels
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".npy"])
+@pytest.mark.parametrize(("edges", "size"), [([], 300), ([1, 2, 500], 128), ([333, 777], 10_000)])
+def test_bits_do_not_depend_on_shards_or_pieces(
+    edges: list[int], size: int, ending: str, tmp_path: Path, whole: tuple[np.ndarray, np.ndarray]
+) -> None:
+    with Worker(settings(compressed=ending == ".gz")) as worker:
+        labels, logits = put_together([*LocalRunner(worker).run(pieces(shards(tmp_path, edges, ending), size))])
+    assert (labels == whole[0]).all()
+    assert logits.tobytes() == whole[1].tobytes()
+
+
+def test_fractions(tmp_path: Path, whole: tuple[np.ndarray, np.ndarray]) -> None:
+    (one,) = shards(tmp_path, [], ".npy", IMAGES.astype(np.float32) / 255)
+    with Worker(settings(dtype="float32", logits=False)) as worker:
+        result = classified(worker, Piece(0, one, 0, COUNT))
+    assert result.logits is None and (result.labels == whole[0]).all()
+
+
+def test_right_answers_are_counted(tmp_path: Path, whole: tuple[np.ndarray, np.ndarray]) -> None:
+    wrong = whole[0].copy()
+    wrong[::10] = (wrong[::10] + 1) % 3
+    write_idx(tmp_path / "images", IMAGES[:, 0])
+    write_idx(tmp_path / "labels", wrong)
+    with Worker(settings()) as worker:
+        result = classified(worker, Piece(0, open_shard(tmp_path / "images", tmp_path / "labels"), 5, COUNT - 5))
+    assert result.correct == COUNT - 5 - 99
+
+
+def test_a_corrupt_shard_is_a_fault_and_the_others_are_finished(
+    tmp_path: Path, whole: tuple[np.ndarray, np.ndarray]
+) -> None:
+    some = shards(tmp_path, [300, 700], ".gz")
+    content = bytearray(some[1].path.read_bytes())
+    content[len(content) // 2] ^= 255
+    some[1].path.write_bytes(content)
+    some[1] = open_shard(some[1].path)
+    with Worker(settings(compressed=True)) as worker:
+        results = [*LocalRunner(worker).run(pieces(some, 10_000))]
+    (fault,) = (result.reason for piece, result in results if isinstance(result, Fault) and piece.number == 1)
+    assert str(some[1].path) in fault and "\n" not in fault
+    labels, _ = put_together([pair for pair in results if pair[0].number != 1])
+    assert (labels == np.delete(whole[0], range(300, 700))).all()
+
+
+def test_an_error_in_a_feeder_ends_all_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, working = [], cpu_engine().compute
+
+    def compute(engine: CpuEngine, images: np.ndarray) -> Any:
+        calls.append(len(images))
+        if len(calls) > 2:
+            raise UserError("the device is lost")
+        return working(engine, images)
+
+    monkeypatch.setattr(cpu_engine(), "compute", compute)
+    some = shards(tmp_path, [300, 700])
+    with Worker(settings()) as worker, pytest.raises(UserError, match="the device is lost"):
+        [*LocalRunner(worker).run(pieces(some, 256))]
+    assert {*calls} == {REFERENCE_CHUNK}
+    with pytest.raises(UserError, match="the device is lost"):
+        worker.classify(Piece(0, some[0], 0, 300))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_nothing_is_freed_on_a_lost_card(lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every try would fail, and Python would print that. On another card all of it is freed when the engine closes."""
+    freed: list[int] = []
+    feeds = CpuEngine.feed
+
+    class CUDARuntimeError(Exception):
+        """As CuPy's: told by its name."""
+
+        status = 700
+
+    def fed(engine: CpuEngine, index: int) -> Any:
+        memory, body = type("Memory", (), {"__del__": lambda _: freed.append(index)})(), feeds(engine, index)
+        return lambda feeder: (body(feeder), memory)
+
+    monkeypatch.setattr(CpuEngine, "feed", fed)
+    kept: list[Worker] = []
+    monkeypatch.setattr(worker_module, "_on_lost_cards", kept)
+    piece = Piece(0, shards(tmp_path, [])[0], 0, 300)
+    with Worker(settings(compressed=True)) as worker:
+        if lost:
+            monkeypatch.setattr(cpu_engine(), "compute", Mock(side_effect=CUDARuntimeError))
+            with pytest.raises(CUDARuntimeError):
+                worker.classify(piece)
+            for thread in threading.enumerate():
+                if thread.name.endswith("(_run)"):  # a feeder's
+                    thread.join()
+        assert not freed
+        indices = [*range(worker.place.lanes)]
+    del worker
+    gc.collect()
+    assert sorted(freed) == ([] if lost else indices)
+    for worker in kept:
+        worker._engine.close()  # or OpenBLAS would stay at one thread in later tests
+
+
+def test_a_feeder_that_does_not_open_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(engine: CpuEngine, index: int) -> Any:
+        raise UserError("no memory for a feeder")
+
+    def later(flights: Flights, reason: BaseException) -> None:
+        time.sleep(0.1)
+        ended(flights, reason)
+
+    ended = Flights.end
+    monkeypatch.setattr(CpuEngine, "feed", fails)
+    monkeypatch.setattr(Flights, "end", later)
+    with pytest.raises(UserError, match="no memory for a feeder"):
+        Worker(settings())
+
+
+def test_what_is_in_flight_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the caller stops to take results, as after Ctrl-C."""
+
+    def compute(engine: CpuEngine, images: np.ndarray) -> Any:
+        time.sleep(0.05)
+        return np.zeros((len(images), 3), np.float32), np.zeros(len(images), np.uint8), {}
+
+    monkeypatch.setattr(cpu_engine(), "compute", compute)
+    before = threading.active_count()
+    start = time.monotonic()
+    many = [Piece(0, one, 0, COUNT) for one in shards(tmp_path, []) for _ in range(200)]
+    with Worker(settings()) as worker, closing(LocalRunner(worker).run(many)) as results:
+        next(iter(results))
+    assert time.monotonic() - start < 5
+    assert threading.active_count() == before
+
+
+def test_ctrl_c_is_seen_while_nothing_lands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compute(engine: CpuEngine, images: np.ndarray) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        return np.zeros((len(images), 3), np.float32), np.zeros(len(images), np.uint8), {}
+
+    monkeypatch.setattr(cpu_engine(), "compute", compute)
+    start = time.monotonic()
+    with Worker(settings()) as worker, pytest.raises(KeyboardInterrupt):
+        [*LocalRunner(worker).run(Piece(0, one, 0, COUNT) for one in shards(tmp_path, []) * 200)]
+    assert time.monotonic() - start < 5
+
+
+def test_a_feeder_that_hangs_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in reading from a lost disk: the run ends nevertheless."""
+    lost, read = threading.Event(), threading.Event()
+
+    def hangs(reader: Reader, first: int, out: np.ndarray) -> None:
+        read.set()
+        lost.wait()
+
+    monkeypatch.setattr(Reader, "read", hangs)
+    monkeypatch.setattr(worker_module, "JOIN_SECONDS", 0.1)
+    (one,) = shards(tmp_path, [])
+    start = time.monotonic()
+    try:
+        with Worker(settings()) as worker, pytest.raises(WorkerClosedError), ThreadPoolExecutor(1) as pool:
+            future = pool.submit(worker.classify, Piece(0, one, 0, COUNT))
+            assert read.wait(5)
+            worker.close()
+            future.result(5)
+        assert time.monotonic() - start < 5
+    finally:
+        lost.set()

@@ -1,0 +1,161 @@
+"""Test the charts of stored JSON: well-formed, with alternative texts, every step, labels that cover nothing."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from app.drawing import journey, labels, roofline, svg, waterfall
+from app.kernels.registry import variants
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "docs" / "benchmarks"
+CLASSES = re.compile(r"\.chart [a-z]*\.?([a-z0-9]+)")
+NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
+
+
+def stored(name: str) -> Any:
+    """A document of docs/benchmarks/."""
+    return json.loads((BENCHMARKS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def parsed(chart: str) -> ElementTree.Element:
+    """The chart, which must be a picture with title and description, in colours that the style sheet has."""
+    root = ElementTree.fromstring(chart)
+    named = {element.get("id"): element.text for element in root[:2]}
+    assert [element.tag for element in root[:2]] == ["title", "desc"]
+    assert root.get("role") == "img" and root.get("aria-labelledby", "").split() == [*named]
+    assert all(named.values())
+    used = {kind for element in root.iter() for kind in (element.get("class") or "").split()}
+    assert used <= {"chart", *CLASSES.findall(svg.style())}
+    return root
+
+
+def texts(root: ElementTree.Element) -> list[str]:
+    """What the picture says."""
+    return ["".join(element.itertext()) for element in root.iter("text")]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_journey_has_every_step_and_marks_losers(network: str) -> None:
+    document = stored(f"h100_bench_{network}")
+    predicted = {("direct", "float32"): 20.0}
+    since = {row.name: row.since for row in variants("conv")}
+    bars = journey.bars(document, predicted=predicted, links={("direct", "float32"): "direct.html"}, since=since)
+    names = [row["name"] for row in document["totals"] if row["kind"] != "debug" and row["sum_ms"]]
+    assert [bar.name for bar in bars] == names
+    root = parsed(journey.journey(bars, f"<{network}>"))
+    said = texts(root)
+    assert {bar.label for bar in bars} <= {*said}
+    slower = {bar.label for bar in bars if bar.lost}
+    times = {bar.name: bar.ms for bar in bars if bar.dtype == "float32"}
+    in_fp32 = {
+        bar.label
+        for bar in bars
+        if bar.dtype == "float32" and times.get(since.get(bar.name) or "", 1e9) < 0.97 * bar.ms
+    }
+    assert in_fp32 and in_fp32 == {bar.label for bar in bars if bar.lost and bar.dtype == "float32"}
+    (half2,) = (bar for bar in bars if bar.name == "half2")
+    assert half2.ratio == pytest.approx(times["unrolled"] / half2.ms)  # unrolled was not measured in fp16
+    assert sum(text.endswith("slower") for text in said) == len(slower)
+    assert "predicted 20.0 ms" in root[1].text  # type: ignore[operator]
+    assert [link.get("href") for link in root.iter("a")] == ["direct.html"]
+
+
+def test_bars_are_in_proportion_to_the_logarithms_of_times() -> None:
+    one, ten, hundred = (journey.Bar(str(ms), "float32", ms, step=1) for ms in (1.0, 10.0, 100.0))
+    root = parsed(journey.journey([one, ten, hundred], "three"))
+    rows = [rect for rect in root.iter("rect") if float(rect.get("x", 0)) == journey.LEFT]
+    widths = [float(rect.get("width", 0)) for rect in rows]
+    assert widths[2] - widths[1] == pytest.approx(widths[1] - widths[0], rel=0.01)
+    with pytest.raises(ValueError, match="needs a step"):
+        journey.journey([], "none")
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_roofline_has_a_panel_for_each_format_and_a_label_for_each_point(network: str) -> None:
+    document = stored(f"h100_bench_{network}")
+    for item in ("conv1", "conv2"):
+        points = roofline.points(document, item)
+        root = parsed(roofline.roofline(points, document["peaks"], item))
+        said = texts(root)
+        for name in {point.label for point in points}:
+            assert said.count(name) == sum(point.label == name for point in points)
+        panel = min(float(text.get("x", 0)) for text in root.iter("text"))
+        lines = [path.get("d", "") for path in root.iter("path") if "curve" in (path.get("class") or "")]
+        assert all(float(re.findall(r"[\d.-]+", line)[0]) > panel for line in lines)  # roofs begin in their panels
+        heads = [text for text in said if text.endswith("TFLOP/s ↑")]
+        assert len(heads) == len({point.dtype for point in points})
+
+
+def test_measured_bytes_move_points_along_the_other_axis() -> None:
+    document = stored("h100_bench_lenet5")
+    counted = {point.name: point for point in roofline.points(document, "conv2") if point.dtype == "float32"}
+    row = next(r for t in document["tables"] if t["item"] == "conv2" for r in t["rows"] if r["name"] == "direct")
+    flops = row["rates"]["tflops"] * 1e12 * row["ms"] / 1e3
+    (moved,) = (
+        point
+        for point in roofline.points(document, "conv2", {("direct", "float32"): flops / 7})
+        if (point.name, point.dtype) == ("direct", "float32")
+    )
+    assert moved.measured and not counted["direct"].measured
+    assert moved.intensity == pytest.approx(7) and moved.tflops == counted["direct"].tflops
+    assert "counted by the hardware" in roofline.roofline([moved], document["peaks"], "one")
+
+
+def test_labels_cover_no_point_and_no_other_label() -> None:
+    panel = labels.Box(10, 20, 300, 200)
+    points = [((100.0 + 2 * (i % 4), 60.0 + i), 70.0) for i in range(14)]
+    boxes = labels.placed(points, panel)
+    dots = [labels.Box(x - 4, y - 4, 8, 8) for (x, y), _ in points]
+    for index, box in enumerate(boxes):
+        assert panel.holds(box) and not any(box.covers(other) for other in (*boxes[:index], *dots))
+    with pytest.raises(ValueError, match="no room"):
+        labels.placed([((15.0, 25.0), 400.0)], panel)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32x"])
+def test_the_budget_begins_with_the_tensor_cores(precision: str) -> None:
+    report = stored(f"h100_lenet5_{precision}")
+    found = waterfall.stages(report)
+    assert [stage.ms for stage in found] == sorted(stage.ms for stage in found)
+    assert found[0].ms == pytest.approx({"fp16": 0.0777, "fp32x": 0.139}[precision], rel=0.01)
+    said = texts(parsed(waterfall.waterfall(found, "budget", report["raw_copy_ms"]["p50"])))
+    assert any("the bus alone" in text for text in said)
+    assert f"+{svg.number(found[2].ms - found[1].ms)} → {svg.number(found[2].ms)} ms" in said
+
+
+def test_other_kernels_have_no_budget() -> None:
+    with pytest.raises(ValueError, match="fast path"):
+        waterfall.stages(stored("h100_lenet5_fp32"))
+
+
+def test_the_clock_of_the_report_counts() -> None:
+    report: Mapping[str, Any] = stored("h100_lenet5_fp16")
+    slower = {**report, "power": {"sm_clock_mhz": {"min": 990, "median": 990, "max": 990}}}
+    assert waterfall.stages(slower)[0].ms == pytest.approx(2 * waterfall.stages(report)[0].ms)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(635.6, "636"), (24.736, "24.7"), (0.4032, "0.403"), (1234.5, "1,234"), (0, "0")]
+)
+def test_numbers_have_three_digits(value: float, said: str) -> None:
+    assert svg.number(value) == said
+
+
+def test_ticks_are_round_and_cover_the_axis() -> None:
+    assert svg.ticks(0.22) == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
+    assert svg.decades(0.1, 99) == pytest.approx([0.1, 1, 10])
+    assert svg.log_ticks(0.1, 99) == svg.decades(0.1, 99)
+    assert svg.log_ticks(1.5, 60) == pytest.approx([2, 5, 10, 20, 50]) and svg.log_ticks(3, 9) == pytest.approx([5])
+    assert [svg.tick_text(tick) for tick in (0.01, 1, 1000)] == ["0.01", "1", "1,000"]
+
+
+def test_the_style_sheet_has_colours_for_both_grounds_and_for_print() -> None:
+    sheets = re.split(r"@media ", svg.style())
+    assert [sheet.split(" {")[0] for sheet in sheets[1:]] == ["(prefers-color-scheme: dark)", "print"]
+    assert len({len(re.findall(r"--chart-\d:", sheet)) for sheet in sheets}) == 1

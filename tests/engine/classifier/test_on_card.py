@@ -1,0 +1,78 @@
+"""Arrays on the card, without a card: which are recognised, how batches are cut, what a classifier on the CPU says."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+from app.base.precision import PRECISIONS
+from app.engine.classifier import Classifier
+from app.engine.classifier.arguments import BadArgumentError, lies_on_card
+from app.engine.classifier.card_arrays import as_stream
+from app.engine.on_card import MOST_BYTES, STEP, OnCard, most_images
+from app.network.definitions import NETWORKS
+from app.planning.matching import Choices
+from app.planning.plan import LOGITS, plan
+from tests.support.networks_for_tests import GENERAL, random_graph
+
+
+def _device(kind: int) -> Any:
+    return SimpleNamespace(__dlpack_device__=lambda: (kind, 0))
+
+
+def test_arrays_on_the_card_are_recognised() -> None:
+    assert lies_on_card(_device(2)) and lies_on_card(_device(13))
+    assert lies_on_card(SimpleNamespace(__cuda_array_interface__={}))
+    for other in (np.zeros(3), [1], _device(1), _device(3), 7, None):
+        assert not lies_on_card(other)
+
+
+def test_a_classifier_on_the_cpu_refuses_them() -> None:
+    with Classifier("mlp", device="cpu") as classifier:
+        image = np.zeros((28, 28), np.uint8)
+        for images, options in ((_device(2), {}), (image, {"on_card": True}), (image, {"stream": 0})):
+            with pytest.raises(BadArgumentError, match="need a classifier on a GPU: it was made with device='cpu'"):
+                classifier(images, **options)
+
+
+def test_streams_of_any_library() -> None:
+    import cupy
+
+    own = cupy.cuda.Stream.from_external(SimpleNamespace(__cuda_stream__=lambda: (0, 64)))
+    assert as_stream(own) is own
+    assert as_stream(SimpleNamespace(cuda_stream=48)).ptr == 48
+    assert as_stream(0).ptr == 0 and as_stream(32).ptr == 32
+    for wrong in (True, "main", 1.5):
+        with pytest.raises(BadArgumentError, match="give a stream of CuPy or PyTorch, or a stream's pointer"):
+            as_stream(wrong)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_kept_buffers_are_limited_and_scores_are_float32(network: str) -> None:
+    graph = random_graph(NETWORKS[network])
+    for precision in ("auto", *(name for name in PRECISIONS if name in GENERAL)):
+        execution = plan(graph, "sm_90a", Choices(precision=precision))
+        assert execution.buffers[LOGITS] == ("float32", 10)
+        most = most_images(execution)
+        assert most % STEP == 0 and STEP <= most <= MOST_BYTES >> 10
+
+
+@pytest.mark.parametrize(("count", "parts"), [(1, [1]), (32, [32]), (33, [32, 1]), (100, [32, 32, 32, 4]), (0, [])])
+def test_a_batch_is_cut_where_the_kept_buffers_end(count: int, parts: list[int]) -> None:
+    moves: list[tuple[int, int]] = []
+    ran: list[int] = []
+
+    class Launch:
+        move = staticmethod(lambda place, address: moves.append((place, address)))
+        __call__ = staticmethod(lambda stream, images: ran.append(images))
+
+    running, launch = OnCard.__new__(OnCard), Launch()
+    running.capacity, running._strides = 32, [784, 1, 40]
+    running._buffers = SimpleNamespace(launches=[launch])  # type: ignore[assignment]
+    running._moved = [(launch, 0, 0), (launch, 5, 2), (launch, 6, 1)]  # type: ignore[list-item]
+    running.enqueue(7, count, (1600, 3200, 4800))
+    assert ran == parts
+    starts = [32 * index for index in range(len(parts))]
+    assert moves == [m for n in starts for m in ((0, 1600 + 784 * n), (5, 4800 + 40 * n), (6, 3200 + n))]

@@ -1,0 +1,297 @@
+"""The engine on a GPU: results do not depend on how a batch is cut; nothing is allocated or awaited in the hot loop."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+import cupy
+
+from app.base.errors import UserError
+from app.cuda.device import describe_gpu
+from app.cuda.memory import DeviceMemoryError, pinned_array, pinned_copy
+from app.engine import buffers as buffers_module
+from app.engine.chunks import pieces
+from app.engine.gpu import GpuEngine
+from app.engine.whole_batch import AtOnce, Direct
+from app.main_job.result import passes_over
+from app.network.definitions import LENET5, Network
+from app.network.graph import Graph, build
+from app.network.reference import compute_reference
+from app.network.weights import load_weights
+from app.planning.plan import plan
+from tests.support.networks_for_tests import ODD, TEST_NETWORKS, check_labels, random_graph, random_images, score_scale
+from tests.support.requests import named_choices
+
+pytestmark = pytest.mark.gpu
+GRAPHS = {
+    "shipped": lambda: build(LENET5, load_weights()),
+    "random": lambda: random_graph(LENET5, bias=False),
+    "biased": lambda: random_graph(LENET5),
+}
+ALL_GRAPHS = pytest.mark.parametrize("weights", GRAPHS)
+
+
+class Counting:
+    """Forwards everything to a CUDA event or stream and notes in a list each time that the host waits for it."""
+
+    def __init__(self, inner: Any, waits: list[str], name: str) -> None:
+        self.inner, self._waits, self._name = inner, waits, name
+
+    def synchronize(self) -> None:
+        self._waits.append(self._name)
+        self.inner.synchronize()
+
+    def record(self, stream: Any) -> None:
+        self.inner.record(getattr(stream, "inner", stream))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def engine(
+    graph: Graph,
+    *,
+    chunk: int,
+    streams: int = 3,
+    input_dtype: str = "uint8",
+    always_in_chunks: bool = False,
+    **options: Any,
+) -> Any:
+    execution = plan(graph, describe_gpu()["architecture"], named_choices(**options), input_dtype=input_dtype)
+    return GpuEngine(execution, chunk=chunk, streams=streams, always_in_chunks=always_in_chunks)
+
+
+def classify(graph: Graph, images: np.ndarray, *, pinned: bool = True, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and logits, from outputs that were poisoned before."""
+    images = pinned_copy(images) if pinned else images
+    with engine(graph, input_dtype=images.dtype.name, **options) as running:
+        outputs = running.outputs(len(images), logits=True)
+        outputs.labels.fill(255)
+        outputs.logits.fill(np.nan)
+        running.run(images, outputs)
+        return outputs.labels.copy(), outputs.logits.copy()
+
+
+def check_logits(logits: np.ndarray, graph: Graph, images: np.ndarray) -> None:
+    """Hold float32 logits against the float64 reference."""
+    expected = graph.reference(images)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * score_scale(graph, expected))
+
+
+@pytest.mark.parametrize("network", TEST_NETWORKS)
+@pytest.mark.parametrize("count", [1, 7, 31])
+def test_equals_the_float64_reference(network: Network, count: int) -> None:
+    graph = random_graph(network, seed=count)
+    images = random_images(network, count, seed=count)
+    labels, logits = classify(graph, images, chunk=count)
+    check_logits(logits, graph, images)
+    np.testing.assert_array_equal(labels, logits.argmax(axis=1))
+    check_labels(labels, compute_reference(graph, images))
+
+
+@pytest.mark.parametrize("network", TEST_NETWORKS)
+def test_bits_do_not_depend_on_how_the_batch_is_cut(network: Network) -> None:
+    """Fused or not, pinned or not, whatever chunk, streams and kernels: the same labels and logits, bit for bit."""
+    graph = random_graph(network)
+    images = random_images(network, 101)
+    labels, logits = classify(graph, images, chunk=101, streams=1)
+    settings: list[dict[str, Any]] = [
+        *({"chunk": chunk, "streams": streams} for chunk in (1, 10, 33, 100, 500) for streams in (1, 2, 4)),
+        {"chunk": 17, "fuse": False},
+        {"chunk": 17, "pinned": False},
+        {"chunk": 50, "kernels": {"conv": "direct"}},
+        # Slices of filters in constant memory: those of one stream must not disturb another's.
+        {"chunk": 3, "streams": 4, "kernels": {"conv": "constant"}},
+        {"chunk": 50, "kernels": {"gemm": "naive"}, "fuse": False},
+    ]
+    for options in settings:
+        other_labels, other_logits = classify(graph, images, **options)
+        np.testing.assert_array_equal(other_labels, labels, err_msg=str(options))
+        np.testing.assert_array_equal(other_logits.view(np.uint32), logits.view(np.uint32), err_msg=str(options))
+
+
+def test_float_images_give_the_same_labels() -> None:
+    graph = random_graph(LENET5)
+    images = random_images(LENET5, 64)
+    scaled = (images / np.float32(255)).astype(np.float32)
+    labels, logits = classify(graph, images, chunk=20)
+    float_labels, float_logits = classify(graph, scaled, chunk=20)
+    np.testing.assert_allclose(float_logits, logits, rtol=0, atol=1e-5 * score_scale(graph, logits))
+    reference = compute_reference(graph, images)
+    check_labels(labels, reference)
+    check_labels(float_labels, reference)
+
+
+@pytest.mark.parametrize("value", [0, 255])
+def test_constant_images(value: int) -> None:
+    graph = random_graph(LENET5)
+    images = np.full((9, 1, 28, 28), value, np.uint8)
+    _, logits = classify(graph, images, chunk=4)
+    check_logits(logits, graph, images)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("pinned", [True, False])
+def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
+    pinned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From pinned memory the host waits once per stream, at the end; from pageable memory also per reused buffer."""
+    graph = random_graph(LENET5)
+    images = random_images(LENET5, 95)
+    images = pinned_copy(images) if pinned else images
+    with engine(graph, chunk=10, streams=3) as running:
+        outputs = running.outputs(95)
+        running.run(images, outputs)
+        waits: list[str] = []
+
+        def forbidden(*_: Any) -> None:
+            raise AssertionError("allocated in the hot loop")
+
+        monkeypatch.setattr(buffers_module, "device_array", forbidden)
+        monkeypatch.setattr(buffers_module, "pinned_array", forbidden)
+        # Every way to new memory; what the card has free tells of the driver's own, if no other program runs on it.
+        for name in ("hostAlloc", *(name for name in vars(cupy.cuda.runtime) if name.startswith("malloc"))):
+            monkeypatch.setattr(cupy.cuda.runtime, name, forbidden)
+        for name in ("Memory", "ManagedMemory", "PinnedMemory"):
+            monkeypatch.setattr(cupy.cuda, name, forbidden)
+        free_before = cupy.cuda.runtime.memGetInfo()
+        for buffers in running.stream_buffers:
+            buffers.copied = Counting(buffers.copied, waits, "staging")
+            buffers.stream = Counting(buffers.stream, waits, "end")
+        cupy.cuda.set_allocator(forbidden)
+        cupy.cuda.set_pinned_memory_allocator(forbidden)
+        try:
+            running.submit(images, outputs)
+            running.wait()
+        finally:
+            cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
+            cupy.cuda.set_pinned_memory_allocator(cupy.get_default_pinned_memory_pool().malloc)
+        assert cupy.cuda.runtime.memGetInfo() == free_before
+        # Each chunk from pageable memory waits for its stream's staging buffer, none for anything else.
+        assert waits.count("staging") == (0 if pinned else len(list(pieces(95, 10))))
+        assert waits.count("end") == 3 and waits[-3:] == ["end"] * 3
+        for buffers in running.stream_buffers:
+            buffers.copied, buffers.stream = buffers.copied.inner, buffers.stream.inner
+
+
+@ALL_GRAPHS
+@pytest.mark.parametrize("precision", ["fp32", "fp32x", "fp16"])
+def test_a_batch_that_comes_again_is_replayed_as_a_graph(precision: str, weights: str) -> None:
+    """To the same bits, of whatever the images then are; other arrays are not taken for them."""
+    graph = GRAPHS[weights]()
+    first, second = (random_images(LENET5, 301, seed=seed) for seed in (1, 2))
+    images, other = (pinned_array(first.shape, first.dtype) for _ in range(2))
+    with engine(graph, chunk=50, precision=precision) as running:
+        outputs, others = (running.outputs(301, logits=True) for _ in range(2))
+
+        def results(source: np.ndarray, target: Any) -> tuple[np.ndarray, np.ndarray]:
+            target.labels.fill(255)
+            target.logits.fill(np.nan)
+            running.run(source, target)
+            return target.labels.copy(), target.logits.view(np.uint32).copy()
+
+        def alike(found: tuple[np.ndarray, np.ndarray], expected: tuple[np.ndarray, np.ndarray]) -> bool:
+            return all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+
+        images[:], other[:] = first, second
+        expected = results(images, outputs)
+        assert not running.replays(images, outputs)
+        assert alike(results(images, outputs), expected) and running.replays(images, outputs)
+        wholes = (Direct, AtOnce)
+        assert (running.direct is not None) == any(kind.serves(running.plan, [images]) for kind in wholes)
+        assert alike(results(images, outputs), expected)
+        assert alike(results(images, others), expected)
+        of_other = results(other, others)
+        assert not alike(of_other, expected)
+        images[:] = second
+        for _ in range(3):
+            assert alike(results(images, outputs), of_other)
+        running.run(images[:20], outputs)
+        assert np.array_equal(outputs.labels[:20], of_other[0][:20])
+
+
+def test_an_engine_serves_many_batches() -> None:
+    graph = random_graph(ODD)
+    with engine(graph, chunk=8) as running:
+        for count in (1, 30, 8, 17):
+            images = random_images(ODD, count, seed=count)
+            outputs = running.outputs(count, logits=True)
+            running.run(images, outputs)
+            check_logits(outputs.logits, graph, images)
+
+
+@pytest.mark.parametrize("batch", [31, 62, 63, 200])
+def test_the_data_are_streamed_again_and_again(batch: int) -> None:
+    graph = random_graph(LENET5)
+    images = random_images(LENET5, 31)
+    expected, _ = classify(graph, images, chunk=31)
+    with engine(graph, chunk=4) as running:
+        held = running.device_bytes
+        pair = running.outputs(31), running.outputs(31)
+        passes = [labels.copy() for labels in running.stream(passes_over(images, batch), pair)]
+        assert running.device_bytes == held
+    assert sum(map(len, passes)) == batch
+    for labels in passes:
+        np.testing.assert_array_equal(labels, expected[: len(labels)])
+
+
+def test_out_of_memory_shrinks_the_chunk_and_keeps_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = random_graph(LENET5)
+    images = random_images(LENET5, 64)
+    labels, logits = classify(graph, images, chunk=64)
+    real = buffers_module.device_array
+
+    def small_card(elements: int, dtype: str) -> Any:
+        if elements * np.dtype(dtype).itemsize > 600_000:
+            raise DeviceMemoryError
+        return real(elements, dtype)
+
+    monkeypatch.setattr(buffers_module, "device_array", small_card)
+    with engine(graph, chunk=64) as running:
+        assert running.shrunk and running.chunk == 32
+    shrunk_labels, shrunk_logits = classify(graph, images, chunk=64)
+    np.testing.assert_array_equal(shrunk_labels, labels)
+    np.testing.assert_array_equal(shrunk_logits.view(np.uint32), logits.view(np.uint32))
+
+
+@pytest.mark.alone
+def test_a_real_out_of_memory_error_is_survived() -> None:
+    """A chunk no card can hold: halved until it fits."""
+    graph = random_graph(LENET5)
+    _, total = cupy.cuda.runtime.memGetInfo()
+    chunk = 1 << (total // 20_000).bit_length()
+    images = random_images(LENET5, 5)
+    with engine(graph, chunk=chunk, streams=1) as running:
+        assert running.shrunk and running.chunk < chunk
+        outputs = running.outputs(5)
+        running.run(images, outputs)
+    np.testing.assert_array_equal(outputs.labels, graph.reference(images).argmax(axis=1))
+
+
+def test_not_even_one_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = random_graph(LENET5)
+    running = engine(graph, chunk=1)
+    running.close()
+
+    def full_card(*_: Any, **__: Any) -> None:
+        raise DeviceMemoryError
+
+    monkeypatch.setattr("app.engine.gpu.StreamBuffers", full_card)
+    with pytest.raises(UserError, match="not even one image"):
+        engine(graph, chunk=16)
+
+
+def test_wrong_images_are_refused() -> None:
+    graph = random_graph(LENET5)
+    with engine(graph, chunk=4) as running:
+        outputs = running.outputs(4)
+        for bad in (
+            random_images(LENET5, 4).astype(np.float32),
+            random_images(LENET5, 8)[::2],
+            np.zeros((4, 1, 28, 27), np.uint8),
+            random_images(LENET5, 5),
+        ):
+            with pytest.raises(ValueError, match="images"):
+                running.run(bad, outputs)

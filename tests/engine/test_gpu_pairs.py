@@ -1,0 +1,142 @@
+"""Test lenet5 on kernels of two layers: bit-identical for any chunks, with the right labels."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+from app.base.precision import BY_NAME
+from app.cuda.memory import DeviceMemoryError, pinned_copy
+from app.engine import buffers
+from app.engine.interface import Outputs
+from app.kernels.problems import PairProblem
+from app.network.accuracy import COUNT_SHARE, agree
+from app.network.definitions import LENET5
+from app.network.graph import Graph
+from app.network.reference import compute_reference, load_reference
+from app.network.weights import load_weights
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from data_tools.fashion_mnist import open_split
+from tests.engine.test_gpu_engine import ALL_GRAPHS, GRAPHS, classify, engine
+from tests.support.kernel_cases import Case, architecture
+from tests.support.kernel_device import bits, compile_all
+from tests.support.networks_for_tests import check_labels, random_images, score_scale
+
+pytestmark = pytest.mark.gpu
+BOTH = pytest.mark.parametrize("precision", ["fp16", "fp32x"])
+# Of the scores' magnitude: what is rounded on the way.
+TOLERANCE = {"fp32x": 1e-5, "fp16": 0.05}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> Iterator[None]:
+    """All kernels here, by all processors at once; none of it where the card has no such kernels."""
+    plans = [
+        plan(graph(), architecture(), Choices(p)) for graph in GRAPHS.values() for p in TOLERANCE if _pairs(graph(), p)
+    ]
+    compile_all(Case(n.variant, n.problem, tuple(n.settings.items())) for found in plans for n in found.nodes)
+    yield
+
+
+def _pairs(graph: Graph, precision: str) -> bool:
+    """Whether the network is computed two layers at once."""
+    if architecture() == "sm_75":
+        return False
+    return all(isinstance(node.problem, PairProblem) for node in plan(graph, architecture(), Choices(precision)).nodes)
+
+
+def paired(weights: str, precision: str) -> Graph:
+    """The graph; skips on cards without such kernels."""
+    graph = GRAPHS[weights]()
+    if not _pairs(graph, precision):
+        pytest.skip(f"{architecture()} has no kernels that take two layers at once")
+    return graph
+
+
+@BOTH
+@ALL_GRAPHS
+def test_bits_do_not_depend_on_how_the_batch_is_cut(weights: str, precision: str) -> None:
+    graph = paired(weights, precision)
+    images = random_images(LENET5, 999)
+    labels, logits = classify(graph, images, chunk=999, streams=1, precision=precision)
+    assert np.isfinite(logits).all() and len(set(labels)) > 1
+    np.testing.assert_array_equal(labels, logits.argmax(axis=1))
+    settings: list[dict[str, Any]] = [
+        {"chunk": chunk, "streams": streams, "pinned": pinned}
+        for chunk, streams in ((7, 4), (31, 3), (100, 2), (333, 1), (998, 2), (5000, 4))
+        for pinned in (True, False)
+    ]
+    for options in settings:
+        other_labels, other_logits = classify(graph, images, precision=precision, **options)
+        np.testing.assert_array_equal(bits(other_logits), bits(logits), err_msg=str(options))
+        np.testing.assert_array_equal(other_labels, labels, err_msg=str(options))
+    for count in (1, 2, 7, 31):
+        few_labels, few_logits = classify(graph, images[:count], chunk=10, precision=precision)
+        np.testing.assert_array_equal(bits(few_logits), bits(logits[:count]))
+        np.testing.assert_array_equal(few_labels, labels[:count])
+
+
+@BOTH
+@pytest.mark.parametrize("why", ["nothing", "labels at an odd address", "no memory", "asked for"])
+def test_read_over_the_bus_or_in_chunks(why: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the same labels; only the former holds a batch's features at once."""
+    graph = paired("shipped", precision)
+    images = pinned_copy(random_images(LENET5, 1500))
+    expected, _ = classify(graph, images, chunk=1500, precision=precision)
+    with engine(graph, chunk=300, precision=precision, always_in_chunks=why == "asked for") as running:
+        if not running.plan.nodes[0].variant.reads_host:
+            pytest.skip(f"{architecture()}: no kernel reads the host's memory")
+        held = running.device_bytes
+        outputs = running.outputs(1501)
+        if why.startswith("labels"):
+            outputs = Outputs(outputs.labels[1:])
+        if why == "no memory":
+
+            def full_card(*_: Any) -> None:
+                raise DeviceMemoryError
+
+            monkeypatch.setattr(buffers, "device_array", full_card)
+        for _ in range(3):
+            outputs.labels.fill(255)
+            running.run(images, outputs)
+            np.testing.assert_array_equal(outputs.labels[:1500], expected)
+        assert running.replays(images, outputs)
+        assert (running.direct is not None) == (why == "nothing") == (running.device_bytes > held + 1500 * 1024)
+
+
+@BOTH
+@ALL_GRAPHS
+@pytest.mark.parametrize("value", [None, 0, 255])
+def test_equals_the_float64_reference(weights: str, precision: str, value: int | None) -> None:
+    """Every logit; every label whose margin is no near-tie. value: of all pixels, None for noise."""
+    graph = paired(weights, precision)
+    images = random_images(LENET5, 999) if value is None else np.full((31, *LENET5.input_shape), value, np.uint8)
+    labels, logits = classify(graph, images, chunk=200, precision=precision)
+    expected = graph.reference(images)
+    scale = score_scale(graph, expected)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=TOLERANCE[precision] * max(scale, 1e-30))
+    np.testing.assert_array_equal(labels, logits.argmax(axis=1))
+    check_labels(labels, compute_reference(graph, images), BY_NAME[precision].dtype)
+
+
+@BOTH
+@pytest.mark.fashion_mnist
+def test_ten_thousand_images_with_the_shipped_weights(precision: str) -> None:
+    """fp32x: every label is the float64 reference's save near-ties. fp16: as many correct answers within 0.1 points."""
+    graph = paired("shipped", precision)
+    dtype = BY_NAME[precision].dtype
+    reference = load_reference(load_weights(), LENET5)
+    images, truth, _ = open_split("test")
+    assert reference is not None and len(truth) == 10_000
+    labels, _ = classify(graph, np.ascontiguousarray(images[:, None]), chunk=1000, streams=4, precision=precision)
+    agreement = agree(labels, reference, "float64 reference", dtype)
+    assert agreement.compared == 10_000
+    assert agreement.holds, [difference for difference in agreement.differences if not difference.excused]
+    correct, promised = int((labels == truth).sum()), int((reference.labels == truth).sum())
+    if precision == "fp16":
+        assert abs(correct - promised) <= COUNT_SHARE * len(truth), agreement.differences
+    else:
+        assert abs(correct - promised) <= len(agreement.differences)

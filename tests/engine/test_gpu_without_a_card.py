@@ -1,0 +1,248 @@
+"""The engine of a GPU, without one: chunks of a batch, a thread beside one that captures, and the last arrays."""
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+import cupy
+from cupy.cuda import runtime
+
+from app.cuda import streams
+from app.cuda.graph_capture import BatchGraph
+from app.cuda.memory import pinned_copy
+from app.engine.chunks import chunk_size, default_chunk, equal_pieces, pieces
+from app.engine.gpu import GpuEngine
+from app.engine.interface import Outputs
+from app.kernels import cublas
+from app.network.definitions import LENET5
+from app.network.graph import build
+from app.network.weights import load_weights
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from tests.support.fake_card import ARCHITECTURE, FakeCard, fake_card
+from tests.support.networks_for_tests import random_images
+
+
+def lengths(count: int, chunk: int) -> list[int]:
+    return [part.stop - part.start for part in pieces(count, chunk)]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 7, 10, 64, 1000])
+@pytest.mark.parametrize("count", [1, 2, 3, 9, 10, 11, 15, 64, 65, 127, 999, 1001])
+def test_pieces_cover_the_batch_in_order(count: int, chunk: int) -> None:
+    parts = list(pieces(count, chunk))
+    assert parts[0].start == 0 and parts[-1].stop == count
+    assert all(before.stop == after.start for before, after in pairwise(parts))
+    assert all(0 < length <= chunk for length in lengths(count, chunk))
+
+
+def test_the_ends_are_short() -> None:
+    assert lengths(10, 10) == [10]
+    assert lengths(10_000, 2000) == [1000, 2000, 2000, 2000, 2000, 1000]
+    assert lengths(10_001, 2000) == [1000, 1600, 1600, 1600, 1600, 1601, 1000]
+    assert lengths(11, 10) == [5, 1, 5]
+    assert lengths(3, 1) == [1, 1, 1]
+
+
+def test_equal_pieces() -> None:
+    assert [part.stop - part.start for part in equal_pieces(0, 10_000, 4096)] == [3333, 3333, 3334]
+    assert list(equal_pieces(5, 6, 4)) == [slice(5, 6)]
+    assert list(equal_pieces(5, 5, 4)) == []
+
+
+def test_default_chunk() -> None:
+    assert default_chunk(10_000) == 2000
+    assert default_chunk(1) == default_chunk(5) == 1
+    assert default_chunk(10**9) == 4096
+    assert chunk_size(None, 10_000) == 2000 and chunk_size(None, 10_000, streamed=True) == 3334
+    assert chunk_size(700, 10_000) == chunk_size(700, 10_000, streamed=True) == 700
+    assert chunk_size(700, 60) == chunk_size(None, 60, streamed=True) == 60
+
+
+APP = Path(__file__).parents[2] / "app"
+# What waits for all streams of a device, or for those that the null stream waits for; CuPy's arrays copy so by default.
+DEVICE_WIDE = re.compile(
+    r"\bdeviceSynchronize\b|\bDevice\([^)]*\)\.synchronize\b|\bStream\.null\b|\.copy_from_host\(|\bruntime\.memcpy\("
+    r"|\bcupy\.(?:asarray|array|asnumpy|zeros|ones|full)\("
+)
+
+
+def test_nothing_that_engines_run_waits_for_the_device() -> None:
+    paths = [path for path in APP.rglob("*.py") if not {"lab", "ladder"} & {*path.parts}]
+    assert APP / "engine" / "gpu.py" in paths
+    assert not [path for path in paths if DEVICE_WIDE.search(path.read_text(encoding="utf-8"))]
+
+
+class Stream:
+    """Notes how a capture begins, and whether another thread could make the device wait meanwhile."""
+
+    def __init__(self) -> None:
+        self.mode: int | None = None
+        self.let_in: list[bool] = []
+
+    def begin_capture(self, mode: int | None = None) -> None:
+        self.mode = mode
+
+    def end_capture(self) -> Any:
+        self._try()
+        return self
+
+    def upload(self, _: object) -> None:
+        self._try()
+
+    def _try(self) -> None:
+        def enter() -> None:
+            entered = cublas.DEVICE_WIDE.acquire(blocking=False)
+            if entered:
+                cublas.DEVICE_WIDE.release()
+            self.let_in.append(entered)
+
+        other = Thread(target=enter)
+        other.start()
+        other.join()
+
+
+@pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
+def test_nobody_waits_for_the_device_while_a_graph_is_captured(error: type[BaseException] | None) -> None:
+    graph, stream = BatchGraph(), Stream()
+    graph._stream = stream
+
+    def enqueue(_: object) -> None:
+        if error is not None:
+            raise error
+
+    if error is None:
+        graph._captured(enqueue)
+        assert stream.let_in == [False, True]
+    else:
+        with pytest.raises(error):
+            graph._captured(enqueue)
+        assert stream.let_in == [False]
+    assert stream.mode == runtime.streamCaptureModeRelaxed
+    stream._try()
+    assert stream.let_in[-1]
+
+
+def test_a_handle_of_cublas_waits_for_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making and destroying one waits for the device."""
+    from cupy_backends.cuda import libs
+
+    held: list[bool] = []
+
+    def owned(*_: object) -> int:
+        held.append(cublas.DEVICE_WIDE._is_owned())  # type: ignore[attr-defined]
+        return 1
+
+    monkeypatch.setitem(vars(libs), "cublas", SimpleNamespace(create=owned, destroy=owned))
+    handle = cublas.Handle()
+    del handle
+    assert held == [True, True]
+
+
+def test_a_borrowed_stream_is_taken_without_a_warning() -> None:
+    assert streams.borrowed(4711).ptr == 4711
+    assert "ExternalStream" not in Path(streams.__file__).read_text(encoding="utf-8")
+
+
+def test_only_the_same_images_and_outputs_are_those_of_the_last_run() -> None:
+    """Others are looked at anew, and what was not replayed is not remembered."""
+    images, other = np.zeros(3), np.zeros(3)
+    outputs, others = (Outputs(np.zeros(3, np.uint8)) for _ in range(2))
+    captured: list[tuple[Any, Any]] = [(images, outputs)]
+    looked: list[tuple[Any, Any]] = []
+
+    class Known(GpuEngine):
+        def __init__(self) -> None:
+            self._last = None, None
+
+        def replays(self, images: np.ndarray, outputs: Outputs) -> bool:
+            looked.append((images, outputs))
+            return any(images is known[0] and outputs is known[1] for known in captured)
+
+    engine = Known()
+    assert engine._again(images, outputs)
+    assert engine._again(images, outputs)
+    assert len(looked) == 1
+    for given in ((images, others), (other, outputs), (other, others)):
+        assert not engine._again(*given)
+        assert not engine._again(*given)
+    assert engine._again(images, outputs)
+    assert len(looked) == 8
+
+
+# --- on a card that computes nothing
+
+
+@pytest.fixture
+def card() -> Iterator[FakeCard]:
+    with fake_card() as found:
+        yield found
+
+
+def opened(**settings: Any) -> GpuEngine:
+    return GpuEngine(plan(build(LENET5, load_weights()), ARCHITECTURE, Choices("fp16")), **settings)
+
+
+def pinned_images(count: int) -> np.ndarray:
+    return pinned_copy(random_images(LENET5, count))
+
+
+def test_buffers_that_grow_forget_the_graph(card: FakeCard) -> None:
+    """It would launch on the memory of the old ones."""
+    images = pinned_images(300)
+    with opened() as engine:
+        outputs = engine.outputs(300)
+        for _ in range(2):
+            for _ in range(2):
+                engine.run(images, outputs)
+            assert engine.replays(images, outputs)
+            engine.run(random_images(LENET5, 10 * engine.chunk))
+            assert not engine.replays(images, outputs)
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_nothing_is_allocated_for_batches_that_came_before(pinned: bool, card: FakeCard) -> None:
+    images = pinned_images(500) if pinned else random_images(LENET5, 500)
+    with opened() as engine:
+        pair = engine.outputs(500), engine.outputs(500)
+
+        def use() -> None:
+            engine.run(images)
+            engine.run(images[:20])
+            for _ in engine.stream([images, images[:300], images], pair):
+                pass
+
+        use()
+        before = set(card.allocated)
+        use()
+        assert set(card.allocated) == before
+
+
+def test_every_way_to_the_card_shares_the_weights(card: FakeCard) -> None:
+    images = cupy.ndarray((7, 28, 28), np.uint8)
+    with opened(chunk=50) as engine:
+        engine.run(random_images(LENET5, 100))
+        engine.run(random_images(LENET5, 100), engine.outputs(100))
+        engine.run_on_card(images, cupy.cuda.Stream())
+    launches = [call for call in card.calls if call[0].startswith("launch") and call[1].startswith("conv")]
+    assert len(launches) > 4 and len({call[-2] for call in launches}) == 1
+
+
+def test_a_stream_of_arrays_is_one_ahead(card: FakeCard) -> None:
+    """The second array is enqueued before the host waits for the first one's end."""
+    with opened(chunk=30, streams=2) as engine:
+        card.calls.clear()
+        labels = engine.stream([pinned_images(60), pinned_images(30), pinned_images(10)])
+        assert len(next(labels)) == 60
+        names = [call[0] for call in card.calls]
+        assert names.index("wait") > max(place for place, name in enumerate(names) if name == "copy")
+        assert names.count("record") == 4
+        assert [len(found) for found in labels] == [30, 10]

@@ -1,0 +1,179 @@
+"""Test ``main.py evaluate``: its figures, its page and JSON, comparisons, and what it refuses."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.base.precision import PRECISIONS
+from app.cli import main
+from app.images.evaluate.comparison import EXACT, two_sided
+from app.layers import Argmax, Flatten, Linear
+from app.network.definitions import LENET5
+from app.network.reference import load_reference
+from app.network.weights import load_weights, save_weights
+from app.terminal.text import WIDTH
+from data_tools.fashion_mnist import CLASSES, open_split
+from data_tools.idx import write_idx
+from tests.support.networks_for_tests import FLAT, multiplied, network, random_graph, random_images
+from tests.support.schemas import check_described, mistakes
+from tests.support.shell import Refuses, listing
+from tests.support.widths import printed_wide
+
+CPU = ["evaluate", "--device", "cpu"]
+Evaluate = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def evaluate(capsys: pytest.CaptureFixture[str]) -> Evaluate:
+    """Runs the command on the CPU with ``--json -``; returns the document."""
+
+    def run(*arguments: object) -> dict[str, Any]:
+        assert main([*CPU, *map(str, arguments), "--json", "-"]) == 0
+        out, err = capsys.readouterr()
+        assert not err or err.startswith("note: ")
+        found: dict[str, Any] = json.loads(out)
+        assert not mistakes(found)
+        return found
+
+    return run
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> list[str]:
+    """The options that name random weights and images with labels, of three classes with names."""
+    graph = random_graph(FLAT)
+    save_weights(tmp_path / "own.h5", graph.parameters, network=FLAT, classes=("<one>", "two", "three"))
+    images = random_images(FLAT, 50)
+    write_idx(tmp_path / "images", images[:, 0])
+    write_idx(tmp_path / "labels", graph.forward(images, np.float64)[1])
+    save_weights(tmp_path / "other.h5", random_graph(FLAT, 1).parameters, network=FLAT)
+    return ["--weights", str(tmp_path / "own.h5"), "--data", str(tmp_path / "images")]
+
+
+@pytest.mark.usefixtures("first_hundred")
+def test_figures_of_the_shipped_weights(evaluate: Evaluate, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    truth = open_split("test")[1]
+    reference = load_reference(load_weights(), LENET5)
+    assert reference is not None
+    labels = reference.labels[:100]
+    found = evaluate("--against", "mlp")
+    answers, other = found["answers"], found["against"]
+    assert found["classes"] == [*CLASSES] and found["precision"] == other["precision"] == "fp32"
+    assert answers["correct"] == (labels == truth).sum() == np.trace(answers["confusion"])
+    assert {one["image"] for one in answers["mistakes"]} == {*np.flatnonzero(labels != truth).tolist()}
+    test = other["mcnemar"]
+    assert other["network"]["name"] == "mlp"
+    assert test["both_right"] + test["only_first"] == answers["correct"]
+    assert test["both_right"] + test["only_second"] == other["answers"]["correct"]
+    assert other["changed"] == len(other["changes"]) == 100 - np.trace(other["moves"])
+    text = printed_wide(f"evaluate --device cpu --batch 40 --html {tmp_path / 'page.html'} --overwrite", capsys)
+    assert f"{(labels[:40] == truth[:40]).sum()} / 40 correct" in text and "Ankle boot" in text
+    assert "Ankle boot" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_names_come_from_the_weights(own: list[str], evaluate: Evaluate, tmp_path: Path) -> None:
+    found = evaluate(*own, "--labels", tmp_path / "labels", "--html", tmp_path / "page.html")
+    assert found["classes"] == ["<one>", "two", "three"] and found["answers"]["correct"] == 50
+    assert "0 &lt;one&gt;" in (tmp_path / "page.html").read_text()
+
+
+def test_without_labels_only_changes_are_compared(
+    own: list[str], evaluate: Evaluate, tmp_path: Path, refuses: Refuses
+) -> None:
+    refuses([*CPU, *own], "images has no labels to judge the answers by: name them with --labels FILE, or compare two")
+    compare = ["--against", tmp_path / "other.h5"]
+    with_labels = evaluate(*own, *compare, "--labels", tmp_path / "labels")
+    for more in ([], ["--labels", "none"]):
+        found = evaluate(*own, *compare, *more)
+        assert found["answers"] is found["against"]["mcnemar"] is None
+        assert found["against"]["moves"] == with_labels["against"]["moves"] and found["against"]["changed"]
+    assert with_labels["against"]["mcnemar"]["only_first"] == found["against"]["changed"]
+    assert evaluate(*own, "--against", tmp_path / "own.h5")["against"]["changed"] == 0
+
+
+def test_pages_are_replaced_only_on_request(own: list[str], tmp_path: Path, refuses: Refuses) -> None:
+    command = [*CPU, *own, "--labels", tmp_path / "labels", "--html", tmp_path / "page.html"]
+    (tmp_path / "page.html").write_text("mine")
+    before = listing(tmp_path)
+    refuses(command, "page.html exists: name another --html, or replace it with --overwrite")
+    refuses([*CPU, "--html", "-"], "--html -: standard output takes no such file; name a file")
+    refuses([*command, "--overwrite", "--json", tmp_path / "page.html"], "--html .* is the same file as --json")
+    refuses([*CPU, *own, "--against", tmp_path / "other.h5", "--html", tmp_path / "other.h5"], "is the same file as")
+    assert listing(tmp_path) == before
+    assert main([*map(str, command), "--overwrite"]) == 0
+    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_one_image_is_no_plural(own: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = [*CPU, *own, "--labels", tmp_path / "labels", "--batch", 1, "--html", tmp_path / "page.html"]
+    assert main([*map(str, command)]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(" on 1 image")
+    assert " on 1 image</h1>" in (tmp_path / "page.html").read_text()
+
+
+def test_an_interrupted_page_is_not_written(
+    own: list[str], tmp_path: Path, interrupt_writing: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = listing(tmp_path)
+    interrupt_writing()
+    assert main([*CPU, *own, "--labels", str(tmp_path / "labels"), "--html", str(tmp_path / "page.html")]) == 2
+    assert listing(tmp_path) == before and capsys.readouterr().out == ""
+
+
+def test_what_cannot_be_judged(own: list[str], tmp_path: Path, refuses: Refuses) -> None:
+    labelled = [*CPU, *own, "--labels", tmp_path / "labels"]
+    refuses([*labelled, "--batch", "51"], "--batch 51 is more than the 50 images of .*images")
+    refuses([*labelled, "--against", "lenet5"], "--against lenet5 has other classes: compare networks that tell the")
+    save_weights(tmp_path / "names.h5", random_graph(FLAT).parameters, network=FLAT, classes=("a", "b", "c"))
+    refuses([*labelled, "--against", tmp_path / "names.h5"], "names.h5 has other classes")
+    save_weights(tmp_path / "huge.h5", multiplied(random_graph(FLAT), fc1=1e20, fc2=1e20).parameters, network=FLAT)
+    huge = [*labelled[:3], "--weights", tmp_path / "huge.h5", *labelled[5:]]
+    refuses(huge, r"the scores of \d+ images are beyond the range of fp32: choose a finer --precision")
+
+
+def test_the_sample_in_the_document() -> None:
+    """It fits 80 columns, and tells what the shipped weights promise and what its own counts give."""
+    document = (Path(__file__).parents[3] / "docs" / "evaluate.md").read_text(encoding="utf-8")
+    (sample,) = re.findall(r"<!-- sample:begin -->\n```\n(.*?)```", document, re.DOTALL)
+    assert all(len(line) <= WIDTH for line in sample.splitlines())
+    promised = load_weights().expected_correct[10_000]
+    assert f"{promised:,} / 10,000 correct" in sample
+    words = " ".join(sample.split())
+    counts = re.search(r"both right ([\d,]+), only the first ([\d,]+), only the other ([\d,]+), both wrong", words)
+    assert counts is not None
+    both, first, other = (int(count.replace(",", "")) for count in counts.groups())
+    assert both + first == promised and f"p = {two_sided(first, other)[0]:.2g}, {EXACT}" in words
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("first_hundred")
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_on_the_card(precision: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Precisions compared with each other, and with the reference that is shipped."""
+    arguments = ["--device", "cuda", "--precision", "fp32", "--against", precision, "--json", "-"]
+    assert main(["evaluate", *arguments]) == 0
+    found = json.loads(capsys.readouterr().out)
+    check_described(found)
+    assert (found["precision"], found["against"]["precision"]) == ("fp32", precision)
+    assert found["device"]["kind"] == "cuda" and found["against"]["changed"] <= 1
+    assert found["answers"]["correct"] == load_weights().expected_correct[100]
+
+
+@pytest.mark.usefixtures("first_hundred")
+@pytest.mark.parametrize(
+    ("classes", "own", "shown"),
+    [(10, None, [*CLASSES]), (10, tuple("abcdefghij"), [*"abcdefghij"]), (12, None, None)],
+    ids=["the data's", "the weights'", "the data have others"],
+)
+def test_whose_names_the_classes_have(
+    classes: int, own: tuple[str, ...] | None, shown: list[str] | None, evaluate: Evaluate, tmp_path: Path
+) -> None:
+    layers = Flatten("flatten"), Linear("fc1", outputs=classes), Argmax("argmax")
+    bare = network("bare_28", (1, 28, 28), *layers)
+    save_weights(tmp_path / "w.h5", random_graph(bare).parameters, network=bare, classes=own)
+    assert evaluate("--weights", tmp_path / "w.h5", "--batch", "5")["classes"] == shown

@@ -1,0 +1,187 @@
+"""Test the page: well formed, self-contained, with escaped names, alternative texts and the images themselves."""
+
+import base64
+import re
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.images.evaluate import drawing
+from app.images.evaluate.page import page
+from app.images.evaluate.results import MISTAKES, Answers, document
+from app.images.evaluate.text import as_text
+from app.records.evaluate import Subject
+from data_tools.dataset import Dataset
+from tests.support.nesting import Nesting
+from tests.support.schemas import mistakes
+from tests.support.widths import check_widths
+
+HOSTILE = ("<script>alert('x')</script>", 'a "quoted" & <b>bold</b> name', "]]> --> 名前 'é'")
+RNG = np.random.default_rng(11)
+ABOUT: Subject = {
+    "network": {"name": "three", "input_shape": [1, 4, 3]},
+    "weights": {"path": "a\udcff<b>.h5", "sha256": "0" * 64, "vouched": False, "recipe": None},
+    "precision": "fp32",
+}
+DEVICE = {"kind": "cpu", "name": "Some & Co", "threads": 2, "numpy": "2"}
+
+
+def answers(labels: np.ndarray, classes: int) -> Answers:
+    """Random probabilities whose highest is the label's."""
+    probabilities = RNG.random((len(labels), classes)).astype(np.float32)
+    probabilities[np.arange(len(labels)), labels] += 1
+    return Answers(ABOUT, labels, probabilities / probabilities.sum(axis=1, keepdims=True))
+
+
+def made(
+    names: tuple[str, ...] | None, count: int = 80, *, labelled: bool = True, channels: int = 1, classes: int = 3
+) -> tuple[Any, np.ndarray]:
+    """A document with a comparison, and its images."""
+    images = RNG.integers(0, 256, (count, channels, 4, 3), np.uint8)
+    truth, first, second = (RNG.integers(0, classes, count).astype(np.uint8) for _ in range(3))
+    data = Dataset(images, truth if labelled else None, None, "my <images>", None)
+    return document(DEVICE, data, names, answers(first, classes), answers(second, classes)), images
+
+
+class Reader(Nesting):
+    """Notes tags, attributes and text."""
+
+    VOID = ("meta",)
+
+    def __init__(self, text: str) -> None:
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        super().__init__(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        super().handle_starttag(tag, attrs)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.texts.append(data)
+
+    def count(self, name: str) -> int:
+        return sum(tag == name for tag, _ in self.tags)
+
+
+def test_names_stay_text_and_nothing_is_loaded() -> None:
+    found, images = made(HOSTILE)
+    text = page(found, images)
+    reader = Reader(text)
+    assert {tag for tag, _ in reader.tags}.isdisjoint({"script", "b", "link", "iframe", "a", "img"})
+    read = "".join(reader.texts)
+    assert all(name in read for name in HOSTILE) and "my <images>" in read and r"a\udcff<b>.h5" in read
+    for tag, attributes in reader.tags:
+        assert not any(name.startswith("on") or name == "src" for name in attributes), tag
+        assert (attributes.get("href") or "data:image/png;base64,").startswith("data:image/png;base64,")
+    assert "http" not in text.replace("http-equiv", "") and "url(" not in text and "@import" not in text
+
+
+def test_structure() -> None:
+    found, images = made(("a", "b", "c"))
+    reader = Reader(page(found, images))
+    tags = [tag for tag, _ in reader.tags]
+    assert tags[:2] == ["html", "head"] and tags.count("title") > 1 and tags.count("h1") == 1
+    pictures = [attributes for tag, attributes in reader.tags if tag == "svg"]
+    named = [f"{name}-title {name}-desc" for name in ("confusion", "reliability", "mistakes")]
+    assert [picture["aria-labelledby"] for picture in pictures] == named
+    assert all(picture["role"] == "img" for picture in pictures)
+    described = re.findall(r'<desc id="(.*?)">(.*?)</desc>', page(found, images))
+    assert [name for name, _ in described] == [name.split()[1] for name in named]
+    assert all(len(words) > 40 for _, words in described)
+    for tag, attributes in reader.tags:
+        assert tag != "th" or attributes.get("scope") in ("row", "col")
+    assert reader.count("table") == reader.count("caption") == 5
+    style = page(found, images).partition("<style>")[2].partition("</style>")[0]
+    assert "prefers-color-scheme: dark" in style and "@media print" in style
+    assert {*re.findall(r"var\((--[\w-]+)\)", style)} <= {*re.findall(r"(--[\w-]+):", style)}
+
+
+def test_cells_of_the_matrix() -> None:
+    found, _ = made(("a", "b", "c"))
+    counts = np.array(found["answers"]["confusion"])
+    reader = Reader(drawing.confusion(found))
+    cells = [attributes for tag, attributes in reader.tags if tag == "rect" and attributes["class"] != "ground"]
+    assert len(cells) == (counts > 0).sum()
+    assert sum(cell["class"] == drawing.RIGHT for cell in cells) == (counts.diagonal() > 0).sum()
+    numbers = [int(text) for text in reader.texts if text.isdigit()]
+    assert numbers == counts[counts > 0].tolist()
+    told = f"a taken for b: {counts[0, 1]} of {counts[0].sum()}"
+    assert told in reader.texts
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("as_floats", [False, True])
+def test_the_worst_mistakes_are_shown(channels: int, as_floats: bool) -> None:
+    found, images = made(None, channels=channels)
+    listed = found["answers"]["mistakes"]
+    shown = images / np.float32(255) if as_floats else images
+    reader = Reader(drawing.mistakes(found, shown))
+    uris = [attributes["href"] or "" for tag, attributes in reader.tags if tag == "image"]
+    assert len(uris) == len(listed) == MISTAKES
+    for one, uri in zip(listed, uris, strict=True):
+        np.testing.assert_array_equal(pixels(base64.b64decode(uri.partition(",")[2]), channels), images[one["image"]])
+    probabilities = [one["probability"] for one in listed]
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert f"image {listed[0]['image']}: {listed[0]['answer']} with" in "".join(reader.texts)
+
+
+def pixels(content: bytes, channels: int) -> np.ndarray:
+    """Read a PNG of 4 by 3 pixels without filters: (channels, 4, 3)."""
+    size = int.from_bytes(content[33:37], "big")
+    assert content[37:41] == b"IDAT" and content[16:24] == bytes([0, 0, 0, 3, 0, 0, 0, 4])
+    rows = np.frombuffer(zlib.decompress(content[41 : 41 + size]), np.uint8).reshape(4, 1 + 3 * channels)
+    assert (rows[:, 0] == 0).all()
+    return rows[:, 1:].reshape(4, 3, channels).transpose(2, 0, 1)
+
+
+def test_without_labels_there_is_only_the_comparison() -> None:
+    found, images = made(None, labelled=False)
+    assert found["answers"] is None and found["against"]["answers"] is None and not mistakes(found)
+    reader = Reader(page(found, images))
+    assert reader.count("svg") == 0 and reader.count("table") == 2
+    assert "McNemar" not in as_text(found)
+
+
+def test_a_network_without_mistakes() -> None:
+    images, truth = np.zeros((4, 1, 4, 3), np.uint8), np.array([0, 1, 2, 2], np.uint8)
+    found = document(DEVICE, Dataset(images, truth, None, "few", None), None, answers(truth, 3), None)
+    reader = Reader(page(found, images))
+    assert reader.count("image") == 0 and any("There are none" in text for text in reader.texts)
+    assert "mistakes" not in as_text(found) and not mistakes(found)
+
+
+@pytest.mark.parametrize("names", [("a", "b", "c"), ("x" * 30, "two words " * 9 + "end", "c"), None])
+def test_the_text_fits_and_the_document_is_as_described(names: tuple[str, ...] | None) -> None:
+    found, _ = made(names)
+    wide = check_widths(as_text, found)
+    assert not mistakes(found)
+    for row in found["answers"]["confusion"]:
+        assert re.search(r"  ".join(rf"\s*{count or '·'}" for count in row), wide)
+
+
+def test_many_classes() -> None:
+    """A matrix too wide for the terminal is left out and said; drawn, it has no numbers."""
+    found, images = made(None, 3000, classes=40)
+    assert "too wide for this terminal; --wide prints it" in " ".join(as_text(found).split())
+    check_widths(as_text, found)
+    assert not any(text.isdigit() and int(text) > 40 for text in Reader(drawing.confusion(found)).texts)
+    Reader(page(found, images))
+
+
+def test_axis_labels_stand_beside_the_middle_of_their_axes() -> None:
+    found, _ = made(("a", "b", "c"))
+    svg = drawing.reliability(found)
+    ((left, bottom, right, top),) = re.findall(r'class="mark dashed" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', svg)
+    turned = r'<text transform="translate\(12 ([\d.]+)\) rotate\(-90\)" text-anchor="middle">(.*?)</text>'
+    labels = {name: float(y) for y, name in re.findall(turned, svg)}
+    assert labels["right answers"] == (float(top) + float(bottom)) / 2
+    assert labels.keys() == {"right answers", "answers"} and labels["answers"] > float(bottom)
+    below = r'<text x="([\d.]+)" y="[\d.]+" text-anchor="middle">probability of the answer</text>'
+    assert [float(x) for x in re.findall(below, svg)] == [(float(left) + float(right)) / 2]

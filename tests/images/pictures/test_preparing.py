@@ -1,0 +1,149 @@
+"""Pictures of clothes on any plain ground come to the network as Fashion-MNIST's images, and keep their labels."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.base.errors import UserError
+from app.files import shipped
+from app.images.pictures import Prepared, brightness_note, prepare, read_picture, save_grid
+from app.images.pictures.looks import MEAN, MOST_SHOWN
+from app.network.graph import Graph, build
+from app.network.weights import load_weights
+from data_tools.idx import read_idx
+from tests.support.outside import FOLDER
+from tests.support.pictures import saved
+
+IMAGES = read_idx(FOLDER / "t10k-images-idx3-ubyte.gz", 3)
+SHAPE = (1, 28, 28)
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    weights = load_weights(shipped.find("lenet5"))
+    return build(weights.own_network(), weights)
+
+
+def placed(pixels: np.ndarray, rng: np.random.Generator, *, pasted: bool) -> Image.Image:
+    """The image enlarged, negated, somewhere on a light canvas: blended with its colour, or pasted on it in white."""
+    size = int(rng.integers(56, 300))
+    width, height = (int(size * factor) for factor in rng.uniform(1, 2, 2))
+    at = int(rng.integers(0, width - size + 1)), int(rng.integers(0, height - size + 1))
+    large = Image.fromarray(pixels).resize((size, size), Image.Resampling.BICUBIC)
+    canvas = Image.new("RGB", (width, height), tuple(int(value) for value in rng.integers(180, 256, 3)))
+    if pasted:
+        canvas.paste(Image.fromarray(255 - np.asarray(large)), at)
+    else:
+        canvas.paste((0, 0, 0), at, large)
+    return canvas
+
+
+@pytest.mark.parametrize("pasted", [False, True])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_labels_are_kept_on_light_canvases(kind: str, pasted: bool, graph: Graph, tmp_path: Path) -> None:
+    rng = np.random.default_rng(16)
+    found = []
+    for pixels in IMAGES:
+        (tmp_path / "picture").write_bytes(saved(placed(pixels, rng, pasted=pasted), kind))
+        found.append(prepare(read_picture(tmp_path / "picture"), SHAPE))
+    assert all(one.inverted for one in found)
+    labels = graph.forward(np.stack([one.pixels for one in found]), np.float32)[1]
+    assert (labels == graph.forward(IMAGES[:, None], np.float32)[1]).mean() >= 0.9  # measured: docs/predict.md
+
+
+@pytest.mark.parametrize("light", [False, True])
+def test_pictures_of_the_networks_size_are_taken_as_they_are(light: bool) -> None:
+    for pixels in IMAGES:
+        found = prepare(Image.fromarray(255 - pixels if light else pixels), SHAPE)
+        assert found.inverted == light
+        np.testing.assert_array_equal(found.pixels, pixels[None])
+
+
+def corners(found: Prepared) -> set[int]:
+    return {int(found.pixels[channel, y, x]) for channel in range(len(found.pixels)) for y in (0, -1) for x in (0, -1)}
+
+
+def drawn(ground: int, ink: int, size: tuple[int, int] = (120, 90)) -> Image.Image:
+    """A rectangle of 40 × 20 on a ground."""
+    image = Image.new("L", size, ground)
+    image.paste(ink, (50, 30, 90, 50))
+    return image
+
+
+@pytest.mark.parametrize(
+    ("ground", "ink", "invert", "inverted", "expected"),
+    [
+        (255, 0, "auto", True, (0, 255)),
+        (200, 0, "auto", True, (0, 255)),  # the ground becomes black, and what is black white
+        (200, 100, "auto", True, (0, 128)),
+        (200, 255, "auto", True, (0, 0)),  # nothing is darker than the ground
+        (128, 0, "auto", True, (0, 255)),
+        (127, 255, "auto", False, (0, 255)),
+        (0, 200, "auto", False, (0, 200)),
+        (0, 200, "yes", True, (255, 55)),
+        (255, 50, "no", False, (255, 50)),
+        (60, 255, "no", False, (0, 255)),
+    ],
+)
+def test_the_ground_becomes_black_unless_told_otherwise(
+    ground: int, ink: int, invert: str, inverted: bool, expected: tuple[int, int]
+) -> None:
+    found = prepare(drawn(ground, ink), SHAPE, invert)
+    assert found.inverted == inverted
+    assert corners(found) == {expected[0]} and abs(int(found.pixels[0, 14, 14]) - expected[1]) <= 1
+
+
+def test_the_longest_edge_fills_the_network_and_the_other_is_centred() -> None:
+    found = prepare(drawn(0, 255), (1, 32, 40)).pixels[0]
+    rows, columns = np.flatnonzero(found.any(axis=1)), np.flatnonzero(found.any(axis=0))
+    assert (rows[0], rows[-1], columns[0], columns[-1]) == (6, 25, 0, 39)  # 40 × 20: no scale but 1
+    tall = prepare(drawn(0, 255).transpose(Image.Transpose.ROTATE_90), (1, 32, 40)).pixels[0]
+    assert np.flatnonzero(tall.any(axis=0)).tolist() == [*range(12, 28)]
+
+
+def test_a_network_with_colours_gets_them_and_is_not_given_negatives_unasked() -> None:
+    image = Image.new("RGB", (60, 60), (240, 230, 220))
+    image.paste((200, 20, 40), (20, 10, 40, 50))
+    found = prepare(image, (3, 28, 28))
+    assert not found.inverted
+    assert found.pixels[:, 14, 14].tolist() == [200, 20, 40] and found.pixels[:, 0, 0].tolist() == [240, 230, 220]
+    assert prepare(image, (3, 28, 28), "yes").pixels[:, 0, 0].tolist() == [15, 25, 35]
+
+
+def test_other_channels_are_refused() -> None:
+    with pytest.raises(UserError, match="reads 2 channels, and pictures have 1 or 3: give it arrays"):
+        prepare(drawn(0, 255), (2, 28, 28))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 900), (900, 1), (3, 2)])
+def test_pictures_of_any_shape_become_inputs(size: tuple[int, int]) -> None:
+    for ground in (0, 255):
+        found = prepare(Image.new("L", size, ground), SHAPE)
+        assert found.pixels.shape == SHAPE and found.pixels.dtype == np.uint8 and not found.pixels.any()
+
+
+def test_small_specks_of_noise_are_no_content() -> None:
+    noise = np.random.default_rng(2).normal(0, 5, (600, 800))
+    pixels = (np.asarray(drawn(220, 0, (800, 600))) + noise).clip(0, 255).astype(np.uint8)
+    assert 12 <= prepare(Image.fromarray(pixels), SHAPE).pixels[0].any(axis=1).sum() <= 16  # 40 × 20 becomes 28 × 14
+
+
+def test_what_the_network_saw_is_one_picture(tmp_path: Path) -> None:
+    colour = np.full((3, 28, 28), 7, np.uint8)
+    save_grid(tmp_path / "grey.png", [pixels[None] for pixels in IMAGES[:5]], ["a", "日本\n", "", "x" * 99, "e"])
+    save_grid(tmp_path / "colours.png", [colour] * (MOST_SHOWN + 9), [""] * (MOST_SHOWN + 9))
+    with Image.open(tmp_path / "grey.png") as grey, Image.open(tmp_path / "colours.png") as colours:
+        assert grey.format == "PNG" and grey.width > 3 * 84 and grey.height > 2 * 84
+        np.testing.assert_array_equal(np.asarray(grey)[6 : 6 + 84 : 3, 6 : 6 + 84 : 3, 0], IMAGES[0])
+        assert colours.width / 20 == pytest.approx(102, abs=1)  # 20 × 20 cells, no more
+
+
+def test_brightness_is_noted_where_it_is_far_from_trainings() -> None:
+    assert sum(brightness_note(mean, 1) is not None for mean in IMAGES.mean(axis=(1, 2))) < 10
+    assert brightness_note(MEAN, 10_000) is None and brightness_note(IMAGES.mean(), len(IMAGES)) is None
+    assert brightness_note(105, 1) is None and brightness_note(105, 400) is not None
+    for mean in (0, 10, 255 - MEAN):
+        assert "brightness is" in (brightness_note(mean, 1) or "")
+    assert brightness_note((255 - IMAGES).mean(), 1) is not None

@@ -1,0 +1,180 @@
+"""The command ``predict`` on pictures: a folder in one command, names of every kind, and unreadable pictures."""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from app.engine.classifier import Classifier
+from data_tools.fashion_mnist import CLASSES
+from tests.images.predict.conftest import Predict
+from tests.support.shell import check_error, listing, shell
+
+PHOTOS = Path("photos")
+ODD = [
+    b'comma, quote".png',
+    b"line\nend.png",
+    b"return\r.png",
+    "Stra\u00dfe \u4e2d\u6587.png".encode(),
+    b"byte\xff.png",
+]
+
+
+def save(images: np.ndarray, names: Sequence[str | bytes]) -> None:
+    """Save images (N, 28, 28) in the folder, as they are."""
+    PHOTOS.mkdir(exist_ok=True)
+    for pixels, name in zip(images, names, strict=True):
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, "PNG")
+        (PHOTOS / os.fsdecode(name)).write_bytes(file.getvalue())
+
+
+def table(content: bytes) -> dict[str, list[str]]:
+    """The columns of a CSV file."""
+    rows = [*csv.reader(io.StringIO(content.decode("utf-8", "surrogateescape"), newline=""))]
+    return {name: list(column) for name, column in zip(rows[0], zip(*rows[1:], strict=True), strict=True)}
+
+
+def test_a_folder_of_photos_gives_a_csv(predict: Predict, fashion: np.ndarray) -> None:
+    """Test images enlarged onto light canvases of other shapes and colours keep at least 85 % of their labels."""
+    PHOTOS.mkdir()
+    rng = np.random.default_rng(5)
+    for index, pixels in enumerate(fashion[:60]):
+        width, height = rng.integers(150, 240, 2).tolist()
+        canvas = Image.new("RGB", (width, height), tuple(rng.integers(225, 256, 3).tolist()))
+        small = Image.fromarray(255 - pixels)
+        canvas.paste(small.resize((112, 112), Image.Resampling.BICUBIC).convert("RGB"), (width - 130, 20))
+        canvas.save(PHOTOS / f"{index}.{('jpg', 'png', 'webp')[index % 3]}")
+    code, out, report = predict("photos", "--out", "labels.csv", "--show", "seen.png")
+    assert (code, out) == (0, "") and "negated  60 of 60 pictures" in report and "brightness" not in report
+    found = table(Path("labels.csv").read_bytes())
+    assert [int(Path(path).stem) for path in found["path"]] == [*range(60)]  # in natural order
+    with Classifier(device="cpu") as classifier:
+        labels = classifier(fashion[:60])
+    assert np.mean(np.array(found["label"], int) == labels) >= 0.85
+    assert found["class"] == [CLASSES[int(label)] for label in found["label"]]
+    with Image.open("seen.png") as seen:
+        assert min(seen.size) > 8 * 84
+
+
+def test_pictures_of_the_networks_size_are_classified_as_they_are(predict: Predict, fashion: np.ndarray) -> None:
+    save(fashion[:50], [f"{index}.png" for index in range(50)])
+    np.save("images.npy", fashion[:50])
+    answers: list[Any] = []
+    for paths in (["images.npy"], ["photos"], ["photos", "--invert", "no", "--chunk", "7"]):
+        assert predict(*paths, "--out", "labels.npy", "--overwrite", "--logits")[0] == 0
+        rows = np.load("labels.npy")
+        answers.append(np.stack([rows[name] for name in rows.dtype.names if name.startswith("l")]))
+    np.testing.assert_array_equal(answers[1], answers[0])
+    np.testing.assert_allclose(answers[2], answers[0], atol=1e-4)  # the sums of BLAS depend on the batch
+    np.testing.assert_array_equal(answers[2][0], answers[0][0])
+
+
+def test_odd_names_come_back(predict: Predict, fashion: np.ndarray) -> None:
+    save(fashion[:5], ODD)
+    wanted = {b"photos/" + name for name in ODD}
+    assert predict("photos", "--out", "a.csv")[0] == predict("photos", "--out", "a.jsonl")[0] == 0
+    assert {os.fsencode(path) for path in table(Path("a.csv").read_bytes())["path"]} == wanted
+    lines = Path("a.jsonl").read_bytes().splitlines()
+    assert len(lines) == 5 and {os.fsencode(json.loads(line)["path"]) for line in lines} == wanted
+    assert predict("photos", "--out", "a.npz")[0] == 0
+    assert {os.fsencode(str(path)) for path in np.load("a.npz")["path"]} == wanted
+    code, out, _ = predict("photos")
+    assert code == 0 and len(out.splitlines()) == 6  # a line for each, and the heads
+
+
+def test_a_list_on_standard_input_gives_csv_on_standard_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fashion: np.ndarray
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(fashion[:5], ODD)
+    names = [b"photos/" + name for name in reversed(ODD)]
+    (tmp_path / "names").write_bytes(b"\0".join(names))
+    with (tmp_path / "names").open("rb") as stdin, (tmp_path / "table").open("wb") as stdout:
+        done = shell("predict", "--device", "cpu", "-", "--out", "-", stdin=stdin, stdout=stdout)
+    assert done.returncode == 0, done.stderr
+    assert [os.fsencode(path) for path in table((tmp_path / "table").read_bytes())["path"]] == names
+
+
+def test_broken_pictures_do_not_stop_the_others(predict: Predict, fashion: np.ndarray) -> None:
+    save(fashion[:3], ["1.png", "3.png", "99.png"])
+    (PHOTOS / "2.png").write_bytes((PHOTOS / "1.png").read_bytes()[:100])
+    for index in range(4, 15):
+        (PHOTOS / f"{index}.jpg").write_text("no picture")
+    code, out, err = predict("photos", "gone.png", "--out", "labels.csv", "--chunk", "2")
+    *report, last = err.splitlines()
+    told = [line for line in report if line.startswith("unreadable: ")]
+    assert (code, out) == (2, "") and len(told) == 11
+    assert told[0].startswith("unreadable: photos/2.png is damaged (")
+    assert told[1] == "unreadable: photos/4.jpg is no picture but a text file: convert it to PNG or JPEG"
+    assert told[-1] == "unreadable: 3 more"
+    assert last == "error: 13 of 16 pictures cannot be read; the others are classified"
+    assert table(Path("labels.csv").read_bytes())["path"] == ["photos/1.png", "photos/3.png", "photos/99.png"]
+
+
+@pytest.mark.parametrize(
+    ("names", "wrong"),
+    [
+        ("text.png", "text.png is no picture but a text file: convert it to PNG or JPEG"),
+        ("gone.png", "gone.png does not exist; check the name"),
+        ("empty", "empty holds no pictures"),
+        ("empty.txt", "there is nothing to classify: the list names no pictures"),
+        ("gone.txt", "gone.txt does not exist"),
+    ],
+)
+def test_where_nothing_can_be_read_nothing_is_written(names: str, wrong: str, predict: Predict) -> None:
+    Path("text.png").write_text("no picture")
+    Path("empty.txt").write_text("\n")
+    Path("empty").mkdir()
+    before = listing(Path())
+    check_error(*predict(*names.split(), "--out", "labels.csv"), wrong)
+    code, out, err = predict("text.png", "gone.png", "--out", "labels.csv", "--show", "seen.png")
+    assert (code, out, len(err.splitlines())) == (2, "", 3)
+    assert err.endswith("error: none of the 2 pictures can be read; nothing is written\n")
+    assert listing(Path()) == before
+
+
+def test_a_picture_that_is_classified_is_not_replaced(predict: Predict, fashion: np.ndarray) -> None:
+    """Found in a folder, and by another name."""
+    save(fashion[:2], ["0.png", "1.png"])
+    Path("link.png").symlink_to(PHOTOS / "1.png")
+    before = listing(Path())
+    for show in ("photos/0.png", "link.png"):
+        wrong = rf"--show {show} is one of the pictures \(photos/\d.png\): name another file"
+        check_error(*predict("photos", "--show", show, "--overwrite"), wrong)
+    assert listing(Path()) == before
+
+
+def test_what_is_worth_a_note(predict: Predict, fashion: np.ndarray) -> None:
+    """Dark objects on white that were not negated, files of several frames, and pictures of nothing."""
+    save(np.full((2, 90, 60), 255, np.uint8), ["white.png", "paper.png"])
+    save(255 - fashion[:9], [f"{index}.png" for index in range(9)])
+    frames = [Image.fromarray(pixels) for pixels in fashion[:2]]
+    frames[0].save(PHOTOS / "film.gif", save_all=True, append_images=frames[1:])
+    code, _, report = predict("photos", "--invert", "no", "--out", "labels.csv")
+    assert code == 0 and "negated   0 of 12 pictures (none; --invert)" in report
+    assert "animated  1 file has several frames or pages: the first is classified" in report
+    assert "blank     2 of 12 pictures (one colour only: their classes mean nothing)" in report
+    assert "mean brightness is " in report
+
+
+def test_an_interruption_leaves_nothing(predict: Predict, fashion: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(fashion[:20], [f"{index}.png" for index in range(20)])
+    before, calls, real = listing(Path()), [], Classifier.__call__
+
+    def interrupted(self: Classifier, images: Any) -> np.ndarray:
+        calls.append(len(images))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(self, images)
+
+    monkeypatch.setattr(Classifier, "__call__", interrupted)
+    check_error(*predict("photos", "--chunk", "4", "--out", "labels.parquet.csv", "--show", "seen.png"), "interrupted")
+    assert calls == [4, 4, 4] and listing(Path()) == before

@@ -1,0 +1,123 @@
+"""Kernels run by the processor: every element against the NumPy reference, off every tile's edge, from poisoned memory.
+
+An access beyond the end of an input is a crash; a word that nothing wrote is NaN, in shared memory too.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.kernels.fused.any_pair import ANY_PAIR_ROW
+from app.kernels.problems import LinearProblem
+from app.kernels.registry import variants
+from app.ladder.emulation.building import why_not
+from tests.support.drawn_pairs import DRAWN_PAIRS
+from tests.support.kernel_cases import GRID, OPERATIONS, Case, served, small_cases, tuned_cases
+from tests.support.kernel_device import host_arrays
+from tests.support.kernel_grid import RAGGED, exactly, row_of
+from tests.support.kernel_oracle import check, expected
+from tests.support.on_processor import run_row
+
+IMAGES = {"conv": 3, "gemm": 70, "conv_pair": 2}  # rows of a product
+# Most and few images, by operation and instruction. The processor stands for a card where two blocks of three or five
+# warpgroups walk over pairs of images: 23 are more than one round, and end with a single image; 5 are one each. Of a
+# product 83 are more than one block.
+COUNTS = {
+    ("conv_pair", "mma"): (5, 1),
+    ("conv_pair", "wgmma"): (23, 5),
+    ("gemm_pair", "mma"): (35, 5),
+    ("gemm_pair", "wgmma"): (83, 5),
+    ("gemm", "wgmma"): (83, 5),
+}
+TILES = ("register-column", "register-square", "wide-loads", "register-tiled")
+PATCHES = ("register-row", "register-block", "async-copies")
+STEPS = [*(row_of(kind, name) for kind in ("conv", "gemm") for name in TILES), *(row_of("conv", n) for n in PATCHES)]
+SPREAD = 40  # of the cases one in so many, others for each row: the tests on a card have all
+WARPGROUP = row_of("gemm", "warpgroup")
+
+
+def spread(cases: Iterable[Case]) -> list[Case]:
+    """Cases in float32 with which the processor is done soon, some for each row."""
+    cases = [case for case in cases if case.row in STEPS and case.problem.dtype == "float32"]
+    soon = [case for case in cases if IMAGES[case.row.operation] * case.problem.flops <= 1_200_000]
+    return [case for at, row in enumerate(STEPS) for case in [case for case in soon if case.row is row][at::SPREAD]]
+
+
+def drawn_pairs() -> list[Case]:
+    """In each arithmetic a sixth of them: the tests on a card have all."""
+    forms = {"float16": DRAWN_PAIRS[::6], "float16x2": [*DRAWN_PAIRS[2::6], *map(exactly, DRAWN_PAIRS[4::6])]}
+    return [case for dtype, own in forms.items() for case in served(ANY_PAIR_ROW, own) if case.problem.dtype == dtype]
+
+
+def ragged() -> list[Case]:
+    """Products off the warpgroups' tiles, in three forms."""
+    light = [LinearProblem(i, o, bias=o % 2 == 0, activation=name) for i, o, name in RAGGED if i * o <= 500_000]
+    return [*served(WARPGROUP, [*light, *(replace(problem, exact=True) for problem in light)])][::5]
+
+
+def small() -> list[Case]:
+    """Of each row's cases for the sanitizers every other one, or all three."""
+    rows = [WARPGROUP, *variants("conv_pair"), *variants("gemm_pair")]
+    found = [[case for case in small_cases() if case.row is row] for row in rows if row is not ANY_PAIR_ROW]
+    return [case for cases in found for case in cases[:: 1 if len(cases) <= 3 else 2]]
+
+
+ONE_BY_ONE = [*spread(case for row in STEPS for case in served(row, GRID[row.operation])), *spread(tuned_cases())]
+PAIRS = drawn_pairs()
+OF_TENSOR_CORES = [*small(), *ragged()]
+
+
+@pytest.mark.parametrize("case", [*ONE_BY_ONE, *PAIRS], ids=str)
+def test_every_element(case: Case) -> None:
+    images = IMAGES[case.row.operation]
+    x, arrays = host_arrays(case.problem, images)
+    y, *_ = run_row(case.row, case.problem, x, arrays, dict(case.parameters))
+    check(y, case.problem, expected(case.problem, images, case.row))
+
+
+@pytest.mark.parametrize("case", OF_TENSOR_CORES, ids=str)
+def test_every_element_and_label(case: Case) -> None:
+    """Of batches that walk through all stages and rounds, and of few images."""
+    problem: Any = case.problem
+    most, few = COUNTS[case.row.operation, case.row.instructions]
+    x, arrays = host_arrays(problem, most)
+    wanted = expected(problem, most, case.row)
+    for images in (most, few):
+        y, *labels = run_row(case.row, problem, x[:images], arrays)
+        check(y, problem, wanted)
+        if labels:
+            best = y.reshape(images, -1).argmax(axis=1)
+            np.testing.assert_array_equal(labels[0], best)
+
+
+@pytest.mark.parametrize("place", [0, 2], ids=["w1", "w2"])
+@pytest.mark.parametrize("case", [case for case in PAIRS if not getattr(case.problem, "exact", False)][1::4], ids=str)
+def test_nan_in_a_weight_shows_in_all_that_depends_on_it(case: Case, place: int) -> None:
+    """Of the first convolution: everything. Of the second: one map."""
+    problem: Any = case.problem
+    x, arrays = host_arrays(problem, 1)
+    given = arrays[place]
+    assert given is not None
+    given[..., -1][given.shape[0] // 2] = np.nan
+    y, *_ = run_row(case.row, problem, x, arrays)
+    isnan = np.isnan(y.astype(np.float32).reshape(problem.second.maps, -1))
+    assert isnan[-1].all() and isnan[:-1].all() == (place == 0) and isnan[:-1].any() == (place == 0)
+
+
+@pytest.mark.parametrize("rows", WARPGROUP.tunables["ROWS"])
+def test_no_stage_is_read_before_it_is_full(rows: int) -> None:
+    """Producers wait for a step when LAG later ones are on their way: there must be as many, and a stage for each."""
+    for case in served(WARPGROUP, GRID["gemm"]):
+        assert isinstance(case.problem, LinearProblem)
+        defines = WARPGROUP.config(case.problem, {"ROWS": rows}).defines
+        stages, lag, steps = int(defines["STAGES"]), int(defines["LAG"]), -(-case.problem.inputs // 64)
+        assert 0 <= lag < stages <= steps and (stages > 1 or steps == 1), case
+
+
+def test_every_kernel_of_tensor_cores_is_met_above() -> None:
+    met = {case.row.source for case in [*OF_TENSOR_CORES, *PAIRS]}
+    rows = [row for name in OPERATIONS for row in variants(name) if row.instructions == "wgmma" or "pair" in name]
+    assert {row.source for row in rows if why_not(row) is None} == met

@@ -1,0 +1,75 @@
+"""Errors planted in copies of Hopper kernels and of their headers: the processor finds each of them.
+
+Descriptors, the order of asynchronous work, barriers and clusters: what a wrong result, or a fault, must show.
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.kernels.problems import LinearProblem, Problem
+from app.kernels.variant import Variant
+from app.ladder.emulation.program import Fault, built
+from tests.support.host_kernels import skip_without_compiler
+from tests.support.kernel_device import host_arrays
+from tests.support.kernel_grid import convolution_pair, product_pair, row_of, typed
+from tests.support.kernel_oracle import check, expected
+
+# Kernel, images → file, its text, what stands there instead, and what is said: an element that is wrong, or a fault.
+WRONG = r"element \d+ of \d+ is "
+PROBLEMS: dict[str, Problem] = {
+    "conv_pair": convolution_pair(),
+    "gemm": LinearProblem(1296, 32, bias=True, activation="relu"),  # the ring turns over
+    "gemm_pair": product_pair(1024, 128, 10),
+}
+CONVOLUTIONS = [
+    ("conv_pair_warpgroups.cuh", "WINDOW_ROW_BYTES, 128)", "WINDOW_ROW_BYTES, 144)", WRONG),
+    ("conv_pair_02_wgmma.cu", "wgmma_wait_group(sums);", "", "waits for products without naming their sums"),
+    ("conv_pair_warpgroups.cuh", "&smem.filters_full, 1)", "&smem.filters_full, 2)", "never ends"),
+]
+PRODUCTS = [
+    ("warpgroup_product.cuh", "advance_desc(x, k * X_PLANE_BYTES), false", "advance_desc(x, 0), false", WRONG),
+    ("warpgroup_pipeline.cuh", "fence_proxy_async();", "", WRONG),
+    ("warpgroup_product.cuh", "mbarrier_wait(full() + at.pipe.stage, at.pipe.phase);", "", "more often than it counts"),
+    ("wgmma.cuh", "(next_rows >> 4) << 32", "(next_rows >> 4) << 36", "beyond the block's shared memory"),
+]
+CLUSTERS = [
+    ("gemm_pair_02_wgmma.cu", " & WITHIN_BLOCK;", ";", WRONG),
+    ("gemm_pair_02_wgmma.cu", "parts + step * CONSUMERS", "parts", WRONG),
+]
+PLANTED = [
+    *((row_of("conv_pair", "wgmma"), 3, *planted) for planted in CONVOLUTIONS),
+    *((row_of("gemm", "warpgroup"), 83, *planted) for planted in PRODUCTS),
+    *((row_of("gemm_pair", "wgmma"), 5, *planted) for planted in CLUSTERS),
+]
+
+
+def run(row: Variant, images: int, folder: Path) -> None:
+    """Hold the row, in float16, against the reference. Raises Fault, or AssertionError for a wrong element."""
+    problem = typed(PROBLEMS[row.operation], "float16")
+    x, arrays = host_arrays(problem, images)
+    packing = row.config(problem).packing
+    assert packing is not None
+    y, *_ = built(row, problem, {}, images, folder).run([x, *packing.pack(arrays)], low=False)
+    check(y, problem, expected(problem, images, row))
+
+
+@pytest.mark.parametrize(("row", "images", "name", "old", "new", "said"), PLANTED)
+def test_a_planted_error_shows(
+    row: Variant, images: int, name: str, old: str, new: str, said: str, tmp_path: Path
+) -> None:
+    skip_without_compiler()
+    headers = [row.path.parent, row.path.parents[1] / "include"]
+    sources = {path.name: path for folder in reversed(headers) for path in folder.glob("*.cu*")}
+    (tmp_path / row.source).write_bytes(sources[row.source].read_bytes())
+    text = sources[name].read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / name).write_text(text.replace(old, new, 1), encoding="utf-8")
+    for header in row.path.parent.glob("*.cuh"):
+        if header.name != name:
+            (tmp_path / header.name).write_bytes(header.read_bytes())
+    with pytest.raises((AssertionError, Fault)) as found:
+        run(replace(row, folder=tmp_path, dtypes=row.dtypes[:1]), images, tmp_path / "built")
+    assert re.search(said, str(found.value)), found.value

@@ -1,0 +1,225 @@
+"""Test ``main.py compare``: every kind of report, refusals, exit codes, and documents that are broken."""
+
+import json
+import random
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from app.cli import main
+from app.files.checks import BadValueError, parsed_json
+from app.lab.compare.rows import KINDS, context, timed
+from app.records.derive import documents, fields
+from app.terminal.text import WIDTH
+from docs.generate.figures import FIGURES
+from tests.fuzz.mutate import garbled
+from tests.support.peers_for_tests import CARD, CPU_USED
+from tests.support.schemas import mistakes
+from tests.support.shell import Refuses
+
+TIMES = [2.0, 2.1, 1.9, 2.0, 2.05, 1.95, 2.02, 1.98]
+QUANTILES = {"p50": 2.0, "samples": TIMES}
+ROW = {"name": "direct", "dtype": "float32", "ms": 2.0, "samples": TIMES}
+POINT = {"parameters": {"BM": 32}, "ms": 2.0, "samples": TIMES}
+# The fields that compare reads, of a document of each kind, and the names of its rows.
+REPORT: dict[str, Any] = {
+    "device": CARD,
+    "network": {"name": "lenet5"},
+    "weights": {"sha256": "0" * 64},
+    "data": {"dtype": "uint8"},
+    "precision": "fp16",
+    "batch": 100,
+    "settings": {"streams": 4, "runs": 8},
+    "on_card_ms": QUANTILES,
+    "end_to_end_ms": QUANTILES,
+    "raw_copy_ms": None,
+    "compare": None,
+    "layers": [{"name": "conv1+relu1", "ms": 2.0, "samples": TIMES}],
+    "op_times": [{"name": "conv1", "ms": 2.0, "samples": TIMES}],
+}
+PROGRAM = {"conv": "auto", "precision": "fp32", "ms": 2.0, "samples": TIMES}
+BENCH = {
+    "device": CARD,
+    "cpu": CPU_USED,
+    "subject": "network lenet5",
+    "images": 100,
+    "settings": {"l2": "cold"},
+    "tables": [{"item": "conv1", "rows": [ROW, {**ROW, "name": "cublas", "ms": None}]}],
+    "batches": [{"images": 100, "whole_program": [PROGRAM]}],
+}
+DOCUMENTS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "report/4": (REPORT, {"on the card", "end to end", "conv1+relu1", "conv1 alone"}),
+    "bench/1": (BENCH, {"conv1 direct float32", "program of 100 images, auto fp32"}),
+    "peers/1": (
+        {
+            "device": CARD,
+            "network": "lenet5",
+            "images": 100,
+            "software": {"torch": "2"},
+            "rows": [{"engine": "ours", "precision": "fp32", "on_card_ms": QUANTILES, "end_to_end_ms": None}],
+        },
+        {"ours fp32 on the card"},
+    ),
+    "train/1": ({"settings": {}, "workers": 1, "epochs": [{"seconds": time} for time in TIMES]}, {"an epoch"}),
+    "sweep/1": (
+        {
+            "card": "Some Card",
+            "network": "lenet5",
+            "operation": "conv",
+            "variant": "direct",
+            "precision": "fp32",
+            "fused": False,
+            "images": 100,
+            "layers": [{"layer": "conv1", "points": [POINT]}],
+        },
+        {"conv1 BM=32"},
+    ),
+    "pipeline-sweep/1": (
+        {
+            "card": "Some Card",
+            "network": "lenet5",
+            "precision": "auto",
+            "images": 100,
+            "points": [
+                {"streams": 2, "chunk": 50, "ms": 2.0, "samples": TIMES},
+                {"streams": 3, "chunk": 50, "ms": None},
+            ],
+        },
+        {"2 streams, chunks of 50"},
+    ),
+}
+Compare = Callable[..., tuple[int, str, dict[str, Any]]]
+
+
+def slowed(value: Any, factor: float) -> Any:
+    """The document with every time multiplied."""
+    if isinstance(value, dict):
+        return {name: slowed(inner, factor) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [slowed(inner, factor) for inner in value]
+    return value * factor if isinstance(value, float) else value
+
+
+def stored(path: Path, kind: str, document: dict[str, Any]) -> Path:
+    path.write_text(json.dumps({"schema": f"lenet5-inference/{kind}", **document}))
+    return path
+
+
+@pytest.fixture
+def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Compare:
+    """Compares two documents of a kind; returns exit code, text and JSON."""
+
+    def run(kind: str, before: dict[str, Any], after: dict[str, Any], *options: str) -> tuple[int, str, dict[str, Any]]:
+        paths = stored(tmp_path / "a.json", kind, before), stored(tmp_path / "b.json", kind, after)
+        target = tmp_path / "compared.json"
+        code = main(["compare", *map(str, paths), "--overwrite", "--json", str(target), *options])
+        found = json.loads(target.read_text())
+        assert not mistakes(found)
+        out = capsys.readouterr().out
+        assert max(map(len, out.splitlines())) <= WIDTH or str(tmp_path) in out
+        return code, out, found
+
+    return run
+
+
+def test_every_kind_has_its_document_and_is_of_the_version_that_is_written() -> None:
+    names = [kind.partition("/")[0] for kind in DOCUMENTS]
+    written = {get_args(fields(documents()[name])["schema"])[0] for name in names}
+    assert {f"lenet5-inference/{kind}" for kind in DOCUMENTS} == set(KINDS) == written
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+def test_what_became_slower_or_faster_is_told(kind: str, compared: Compare) -> None:
+    document, names = DOCUMENTS[kind]
+    for factor, expected in ((1.0, "same"), (1.5, "slower run"), (0.5, "faster run")):
+        code, out, found = compared(kind, document, slowed(document, factor), "--fail-above", "3%")
+        assert {row["name"] for row in found["rows"]} == names
+        assert {row["verdict"] for row in found["rows"]} == {expected}
+        assert all(row["percent"] == pytest.approx(100 * factor - 100) for row in found["rows"])
+        assert code == (expected == "slower run") and set(found["failed"]) == (names if code else set())
+        assert f"{len(names)} {expected}" in out and ("FAILED" in out) is bool(code)
+        assert found["noise"] == "samples" and "slower by over 3 %, between these two runs" in " ".join(out.split())
+        assert "not how far runs of one program lie apart" in " ".join(out.split())
+
+
+def test_stored_documents_of_every_kind_are_read() -> None:
+    read = 0
+    for path in FIGURES.glob("*.json"):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["schema"] in KINDS:
+            assert timed(document) and context(document)[0]
+            read += 1
+    assert read > 8
+
+
+def test_other_machines_and_settings_are_refused(tmp_path: Path, compared: Compare, refuses: Refuses) -> None:
+    other = {**REPORT, "device": {**CARD, "name": "Other Card", "driver": "600"}, "batch": 200}
+    first, second = stored(tmp_path / "1", "report/4", REPORT), stored(tmp_path / "2", "report/4", other)
+    refuses(["compare", first, second], "different machines .device: 'Some Card', 'Other Card'.*--ignore-settings")
+    third = stored(tmp_path / "3", "report/4", {**REPORT, "batch": 200})
+    refuses(["compare", first, third], "different settings .batch: 100, 200.*--ignore-settings")
+    code, out, found = compared("report/4", REPORT, other, "--ignore-settings")
+    assert code == 0 and [one["name"] for one in found["differences"]] == ["device", "batch", "driver"]
+    assert "driver: None → 600" in out
+
+
+def test_versions_and_runs_may_differ_and_single_rows_are_named(compared: Compare) -> None:
+    other = deepcopy(REPORT)
+    other |= {"device": {**CARD, "cupy": "15"}, "settings": {"streams": 4, "runs": 100}, "op_times": []}
+    other["layers"][0] |= {"samples": []}
+    _, out, found = compared("report/4", REPORT, other)
+    assert found["left_out"] == [{"name": "conv1 alone", "before": 1, "after": 0}]
+    assert "not in every report: conv1 alone (1 before, 0 after)" in out
+    (row,) = (row for row in found["rows"] if row["name"] == "conv1+relu1")
+    assert row["interval"] is None and row["verdict"] == "unknown" and "too few samples" in out
+
+
+def test_only_times_that_a_clock_can_give_are_compared(tmp_path: Path, compared: Compare, refuses: Refuses) -> None:
+    good = stored(tmp_path / "good", "report/4", REPORT)
+    for time in (5e-324, 1e-310, 0.9e-9, 1.1e12, 1e308, -1.0, 10**400):
+        for times in ({"p50": time}, {"p50": 2.0, "samples": [*TIMES, time]}):
+            bad = stored(tmp_path / "bad", "report/4", {**REPORT, "on_card_ms": times})
+            refuses(["compare", good, bad], "on the card has a time that is none")
+            refuses(["compare", bad, good], "on the card has a time that is none")
+    longest = {**REPORT, "on_card_ms": {"p50": 1e12, "samples": [1e12] * 5}}
+    shortest = {**REPORT, "on_card_ms": {"p50": 1e-9, "samples": [1e-9] * 5}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for before, after, expected in ((longest, shortest, "faster run"), (shortest, longest, "slower run")):
+            _, out, found = compared("report/4", before, after)
+            assert found["rows"][0]["verdict"] == expected and "inf" not in out and "nan" not in out
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path, refuses: Refuses) -> None:
+    good = stored(tmp_path / "good", "report/4", REPORT)
+    refuses(["compare", good, tmp_path / "missing"], "missing does not exist")
+    refuses(["compare", good, stored(tmp_path / "bench", "bench/1", BENCH)], "different kinds")
+    refuses(["compare", good, stored(tmp_path / "old", "report/2", REPORT)], "report/2' has no times")
+    refuses(["compare", good, stored(tmp_path / "bad", "report/4", {})], "wrong content.*missing")
+    broken = {**REPORT, "on_card_ms": {"p50": "soon"}}
+    refuses(["compare", good, stored(tmp_path / "bad", "report/4", broken)], "on the card has a time that is none")
+    broken = {**REPORT, "end_to_end_ms": {**QUANTILES, "p50": 1e-3}}
+    refuses(
+        ["compare", good, stored(tmp_path / "bad", "report/4", broken)], "end to end has a median that its samples c"
+    )
+    train = {"settings": {}, "workers": 1, "epochs": []}
+    refuses(["compare", *[stored(tmp_path / "t", "train/1", train)] * 2], "no timed row in common")
+    refuses(["compare", good, good, "--json", good], "same file")
+    refuses(["compare", good, good, "--fail-above", "much"], "not a percentage such as 3%")
+
+
+@pytest.mark.parametrize("kind", DOCUMENTS)
+def test_documents_that_are_broken_at_random_are_read_or_refused(kind: str) -> None:
+    rng = random.Random(kind)
+    for _ in range(150):
+        try:
+            document = parsed_json(garbled(rng, {"schema": f"lenet5-inference/{kind}", **DOCUMENTS[kind][0]}))
+            if isinstance(document, dict) and document.get("schema") == f"lenet5-inference/{kind}":
+                assert all(row.median > 0 for row in timed(document).values())
+                context(document)
+        except BadValueError as error:
+            assert str(error).isprintable()

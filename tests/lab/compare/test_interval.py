@@ -1,0 +1,200 @@
+"""Intervals of changes: Student's where he knows one, and false alarms and finds in simulated runs; the verdicts."""
+
+from collections.abc import Callable, Sequence
+from math import exp, log, sqrt
+from statistics import mean, stdev
+
+import numpy as np
+import pytest
+
+from app.lab.compare.interval import LEAST_SAMPLES, PARTS, VERDICTS, Bounds, exceeds, intervals, percent, verdict
+from app.lab.compare.rows import Timed
+from app.main_job.statistics import median
+
+# Student's 97.5 % quantiles by degrees of freedom, and the quantiles that ten independent rows need together (SciPy's
+# t.ppf of 0.975 and of (1 + 0.95**0.1) / 2).
+STUDENT = {2: 4.3027, 4: 2.7764, 8: 2.3060, 18: 2.1009}
+TEN_ROWS = {8: 3.8164, 18: 3.1861}
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+
+
+def run(samples: Sequence[float]) -> Timed:
+    return Timed("a row", median(samples), tuple(samples))
+
+
+def level(time: float) -> Timed:
+    """A run of which only the median is known."""
+    return Timed("a row", time, ())
+
+
+def found(bounds: Bounds | None) -> bool:
+    assert bounds is not None and bounds[0] <= bounds[1]
+    return not bounds[0] <= 0 <= bounds[1]
+
+
+def correlated(share: float) -> Draw:
+    """Logarithms of samples of which each keeps ``share`` of the deviation before it."""
+
+    def draw(rng: np.random.Generator, count: int) -> np.ndarray:
+        values = rng.standard_normal(count)
+        for at in range(1, count):
+            values[at] = share * values[at - 1] + sqrt(1 - share**2) * values[at]
+        return values
+
+    return draw
+
+
+def in_blocks(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Samples of which every four have a level of their own."""
+    return 1 + np.repeat(0.05 * rng.standard_normal(-(-count // 4)), 4)[:count] + 0.02 * rng.standard_normal(count)
+
+
+SAMPLES: dict[str, tuple[Draw, int]] = {
+    "white": (lambda rng, count: 1 + 0.05 * rng.standard_normal(count), 20),
+    "white, few": (lambda rng, count: 1 + 0.05 * rng.standard_normal(count), 5),
+    "skewed": (lambda rng, count: 1 + 0.2 * rng.exponential(1, count), 20),
+    "skewed, far outliers": (lambda rng, count: 1 + 0.05 * rng.pareto(1.5, count), 20),
+    "steps of the clock": (lambda rng, count: np.round(20 + 0.5 * rng.standard_normal(count)), 20),
+    "correlated": (lambda rng, count: np.exp(0.05 * correlated(0.7)(rng, count)), 20),
+    "correlated, many": (lambda rng, count: np.exp(0.05 * correlated(0.9)(rng, count)), 100),
+    "correlated and skewed": (lambda rng, count: 1 + 0.05 * np.exp(correlated(0.7)(rng, count)), 20),
+    "in blocks": (in_blocks, 20),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize(("rows", "commands"), [(1, 200), (8, 100)])
+def test_false_alarms_of_one_report_a_side(name: str, rows: int, commands: int) -> None:
+    """At most 5 % of commands on two equal runs call any row slower or faster."""
+    draw, count = SAMPLES[name]
+    rng = np.random.default_rng(1)
+    alarms = 0
+    for _ in range(commands):
+        pairs = [([run(draw(rng, count).tolist())], [run(draw(rng, count).tolist())]) for _ in range(rows)]
+        alarms += any(map(found, intervals(pairs)))
+    assert alarms <= 0.05 * commands
+
+
+def of_levels(rng: np.random.Generator, draw: Draw, runs: int, rows: int, common: bool, slower: float) -> list[bool]:
+    """Which rows are found to have changed, of ``runs`` a side; common: all rows of a run have its level."""
+    levels = np.stack([draw(rng, 2 * runs) for _ in range(rows)])
+    if common:
+        levels = levels[:1] + 0.001 * rng.standard_normal(levels.shape)
+    levels[:, runs:] += log(1 + slower / 100)
+    times = np.exp(levels).tolist()
+    return [*map(found, intervals([([*map(level, row[:runs])], [*map(level, row[runs:])]) for row in times]))]
+
+
+LEVELS: dict[str, Draw] = {
+    "normal": lambda rng, count: 0.01 * rng.standard_normal(count),
+    "skewed": lambda rng, count: np.log(1 + 0.05 * rng.exponential(1, count)),
+    "one run in five is slow": lambda rng, count: 0.3 * (rng.random(count) < 0.2) + 0.01 * rng.standard_normal(count),
+    "far outliers": lambda rng, count: np.log(1 + 0.02 * rng.pareto(1.5, count)),
+}
+
+
+@pytest.mark.parametrize(("rows", "common"), [(1, False), (10, False), (10, True)])
+@pytest.mark.parametrize("name", LEVELS)
+def test_false_alarms_of_five_reports_a_side(name: str, rows: int, common: bool) -> None:
+    """Of 300 commands on equal programs 5 % call a row slower or faster: at most 26, by chance (3 sigma)."""
+    rng = np.random.default_rng(2)
+    assert sum(any(of_levels(rng, LEVELS[name], 5, rows, common, slower=0)) for _ in range(300)) <= 26
+
+
+def test_three_percent_are_found_by_five_reports_a_side() -> None:
+    """With 1 % between runs: in one row, and in each of ten rows that share the level of their run."""
+    for rows, common, least in ((1, False, 190), (10, True, 180)):
+        rng = np.random.default_rng(3)
+        finds = [of_levels(rng, LEVELS["normal"], 5, rows, common, slower=3) for _ in range(200)]
+        assert all(sum(row) >= least for row in zip(*finds, strict=True))
+
+
+def test_a_change_is_found_in_two_runs_of_twenty_samples() -> None:
+    """10 % with 3 % of noise."""
+    rng = np.random.default_rng(4)
+    draws = [[run((by * (1 + 0.03 * rng.standard_normal(20))).tolist()) for by in (1, 1.1)] for _ in range(100)]
+    assert sum(found(*intervals([([before], [after])])) for before, after in draws) >= 95
+
+
+@pytest.mark.parametrize("runs", [(2, 2), (3, 3), (5, 5), (4, 16)])
+def test_one_row_of_several_reports_has_students_interval(runs: tuple[int, int]) -> None:
+    rng = np.random.default_rng(5)
+    before, after = ((0.5 + 0.02 * rng.standard_normal(count)).tolist() for count in runs)
+    (bounds,) = intervals([([*map(level, before)], [*map(level, after)])])
+    a, b = ([*map(log, side)] for side in (before, after))
+    freedom = len(a) + len(b) - 2
+    pooled = ((len(a) - 1) * stdev(a) ** 2 + (len(b) - 1) * stdev(b) ** 2) / freedom
+    reach = STUDENT[freedom] * sqrt(pooled * (1 / len(a) + 1 / len(b)))
+    assert bounds is not None
+    low, high = (log(1 + bound / 100) for bound in bounds)
+    assert (low + high) / 2 == pytest.approx(mean(b) - mean(a))
+    assert (high - low) / 2 == pytest.approx(reach, rel=0.04)  # of DRAWS
+
+
+@pytest.mark.parametrize("runs", [5, 10])
+def test_rows_share_the_five_percent_unless_they_are_one(runs: int) -> None:
+    rng = np.random.default_rng(6)
+    widths = []
+    for _ in range(20):
+        apart = np.exp(0.01 * rng.standard_normal((10, 2 * runs))).tolist()
+        rows = [([*map(level, row[:runs])], [*map(level, row[runs:])]) for row in apart]
+        one, many, same = (intervals(some)[0] for some in (rows[:1], rows, rows[:1] * 10))
+        assert same == one and one is not None and many is not None
+        widths.append(log((100 + many[1]) / (100 + many[0])) / log((100 + one[1]) / (100 + one[0])))
+    freedom = 2 * runs - 2
+    assert mean(widths) == pytest.approx(TEN_ROWS[freedom] / STUDENT[freedom], rel=0.04)
+
+
+def test_the_widest_of_halves_thirds_and_fifths_counts() -> None:
+    """Samples that are equal but for one step have the interval of their halves."""
+    before, after = [run([1.0] * 30)], [run([exp(-0.1)] * 15 + [exp(0.1)] * 15)]
+    (bounds,) = intervals([(before, after)])
+    assert bounds is not None
+    reach = (log(1 + bounds[1] / 100) - log(1 + bounds[0] / 100)) / 2
+    assert reach == pytest.approx(STUDENT[2] * 0.1, rel=0.04)
+    assert PARTS[2] == pytest.approx(STUDENT[2] / STUDENT[8], rel=1e-3)
+    assert PARTS[3] == pytest.approx(STUDENT[4] / STUDENT[8], rel=1e-3)
+
+
+def test_few_samples_have_none_and_equal_ones_no_width() -> None:
+    enough = [1.0] * LEAST_SAMPLES
+    assert intervals([]) == []
+    assert intervals([([run(enough)], [run(enough[1:])]), ([level(1)], [level(2)])]) == [None, None]
+    (bounds,) = intervals([([run(enough)], [run([1.5] * LEAST_SAMPLES)])])
+    assert bounds == pytest.approx((50, 50))
+    rows = [([run([1.0, 2.0, 3.0] * 9)], [run([1.0, 2.0, 3.0] * 7)])]
+    assert intervals(rows) == intervals(rows)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("runs", [1, 2])
+def test_times_that_lie_as_far_apart_as_can_be(runs: int) -> None:
+    shortest, longest = ([*map(run, [[time] * 5] * runs)] for time in (1e-9, 1e12))
+    mixed = [run([1e-9, 1e12] * 5)] * runs
+    for before, after in ((shortest, longest), (longest, shortest), (mixed, longest), (shortest, mixed)):
+        for bounds in intervals([(before, after)] * 3):
+            assert bounds is not None and -100 <= bounds[0] <= bounds[1] < 1.1e23
+
+
+def test_equal_levels_on_both_sides_are_the_same() -> None:
+    (bounds,) = intervals([([level(2)] * 3, [level(2)] * 3)])
+    assert bounds == (0, 0) and verdict(percent(2, 2), bounds, several=True) == "same"
+
+
+@pytest.mark.parametrize(
+    ("change", "bounds", "expected", "fails"),
+    [
+        (5, (3, 7), "slower", True),
+        (5, (-0.1, 7), "same", False),
+        (-5, (-7, -3), "faster", False),
+        (0.9, (0.8, 1.0), "same", False),
+        (2, (1, 3), "slower", False),
+        (5, None, "unknown", True),
+        (-5, None, "unknown", False),
+    ],
+)
+def test_verdicts(change: float, bounds: Bounds | None, expected: str, fails: bool) -> None:
+    assert verdict(change, bounds, several=True) == expected and expected in VERDICTS
+    of_one = verdict(change, bounds, several=False)
+    assert of_one in VERDICTS and of_one == (f"{expected} run" if expected in ("slower", "faster") else expected)
+    assert exceeds(change, bounds, 3) is fails

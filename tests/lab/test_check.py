@@ -1,0 +1,199 @@
+"""Test ``check``: planted mistakes in kernels that the processor runs, and how places are named."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.base.errors import UserError
+from app.commands.check import CheckRequest
+from app.cuda.device import why_no_gpu
+from app.kernels import registry
+from app.kernels.problems import LinearProblem
+from app.kernels.variant import Variant
+from app.ladder.check import job
+from app.ladder.check.cases import IMAGES, SHAPES, SIZES, Case, small_cases
+from app.ladder.emulation import building
+from app.ladder.emulation.building import why_not
+from app.terminal.output import Output
+from tests.support.host_kernels import skip_without_compiler
+from tests.support.kernel_grid import row_of
+
+Plant = Callable[[Variant, str, str], None]
+WORKS = "1,6,9,3,3,1"
+# Where the text is put → what must be said; LINE stands for that text's line.
+MISTAKES = {
+    ("direct", "* K + q) * M", "* K + p) * M"): "image 0, map 0, row 0, column 0: found ",
+    (
+        "direct",
+        "in_image] =",
+        "in_image + 1] =",
+    ): r"cu:LINE: it writes y\[168\]: y has 168 elements \(thread 55 of block 0, 2, 0\)",
+    ("direct", "window[(", "window[-600 + ("): r"it reads x\[-\d+\]: x has",
+    ("direct", "q < K; q++", "q < K;"): "it does not come to an end",
+    (
+        "shared-tile",
+        "pixels + SIDE * SIDE",
+        "pixels + SIDE * SIDE + 8",
+    ): "it writes byte .* of shared memory: its block",
+    ("specialised", "< OH &&", "< OH - 1 &&"): "row 3, column 0: nothing was written",
+}
+
+
+@pytest.fixture
+def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plant:
+    """Put a mistake into a copy of a kernel's file, which the registry then names."""
+    skip_without_compiler()
+    monkeypatch.setattr("app.ladder.emulation.program.SECONDS", 1)
+
+    def planted(row: Variant, old: str, new: str) -> None:
+        text = row.path.read_text(encoding="utf-8")
+        assert old in text
+        (tmp_path / row.source).write_text(text.replace(old, new, 1), encoding="utf-8")
+        changed = replace(row, folder=tmp_path, dtypes=row.dtypes[:1])
+        monkeypatch.setattr(registry, "find", lambda *_: changed)
+
+    return planted
+
+
+def run(capsys: pytest.CaptureFixture[str], **options: Any) -> tuple[int, str]:
+    code = job.check(CheckRequest(**{"device": "cpu", "output": Output(), **options}))
+    return code, " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("name", "old", "new"), MISTAKES)
+def test_a_mistake_is_found_where_it_is(
+    name: str, old: str, new: str, plant: Plant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = row_of("conv", name)
+    line = row.path.read_text(encoding="utf-8").partition(old)[0].count("\n") + 1
+    plant(row, old, new)
+    code, text = run(capsys, conv=name, shape=WORKS)
+    assert code == 1 and "WRONG: 0 of 1 shapes are right" in text
+    assert re.search(MISTAKES[name, old, new].replace("LINE", str(line)), text), text
+
+
+def test_a_loop_without_an_end_stops_the_check(
+    plant: Plant, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run of such a loop takes seconds: only the shapes that run at once are tried."""
+    monkeypatch.setattr(job, "usable_cores", lambda: 2)
+    plant(row_of("conv", "direct"), "q < K; q++", "q < K;")
+    code, text = run(capsys, conv="direct")
+    assert code == 1 and "WRONG: 0 of " in text and "mend the loop without an end first" in text
+    assert 1 <= text.count("it does not come to an end") <= 2 < text.count(" not tried ")
+
+
+def test_an_index_beyond_a_declared_array_is_found(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
+    row = row_of("gemm", "shared-tiled")
+    plant(row, "[TILE][TILE]", "[TILE][TILE - 1]")
+    code, text = run(capsys, fc="shared-tiled", shape="5,3")
+    found = re.search(r"gemm_02_shared_tiled\.cu:(\d+): index \d+ out of bounds for type 'float \[", text)
+    assert code == 1 and found, text
+    assert "[i][j] = " in row.path.read_text(encoding="utf-8").splitlines()[int(found[1]) - 1]
+
+
+def test_a_mistake_of_grammar_is_one_line(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
+    plant(row_of("gemm", "naive"), "REAL sum", "RAEL sum")
+    with pytest.raises(UserError, match=r"does not compile for the processor: gemm_01_naive.cu:\d+: .*RAEL"):
+        run(capsys, fc="naive", shape="5,3")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"conv": "tensor-core", "shape": WORKS},  # float16 and tfloat32, each in its own instruction
+        {"conv": "im2col-gemm", "shape": WORKS},  # several launches and a workspace
+        {"fc": "register-tiled", "shape": "33,10"},
+        {"fc": "warpgroup", "shape": "200,33"},  # Hopper's instructions
+        {"pool": "shared", "layer": "pool1"},
+    ],
+)
+def test_right_kernels_are_right(options: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    skip_without_compiler()
+    code, text = run(capsys, **options)
+    assert code == 0 and "right: " in text and "WRONG" not in text
+
+
+def test_a_compiler_that_checks_jumps_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As Ubuntu's g++ does."""
+    skip_without_compiler()
+    compiler = tmp_path / "g++"
+    compiler.write_text(f'#!/bin/sh\nexec {building.COMPILER} -D_FORTIFY_SOURCE=2 "$@"\n')
+    compiler.chmod(0o700)
+    monkeypatch.setattr(building, "COMPILER", str(compiler))
+    code, text = run(capsys, conv="direct", shape=WORKS)
+    assert code == 0 and "WRONG" not in text
+
+
+def test_every_kernel_is_tried_or_says_why_not() -> None:
+    silent = []
+    for operation in SHAPES:
+        for row in registry.variants(operation):
+            if why_not(row) is None:
+                cases = small_cases(row, "sm_90a")
+                assert {case.problem.dtype for case in cases} == set(row.dtypes), row.name
+            else:
+                silent.append(row.name)
+    assert silent == ["cublas", "cublas"]
+
+
+def test_places_are_named() -> None:
+    """The first output that differs, of each kind of layer; a label."""
+    products = Case(row_of("gemm", "naive"), LinearProblem(45, 10, argmax=True), 4)
+    exact, _ = products.reference
+    labels = exact.argmax(axis=1).astype(np.uint8)
+    y = exact.astype(np.float32)
+    assert products.mistake([y.ravel(), labels]) is None
+    wrong = labels.copy()
+    wrong[2] = 255
+    assert products.mistake([y.ravel(), wrong]) == f"image 2, label: nothing was written, expected {labels[2]}"
+    y[3, 7] = np.nan
+    assert "image 3, output 7: found nan" in str(products.mistake([y.ravel(), labels]))
+    pool = Case(row_of("pool", "direct"), SHAPES["pool"][1], IMAGES["pool"])  # (2, 10, 9)
+    y = pool.reference[0].astype(np.float32)
+    y[1, 90 + 9 + 4 :] += 1
+    said = str(pool.mistake([y.ravel()]))
+    assert said.startswith("image 1, map 1, row 1, column 4: found ") and "first of 77 wrong among 540" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"conv": "cublas"}, "runs on a GPU alone: it multiplies in cuBLAS"),
+        ({"conv": "auto"}, "--conv auto is no kernel: name one"),
+        ({"conv": "direct", "layer": "fc1"}, "network lenet5 has no conv layer 'fc1': choose one of conv1, conv2"),
+        ({"conv": "register-patch", "shape": "1,2,3"}, "give C,H,W,M,K,S as whole numbers of at least 1"),
+        ({"conv": "direct", "shape": "1,4,9,2,5,1"}, "the window must be at most as large as the image"),
+        ({"conv": "toom-cook", "shape": "1,9,9,2,5,2"}, "'toom-cook' cannot compute that: .*stride"),
+        ({"fc": "naive", "shape": "0,3"}, f"give {SIZES['gemm']} as whole"),
+    ],
+)
+def test_what_cannot_be_checked_is_said(
+    options: dict[str, str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(UserError, match=message):
+        run(capsys, **options)
+
+
+def test_without_a_compiler_or_a_card(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(job, "COMPILER", None)
+    with pytest.raises(UserError, match=r"g\+\+ is not installed: .*apt install g\+\+"):
+        run(capsys, conv="direct")
+    if why_no_gpu() is not None:
+        with pytest.raises(UserError, match="check on the processor with --device cpu"):
+            run(capsys, conv="direct", device="cuda")
+
+
+@pytest.mark.gpu
+def test_on_the_card(plant: Plant, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, conv="direct", device="cuda")[0] == 0
+    plant(row_of("conv", "direct"), "* K + q) * M", "* K + p) * M")
+    code, text = run(capsys, conv="direct", shape=WORKS, device="cuda")
+    assert code == 1 and "image 0, map 0, row 0, column 0: found " in text

@@ -1,0 +1,287 @@
+"""How ``bench --peers`` measures: in turn, every output checked, failures kept apart; and the frameworks' networks."""
+
+from collections.abc import Callable
+from functools import partial
+from time import sleep
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+
+from app.base.errors import UserError
+from app.lab.batch import UNWRITTEN, Batch, piece_size
+from app.lab.peers.jax import JaxEngine
+from app.lab.peers.jax import _applied as jax_layer
+from app.lab.peers.peers import OURS
+from app.lab.peers.rounds import Candidate, Engine, in_turn, one_line
+from app.lab.peers.torch import SETTINGS, Setting, TorchEngine
+from app.lab.peers.torch_network import _enlarging as torch_module
+from app.lab.peers.torch_network import own_code
+from app.layers import Resize, Shape
+from app.network.definitions import LENET5, NETWORKS, Network
+from app.network.network import Step
+from tests.support.networks_for_tests import OVERHANG
+from tests.support.peers_for_tests import FakeEngine, OurFake, entrants, fake, small_batch
+
+pytestmark = pytest.mark.usefixtures("few_runs")
+
+
+@pytest.fixture
+def batch() -> Batch:
+    """Forty images of lenet5."""
+    return small_batch()
+
+
+def rows(batch: Batch, *candidates: Candidate, rounds: int = 1) -> list[Any]:
+    """Their rows in the document, after so many rounds."""
+    found = entrants([*candidates], len(batch.images))
+    in_turn(found, batch, rounds, lambda _: None)
+    return [entrant.row(batch) for entrant in found]
+
+
+def test_engines_run_in_turn_and_are_closed(batch: Batch) -> None:
+    diary: list[str] = []
+    steps: list[str] = []
+    found = entrants([fake(name, batch.truth, diary) for name in "abc"])
+    in_turn(found, batch, 2, steps.append)
+    order = [name for index, name in enumerate(diary) if index == 0 or diary[index - 1] != name]
+    assert order == [*"abc", *"abc", *"bca", "a closed", "b closed", "c closed"]
+    assert steps == [
+        *(f"{name} fp32: " for name in "abc"),
+        *(f"{name} fp32, round {n}" for n in (1, 2) for name in [*"abc"][n - 1 :] + [*"abc"][: n - 1]),
+    ]
+    answered: list[Any] = [entrant.row(batch) for entrant in found]
+    for row in answered:
+        assert row["end_to_end_ms"]["runs"] >= 4 and row["on_card_ms"]["runs"] == 2
+        assert (row["correct"], row["changed"], row["unsteady"], row["wrong"]) == (40, 0, 0, False)
+        assert row["note"] == "a note"
+
+
+def test_rows_that_cannot_run_say_why(batch: Batch) -> None:
+    diary: list[str] = []
+
+    class Breaks(FakeEngine):
+        def run(self) -> None:
+            if len(self.diary) > 3:
+                raise RuntimeError("device\nlost")
+            super().run()
+
+    absent = Candidate("n", "fp32", False, {"": Mock(side_effect=ImportError("no such framework"))})
+    breaks, works = fake("b", batch.truth, diary, Breaks), fake("a", batch.truth, diary)
+    *found, _ = rows(batch, breaks, absent, works, rounds=3)
+    assert [row["reason"] for row in found] == ["device lost", "no such framework"]
+    assert all(row["on_card_ms"] is None and row["correct"] is None and not row["wrong"] for row in found)
+    assert diary.count("b closed") == 1 and diary[-1] == "a closed"
+
+
+def test_our_own_faults_are_faults(batch: Batch) -> None:
+    def broken(error: Exception) -> Candidate:
+        return Candidate(OURS, "fp32", True, {"": Mock(side_effect=error)})
+
+    (refused,) = rows(batch, broken(UserError("not served")))
+    assert refused["reason"] == "not served"
+    with pytest.raises(ValueError, match="bug"):
+        rows(batch, broken(ValueError("bug")))
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_wrong_labels_show(batch: Batch, ours: bool) -> None:
+    """In every row; only ours make the command fail."""
+    answer = batch.truth.copy()
+    answer[3] = (answer[3] + 1) % 10
+    (row,) = rows(batch, fake("x", answer, [], OurFake if ours else FakeEngine, ours=ours))
+    assert (row["correct"], row["changed"], row["wrong"]) == (39, 1, ours)
+    assert row["largest_margin"] == pytest.approx(batch.reference.margins[3])
+
+
+def test_labels_that_change_show(batch: Batch) -> None:
+    class Flickers(OurFake):
+        def enqueue(self) -> None:
+            self.card[:] = UNWRITTEN  # as if no kernel had run
+
+    (row,) = rows(batch, fake("x", batch.truth, [], Flickers, ours=True))
+    assert row["unsteady"] == row["on_card_ms"]["runs"] and row["wrong"]
+
+
+def test_the_fastest_setting_enters_for_each_measurement(batch: Batch) -> None:
+    diary: list[str] = []
+
+    class Paced(FakeEngine):
+        """Its name is its setting and its note."""
+
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.note = self.name
+
+        def run(self) -> None:
+            sleep(took[self.name][0] / 1e3)
+            super().run()
+
+        def enqueue(self) -> None:
+            sleep(took[self.name][1] / 1e3)
+            super().enqueue()
+
+    # Setting → ms end to end, and on the card.
+    took = {"slow": (20, 20), "broken": (0, 0), "on card": (15, 0), "end to end": (0, 10), "slower": (25, 25)}
+    makes = {name: fake(name, batch.truth, diary, Paced).makes[""] for name in took}
+    makes["broken"] = Mock(side_effect=RuntimeError("no such layout"))
+    (row,) = rows(batch, Candidate("x", "fp32", False, makes), rounds=2)
+    assert row["settings"] == {"on_card_ms": "on card", "end_to_end_ms": "end to end"} and not row["reason"]
+    assert row["on_card_ms"]["p50"] < 5 and row["end_to_end_ms"]["p50"] < 10 and row["note"] == "end to end"
+    assert [tried["setting"] for tried in row["tried"]] == list(makes)
+    assert [tried["reason"] for tried in row["tried"]] == ["", "no such layout", "", "", ""]
+    closed = [entry for entry in diary if entry.endswith("closed")]
+    assert closed[:2] == ["slow closed", "slower closed"] and len(closed) == 4, "only two engines are kept"
+
+
+@pytest.mark.parametrize(("begun", "tried"), [(0.0, 2), (15.0, 1), (25.0, 0)])
+def test_the_time_for_trials_is_limited(
+    begun: float, tried: int, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By 10 s: engines that are slow to make have one trial then, and none after 20 s. Others have all of them."""
+    monkeypatch.setattr("app.lab.peers.rounds.Timer", lambda: SimpleNamespace(seconds=begun))
+    makes = {name: fake(name, batch.truth, []).makes[""] for name in ("first", "second")}
+    quick, slow = Candidate("quick", "fp32", False, makes), Candidate("slow", "fp32", False, makes, "quick")
+    found = entrants([quick, slow])
+    in_turn(found, batch, 1, lambda _: None, seconds=10.0)
+    for row, most in zip((entrant.row(batch) for entrant in found), (2, tried), strict=True):
+        late = "not tried: 10 s of trials were over"
+        assert [known["reason"] for known in row["tried"]] == [""] * most + [late] * (2 - most)
+        assert row["reason"] == ("" if most else late) and bool(row["settings"]) == bool(most)
+
+
+def test_slow_engines_try_first_what_suits_a_similar_engine(batch: Batch) -> None:
+    diary: list[str] = []
+
+    class Slow(FakeEngine):
+        def enqueue(self) -> None:
+            sleep(0.003 * (self.name == "a"))
+            super().enqueue()
+
+    quick = {name: fake(name, batch.truth, [], Slow).makes[""] for name in "ab"}
+    slow = {name: fake(name, batch.truth, diary).makes[""] for name in ("like a", "like b")}
+    likes = {name: name[-1] for name in slow}
+    found = [Candidate("slow", "fp32", False, slow, "quick", likes), Candidate("quick", "fp32", False, quick)]
+    row, _ = rows(batch, *found)
+    assert [tried["setting"] for tried in row["tried"]] == ["like b", "like a"]
+
+
+def test_settings_are_all_there_are_ways() -> None:
+    """Both layouts, in pieces and whole, as a CUDA graph and without; each has a name of its own."""
+    assert len({str(setting) for setting in SETTINGS}) == len(SETTINGS)
+    for name in ("channels_last", "graph", "pieces"):
+        assert {getattr(setting, name) for setting in SETTINGS} == {True, False}
+    assert str(Setting(True, True, True)) == "channels last, pieces, CUDA graph"
+
+
+def test_pieces_fit_the_cache_and_divide_the_batch() -> None:
+    graph = small_batch(count=1).graph  # conv1: 784 numbers in, 18,432 out and again in and out of its ReLU
+    image = 2 * 18_432 * 4
+    assert [piece_size(graph, 10_000, 4, fitting * image) for fitting in (100, 130)] == [100, 125]
+    assert piece_size(graph, 10_000, 2, 130 * image) == 250
+    assert piece_size(graph, 64, 4, 100 * image) == 64, "all of it fits"
+    assert piece_size(graph, 9973, 4, 100 * image) == 9973, "a prime number of images"
+    assert piece_size(graph, 1, 4, 1) == 1
+
+
+def test_one_line() -> None:
+    assert one_line(RuntimeError("a\n  b")) == "a b"
+    assert one_line(KeyError()) == "KeyError"
+    assert len(one_line(RuntimeError("x" * 500))) == 160
+
+
+def test_functions_with_code_of_their_own() -> None:
+    def plus(x: int) -> int:
+        return x + offset
+
+    offset = 2
+    other = own_code(plus)
+    assert other(1) == 3 and other.__code__ is not plus.__code__
+
+
+PEERS = (*NETWORKS.values(), OVERHANG)
+TORCH, JAX = partial(TorchEngine, mode=None, device="cpu"), partial(JaxEngine, platform="cpu")
+
+
+@pytest.mark.parametrize(
+    ("network", "precision"),
+    [(LENET5, "tf32"), *((network, precision) for network in PEERS for precision in ("fp32", "fp16"))],
+)
+@pytest.mark.parametrize(("framework", "make"), [("torch", TORCH), ("jax", JAX)])
+def test_frameworks_on_the_cpu_agree_with_the_reference(
+    framework: str, make: Callable[..., Engine], precision: str, network: Network
+) -> None:
+    """The frameworks enlarge in float32, so that now and then a byte is another: no more than near-ties may flip."""
+    pytest.importorskip(framework, reason=f"{framework} is not installed")
+    batch = small_batch(network, 8)
+    makes: dict[str, Callable[..., Engine]] = {"": partial(make, precision=precision)}
+    if framework == "torch":
+        layouts = (Setting(), Setting(channels_last=True))
+        makes = {str(setting): partial(make, precision=precision, setting=setting) for setting in layouts}
+    (row,) = rows(batch, Candidate(framework, precision, False, makes))
+    assert not row["reason"] and not row["unsteady"] and all(not tried["reason"] for tried in row["tried"])
+    most = 0.05 if precision == "fp16" else 1e-3 if isinstance(batch.graph.network.layers[0], Resize) else 0
+    assert row["changed"] == 0 or row["largest_margin"] < most
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 7, 9)], ids=str)
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_frameworks_enlarge_by_the_course_s_rule_to_the_bit(framework: str, shape: Shape) -> None:
+    library = pytest.importorskip(framework, reason=f"{framework} is not installed")
+    layer = Resize("resize", 13, "course")
+    images = np.random.default_rng(1).integers(0, 256, (5, *shape), np.uint8)
+    if framework == "torch":
+        enlarge = torch_module(Step(layer, shape, layer.output_shape(shape)), library, "cpu")
+        found = enlarge(library.from_numpy(images)).numpy()
+    else:
+        enlarge = library.jit(partial(jax_layer, library, layer, {}))
+        found = np.asarray(enlarge(images.transpose(0, 2, 3, 1))).transpose(0, 3, 1, 2)
+    np.testing.assert_array_equal(found, layer.reference(images, {}))
+
+
+@pytest.mark.parametrize(
+    ("framework", "make"),
+    [
+        ("torch", partial(TORCH, setting=Setting(pieces=True))),
+        ("torch", partial(TORCH, setting=Setting(channels_last=True, pieces=True))),
+        ("jax", partial(JAX, in_pieces=True)),
+    ],
+)
+def test_pieces_give_the_labels_of_the_whole(
+    framework: str, make: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(framework, reason=f"{framework} is not installed")
+    monkeypatch.setattr("app.lab.batch.L2_BYTES", 2 * 2 * 18_432 * 4)
+    batch = small_batch(LENET5, 8)
+    (row,) = rows(batch, Candidate(framework, "fp32", False, {"": partial(make, precision="fp32")}))
+    assert row["note"] == "pieces of 2" and not row["reason"]
+    assert row["changed"] == 0 and not row["unsteady"]
+
+
+def test_labels_are_overwritten_before_a_run() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    batch, labels = small_batch(count=2), np.empty(2, np.uint8)
+    engine = TORCH(batch.graph, batch.images.copy(), labels, "fp32")
+    with engine.active():
+        engine.load()
+        engine.enqueue()
+        for clear in (engine.wipe, engine.load):
+            engine.run()
+            assert np.array_equal(labels, batch.truth) and np.array_equal(engine.card_labels(), batch.truth)
+            clear()
+            assert (engine.card_labels() == UNWRITTEN).all()
+
+
+def test_labels_of_an_earlier_turn_are_not_touched() -> None:
+    """They lie where graphs of torch.compile put theirs: another engine's may have taken that memory."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    batch = small_batch(LENET5, 2)
+    engine = TORCH(batch.graph, batch.images, np.empty(2, np.uint8), "fp32")
+    with engine.active():
+        engine.run()
+    engine._labels = Mock(fill_=Mock(side_effect=RuntimeError("overwritten")))
+    with engine.active():
+        engine.wipe()
+        engine.run()

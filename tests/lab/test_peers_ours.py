@@ -1,0 +1,78 @@
+"""Test ``bench --peers``: labels of an earlier run never remain on the card and pass as those of a later run."""
+
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock, call
+
+import numpy as np
+import pytest
+
+from app.lab.batch import UNWRITTEN
+from app.planning.matching import Choices
+from app.planning.tuning import Tuning
+from tests.support.peers_for_tests import small_batch
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+
+from app.engine.buffers import StreamBuffers
+from app.engine.gpu import GpuEngine
+from app.engine.whole_batch import Direct
+from app.lab.peers.ours import OurEngine
+
+
+def _made(kind: Any, **attributes: Any) -> Any:
+    """Without a card: an object with these attributes and no others."""
+    made = kind.__new__(kind)
+    vars(made).update(attributes)
+    return made
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_all_that_a_run_writes_is_overwritten_before_it(in_place: bool) -> None:
+    """Of every stream, or of the route that replaces them: buffers and the kernels' workspaces; and nothing else."""
+    arrays = [Mock(nbytes=16 + index) for index in range(7)]
+    launches = [SimpleNamespace(workspace=[array]) for array in arrays[:3]]
+    stream_buffers = [
+        _made(StreamBuffers, named={"images": arrays[3]}, launches=launches[:1]),
+        _made(StreamBuffers, named={"labels": arrays[4]}, launches=launches[1:2]),
+    ]
+    direct = _made(Direct, named={"activations0": arrays[5], "logits": arrays[6]}, launches=launches[2:])
+    ours = _made(GpuEngine, stream_buffers=stream_buffers, direct=direct if in_place else None)
+    _made(OurEngine, _engine=ours).wipe()
+    for number, array in enumerate(arrays):
+        written = (number in (2, 5, 6)) == in_place
+        assert array.data.memset.mock_calls == ([call(UNWRITTEN, array.nbytes)] if written else [])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp16", "fp32x", "fp32"])
+def test_labels_come_from_the_run_itself(precision: str) -> None:
+    import cupy
+
+    from app.cuda.device import describe_gpu
+    from app.cuda.memory import pinned_copy
+    from app.lab.graphs import network_graph
+    from app.planning.plan import plan
+
+    arch, batch = describe_gpu()["architecture"], small_batch(count=64)
+    graph = network_graph("lenet5")
+    images, labels = pinned_copy(batch.images), pinned_copy(np.empty(64, np.uint8))
+    engine = OurEngine(graph, images, labels, precision, arch, Tuning())
+    reads_host = plan(graph, arch, Choices(precision)).nodes[0].variant.reads_host
+    found = []
+    for _ in range(4):
+        engine.wipe()
+        labels.fill(UNWRITTEN)
+        engine.synchronize()
+        direct, streams = engine._engine.direct, engine._engine.stream_buffers
+        written = [array for buffers in streams for array in buffers.arrays] if direct is None else direct.arrays
+        assert all((cupy.asnumpy(array.view("uint8")) == UNWRITTEN).all() for array in written)
+        engine.run()
+        found.append(labels.copy())
+    assert (engine._engine.direct is not None) == reads_host
+    assert all(np.array_equal(each, found[0]) for each in found) and max(found[0]) < 10
+    engine.load()
+    engine.enqueue()
+    engine.synchronize()
+    assert np.array_equal(engine.card_labels(), found[0])
+    engine.close()

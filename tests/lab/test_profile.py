@@ -1,0 +1,268 @@
+"""``main.py profile`` without a GPU: calls counted, runs recorded, tables, timelines; and its errors."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock, Mock
+
+import pytest
+
+from app.cli import main
+from app.commands.profile import same_run
+from app.cuda import events
+from app.kernels.variant import ConstantCopy, KernelLaunch
+from app.lab.profile import api_calls, job, spans
+from app.lab.profile.api_calls import Call
+from app.lab.profile.spans import Span
+from app.lab.profile.text import as_text
+from app.records.profile import Profile
+from app.terminal.output import Output
+from docs.generate.figures import FIGURES
+from tests.support.networks_for_tests import random_images
+from tests.support.requests import requested
+from tests.support.shell import Refuses, listing
+from tests.support.widths import check_widths
+
+RUN = [
+    Span("h2d", "", "images to the card (H2D)", 0, 0.0, 1.0, nbytes=4_000_000),
+    Span("kernel", "conv1+relu1", "direct", 0, 1.0, 4.0, entry="conv_direct"),
+    Span("d2h", "", "results to the host (D2H)", 0, 4.0, 4.5, nbytes=1000),
+    Span("h2d", "", "images to the card (H2D)", 1, 1.0, 2.0, nbytes=4_000_000),
+    Span("kernel", "conv1+relu1", "direct", 1, 2.0, 3.0, entry="conv_direct"),
+]
+
+
+# --- API calls
+
+
+class Stream:
+    def synchronize(self) -> str:
+        return "done"
+
+
+class OwnStream(Stream):
+    pass
+
+
+def test_calls_are_counted_and_functions_restored() -> None:
+    module = SimpleNamespace(copy=lambda *arguments: arguments)
+    before, stream = module.copy, OwnStream()
+    with api_calls.counted([("copy", module, "copy"), ("wait", OwnStream, "synchronize")]) as calls:
+        assert module.copy(1, 2) == (1, 2)
+        assert module.copy() == ()
+        assert stream.synchronize() == "done"
+    assert [call.name for call in calls] == ["copy", "copy", "wait"]
+    assert all(call.stop >= call.start for call in calls)
+    assert module.copy is before and "synchronize" not in vars(OwnStream)
+    module.copy(), stream.synchronize()
+    assert len(calls) == 3
+
+
+def test_functions_are_restored_after_an_error() -> None:
+    def fails() -> None:
+        raise ValueError
+
+    module = SimpleNamespace(copy=fails)
+    with pytest.raises(ValueError), api_calls.counted([("copy", module, "copy")]) as calls:
+        module.copy()
+    assert module.copy is fails and len(calls) == 1
+
+
+def test_the_session_s_functions_are_there_to_be_counted() -> None:
+    found = [target[1:] for target in api_calls.targets()]
+    originals = [getattr(*place) for place in found]
+    with api_calls.counted():
+        assert all(getattr(*place) != original for place, original in zip(found, originals, strict=True))
+    assert [getattr(*place) for place in found] == originals
+
+
+def test_summary() -> None:
+    calls = [Call("launch", 0, 0.001), Call("launch", 1, 1.003), Call("copy", 2, 2.010)]
+    copy, launch = api_calls.summary(calls, runs=2, host_ms=10)
+    assert copy["name"] == "copy" and copy["calls"] == 0.5 and copy["share"] == pytest.approx(0.5)
+    assert launch["calls"] == 1 and launch["total_ms"] == pytest.approx(2)
+    assert launch["average_us"] == pytest.approx(2000) and launch["max_us"] == pytest.approx(3000)
+
+
+# --- tables
+
+
+def test_table() -> None:
+    kernel, h2d, d2h = job.table([RUN, RUN])
+    assert kernel["kind"] == "kernel" and kernel["calls"] == 2 and kernel["total_ms"] == pytest.approx(4)
+    assert (kernel["min_ms"], kernel["average_ms"], kernel["max_ms"]) == (1, 2, 3)
+    assert kernel["bytes"] is None and kernel["share"] == pytest.approx(4 / 6.5)
+    assert h2d["bytes"] == 8_000_000 and h2d["gbytes_per_s"] == pytest.approx(4)
+    assert sum(row["share"] for row in (kernel, h2d, d2h)) == pytest.approx(1)
+
+
+def test_overlap() -> None:
+    assert job.overlapping([RUN]) == pytest.approx({"copies_ms": 2.5, "kernels_ms": 3.0, "both_ms": 1.0})
+
+
+def test_text() -> None:
+    document: Profile = json.loads((FIGURES / "h100_profile_lenet5.json").read_text(encoding="utf-8"))
+    text = check_widths(as_text, document)
+    for told in ("conv1+relu1", "min ms", "GB/s", "cuLaunchKernel", "load", "latency", "89% of it under kernels"):
+        assert told in text
+    assert "with API calls counted 2.0155 ms" in text and "ui.perfetto.dev" not in text
+    text = as_text({**document, "trace": "timeline.json", "counters": [], "counters_note": "no counters: why"})
+    assert "timeline.json" in text and "no counters: why" in text and "Nsight" not in text
+
+
+# --- the timeline
+
+
+def test_timeline() -> None:
+    calls = [Call("cudaMemcpyAsync", 100.0, 100.00001), Call("cuLaunchKernel", 100.001, 100.0015)]
+    document = json.loads(json.dumps(job.timeline(RUN, calls, 100.0, "Card"), allow_nan=False))
+    names = {(e["pid"], e.get("tid")): e["args"]["name"] for e in document["traceEvents"] if e["ph"] == "M"}
+    assert sorted(names.values()) == ["API calls", "Card", "host", "stream 1", "stream 2"]
+    events = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    assert len(events) == len(RUN) + len(calls)
+    assert all((event["pid"], event["tid"]) in names for event in events)
+    kernel = next(event for event in events if event["cat"] == "kernel")
+    assert (kernel["ts"], kernel["dur"], kernel["name"]) == (1000, 3000, "conv1+relu1 (direct)")
+    copy = next(event for event in events if event["cat"] == "copy")
+    assert copy["args"] == {"bytes": 4_000_000, "GB/s": 4.0}
+    launch = next(event for event in events if event["name"] == "cuLaunchKernel")
+    assert launch["ts"] == pytest.approx(1000) and launch["dur"] == pytest.approx(500)
+
+
+@pytest.mark.usefixtures("some_card")
+def test_the_timeline_is_written_whole(
+    interrupt_writing: Callable[[], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the command, with an engine that does nothing. Interrupted, it leaves the older timeline."""
+    engine, recorder = MagicMock(chunk=7), MagicMock(zero=0.0)
+    engine.__enter__.return_value = engine
+    recorder.spans.return_value = RUN
+    monkeypatch.setattr("app.engine.gpu.GpuEngine", lambda *_, **__: engine)
+    monkeypatch.setattr("app.lab.profile.spans.Recorder", lambda _: recorder)
+    monkeypatch.setattr(job, "load_images", lambda graph, batch: (random_images(graph.network, batch), "noise"))
+    path = tmp_path / "timeline.json"
+    path.write_text('{"traceEvents": ')
+    command = ["profile", "--batch", "7", "--trace", str(path), "--overwrite"]
+    assert main(command) == 0
+    events = json.loads(path.read_text())["traceEvents"]
+    assert [event["ts"] for event in events if event["ph"] == "X"] == [span.start * 1e3 for span in RUN]
+    before = listing(tmp_path)
+    interrupt_writing()
+    assert main(command) == 2 and listing(tmp_path) == before
+
+
+# --- recorded runs
+
+
+class FakeCard:
+    """Every copy takes 2 ms, every kernel 5; events take none."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.events: list[Mock] = []
+        self.runtime = SimpleNamespace(memcpyAsync=self.taking(2), eventRecord=self.record)
+        self.driver = SimpleNamespace(launchKernel=self.taking(5))
+        self.launch_attributes = SimpleNamespace(launch_kernel_ex=self.taking(4))
+        cuda = SimpleNamespace(Event=self.event, get_elapsed_time=lambda first, last: last.at - first.at)
+        monkeypatch.setattr(spans, "runtime", self.runtime)
+        monkeypatch.setattr(events, "runtime", self.runtime)
+        monkeypatch.setattr(spans, "driver", self.driver)
+        monkeypatch.setattr(spans, "launch_attributes", self.launch_attributes)
+        monkeypatch.setattr(spans, "cupy", SimpleNamespace(cuda=cuda))
+        monkeypatch.setattr(events, "cupy", SimpleNamespace(cuda=cuda))
+        monkeypatch.setattr(spans, "Launch", FakeLaunch)
+        monkeypatch.setattr(spans, "loaded_cublas", lambda: None)
+
+    def event(self) -> Mock:
+        self.events.append(Mock(ptr=len(self.events)))
+        return self.events[-1]
+
+    def record(self, event: int, stream: int) -> None:
+        self.events[event].at = self.now
+
+    def taking(self, ms: float) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            assert 77 in arguments  # the stream
+            self.now += ms
+
+        return call
+
+
+class FakeLaunch:
+    """Two pieces of a variant that copies filters, then launches twice, the second kernel as a dependent one."""
+
+    def __init__(self, card: FakeCard) -> None:
+        usual, dependent = (KernelLaunch(32, lambda _: (1, 1, 1), dependent=how) for how in (False, True))
+        actions = ConstantCopy("filters", 0, 4), usual, dependent
+        self.kernel, self._card = SimpleNamespace(config=SimpleNamespace(actions=actions)), card
+
+    def __call__(self, stream: int, images: int) -> None:
+        for _ in range(2):
+            self._card.runtime.memcpyAsync(1, 2, 16, 3, stream)
+            self._card.driver.launchKernel(9, 1, 1, 1, 32, 1, 1, 0, stream, 0, 0)
+            self._card.launch_attributes.launch_kernel_ex(stream, 9, 0)
+
+
+def test_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = FakeCard(monkeypatch)
+    launch = FakeLaunch(card)
+    variant = SimpleNamespace(name="constant", entry="conv_constant")
+    node = SimpleNamespace(name="conv1+relu1", variant=variant)
+    buffers = SimpleNamespace(stream=SimpleNamespace(ptr=77), launches=[launch])
+    recorder = spans.Recorder(SimpleNamespace(stream_buffers=[buffers], plan=SimpleNamespace(nodes=[node])))  # type: ignore[arg-type]
+    originals = card.runtime.memcpyAsync, card.driver.launchKernel, FakeLaunch.__call__
+    for _ in range(2):  # the second recording uses the first one's events
+        recorder.start()
+        with recorder.watching():
+            card.runtime.memcpyAsync(1, 2, 784, 1, 77)
+            buffers.launches[0](77, 10)
+            card.runtime.memcpyAsync(1, 2, 10, 2, 77)
+        recorded = recorder.spans()
+        assert [span.kind for span in recorded] == ["h2d", *["d2d", "kernel", "kernel"] * 2, "d2h"]
+        assert [span.ms for span in recorded] == [2, 2, 5, 4, 2, 5, 4, 2]
+        assert [span.nbytes for span in recorded] == [784, 16, 0, 0, 16, 0, 0, 10]
+        assert recorded[0].start == 0 and recorded[-1].stop == 26
+        assert recorded[2].entry == "conv_constant" and recorded[2].layer == "conv1+relu1"
+        assert recorded[0].layer == "" and {span.stream for span in recorded} == {0}
+    assert len(card.events) == 17  # two a span, and the origin
+    assert originals == (card.runtime.memcpyAsync, card.driver.launchKernel, FakeLaunch.__call__)
+
+
+def test_names_of_parts() -> None:
+    variant: Any = SimpleNamespace(name="im2col-gemm", entry="conv_im2col_gemm")
+    part = KernelLaunch(32, lambda _: (1, 1, 1), entry="conv_im2col_gemm_unroll")
+    assert spans.describe(part, variant) == ("kernel", "im2col-gemm: unroll", "conv_im2col_gemm_unroll")
+    assert spans.describe(KernelLaunch(32, lambda _: (1, 1, 1)), variant)[1:] == ("im2col-gemm", "conv_im2col_gemm")
+
+
+def test_waiting_for_the_copy_engine_is_no_copying() -> None:
+    copies = [Span("h2d", "", "in", stream, 0.0, 1.0 + stream) for stream in (1, 0)]
+    second, first = spans.without_queueing(copies)
+    assert (first.start, first.stop, second.start, second.stop) == (0, 1, 1, 2)
+
+
+# --- the command
+
+
+def test_the_same_run_again() -> None:
+    asked = "--batch 7 --conv conv1=direct --weights w.h5 --no-fuse --latency --chunk 3 --trace t --counters --wide"
+    request = requested("profile", asked)
+    again = requested("profile", " ".join(same_run(request)[1:]))
+    assert again == replace(request, trace=None, counters=False, output=Output(json=None, wide=False))
+
+
+ERRORS = {
+    "": "profile needs an NVIDIA GPU: it is away",
+    "--trace /dev/null": "--trace /dev/null cannot be written: it is not a regular file",
+    "--batch 0": "0 is not between 1 and",
+    "--weights /no/such/file": "/no/such/file",
+}
+
+
+@pytest.mark.parametrize("options", ERRORS)
+def test_errors(options: str, refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job.device, "why_no_gpu", lambda: "it is away")
+    refuses(f"profile {options}", ERRORS[options])

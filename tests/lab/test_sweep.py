@@ -1,0 +1,292 @@
+"""Test ``sweep``: its grid, skipped points, interrupted sweeps, output, stored results and errors."""
+
+import json
+from math import isnan
+from pathlib import Path
+
+import pytest
+
+from app.base.errors import UserError
+from app.base.precision import SHORT
+from app.cuda import device
+from app.drawing import files
+from app.kernels import registry
+from app.kernels.problems import ConvProblem, Problem
+from app.lab.bench.failures import Wrong, reason_of
+from app.lab.graphs import network_graph
+from app.lab.sweep import job, pipeline, plots
+from app.lab.sweep.grid import Skip, Target, measure_all, parse_settings
+from app.lab.sweep.text import as_document, as_text
+from app.planning import tuning
+from app.planning.tuning import Tuned, Tuning
+from tests.support.schemas import mistakes
+from tests.support.shell import Refuses
+from tests.support.sweep_for_tests import ARCH, CARD, PROBLEM, RIVAL, ROW, failing, measured, request, swept, target
+from tests.support.widths import check_widths
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")
+
+
+# --- the grid --------------------------------------------------------------------------------------------------------
+
+
+def test_settings() -> None:
+    assert parse_settings([], ROW) == ROW.tunables
+    assert parse_settings(["DEPTH=2,1,2"], ROW) == {"TILE": (8, 12, 16, 64), "DEPTH": (2, 1)}
+
+
+@pytest.mark.parametrize("text", ["TILE", "TILE=", "TILE=0", "TILE=-8", "TILE=8,,16", "TILE=8.5", "TILE=x", "WIDTH=8"])
+def test_bad_settings(text: str) -> None:
+    with pytest.raises(UserError, match="TILE" if "TILE" in text else "choose one of TILE, DEPTH"):
+        parse_settings([text], ROW)
+
+
+def test_defaults_come_first_and_refused_points_are_counted_by_reason() -> None:
+    found = target()
+    assert found.grid[0] == found.default == {"TILE": 24, "DEPTH": 8}
+    assert found.grid[1:] == [
+        {"TILE": tile, "DEPTH": depth} for tile, depth in [(8, 4), (8, 8), (12, 4), (16, 4), (16, 8)]
+    ]
+    reasons = {(skipped["count"], skipped["reason"]) for skipped in found.skipped}
+    shared = "needs 262,144 bytes of shared memory, a block has at most 232,448 on sm_90a"
+    assert reasons == {(1, "TILE 12 is no multiple of DEPTH 8"), (2, shared)}
+
+
+def test_the_best_known_point_is_tried_again() -> None:
+    known = Tuning({tuning.key(PROBLEM): {"swept": Tuned({"TILE": 20, "DEPTH": 4}, 1.0, 100)}})
+    found = target(known, tiles=(8,), depths=(8,))
+    assert found.grid == [{"TILE": tile, "DEPTH": depth} for tile, depth in [(24, 8), (20, 4), (8, 8)]]
+
+
+def test_no_valid_point() -> None:
+    with pytest.raises(
+        UserError, match=r"no point of swept can compute layer conv1 .*TILE 9 is no multiple of DEPTH 8"
+    ):
+        target(tiles=(9,), depths=(8,))
+
+
+# --- measuring -------------------------------------------------------------------------------------------------------
+
+
+def test_best_point() -> None:
+    found = target()
+    done: list[Target] = []
+    measure_all([found], measured(), done.append)
+    assert found.best is not None and found.best["parameters"] == {"TILE": 12, "DEPTH": 4}
+    assert found.default_point is not None and found.default_point["ms"] == pytest.approx(2.24)
+    assert done == [found] and found.finished == len(found.grid) == 6
+
+
+def test_points_that_fail_are_left_out() -> None:
+    def fail(parameters: dict[str, int]) -> None:
+        failing(Wrong("image 3 is wrong"), tile=12)(parameters)
+        failing(Skip("does not compile"), tile=16)(parameters)
+
+    found = target()
+    measure_all([found], measured(fail), lambda _: None)
+    assert found.best is not None and found.best["parameters"] == {"TILE": 8, "DEPTH": 4}
+    assert found.wrong == [{"parameters": {"TILE": 12, "DEPTH": 4}, "reason": "image 3 is wrong"}]
+    assert found.skipped[-1]["count"] == 2 and len(found.points) == 3 and found.finished == 6
+
+
+def test_an_interrupted_sweep_keeps_finished_points(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = request(f"--conv swept --json {tmp_path}/sweep.json")
+    with pytest.raises(UserError, match="interrupted after 4 of 12 points"):
+        job.run(asked, [target(), target()], [], CARD, measured(failing(KeyboardInterrupt, tile=16)))
+    out = capsys.readouterr().out
+    assert "interrupted after 4 of 12 points" in out and "best: TILE=12 DEPTH=4: 1.0000 ms" in out
+    assert tuning.load(CARD).entries[tuning.key(PROBLEM)]["swept"] == Tuned({"TILE": 12, "DEPTH": 4}, 1.0, 100)
+    report = json.loads((tmp_path / "sweep.json").read_text())
+    assert not mistakes(report)
+    assert report["schema"] == "lenet5-inference/sweep/1" and (report["finished"], report["total"]) == (4, 12)
+
+
+def test_interrupted_before_the_first_point(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match="interrupted after 0 of 6 points"):
+        job.run(request(), [target()], [], CARD, measured(failing(KeyboardInterrupt)))
+    assert capsys.readouterr().out == "" and tuning.load(CARD) == Tuning()
+
+
+def test_report_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert job.run(request(), [target()], ["a note"], CARD, measured()) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "TILE DEPTH ms" in out and "12 4 1.0000 " in out and "2.240 default " in out
+    assert "default: 2.2400 ms, gain 2.240 ×" in out and "note: a note" in out and "--fused" in out
+    assert "skipped TILE=64 DEPTH=4 and 1 more: needs 262,144 bytes" in out
+    assert job.run(request(), [target()], [], CARD, measured(failing(Wrong("image 0")))) == 1
+    assert "WRONG TILE=12 DEPTH=4: image 0" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"no point could run \(does not compile"):
+        job.run(request(), [target()], [], CARD, measured(failing(Skip("does not compile: too much shared data"))))
+
+
+def test_the_tables_fit_the_terminal() -> None:
+    found = swept(tiles=tuple(range(4, 40)), depths=(1, 2, 4))
+    found.rival, found.rival_result = (RIVAL, {"TILE": 8}), Tuned({}, 1.0, 100)
+    text = check_widths(as_text, as_document(request(), [found], [], CARD, "table.json"))
+    assert "± ms" in text and "TFLOP/s" in text and "auto so far: rival TILE=8: 1.0000 ms" in text
+    assert "… and 44 slower ones" in text
+
+
+def test_json_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert job.run(request("--conv swept --json -"), [target()], [], CARD, measured()) == 0
+    (layer,) = json.loads(capsys.readouterr().out)["layers"]
+    assert layer["best"] == {"TILE": 12, "DEPTH": 4} and layer["gain"] == pytest.approx(2.24)
+    assert [point["ms"] for point in layer["points"]] == sorted(point["ms"] for point in layer["points"])
+
+
+@pytest.mark.parametrize("stored", [{}, {PROBLEM: {"rival": Tuned({}, 9.0, 100)}}], ids=["untimed", "timed"])
+def test_what_auto_would_take_is_measured_in_the_same_run(
+    stored: dict[Problem, dict[str, Tuned]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the swept variant would be the only one with a time, and auto would take it however slow it is.
+
+    A time of another day, on a busy card perhaps, decides nothing.
+    """
+    monkeypatch.setattr(registry, "VARIANTS", [ROW, RIVAL])
+    tuning.store(CARD, stored)
+    found = target(tuning.load(CARD), tiles=(8,), depths=(4,))
+    assert found.rival == (RIVAL, {}) and found.rival_result is None
+    assert job.run(request(), [found], [], CARD, measured(rival_ms=0.5)) == 0
+    assert tuning.load(CARD).choose(PROBLEM, ARCH) == (RIVAL, {})
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+# Options and what is wrong with them; with the others it is that there is no GPU.
+MISTAKES = {
+    "--conv auto": "not auto",
+    "--conv shared-tile --set TILE=4096": "bytes of shared memory",
+    "--conv shared-tile --precision tf32": "does not compute in tf32, only in fp32, fp64, fp16: change --prec",
+    "--conv half2 --precision fp32": "conv kernel 'half2' does not compute in fp32, only in fp16: change",
+    "--pool shared --precision tf32": "does not compute in tf32",
+    "--conv shared-tile --network nope": "unknown network",
+    "--conv shared-tile --json /nowhere/sweep.json": "cannot be written",
+    "--pool shared --layer pool1 --fused": "leave --fused out",
+    "--pipeline --fused": "leave --set, --layer and --fused out",
+}
+NO_MISTAKES = (
+    *("--conv shared-tile", "--conv half2", "--conv tensor-core --precision tf32"),
+    *("--fc shared-tiled --network mlp --fused", "--pipeline"),
+)
+
+
+@pytest.mark.parametrize("options", [*MISTAKES, *NO_MISTAKES])
+def test_mistakes_are_found_without_a_gpu(options: str, refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "why_no_gpu", lambda: "none here")
+    refuses(f"sweep {options}", MISTAKES.get(options, "a sweep needs an NVIDIA GPU: none here"))
+
+
+def test_problems_are_the_plans() -> None:
+    graph = network_graph("lenet5")
+    variant = registry.find("conv", "register-tiled")
+    assert variant is not None
+    alone = job.problem_of(graph, "conv1", variant, ARCH, "fp32", fused=False)
+    fused = job.problem_of(graph, "conv1", variant, ARCH, "fp32", fused=True)
+    assert alone == ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
+    assert fused == ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8", activation="relu", pool=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "dtype"),
+    [
+        ("shared-tile", "", "float32"),
+        ("shared-tile", "--precision fp16", "float16"),
+        ("half2", "", "float16"),
+        ("tensor-core", "", "float16"),
+        ("tensor-core", "--precision tf32", "tfloat32"),
+    ],
+)
+def test_the_kernels_own_type_unless_another_is_asked_for(name: str, asked: str, dtype: str) -> None:
+    arguments = request(f"--conv {name} {asked}")
+    targets, _ = job.find_targets(arguments, network_graph("lenet5"), ARCH, Tuning())
+    assert [target.problem.dtype for target in targets] == [dtype] * 2
+    assert as_document(arguments, targets, [], CARD, None)["precision"] == SHORT[dtype]
+
+
+def cuda_error(status: int) -> Exception:
+    """Like CuPy's, which cannot be made without a card."""
+    return type("CUDADriverError", (RuntimeError,), {"status": status})(f"error {status}")
+
+
+# What the compiler prints → the reason.
+LOGS = {
+    "error: no": "no",
+    'a.cu(3): error: static assertion failed with "BM too small"\n  more': "BM too small",
+    "ptxas error   : Entry function 'f' uses too much shared data\n": "Entry function 'f' uses too much shared data",
+}
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        *((RuntimeError(f"a.cu does not compile\n{log}"), f"does not compile: {LOGS[log]}") for log in LOGS),
+        (cuda_error(701), "error 701"),
+        (cuda_error(700), None),  # an illegal address: the card's context is lost
+        (ValueError("a bug"), None),
+    ],
+)
+def test_only_what_concerns_one_kernel_is_a_reason(error: Exception, reason: str | None) -> None:
+    assert reason_of(error) == reason
+
+
+# --- the pipeline ----------------------------------------------------------------------------------------------------
+
+
+def test_pipeline_settings() -> None:
+    found = pipeline.settings(1000, (4, 100))
+    assert found == [(streams, chunk) for chunk in (100, 250, 500, 1000) for streams in range(1, 9)]
+
+
+@pytest.mark.parametrize("stop", [None, 5])
+def test_pipeline_points(stop: int | None) -> None:
+    def measure(streams: int, chunk: int) -> pipeline.Figures | None:
+        if streams == stop:
+            raise KeyboardInterrupt
+        return None if streams == 2 else {"ms": 10.0 / streams + chunk, "p90_ms": 1.0, "overlap": 0.5}
+
+    grid = pipeline.settings(250, (4, 25))
+    points = pipeline.measure_all(grid, measure)
+    assert len(points) == (16 if stop is None else 4)
+    report = pipeline.as_document(request("--pipeline"), CARD, points, len(grid), (4, 25))
+    assert not mistakes(report)
+    fastest = 8 if stop is None else 4
+    assert report["best"] and (report["best"]["streams"], report["best"]["chunk"]) == (fastest, 25)
+    assert report["gain"] == pytest.approx(27.5 / (25 + 10 / fastest))
+    text = check_widths(pipeline.as_text, report)
+    chunk25, share25 = (line.split()[1:] for line in text.splitlines() if line.split()[:1] == ["25"])
+    assert chunk25[:4] == ["35.00", "-", "28.33", "27.50"] and share25[:3] == ["50%", "-", "50%"]
+    assert "does not fit" in text and f"best: --streams {fastest} --chunk 25" in text
+    assert ("interrupted after 4 of 16 points" in text) == (stop is not None)
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def test_the_parameter_that_matters_most_comes_first() -> None:
+    field = plots.layer_field(swept())
+    assert field is not None
+    assert (field.down, field.across) == ("TILE", "DEPTH")
+    assert (field.downs, field.acrosses) == ((8, 12, 16, 24), (4, 8))
+    assert field.ms[1][0] == 1.0 and isnan(field.ms[1][1])
+
+
+def test_one_parameter_and_none() -> None:
+    only = plots.layer_field(swept(depths=(8,)))
+    assert only is not None and (only.down, only.across, only.acrosses) == ("", "TILE", (8, 16, 24))
+    assert plots.layer_field(swept(tiles=(24,), depths=(8,))) is None
+    assert plots.layer_field(target()) is None
+
+
+def test_plots(tmp_path: Path) -> None:
+    files.prepare(tmp_path / "new")
+    plots.draw_layers(tmp_path / "new", "lenet5", [swept(), swept(depths=(8,))])
+    times = {(chunk, streams): chunk / streams for chunk in (500, 1000) for streams in (1, 2, 3)}
+    plots.draw_pipeline(tmp_path / "new", "lenet5", 1000, times)
+    written = {path.name: path.read_text("utf-8") for path in (tmp_path / "new").iterdir()}
+    assert written.keys() == {"sweep_swept_lenet5_conv1_heat.svg", "sweep_pipeline_lenet5_heat.svg"}
+    assert "images a chunk 500, streams 3: 167 ms" in written["sweep_pipeline_lenet5_heat.svg"]

@@ -1,0 +1,172 @@
+"""The timeline of ``profile``: stamps that kernels leave, what is read from them, and its two pictures."""
+
+import json
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from cupy_backends.cuda.libs import nvrtc
+
+from app.cuda.compiler import INCLUDE_DIR, compile_kernel, options, sources
+from app.drawing import svg, warpgroups
+from app.kernels import registry
+from app.kernels.variant import Variant
+from app.lab.profile import job, stamps
+from app.lab.profile.stamps import PHASES, Shares
+from app.lab.profile.text import as_text
+from app.lab.profile.timeline import shares_of, stamped
+from app.network.definitions import LENET5
+from app.planning.matching import Choices
+from app.planning.plan import ExecutionPlan, plan
+from docs.generate.figures import FIGURES
+from tests.support.kernel_grid import served
+from tests.support.networks_for_tests import random_graph
+from tests.support.schemas import mistakes
+from tests.support.shell import user_error
+from tests.support.stamps_for_tests import CLOCKS, MHZ, SHARES, document, words
+
+STAMPED = [row for row in registry.VARIANTS if row.operation == "conv_pair" and row.instructions == "wgmma"]
+(EXACT,) = (row for row in STAMPED if row.name == "wgmma-exact")
+MACRO = re.compile(r'^ *(?:STAMP\w*\(\w*\);|#include "stamps\.cuh")\n', re.MULTILINE)
+
+
+def planned(precision: str) -> ExecutionPlan:
+    """The plan of lenet5 with random weights on a Hopper card."""
+    return plan(random_graph(LENET5, bias=False), "sm_90a", Choices(precision))
+
+
+def ptx(row: Variant, texts: Mapping[str, str], **constants: int) -> bytes:
+    """The code for the virtual machine of these texts of the row's file and its headers, without line numbers."""
+    headers = {name: text.encode() for name, text in texts.items() if name != row.source}
+    defines = row.config(served(row, "sm_90a")[0]).defines | constants
+    _, language, _, *others = options(defines, "sm_90a")
+    names = [name.encode() for name in headers]
+    program = nvrtc.createProgram(texts[row.source], row.source, [*headers.values()], names)
+    nvrtc.compileProgram(program, ("--gpu-architecture=compute_90a", language, *others))
+    code: bytes = nvrtc.getPTX(program)
+    return code
+
+
+@pytest.mark.parametrize("row", STAMPED, ids=lambda row: row.name)
+def test_with_stamps_the_kernel_reads_the_clock(row: Variant) -> None:
+    texts = sources(row.path)
+    assert sum(len(MACRO.findall(text)) for text in texts.values()) == 9
+    stamping = ptx(row, texts, STAMPS=50, STAMPED=528)
+    assert b"clock64" in stamping and b"globaltimer" in stamping
+
+
+def test_without_stamps_nothing_of_them_is_in_the_code() -> None:
+    texts = sources(EXACT.path)
+    bare = {name: MACRO.sub("", text) for name, text in texts.items()}
+    assert not any("STAMP" in text for name, text in bare.items() if name != "stamps.cuh")
+    assert bare != texts and ptx(EXACT, texts) == ptx(EXACT, bare)
+
+
+def test_with_stamps_the_kernel_compiles_for_hopper() -> None:
+    config = stamped(EXACT, SHARES).config(served(EXACT, "sm_90a")[0])
+    assert config.defines.items() >= {"STAMPS": SHARES.stamps, "STAMPED": 64}.items()
+    assert b"\0stamps\0" in compile_kernel(EXACT.path, config.defines, "sm_90a")  # by this name the host finds them
+
+
+def test_the_header_and_python_agree() -> None:
+    header = (INCLUDE_DIR / "stamps.cuh").read_text(encoding="utf-8")
+    (phases,) = re.findall(r"enum class Phase \{ (.*?) \}", header)
+    assert tuple(phases.lower().split(", ")) == PHASES == tuple(warpgroups.PHASES)
+    assert f"STAMPS_HEAD = {stamps.HEAD};" in header
+
+
+# --- what is read from the stamps
+
+
+@pytest.mark.parametrize("images", [1, 7, 130, 131, 10_000])
+def test_every_image_is_taken_once(images: int) -> None:
+    shares = Shares.of(images, 2, 132, 4)
+    turns = [
+        shares.taken(block, number, turn)
+        for block in range(shares.blocks)
+        for number in range(shares.warpgroups)
+        for turn in range(shares.rounds + 1)
+    ]
+    assert sum(turns) == images and max(turns) == shares.each
+
+
+def test_phases_last_as_long_as_their_clocks() -> None:
+    found = stamps.timeline(words(), SHARES)
+    assert found["mhz"] == pytest.approx(MHZ, rel=0.01)
+    assert len(found["warpgroups"]) == 4
+    for spans in found["warpgroups"]:
+        for phase, start, stop in spans:
+            assert stop - start == pytest.approx(CLOCKS[phase] / MHZ, rel=0.02, abs=0.002)
+        assert all(before[2] == after[1] for before, after in pairwise(spans))
+    # Warpgroups of one multiprocessor have one clock: they started 300 clocks apart.
+    starts = [spans[0][1] for spans in found["warpgroups"]]
+    assert np.diff(starts) == pytest.approx(300 / MHZ, rel=0.02)
+
+
+def test_images_are_requested_then_staged_then_computed() -> None:
+    images = stamps.timeline(words(), SHARES)["images"]
+    assert len(images["us"]) == stamps.POINTS + 1
+    for earlier, later in (("requested", "staged"), ("staged", "computed")):
+        assert all(before >= after for before, after in zip(images[earlier], images[later], strict=True))
+    assert images["requested"][-1] == images["staged"][-1] == images["computed"][-1] == SHARES.images
+    assert images["computed"][0] == 0 and sorted(images["computed"]) == images["computed"]
+
+
+def test_more_stamps_than_fit_are_left_out() -> None:
+    """A warpgroup whose count ends early, as the kernel's does at STAMPS."""
+    short = words()
+    short[5, 0] = 7
+    found = stamps.decode(short, SHARES)[5]
+    assert len(found.phases) == 7 and len(found.clocks) == 8
+
+
+def test_other_kernels_leave_no_stamps() -> None:
+    shares = shares_of(planned("fp16"), 10_000, 132)
+    assert (shares.each, shares.blocks, shares.warpgroups, shares.rounds) == (2, 132, 5, 8)
+    assert "--precision fp16" in user_error(lambda: shares_of(planned("fp32"), 10_000, 132))
+    assert "leave --batch out" in user_error(lambda: shares_of(planned("fp16"), 10**7, 132))
+
+
+# --- pictures, document, text
+
+
+def test_the_pictures_show_every_warpgroup_and_the_bus() -> None:
+    timeline = document()
+    first = ElementTree.fromstring(warpgroups.warpgroups(timeline, "warpgroups & more"))
+    said = ["".join(element.itertext()) for element in first.iter("text")]
+    assert [said.count(f"warpgroup {number}") for number in range(5)] == [2, 2, 2, 2, 0]
+    assert {meaning for *_, meaning in warpgroups.PHASES.values()} <= {*said}
+    second = ElementTree.fromstring(warpgroups.bus(timeline, "bus"))
+    assert "1,000 images" in (second[1].text or "") and "read by the first kernel" in (second[1].text or "")
+
+
+def test_warpgroups_in_a_product_are_counted() -> None:
+    rows = [
+        [["conv1", 0.0, 2.0], ["pool", 2.0, 3.0], ["conv2", 3.0, 5.0]],
+        [["stage", 0.0, 1.0], ["conv1", 1.0, 4.0]],
+    ]
+    assert warpgroups.multiplying(rows) == [(0, 1, 1), (1, 2, 2), (2, 3, 1), (3, 4, 2), (4, 5, 1)]
+
+
+def test_the_page_and_the_document() -> None:
+    page = job.page(document(), 1000, "<Card>")
+    assert page.startswith("<!DOCTYPE html>\n<title>Timeline of 1,000 images, wgmma, &lt;Card&gt;</title>")
+    assert page.count("</svg>") == 2 and svg.style() in page
+    stored = json.loads((FIGURES / "h100_profile_lenet5.json").read_text(encoding="utf-8"))
+    whole = json.loads(json.dumps({**stored, "timeline": document()}, allow_nan=False))
+    assert mistakes(whole) == []
+    assert mistakes({**stored, "timeline": {**document(), "mhz": "fast"}})
+    assert "wgmma with stamps of the clock takes 0.0470 ms end to end instead of 0.0450 ms" in " ".join(
+        as_text(whole).split()
+    )
+
+
+def test_no_time_is_below_zero_where_nanoseconds_are_coarse() -> None:
+    """Warpgroups that start before the first of their block, in the same tick of the card's nanoseconds."""
+    found = words().reshape(SHARES.blocks, SHARES.warpgroups, -1)[:, ::-1].reshape(words().shape)
+    found[:, [1, 3]] = found[:, [1, 3]] // 2000 * 2000
+    told = stamps.timeline(found, SHARES)
+    assert min(start for group in told["warpgroups"] for _, start, _ in group) >= 0

@@ -1,0 +1,22 @@
+"""The site of the stored card, written once."""
+
+from pathlib import Path
+
+import pytest
+
+from app.ladder.card import Card
+from app.ladder.site import write_site
+from app.ladder.stored import way_in
+from docs.generate.site import COMMAND, stored_card
+
+
+@pytest.fixture(scope="session")
+def card() -> Card:
+    return stored_card()
+
+
+@pytest.fixture(scope="session")
+def site(card: Card, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    write_site(folder, card, COMMAND, way_in())
+    return folder

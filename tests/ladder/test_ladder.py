@@ -1,0 +1,129 @@
+"""Test ``ladder``: stored figures without a card, a card in name only, and the order in which steps are measured."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.base.errors import UserError
+from app.cli import main
+from app.cuda.device import why_no_gpu
+from app.kernels.registry import variants
+from app.lab.bench.results import OURS, Peaks, Result
+from app.ladder.card import Card
+from app.ladder.command import as_text
+from app.ladder.counting import PARTS
+from app.ladder.steps import LADDERS, steps
+from app.ladder.stored import compiled, stored_card
+from tests.support.peers_for_tests import CARD
+from tests.support.schemas import check_described, mistakes
+from tests.support.widths import check_widths
+
+WITHOUT = pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
+
+
+def run(folder: Path, *options: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and document, which is as described."""
+    code = main(["ladder", *options, "--json", str(folder / "ladder.json")])
+    document = json.loads((folder / "ladder.json").read_text(encoding="utf-8"))
+    check_described(document)
+    return code, document
+
+
+@WITHOUT
+def test_without_a_card_stored_figures_are_shown_and_their_pages_built(
+    tmp_path: Path, card: Card, site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, document = run(tmp_path, "--pages", str(tmp_path / "pages"), "--batch", "500")
+    assert code == 0 and not mistakes(document) and document["tables"] == card.benches["lenet5"]["tables"]
+    text = capsys.readouterr().out
+    assert "figures are stored, measured on an NVIDIA H100" in " ".join(text.split())
+    assert "--batch 500 is for a GPU, without effect" in " ".join(text.split())
+    check_widths(as_text, document)
+    # The order of the ladders, and the pages' own predictions.
+    assert [row["name"] for row in document["steps"]] == [row.name for name in LADDERS for row in variants(name)]
+    for step, row in zip(steps(), document["steps"], strict=True):
+        own = [layer for layer in card.layers(step) if layer.network == "lenet5"]
+        assert [(one["predicted_ms"], one["ms"]) for one in row["layers"]] == [(a.prediction.ms, a.ms) for a in own]
+    # But for the command that made them, they are the pages of make docs.
+    pages = {path.name: path for path in (tmp_path / "pages").rglob("*") if path.is_file()}
+    assert pages.keys() == {path.name for path in site.rglob("*") if path.is_file()}
+    assert pages["conv-direct.html"].read_text("utf-8") == (site / "conv-direct.html").read_text("utf-8").replace(
+        "make docs", "python main.py ladder --network lenet5 --pages DIR"
+    )
+
+
+@WITHOUT
+@pytest.mark.parametrize("network", ["lenet5", "k7"])
+def test_a_sign_is_explained_where_a_row_has_it_alone(network: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ladder", "--network", network]) == 0
+    text = capsys.readouterr().out
+    assert ("(loop):" in text) == bool(re.search(r"\(loop\)$", text, re.MULTILINE))
+
+
+def test_the_stored_card_is_that_of_make_docs(card: Card) -> None:
+    assert stored_card("lenet5") == card
+    assert [*stored_card("k7").benches] == ["k7"] and compiled("sm_75") == {} != compiled("sm_90a")
+    with pytest.raises(UserError, match=r"figures are stored of lenet5, .*, not of mlp"):
+        stored_card("mlp")
+
+
+class Fake:
+    """In place of a trial: nothing lies on a card. made: the layers and types asked for."""
+
+    made: list[tuple[Any, int]]
+
+    def __init__(self, problem: Any, images: int, _: str) -> None:
+        self.problem = problem
+        self.made.append((problem, images))
+
+
+@pytest.fixture
+def in_name_only(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """There is a GPU, as far as the command asks. Returns the kernels in the order of their measurement."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    from app.lab.bench import compiling
+    from app.ladder import measuring
+
+    measured: list[str] = []
+
+    def row(_: Any, trial: Fake, row: Any) -> Result:
+        measured.append(row.name)
+        wrong = row.name == "unrolled"
+        found = Result(OURS, row.name, trial.problem.dtype, row.step, instructions=row.instructions, wrong=wrong)
+        return Result(**{**vars(found), "reason": "wrong: image 0"} if wrong else {**vars(found), "ms": 2.0, "runs": 9})
+
+    Fake.made = []
+    monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda: None)
+    monkeypatch.setattr("app.cuda.device.describe_gpu", lambda: CARD)
+    monkeypatch.setattr(measuring, "Trial", Fake)
+    monkeypatch.setattr(measuring.Climber, "row", row)
+    monkeypatch.setattr(measuring.peak, "measure", lambda _: Peaks({"float32": 50.0, "float16": 600.0}, 3000.0))
+    monkeypatch.setattr(compiling, "compile_kernel", lambda *_: b"")
+    return measured
+
+
+def test_steps_are_measured_in_order(
+    in_name_only: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, document = run(tmp_path, "--batch", "500", "--pages", str(tmp_path / "pages"))
+    text = " ".join(capsys.readouterr().out.split())
+    assert code == 1 and "wrong: image 0" in text and "The ladder on lenet5, 500 images" in text
+    assert [*dict.fromkeys(in_name_only)] == [*dict.fromkeys(step.row.name for step in steps())]
+    assert len(in_name_only) == 2 * len(steps())  # two convolutions, two products
+    assert {images for _, images in Fake.made} == {500} and len(Fake.made) < len(in_name_only) / 3
+    direct = next(row for row in document["steps"] if row["name"] == "direct")
+    assert direct["ms"] == 4.0 and direct["predicted_ms"] > 0 and direct["bound"] in PARTS
+    assert next(row for row in document["steps"] if row["name"] == "unrolled")["ms"] is None
+    page = (tmp_path / "pages" / "conv-direct.html").read_text(encoding="utf-8")
+    assert str(CARD["name"]) in page and "500 images" in page
+
+
+@pytest.mark.gpu
+def test_on_the_card(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, document = run(tmp_path, "--batch", "300", "--pages", str(tmp_path / "pages"))
+    assert code == 0 and document["images"] == 300
+    assert all(row["ms"] or row["reason"] for row in document["steps"])
+    assert (tmp_path / "pages" / "index.html").is_file()

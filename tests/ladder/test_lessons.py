@@ -1,0 +1,210 @@
+"""Test the lessons: a row each, formulas that can be computed, and sentences that the counts bear out."""
+
+import re
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from app.commands.parsers import COMMANDS, parser_of
+from app.kernels import registry
+from app.kernels.facts import bytes_moved
+from app.kernels.problems import ConvProblem
+from app.lab.profile.step_counters import COUNTERS, per_output
+from app.ladder import tiles
+from app.ladder.card import Card
+from app.ladder.counting import COUNTS, PARTS, ROUND_TRIP, Speeds, count, predict, products_of
+from app.ladder.formulas import (
+    banks,
+    conflicts,
+    cycles,
+    filled,
+    input_products,
+    lines,
+    names_of,
+    pixel_lines,
+    value,
+    vector,
+)
+from app.ladder.pages import Pages
+from app.ladder.steps import LADDERS, LESSONS, Step, lesson_path, steps
+
+BY_NAME = {step.slug: step for step in steps()}
+STEPS = pytest.mark.parametrize("step", steps(), ids=lambda step: step.slug)
+
+
+def test_every_row_has_a_lesson_and_every_lesson_a_row() -> None:
+    rows = {lesson_path(row) for operation in LADDERS for row in registry.variants(operation)}
+    assert rows == {*LESSONS.rglob("*.toml")}, "write a lesson for each new step, see CONTRIBUTING.md"
+    assert len(steps()) == len(rows), "since names no step"
+
+
+@STEPS
+def test_predictions_are_bounds_and_say_what_bounds(step: Step, card: Card) -> None:
+    """No measured time is below its prediction; the part that the lesson names is the longest on some layer."""
+    layers = [*card.layers(step)]
+    assert layers and set(step.lesson.bounded_by) <= {*PARTS}
+    for layer in layers:
+        assert layer.ms is None or layer.ms >= layer.prediction.ms, layer.title
+    assert {layer.prediction.bound for layer in layers} <= set(step.lesson.bounded_by)
+
+
+@STEPS
+def test_sentences_can_be_filled_and_hold_no_figures_by_hand(step: Step, card: Card) -> None:
+    lesson, detail = step.lesson, filter(None, [step.lesson.detail])  # which few have
+    for text in (lesson.change, *detail, lesson.bound, lesson.proof, lesson.exercise.task, lesson.exercise.answer):
+        assert not re.search(r"\b[Ss]teps? \d", text), "name the step: numbers change"
+        assert not re.findall(r"\d ?(?:ms|µs|%|TFLOP|GB)|\w+second", re.sub(r"\{[^}]*\}", "", text))
+        assert not text[0].islower() and text.endswith((".", "?"))
+        for layer in card.layers(step):
+            assert "{" not in filled(text, layer.names)
+            assert tiles.draw(step, layer.names)
+    assert set(lesson.proven_by) <= {*COUNTERS}
+
+
+@STEPS
+def test_what_multiplies_is_as_much_as_a_lesson_says(step: Step, card: Card) -> None:
+    """Nearly all instructions multiply in a hottest loop alone; most may in the whole kernel, where sums are long."""
+    layers = [*card.layers(step)]
+    for sentence in re.split(r"(?<=[.:])\s", f"{step.lesson.bound} {step.lesson.proof}"):
+        if re.search(r"[Nn]early (all|every)", sentence) and "instruction" in sentence:
+            assert "hottest loop" in sentence
+            assert any(layer.loop and layer.loop["multiply"] > 0.9 * layer.loop["instructions"] for layer in layers)
+        if re.search(r"[Mm]ost of (which|what)", sentence):
+            longest = max(layers, key=lambda layer: layer.names["DEPTH"])
+            assert longest.counts["products"] > 0.5 * longest.counts["slots"]
+
+
+# What a proof speaks of → counters of which the page shows one.
+SPOKEN = {
+    r"\binstructions\b": {"instructions"},
+    r"issue slots": {"issue"},
+    r"occupancy|warps (are )?on a|([Ff]ew|[Mm]any|[Mm]ore) warps (are|fit)": {"occupancy"},
+    r"load pipe": {"L1", "shared_cycles", "shared_loads"},
+    r"same banks|bank conflicts": {"bank_conflicts", "shared_cycles"},
+    r"tensor cores": {"tensor"},
+    r"L2 cache (is|seems)": {"L2"},
+    r"[Dd]evice memory": {"DRAM", "dram_read", "dram_written"},
+    r"[Gg]lobal loads|loads from global memory": {"global_loads"},
+    r"[Ss]hared loads|loads from shared memory": {"shared_loads"},
+}
+
+
+@STEPS
+def test_counters_show_what_a_proof_speaks_of(step: Step) -> None:
+    for words, shown in SPOKEN.items():
+        if re.search(words, step.lesson.proof) and not step.row.needs_cublas:
+            assert shown & {*step.lesson.proven_by}, words
+
+
+@STEPS
+def test_what_passes_from_kernel_to_kernel_is_counted(step: Step, card: Card) -> None:
+    for layer in card.layers(step):
+        launches = step.row.config(layer.problem, step.row.defaults(layer.problem)).launches
+        several = step.row.needs_cublas or {one.entry for one in launches} - {"", step.row.entry}
+        least = bytes_moved(layer.problem, int(layer.names["BATCH"])) / layer.names["OUTPUTS"] / layer.names["BATCH"]
+        assert bool(several) == (layer.counts["memory_bytes"] > least), layer.title
+
+
+@STEPS
+def test_exercises_name_commands_that_exist(step: Step) -> None:
+    program, *arguments = shlex.split(step.lesson.exercise.command)[1:]
+    assert program == "main.py"
+    name = arguments[0] if arguments[0] in COMMANDS else "run"
+    parser_of(name).parse_args(arguments[name != "run" :])
+
+
+@STEPS
+def test_loads_are_those_of_the_machine_code(step: Step, card: Card) -> None:
+    """Shared loads for each product, with the row's default parameters, which that code was compiled with."""
+    checked = 0
+    for layer in card.layers(step):
+        loop, per = layer.loop, products_of(step.row.instructions, step.dtype)
+        if not loop or step.row.instructions == "wgmma" or layer.network != "lenet5" or layer.name == "fc2":
+            continue
+        found = loop["shared_load"] / loop["multiply"] / per
+        names = names_of(step.row, layer.problem, {}, 10_000, 132)
+        counts = count(step.lesson.counts, layer.problem, names, step.row.instructions, None)
+        padded = counts["waste"] if per > 2 else 1  # tensor cores' products count with their padding
+        told = counts["shared_loads"] / counts["products"] / padded
+        assert found == pytest.approx(told, rel=0.25), layer.title  # loops hold some loads that happen rarely
+        checked += 1
+    assert checked or step.row.needs_cublas or step.row.instructions == "wgmma"
+
+
+def test_counts_of_a_layer_counted_by_hand(card: Card) -> None:
+    """Step 2 on lenet5's second layer, 12 x 12 pixels of 32 channels to 8 x 8 of 64 maps."""
+    problem, step = ConvProblem(32, 12, 12, 64, 5), BY_NAME["conv-direct"]
+    names = names_of(step.row, problem, {}, 10_000, 132)
+    counts = count(step.lesson.counts, problem, names, "fma", None)
+    assert [counts[name] for name in ("products", "global_loads", "slots", "waste")] == [800, 1600, 2400, 1]
+    # A warp has 4 rows of 8 pixels; 44 neighbouring pixels of 4 bytes touch 1 + 172 / 128 lines, a tap one more.
+    assert counts["wavefronts"] == 800 * (1 + 172 / 128 + 1)
+    assert counts["memory_bytes"] == (10_000 * 4 * (32 * 144 + 64 * 64) + 4 * 800 * 64) / (10_000 * 64 * 64)
+    speeds = Speeds(products=32e12, bytes=3e12, cycles=2e9, multiprocessors=132, resident_threads=132 * 2048)
+    parts = predict(counts, names, speeds).parts
+    outputs = 10_000 * 64 * 64
+    assert parts["arithmetic"] == pytest.approx(outputs * 800 / 32e9)
+    assert parts["issue"] == pytest.approx(outputs * 2400 / 32 / (4 * 132 * 2e6))
+    assert parts["loads"] == pytest.approx(outputs * counts["wavefronts"] / 32 / (132 * 2e6))
+    assert set(COUNTS) == {*counts} and set(PARTS) == {*parts}
+
+
+def test_functions_of_formulas() -> None:
+    assert lines(4) == 1 and lines(132) == 2
+    assert pixel_lines(32, 36, 4) == lines(128) and pixel_lines(8, 12, 4) == lines(44 * 4)
+    assert pixel_lines(8, 64, 4) == 4 * lines(32)  # rows far apart share no line
+    assert conflicts(32, 36, 1) == 1 and conflicts(16, 32, 1) == 2 and conflicts(8, 32, 1) == 4
+    assert conflicts(32, 64, 2) == 2  # every other bank
+    # 16 bytes a lane: all the same, four times eight alike, eight lanes alone, each its own.
+    assert [cycles(32, 4, *places) for places in ((32, 0), (8, 0, 4, 4), (8, 4), (32, 4))] == [2, 2, 1, 4]
+    assert cycles(32, 4, 8, 4, 4, 0) == 4 and cycles(32, 4, 32, 32) == 32 and cycles(32, 2, 32, 2) == 2
+    assert cycles(64, 1, 32, 1, 2, 0) == 1 and cycles(40, 1, 32, 32, 2, 0) == (32 + 8) / 2  # the last warp is not full
+    assert cycles(32, 1, 16, 1, 2, 32) == conflicts(16, 32, 1) and input_products(5) == 16
+    assert banks(8, 16) == 2 and banks(8, 17) == 8
+    assert [vector(count) for count in (8, 6, 5)] == [4, 2, 1]
+    assert filled("{2 * K} and {1 / 3:.2f}", {"K": 5}) == "10 and 0.33"
+    for wrong in ("K +", "unknown", "1 / 0", "'text'", "__import__('os')"):
+        with pytest.raises(ValueError, match=re.escape(wrong)):
+            value(wrong, {"K": 5})
+
+
+def test_counters_are_shown_beside_predictions(card: Card) -> None:
+    """From a document as ``profile --every-step`` writes it; a step without counters says how to read them."""
+    counts = {**dict.fromkeys(COUNTERS, 50.0), "global_loads": 1600 * 4096 * 100 / 32, "DRAM": None}
+    row = {"operation": "conv", "name": "direct", "layer": "conv2", "images": 100, "counts": counts}
+    counted = Card(card.benches, card.kernels, {"lenet5": {"rows": [row], "note": None}})
+    text = Pages(counted, "test").step(BY_NAME["conv-direct"]).html
+    shown = re.search(r"loads from global memory, per output</th><td class=\"number\">([^<]*)<", text)
+    assert shown and shown[1] == "1,600"
+    assert "No hardware counters" not in text and re.search(r"device memory, of its peak, %</th><td[^>]*>–<", text)
+    assert "profile --every-step" in Pages(counted, "test").step(BY_NAME["conv-constant"]).html
+    assert per_output("dram_read", 800.0, 100) == 8 and per_output("DRAM", 40.0, 100) == 40
+
+
+def test_shares_of_the_measured_time_stand_in_for_counters(card: Card) -> None:
+    uncounted = replace(card, counters={})
+    pages, step = Pages(uncounted, "test"), BY_NAME["conv-direct"]
+    layers = [*uncounted.layers(step)]
+    row = re.search(r"In place of counters.*?Load pipe[^<]*</th>(.*?)</tr>", pages.step(step).html, re.DOTALL)
+    assert row and re.findall(r">(\d+)%<", row[1]) == [
+        f"{100 * layer.prediction.parts['loads'] / layer.ms:.0f}" for layer in layers if layer.ms
+    ]
+
+
+def test_pages_of_another_card_have_its_name_and_times(card: Card) -> None:
+    bench = card.benches["lenet5"]
+    device = {**bench["device"], "name": "Another Card", "multiprocessors": 66}
+    pages = Pages(Card({"lenet5": {**bench, "device": device}}, {}), "ladder")
+    text = pages.step(BY_NAME["conv-direct"]).html
+    assert "Another Card" in text and "fa19" not in text and "<code>ladder</code>" in text
+    assert "What the compiler made of it" not in text
+    assert "Another Card" in pages.index().html
+
+
+def test_a_thread_waits_once_for_all_of_its_outputs() -> None:
+    """It loads a tile, waits, and multiplies for each of them."""
+    counts = dict.fromkeys(COUNTS, 0) | {"waste": 1, "round_trips": 10}
+    names = {"OUTPUTS": 16, "BATCH": 1, "BLOCKS": 1, "THREADS": 1}
+    speeds = Speeds(products=1.0, bytes=1.0, cycles=1e3, multiprocessors=1, resident_threads=2048)
+    assert predict(counts, names, speeds).parts["latency"] == 10 * ROUND_TRIP

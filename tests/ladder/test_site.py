@@ -1,0 +1,197 @@
+"""Test that pages, stored figures and sources hold together: every step has every part, and links resolve."""
+
+import re
+from html import unescape
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from app.base.errors import UserError
+from app.cuda.compiler import KERNEL_DIR
+from app.ladder.card import Card
+from app.ladder.counting import PARTS
+from app.ladder.excerpt import GAP, LEAST, MOST, changed_by, code_lines, excerpt
+from app.ladder.pictures import Text
+from app.ladder.site import MARK, write_site
+from app.ladder.steps import LADDERS, Step, ladder, steps
+from app.terminal.text import format_ms
+from docs.generate.site import COMMAND
+
+MOST_BYTES = 6_000_000
+SECTIONS = ("idea", "tile", "change", "count", "time", "proof", "bound", "exercise")
+STEPS = pytest.mark.parametrize("step", steps(), ids=lambda step: step.slug)
+
+
+class Reader(HTMLParser):
+    """Collects a page's links, ids and what it would load, and checks that its elements nest."""
+
+    EMPTY = ("meta", "link", "br", "img")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.ids: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        self.ids += [value for name, value in attributes if name == "id" and value]
+        if tag == "a":
+            self.links.append(given["href"] or "")
+        self.loads += [given[name] or "" for name in ("src",) if name in given]
+        if tag == "link":
+            self.loads.append(given["href"] or "")
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.ids += [value for name, value in attributes if name == "id" and value]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def section(text: str, name: str) -> str:
+    """The HTML of one section of a page."""
+    (found,) = re.findall(rf'<section id="{name}">(.*?)</section>', text, re.DOTALL)
+    return str(found)
+
+
+def words(html: str) -> str:
+    """The text of HTML."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
+
+
+@STEPS
+def test_a_page_has_every_part(step: Step, site: Path) -> None:
+    text = (site / f"{step.slug}.html").read_text(encoding="utf-8")
+    parts = {name: section(text, name) for name in SECTIONS}
+    assert all(len(words(part)) > 40 for part in parts.values())
+    assert 1 <= words(parts["idea"]).count(". ") + 1 <= 4
+    assert parts["tile"].count("<svg") == 1 and parts["time"].count("<svg") == 1
+    for name in ("tile", "time"):
+        (drawn,) = re.findall(r"<svg.*</svg>", parts[name], re.DOTALL)
+        root = ElementTree.fromstring(drawn)
+        assert root.get("role") == "img" and len(root.get("aria-label", "")) > 30
+    assert LEAST <= parts["change"].count('class="line ') <= MOST
+    assert "multiply-adds" in parts["count"] and "bytes through device memory" in parts["count"]
+    assert "Predicted" in parts["time"] and "Measured" in parts["time"]
+    assert step.since is None or f"What bounded step {step.since.title}: " in parts["change"]
+    assert re.search(r"<details><summary>.*</summary>.+</details>", parts["exercise"], re.DOTALL)
+    assert "{" not in words(text) or "{" in words(parts["change"])  # formulas are filled in, code keeps its braces
+
+
+@STEPS
+def test_times_are_those_of_the_stored_runs(step: Step, site: Path, card: Card) -> None:
+    text = words(section((site / f"{step.slug}.html").read_text(encoding="utf-8"), "time"))
+    for network in card.networks:
+        for table in card.benches[network]["tables"]:
+            rows = [row for row in table["rows"] if row["name"] == step.row.name and row["dtype"] == step.dtype]
+            if rows and "+" not in table["item"] and table["operation"] == step.row.operation:
+                assert format_ms(rows[0]["ms"]) in text
+    layers = [*card.layers(step)]
+    assert all(format_ms(layer.prediction.ms) in text for layer in layers)
+    assert any(layer.ms for layer in layers) or "has not been measured" in text
+
+
+@STEPS
+def test_excerpts_are_lines_of_the_files(step: Step) -> None:
+    shown = [line for line in excerpt(step) if line.change != GAP]
+    included = "".join((KERNEL_DIR / one[2]).read_text("utf-8") for one in step.lesson.excerpt if len(one) > 2)
+    lines = step.source.splitlines()
+    olds = step.since.source.splitlines() if step.since else []
+    for line in shown:
+        own = (olds if line.change == "-" else lines)[line.number - 1 :][:1]
+        assert own == [line.text] or f"{line.text}\n" in included
+        assert unescape(re.sub(r"<[^>]+>", "", line.html)) == line.text
+    assert LEAST <= len(excerpt(step)) <= MOST
+    assert step.since is None or sum(line.change != " " for line in shown) >= min(5, changed_by(step) or 0)
+    assert all(any(text in line.text for line in shown) for one in step.lesson.excerpt for text in one[:2])
+
+
+@STEPS
+def test_what_an_excerpt_shows_as_removed_is_gone_or_replaced_beside_it(step: Step) -> None:
+    """No line is removed that only moved, and none stands at an end, cut off from what replaces it."""
+    shown = excerpt(step)
+    stays = {line.strip(" {}") for line in code_lines(step.source) if not line.startswith("#pragma")}
+    beside = {line.text.strip(" {}") for line in shown if line.change != "-"}
+    assert not [line.text for line in shown if line.change == "-" and line.text.strip(" {}") in stays - beside]
+    ends = [line for line, after in pairwise([*shown, shown[0]]) if after.change == GAP] + shown[-1:]
+    assert not [line.text for line in ends if line.change in ("-", GAP)]
+
+
+@STEPS
+def test_a_page_explains_the_signs_that_its_excerpt_has(step: Step, site: Path) -> None:
+    text = section((site / f"{step.slug}.html").read_text(encoding="utf-8"), "change")
+    assert ("removed lines are" in text) == ('class="line minus"' in text)
+    assert ("… stands for" in text) == ('class="line gap"' in text)
+
+
+@STEPS
+def test_the_first_page_tells_every_name_of_a_formula_and_of_a_tuned_parameter(step: Step, site: Path) -> None:
+    index = (site / "index.html").read_text(encoding="utf-8")
+    used = {name for formula in step.lesson.counts.values() for name in re.findall(r"\b[A-Z][A-Z_]*\b", formula)}
+    assert not [name for name in used | {*step.row.tunables} if f"<code>{name}</code>" not in index]
+
+
+def test_both_barriers_and_the_store_of_shared_tiles_are_no_longer_cut_off() -> None:
+    """Step 3's page lost its second barrier, and showed its store as removed."""
+    step = next(step for step in steps() if step.slug == "conv-shared-tile")
+    shown = [(line.change, line.text.strip()) for line in excerpt(step)]
+    assert sum(text.startswith("__syncthreads()") for change, text in shown if change == "+") == 2
+    assert not any(change == "-" and text.startswith(("y[", "OUTPUT(")) for change, text in shown)
+
+
+def test_links_resolve_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    pages = {path.name: Reader(path.read_text(encoding="utf-8")) for path in site.glob("*.html")}
+    assert len(pages) == 1 + 2 * len(steps()) + len(("learn", "pictures", "interactives"))
+    for name, page in pages.items():
+        assert len(page.ids) == len(set(page.ids)), name
+        for link in page.links:
+            target, _, part = link.partition("#")
+            assert target in pages, (name, link)
+            assert not part or part in pages[target].ids, (name, link)
+        assert all((site / file).is_file() for file in page.loads), name
+        assert not re.search(r"https?://", (site / name).read_text(encoding="utf-8")), name
+    assert not re.search(r"url\(|@import", (site / "style.css").read_text(encoding="utf-8"))
+
+
+def test_the_site_is_small(site: Path) -> None:
+    assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < MOST_BYTES
+
+
+def test_the_first_page_lists_every_step_behind_the_one_that_it_continues(site: Path) -> None:
+    text = (site / "index.html").read_text(encoding="utf-8")
+    for operation in LADDERS:
+        places = [text.index(f'"{step.slug}.html"') for step in ladder(operation)]
+        assert places == sorted(places)
+        names = [step.row.name for step in ladder(operation)]
+        assert all(
+            names.index(step.since.row.name) < names.index(step.row.name) for step in ladder(operation) if step.since
+        )
+    assert all(what in text for what in PARTS.values())
+
+
+def test_a_site_replaces_itself_but_no_other_folder(card: Card, tmp_path: Path) -> None:
+    own = tmp_path / "site"
+    more = Text("extra", "More to see", "<p>here</p>")
+    write_site(own, card, COMMAND, [more])
+    assert more.body in (own / "extra.html").read_text(encoding="utf-8")
+    assert 'href="extra.html">More to see' in (own / "index.html").read_text(encoding="utf-8")
+    write_site(own, card, COMMAND)
+    assert not (own / "extra.html").exists() and (own / MARK).is_file()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "index.html").write_text("mine")
+    with pytest.raises(UserError, match="holds other files"):
+        write_site(other, card, COMMAND)
+    assert (other / "index.html").read_text() == "mine"
+    with pytest.raises(UserError, match="is no folder"):
+        write_site(other / "index.html", card, COMMAND)
+    assert {path.name for path in tmp_path.iterdir()} == {"site", "other"}

@@ -1,0 +1,127 @@
+"""Overlap, shares and verdicts of timelines: cases worked by hand, and intervals drawn at random on a grid."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.main_job.overlap import Interval, Timeline, Usage, length, merge, one_at_a_time, overlap, usage
+
+# Few places, so that intervals touch, nest, repeat, and take no time at all.
+SOME = st.lists(st.builds(lambda start, ms: (start, start + ms), st.integers(0, 30), st.integers(0, 9)), max_size=12)
+
+
+def cells(intervals: list[Interval]) -> set[int]:
+    """The whole milliseconds that the intervals cover."""
+    return {cell for start, stop in intervals for cell in range(int(start), int(stop))}
+
+
+@given(SOME, SOME)
+def test_what_intervals_cover(left: list[Interval], right: list[Interval]) -> None:
+    """What one side does twice counts once."""
+    merged = merge(left)
+    assert cells(merged) == cells(left) and length(left) == len(cells(left))
+    assert all(start < stop for start, stop in merged) and all(a[1] < b[0] for a, b in pairwise(merged))
+    assert overlap(left, right) == overlap(right, left) == len(cells(left) & cells(right))
+
+
+@given(SOME)
+def test_no_two_copies_run_at_once(intervals: list[Interval]) -> None:
+    trimmed = one_at_a_time(intervals)
+    assert len(trimmed) == len(intervals) and cells(trimmed) <= cells(intervals)
+    assert sum(stop - start for start, stop in trimmed) == length(trimmed)
+
+
+def test_overlap_takes_iterators() -> None:
+    assert overlap(iter([(0.0, 3.0)]), iter([(2.0, 4.0)])) == 1
+
+
+@pytest.mark.parametrize(
+    ("intervals", "expected"),
+    [
+        ([], []),
+        ([(0, 1), (2, 3)], [(0, 1), (2, 3)]),
+        # Three copies may begin at once, but their engine does one after the other.
+        ([(0, 1), (0, 2), (0, 3)], [(0, 1), (1, 2), (2, 3)]),
+        # Whichever ends first was copied first, whenever it was let go.
+        ([(0, 4), (1, 2)], [(1, 2), (2, 4)]),
+        ([(0, 2), (1, 5), (6, 7)], [(0, 2), (2, 5), (6, 7)]),
+    ],
+)
+def test_one_at_a_time(intervals: list[Interval], expected: list[Interval]) -> None:
+    assert one_at_a_time(intervals) == expected
+
+
+CHUNKS = range(100, 150, 10)
+USAGES = {
+    # Three streams: after the first copy in, kernels never stop; copies hide behind them save at both ends.
+    "compute": (
+        Timeline(h2d=[(0, 1), (1, 2), (2, 3)], kernels=[(1, 4), (4, 7), (7, 10)], d2h=[(4, 5), (7, 8), (10, 11)]),
+        Usage(11, 3, 9, 3, 4 / 6, 9 / 11, 6 / 11, 0, 0, "compute"),
+        "by compute: kernels ran 82% of the run, copies 55% (67% of them behind kernels); faster kernels help",
+    ),
+    # Copies in queue for one engine: their events all fired at the start, which must not count as copying.
+    # Copying 0..12 and 13..14, kernels at 4..5, 8..9 and 12..13: two of the thirteen.
+    "copy": (
+        Timeline(h2d=[(0, 4), (0, 8), (0, 12)], kernels=[(4, 5), (8, 9), (12, 13)], d2h=[(5, 5.5), (9, 9.5), (13, 14)]),
+        Usage(14, 12, 3, 2, 2 / 13, 3 / 14, 13 / 14, 0, 0, "copy"),
+        "by the copies: kernels ran 21% of the run, copies 93%; fewer bytes or a faster bus help, faster kernels "
+        "do not",
+    ),
+    # Small chunks, each alone on the device, with the host's pauses between them; the clock need not begin at 0.
+    "enqueue": (
+        Timeline(
+            h2d=[(at, at + 1) for at in CHUNKS],
+            kernels=[(at + 1, at + 3) for at in CHUNKS],
+            d2h=[(at + 3, at + 4) for at in CHUNKS],
+        ),
+        Usage(44, 5, 10, 5, 0, 10 / 44, 10 / 44, 24 / 44, 0, "enqueue"),
+        "by enqueueing: the device was idle 55% of the run, the host was enqueueing for 0% of it; larger chunks, fewer "
+        "launches or a graph help",
+    ),
+    # Let go at 0, but queued behind a copy that had to wait until 5: three milliseconds of copies, not eight.
+    "queue": (
+        Timeline(h2d=[(0, 8), (5, 6)], kernels=[(0, 5)], d2h=[(6, 9), (8, 8.5)]),
+        Usage(9, 3, 5, 1, 0, 5 / 9, 4 / 9, 0, 0, "compute"),
+        "by compute: kernels ran 56% of the run, copies 44% (0% of them behind kernels); faster kernels help",
+    ),
+    "without copies": (
+        Timeline(h2d=[], kernels=[(0, 2)], d2h=[]),
+        Usage(2, 0, 2, 0, 0, 1, 0, 0, 0, "compute"),
+        "by compute: kernels ran 100% of the run, copies 0% (0% of them behind kernels); faster kernels help",
+    ),
+}
+
+
+@pytest.mark.parametrize(("timeline", "expected", "verdict"), USAGES.values(), ids=USAGES)
+def test_usage(timeline: Timeline, expected: Usage, verdict: str) -> None:
+    assert usage(timeline) == expected
+    assert expected.verdict == f"limited {verdict}"
+
+
+def test_a_device_that_is_done_when_the_host_is_waited_for_it() -> None:
+    """One chunk: its phases follow one another without a gap, however long the host took between them."""
+    phases = {"h2d": [(0.0, 0.01)], "kernels": [(0.01, 0.05)], "d2h": [(0.05, 0.06)]}
+    assert usage(Timeline(**phases, enqueue_share=0.5)).limit == "compute"
+    found = usage(Timeline(**phases, enqueue_share=0.97))
+    assert found.limit == "enqueue" and "enqueueing for 97% of it" in found.verdict
+
+
+@pytest.mark.parametrize("kernels", [[], [(3, 3)]])
+def test_a_timeline_without_time_is_a_bug(kernels: list[Interval]) -> None:
+    with pytest.raises(ValueError, match="must cover some time"):
+        usage(Timeline([], kernels, []))
+
+
+TIMES = st.lists(
+    st.builds(lambda start, ms: (start, start + ms), st.floats(0, 1), st.floats(0.001, 0.1)), min_size=1, max_size=6
+)
+
+
+@given(TIMES, TIMES, TIMES)
+def test_shares_stay_within_bounds(h2d: list[Interval], kernels: list[Interval], d2h: list[Interval]) -> None:
+    found = usage(Timeline(h2d, kernels, d2h))
+    for share in (found.overlap, found.kernel_share, found.copy_share, found.idle_share):
+        assert -1e-12 <= share <= 1 + 1e-12
+    assert max(found.kernel_share, found.copy_share) <= 1 - found.idle_share + 1e-12

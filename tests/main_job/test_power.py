@@ -1,0 +1,143 @@
+"""Power and energy by a fake NVML: units, steps of the counter, and what is missing."""
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from app.cuda import nvml
+from app.main_job import power
+from app.terminal.text import WIDTH, paragraph
+from tests.support.shell import user_error
+
+
+class FakeError(Exception):
+    """As NVML's own."""
+
+
+class Fake:
+    """A card that draws 300 W and a clock that a run moves on; the counter, in mJ, moves every 20 ms."""
+
+    NVMLError, NVML_CLOCK_SM, NVML_TEMPERATURE_GPU = FakeError, 1, 0
+
+    def __init__(self, *lacks: str) -> None:
+        self.seconds, self.lacks, self.told = 0.0, lacks, list[str]()
+
+    def run(self) -> None:
+        self.seconds += 0.003
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self.told.append(name)
+            if name in self.lacks:
+                raise FakeError("Not Supported")
+            return {
+                "nvmlDeviceGetHandleByPciBusId": "handle",
+                "nvmlDeviceGetTotalEnergyConsumption": 7_000_000 + int(self.seconds / 0.02) * 6_000,
+                "nvmlDeviceGetPowerUsage": 300_000,
+                "nvmlDeviceGetEnforcedPowerLimit": 700_000,
+                "nvmlDeviceGetMaxClockInfo": 1_980,
+                "nvmlDeviceGetTemperature": 45,
+                "nvmlDeviceGetClockInfo": 1_980 if self.seconds > 0.5 else 1_755,
+            }.get(name)
+
+        return call
+
+
+def measured(fake: Fake) -> power.Power | None:
+    return power.measure(nvml.Card(fake, "handle"), fake.run, 1000, clock=lambda: fake.seconds)
+
+
+def test_energy_per_image_is_from_step_to_step() -> None:
+    """300 W and 1,000 images in 3 ms: 0.9 mJ, or 900 µJ an image; the steps cost less than a run's time."""
+    found = measured(Fake())
+    assert found is not None and found.source == power.COUNTED
+    assert power.SECONDS <= found.seconds < power.SECONDS + 0.1
+    document = found.document
+    assert document["watts"] == pytest.approx(300, rel=0.005)
+    assert document["microjoules_per_image"] == pytest.approx(900, rel=0.005)
+    assert document["images"] == pytest.approx(found.seconds / 0.003 * 1000, abs=1000)
+    assert document["joules"] == pytest.approx(300 * found.seconds, rel=0.005)
+    assert document["sm_clock_mhz"] == {"min": 1755, "median": 1980, "max": 1980}
+    text = power.power_text(document)
+    assert (
+        re.search(r"\b(299|300|301) W, (89[6-9]|90[0-4]) J per million images", text)
+        and "SM clock 1,980 MHz (1,755 to 1,980)" in text
+    )
+    assert all(len(line) <= WIDTH for line in paragraph(text, WIDTH))
+
+
+def test_without_a_counter_readings_are_taken() -> None:
+    found = measured(Fake("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetClockInfo"))
+    assert found is not None and found.source == power.INTEGRATED
+    assert found.document["watts"] == 300 and found.document["microjoules_per_image"] == pytest.approx(900, rel=0.01)
+    assert found.document["sm_clock_mhz"] is None and "SM clock" not in power.power_text(found.document)
+
+
+def test_a_counter_that_stands_still_is_not_believed() -> None:
+    fake = Fake()
+    fake.__dict__["nvmlDeviceGetTotalEnergyConsumption"] = lambda handle: 7_000_000
+    found = measured(fake)
+    assert found is not None and found.source == power.INTEGRATED
+
+
+def test_a_card_that_tells_nothing_costs_no_second() -> None:
+    fake = Fake("nvmlDeviceGetTotalEnergyConsumption", "nvmlDeviceGetPowerUsage")
+    assert measured(fake) is None and fake.seconds < 0.1
+
+
+def test_nvml_is_opened_by_address_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    with nvml.opened(lambda: "0000:1b:00.0") as card:
+        assert (card.power_mw(), card.sm_clock_mhz()) == (300_000, 1755)
+    assert fake.told[0] == "nvmlInit" and fake.told[-1] == "nvmlShutdown"
+
+
+@pytest.mark.parametrize(
+    ("library", "reason"),
+    [
+        (None, r"needs nvidia-ml-py: pip install 'nvidia-ml-py>="),
+        (Fake("nvmlInit"), "NVML does not start: Not Supported"),
+        (Fake("nvmlDeviceGetHandleByPciBusId"), "NVML does not know the card"),
+    ],
+)
+def test_without_nvml_there_is_a_reason(library: Any, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    with pytest.raises(nvml.UnavailableError, match=reason), nvml.opened(lambda: "0000:1b:00.0"):
+        raise AssertionError("opened")
+    assert library is None or isinstance(library, Fake)
+
+
+def test_the_current_card_is_measured_or_the_option_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "current_bus_id", lambda: "0000:1b:00.0")
+    monkeypatch.setattr(power, "SECONDS", 0.01)
+    monkeypatch.setitem(sys.modules, "pynvml", Fake())
+    power.check()
+    found = power.on_current_card(lambda: None, 1000)
+    assert found is not None and found.source == power.INTEGRATED and found.document["watts"] == pytest.approx(300)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    for refused in (power.check, lambda: power.on_current_card(lambda: None, 1000)):
+        assert user_error(refused) == f"--power: needs nvidia-ml-py: {nvml.REMEDY}; or leave --power out"
+
+
+@pytest.mark.gpu
+def test_on_the_card() -> None:
+    """A card that is busy draws power; where NVML is missing, the test says so."""
+    import cupy
+
+    a = cupy.ones((2048, 2048), cupy.float32)
+
+    def run() -> None:
+        a @ a
+        cupy.cuda.Device().synchronize()
+
+    try:
+        with nvml.opened(nvml.current_bus_id) as card:
+            found = power.measure(card, run, 1)
+    except nvml.UnavailableError as reason:
+        pytest.skip(str(reason))
+    assert found is not None
+    assert 20 < found.document["watts"] < 2000 and max(found.clocks_mhz) > 200

@@ -1,0 +1,109 @@
+"""Strict reading and JSON Schemas that follow from the types of the documents, held against each other."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal, Union, get_args, is_typeddict
+
+import pytest
+
+from app.files.checks import BadValueError
+from app.records.derive import OneOf, Pattern, check_of, documents, fields, part_of, schema
+from tests.support.schemas import validator
+
+TEXTS = {"date": "2026-11-21 21:06 UTC", "SHA-256": "0" * 64}  # by what a pattern is of
+
+
+def example(hint: Any) -> Any:
+    """The least value of a type with all of its fields."""
+    part = part_of(hint)
+    inner, least = get_args(part.kind), getattr(part.limit, "least", 0)
+    if is_typeddict(part.kind):
+        return {name: example(field) for name, field in fields(part.kind).items()}
+    if isinstance(part.limit, Pattern):
+        return TEXTS[part.limit.what]
+    if part.origin is Literal or isinstance(part.limit, OneOf):
+        return (part.limit.words if part.limit else inner)[0]
+    if part.origin is Union:
+        return example(inner[0])
+    if part.origin is tuple:
+        return [example(one) for one in inner]
+    if part.origin is list:
+        return [example(inner[0])] * max(least, 1)
+    if part.origin is dict:
+        return {"a name": example(inner[1])}
+    return {str: "text", bool: True, int: least, float: least + getattr(part.limit, "above", 0)}.get(part.kind)
+
+
+def faults(hint: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Faulty values of a type, each with one fault, and the place that must be named."""
+    part, good = part_of(hint), example(hint)
+    inner = get_args(part.kind)
+    if part.kind is Any:
+        return
+    yield place, 5 if isinstance(good, str) else "of another type"
+    if is_typeddict(part.kind):
+        yield place, {**good, "new": 1}
+        for name, field in fields(part.kind).items():
+            if name in part.kind.__required_keys__:
+                yield place, {other: value for other, value in good.items() if other != name}
+            yield from ((at, {**good, name: bad}) for at, bad in faults(field, f"{place}.{name}"))
+    elif part.origin is Union:
+        yield from list(faults(inner[0], place))[1:]
+    elif part.origin is list:
+        yield from ((at, [bad, *good[1:]]) for at, bad in faults(inner[0], f"{place}[0]"))
+    elif part.origin is dict:
+        yield from ((at, {"a name": bad}) for at, bad in faults(inner[1], f"{place}['a name']"))
+    if part.limit is not None:
+        yield from ((place, bad) for bad in beyond(part.limit, good))
+
+
+def beyond(limit: Any, good: Any) -> Iterator[Any]:
+    """Values next to those that a constraint takes."""
+    if isinstance(limit, Pattern | OneOf):
+        yield f"{good}0"
+    elif isinstance(good, str | list):
+        yield from ([] if not limit.least else [good[: limit.least - 1]])
+        yield from ([] if limit.most is None else [good * (limit.most + 1)])
+    else:
+        yield limit.least - 1 + limit.above
+        yield from ([] if limit.most is None else [limit.most + 1])
+
+
+@pytest.mark.parametrize("name", documents())
+def test_reading_and_schema_agree(name: str) -> None:
+    """On a document made of its type, and on one fault at each place of it; reading names the place."""
+    kind = documents()[name]
+    for one in get_args(kind) or [kind]:
+        good = example(one)
+        assert good["schema"].split("/")[:2] == ["lenet5-inference", name]
+        check_of(kind)(good)
+        validator(name).validate(good)
+        for place, bad in faults(one):
+            assert not validator(name).is_valid(bad), (place, bad)
+            with pytest.raises(BadValueError) as found:
+                check_of(kind)(bad)
+            assert place in str(found.value) and str(found.value).isprintable()
+
+
+@pytest.mark.parametrize("name", documents())
+def test_names_of_records_are_unique(name: str) -> None:
+    """Two records of one name in a document would share one definition in the schema."""
+    seen: dict[str, Any] = {}
+
+    def visit(hint: Any) -> None:
+        kind = part_of(hint).kind
+        if is_typeddict(kind):
+            assert seen.setdefault(kind.__name__, kind) is kind
+        for inner in fields(kind).values() if is_typeddict(kind) else get_args(kind):
+            visit(inner)
+
+    visit(documents()[name])
+    assert set(schema(name)["$defs"]) <= set(seen)
+
+
+def test_command_prints_a_schema(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from app.records.__main__ import main
+
+    monkeypatch.setattr("sys.argv", ["records", "cache"])
+    assert main() == 0
+    assert json.loads(capsys.readouterr().out) == schema("cache")

@@ -1,0 +1,69 @@
+"""Rows of the registry, and nodes of a plan, run by the processor: the kernels' own files, compiled by g++."""
+
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from app.kernels.problems import LinearProblem, PairProblem, Problem
+from app.kernels.variant import Parameters, Variant
+from app.ladder.emulation.building import grid_of
+from app.ladder.emulation.library import guarded
+from app.layers import ACTIVATIONS
+from app.planning.matching import Node
+from tests.support.host_kernels import HostKernel
+
+
+@cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """What this process has compiled, removed when it ends."""
+    return tempfile.TemporaryDirectory()
+
+
+def run_row(
+    row: Variant,
+    problem: Problem,
+    x: np.ndarray,
+    parameters: Sequence[np.ndarray | None],
+    settings: Parameters | None = None,
+) -> list[np.ndarray]:
+    """Results of a row of one launch, flat, for images x as stored; parameters: the problem's, before they are packed.
+
+    An access beyond the end of x or of a parameter is a crash; bytes of a result that nothing wrote are 0xFF.
+    """
+    config = row.config(problem, settings)
+    (launch,), images = config.launches, len(x)
+    packed = config.packing.pack(parameters) if config.packing else parameters
+    taken = [None if array is None else guarded(array) for array in packed]
+    _, *others = problem.arguments()
+    results = [_poisoned(images * result.per_image, result.dtype) for result in others if result.per_image]
+    kernel = HostKernel(Path(_folder().name), row.path, row.entry, config.defines, launch.threads, launch.shared_bytes)
+    scalars = map(np.int32, (images, *launch.scalars))
+    cluster = launch.cluster(images) if launch.cluster else 1
+    kernel(None, grid_of(launch, images), guarded(x), *taken, *results, *scalars, cluster=cluster)
+    return results
+
+
+def _poisoned(elements: int, dtype: str) -> np.ndarray:
+    return guarded(np.full(elements * np.dtype(dtype).itemsize, 0xFF, np.uint8).view(dtype))
+
+
+def through(node: Node, x: np.ndarray) -> np.ndarray:
+    """What the node's kernel makes of (images, …), as stored: (images, elements). Sums of ordinary ones are exact."""
+    problem = node.problem
+    if node.variant.config(problem, node.settings).packing is None:
+        return _ordinary(node, x)
+    last = problem.second if isinstance(problem, PairProblem) else problem
+    y = run_row(node.variant, problem, x, node.parameters, node.settings)[0].reshape(len(x), -1)
+    assert y.dtype == getattr(last, "output_dtype", y.dtype) and np.isfinite(y).all()
+    return y
+
+
+def _ordinary(node: Node, x: np.ndarray) -> np.ndarray:
+    problem, (w, bias) = node.problem, node.parameters
+    assert isinstance(problem, LinearProblem) and w is not None
+    y = x.astype(np.float64) @ w.astype(np.float64) + (0 if bias is None else bias)
+    y = ACTIVATIONS[problem.activation]("").reference(y, {}) if problem.activation else y
+    return y.astype(problem.output_dtype)

@@ -1,0 +1,201 @@
+"""Test that a new kernel, activation and network touch only the documented files, in one copy of the tree."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from app.cuda.compiler import compile_kernel
+from app.kernels.plain_problems import ActivationProblem
+from app.kernels.registry import variants
+from app.kernels.train.train import FOLDER
+from tests.kernels.test_add_a_variant import SOURCE
+from tests.support.contributing import ROOT, changed_files, copied, listed_files, run
+
+KINDS, NAMES = "app/layers/activation.py", "app/layers/__init__.py"
+STRUCTS, SLOPES = "app/kernels/include/activations.cuh", "app/training/gradients.py"
+ORACLE = "tests/support/network_oracle.py"
+ROWS = "app/kernels/conv/rows/direct.py"
+NETWORK, KERNEL = "app/network/builtin/leaky.toml", "app/kernels/conv/conv_99_my_own.cu"
+# By file, what to replace by what: LeakyReLU in whole, and a kernel's row.
+EDITS: dict[str, list[tuple[str, str]]] = {
+    KINDS: [
+        (
+            "@dataclass(frozen=True)\nclass Tanh(",
+            '''@dataclass(frozen=True)
+class LeakyRelu(Activation):
+    """y = x, below 0 a hundredth of it."""
+
+    kind: ClassVar[str] = "leaky_relu"
+
+    def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """Compute y in place."""
+        return np.multiply(x, x.dtype.type(0.01), out=x, where=x < 0)
+
+
+@dataclass(frozen=True)
+class Tanh(''',
+        ),
+        ("(Relu, Tanh, Sigmoid)}", "(Relu, Tanh, Sigmoid, LeakyRelu)}"),
+    ],
+    NAMES: [
+        ("Activation, Relu, ", "Activation, LeakyRelu, Relu, "),
+        ('    "Linear",\n', '    "LeakyRelu",\n    "Linear",\n'),
+    ],
+    STRUCTS: [
+        (
+            "struct TANH {",
+            """struct LEAKY_RELU {
+    template <typename T>
+    static __device__ __forceinline__ T of(T x) { return x < T(0) ? T(0.01) * x : x; }
+    static __device__ __forceinline__ float times_slope(float dy, float y) { return dy * (y > 0 ? 1.0f : 0.01f); }
+};
+
+struct TANH {""",
+        )
+    ],
+    ROWS: [
+        (
+            "CONV_ROWS: tuple[Variant, ...] = (\n",
+            """CONV_ROWS: tuple[Variant, ...] = (
+    Variant(
+        "conv",
+        99,
+        "my_own",
+        summary="the plainest that can be written",
+        system="this test",
+        dtypes=FLOATS,
+        configure=lambda problem, _: LaunchConfig(
+            types(problem) | conv_sizes(problem), (KernelLaunch(BLOCK, _pixel_grid(problem, problem.maps)),)
+        ),
+    ),
+""",
+        )
+    ],
+    ORACLE: [
+        (
+            '        case "tanh":\n',
+            '        case "leaky_relu":\n            return np.where(x > 0, x, 0.01 * x)\n        case "tanh":\n',
+        )
+    ],
+    SLOPES: [
+        ("import Activation, Relu, ", "import Activation, LeakyRelu, Relu, "),
+        ("    Tanh: ", "    LeakyRelu: lambda y: np.where(y > 0, y.dtype.type(1), y.dtype.type(0.01)),\n    Tanh: "),
+    ],
+}
+# A network that has it behind each kind of layer.
+LEAKY = """
+input = [1, 28, 28]
+[[layers]]
+type = "conv2d"
+maps = 4
+kernel = 5
+[[layers]]
+type = "leaky_relu"
+[[layers]]
+type = "avgpool"
+window = 2
+[[layers]]
+type = "leaky_relu"
+[[layers]]
+type = "flatten"
+[[layers]]
+type = "linear"
+outputs = 12
+[[layers]]
+type = "leaky_relu"
+[[layers]]
+type = "linear"
+outputs = 10
+"""
+# Run in the copy. The activation is planned and fused by name alone, and compiled by every kernel that a plan or a
+# training asks for; the kernel is chosen by its name.
+CHECK = """
+from app.cuda.compiler import compile_kernel
+from app.kernels.problems import ActivationProblem
+from app.kernels.registry import find, variants
+from app.kernels.train.train import FOLDER
+from app.layers import ACTIVATIONS
+from app.network.definitions import LENET5, NETWORKS
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from tests.support.networks_for_tests import random_graph
+assert "leaky_relu" in ACTIVATIONS
+nodes = plan(random_graph(NETWORKS["leaky"]), "sm_90a").nodes
+assert [node.name for node in nodes] == [
+    "conv1+leaky_relu1+pool1", "leaky_relu2", "flatten+fc1+leaky_relu3", "fc2+argmax"
+], nodes
+row, problem = variants("activation")[0], ActivationProblem(77, "leaky_relu")
+compile_kernel(row.path, row.config(problem).defines, "sm_90a")
+compile_kernel(FOLDER / "train_activation_gradient.cu", {"SIZE": 77, "ACTIVATION": "LEAKY_RELU"}, "sm_90a")
+for node in nodes:
+    if "leaky" in node.name:
+        compile_kernel(node.variant.path, node.variant.config(node.problem).defines, "sm_90a")
+own = find("conv", "my-own")
+head = plan(random_graph(LENET5), "sm_90a", Choices(kernels={"conv": own})).nodes[0]
+assert head.variant is own
+compile_kernel(own.path, own.config(head.problem).defines, "sm_90a")
+"""
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+TESTS = ["tests/layers/test_layers.py", "tests/layers/test_layer_rules.py", "tests/layers/test_gradients.py"]
+CARD = ["tests/kernels/test_gpu_kernels.py", "tests/training/test_gpu_training_kernels.py"]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The application and its tests, with the edits and the kernel's file."""
+    place = copied(tmp_path_factory.mktemp("copy"))
+    shutil.copy(ROOT / "pyproject.toml", place)
+    for name, edits in EDITS.items():
+        text = (place / name).read_text(encoding="utf-8")
+        for old, new in edits:
+            assert text.count(old) == 1, f"{name}: {old}"
+            text = text.replace(old, new)
+        (place / name).write_text(text, encoding="utf-8")
+    (place / NETWORK).write_text(LEAKY, encoding="utf-8")
+    (place / KERNEL).write_text(SOURCE, encoding="utf-8")
+    return place
+
+
+def test_the_documents_list_these_files(copy: Path) -> None:
+    """In sections of their own: all that differ in the copy, which works, and nothing else."""
+    assert changed_files(copy) == {*EDITS, NETWORK, KERNEL}
+    assert listed_files("Add a kernel") == {ROWS}
+    assert set(EDITS) - {ROWS} == listed_files("Add an activation")
+    assert {str(Path(NETWORK).parent)} == listed_files("Add a network")
+
+
+def test_they_are_compiled_and_planned(copy: Path) -> None:
+    done = run(copy, "-c", CHECK)
+    assert done.returncode == 0, done.stderr
+
+
+def test_tests_of_layers_and_gradients_take_it_up(copy: Path) -> None:
+    """Reference, fusing rules and gradient."""
+    done = run(copy, *PYTEST, "-k", "leaky or Leaky", *TESTS)
+    assert done.returncode == 0, done.stdout
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None and int(passed[1]) >= 8
+
+
+@pytest.mark.gpu
+def test_its_kernels_equal_the_reference(copy: Path, request: pytest.FixtureRequest) -> None:
+    """In every kernel, on all shapes or the sample that is asked for, as for the activations that are here.
+
+    The kernel of its own runs in test_add_a_variant.py.
+    """
+    seed = request.config.getoption("sample")
+    sample = [] if seed is None else ["--sample", str(seed)]
+    done = run(copy, *PYTEST, *sample, "-k", "leaky_relu and not conv_99", *CARD)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout
+
+
+def test_a_name_that_kernels_do_not_know_does_not_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
+    row = variants("activation")[0]
+    unknown = row.config(ActivationProblem(77, "unheard_of")).defines
+    slope: dict[str, str | int] = {"SIZE": 77, "ACTIVATION": "UNHEARD_OF"}
+    for path, defines in ((row.path, unknown), (FOLDER / "train_activation_gradient.cu", slope)):
+        with pytest.raises(RuntimeError, match="UNHEARD_OF"):
+            compile_kernel(path, defines, "sm_90a")
