@@ -29,7 +29,7 @@ TENSOR_TUNABLES = {
 class FilterWords:
     """Cuts filters into steps of ``channels``, and each step into the 32-bit words of tensor-core operands.
 
-    A word is two float16 of neighbouring channels (with one channel: of neighbouring taps), or one tfloat32.
+    A word holds one tfloat32 or two float16: neighbouring channels, or neighbouring taps where there is one channel.
     """
 
     def __init__(self, problem: ConvProblem, channels: int) -> None:
