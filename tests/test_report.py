@@ -11,8 +11,8 @@ import pytest
 
 from app.cuda.device import describe_cpu
 from app.engine.whole_batch import AtOnce, Direct
-from app.main_job.overlap import Timeline, usage
-from app.main_job.power import COUNTED, Power
+from app.main_job.overlap import Timeline, usage, verdict
+from app.main_job.power import COUNTED, described
 from app.main_job.report import as_text, document
 from app.main_job.result import Compared, LayerTime, Outcome, Timing
 from app.network.accuracy import Accuracy, Agreement, Reference, agree, judge
@@ -63,13 +63,13 @@ GPU = replace(
     on_card=Timing((0.5, 0.7)),
     on_card_images=40,
     usage=usage(TIMELINES["compute"]),
-    limit=usage(TIMELINES["compute"]).verdict,
+    limit=verdict(usage(TIMELINES["compute"])),
     device_bytes=3_000_000,
     peak_device_bytes=7_000_000,
     notes=("chunks were cut",),
 )
 ONCE = {"start": 50.0, "import": 300.0, "numpy": 120.0, "context": 200.0, "cupy": 250.0, "data": 90.0}
-POWER = Power(1.25, 2_000_000, 500.0, COUNTED, (1755, 1980, 1980))
+POWER = described(1.25, 2_000_000, 500.0, COUNTED, (1755, 1980, 1980))
 both = pytest.mark.parametrize("outcome", [GPU, CPU], ids=["GPU", "CPU"])
 
 
@@ -231,9 +231,9 @@ def test_every_time_says_whether_transfers_are_in_it() -> None:
 @pytest.mark.parametrize("limit", TIMELINES)
 def test_the_limit_is_the_last_line(limit: str) -> None:
     use = usage(TIMELINES[limit])
-    told = report(replace(GPU, usage=use, limit=use.verdict))
+    told = report(replace(GPU, usage=use, limit=verdict(use)))
     assert wide(told).splitlines()[-1].startswith(f"limited by {limit}: ")
-    assert told["pipeline"]["limit"] in ("copy", "compute", "enqueue") and told["limit"] == use.verdict
+    assert told["pipeline"]["limit"] in ("copy", "compute", "enqueue") and told["limit"] == verdict(use)
 
 
 @both

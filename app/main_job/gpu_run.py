@@ -13,6 +13,7 @@ from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
 from app.engine.request import DEFAULT_WARMUP, RunRequest
 from app.main_job import power, timing
+from app.main_job.overlap import verdict
 from app.main_job.result import Compared, Cycle, Outcome, Timing, count_passes, passes_over
 from app.network.graph import Graph
 from app.planning import tuning
@@ -101,7 +102,7 @@ def run_on_gpu(
             on_card=resident.whole,
             on_card_images=resident.images,
             usage=use,
-            limit=use.verdict if use and not direct else _verdict(end_to_end.median / batch, resident),
+            limit=verdict(use) if use and not direct else _verdict(end_to_end.median / batch, resident),
             device_bytes=engine.device_bytes,
             peak_device_bytes=engine.device_bytes + resident.device_bytes,
             notes=tuple(notes),

@@ -3,10 +3,17 @@
 An interval is (start, stop) in milliseconds on one clock.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from app.records.report import Pipeline
 
 Interval = tuple[float, float]
+Limit = Literal["compute", "copy", "enqueue"]
 
 
 @dataclass(frozen=True)
@@ -62,39 +69,23 @@ def one_at_a_time(intervals: Iterable[Interval]) -> list[Interval]:
     return trimmed
 
 
-@dataclass(frozen=True)
-class Usage:
-    """How one run used the device; times in ms, shares of ``span_ms`` in 0..1."""
-
-    span_ms: float
-    h2d_ms: float
-    kernels_ms: float
-    d2h_ms: float
-    overlap: float  # time with a copy and a kernel at once ÷ copy time
-    kernel_share: float
-    copy_share: float
-    idle_share: float
-    enqueue_share: float
-    limit: str  # "compute", "copy" or "enqueue"
-
-    @property
-    def verdict(self) -> str:
-        """One sentence: what limits the run, with the numbers that show it."""
-        shares = f"kernels ran {self.kernel_share:.0%} of the run, copies {self.copy_share:.0%}"
-        match self.limit:
-            case "compute":
-                return f"limited by compute: {shares} ({self.overlap:.0%} of them behind kernels); faster kernels help"
-            case "copy":
-                return f"limited by the copies: {shares}; fewer bytes or a faster bus help, faster kernels do not"
-            case _:
-                return (
-                    f"limited by enqueueing: the device was idle {self.idle_share:.0%} of the run, the host was "
-                    f"enqueueing for {self.enqueue_share:.0%} of it; larger chunks, fewer launches or a graph help"
-                )
+def verdict(use: Pipeline) -> str:
+    """Say in one sentence what limits the run, with the numbers that show it."""
+    shares = f"kernels ran {use['kernel_share']:.0%} of the run, copies {use['copy_share']:.0%}"
+    match use["limit"]:
+        case "compute":
+            return f"limited by compute: {shares} ({use['overlap']:.0%} of them behind kernels); faster kernels help"
+        case "copy":
+            return f"limited by the copies: {shares}; fewer bytes or a faster bus help, faster kernels do not"
+        case _:
+            return (
+                f"limited by enqueueing: the device was idle {use['idle_share']:.0%} of the run, the host was "
+                f"enqueueing for {use['enqueue_share']:.0%} of it; larger chunks, fewer launches or a graph help"
+            )
 
 
-def usage(timeline: Timeline) -> Usage:
-    """Compute overlap, shares and the limit of a run.
+def usage(timeline: Timeline) -> Pipeline:
+    """Compute overlap, shares and the limit of a run, as the report has them.
 
     The limit is the host if enqueueing took nearly all of the run, else the longest of kernels, copies and idle time.
     Time between the launches of one chunk counts as kernel time: events mark only where phases begin.
@@ -105,16 +96,20 @@ def usage(timeline: Timeline) -> Usage:
     span = busy[-1][1] - busy[0][0] if busy else 0.0
     if span <= 0:
         raise ValueError("a timeline must cover some time")
-    shares = {"compute": length(kernels) / span, "copy": length(copies) / span, "enqueue": 1 - length(busy) / span}
-    return Usage(
-        span_ms=span,
-        h2d_ms=length(h2d),
-        kernels_ms=length(kernels),
-        d2h_ms=length(d2h),
-        overlap=overlap(copies, kernels) / length(copies) if copies else 0.0,
-        kernel_share=shares["compute"],
-        copy_share=shares["copy"],
-        idle_share=shares["enqueue"],
-        enqueue_share=timeline.enqueue_share,
-        limit="enqueue" if timeline.enqueue_share > ENQUEUE_BOUND else max(shares, key=lambda name: shares[name]),
-    )
+    shares: dict[Limit, float] = {
+        "compute": length(kernels) / span,
+        "copy": length(copies) / span,
+        "enqueue": 1 - length(busy) / span,
+    }
+    return {
+        "span_ms": span,
+        "h2d_ms": length(h2d),
+        "kernels_ms": length(kernels),
+        "d2h_ms": length(d2h),
+        "overlap": overlap(copies, kernels) / length(copies) if copies else 0.0,
+        "kernel_share": shares["compute"],
+        "copy_share": shares["copy"],
+        "idle_share": shares["enqueue"],
+        "enqueue_share": timeline.enqueue_share,
+        "limit": "enqueue" if timeline.enqueue_share > ENQUEUE_BOUND else max(shares, key=lambda name: shares[name]),
+    }

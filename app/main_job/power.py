@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from app.base.clock import now
@@ -18,6 +17,7 @@ from app.terminal.text import format_factor
 SECONDS = 5.0  # the energy counter moves every 20 to 100 ms: at most 2 % of it
 POLL_SECONDS = 0.05
 PATIENCE_SECONDS = 0.5  # wait no longer for the energy counter to move
+Source = Literal["energy counter", "power samples"]
 COUNTED: Final = "energy counter"
 INTEGRATED: Final = "power samples"
 
@@ -25,32 +25,26 @@ if TYPE_CHECKING:
     from app.records import report as records
 
 
-@dataclass(frozen=True)
-class Power:
-    """A measurement. joules: of the whole card. source: ``COUNTED``, or ``INTEGRATED`` from the mean of readings."""
-
-    seconds: float
-    images: int
-    joules: float
-    source: Literal["energy counter", "power samples"]
-    clocks_mhz: tuple[int, ...]
-
-    @property
-    def document(self) -> records.Power:
-        """The fields of the report."""
-        clocks = self.clocks_mhz
-        shown: records.Clock | None = None
-        if clocks:
-            shown = {"min": min(clocks), "median": int(median(clocks)), "max": max(clocks)}
-        return {
-            "seconds": self.seconds,
-            "images": self.images,
-            "joules": self.joules,
-            "watts": self.joules / self.seconds,
-            "microjoules_per_image": self.joules / self.images * 1e6,
-            "source": self.source,
-            "sm_clock_mhz": shown,
-        }
+def described(
+    seconds: float,
+    images: int,
+    joules: float,
+    source: Literal["energy counter", "power samples"],
+    clocks: Sequence[int],
+) -> records.Power:
+    """Return a measurement as the report has it. joules: of the whole card, counted or from the mean of readings."""
+    shown: records.Clock | None = None
+    if clocks:
+        shown = {"min": min(clocks), "median": int(median(clocks)), "max": max(clocks)}
+    return {
+        "seconds": seconds,
+        "images": images,
+        "joules": joules,
+        "watts": joules / seconds,
+        "microjoules_per_image": joules / images * 1e6,
+        "source": source,
+        "sm_clock_mhz": shown,
+    }
 
 
 def check() -> None:
@@ -59,7 +53,7 @@ def check() -> None:
         pass
 
 
-def on_current_card(run: Callable[[], object], images: int) -> Power | None:
+def on_current_card(run: Callable[[], object], images: int) -> records.Power | None:
     """``measure`` on the current card, with a progress bar. Raises UserError where NVML cannot be used."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 
@@ -82,7 +76,7 @@ def measure(
     images: int,
     progress: Callable[[float], object] = lambda _: None,
     clock: Callable[[], float] = now,
-) -> Power | None:
+) -> records.Power | None:
     """Repeat ``run``, which classifies ``images`` images, for ``SECONDS`` or a little longer.
 
     The energy counter moves in steps: the measurement begins at a step and ends at one. progress: called with the
@@ -106,10 +100,10 @@ def measure(
     end, more = (None, 0) if begin is None else _step(card, run, clock)
     seconds, count = clock() - start, (runs + more) * images
     if begin is not None and end is not None:
-        return Power(seconds, count, (end - begin) / 1e3, COUNTED, tuple(clocks))
+        return described(seconds, count, (end - begin) / 1e3, COUNTED, clocks)
     if not powers:
         return None
-    return Power(seconds, count, sum(powers) / len(powers) / 1e3 * seconds, INTEGRATED, tuple(clocks))
+    return described(seconds, count, sum(powers) / len(powers) / 1e3 * seconds, INTEGRATED, clocks)
 
 
 def _step(card: Card, run: Callable[[], object], clock: Callable[[], float]) -> tuple[int | None, int]:
@@ -124,7 +118,7 @@ def _step(card: Card, run: Callable[[], object], clock: Callable[[], float]) -> 
 
 
 def power_text(power: records.Power) -> str:
-    """Format ``Power.document``; microjoules per image are joules per million images."""
+    """Format a measurement; microjoules per image are joules per million images."""
     clocks = power["sm_clock_mhz"]
     clock = f"; SM clock {clocks['median']:,} MHz ({clocks['min']:,} to {clocks['max']:,})" if clocks else ""
     joules = f"{format_factor(power['microjoules_per_image'])} J per million images"

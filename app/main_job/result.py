@@ -11,8 +11,7 @@ import numpy as np
 from app.main_job import statistics
 
 if TYPE_CHECKING:
-    from app.main_job.overlap import Usage
-    from app.main_job.power import Power
+    from app.records.report import Pipeline, Power
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ class Outcome:
     notes: tuple[str, ...]
     on_card: Timing | None = None
     on_card_images: int = 0
-    usage: Usage | None = None
+    usage: Pipeline | None = None
     device_bytes: int = 0
     peak_device_bytes: int = 0
     arithmetic: str = "float32"

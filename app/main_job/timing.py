@@ -4,8 +4,11 @@ Kernels and copies are timed with CUDA events; end-to-end time with the host clo
 with an idle device at the start. All times in milliseconds.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import cupy
 import numpy as np
@@ -22,10 +25,13 @@ from app.engine.interface import Outputs
 from app.kernels.facts import alone, bytes_moved
 from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import ConvProblem
-from app.main_job.overlap import Timeline, Usage, usage
+from app.main_job.overlap import Timeline, usage
 from app.main_job.result import LayerTime, Timing
 from app.planning.matching import Node
 from app.planning.plan import IMAGES
+
+if TYPE_CHECKING:
+    from app.records.report import Pipeline
 
 TRACES = 9
 
@@ -138,7 +144,7 @@ def trace(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
     return Timeline(phases[0], phases[1], phases[2], enqueue_share=share)
 
 
-def typical_usage(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Usage:
+def typical_usage(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Pipeline:
     """Trace several runs; return the one with the median overlap."""
-    traced = sorted((usage(trace(engine, images, outputs)) for _ in range(TRACES)), key=lambda use: use.overlap)
+    traced = sorted((usage(trace(engine, images, outputs)) for _ in range(TRACES)), key=lambda use: use["overlap"])
     return traced[TRACES // 2]

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.main_job.overlap import Interval, Timeline, Usage, length, merge, one_at_a_time, overlap, usage
+from app.main_job.overlap import Interval, Timeline, length, merge, one_at_a_time, overlap, usage, verdict
+from app.records.report import Pipeline
 
 # Few places, so that intervals touch, nest, repeat, and take no time at all.
 SOME = st.lists(st.builds(lambda start, ms: (start, start + ms), st.integers(0, 30), st.integers(0, 9)), max_size=12)
@@ -58,14 +59,14 @@ USAGES = {
     # Three streams: after the first copy in, kernels never stop; copies hide behind them save at both ends.
     "compute": (
         Timeline(h2d=[(0, 1), (1, 2), (2, 3)], kernels=[(1, 4), (4, 7), (7, 10)], d2h=[(4, 5), (7, 8), (10, 11)]),
-        Usage(11, 3, 9, 3, 4 / 6, 9 / 11, 6 / 11, 0, 0, "compute"),
+        (11, 3, 9, 3, 4 / 6, 9 / 11, 6 / 11, 0, 0, "compute"),
         "by compute: kernels ran 82% of the run, copies 55% (67% of them behind kernels); faster kernels help",
     ),
     # Copies in queue for one engine: their events all fired at the start, which must not count as copying.
     # Copying 0..12 and 13..14, kernels at 4..5, 8..9 and 12..13: two of the thirteen.
     "copy": (
         Timeline(h2d=[(0, 4), (0, 8), (0, 12)], kernels=[(4, 5), (8, 9), (12, 13)], d2h=[(5, 5.5), (9, 9.5), (13, 14)]),
-        Usage(14, 12, 3, 2, 2 / 13, 3 / 14, 13 / 14, 0, 0, "copy"),
+        (14, 12, 3, 2, 2 / 13, 3 / 14, 13 / 14, 0, 0, "copy"),
         "by the copies: kernels ran 21% of the run, copies 93%; fewer bytes or a faster bus help, faster kernels "
         "do not",
     ),
@@ -76,36 +77,37 @@ USAGES = {
             kernels=[(at + 1, at + 3) for at in CHUNKS],
             d2h=[(at + 3, at + 4) for at in CHUNKS],
         ),
-        Usage(44, 5, 10, 5, 0, 10 / 44, 10 / 44, 24 / 44, 0, "enqueue"),
+        (44, 5, 10, 5, 0, 10 / 44, 10 / 44, 24 / 44, 0, "enqueue"),
         "by enqueueing: the device was idle 55% of the run, the host was enqueueing for 0% of it; larger chunks, fewer "
         "launches or a graph help",
     ),
     # Let go at 0, but queued behind a copy that had to wait until 5: three milliseconds of copies, not eight.
     "queue": (
         Timeline(h2d=[(0, 8), (5, 6)], kernels=[(0, 5)], d2h=[(6, 9), (8, 8.5)]),
-        Usage(9, 3, 5, 1, 0, 5 / 9, 4 / 9, 0, 0, "compute"),
+        (9, 3, 5, 1, 0, 5 / 9, 4 / 9, 0, 0, "compute"),
         "by compute: kernels ran 56% of the run, copies 44% (0% of them behind kernels); faster kernels help",
     ),
     "without copies": (
         Timeline(h2d=[], kernels=[(0, 2)], d2h=[]),
-        Usage(2, 0, 2, 0, 0, 1, 0, 0, 0, "compute"),
+        (2, 0, 2, 0, 0, 1, 0, 0, 0, "compute"),
         "by compute: kernels ran 100% of the run, copies 0% (0% of them behind kernels); faster kernels help",
     ),
 }
 
 
-@pytest.mark.parametrize(("timeline", "expected", "verdict"), USAGES.values(), ids=USAGES)
-def test_usage(timeline: Timeline, expected: Usage, verdict: str) -> None:
-    assert usage(timeline) == expected
-    assert expected.verdict == f"limited {verdict}"
+@pytest.mark.parametrize(("timeline", "expected", "told"), USAGES.values(), ids=USAGES)
+def test_usage(timeline: Timeline, expected: tuple[object, ...], told: str) -> None:
+    found = usage(timeline)
+    assert (*found,) == (*Pipeline.__annotations__,) and (*found.values(),) == expected
+    assert verdict(found) == f"limited {told}"
 
 
 def test_a_device_that_is_done_when_the_host_is_waited_for_it() -> None:
     """One chunk: its phases follow one another without a gap, however long the host took between them."""
     phases = {"h2d": [(0.0, 0.01)], "kernels": [(0.01, 0.05)], "d2h": [(0.05, 0.06)]}
-    assert usage(Timeline(**phases, enqueue_share=0.5)).limit == "compute"
+    assert usage(Timeline(**phases, enqueue_share=0.5))["limit"] == "compute"
     found = usage(Timeline(**phases, enqueue_share=0.97))
-    assert found.limit == "enqueue" and "enqueueing for 97% of it" in found.verdict
+    assert found["limit"] == "enqueue" and "enqueueing for 97% of it" in verdict(found)
 
 
 @pytest.mark.parametrize("kernels", [[], [(3, 3)]])
@@ -122,6 +124,6 @@ TIMES = st.lists(
 @given(TIMES, TIMES, TIMES)
 def test_shares_stay_within_bounds(h2d: list[Interval], kernels: list[Interval], d2h: list[Interval]) -> None:
     found = usage(Timeline(h2d, kernels, d2h))
-    for share in (found.overlap, found.kernel_share, found.copy_share, found.idle_share):
+    for share in (found["overlap"], found["kernel_share"], found["copy_share"], found["idle_share"]):
         assert -1e-12 <= share <= 1 + 1e-12
-    assert max(found.kernel_share, found.copy_share) <= 1 - found.idle_share + 1e-12
+    assert max(found["kernel_share"], found["copy_share"]) <= 1 - found["idle_share"] + 1e-12

@@ -47,7 +47,7 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
             timing = measure.end_to_end(engine, images, outputs, REPEAT, WARMUP)
             use = measure.typical_usage(engine, images, outputs)
             times = {"ms": timing.median, "p90_ms": timing.percentile(90), "samples": stored(timing.samples)}
-            return {**times, "overlap": use.overlap}
+            return {**times, "overlap": use["overlap"]}
 
     points = measure_all(grid, run)
     if points:
