@@ -8,15 +8,13 @@ from app.base.errors import UserError, choice
 from app.kernels.conv.rows.as_gemm import CONV_GEMM_ROWS
 from app.kernels.conv.rows.direct import CONV_ROWS
 from app.kernels.conv.rows.register_patch import CONV_PATCH_ROWS
-from app.kernels.conv.rows.register_tiles import REGISTER_TILE_ROWS
-from app.kernels.conv.rows.tensor_core import CONV_TENSOR_ROWS
-from app.kernels.conv.rows.toom_cook import CONV_TOOM_COOK_ROWS
+from app.kernels.conv.rows.tensor_core import TENSOR_CORE_ROW
+from app.kernels.conv.rows.toom_cook import TOOM_COOK_ROW
 from app.kernels.fused.any_pair import ANY_PAIR_ROW
 from app.kernels.fused.any_product_pair import ANY_PRODUCT_PAIR_ROW
 from app.kernels.fused.conv_pair import CONV_PAIR_ROWS
 from app.kernels.fused.gemm_pair import GEMM_PAIR_ROWS
 from app.kernels.gemm.gemm import GEMM_ROWS
-from app.kernels.gemm.register_tiles import GEMM_TILE_ROWS
 from app.kernels.gemm.warpgroup import WARPGROUP_ROW
 from app.kernels.pointwise.pointwise import OTHER_ROWS
 from app.kernels.problems import Problem
@@ -25,12 +23,10 @@ from app.kernels.variant import Variant
 VARIANTS: list[Variant] = [
     *CONV_ROWS,
     *CONV_GEMM_ROWS,
-    *REGISTER_TILE_ROWS,
-    *CONV_TENSOR_ROWS,
+    TENSOR_CORE_ROW,
     *CONV_PATCH_ROWS,
-    *CONV_TOOM_COOK_ROWS,
+    TOOM_COOK_ROW,
     *GEMM_ROWS,
-    *GEMM_TILE_ROWS,
     WARPGROUP_ROW,
     ANY_PAIR_ROW,
     ANY_PRODUCT_PAIR_ROW,

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -106,9 +105,9 @@ class LaunchConfig:
 class Variant:
     """One kernel. ``configure`` serves a problem; ``refuses`` returns why no parameters can, or None.
 
-    summary: the idea; empty for a step of the ladder, see ``idea``. system: the seed systems that had it. since: name
-    of the row of this operation that it continues; None for the first of a line. limits: problems that it does not
-    serve, in words. tunables: parameter → the values that a sweep tries; defaults: problem → parameters without a
+    system: the seed systems that had it. since: name of the row of this operation that it continues; None for the first
+    of a line. summary: the idea; empty where the file begins with it. limits: problems that it does not serve, in
+    words. tunables: parameter → the values that a sweep tries; defaults: problem → parameters without a
     sweep. reads_host: it reads its input just once and in long runs, so that the input may be page-locked host memory.
     automatic: ``auto`` may choose it; other rows run only if named. only_arch: the one architecture with its
     instructions. instructions: the family that multiplies (fma, hfma2, mma or wgmma); reports compare the kernel with
@@ -120,11 +119,11 @@ class Variant:
     operation: str
     step: int
     technique: str
-    summary: str
     system: str
     configure: Callable[[Any, Parameters], LaunchConfig]
     dtypes: tuple[str, ...]
     since: str | None = None
+    summary: str = ""
     refuses: Callable[[Any], str | None] = lambda _: None
     limits: str = ""
     min_arch: int = 75
@@ -208,9 +207,6 @@ class Variant:
         if any(not 0 < launch.threads <= 1024 for launch in config.launches):
             return "needs more than 1,024 threads a block"
         return None
-
-
-ladder_row = partial(Variant, summary="")  # of a step whose file begins with its idea
 
 
 def reordered_weights(problem: Problem, elements: int, reorder: Callable[[np.ndarray], np.ndarray]) -> Packing:

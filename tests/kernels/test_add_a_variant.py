@@ -52,8 +52,8 @@ def configure(problem: ConvProblem, _: Parameters) -> LaunchConfig:
 @pytest.fixture
 def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Variant]:
     """The registry with a row more, whose file lies in a folder of the user's."""
-    about = ("the plainest that can be written", "this test")
-    added = Variant("conv", 99, "my_own", *about, configure, FLOATS, folder=tmp_path)
+    about = "the plainest that can be written"
+    added = Variant("conv", 99, "my_own", "this test", configure, FLOATS, summary=about, folder=tmp_path)
     added.path.write_text(SOURCE, encoding="utf-8")
     registry.VARIANTS.append(added)
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))

@@ -36,7 +36,7 @@ def row_of(kind: str, name: str) -> Variant:
 def toy_variant(step: int, name: str, **changes: Any) -> Variant:
     """An automatic convolution in float32 of one launch that serves every problem; ``changes`` to its fields."""
     launch = KernelLaunch(32, lambda _: (1, 1, 1))
-    row = Variant("conv", step, name, "for tests", "none", lambda *_: LaunchConfig({}, (launch,)), ("float32",))
+    row = Variant("conv", step, name, "none", lambda *_: LaunchConfig({}, (launch,)), ("float32",))
     return replace(row, **{"automatic": True, **changes})
 
 

@@ -183,13 +183,9 @@ def _vector(numbers: np.ndarray) -> np.ndarray:
 
 
 ANY_PAIR_ROW = Variant(
-    "conv_pair",
-    0,
-    "mma_any",
-    "any two convolutions with all that follows them, from the bytes to the features on chip: mma, one image a block",
-    "none of them",
-    configure,
-    dtypes=("float16", "float16x2"),
+    *("conv_pair", 0, "mma_any", "none of them", configure, ("float16", "float16x2")),
+    summary="any two convolutions with all that follows them, from the bytes to the features on chip: mma, one image a "
+    "block",
     refuses=refuses,
     limits="bytes, two convolutions in a row that fit in shared memory",
     min_arch=80,

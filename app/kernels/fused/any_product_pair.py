@@ -77,13 +77,8 @@ def pack(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
 
 
 ANY_PRODUCT_PAIR_ROW = Variant(
-    "gemm_pair",
-    0,
-    "wgmma_any",
-    "any two fully connected layers with all that follows them: warpgroup products, hidden values on chip",
-    "none of them",
-    _configure,
-    dtypes=("float16", "float16x2"),
+    *("gemm_pair", 0, "wgmma_any", "none of them", _configure, ("float16", "float16x2")),
+    summary="any two fully connected layers with all that follows them: warpgroup products, hidden values on chip",
     refuses=_refuses,
     limits="sm_90 alone: its instructions are in no other card; multiples of 8 inputs, 192 hidden values, 64 classes",
     min_arch=90,

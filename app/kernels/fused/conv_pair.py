@@ -235,60 +235,36 @@ def map_fragments(filters: np.ndarray, maps: int) -> np.ndarray:
     return np.ascontiguousarray(fragments).reshape(64 // maps, 50, maps // 16, 32, 4, 2)
 
 
+# Columns: step, technique, system, configure, dtypes, since.
 _row = partial(Variant, "conv_pair", pools=True, automatic=True)
 _hopper_row = partial(
     _row, refuses=_refuses_wgmma, limits=HOPPER, min_arch=90, only_arch=90, reads_host=True, instructions="wgmma"
 )
-
 CONV_PAIR_ROWS: tuple[Variant, ...] = (
     _row(
-        1,
-        "mma",
-        "both convolutions with ReLU and pooling on chip, one image a warp: tensor-core products by mma",
-        "none of them",
-        _mma,
-        dtypes=("float16", "float16x2"),
+        *(1, "mma", "none of them", _mma, ("float16", "float16x2")),
+        summary="both convolutions with ReLU and pooling on chip, one image a warp: tensor-core products by mma",
         refuses=_refuses_sizes,
         limits="lenet5's two convolutions of bytes",
         min_arch=80,
         instructions="mma",
     ),
     _hopper_row(
-        2,
-        "wgmma",
-        "both convolutions with ReLU and pooling on chip: warpgroup tensor-core products, float16",
-        "none of them",
-        _wgmma,
-        since="mma",
-        dtypes=("float16",),
+        *(2, "wgmma", "none of them", _wgmma, ("float16",), "mma"),
+        summary="both convolutions with ReLU and pooling on chip: warpgroup tensor-core products, float16",
     ),
     _hopper_row(
-        3,
-        "wgmma_split",
-        "step 2 with each operand the sum of two float16: as exact as float32",
-        "none of them",
-        _wgmma_split,
-        since="wgmma",
-        dtypes=("float16x2",),
+        *(3, "wgmma_split", "none of them", _wgmma_split, ("float16x2",), "wgmma"),
+        summary="step 2 with each operand the sum of two float16: as exact as float32",
     ),
     _hopper_row(
-        4,
-        "wgmma_exact",
-        "step 3 for weights that are exact in float16: two products instead of three",
-        "none of them",
-        _wgmma_exact,
-        since="wgmma-split",
-        dtypes=("float16x2",),
+        *(4, "wgmma_exact", "none of them", _wgmma_exact, ("float16x2",), "wgmma-split"),
+        summary="step 3 for weights that are exact in float16: two products instead of three",
         refuses=_refuses_inexact,
     ),
     _hopper_row(
-        5,
-        "wgmma_int8",
-        "step 2, its second convolution of 8-bit integers: exact sums, half the tensor-core time",
-        "none of them",
-        _wgmma_int8,
-        since="wgmma",
-        dtypes=("int8",),
+        *(5, "wgmma_int8", "none of them", _wgmma_int8, ("int8",), "wgmma"),
+        summary="step 2, its second convolution of 8-bit integers: exact sums, half the tensor-core time",
         tunables={"images": (1, 2, 3, 4), "warpgroups": (3, 4, 5, 6)},
         defaults=lambda _: {"images": 2, "warpgroups": 5},
     ),

@@ -175,15 +175,12 @@ def class_fragments(weights: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(parts.transpose(3, 0, 5, 2, 1, 4)).reshape(across, hidden // 8, 32, 4)
 
 
-_row = partial(Variant, "gemm_pair", dtypes=("float16", "float16x2"), automatic=True)
-
+# Columns: step, technique, system, configure, dtypes, since.
+_row = partial(Variant, "gemm_pair", automatic=True)
 GEMM_PAIR_ROWS: tuple[Variant, ...] = (
     _row(
-        1,
-        "mma",
-        "two products, ReLU between and argmax after them: the first on tensor cores, the second in registers",
-        "none of them",
-        _products,
+        *(1, "mma", "none of them", _products, ("float16", "float16x2")),
+        summary="two products, ReLU between and argmax after them: the first on tensor cores, the second in registers",
         refuses=_refuses_products,
         limits="sizes that fit whole tiles, no activation but ReLU",
         min_arch=80,
@@ -193,12 +190,8 @@ GEMM_PAIR_ROWS: tuple[Variant, ...] = (
         instructions="mma",
     ),
     _row(
-        2,
-        "wgmma",
-        "step 1 by warpgroup tensor-core products, fed by warps of their own; the second product on them, too",
-        "none of them",
-        _products_wgmma,
-        since="mma",
+        *(2, "wgmma", "none of them", _products_wgmma, ("float16", "float16x2"), "mma"),
+        summary="step 1 by warpgroup tensor-core products, fed by warps of their own; the second product on them, too",
         refuses=_refuses_products_wgmma,
         limits="sm_90 alone: its instructions are in no other card; 128 hidden values, no activation but ReLU",
         min_arch=90,

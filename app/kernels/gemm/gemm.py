@@ -2,7 +2,8 @@
 
 from functools import partial
 
-from app.kernels.plain_problems import Argument
+from app.base.precision import wide
+from app.kernels.plain_problems import ITEMSIZE, Argument
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import (
     BLOCK,
@@ -17,7 +18,6 @@ from app.kernels.variant import (
     Unfit,
     Variant,
     elementwise,
-    ladder_row,
     one_thread_each,
     tiles,
     types,
@@ -25,6 +25,8 @@ from app.kernels.variant import (
 )
 
 MOST_CLASSES = 32  # most classes for an argmax in the epilogue, by a row of lanes
+SIDE = 4  # of a thread's tile of elements
+TILE_TUNABLES = {"BM": (16, 32, 64, 128), "BN": (16, 32, 64, 128), "BK": (8, 16, 32)}
 
 
 def _no_argmax(problem: LinearProblem) -> str | None:
@@ -36,7 +38,7 @@ def _short_argmax(problem: LinearProblem) -> str | None:
     return f"fuses argmax over at most {MOST_CLASSES} classes" if too_many else None
 
 
-def fixed_sizes(problem: LinearProblem) -> dict[str, str | int]:
+def _fixed_sizes(problem: LinearProblem) -> dict[str, str | int]:
     """Return DEPTH and N as compile-time constants."""
     return {"DEPTH": problem.inputs, "N": problem.outputs}
 
@@ -99,7 +101,7 @@ def _tensor_core(problem: LinearProblem, parameters: Parameters) -> LaunchConfig
     threads = 32 * (bm // wm) * (bn // wn)
     launch = KernelLaunch(threads, lambda images: (tiles(images, bm), tiles(problem.outputs, bn), 1))
     constants: dict[str, str | int] = {**parameters, "ARGMAX": int(problem.argmax)}
-    return LaunchConfig(types(problem) | fixed_sizes(problem) | constants, (launch,))
+    return LaunchConfig(types(problem) | _fixed_sizes(problem) | constants, (launch,))
 
 
 def _split_k_defaults(problem: LinearProblem) -> dict[str, int]:
@@ -114,56 +116,96 @@ def _split_k(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     workspace = (Argument("parts", "float32", per_image=parts * problem.outputs),)
     add_up = KernelLaunch(bn, lambda images: (tiles(images, bm), tiles(problem.outputs, bn), parts))
     finish = KernelLaunch(BLOCK, one_thread_each(problem.outputs), "gemm_split_k_finish")
-    defines = types(problem) | fixed_sizes(problem) | dict(parameters)
+    defines = types(problem) | _fixed_sizes(problem) | dict(parameters)
     return LaunchConfig(defines, (add_up, finish), workspace, workspace_images(workspace))
 
 
-# Common parts of rows, with or without argmax. Each row adds step, technique, summary, system and configure.
-plain_row = partial(ladder_row, "gemm", refuses=_no_argmax, limits="no argmax")
-argmax_row = partial(
-    ladder_row, "gemm", refuses=_short_argmax, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
-)
+# --- register tiles: one element a thread becomes 4 x 4, step by step -------------------------------------------------
 
+
+def _column_defaults(problem: LinearProblem) -> dict[str, int]:
+    return {"BM": 64, "BN": 16 if problem.outputs <= 16 else 32, "BK": 16, "TM": 8}
+
+
+def _square_defaults(problem: LinearProblem) -> dict[str, int]:
+    return {"BM": 64, "BN": 16, "BK": 16} if problem.outputs <= 16 else {"BM": 32, "BN": 32, "BK": 16}
+
+
+def _launch(problem: LinearProblem, bm: int, bn: int, threads: int, shared_bytes: int) -> KernelLaunch:
+    if threads % 32:
+        raise Unfit("a block of these tiles does not consist of whole warps")
+    if shared_bytes > STATIC_SHARED_LIMIT:
+        raise Unfit(f"the tiles take {shared_bytes:,} bytes of shared memory, at most {STATIC_SHARED_LIMIT:,}")
+    return KernelLaunch(threads, lambda images: (tiles(images, bm), tiles(problem.outputs, bn), 1))
+
+
+def _scalar_tiles(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
+    """Configure a register tile of TM x 1, or of SIDE x SIDE without TM, whose elements are read one by one."""
+    bm, bn, bk = (parameters[name] for name in TILE_TUNABLES)
+    tm, tn = (parameters["TM"], 1) if "TM" in parameters else (SIDE, SIDE)
+    if bm % tm or bn % tn:
+        raise Unfit("a thread's tile does not divide the block's")
+    shared = bk * (bm + 4 + bn) * ITEMSIZE[wide(problem.dtype)]
+    launch = _launch(problem, bm, bn, bm // tm * (bn // tn), shared)
+    return LaunchConfig(types(problem) | _fixed_sizes(problem) | dict(parameters) | {"TM": tm, "TN": tn}, (launch,))
+
+
+def _wide_tiles(problem: LinearProblem, parameters: Parameters, stages: int) -> LaunchConfig:
+    """Configure a register tile of SIDE x SIDE that is read four floats at a time, from ``stages`` block tiles."""
+    bm, bn, bk = (parameters[name] for name in TILE_TUNABLES)
+    threads = bm * bn // SIDE**2
+    if bm % SIDE or bn % SIDE or 128 % bn:
+        raise Unfit("a block of these tiles does not consist of whole warps, each with whole rows")
+    if not threads or bm * bk % threads or bk * bn % threads:
+        raise Unfit("threads cannot share the loads of a tile out evenly")
+    launch = _launch(problem, bm, bn, threads, stages * bk * (bm + 4 + bn) * ITEMSIZE["float32"])
+    constants: dict[str, str | int] = {**parameters, "TM": SIDE, "TN": SIDE}
+    return LaunchConfig(types(problem) | _fixed_sizes(problem) | constants, (launch,))
+
+
+def _with_argmax(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
+    if problem.argmax and problem.outputs > parameters["BN"]:
+        raise Unfit("argmax needs a whole row of outputs in one block: BN is too small")
+    config = _wide_tiles(problem, parameters, stages=2)
+    return LaunchConfig(config.defines | {"ARGMAX": int(problem.argmax)}, config.actions)
+
+
+# With or without argmax. Columns: step, technique, system, configure, dtypes, since.
+_plain = partial(Variant, "gemm", refuses=_no_argmax, limits="no argmax")
+_argmax = partial(
+    Variant, "gemm", refuses=_short_argmax, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
+)
+_square = partial(_plain, tunables=TILE_TUNABLES, defaults=_square_defaults)
 GEMM_ROWS: tuple[Variant, ...] = (
-    plain_row(
-        0,
-        "cublas",
-        system="the yardstick",
-        configure=_cublas,
-        dtypes=("float32",),
-        needs_cublas=True,
-    ),
-    plain_row(1, "naive", system="mlp, minidnn86", configure=_naive, dtypes=STORED, automatic=True),
-    plain_row(
-        2,
-        "shared_tiled",
-        system="lenet5, k7",
-        configure=_shared_tiled,
-        since="naive",
-        dtypes=FLOATS,
+    _plain(0, "cublas", "the yardstick", _cublas, ("float32",), needs_cublas=True),
+    _plain(1, "naive", "mlp, minidnn86", _naive, STORED, automatic=True),
+    _plain(
+        *(2, "shared_tiled", "lenet5, k7", _shared_tiled, FLOATS, "naive"),
         tunables={"TILE": (8, 16, 32)},
         defaults=lambda _: {"TILE": 16},
         automatic=True,
     ),
-    argmax_row(
-        7,
-        "tensor_core",
-        system="none",
-        configure=_tensor_core,
-        since="register-tiled",
-        dtypes=("float16", "tfloat32"),
+    _plain(
+        *(3, "register_column", "none", _scalar_tiles, FLOATS, "shared-tiled"),
+        tunables=TILE_TUNABLES | {"TM": (2, 4, 8)},
+        defaults=_column_defaults,
+    ),
+    _square(4, "register_square", "none", _scalar_tiles, FLOATS, "register-column"),
+    _square(5, "wide_loads", "none", partial(_wide_tiles, stages=1), ("float32",), "register-square"),
+    _argmax(
+        *(6, "register_tiled", "lenet5, k7", _with_argmax, ("float32",), "wide-loads"),
+        tunables=TILE_TUNABLES,
+        defaults=_square_defaults,
+    ),
+    _argmax(
+        *(7, "tensor_core", "none", _tensor_core, ("float16", "tfloat32"), "register-tiled"),
         min_arch=80,
         tunables={"BM": (32, 64, 128), "BN": (16, 32, 64, 128)} | dict.fromkeys(("BK", "WM", "WN"), (16, 32, 64)),
         defaults=_tensor_core_defaults,
         instructions="mma",
     ),
-    plain_row(
-        8,
-        "split_k",
-        system="none",
-        configure=_split_k,
-        since="register-column",
-        dtypes=("float32",),
+    _plain(
+        *(8, "split_k", "none", _split_k, ("float32",), "register-column"),
         limits="no argmax; another order of summation than the other steps, so only with --latency",
         tunables={"BM": (1, 2, 4, 8), "BN": (32, 64, 128), "PART": (16, 32, 64, 128)},
         defaults=_split_k_defaults,

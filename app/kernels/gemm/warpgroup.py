@@ -14,8 +14,8 @@ from app.kernels.variant import (
     Packing,
     Parameters,
     Unfit,
+    Variant,
     activation_name,
-    ladder_row,
     tiles,
 )
 
@@ -128,14 +128,8 @@ def core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
     return np.stack(parts, axis=2).reshape(-1)
 
 
-WARPGROUP_ROW = ladder_row(
-    "gemm",
-    9,
-    "warpgroup",
-    system="none",
-    configure=_configure,
-    since="tensor-core",
-    dtypes=("float16", "float16x2"),
+WARPGROUP_ROW = Variant(
+    *("gemm", 9, "warpgroup", "none", _configure, ("float16", "float16x2"), "tensor-core"),
     refuses=_refuses,
     limits="sm_90 alone: its instructions are in no other card; multiples of 8 inputs, no argmax",
     min_arch=90,

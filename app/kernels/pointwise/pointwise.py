@@ -3,7 +3,7 @@
 from functools import partial
 from math import prod
 
-from app.kernels.plain_problems import ITEMSIZE, ActivationProblem, ResizeProblem
+from app.kernels.plain_problems import ITEMSIZE, ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import PoolProblem
 from app.kernels.variant import (
     BLOCK,
@@ -71,58 +71,43 @@ def _activation(problem: ActivationProblem, _: Parameters) -> LaunchConfig:
     return elementwise(same_types(problem.dtype) | constants, problem.size)
 
 
-_row = partial(Variant, dtypes=STORED, automatic=True)
+def _softmax(problem: SoftmaxProblem, _: Parameters) -> LaunchConfig:
+    return elementwise(same_types(problem.dtype) | {"CLASSES": problem.classes}, 32)  # a warp for each row
 
+
+def _argmax(problem: ArgmaxProblem, _: Parameters) -> LaunchConfig:
+    return elementwise(same_types(problem.dtype) | {"N": problem.classes}, 1)
+
+
+# Columns: operation, step, technique, system, configure, dtypes, since.
+_row = partial(Variant, automatic=True)
 OTHER_ROWS: tuple[Variant, ...] = (
     _row(
-        "pool", 1, "direct", "one thread per output element, any window and stride", "lenet5, minidnn86", _pool_direct
+        *("pool", 1, "direct", "lenet5, minidnn86", _pool_direct, STORED),
+        summary="one thread per output element, any window and stride",
     ),
     Variant(
-        "pool",
-        2,
-        "shared",
-        "the input tile is staged in shared memory before it is pooled",
-        "lenet5 (tried and dropped there)",
-        _pool_shared,
-        since="direct",
-        dtypes=STORED,
+        *("pool", 2, "shared", "lenet5 (tried and dropped there)", _pool_shared, STORED, "direct"),
+        summary="the input tile is staged in shared memory before it is pooled",
         limits="a window fits into shared memory",
         tunables={"TILE": (4, 8, 16, 32)},
         defaults=_pool_shared_defaults,
     ),
     _row(
-        "resize",
-        1,
-        "bilinear",
-        "bilinear interpolation of bytes in exact integers, four neighbours a thread and store",
-        "fa19, k7, minidnn86",
-        _resize_bilinear,
-        dtypes=("uint8",),
+        *("resize", 1, "bilinear", "fa19, k7, minidnn86", _resize_bilinear, ("uint8",)),
+        summary="bilinear interpolation of bytes in exact integers, four neighbours a thread and store",
     ),
     _row(
-        "activation",
-        1,
-        "elementwise",
-        "ReLU, tanh or sigmoid, one thread per element",
-        "lenet5, fa19, mlp",
-        _activation,
+        *("activation", 1, "elementwise", "lenet5, fa19, mlp", _activation, STORED),
+        summary="ReLU, tanh or sigmoid, one thread per element",
     ),
     _row(
-        "softmax",
-        1,
-        "rows",
-        "one warp per row: maximum and sum by shuffles, then the division",
-        "fa19, minidnn86, mlp",
-        # A warp for each row.
-        lambda problem, _: elementwise(same_types(problem.dtype) | {"CLASSES": problem.classes}, 32),
+        *("softmax", 1, "rows", "fa19, minidnn86, mlp", _softmax, STORED),
+        summary="one warp per row: maximum and sum by shuffles, then the division",
     ),
     _row(
-        "argmax",
-        1,
-        "rows",
-        "one thread per row",
-        "lenet5",
-        lambda problem, _: elementwise(same_types(problem.dtype) | {"N": problem.classes}, 1),
+        *("argmax", 1, "rows", "lenet5", _argmax, STORED),
+        summary="one thread per row",
         refuses=lambda problem: "a label is one byte: at most 256 classes" if problem.classes > 256 else None,
         limits="at most 256 classes (a label is one byte)",
     ),

@@ -1,4 +1,4 @@
-"""Registry rows of convolutions computed as matrix products: im2col, library, implicit GEMM."""
+"""Registry rows of convolutions computed as matrix products: im2col, library, implicit GEMM, and its register tiles."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +20,7 @@ from app.kernels.variant import (
     Unfit,
     Variant,
     conv_sizes,
-    ladder_row,
+    pooling,
     reordered_weights,
     tiles,
     types,
@@ -29,15 +29,23 @@ from app.kernels.variant import (
 
 # Memory for the unrolled images and the product: a large product keeps the card busy, a small one stays in L2.
 _WORKSPACE: dict[str, tuple[int, ...]] = {"MIB": (16, 32, 64, 128, 256, 512)}
+COLUMN_TUNABLES = {"BM": (8, 16, 24, 32, 64), "BN": (32, 64, 128, 256), "BK": (8, 16, 25, 32), "TM": (4, 8)}
+SQUARE_TUNABLES = {
+    "BM": (16, 32, 64),
+    "BN": (64, 128, 256, 512),
+    "BK": (4, 5, 7, 8, 16),
+    "TM": (4, 8),
+    "TN": (4, 8),
+}
 
 
-def fits_static(size: int) -> None:
+def _fits_static(size: int) -> None:
     """Raise Unfit for tiles of more bytes than static shared memory has."""
     if size > STATIC_SHARED_LIMIT:
         raise Unfit(f"the tiles take {size:,} bytes of shared memory, at most {STATIC_SHARED_LIMIT:,} are planned for")
 
 
-def tile_grid(problem: ConvProblem, tile: int, rows: int) -> Callable[[int], Grid]:
+def _tile_grid(problem: ConvProblem, tile: int, rows: int) -> Callable[[int], Grid]:
     """Return a grid: one block per row of ``rows`` and tile of all images' pixels; rows vary fastest along x."""
     pixels = prod(problem.convolved)
     return lambda images: (tiles(images * pixels, tile) * rows, 1, 1)
@@ -58,9 +66,9 @@ def _cublas(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     return LaunchConfig(
         types(problem) | conv_sizes(problem),
         (
-            KernelLaunch(BLOCK, tile_grid(problem, BLOCK, problem.channels), entry="conv_cublas_im2col"),
+            KernelLaunch(BLOCK, _tile_grid(problem, BLOCK, problem.channels), entry="conv_cublas_im2col"),
             product,
-            KernelLaunch(BLOCK, tile_grid(problem, BLOCK, problem.maps)),
+            KernelLaunch(BLOCK, _tile_grid(problem, BLOCK, problem.maps)),
         ),
         workspace=workspace,
         images_at_a_time=workspace_images(workspace, parameters["MIB"] << 20),
@@ -71,20 +79,20 @@ def _cublas(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 
 def _im2col_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     tile, workspace = parameters["TILE"], _workspace(problem)
-    fits_static(2 * tile**2 * ITEMSIZE[wide(problem.dtype)])
+    _fits_static(2 * tile**2 * ITEMSIZE[wide(problem.dtype)])
     return LaunchConfig(
         types(problem) | conv_sizes(problem) | {"TILE": tile},
         (
-            KernelLaunch(BLOCK, tile_grid(problem, BLOCK, problem.channels), entry="conv_im2col_gemm_unroll"),
-            KernelLaunch(tile**2, tile_grid(problem, tile, tiles(problem.maps, tile))),
-            KernelLaunch(BLOCK, tile_grid(problem, BLOCK, problem.maps), entry="conv_im2col_gemm_layout"),
+            KernelLaunch(BLOCK, _tile_grid(problem, BLOCK, problem.channels), entry="conv_im2col_gemm_unroll"),
+            KernelLaunch(tile**2, _tile_grid(problem, tile, tiles(problem.maps, tile))),
+            KernelLaunch(BLOCK, _tile_grid(problem, BLOCK, problem.maps), entry="conv_im2col_gemm_layout"),
         ),
         workspace=workspace,
         images_at_a_time=workspace_images(workspace, parameters["MIB"] << 20),
     )
 
 
-def equal_steps(depth: int, most: int) -> int:
+def _equal_steps(depth: int, most: int) -> int:
     """Return the length of steps that cut a sum into equal parts: the longest of 8 to ``most`` terms."""
     return next((size for size in range(min(depth, most), 7, -1) if depth % size == 0), min(depth, 16))
 
@@ -92,51 +100,116 @@ def equal_steps(depth: int, most: int) -> int:
 def _implicit_gemm_defaults(problem: ConvProblem) -> dict[str, int]:
     # The largest BM with the fewest idle threads.
     block_maps = min((32, 24, 16, 12, 8, 4), key=lambda size: tiles(problem.maps, size) * size)
-    step = equal_steps(problem.depth, 50)
+    step = _equal_steps(problem.depth, 50)
     return {"BM": block_maps, "BN": 64 if block_maps <= 8 else 32 if block_maps <= 16 else 16, "BK": step}
 
 
 def _implicit_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     bm, bn, bk = (parameters[name] for name in ("BM", "BN", "BK"))
-    fits_static(bk * (bm + bn) * ITEMSIZE[wide(problem.dtype)])
-    launch = KernelLaunch(bm * bn, tile_grid(problem, bn, tiles(problem.maps, bm)))
+    _fits_static(bk * (bm + bn) * ITEMSIZE[wide(problem.dtype)])
+    launch = KernelLaunch(bm * bn, _tile_grid(problem, bn, tiles(problem.maps, bm)))
     return LaunchConfig(types(problem) | conv_sizes(problem) | dict(parameters), (launch,))
 
 
-_row = partial(ladder_row, "conv", automatic=True)
+# --- register tiles: one output a thread becomes 8 x 8, step by step ------------------------------------------------
+
+
+def _block_maps(problem: ConvProblem) -> int:
+    return next((size for size in (16, 32) if problem.maps <= size), 64)
+
+
+def _column_defaults(problem: ConvProblem) -> dict[str, int]:
+    maps = _block_maps(problem)
+    return {"BM": maps, "BN": 2048 // maps, "BK": _equal_steps(problem.depth, 32), "TM": 8}  # 256 threads
+
+
+def _square_defaults(problem: ConvProblem) -> dict[str, int]:
+    maps = _block_maps(problem)
+    # Cut a short sum into equal steps without padding if its length allows.
+    step = next((size for size in (8, 7, 5, 6, 9) if problem.depth % size == 0), 8)
+    return {"BM": maps, "BN": 8192 // maps, "BK": step, "TM": 8, "TN": 8}  # 128 threads of 8 x 8 outputs
+
+
+def _scalar_tiles(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    """Configure a register tile of TM x TN outputs, TN 1 where there is none, of which each is read by itself."""
+    bm, bn, bk, tm, tn = (parameters.get(name, 1) for name in SQUARE_TUNABLES)
+    if bm % tm or bn % tn:
+        raise Unfit("BM must be a multiple of TM, BN one of TN")
+    threads = bm // tm * (bn // tn)
+    if threads % 32:
+        raise Unfit("a block of these tiles does not consist of whole warps")
+    _fits_static(bk * (bm + bn) * ITEMSIZE[wide(problem.dtype)])
+    launch = KernelLaunch(threads, _tile_grid(problem, bn, tiles(problem.maps, bm)))
+    return LaunchConfig(types(problem) | conv_sizes(problem) | dict(parameters), (launch,))
+
+
+def _wide_tiles(problem: ConvProblem, parameters: Parameters, stages: int) -> LaunchConfig:
+    """Configure a register tile of TM x TN outputs that is read four floats at a time, from ``stages`` block tiles."""
+    bm, bn, bk, tm, tn = (parameters[name] for name in SQUARE_TUNABLES)
+    if tm % 4 or tn % 4:
+        raise Unfit("TM and TN must be multiples of four")
+    if bm % tm or bn % tn:
+        raise Unfit("BM must be a multiple of TM, BN one of TN")
+    rows, columns = bm // tm, bn // tn  # rows and columns of threads
+    threads, lanes = rows * columns, min(rows, 4)  # a warp is `lanes` rows of threads
+    if rows % lanes or 32 % lanes or columns % (32 // lanes):
+        raise Unfit("a block of these tiles does not consist of whole warps")
+    apart = min(bn, threads)
+    if bn % apart or threads % apart or bk % (threads // apart):
+        raise Unfit("threads cannot share the loads of a tile out evenly")
+    _fits_static(stages * bk * (bm + bn) * ITEMSIZE["float32"])
+    pixels = prod(problem.pooled) * problem.pool**2
+    launch = KernelLaunch(threads, lambda images: (tiles(images * pixels, bn), tiles(problem.maps, bm), 1))
+    return LaunchConfig(types(problem) | conv_sizes(problem) | dict(parameters), (launch,))
+
+
+def _pooled(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    config = _wide_tiles(problem, parameters, stages=2)
+    return LaunchConfig(config.defines | pooling(problem), config.actions)
+
+
+def _register_tiled_refuses(problem: ConvProblem) -> str | None:
+    if problem.pool not in (1, 2):
+        return "fuses pooling windows of 2 x 2 only"
+    # Tap offsets lie in constant memory: 64 KB of four bytes each.
+    return "tap offsets of more than 16,384 products exceed constant memory" if problem.depth > 16_384 else None
+
+
+# Columns: step, technique, system, configure, dtypes, since.
+_row = partial(Variant, "conv", automatic=True)
+_square = partial(Variant, "conv", tunables=SQUARE_TUNABLES, defaults=_square_defaults)
 CONV_GEMM_ROWS: tuple[Variant, ...] = (
-    ladder_row(
-        "conv",
-        0,
-        "cublas",
-        system="none (the yardstick)",
-        configure=_cublas,
-        dtypes=("float32",),
+    Variant(
+        *("conv", 0, "cublas", "none (the yardstick)", _cublas, ("float32",)),
         limits="the order of summation is cuBLAS's; needs a workspace of MIB",
         tunables=_WORKSPACE,
         defaults=lambda _: {"MIB": 256},
         needs_cublas=True,
     ),
     _row(
-        8,
-        "im2col_gemm",
-        system="lenet5, k7, minidnn86",
-        configure=_im2col_gemm,
-        since="unrolled",
-        dtypes=FLOATS,
+        *(8, "im2col_gemm", "lenet5, k7, minidnn86", _im2col_gemm, FLOATS, "unrolled"),
         limits="needs a workspace of MIB",
         tunables={"TILE": (8, 16, 32)} | _WORKSPACE,
         defaults=lambda _: {"TILE": 16, "MIB": 256},
     ),
     _row(
-        9,
-        "implicit_gemm",
-        system="fa19, k7",
-        configure=_implicit_gemm,
-        since="im2col-gemm",
-        dtypes=STORED,
+        *(9, "implicit_gemm", "fa19, k7", _implicit_gemm, STORED, "im2col-gemm"),
         limits="BM x BN at most 1,024",
         tunables={"BM": (4, 8, 12, 16, 24, 32), "BN": (16, 24, 32, 64), "BK": (8, 16, 25, 32, 49)},
         defaults=_implicit_gemm_defaults,
+    ),
+    Variant(
+        *("conv", 10, "register_column", "none", _scalar_tiles, FLOATS, "implicit-gemm"),
+        tunables=COLUMN_TUNABLES,
+        defaults=_column_defaults,
+    ),
+    _square(11, "register_square", "none", _scalar_tiles, FLOATS, "register-column"),
+    _square(12, "wide_loads", "none", partial(_wide_tiles, stages=1), ("float32",), "register-square"),
+    _square(
+        *(13, "register_tiled", "fa19, lenet5", _pooled, ("float32",), "wide-loads"),
+        refuses=_register_tiled_refuses,
+        limits="C*K*K at most 16,384 (constant memory); pooling 2 x 2",
+        pools=True,
+        automatic=True,
     ),
 )

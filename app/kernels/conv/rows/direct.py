@@ -24,7 +24,6 @@ from app.kernels.variant import (
     Unfit,
     Variant,
     conv_sizes,
-    ladder_row,
     padding,
     reordered_weights,
     tiles,
@@ -148,17 +147,15 @@ def _shared_tile(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 
 
 def _constant(problem: ConvProblem, _: Parameters) -> LaunchConfig:
-    return _from_constant(
-        problem, types(problem) | padding(problem), BLOCK, partial(_pixel_grid, problem), problem.sizes
-    )
+    defines = types(problem) | padding(problem)
+    return _from_constant(problem, defines, BLOCK, partial(_pixel_grid, problem), problem.sizes)
 
 
 def _shared_constant(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     tile = _checked_tile(parameters)
     grid, scalars = partial(_tile_grid, problem, tile), (*problem.sizes, tile)
-    return _from_constant(
-        problem, types(problem) | padding(problem), tile**2, grid, scalars, _tile_bytes(problem, tile)
-    )
+    defines = types(problem) | padding(problem)
+    return _from_constant(problem, defines, tile**2, grid, scalars, _tile_bytes(problem, tile))
 
 
 def _specialised(problem: ConvProblem, parameters: Parameters, together: int = 1) -> LaunchConfig:
@@ -168,64 +165,21 @@ def _specialised(problem: ConvProblem, parameters: Parameters, together: int = 1
     return _from_constant(problem, defines, tile**2, grid, (), _tile_bytes(problem, tile), together)
 
 
-# Common parts of rows, by the place of the filters. Each row adds step, technique, summary, system and configure.
-_in_memory = partial(ladder_row, "conv", dtypes=STORED, refuses=_too_many_maps, limits=MAPS_LIMIT, automatic=True)
-_in_constants = partial(ladder_row, "conv", dtypes=FLOATS, limits=CONSTANT_LIMIT, automatic=True)
+# By the place of the filters. Columns: step, technique, system, configure, dtypes, since.
+_in_memory = partial(Variant, "conv", refuses=_too_many_maps, limits=MAPS_LIMIT, automatic=True)
+_in_memory_tiled = partial(_in_memory, tunables={"TILE": TILES}, defaults=_default_tile)
+_in_constants = partial(Variant, "conv", limits=CONSTANT_LIMIT, automatic=True)
 _in_constants_tiled = partial(_in_constants, tunables={"TILE": TILES}, defaults=_default_tile)
-
 CONV_ROWS: tuple[Variant, ...] = (
-    _in_memory(1, "image_loop", system="fa19", configure=_image_loop),
-    _in_memory(
-        2,
-        "direct",
-        system="lenet5, fa19, minidnn86",
-        configure=_direct,
-        since="image-loop",
-    ),
-    _in_memory(
-        3,
-        "shared_tile",
-        system="lenet5, fa19, k7",
-        configure=_shared_tile,
-        since="direct",
-        tunables={"TILE": TILES},
-        defaults=_default_tile,
-    ),
-    _in_constants(
-        4,
-        "constant",
-        system="fa19, lenet5",
-        configure=_constant,
-        since="direct",
-    ),
+    _in_memory(1, "image_loop", "fa19", _image_loop, STORED),
+    _in_memory(2, "direct", "lenet5, fa19, minidnn86", _direct, STORED, "image-loop"),
+    _in_memory_tiled(3, "shared_tile", "lenet5, fa19, k7", _shared_tile, STORED, "direct"),
+    _in_constants(4, "constant", "fa19, lenet5", _constant, FLOATS, "direct"),
+    _in_constants_tiled(5, "shared_constant", "k7, fa19", _shared_constant, FLOATS, "shared-tile"),
+    _in_constants_tiled(6, "specialised", "fa19", _specialised, FLOATS, "shared-constant"),
+    _in_constants_tiled(7, "unrolled", "minidnn86, fa19", _specialised, FLOATS, "specialised"),
     _in_constants_tiled(
-        5,
-        "shared_constant",
-        system="k7, fa19",
-        configure=_shared_constant,
-        since="shared-tile",
-    ),
-    _in_constants_tiled(
-        6,
-        "specialised",
-        system="fa19",
-        configure=_specialised,
-        since="shared-constant",
-    ),
-    _in_constants_tiled(
-        7,
-        "unrolled",
-        system="minidnn86, fa19",
-        configure=_specialised,
-        since="specialised",
-    ),
-    _in_constants_tiled(
-        14,
-        "half2",
-        system="minidnn86",
-        configure=partial(_specialised, together=2),
-        since="unrolled",
-        dtypes=("float16",),
+        *(14, "half2", "minidnn86", partial(_specialised, together=2), ("float16",), "unrolled"),
         limits="two maps' filters at most 64 KB (constant memory)",
         instructions="hfma2",
     ),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import product
+from typing import TypeVar
 
 import numpy as np
 
@@ -16,13 +17,13 @@ from app.kernels.variant import (
     Unfit,
     Variant,
     conv_sizes,
-    ladder_row,
     pooling,
     reordered_weights,
     tiles,
     types,
 )
 
+Value = TypeVar("Value")
 REGISTERS = 65_536  # per multiprocessor
 MOST_SUMS = 96  # per thread
 MOST_GROUPS = 8  # groups of maps, by default
@@ -36,14 +37,14 @@ PATCH_TUNABLES = {
 }
 
 
-def _vector(size: int) -> int:
+def vector_width(size: int) -> int:
     """Width, in floats, of the widest access that divides ``size``."""
     return 4 if size % 4 == 0 else 2 if size % 2 == 0 else 1
 
 
 def _row_floats(problem: ConvProblem, tc: int) -> int:
     """Number of input values that a row of ``tc`` outputs needs, rounded up to whole loads."""
-    vector = _vector(tc * problem.stride)
+    vector = vector_width(tc * problem.stride)
     return tiles((tc - 1) * problem.stride + problem.kernel, vector) * vector
 
 
@@ -56,9 +57,11 @@ def _patch_defaults(problem: ConvProblem, heights: Sequence[int] = (1, 2, 3, 4))
         waste = tiles(problem.maps, tm * groups) * tm * groups / problem.maps
         waste *= tiles(height, tr) * tr / height * (tiles(width, tc) * tc / width)
         products = tm * tr * tc * problem.kernel
-        vector = _vector(tc * problem.stride)
-        loads = tr * _row_floats(problem, tc) / vector * (1.5 if vector > 1 else 1) + problem.kernel * tm / _vector(tm)
-        store = _vector(tc) if width % _vector(tc) == 0 else 1
+        vector = vector_width(tc * problem.stride)
+        loads = tr * _row_floats(problem, tc) / vector * (
+            1.5 if vector > 1 else 1
+        ) + problem.kernel * tm / vector_width(tm)
+        store = vector_width(tc) if width % vector_width(tc) == 0 else 1
         scattered = tc / store / problem.pool**2
         return waste * (1 + loads / products) + 4 * scattered / problem.depth
 
@@ -75,12 +78,8 @@ def _patch_defaults(problem: ConvProblem, heights: Sequence[int] = (1, 2, 3, 4))
     return found
 
 
-def _row_defaults(problem: ConvProblem) -> dict[str, int]:
-    return {name: value for name, value in _patch_defaults(problem, (1,)).items() if name not in ("TR", "CK")}
-
-
-def _block_defaults(problem: ConvProblem) -> dict[str, int]:
-    return {name: value for name, value in _patch_defaults(problem).items() if name != "CK"}
+def _without(values: dict[str, Value], *names: str) -> dict[str, Value]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def _patch(problem: ConvProblem, parameters: Parameters, stages: int = 2, of_one_row: bool = False) -> LaunchConfig:
@@ -106,7 +105,7 @@ def _patch(problem: ConvProblem, parameters: Parameters, stages: int = 2, of_one
     images = 1 if of_one_row else max(most // (rows * columns), 1)
     threads = tiles(images * tile_r * tile_c * groups, 32) * 32
     block_maps = tm * groups
-    vector = 1 if of_one_row else _vector(tc * problem.stride)
+    vector = 1 if of_one_row else vector_width(tc * problem.stride)
     in_rows = (tile_r * tr - 1) * problem.stride + problem.kernel
     pitch = tiles((tile_c * tc - 1) * problem.stride + problem.kernel, vector) * vector
     inputs = images * ck * in_rows * pitch
@@ -138,39 +137,22 @@ def _blocks_of_maps(weights: np.ndarray, problem: ConvProblem, block: int) -> np
     return padded.reshape(problem.depth, -1, block).transpose(1, 0, 2)
 
 
-_row = partial(ladder_row, "conv", dtypes=("float32",), tunables=PATCH_TUNABLES, defaults=_patch_defaults)
+# Columns: step, technique, system, configure, dtypes, since.
+_row = partial(Variant, "conv", tunables=PATCH_TUNABLES, defaults=_patch_defaults)
 CONV_PATCH_ROWS: tuple[Variant, ...] = (
     _row(
-        16,
-        "register_row",
-        system="fa19, k7",
-        configure=partial(_patch, stages=1, of_one_row=True),
-        since="unrolled",
-        tunables={name: values for name, values in PATCH_TUNABLES.items() if name not in ("TR", "CK")},
-        defaults=_row_defaults,
+        *(16, "register_row", "fa19, k7", partial(_patch, stages=1, of_one_row=True), ("float32",), "unrolled"),
+        tunables=_without(PATCH_TUNABLES, "TR", "CK"),
+        defaults=lambda problem: _without(_patch_defaults(problem, (1,)), "TR", "CK"),
     ),
     _row(
-        17,
-        "register_block",
-        system="fa19, k7",
-        configure=partial(_patch, stages=1),
-        since="register-row",
-        tunables={name: values for name, values in PATCH_TUNABLES.items() if name != "CK"},
-        defaults=_block_defaults,
+        *(17, "register_block", "fa19, k7", partial(_patch, stages=1), ("float32",), "register-row"),
+        tunables=_without(PATCH_TUNABLES, "CK"),
+        defaults=lambda problem: _without(_patch_defaults(problem), "CK"),
     ),
+    _row(18, "async_copies", "fa19, k7", _patch, ("float32",), "register-block"),
     _row(
-        18,
-        "async_copies",
-        system="fa19, k7",
-        configure=_patch,
-        since="register-block",
-    ),
-    _row(
-        19,
-        "register_patch",
-        system="fa19, k7",
-        configure=_patch,
-        since="async-copies",
+        *(19, "register_patch", "fa19, k7", _patch, ("float32",), "async-copies"),
         limits="a patch must hold whole pooling windows",
         pools=True,
         automatic=True,

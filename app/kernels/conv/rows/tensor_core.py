@@ -11,7 +11,6 @@ from app.kernels.variant import (
     Unfit,
     Variant,
     conv_sizes,
-    ladder_row,
     reordered_weights,
     tiles,
     types,
@@ -141,20 +140,12 @@ def _tensor(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     )
 
 
-CONV_TENSOR_ROWS: tuple[Variant, ...] = (
-    ladder_row(
-        "conv",
-        15,
-        "tensor_core",
-        system="none of them",
-        configure=_tensor,
-        since="implicit-gemm",
-        dtypes=("float16", "tfloat32"),
-        limits="tensor cores of sm_80 and later",
-        min_arch=80,
-        tunables=TENSOR_TUNABLES,
-        defaults=_tensor_defaults,
-        automatic=True,
-        instructions="mma",
-    ),
+TENSOR_CORE_ROW = Variant(
+    *("conv", 15, "tensor_core", "none of them", _tensor, ("float16", "tfloat32"), "implicit-gemm"),
+    limits="tensor cores of sm_80 and later",
+    min_arch=80,
+    tunables=TENSOR_TUNABLES,
+    defaults=_tensor_defaults,
+    automatic=True,
+    instructions="mma",
 )

@@ -12,6 +12,7 @@ from app.kernels.conv.rows.interpolation import (
     transformed_filters,
     transforms,
 )
+from app.kernels.conv.rows.register_patch import vector_width
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import (
     MAX_GRID_Y,
@@ -22,7 +23,6 @@ from app.kernels.variant import (
     Unfit,
     Variant,
     conv_sizes,
-    ladder_row,
     pooling,
     reordered_weights,
     tiles,
@@ -51,11 +51,6 @@ def _refuses(problem: ConvProblem) -> str | None:
     return None
 
 
-def _vector(size: int) -> int:
-    """Width, in floats, of the widest access that divides ``size``."""
-    return 4 if size % 4 == 0 else 2 if size % 2 == 0 else 1
-
-
 def _defaults(problem: ConvProblem) -> dict[str, int]:
     """Return the cheapest column of sums by a simple count, idle lanes and loads beside products; then what fits."""
     height = problem.pooled[0] * problem.pool
@@ -63,8 +58,8 @@ def _defaults(problem: ConvProblem) -> dict[str, int]:
     def cost(tm: int, tr: int) -> float:
         maps = tm * min(tiles(problem.maps, tm), TUNABLES["GROUPS"][-1])
         waste = tiles(problem.maps, maps) * maps / problem.maps * (tiles(height, tr) * tr / height)
-        vector, products = _vector(tr), tm * tr * problem.kernel
-        loads = (tr + problem.kernel - 1) / vector * (1.5 if vector > 1 else 1) + problem.kernel * tm / _vector(tm)
+        vector, products = vector_width(tr), tm * tr * problem.kernel
+        loads = (tr + problem.kernel - 1) / vector * (1.5 if vector > 1 else 1) + problem.kernel * tm / vector_width(tm)
         return waste * (1 + loads / products)
 
     shapes = product(TUNABLES["TM"], range(problem.pool, max(problem.pool, 16) + 1, problem.pool))
@@ -113,7 +108,7 @@ def _toom_cook(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     columns = images * tile_r * tile_c
     threads = tiles(points * groups * columns, 32) * 32
     # As in the kernel: the inputs at the points and the filters of a stage, and the exchange of sums in their place.
-    vector = _vector(tr)
+    vector = vector_width(tr)
     pitch = tiles(tile_r * tr + kernel - 1, vector) * vector
     pitch += vector * (pitch % (2 * vector) == 0)
     inputs, filters = ck * points * images * tile_c * pitch, ck * points * kernel * block_maps
@@ -150,26 +145,13 @@ def _blocks_of_maps(weights: np.ndarray, problem: ConvProblem, block: int) -> np
     return padded.reshape(-1, padded.shape[-1] // block, block).transpose(1, 0, 2)
 
 
-def _products(problem: ConvProblem) -> float:
-    """Return the share of the layer's products that remains: K + 1 of 2 K."""
-    return (problem.kernel + 1) / (OUTPUTS * problem.kernel)
-
-
-CONV_TOOM_COOK_ROWS: tuple[Variant, ...] = (
-    ladder_row(
-        "conv",
-        20,
-        "toom_cook",
-        system="none of them",
-        configure=_toom_cook,
-        dtypes=("float32",),
-        since="register-patch",
-        refuses=_refuses,
-        limits="stride 1 and filters of at most 7 x 7; a column must hold whole pooling windows",
-        pools=True,
-        tunables=TUNABLES,
-        defaults=_defaults,
-        own_error=error_bound,
-        work=_products,
-    ),
+TOOM_COOK_ROW = Variant(
+    *("conv", 20, "toom_cook", "none of them", _toom_cook, ("float32",), "register-patch"),
+    refuses=_refuses,
+    limits="stride 1 and filters of at most 7 x 7; a column must hold whole pooling windows",
+    pools=True,
+    tunables=TUNABLES,
+    defaults=_defaults,
+    own_error=error_bound,
+    work=lambda problem: (problem.kernel + 1) / (OUTPUTS * problem.kernel),  # K + 1 products of 2 K
 )
