@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PlainProblem, PoolProblem, Problem
+from app.kernels.problems import ConvProblem, LinearProblem, PlainProblem, PoolProblem, Problem
 from app.kernels.registry import variants
-from app.lab.bench.tolerance import Expected, is_coarse, is_split, terms
-from tests.support.kernel_cases import OPERATIONS, Case, elements, served, weight_shape
+from app.lab.bench import oracle
+from app.lab.bench.operands import random_parameters
+from app.lab.bench.tolerance import Expected, is_coarse, is_split
+from tests.support.kernel_cases import OPERATIONS, Case, elements, served
 from tests.support.kernel_device import compile_selected, device_parameters, host_arrays, kernel_of, on_card
 from tests.support.kernel_grid import (
     NETWORK_PAIRS,
@@ -22,9 +24,8 @@ from tests.support.kernel_grid import (
     multiplied,
     network_convolutions,
     product_pair,
-    row_of,
 )
-from tests.support.kernel_oracle import check, operands, sums_half, sums_in_half, to_half, to_tf32
+from tests.support.kernel_oracle import check, operands, sums_half, to_half, to_tf32
 
 pytestmark = pytest.mark.gpu
 IMAGES = 1013
@@ -96,80 +97,36 @@ def memory(request: pytest.FixtureRequest) -> Iterator[None]:
     cupy.get_default_memory_pool().free_all_blocks()
 
 
-def _wide_parameters(problem: Problem, given: dict[str, np.ndarray]) -> list[np.ndarray | None]:
-    """The arrays between x and y, the biases too."""
-    return [None if a is None else np.ascontiguousarray(a, np.float64) for a in device_parameters(problem, given)]
+def _by_the_oracle(problem: ConvProblem | LinearProblem, x: np.ndarray, arrays: list[np.ndarray | None]) -> Expected:
+    """What the benchmark's oracle makes of operands in float64, on the card."""
+    import cupy
 
-
-def _as_stored(problem: Problem, arrays: list[np.ndarray | None]) -> list[np.ndarray | None]:
-    """The arrays between x and y in the types that the problem takes."""
-    return [None if a is None else a.astype(b.dtype) for a, b in zip(arrays, problem.arguments()[1:], strict=False)]
-
-
-def in_float64(problem: ConvProblem | LinearProblem, x: np.ndarray, arrays: list[np.ndarray | None]) -> Any:
-    """The problem by the plainest kernels in float64; x, arrays: operands, float64. On the device, flat."""
-    from app.cuda.memory import uploaded
-
-    if isinstance(problem, LinearProblem):
-        return product_in("float64", problem, x, arrays)
-    problem = replace(problem, dtype="float64", input_dtype="float64", output_dtype="float64")
-    device_x = uploaded(np.ascontiguousarray(x, np.float64))
-    direct = Case(row_of("conv", "direct"), replace(problem, pool=1, pool_is_max=False))
-    y = on_card(kernel_of(direct), device_x, arrays, len(x))[0]
-    if problem.pool == 1:
-        return y
-    maps = problem.maps, *problem.convolved
-    pool = PoolProblem(*maps, problem.pool, problem.pool, problem.pool_is_max, "float64", problem.pool_ceil)
-    return on_card(kernel_of(Case(row_of("pool", "direct"), pool)), y, [], len(x))[0]
-
-
-def product_in(dtype: str, problem: LinearProblem, x: np.ndarray, arrays: list[np.ndarray | None]) -> Any:
-    """The product by the plainest kernel in that type. On the device, flat."""
-    from app.cuda.memory import uploaded
-
-    problem = replace(problem, dtype=dtype, input_dtype=dtype, output_dtype=dtype, argmax=False)
-    stored = [None if array is None else array.astype(dtype) for array in arrays]
-    naive = kernel_of(Case(row_of("gemm", "naive"), problem))
-    return on_card(naive, uploaded(np.ascontiguousarray(x, dtype)), stored, len(x))[0]
+    device = [None if array is None else cupy.asarray(array) for array in arrays]
+    return oracle.expected(problem, cupy.asarray(x.reshape(len(x), -1)), *device)
 
 
 @lru_cache(maxsize=1)
 def _expected(problem: ConvProblem | LinearProblem, in_half: bool) -> Expected:
     x, given = operands(problem, IMAGES)
-    arrays = _wide_parameters(problem, given)
-    exact = in_float64(problem, x, arrays)
-    absolute = [None if array is None else np.abs(array) for array in arrays]
-    magnitude = in_float64(replace(problem, activation=""), np.abs(x.astype(np.float64)), absolute)
-    if is_split(problem):
-        assert isinstance(problem, LinearProblem)
-        return Expected(exact, magnitude, product_in("float32", problem, x, arrays).astype(np.float64))
-    if not is_coarse(problem):
-        return Expected(exact, magnitude)
-    narrow = to_half if problem.dtype == "float16" else to_tf32
-    weights, bias = arrays
+    weights, bias = arrays = device_parameters(problem, given)
     assert weights is not None
-    if not in_half:
-        return Expected(exact, magnitude, in_float64(problem, narrow(x), [narrow(weights).astype(np.float64), bias]))
-    import cupy
-
-    assert isinstance(problem, ConvProblem) and not problem.activation and problem.pool == 1
-    y = sums_in_half(problem, cupy.asarray(narrow(x)), cupy.asarray(narrow(weights))).astype(np.float64)
-    if bias is not None:
-        y += cupy.asarray(bias)[:, None, None]
-    return Expected(exact, magnitude, y.reshape(-1))
+    in_float64 = replace(problem, dtype="float64")
+    found = _by_the_oracle(in_float64, x, arrays)
+    if is_split(problem) or in_half:  # each partial sum is rounded
+        return replace(found, plain=_by_the_oracle(problem, x, arrays).plain)
+    if not is_coarse(problem):
+        return found
+    narrow = to_half if problem.dtype == "float16" else to_tf32
+    return replace(found, plain=_by_the_oracle(in_float64, narrow(x), [narrow(weights), bias]).exact)
 
 
 def _bounded(case: Case, wanted: Expected) -> Expected:
-    """By the row's own error bound."""
+    """By the row's own error bound, if it has one."""
     import cupy
 
-    from app.lab.bench import oracle
-
-    assert isinstance(case.problem, ConvProblem)
     x, given = operands(case.problem, IMAGES)
-    device = [None if array is None else cupy.asarray(array) for array in _wide_parameters(case.problem, given)]
-    found = oracle.bounded(case.row, case.problem, wanted, cupy.asarray(x), *device)
-    return replace(found, magnitude=found.magnitude.reshape(-1))
+    device = [None if array is None else cupy.asarray(array) for array in device_parameters(case.problem, given)]
+    return oracle.bounded(case.row, case.problem, wanted, cupy.asarray(x), *device)
 
 
 @pytest.mark.parametrize("case", _layer_cases(), ids=str)
@@ -178,14 +135,10 @@ def test_layers_of_the_networks(case: Case) -> None:
 
     problem = case.problem
     assert isinstance(problem, ConvProblem | LinearProblem)
-    x, given = operands(problem, IMAGES)
-    stored = _as_stored(problem, _wide_parameters(problem, given))
-    device_x = uploaded(np.ascontiguousarray(x, problem.arguments()[0].dtype))
-    y, *labels = on_card(kernel_of(case), device_x, stored, IMAGES)
+    x, arrays = host_arrays(problem, IMAGES)
+    y, *labels = on_card(kernel_of(case), uploaded(x), arrays, IMAGES)
     wanted = _expected(replace(problem, output_dtype="float32"), sums_half(case.row))
-    if case.row.own_error is not None:
-        wanted = _bounded(case, wanted)
-    check(y, problem, wanted)
+    check(y, problem, _bounded(case, wanted))
     if labels:
         np.testing.assert_array_equal(labels[0].get(), y.reshape(IMAGES, -1).argmax(axis=1).get())
 
@@ -220,11 +173,7 @@ def test_more_elements_than_an_int_counts(case: Case) -> None:
     argument = problem.arguments()[0]
     repeated = -(-MANY // (REPEATS * max(argument.per_image, elements(problem)))) + 1
     few, many = _repeated(argument.per_image, argument.dtype, repeated)
-    arrays: list[np.ndarray | None] = []
-    if isinstance(problem, PairProblem):
-        arrays = host_arrays(problem, 1)[1]
-    elif isinstance(problem, ConvProblem | LinearProblem):
-        arrays = _as_stored(problem, _random_parameters(problem))
+    arrays = random_parameters(np.random.default_rng(1), problem)
     kernel = kernel_of(case)
     wanted = on_card(kernel, few, arrays, repeated)[0]
     y = on_card(kernel, many, arrays, REPEATS * repeated)[0].reshape(REPEATS, -1)
@@ -234,11 +183,3 @@ def test_more_elements_than_an_int_counts(case: Case) -> None:
     assert bool((wanted != np.iinfo(unsigned).max).all()), "elements were never written"
     for at, part in enumerate(y.view(unsigned)):
         assert bool((part == wanted).all()), f"{case}: repetition {at} differs from the first"
-
-
-def _random_parameters(problem: ConvProblem | LinearProblem) -> list[np.ndarray | None]:
-    """Weights that make results around 1 from bytes, and a bias if there is one."""
-    rng = np.random.default_rng(1)
-    shape = weight_shape(problem)
-    weights = rng.standard_normal(shape) / (128 * np.sqrt(terms(problem)))
-    return [weights, rng.standard_normal(shape[-1]) if problem.bias else None]

@@ -12,7 +12,6 @@ import pytest
 
 from app.kernels.problems import PairProblem
 from app.kernels.registry import variants
-from app.lab.bench.tolerance import Expected
 from app.network.accuracy import agree
 from app.network.definitions import LENET5
 from app.network.graph import build
@@ -69,9 +68,7 @@ def held_to_the_tolerance(problem: PairProblem, arrays: list[Any], x: np.ndarray
     from app.lab.bench.oracle import expected
 
     given = [None if array is None else cupy.asarray(array) for array in arrays]
-    wanted = expected(problem, cupy.asarray(x), *given)
-    exact, magnitude, plain = map(np.ravel, (wanted.exact, wanted.magnitude, wanted.plain))
-    check(y.reshape(-1), problem, Expected(exact, magnitude, plain))
+    check(y.reshape(-1), problem, expected(problem, cupy.asarray(x), *given))
 
 
 def check_labels(found: list[Any]) -> None:

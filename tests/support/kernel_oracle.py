@@ -277,13 +277,13 @@ def to_tf32(x: Any) -> Any:
 
 
 def check(y: Any, problem: Problem, expected: Expected) -> float:
-    """Hold a flat result against what is expected, flat; returns the greatest error ÷ what is allowed for it.
+    """Hold a flat result against what is expected; returns the greatest error ÷ what is allowed for it.
 
     y may be shorter: of fewer images. The RMS is then not compared, for it is a property of the whole tensor.
     Raises AssertionError that names the worst element.
     """
     each, most_rms = allowed(problem, expected)
-    y, exact, each = y.astype(np.float64), expected.exact[: y.size], each[: y.size]
+    y, exact, each = y.astype(np.float64), expected.exact.reshape(-1)[: y.size], each.reshape(-1)[: y.size]
     error = np.abs(y - exact)
     excess = error - each
     excess[excess != excess] = np.inf
