@@ -2,19 +2,17 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from app.kernels.conv.rows.interpolation import POINTS, as_array, error_bound, transformed_filters, transforms
 from app.kernels.problems import ConvProblem
-from app.ladder.emulation.library import guarded
-from tests.support.host_kernels import HostKernel
-from tests.support.kernel_cases import Case, describe, elements
+from tests.support.kernel_cases import Case, describe
 from tests.support.kernel_device import bits, host_arrays
 from tests.support.kernel_grid import row_of, typed
 from tests.support.kernel_oracle import check, expected, operands, to_single
+from tests.support.on_processor import run_row
 
 ROW = row_of("conv", "toom-cook")
 # Each K; odd and even widths; several tiles, bands, images a block, blocks of maps and steps; edges; other types.
@@ -42,42 +40,26 @@ CASES = [*(Case(ROW, problem) for problem in PROBLEMS), *(Case(ROW, TUNED, other
 IMAGES = 2
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is compiled."""
-    return tmp_path_factory.mktemp("kernels")
-
-
-def run(case: Case, folder: Path, x: np.ndarray, arrays: list[np.ndarray | None]) -> np.ndarray:
-    """The kernel's results, flat."""
-    assert case.refusal is None
-    config = case.row.config(case.problem, dict(case.parameters))
-    (launch,), packing = config.launches, config.packing
-    assert packing is not None
-    packed = packing.pack(arrays)
-    for array, argument in zip(packed, packing.takes, strict=True):
-        assert array is None or (array.size, array.dtype) == (argument.fixed, argument.dtype)
-    y = guarded(np.full(len(x) * elements(case.problem), np.nan, case.problem.output_dtype))  # type: ignore[union-attr]
-    kernel = HostKernel(folder, case.row.path, case.row.entry, config.defines, launch.threads, launch.shared_bytes)
-    given = [None if array is None else guarded(array) for array in packed]
-    kernel(None, launch.grid(len(x)), guarded(x), *given, y, np.int32(len(x)))
-    return y
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_every_element(case: Case, folder: Path) -> None:
-    """An access beyond the end of x or of a parameter is a crash; a word that nothing wrote is NaN."""
-    y = run(case, folder, *host_arrays(case.problem, IMAGES))
+def test_every_element(case: Case) -> None:
+    """What is packed has the declared sizes and types. An access beyond x or a parameter is a crash."""
+    assert case.refusal is None
+    x, arrays = host_arrays(case.problem, IMAGES)
+    packing = case.row.config(case.problem, dict(case.parameters)).packing
+    assert packing is not None
+    for array, argument in zip(packing.pack(arrays), packing.takes, strict=True):
+        assert array is None or (array.size, array.dtype) == (argument.fixed, argument.dtype)
+    (y,) = run_row(case.row, case.problem, x, arrays, dict(case.parameters))
     check(y, case.problem, expected(case.problem, IMAGES, ROW))
 
 
-def test_pooling_in_the_kernel_gives_the_bits_of_pooling_afterwards(folder: Path) -> None:
+def test_pooling_in_the_kernel_gives_the_bits_of_pooling_afterwards() -> None:
     """Windows of three columns lie across the pairs, in another way from one to the next."""
     pooled = ConvProblem(2, 13, 22, 5, 5, bias=True, activation="relu", pool=3, pool_is_max=True)
-    arrays = host_arrays(pooled, 2)
-    whole = run(Case(ROW, replace(pooled, pool=1, pool_is_max=False)), folder, *arrays).reshape(2, 5, 9, 18)
+    x, arrays = host_arrays(pooled, 2)
+    (whole,) = run_row(ROW, replace(pooled, pool=1, pool_is_max=False), x, arrays)
     windows = whole.reshape(2, 5, 3, 3, 6, 3).max(axis=(3, 5))
-    np.testing.assert_array_equal(bits(run(Case(ROW, pooled), folder, *arrays)), bits(windows.ravel()))
+    np.testing.assert_array_equal(bits(run_row(ROW, pooled, x, arrays)[0]), bits(windows.ravel()))
 
 
 @pytest.mark.parametrize("taps", POINTS)
