@@ -10,6 +10,7 @@ from app import layers
 from app.layers import Layer, Shape
 from app.layers.pool import Pool
 from app.network.definitions import Network
+from tests.support.network_oracle import resize_weights
 
 OPSET, IR_VERSION = 17, 8  # old enough for every onnxruntime that the tests accept
 
@@ -103,7 +104,7 @@ def _resized(
     ONNX has an operator for it, but its float32 goes the other way where the exact mean is a half.
     """
     unit = 2 * layer.size
-    down, across = (weights_between(length, layer.size, layer.rule) * unit for length in shape[1:])
+    down, across = (resize_weights(length, layer.size, layer.rule) for length in shape[1:])
     values: dict[str, np.ndarray] = {"down": down, "across": across.T, "white": np.array(255.0)}
     values |= {"half": np.array(unit**2 / 2 if layer.rule == "edge" else 0), "divisor": np.array(float(unit**2))}
     nodes: list[Any] = []
@@ -116,12 +117,3 @@ def _resized(
         at = f"{layer.name}_{len(nodes)}" if len(nodes) < 7 else layer.name
         nodes.append(node(operator, *(reversed(reads) if constant == "down" else reads), to=at))
     return nodes, {f"{layer.name}_{name}": value.astype(np.float32) for name, value in values.items()}
-
-
-def weights_between(length: int, size: int, rule: str = "edge") -> np.ndarray:
-    """(size, length): how much of each pixel of an axis goes into each output of a resizing."""
-    centres = (np.arange(size) + 0.5) * length / size - 0.5
-    if rule == "edge":
-        centres = np.clip(centres, 0, length - 1)
-    distances = np.abs(centres[:, None] - np.arange(length))
-    return np.rint(np.maximum(1 - distances, 0) * 2 * size) / (2 * size)

@@ -1,23 +1,17 @@
-"""Test enlarged images: the layer's definition, two bit-identical routes, and images that cannot be enlarged."""
+"""Networks that enlarge images: two bit-identical routes, plans that differ by that alone, and what is refused."""
 
 from dataclasses import replace
-from fractions import Fraction
-from math import floor, prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from app.base.errors import UserError
 from app.cli import main
 from app.kernels.plain_problems import ResizeProblem
 from app.kernels.problems import ConvPairProblem, ConvProblem
-from app.lab.bench import oracle
 from app.lab.bench.cases import network_items
-from app.lab.bench.tolerance import allowed
-from app.layers import Resize, Shape
-from app.layers.resize import MAX_SIZE
+from app.layers import Resize
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86, Network
 from app.network.graph import Graph
 from app.network.weights import save_weights
@@ -25,130 +19,14 @@ from app.planning.matching import Choices
 from app.planning.plan import PIXELS, plan
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import random_graph, random_images
-from tests.support.oracle import run_nodes, weights_between
 from tests.support.shell import Refuses
 
 SIZES = {"fa19": 70, "k7": 72, "minidnn86": 86}
 ENLARGING = pytest.mark.parametrize("network", [FA19, K7, MINIDNN86])
-CASES = [
-    *(((1, 28, 28), size) for size in SIZES.values()),
-    ((3, 7, 9), 13),
-    ((2, 9, 7), 4),
-    ((1, 5, 5), 5),
-    ((1, 1, 4), 3),
-    ((2, 6, 3), 1),
-]
-NAMED = pytest.mark.parametrize(("shape", "size"), CASES, ids=str)
-
-
-def images_of(shape: Shape, count: int = 2) -> np.ndarray:
-    return np.random.default_rng(prod(shape)).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
 def resized(images: np.ndarray, size: int) -> np.ndarray:
     return Resize("resize", size).reference(images, {})
-
-
-def exact(pixels: np.ndarray, size: int, row: int, column: int) -> Fraction:
-    """One output by the definition: half-pixel centres, edges clamped, no rounding."""
-    places = []
-    for at, length in zip((row, column), pixels.shape, strict=True):
-        centre = (at + Fraction(1, 2)) * Fraction(length, size) - Fraction(1, 2)
-        centre = min(max(centre, Fraction(0)), Fraction(length - 1))
-        low = floor(centre)
-        places.append([(low, 1 - (centre - low)), (min(low + 1, length - 1), centre - low)])
-    return sum((a * b * int(pixels[y, x]) for y, a in places[0] for x, b in places[1]), Fraction(0))
-
-
-@NAMED
-def test_it_is_its_definition_rounded_with_halves_upwards(shape: Shape, size: int) -> None:
-    images = images_of(shape)
-    found = resized(images, size)
-    assert (found.dtype, found.shape) == (np.uint8, (2, shape[0], size, size))
-    for b, c, row, column in np.ndindex(found.shape):
-        if (row * size + column) % 7 == 0 or size < 20:
-            assert found[b, c, row, column] == floor(exact(images[b, c], size, row, column) + Fraction(1, 2))
-
-
-def test_halves_occur_and_go_up() -> None:
-    """At 70 x 70 one mean in a hundred or so is a half: how they are rounded is no matter of luck."""
-    pixels = images_of((28, 28), 1)[0]
-    found = resized(pixels[None, None], 70)[0, 0]
-    halves = [(at, mean) for at in np.ndindex(70, 70) if (mean := exact(pixels, 70, *at)).denominator == 2]
-    assert len(halves) > 20
-    assert all(found[at] == mean + Fraction(1, 2) for at, mean in halves)
-
-
-@NAMED
-def test_onnx_runtime_agrees_before_it_rounds(shape: Shape, size: int) -> None:
-    onnx = pytest.importorskip("onnx")
-    helper, kinds = onnx.helper, onnx.TensorProto
-    images = images_of(shape)
-    sizes = helper.make_tensor("sizes", kinds.INT64, [4], [2, shape[0], size, size])
-    node = helper.make_node(
-        "Resize", ["x", "", "", "sizes"], ["y"], mode="linear", coordinate_transformation_mode="half_pixel"
-    )
-    x, y = (helper.make_tensor_value_info(name, kinds.FLOAT, None) for name in "xy")
-    (expected,) = run_nodes([node], [x], [y], [sizes], {"x": images.astype(np.float32)})
-    assert np.abs(resized(images, size) - expected).max() <= 0.5 + 2e-3  # its coordinates are float32
-
-
-@pytest.mark.parametrize("size", [2, 3, 70, MAX_SIZE])
-@pytest.mark.parametrize("value", [0, 1, 254, 255])
-def test_constant_images_stay_what_they_are(value: int, size: int) -> None:
-    """White at the greatest size is the greatest sum."""
-    assert (resized(np.full((1, 1, 3, 2), value, np.uint8), size) == value).all()
-
-
-def test_same_size_is_the_image_itself() -> None:
-    images = images_of((3, 8, 8))
-    np.testing.assert_array_equal(resized(images, 8), images)
-
-
-def test_chunks_and_strides_do_not_matter_and_the_images_stay() -> None:
-    images = images_of((2, 9, 7), 6)
-    before = images.copy()
-    whole = resized(images, 20)
-    np.testing.assert_array_equal(np.concatenate([resized(images[i : i + 1], 20) for i in range(6)]), whole)
-    np.testing.assert_array_equal(resized(images[::2], 20), whole[::2])
-    np.testing.assert_array_equal(images, before)
-
-
-@pytest.mark.parametrize(
-    ("shape", "size", "needs"), [((1, 9, 9), 0, "size of 1 to"), ((1, 9, 9), 1025, "to 1,024"), ((81,), 9, "C, H, W")]
-)
-def test_what_does_not_fit_is_refused_by_name(shape: Shape, size: int, needs: str) -> None:
-    with pytest.raises(UserError, match=rf"layer enlarge \(resize\) got input of shape .*{needs}"):
-        Resize("enlarge", size).output_shape(shape)
-
-
-def test_only_bytes_are_enlarged() -> None:
-    layer, types = Resize("resize", 9), {"dtype": "float32", "output_dtype": "float32"}
-    with pytest.raises(ValueError, match="reads uint8, not float32"):
-        layer.reference(np.zeros((1, 1, 3, 3), np.float32), {})
-    assert layer.problem((1, 3, 3), [], bias=False, input_dtype="float32", **types) is None
-    assert layer.problem((1, 3, 3), [layer], bias=False, input_dtype="uint8", **types) is None
-    problem = layer.problem((2, 3, 4), [], bias=False, input_dtype="uint8", **types)
-    assert problem == ResizeProblem(2, 3, 4, 9) and problem.flops == layer.flops((2, 3, 4))
-    with pytest.raises(UserError, match=r"supports layer resize in fp32 with float32 input"):
-        plan(random_graph(FA19), "sm_90a", input_dtype="float32")
-
-
-@NAMED
-def test_the_benchmark_s_oracle_says_the_same(shape: Shape, size: int) -> None:
-    images = images_of(shape, 3)
-    channels, height, width = shape
-    problem = ResizeProblem(channels, height, width, size)
-    found = oracle.expected(problem, images.reshape(3, -1))
-    np.testing.assert_array_equal(found.exact, resized(images, size).reshape(3, -1))
-    assert not allowed(problem, found)[0].any() and oracle.images_at_once(problem) >= 1
-
-
-def test_the_tests_own_weights_add_up() -> None:
-    np.testing.assert_allclose(weights_between(28, 70).sum(axis=1), 1, rtol=1e-15)
-
-
-# --- the networks ---------------------------------------------------------------------------------------------------
 
 
 def both(network: Network) -> tuple[Graph, Graph]:
@@ -164,19 +42,14 @@ def both(network: Network) -> tuple[Graph, Graph]:
 def test_both_routes_give_the_same_bits(network: Network, dtype: type) -> None:
     small, large = both(network)
     assert small.network.input_shape == (1, 28, 28) and small.reading((1, 28, 28)) is small
+    assert small.reading((1, 71, 71)) is small.reading((3, 28, 28)) is large.reading((1, 28, 28)) is None
+    assert random_graph(LENET5).reading((1, 70, 70)) is None
     assert large.network.input_shape == (1, SIZES[network.name], SIZES[network.name])
     assert [step.layer for step in large.steps] == list(large.network.layers) == list(network.layers[1:])
     images = random_images(network, 9)
     scores, labels = small.forward(images, dtype)
     again, same = large.forward(resized(images, SIZES[network.name]), dtype)
     assert scores.dtype == dtype and np.array_equal(scores, again) and np.array_equal(labels, same)
-
-
-@ENLARGING
-def test_images_of_other_sizes_are_read_by_neither(network: Network) -> None:
-    small, large = both(network)
-    assert small.reading((1, 71, 71)) is small.reading((3, 28, 28)) is large.reading((1, 28, 28)) is None
-    assert random_graph(LENET5).reading((1, 70, 70)) is None
 
 
 @ENLARGING
