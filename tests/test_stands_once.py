@@ -62,7 +62,7 @@ def passages(lines: int, *endings: str) -> Iterator[tuple[str, ...]]:
     """The names of files that share so many lines of code one after another."""
     seen = defaultdict(set)
     for name, text in files(*endings).items():
-        stripped = (line.strip() for line in text.splitlines())
+        stripped = (line.strip() for line in re.sub(r"^from .* import \([^)]*\)", "", text, flags=re.M).splitlines())
         code = [line for line in stripped if len(line) > 3 and not line.startswith(("//", "#", "import ", "from "))]
         for first in range(len(code) - lines + 1):
             seen[tuple(code[first : first + lines])].add(name)
