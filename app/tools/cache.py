@@ -1,23 +1,51 @@
-"""``main.py cache``: list what lies in the cache, or clear it."""
+"""``main.py cache``: list what lies in the cache, or clear it: of the files that this program wrote there."""
 
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from app.base.errors import UserError
 from app.commands.cache import CacheRequest
-from app.files.writing import cache_dir
+from app.files.cache import why_untrusted
+from app.files.writing import cache_dir, is_abandoned
 from app.records.operate import Cache, CachedFiles
 from app.terminal.output import publish
 from app.terminal.text import Column, format_age, format_bytes, paragraph, table
-from app.tools.cache_content import clear, contents
+from data_tools.fashion_mnist import SPLITS
 
+
+@dataclass(frozen=True)
+class Kind:
+    """Files of one kind. folder: within the cache. names: those that are ours. made_again: so that they may go."""
+
+    name: Literal["compiled kernels", "Fashion-MNIST", "tuning tables"]
+    folder: str
+    names: re.Pattern[str]
+    made_again: bool
+
+
+DATA = "|".join(re.escape(file.name) for files in SPLITS.values() for file in files)
+KINDS = (
+    Kind("compiled kernels", "kernels", re.compile(r"[0-9a-f]{64}\.cubin"), made_again=True),
+    Kind("Fashion-MNIST", "fashion-mnist", re.compile(rf"(?:{DATA})(?:\.gz)?"), made_again=True),
+    Kind("tuning tables", "tuning", re.compile(r"\w+\.json"), made_again=False),  # measured by the user
+)
 COLUMNS = [Column("kind", left=True), Column("files"), Column("size"), Column("age", left=True)]
 
 
 def cache(request: CacheRequest) -> int:
     """List the files by kind, or remove those that are made again. Returns 0; raises UserError."""
-    found = clear() if request.clear else contents()
     document: Cache = {
         "schema": "lenet5-inference/cache/1",
         "folder": str(cache_dir()),
         "cleared": request.clear,
-        "kinds": [content.document for content in found],
+        "kinds": clear() if request.clear else [about for about, _ in contents()],
     }
     publish(document, as_text, request.output)
     return 0
@@ -36,3 +64,51 @@ def as_text(document: Cache, width: int) -> str:
 def _age(kind: CachedFiles) -> str:
     ages = [format_age(age) for age in (kind["newest_s"], kind["oldest_s"]) if age is not None]
     return " to ".join(dict.fromkeys(ages))
+
+
+def contents() -> list[tuple[CachedFiles, list[Path]]]:
+    """Return each kind's entry of the document, and its files. Raises UserError for a folder that cannot be read."""
+    found, now = [], time.time()
+    for kind in KINDS:
+        files = dict(_ours(kind))
+        ages = [max(now - status.st_mtime, 0.0) for status in files.values()]
+        about: CachedFiles = {
+            "kind": kind.name,
+            "folder": kind.folder,
+            "files": len(files),
+            "bytes": sum(status.st_size for status in files.values()),
+            "oldest_s": max(ages, default=None),
+            "newest_s": min(ages, default=None),
+        }
+        found.append((about, [*files]))
+    return found
+
+
+def _ours(kind: Kind) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield the regular files of a kind, and those that processes left unfinished when they ended."""
+    folder = cache_dir() / kind.folder
+    try:
+        paths = sorted(folder.iterdir())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"cannot read {folder}: {error.strerror}; check its permissions") from None
+    for path in paths:
+        with suppress(OSError):  # another process may remove it meanwhile
+            if kind.names.fullmatch(path.name) or is_abandoned(path):
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    yield path, status
+
+
+def clear() -> list[CachedFiles]:
+    """Remove the files that are made again when they are needed; return what was removed. Raises UserError."""
+    removed = [found for kind, found in zip(KINDS, contents(), strict=True) if kind.made_again]
+    for path in (path for _, paths in removed for path in paths):
+        if (reason := why_untrusted(path)) is not None:
+            raise UserError(f"cannot clear the cache: {reason}")
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot remove {path}: {error.strerror}; check its permissions") from None
+    return [about for about, _ in removed]

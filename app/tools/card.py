@@ -13,7 +13,7 @@ from app.cuda import device, nvml
 from app.cuda.compiler import find_library
 from app.records.operate import Finding
 from app.terminal.text import format_bytes
-from app.tools.findings import finding
+from app.tools.machine import finding
 
 AREA: Final = "GPU"
 HEADER = "cuda_fp16.h"

@@ -17,7 +17,6 @@ from app.base.processor import usable_cores
 from app.cuda.device import describe_cpu
 from app.records.operate import Area, Finding
 from app.terminal.text import format_bytes
-from app.tools.findings import finding
 
 REQUIRED = ("numpy", "h5py", "tqdm", "requests")
 CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")  # one of them
@@ -41,6 +40,18 @@ VARIABLES = (
 )
 
 
+def finding(area: Area, name: str, value: str, needed_for: str = "", remedy: str = "") -> Finding:
+    """Return one fact. needed_for: what does not work without it; remedy: what to do; empty if nothing is missing."""
+    return {
+        "area": area,
+        "name": name,
+        "value": value,
+        "needed_for": needed_for,
+        "remedy": remedy,
+        "missing": bool(remedy),
+    }
+
+
 def system() -> Iterator[Finding]:
     """Program, operating system, Python, processor, memory."""
     area: Final = "system"
@@ -60,11 +71,9 @@ def _memory(area: Area) -> Finding:
         for line in Path("/proc/meminfo").read_text().splitlines():
             name, _, value = line.partition(":")
             kilobytes[name] = int(value.split()[0])
-    told = [f"{format_bytes(1024 * kilobytes[name])} {word}" for name, word in MEMORY.items() if name in kilobytes]
+    words = {"MemTotal": "in all", "MemAvailable": "available"}
+    told = [f"{format_bytes(1024 * kilobytes[name])} {word}" for name, word in words.items() if name in kilobytes]
     return finding(area, "memory", ", ".join(told) or "unknown")
-
-
-MEMORY = {"MemTotal": "in all", "MemAvailable": "available"}
 
 
 def packages() -> Iterator[Finding]:

@@ -13,8 +13,8 @@ from app.files.cache import why_untrusted
 from app.files.writing import cache_dir
 from app.records.operate import Finding
 from app.terminal.text import format_bytes
-from app.tools.cache_content import contents
-from app.tools.findings import finding
+from app.tools.cache import contents
+from app.tools.machine import finding
 from data_tools.fashion_mnist import SPLITS, copies, search_dirs
 
 AREA: Final = "files"
@@ -25,8 +25,8 @@ def storage() -> Iterator[Finding]:
     folder = cache_dir()
     yield _cache(folder)
     with suppress(UserError):  # then the line above has the reason
-        for content in contents():
-            yield finding(AREA, content.kind.name, f"{len(content.paths):,} files, {format_bytes(content.nbytes)}")
+        for about, _ in contents():
+            yield finding(AREA, about["kind"], f"{about['files']:,} files, {format_bytes(about['bytes'])}")
     for split, files in SPLITS.items():
         where = [place for place in search_dirs(None) if all(copies(file, place) for file in files)]
         if where:

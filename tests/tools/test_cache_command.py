@@ -10,7 +10,7 @@ import pytest
 from app.cli import main
 from app.files.writing import STALE_SECONDS
 from app.terminal.text import WIDTH, format_age, format_bytes
-from app.tools import cache_content
+from app.tools import cache
 from tests.support.schemas import mistakes
 from tests.support.shell import Refuses, listing
 
@@ -75,7 +75,7 @@ def test_files_may_go_while_they_are_listed(
         path.unlink()
         return bool(path.lstat())
 
-    monkeypatch.setattr(cache_content, "is_abandoned", removed_meanwhile)
+    monkeypatch.setattr(cache, "is_abandoned", removed_meanwhile)
     assert main(["cache"]) == 0
     assert "4 files, 4.0 kB in" in capsys.readouterr().out
 
