@@ -13,8 +13,7 @@ from app.kernels.variant import Variant
 from app.layers import Argmax, Shape
 from app.network.graph import Graph
 from app.planning.matching import Choices, Node
-from app.planning.pairs import pair_at
-from app.planning.serving import LOSSY, NO_INTEGERS, flattened_late, serve
+from app.planning.serving import LOSSY, NO_INTEGERS, Serving, flattened_late, pair_at
 
 IMAGES = "images"
 LOGITS = "logits"
@@ -64,12 +63,13 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
     if choices.precision == "fp32x" and not has_tensor_cores:
         raise UserError(f"--precision fp32x needs tensor cores (sm_{TENSOR_CORES} or later), this is {arch}: use fp32")
     graph = flattened_late(graph)
+    serving = Serving(graph, arch, choices)
     nodes: list[Node] = []
     at = 0
     while at < len(graph.steps):
         reads = nodes[-1].problem.arguments() if nodes else ()
         dtype = next((argument.dtype for argument in reads if argument.name == "y"), input_dtype)
-        nodes.append(serve(graph, at, arch, dtype, choices, nodes[-1].scales if nodes else None))
+        nodes.append(serving.serve(at, dtype, nodes[-1].scales if nodes else None))
         at += len(nodes[-1].layers)
     _check_pairs(graph, {operation(node.problem) for node in nodes}, choices)
     integers = any(getattr(node.problem, "dtype", "") == INTEGERS for node in nodes)

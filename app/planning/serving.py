@@ -1,13 +1,14 @@
 """Find the kernel for the next layers: one layer with what can be fused into it, or two layers as a pair."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from app.base.errors import UserError
-from app.base.precision import BY_NAME, INTEGERS
+from app.base.precision import BY_DTYPE, BY_NAME, INTEGERS
 from app.kernels import registry
 from app.kernels.facts import alone
 from app.kernels.fused.scaling import Inexact, scale_features, unscale_features, within_range
@@ -21,43 +22,15 @@ from app.kernels.problems import (
     operation,
 )
 from app.kernels.variant import Variant
-from app.layers import Activation, Flatten
+from app.layers import Activation, Flatten, Resize
 from app.network.graph import Graph
 from app.network.network import Step
-from app.planning.matching import Choices, Node, candidates, problems_of, stored_parameters
-from app.planning.pairs import forms, pair_at
+from app.planning.matching import PAIRS, Choices, Node, candidates, problems_of, stored_parameters
 
 # Halves of numbers beyond float16 are infinite; only the features of a pair are known to be in range.
 UNSCALED = "in fp32x it reads only what a kernel of two convolutions wrote"
 NO_INTEGERS = "the weights have no 8-bit filters: run python -m data_tools quantise IN OUT, and name OUT with --weights"
 LOSSY = "with these weights it would lose numbers"
-
-
-def serve(
-    graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None = None
-) -> Node:
-    """Find the kernel that starts at step ``at`` and takes the most layers. Raises UserError if there is none.
-
-    scales: the factors of its input, see ``Node``.
-    """
-    lead = _lead(graph, at)
-    steps = graph.steps[at + lead :]
-    head = steps[0].layer
-    if head.operation is None or (lead and head.operation != "gemm" and reorders(graph.steps[at])):
-        raise UserError(
-            f"layer {head.name} reads features in the order of {graph.steps[at].layer.name}, which the GPU gives to "
-            "fully connected layers only: put one between them, or use --device cpu"
-        )
-    pair = _pair(graph, at, arch, input_dtype, choices, scales) if choices.fuse else None
-    if pair is not None:
-        return pair
-    for candidate, taken in candidates(graph, steps, input_dtype, choices):
-        found = _single(graph, at, steps[0], candidate, arch, input_dtype, choices, scales)
-        if found is not None:
-            problem, served, arrays = found
-            own = choices.tuning.parameters(alone(problem), served[0], arch) if isinstance(problem, ConvProblem) else {}
-            return Node(head, graph.steps[at : at + lead + taken], problem, *served, arrays, settings_alone=own)
-    raise UserError(_why_unserved(graph, steps[0], arch, input_dtype, choices, scales))
 
 
 def flattened_late(graph: Graph) -> Graph:
@@ -79,97 +52,136 @@ def reorders(step: Step) -> bool:
     return channels > 1 and prod(pixels) > 1
 
 
-def _lead(graph: Graph, at: int) -> int:
-    """Return 1 if step ``at`` is a Flatten, which only determines how the next step reads its input; else 0."""
-    return int(isinstance(graph.steps[at].layer, Flatten))
+@dataclass(frozen=True)
+class Serving:
+    """Finds the kernels for a graph's layers on an architecture, as the user chose."""
 
+    graph: Graph
+    arch: str
+    choices: Choices
 
-def _pair(
-    graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None
-) -> Node | None:
-    """A kernel for this layer and the next of its kind; None if there is none, or if one was named for either layer.
+    def serve(self, at: int, input_dtype: str, scales: np.ndarray | None = None) -> Node:
+        """Find the kernel that starts at step ``at`` and takes the most layers. Raises UserError if there is none.
 
-    A Resize before two convolutions is computed with them, if a kernel can. Raises UserError if the kernel named for
-    both layers cannot serve them.
-    """
-    start = at + _lead(graph, at)
-    found = pair_at(graph, start, input_dtype, choices)
-    if found is None:
+        scales: the factors of its input, see ``Node``.
+        """
+        graph, lead = self.graph, self._lead(at)
+        steps = graph.steps[at + lead :]
+        head = steps[0].layer
+        if head.operation is None or (lead and head.operation != "gemm" and reorders(graph.steps[at])):
+            what = f"layer {head.name} reads features in the order of {graph.steps[at].layer.name}"
+            remedy = "put one between them, or use --device cpu"
+            raise UserError(f"{what}, which the GPU gives to fully connected layers only: {remedy}")
+        pair = self._pair(at, input_dtype, scales) if self.choices.fuse else None
+        if pair is not None:
+            return pair
+        for candidate, taken in candidates(graph, steps, input_dtype, self.choices):
+            found = self._single(at, steps[0], candidate, input_dtype, scales)
+            if found is not None:
+                problem, row, settings, arrays = found
+                own = {}
+                if isinstance(problem, ConvProblem):
+                    own = self.choices.tuning.parameters(alone(problem), row, self.arch)
+                layers = graph.steps[at : at + lead + taken]
+                return Node(head, layers, problem, row, settings, arrays, settings_alone=own)
+        raise UserError(self._why_unserved(steps[0], input_dtype, scales))
+
+    def _lead(self, at: int) -> int:
+        """Return 1 if step ``at`` is a Flatten, which only determines how the next step reads its input; else 0."""
+        return int(isinstance(self.graph.steps[at].layer, Flatten))
+
+    def _pair(self, at: int, input_dtype: str, scales: np.ndarray | None) -> Node | None:
+        """Find a kernel for this layer and the next of its kind; None without one, or if one was named for either.
+
+        A Resize before two convolutions is computed with them, if a kernel can. Raises UserError if the kernel named
+        for both layers cannot serve them.
+        """
+        graph, start = self.graph, at + self._lead(at)
+        found = pair_at(graph, start, input_dtype, self.choices)
+        if found is None:
+            return None
+        problem, heads, taken = found
+        enlarges = isinstance(problem, ConvPairProblem) and problem.resize is not None
+        reads = start + enlarges  # the step of the first convolution
+        named = self.choices.named_pairs.get(operation(problem))
+        reason = NO_INTEGERS if problem.dtype == INTEGERS and graph.quantised is None else ""
+        scale = graph.pixel_scale(np.dtype(input_dtype)) if reads == graph.scaled_at else None
+        for form in _forms(problem, scale, graph.quantised is not None):
+            served = self.choices.tuning.choose(form, self.arch, named)
+            if served is None:
+                reason = f"it {named.refusal(form, self.arch)}; choose another kernel or --precision" if named else ""
+                continue
+            if isinstance(form, LinearPairProblem) and form.parts == 2 and scales is None:
+                reason = f"{UNSCALED}; choose another, or --precision fp16"
+                continue
+            stored = graph
+            if form.dtype == INTEGERS and graph.quantised is not None:
+                stored = replace(graph, parameters=graph.quantised.on_unit_bytes(graph.parameters, heads[0].layer.name))
+            arrays, written = stored_parameters(stored, at + enlarges, heads, form, input_dtype), None
+            if isinstance(form, LinearPairProblem):
+                arrays = arrays if scales is None else unscale_features(arrays, scales)
+            else:
+                scaled, factors = scale_features(form, arrays)
+                if factors is not None and self._reads_scaled(start + taken, form.second.output_dtype, factors):
+                    arrays, written = scaled, factors
+            if not within_range(form, arrays):
+                reason = f"{LOSSY}; take auto, or a kernel of single layers"
+            elif not _holds(form, *served, arrays):
+                reason = "float16 does not hold its weights without loss; take auto"
+            else:
+                return Node(heads[0].layer, graph.steps[at : start + taken], form, *served, arrays, written)
+        if named is not None and not enlarges:
+            both = "+".join(head.layer.name for head in heads)
+            raise UserError(f"kernel {named.name} does not support {both}: {reason}")
         return None
-    problem, heads, taken = found
-    enlarges = isinstance(problem, ConvPairProblem) and problem.resize is not None
-    reads = start + enlarges  # the step of the first convolution
-    named = choices.named_pairs.get(operation(problem))
-    reason = NO_INTEGERS if problem.dtype == INTEGERS and graph.quantised is None else ""
-    scale = graph.pixel_scale(np.dtype(input_dtype)) if reads == graph.scaled_at else None
-    for form in forms(problem, scale, graph.quantised is not None):
-        served = choices.tuning.choose(form, arch, named)
-        if served is None:
-            reason = f"it {named.refusal(form, arch)}; choose another kernel or --precision" if named else ""
-            continue
-        if isinstance(form, LinearPairProblem) and form.parts == 2 and scales is None:
-            reason = f"{UNSCALED}; choose another, or --precision fp16"
-            continue
-        stored = graph
-        if form.dtype == INTEGERS and graph.quantised is not None:
-            stored = replace(graph, parameters=graph.quantised.on_unit_bytes(graph.parameters, heads[0].layer.name))
-        arrays, written = stored_parameters(stored, at + enlarges, heads, form, input_dtype), None
-        if isinstance(form, LinearPairProblem):
-            arrays = arrays if scales is None else unscale_features(arrays, scales)
-        else:
-            scaled, found_scales = scale_features(form, arrays)
-            if found_scales is not None and _reads_scaled(
-                graph, start + taken, arch, form.second.output_dtype, choices, found_scales
-            ):
-                arrays, written = scaled, found_scales
-        if not within_range(form, arrays):
-            reason = f"{LOSSY}; take auto, or a kernel of single layers"
-        elif not _holds(form, *served, arrays):
-            reason = "float16 does not hold its weights without loss; take auto"
-        else:
-            return Node(heads[0].layer, graph.steps[at : start + taken], form, *served, arrays, written)
-    if named is not None and not enlarges:
-        raise UserError(f"kernel {named.name} does not support {'+'.join(head.layer.name for head in heads)}: {reason}")
-    return None
 
+    def _reads_scaled(self, at: int, input_dtype: str, scales: np.ndarray) -> bool:
+        """Return whether the kernel at step ``at`` divides the features' scales out: it multiplies in float16."""
+        if at >= len(self.graph.steps):
+            return False
+        reader = self._pair(at, input_dtype, scales)
+        if reader is not None or BY_NAME[self.choices.precision].dtype != "float16x2":
+            return reader is not None and isinstance(reader.problem, LinearPairProblem)
+        return self.graph.steps[at + self._lead(at)].layer.operation == "gemm" and (
+            self.serve(at, input_dtype, scales).problem.dtype == "float16x2"
+        )
 
-def _reads_scaled(graph: Graph, at: int, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray) -> bool:
-    """Return whether the kernel at step ``at`` divides the features' scales out: it multiplies in float16."""
-    if at >= len(graph.steps):
-        return False
-    reader = _pair(graph, at, arch, input_dtype, choices, scales)
-    if reader is not None or BY_NAME[choices.precision].dtype != "float16x2":
-        return reader is not None and isinstance(reader.problem, LinearPairProblem)
-    return graph.steps[at + _lead(graph, at)].layer.operation == "gemm" and (
-        serve(graph, at, arch, input_dtype, choices, scales).problem.dtype == "float16x2"
-    )
-
-
-def _single(
-    graph: Graph,
-    at: int,
-    head: Step,
-    problem: Problem,
-    arch: str,
-    input_dtype: str,
-    choices: Choices,
-    scales: np.ndarray | None,
-) -> tuple[Problem, tuple[Variant, dict[str, int]], tuple[np.ndarray | None, ...]] | None:
-    """Find the kernel of one layer: the problem as it solves it, the kernel with its settings, and the parameters."""
-    named = choices.requested(head.layer)
-    if not isinstance(problem, LinearProblem) or problem.dtype != "float16x2":
-        served = choices.tuning.choose(problem, arch, named)
-        return served and (problem, served, stored_parameters(graph, at, [head], problem, input_dtype))
-    if scales is None and problem.input_dtype != "uint8":  # see UNSCALED
+    def _single(
+        self, at: int, head: Step, problem: Problem, input_dtype: str, scales: np.ndarray | None
+    ) -> tuple[Problem, Variant, dict[str, int], tuple[np.ndarray | None, ...]] | None:
+        """Find one layer's kernel; return the problem as it solves it, the kernel, its settings, the parameters."""
+        choose, named = self.choices.tuning.choose, self.choices.requested(head.layer)
+        if not isinstance(problem, LinearProblem) or problem.dtype != "float16x2":
+            served = choose(problem, self.arch, named)
+            return served and (problem, *served, stored_parameters(self.graph, at, [head], problem, input_dtype))
+        if scales is None and problem.input_dtype != "uint8":  # see UNSCALED
+            return None
+        for form in (replace(problem, exact=True), problem):
+            served = choose(form, self.arch, named)
+            if served is not None:
+                arrays = stored_parameters(self.graph, at, [head], form, input_dtype)
+                arrays = arrays if scales is None else unscale_features(arrays, scales)
+                if within_range(form, arrays) and _holds(form, *served, arrays):
+                    return form, *served, arrays
         return None
-    for form in (replace(problem, exact=True), problem):
-        served = choices.tuning.choose(form, arch, named)
-        if served is not None:
-            arrays = stored_parameters(graph, at, [head], form, input_dtype)
-            arrays = arrays if scales is None else unscale_features(arrays, scales)
-            if within_range(form, arrays) and _holds(form, *served, arrays):
-                return form, served, arrays
-    return None
+
+    def _why_unserved(self, step: Step, input_dtype: str, scales: np.ndarray | None) -> str:
+        """Describe in one line the layer, and each variant's reason against it."""
+        layer, named, precision = step.layer, self.choices.requested(step.layer), self.choices.precision
+        last = self.graph.steps[-1]  # last product: wide scores
+        problems = problems_of(self.graph, [step, last], 1, input_dtype, self.choices)
+        who = named.name if named else "auto"
+        what = f"no {layer.operation} kernel ({who}) supports layer {layer.name} in {precision}"
+        if not problems:
+            return f"{what} with {input_dtype} input: put a convolution or a fully connected layer first"
+        rows = [named] if named else registry.variants(layer.operation or "")
+        # Reasons of rows with the type; only if there are none, reasons of rows with other types.
+        able = [(row, problem) for row in rows for problem in problems if problem.dtype in row.dtypes]
+        asked = able or [(row, problems[0]) for row in rows]
+        otherwise = UNSCALED if scales is None else LOSSY  # of a kernel that serves the problem, but not these numbers
+        refusals = {row.name: row.refusal(problem, self.arch) or otherwise for row, problem in reversed(asked)}
+        reasons = "; ".join(f"{name} {reason}" for name, reason in refusals.items())
+        return f"{what} ({reasons}): choose another kernel or --precision"
 
 
 def _holds(
@@ -185,21 +197,54 @@ def _holds(
     return True
 
 
-def _why_unserved(
-    graph: Graph, step: Step, arch: str, input_dtype: str, choices: Choices, scales: np.ndarray | None
-) -> str:
-    """Describe in one line the layer, and each variant's reason against it."""
-    layer, named = step.layer, choices.requested(step.layer)
-    problems = problems_of(graph, [step, graph.steps[-1]], 1, input_dtype, choices)  # last product: wide scores
-    who = named.name if named else "auto"
-    what = f"no {layer.operation} kernel ({who}) supports layer {layer.name} in {choices.precision}"
-    if not problems:
-        return f"{what} with {input_dtype} input: put a convolution or a fully connected layer first"
-    rows = [named] if named else registry.variants(layer.operation or "")
-    # Reasons of rows with the type; only if there are none, reasons of rows with other types.
-    able = [(row, problem) for row in rows for problem in problems if problem.dtype in row.dtypes]
-    asked = able or [(row, problems[0]) for row in rows]
-    otherwise = UNSCALED if scales is None else LOSSY  # of a kernel that serves the problem, but not these numbers
-    refusals = {row.name: row.refusal(problem, arch) or otherwise for row, problem in reversed(asked)}
-    reasons = "; ".join(f"{name} {reason}" for name, reason in refusals.items())
-    return f"{what} ({reasons}): choose another kernel or --precision"
+def pair_at(
+    graph: Graph, at: int, input_dtype: str, choices: Choices
+) -> tuple[PairProblem, tuple[Step, Step], int] | None:
+    """Find the problem of step ``at`` and the next layer of its kind, whether or not a kernel serves it.
+
+    A Resize at step ``at`` belongs to the two convolutions behind it. Also returns both layers' steps and the number of
+    steps taken. None if a kernel was named for either layer.
+    """
+    first = graph.steps[at]
+    if isinstance(first.layer, Resize):
+        found = pair_at(graph, at + 1, input_dtype, choices)
+        resize = first.layer.own_problem(first.in_shape, input_dtype, input_dtype)
+        if found is None or resize is None or not isinstance(found[0], ConvPairProblem):
+            return None
+        return replace(found[0], resize=resize), found[1], found[2] + 1
+    steps = graph.steps[at:]
+    kind = steps[0].layer.operation or ""
+    if kind not in PAIRS:
+        return None
+    heads: list[Step] = []
+    halves: list[Any] = []
+    taken, reads = 0, input_dtype
+    while len(heads) < 2:
+        head = steps[taken] if taken < len(steps) else None
+        if head is None or head.layer.operation != kind or choices.requested(head.layer) is not None:
+            return None
+        half = next(candidates(graph, steps[taken:], reads, choices), None)
+        if half is None:
+            return None
+        heads.append(head)
+        halves.append(half[0])
+        taken, reads = taken + half[1], halves[-1].output_dtype
+    return PAIRS[kind](*halves), (heads[0], heads[1]), taken
+
+
+def _forms(problem: PairProblem, pixel_scale: float | None, integers: bool) -> list[PairProblem]:
+    """Return the problem as kernels may solve it, the fastest first: in float16x2 for exact weights, then for any.
+
+    pixel_scale: of the first layer's input, None if it reads no pixels. Weights that include it are not exact.
+    integers: whether the weights have 8-bit filters.
+    """
+    if problem.dtype == INTEGERS:
+        if isinstance(problem, ConvPairProblem):
+            return [problem] if integers else []
+        wider = BY_DTYPE[INTEGERS].fallback
+        return [LinearPairProblem(replace(problem.first, dtype=wider), replace(problem.second, dtype=wider))]
+    if problem.dtype != "float16x2":
+        return [problem]
+    if isinstance(problem, ConvPairProblem) and pixel_scale is not None:
+        return [replace(problem, exact=True, pixel_scale=pixel_scale), problem]
+    return [replace(problem, exact=True), problem]

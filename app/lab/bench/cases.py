@@ -16,7 +16,7 @@ from app.layers import Conv2d, Flatten, Layer, Parameters, Shape
 from app.network.graph import Graph
 from app.network.network import Step
 from app.planning.matching import Choices
-from app.planning.pairs import pair_at
+from app.planning.serving import pair_at
 from app.terminal.console import MAX_BATCH
 
 MATRIX_OPERATIONS = ("conv", "gemm")
