@@ -127,7 +127,7 @@ class HostKernel(library.HostKernel):
 
 
 class HostFunction(HostKernel):
-    """In place of ``app.training.gpu.compiled.training_kernel``. ``folder`` holds what is compiled."""
+    """In place of ``app.training.gpu.kernels.training_kernel``. ``folder`` holds what is compiled."""
 
     folder: Path
 

@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
+from math import prod
+
 import cupy
 
 from app.cuda import memory
+from app.kernels.problems import ConvProblem
 from app.lab.bench.tolerance import OWN, ROUNDING, SLACK
 from app.layers import ACTIVATIONS
-from app.training.gpu.products import ConvFilterGradient, ConvSizes, Gemm, conv_forward, conv_input_gradient
+from app.training.gpu.products import ConvFilterGradient, Gemm, conv_forward, conv_input_gradient
 from tests.support.kernel_cases import architecture
 from tests.support.training_device import Build, fetched, poisoned, recorded
 
@@ -37,7 +40,7 @@ class GemmCase:
 class ConvCase:
     """Batches that follow each other on the same objects, as an epoch's last one follows the others."""
 
-    sizes: ConvSizes
+    sizes: ConvProblem
     batches: tuple[int, ...]
     activation: str = ""
     bias: bool = False
@@ -134,7 +137,7 @@ def check_conv(case: ConvCase, spoiled: bool = False) -> None:
     bias = random(sizes.maps, seed=1)
     for images in case.batches:
         x = random(images, sizes.channels, sizes.height, sizes.width, seed=2)
-        dy = random(images, sizes.maps, *sizes.out, seed=3)
+        dy = random(images, sizes.maps, *sizes.convolved, seed=3)
         if spoiled:
             spoil(x)
             spoil(dy)
@@ -154,6 +157,6 @@ def check_conv(case: ConvCase, spoiled: bool = False) -> None:
         if case.bias:
             exact[0] += bias[:, None, None]
             magnitude[0] += np.abs(bias)[:, None, None]
-        terms = (sizes.taps, sizes.kernel**2 * sizes.maps, images * sizes.pixels)
+        terms = (sizes.depth, sizes.kernel**2 * sizes.maps, images * prod(sizes.convolved))
         for at, activation in enumerate((case.activation, "", "")):
             check(results[0][at], exact[at], magnitude[at], terms[at], activation)

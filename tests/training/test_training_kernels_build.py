@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from app.cuda.compiler import ARCHITECTURES
+from app.kernels.problems import ConvProblem
 from app.kernels.train.train import TRAINING_KERNELS
 from app.layers import AvgPool, MaxPool, Relu, Sigmoid, Tanh
 from app.network.definitions import NETWORKS, Network
@@ -24,7 +25,6 @@ import cupy
 from app.kernels import launch
 from app.training.gpu.arena import ALIGNMENT, layout
 from app.training.gpu.kernels import MOST_PARTS, sum_parts
-from app.training.gpu.products import ConvSizes
 from tests.support.host_kernels import on_the_processor
 from tests.support.product_cases import ConvCase, GemmCase, check_conv, check_gemm
 from tests.training import test_gpu_training as whole
@@ -118,7 +118,7 @@ def test_a_launch_is_checked_and_packed(monkeypatch: pytest.MonkeyPatch) -> None
 # --- some of the card's tests, run by the processor: the kernels' own arithmetic
 
 GEMM = GemmCase(5, 65, 300, transpose_a=True, alpha=0.5, beta=-2.0, bias=True)
-CONV = ConvCase(ConvSizes(16, 8, 9, 16, 3, stride=2), (2,), "sigmoid")
+CONV = ConvCase(ConvProblem(16, 8, 9, 16, 3, stride=2), (2,), "sigmoid")
 CASES: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
     (card.test_gather, ((3, 7, 9), 2, True, "float32", 1 / 255)),
     (card.test_gather, ((2, 5, 3), 0, False, "uint8", 0.5)),
@@ -141,13 +141,13 @@ CASES: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
     (check_gemm, (GEMM,)),
     (check_gemm, (GEMM, True)),
     (check_gemm, (GemmCase(70, 12, 130, transpose_a=True, transpose_b=True, alpha=-1.5),)),
-    (check_conv, (ConvCase(ConvSizes(3, 9, 7, 10, 3), (3, 1), "relu", True),)),
+    (check_conv, (ConvCase(ConvProblem(3, 9, 7, 10, 3), (3, 1), "relu", True),)),
     (check_conv, (CONV,)),
     (check_conv, (CONV, True)),
-    (check_conv, (ConvCase(ConvSizes(1, 8, 5, 6, 5, padding=2), (2, 1), "tanh", True),)),
-    (check_conv, (ConvCase(ConvSizes(3, 1, 9, 7, 4, stride=2, padding=3), (3,)),)),
-    (check_conv, (ConvCase(ConvSizes(16, 7, 4, 5, 3, stride=3, padding=1), (2,), "relu"),)),
-    (check_conv, (ConvCase(ConvSizes(2, 2, 3, 16, 7, padding=6), (1,)), True)),
+    (check_conv, (ConvCase(ConvProblem(1, 8, 5, 6, 5, padding=2), (2, 1), "tanh", True),)),
+    (check_conv, (ConvCase(ConvProblem(3, 1, 9, 7, 4, stride=2, padding=3), (3,)),)),
+    (check_conv, (ConvCase(ConvProblem(16, 7, 4, 5, 3, stride=3, padding=1), (2,), "relu"),)),
+    (check_conv, (ConvCase(ConvProblem(2, 2, 3, 16, 7, padding=6), (1,)), True)),
 ]
 
 

@@ -1,16 +1,18 @@
 """Test training's products: their parts, their compilation, and every element on the card against float64."""
 
+from math import prod
 from pathlib import Path
 
 import pytest
 
 from app.cuda.compiler import ARCHITECTURES, resource_report
 from app.kernels import variant
+from app.kernels.problems import ConvProblem
 from app.kernels.train.train import FOLDER
 from app.layers import Conv2d
 from app.network.definitions import NETWORKS
 from app.training.gpu import tiles
-from app.training.gpu.tiles import ALL_TILES, GEMM_TILES, ConvSizes, Tile
+from app.training.gpu.tiles import ALL_TILES, GEMM_TILES, Tile
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
@@ -20,14 +22,14 @@ from tests.support.product_cases import ConvCase, GemmCase, built, check_conv, c
 from tests.support.training_device import Build, compile_all, poisoned
 
 
-def network_convolutions() -> dict[str, ConvSizes]:
+def network_convolutions() -> dict[str, ConvProblem]:
     found = {}
     for network in NETWORKS.values():
         shape = network.input_shape
         for layer in network.layers:
             if isinstance(layer, Conv2d):
                 channels, height, width = shape
-                sizes = ConvSizes(channels, height, width, layer.maps, layer.kernel, layer.stride)
+                sizes = ConvProblem(channels, height, width, layer.maps, layer.kernel, layer.stride)
                 found[f"{network.name}.{layer.name}"] = sizes
             shape = layer.output_shape(shape)
     return found
@@ -60,13 +62,13 @@ def test_parts_cover_long_sums_and_no_more(rows: int, columns: int, depth: int) 
 
 
 @EACH_CONVOLUTION
-def test_convolutions_fill_the_card_and_waste_little(sizes: ConvSizes) -> None:
-    pixels, inputs = tiles.TYPICAL_IMAGES * sizes.pixels, tiles.TYPICAL_IMAGES * sizes.height * sizes.width
-    cut = tiles.split(sizes.taps, sizes.maps, pixels)
+def test_convolutions_fill_the_card_and_waste_little(sizes: ConvProblem) -> None:
+    pixels, inputs = tiles.TYPICAL_IMAGES * prod(sizes.convolved), tiles.TYPICAL_IMAGES * sizes.height * sizes.width
+    cut = tiles.split(sizes.depth, sizes.maps, pixels)
     for tile, parts, rows, columns in (
-        (tiles.whole(sizes.maps, pixels, sizes.taps), 1, sizes.maps, pixels),
+        (tiles.whole(sizes.maps, pixels, sizes.depth), 1, sizes.maps, pixels),
         (tiles.whole(sizes.channels, inputs, sizes.kernel**2 * sizes.maps), 1, sizes.channels, inputs),
-        (cut.tile, cut.parts, sizes.taps, sizes.maps),
+        (cut.tile, cut.parts, sizes.depth, sizes.maps),
     ):
         down, across = tile.blocks(rows, columns)
         assert down * across * parts * tile.threads >= tiles.MULTIPROCESSORS * 128
@@ -124,29 +126,29 @@ def test_nothing_is_spilled(case: GemmCase | ConvCase, arch: str) -> None:
 
 # --- on the card: poisoned memory, the same bits twice
 
-SMALL_CONV = ConvCase(ConvSizes(3, 9, 7, 10, 3, stride=2), (3, 1), "relu", True)
+SMALL_CONV = ConvCase(ConvProblem(3, 9, 7, 10, 3, stride=2), (3, 1), "relu", True)
 ON_CARD = [
     SMALL_CONV,
-    *(ConvCase(ConvSizes(*sizes), (1,)) for sizes in [(1, 1, 1, 1, 1), (2, 5, 5, 3, 5), (5, 5, 9, 70, 5)]),
+    *(ConvCase(ConvProblem(*sizes), (1,)) for sizes in [(1, 1, 1, 1, 1), (2, 5, 5, 3, 5), (5, 5, 9, 70, 5)]),
     *(
-        ConvCase(ConvSizes(channels, 13, 10, maps, (1, 3, 4)[(stride + at) % 3], stride), (2, 1), "tanh", at % 2 == 0)
+        ConvCase(ConvProblem(channels, 13, 10, maps, (1, 3, 4)[(stride + at) % 3], stride), (2, 1), "tanh", at % 2 == 0)
         for stride in (1, 2, 3)
         for at, (channels, maps) in enumerate([(1, 4), (4, 17), (16, 32), (7, 64), (33, 12)])
     ),
     *(
-        ConvCase(ConvSizes(channels, height, 10, maps, 4, stride, padding), (2, 1), "tanh", at % 2 == 0)
+        ConvCase(ConvProblem(channels, height, 10, maps, 4, stride, padding=padding), (2, 1), "tanh", at % 2 == 0)
         for stride in (1, 2, 3)
         for at, (channels, height, maps, padding) in enumerate([(1, 13, 4, 1), (7, 1, 17, 3), (16, 9, 32, 2)])
     ),
-    ConvCase(ConvSizes(1, 28, 28, 6, 5, padding=2), (256, 13), "tanh", True),
-    ConvCase(ConvSizes(1, 28, 28, 32, 5), (256, 13)),
-    ConvCase(ConvSizes(32, 12, 12, 64, 5), (256, 13)),
-    ConvCase(ConvSizes(1, 70, 70, 12, 5), (5,)),
-    ConvCase(ConvSizes(12, 33, 33, 24, 5), (5,), "sigmoid"),
-    ConvCase(ConvSizes(1, 72, 72, 12, 7), (5,)),
-    ConvCase(ConvSizes(12, 33, 33, 24, 7), (5,)),
-    ConvCase(ConvSizes(1, 86, 86, 4, 7), (5,), "relu", True),
-    ConvCase(ConvSizes(4, 40, 40, 16, 7), (5,), "relu", True),
+    ConvCase(ConvProblem(1, 28, 28, 6, 5, padding=2), (256, 13), "tanh", True),
+    ConvCase(ConvProblem(1, 28, 28, 32, 5), (256, 13)),
+    ConvCase(ConvProblem(32, 12, 12, 64, 5), (256, 13)),
+    ConvCase(ConvProblem(1, 70, 70, 12, 5), (5,)),
+    ConvCase(ConvProblem(12, 33, 33, 24, 5), (5,), "sigmoid"),
+    ConvCase(ConvProblem(1, 72, 72, 12, 7), (5,)),
+    ConvCase(ConvProblem(12, 33, 33, 24, 7), (5,)),
+    ConvCase(ConvProblem(1, 86, 86, 4, 7), (5,), "relu", True),
+    ConvCase(ConvProblem(4, 40, 40, 16, 7), (5,), "relu", True),
 ]
 SMALL_GEMM = GemmCase(33, 10, 300, transpose_a=True, bias=True, activation="relu", alpha=0.5, beta=2.0)
 GEMMS = [

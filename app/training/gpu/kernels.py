@@ -3,24 +3,32 @@
 A launcher takes a stream, usually the number of images, and device arrays; it enqueues its work and returns at once.
 """
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from app.cuda.compiler import compile_kernel
 from app.cuda.memory import device_array
-from app.kernels.launch import Function
+from app.kernels.launch import Function, loaded
+from app.kernels.train.train import FOLDER
 from app.kernels.variant import BLOCK, activation_name, tiles
 from app.layers import Shape
 from app.layers.pool import Pool
 from app.training.gpu.arena import Layout
-from app.training.gpu.compiled import training_kernel
 from app.training.optimisers import AdamW, Optimiser, Sgd, Step
 from app.training.random_bits import thinning
 
 TILE = 32  # rows and columns of a tile of the transpose; columns per block of the sums
 SUMMED = 512  # values per part of a column sum, roughly
 MOST_PARTS = 64
+
+
+def training_kernel(name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> Function:
+    """Compile train/train_NAME.cu with these compile-time constants and load it; raises as ``compile_kernel``."""
+    module = loaded(compile_kernel(FOLDER / f"train_{name}.cu", dict(defines), arch))
+    return Function(module, f"train_{name}", threads=threads)
 
 
 def sum_parts(images: int, pixels: int) -> int:

@@ -6,20 +6,21 @@ The order of a sum depends on the sizes of the call alone: results are bit-ident
 """
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from app.cuda.memory import device_array
 from app.kernels.launch import Function
-from app.kernels.variant import activation_name, tiles
+from app.kernels.problems import ConvProblem
+from app.kernels.variant import activation_name, conv_sizes, tiles
 from app.layers import Conv2d, Linear, Shape
-from app.training.gpu.compiled import training_kernel
+from app.training.gpu.kernels import training_kernel
 from app.training.gpu.tiles import (
     GEMM_SLICE,
     GEMM_TILES,
     TYPICAL_IMAGES,
-    ConvSizes,
     Tile,
     part_length,
     slice_depth,
@@ -93,12 +94,12 @@ class ImplicitProduct:
     """
 
     def __init__(
-        self, name: str, arch: str, sizes: ConvSizes, rows: int, pixels: int, inner: int, epilogue: Defines
+        self, name: str, arch: str, problem: ConvProblem, rows: int, pixels: int, inner: int, epilogue: Defines
     ) -> None:
-        terms = sizes.kernel**2 * inner
+        terms = problem.kernel**2 * inner
         self._rows, self._pixels = rows, pixels
         self._tile = whole(rows, TYPICAL_IMAGES * pixels, terms)
-        defines = sizes.defines | self._tile.defines | epilogue | {"BK": slice_depth(inner, terms)}
+        defines = conv_sizes(problem) | self._tile.defines | epilogue | {"BK": slice_depth(inner, terms)}
         self._product = training_kernel(name, defines, arch, threads=self._tile.threads)
 
     def __call__(self, stream: Any, images: int, *arrays: Array) -> None:
@@ -107,36 +108,37 @@ class ImplicitProduct:
         self._product(stream, (pixels, rows, 1), *arrays, np.int32(images))
 
 
-def conv_forward(arch: str, sizes: ConvSizes, bias: bool = False, activation: str = "") -> ImplicitProduct:
+def conv_forward(arch: str, problem: ConvProblem, bias: bool = False, activation: str = "") -> ImplicitProduct:
     """Make (x, w, bias, y): y (B, M, OH, OW) = activation(x (B, C, H, W) * w (K, K, C, M) + bias (M,))."""
-    epilogue = _epilogue(bias, activation)
-    return ImplicitProduct("conv", arch, sizes, sizes.maps, sizes.pixels, sizes.channels, epilogue)
+    pixels, epilogue = prod(problem.convolved), _epilogue(bias, activation)
+    return ImplicitProduct("conv", arch, problem, problem.maps, pixels, problem.channels, epilogue)
 
 
-def conv_input_gradient(arch: str, sizes: ConvSizes) -> ImplicitProduct:
+def conv_input_gradient(arch: str, problem: ConvProblem) -> ImplicitProduct:
     """Make (dy, w, dx): dx (B, C, H, W) from dy (B, M, OH, OW) and w (K, K, C, M)."""
-    return ImplicitProduct("conv_input", arch, sizes, sizes.channels, sizes.height * sizes.width, sizes.maps, {})
+    pixels = problem.height * problem.width
+    return ImplicitProduct("conv_input", arch, problem, problem.channels, pixels, problem.maps, {})
 
 
 class ConvFilterGradient:
     """Computes dw (K, K, C, M) from x (B, C, H, W) and dy (B, M, OH, OW). The number of parts of its sums is fixed."""
 
-    def __init__(self, arch: str, sizes: ConvSizes) -> None:
-        self._sizes = sizes
-        self._split = split(sizes.taps, sizes.maps, TYPICAL_IMAGES * sizes.pixels)
+    def __init__(self, arch: str, problem: ConvProblem) -> None:
+        self._rows, self._columns, self._pixels = problem.depth, problem.maps, prod(problem.convolved)
+        self._split = split(self._rows, self._columns, TYPICAL_IMAGES * self._pixels)
         tile = self._split.tile
-        defines = sizes.defines | tile.defines | {"BK": GEMM_SLICE}
+        defines = conv_sizes(problem) | tile.defines | {"BK": GEMM_SLICE}
         self._product = training_kernel("conv_filters", defines, arch, threads=tile.threads)
         self._parts = _Parts(arch, False, "")
 
     def __call__(self, stream: Any, images: int, x: Array, dy: Array, dw: Array) -> None:
         """Enqueue the gradient, summed over ``images`` images."""
-        sizes, parts = self._sizes, self._split.parts
-        space = self._parts.workspace(parts * sizes.taps * sizes.maps)
-        grid = (*self._split.tile.blocks(sizes.taps, sizes.maps), parts)
-        length = part_length(images * sizes.pixels, parts)
+        rows, columns, parts = self._rows, self._columns, self._split.parts
+        space = self._parts.workspace(parts * rows * columns)
+        grid = (*self._split.tile.blocks(rows, columns), parts)
+        length = part_length(images * self._pixels, parts)
         self._product(stream, grid, x, dy, space, np.int32(images), np.int32(length))
-        self._parts.add(stream, (sizes.taps, sizes.maps, parts), None, dw)
+        self._parts.add(stream, (rows, columns, parts), None, dw)
 
 
 class _Parts:
@@ -168,9 +170,9 @@ class _Parts:
 def conv_products(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation: str) -> Products:
     """Make the three implicit products of a convolution. shape: of one image's input."""
     channels, height, width = shape
-    sizes = ConvSizes(channels, height, width, layer.maps, layer.kernel, layer.stride, layer.padding)
-    forward = conv_forward(arch, sizes, bias, activation)
-    return forward, ConvFilterGradient(arch, sizes), conv_input_gradient(arch, sizes)
+    problem = ConvProblem(channels, height, width, layer.maps, layer.kernel, layer.stride, padding=layer.padding)
+    forward = conv_forward(arch, problem, bias, activation)
+    return forward, ConvFilterGradient(arch, problem), conv_input_gradient(arch, problem)
 
 
 def linear_products(arch: str, layer: Linear, shape: Shape, bias: bool, activation: str) -> Products:

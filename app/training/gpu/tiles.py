@@ -25,44 +25,6 @@ SUM_ELEMENT = 0.65
 
 
 @dataclass(frozen=True)
-class ConvSizes:
-    """Sizes of an image, of ``maps`` filters, of the stride and of the zeros around the image.
-
-    images * height * width must stay below 2^31.
-    """
-
-    channels: int
-    height: int
-    width: int
-    maps: int
-    kernel: int
-    stride: int = 1
-    padding: int = 0
-
-    @property
-    def out(self) -> tuple[int, int]:
-        """Height and width of the output, (OH, OW)."""
-        beyond = 2 * self.padding - self.kernel
-        return (self.height + beyond) // self.stride + 1, (self.width + beyond) // self.stride + 1
-
-    @property
-    def pixels(self) -> int:
-        """Number of pixels of an output map."""
-        return self.out[0] * self.out[1]
-
-    @property
-    def taps(self) -> int:
-        """Number of weights per filter, over all channels."""
-        return self.kernel**2 * self.channels
-
-    @property
-    def defines(self) -> dict[str, str | int]:
-        """The sizes as compile-time constants of the kernels."""
-        values = (self.channels, self.height, self.width, self.maps, self.kernel, self.stride)
-        return {**dict(zip("CHWMKS", values, strict=True)), "PADDING": self.padding}
-
-
-@dataclass(frozen=True)
 class Tile:
     """A block's tile of bm x bn elements; each thread computes tm x tn of them."""
 
