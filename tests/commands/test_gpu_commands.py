@@ -21,10 +21,9 @@ from app.lab.profile.stamps import PHASES
 from app.lab.sweep import job as sweep_command
 from app.network.graph import Graph
 from app.planning import tuning
-from app.planning.matching import Node
 from app.planning.plan import plan
 from tests.support.kernel_cases import Case, architecture
-from tests.support.kernel_device import compile_all
+from tests.support.kernel_device import cases_of, compile_all
 from tests.support.requests import named_choices
 from tests.support.schemas import check_described
 
@@ -50,11 +49,11 @@ def rung_cases(items: list[Item], only: set[str] | None = None) -> list[Case]:
 
 def node_cases(graph: Graph, settings: list[tuple[str, str]]) -> list[Case]:
     """The kernels of the whole network, for each precision and convolution that serve it."""
-    nodes: list[Node] = []
+    plans = []
     for precision, conv in settings:
         with suppress(UserError):  # bench gives the reason in the row
-            nodes += plan(graph, architecture(), named_choices(precision, kernels={"conv": conv})).nodes
-    return [Case(node.variant, node.problem, tuple(node.settings.items())) for node in nodes]
+            plans.append(plan(graph, architecture(), named_choices(precision, kernels={"conv": conv})))
+    return cases_of(plans)
 
 
 def ran(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str, plot: bool = False) -> tuple[str, Any]:

@@ -21,8 +21,8 @@ from app.planning.matching import Choices
 from app.planning.plan import plan
 from data_tools.fashion_mnist import open_split
 from tests.engine.test_gpu_engine import ALL_GRAPHS, GRAPHS, classify, engine
-from tests.support.kernel_cases import Case, architecture
-from tests.support.kernel_device import bits, compile_all
+from tests.support.kernel_cases import architecture
+from tests.support.kernel_device import bits, cases_of, compile_all
 from tests.support.networks_for_tests import check_labels, random_images, score_scale
 
 pytestmark = pytest.mark.gpu
@@ -37,7 +37,7 @@ def compiled() -> Iterator[None]:
     plans = [
         plan(graph(), architecture(), Choices(p)) for graph in GRAPHS.values() for p in TOLERANCE if _pairs(graph(), p)
     ]
-    compile_all(Case(n.variant, n.problem, tuple(n.settings.items())) for found in plans for n in found.nodes)
+    compile_all(cases_of(plans))
     yield
 
 

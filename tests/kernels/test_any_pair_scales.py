@@ -16,9 +16,9 @@ from app.network.graph import Graph
 from app.planning.matching import Choices, Node
 from app.planning.plan import plan
 from tests.support.kernel_grid import row_of
-from tests.support.networks_for_tests import multiplied, random_graph
+from tests.support.networks_for_tests import multiplied, random_graph, rounded
 from tests.support.on_processor import through
-from tests.support.scaled_networks import errors, plain_errors, rounded, scaled
+from tests.support.scaled_networks import errors, plain_errors, scaled
 
 Factors = tuple[float, float, float, float]
 FUNCTIONS = pytest.mark.parametrize("function", [*ACTIVATIONS])

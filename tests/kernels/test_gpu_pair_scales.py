@@ -17,8 +17,8 @@ from app.network.graph import Graph
 from app.planning.plan import ExecutionPlan, plan
 from data_tools.fashion_mnist import open_split
 from tests.engine.test_gpu_engine import engine
-from tests.support.kernel_cases import Case, architecture
-from tests.support.kernel_device import compile_all
+from tests.support.kernel_cases import architecture
+from tests.support.kernel_device import cases_of, compile_all
 from tests.support.networks_for_tests import rounded
 from tests.support.requests import named_choices
 from tests.support.scaled_networks import biased, errors, images, plain_errors, scaled, shipped, unbiased, unit_scaled
@@ -99,8 +99,7 @@ def usual_errors(network: Callable[[], Graph], seed: int, precision: str) -> np.
 def compiled() -> None:
     """All kernels here, by all processors at once."""
     plans = [paired(g(), p, k) for g in (biased, unbiased, exact) for p in ("fp32x", "fp16") for k in PAIRS]
-    nodes = [node for found in plans if found is not None for node in found.nodes]
-    compile_all(Case(node.variant, node.problem, tuple(node.settings.items())) for node in nodes)
+    compile_all(cases_of(filter(None, plans)))
 
 
 @pytest.mark.parametrize(("weights", "kernels", "precision"), CASES)

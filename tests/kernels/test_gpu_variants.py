@@ -16,8 +16,8 @@ from app.network.definitions import FA19, LENET5, MINIDNN86, MLP, Network
 from app.network.graph import Graph
 from app.planning.plan import plan
 from tests.engine.test_gpu_engine import classify
-from tests.support.kernel_cases import Case, architecture
-from tests.support.kernel_device import bits, check_fused_activation, compile_all
+from tests.support.kernel_cases import architecture
+from tests.support.kernel_device import bits, cases_of, check_fused_activation, compile_all
 from tests.support.kernel_grid import row_of
 from tests.support.networks_for_tests import ODD, SMOOTH, TEST_NETWORKS, random_graph, random_images, score_scale
 from tests.support.own_errors import OWN_ORDER
@@ -63,9 +63,7 @@ def compiled(request: pytest.FixtureRequest) -> None:
         if {"network", "row", "precision"} <= set(values):
             graph, row = graph_of(values["network"]), values["row"]
             wanted += [(graph, choices(row, values["precision"])), (graph, _plainest(row.operation, "fp32"))]
-    plans = [plan(graph, architecture(), named_choices(**chosen)) for graph, chosen in wanted]
-    nodes = [node for found in plans for node in found.nodes]
-    compile_all(Case(node.variant, node.problem, tuple(node.settings.items())) for node in nodes)
+    compile_all(cases_of(plan(graph, architecture(), named_choices(**chosen)) for graph, chosen in wanted))
 
 
 def _plainest(operation: str, precision: str) -> dict[str, Any]:

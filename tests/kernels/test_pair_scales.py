@@ -23,7 +23,7 @@ from app.planning.plan import plan
 from tests.support.kernel_device import device_parameters
 from tests.support.kernel_grid import convolution_pair, product_pair, row_of, typed
 from tests.support.kernel_oracle import layers_of, operands, run
-from tests.support.networks_for_tests import multiplied, with_bytes
+from tests.support.networks_for_tests import multiplied, rounded, with_bytes
 from tests.support.on_processor import run_row, through
 from tests.support.scaled_networks import (
     biased,
@@ -31,7 +31,6 @@ from tests.support.scaled_networks import (
     images,
     plain_errors,
     random_network,
-    rounded,
     scaled,
     shipped,
     unbiased,

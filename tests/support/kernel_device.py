@@ -19,6 +19,7 @@ from app.kernels.plain_problems import ActivationProblem
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
+from app.planning.plan import ExecutionPlan
 from tests.support.kernel_cases import Case, architecture, elements, input_shape
 from tests.support.kernel_oracle import layers_of, operands
 
@@ -42,6 +43,11 @@ def compile_all(cases: Iterable[Case]) -> None:
     random.Random(os.getpid()).shuffle(distinct)  # processes beside this one begin elsewhere, and share the work
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(compiled, distinct))
+
+
+def cases_of(plans: Iterable[ExecutionPlan]) -> list[Case]:
+    """The kernels of the plans, with their settings."""
+    return [Case(node.variant, node.problem, tuple(node.settings.items())) for found in plans for node in found.nodes]
 
 
 def _defines(case: Case) -> dict[str, str | int]:

@@ -210,10 +210,15 @@ def check_labels(labels: np.ndarray, reference: Reference, dtype: str = "float32
 
 
 def random_images(network: Network, count: int, seed: int = 1) -> np.ndarray:
-    """(count, C, H, W) uint8: noise, dark in half of nine regions chosen for each image, so that images differ."""
+    """(count, C, H, W) uint8, see ``noise``."""
+    return noise(network.input_shape, count, seed)
+
+
+def noise(shape: Shape, count: int, seed: int | tuple[int, int]) -> np.ndarray:
+    """Images (count, C, H, W) uint8: noise, dark in half of nine regions chosen for each image, so that they differ."""
     rng = np.random.default_rng(seed)
-    channels, height, width = network.input_shape
+    channels, height, width = shape
     dark = rng.random((count, channels, 3, 3)) < 0.5
     dark = dark[:, :, np.arange(height) * 3 // height][..., np.arange(width) * 3 // width]
-    noise = rng.integers(0, 256, dark.shape, dtype=np.uint8)
-    return np.where(dark, noise // 8, noise)
+    pixels = rng.integers(0, 256, dark.shape, dtype=np.uint8)
+    return np.where(dark, pixels // 8, pixels)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.network_oracle import Description, described, outputs, parameter_shapes
+from tests.support.networks_for_tests import noise
 
 ACTIVATIONS = ("relu", "tanh", "sigmoid")
 SCALES: tuple[tuple[Any, float], ...] = ((None, 1 / 255), ("1/255", 1 / 255), (1, 1.0), (0.5, 0.5))  # text, number
@@ -35,8 +36,8 @@ class RandomNetwork:
     arrays: dict[str, np.ndarray]
 
     def images(self, count: int) -> np.ndarray:
-        """(count, C, H, W) uint8: noise, dark in half of nine regions chosen for each image, so that images differ."""
-        return _images(self.description, count, self.seed)
+        """(count, C, H, W) uint8."""
+        return noise(self.description.input_shape, count, (self.seed, 1))
 
 
 def random_network(seed: int) -> RandomNetwork:
@@ -178,18 +179,9 @@ def _arrays(network: Description, rng: Random, seed: int) -> dict[str, np.ndarra
     last = [layer.name for layer in network.layers if layer.kind == "linear"][-1]
     if f"{last}_bias" in arrays:
         at = next(at for at, layer in enumerate(network.layers) if layer.name == last)
-        before = outputs(network, arrays, _images(network, 16, seed + 1))[at]
+        before = outputs(network, arrays, noise(network.input_shape, 16, (seed + 1, 1)))[at]
         arrays[f"{last}_bias"] -= before.mean(axis=0).astype(np.float32)
     return arrays
-
-
-def _images(network: Description, count: int, seed: int) -> np.ndarray:
-    rng = np.random.default_rng((seed, 1))
-    channels, height, width = network.input_shape
-    dark = rng.random((count, channels, 3, 3)) < 0.5
-    dark = dark[:, :, np.arange(height) * 3 // height][..., np.arange(width) * 3 // width]
-    noise = rng.integers(0, 256, dark.shape, dtype=np.uint8)
-    return np.where(dark, noise // 8, noise)
 
 
 def main() -> int:

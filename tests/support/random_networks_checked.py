@@ -3,19 +3,16 @@
 ``python -m tests.support.random_networks --seed N`` runs them on the CPU, with ``--device cuda`` also on the card.
 """
 
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from os import cpu_count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from app.base.precision import BY_NAME
-from app.cuda.compiler import architecture_number, compile_kernel
+from app.cuda.compiler import architecture_number
 from app.engine.cpu import CpuEngine
 from app.engine.interface import Outputs
 from app.kernels.plain_problems import ResizeProblem
@@ -28,7 +25,7 @@ from app.network.weights import Weights
 from app.planning.matching import Choices, Node
 from app.planning.plan import TENSOR_CORES, ExecutionPlan, plan
 from tests.support.kernel_cases import architecture, input_shape
-from tests.support.kernel_device import bits, on_card
+from tests.support.kernel_device import bits, cases_of, compile_all, on_card
 from tests.support.kernel_oracle import layers_of, through
 from tests.support.network_device import NARROW, examine
 from tests.support.network_oracle import outputs
@@ -101,23 +98,6 @@ def plans(network: RandomNetwork, arch: str = ARCH) -> Iterator[Planned]:
             yield Planned(precision, fuse, found)
 
 
-def compile_plans(found: Iterable[ExecutionPlan]) -> None:
-    """Put all kernels into the cache by all processors; what does not compile fails again where it is used."""
-    configs = {
-        (node.variant.source, repr(sorted(defines.items()))): (node.variant.path, defines, one.arch)
-        for one in found
-        for node in one.nodes
-        for defines in [node.variant.config(node.problem, node.settings).defines]
-    }
-
-    def compiled(arguments: tuple[Path, dict[str, str | int], str]) -> None:
-        with suppress(RuntimeError):
-            compile_kernel(*arguments)
-
-    with ThreadPoolExecutor(cpu_count()) as pool:
-        list(pool.map(compiled, configs.values()))
-
-
 def check_plans(network: RandomNetwork) -> None:
     """Every plan, its kernels replaced by NumPy, against the oracle; labels by the accuracy rule of the precision."""
     images = network.images(BATCH)[:PLANNED]
@@ -165,7 +145,7 @@ def check_on_card(network: RandomNetwork) -> None:
     images = network.images(BATCH)
     reference = compute_reference(graph_of(network), images)
     ways = list(plans(network, architecture()))
-    compile_plans(way.plan for way in ways)
+    compile_all(cases_of(way.plan for way in ways))
     for way in ways:
 
         def launch(node: Node, x: Any, count: int, arch: str = way.plan.arch) -> list[Any]:

@@ -54,15 +54,6 @@ def random_network(seed: int, hidden: int = 128, classes: int = 10) -> Graph:
     return random_graph(network, seed, bias=bool(seed % 2))
 
 
-def rounded(graph: Graph) -> Graph:
-    """The same with weights that float16 holds; biases may be any."""
-    parameters = {
-        name: array if name.endswith("_bias") else array.astype(np.float16).astype(np.float32)
-        for name, array in graph.parameters.items()
-    }
-    return replace(graph, parameters=parameters)
-
-
 unbiased, biased = cache(partial(random_network, 0)), cache(partial(random_network, 1))
 
 
