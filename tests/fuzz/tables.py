@@ -1,4 +1,4 @@
-"""What commands read beside images and weights: tuning tables, figures, SHA256SUMS and compiled kernels.
+"""What is read beside images and weights: tuning tables, figures, reports, SHA256SUMS and compiled kernels.
 
 A cached kernel that is not exactly what was put there is none.
 """
@@ -7,47 +7,92 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any
+from random import Random
+from unittest import mock
 
 from app.cuda import compiler
 from app.files import shipped
+from app.kernels.facts import key
+from app.lab.bench.cases import network_items
+from app.lab.compare import command as compare_command
+from app.lab.graphs import network_graph
 from app.planning import tuning
-from docs.generate.figures import BENCH, FIGURES, Figures
+from docs.generate import systems
+from docs.generate.__main__ import DOCUMENTS
+from docs.generate.figures import BENCH, FIGURES, FILES, ONE_IMAGE, PEERS, PEERS_IN_ONE, Figures, check_of
 from tests.fuzz.harness import Pair, Target, linked
 from tests.fuzz.mutate import damaged, other_json
 
-TUNED = {"parameters": {"TILE": 16, "BK": 8}, "ms": 0.25, "images": 1000}
-TUNING = {"schema": tuning.SCHEMA, "card": "Card", "entries": {"conv 1": {"direct": TUNED, "tile": TUNED}, "fc": {}}}
 CUBIN = b"\x7fELF" + bytes(range(256)) * 2
 DIGEST = "0123456789abcdef" * 4
 
 
 def make_tuning(folder: Path) -> Pair:
-    """What ``auto`` goes by."""
+    """What ``auto`` goes by: it chooses among what is read."""
+    card = tuning.REFERENCE_CARDS["sm_90a"]
+    shipped_table = json.loads((tuning.SHIPPED / tuning.file_name(card)).read_text())
+    items = {item.name: item for item in network_items(network_graph("lenet5"))}
+    problems = [items[name].problems["float32"] for name in ("conv2", "fc1")]
+    entries = {key(problem): shipped_table["entries"][key(problem)] for problem in problems}
+    few = {**shipped_table, "entries": {**entries, "fc": {}}}
 
     def read(path: Path) -> None:
-        for variants in tuning._read(path).values():
+        found = tuning._read(path)
+        for variants in found.values():
             for name, tuned in variants.items():
                 assert isinstance(name, str) and type(tuned.images) is int and tuned.images > 0
                 assert type(tuned.ms) is float and tuned.ms > 0 and math.isfinite(tuned.per_image)
                 assert all(type(name) is str and type(n) is int and n > 0 for name, n in tuned.parameters.items())
+        assert all(tuning.Tuning(found).choose(problem, "sm_90a") for problem in problems)
 
-    return lambda rng: other_json(rng, TUNING), read
+    return lambda rng: other_json(rng, few), read
 
 
 def make_figures(folder: Path) -> Pair:
-    """A bench document as ``python -m docs.generate`` reads it."""
-    document: Any = json.loads((FIGURES / BENCH["lenet5"]).read_text())
-    document = {**document, "batches": document["batches"][:1], "whole_program": document["whole_program"][:2]}
-    document["tables"] = [{**table, "rows": table["rows"][:2]} for table in document["tables"] if table["is_op"]]
-    document["totals"] = document["totals"][:2]
-    document["batches"] = [{**batch, "totals": batch["totals"][:1]} for batch in document["batches"]]
+    """Documents as ``python -m docs.generate`` reads them: of each that is taken, some blocks are written.
+
+    The first line of a case names its file.
+    """
+    good = {name: json.loads((FIGURES / name).read_text()) for name in FILES}
+    for bench in (good[name] for name in BENCH.values()):  # fewer rows, so that what matters is hit more often
+        bench["tables"] = [{**table, "rows": table["rows"][:4]} for table in bench["tables"]]
+        for part in (bench, *bench["batches"]):
+            part["totals"] = part["totals"][:6]
+    peers = (good[name] for name in (*PEERS.values(), *PEERS_IN_ONE.values(), *ONE_IMAGE.values()))
+    for row in (row for document in peers for row in document["rows"]):
+        row["tried"] = row["tried"][:1]
+        for measured in (row["on_card_ms"], row["end_to_end_ms"]):
+            if measured is not None:
+                measured["samples"] = measured["samples"][:3]
+    checked = {name: check_of(name)(document) for name, document in good.items()}
+    blocks = [(document, block) for document in DOCUMENTS for block in document.blocks]
+
+    def generate(rng: Random) -> bytes:
+        name = rng.choice([*good])
+        return f"{name}\n".encode() + other_json(rng, good[name])
 
     def read(path: Path) -> None:
-        name = BENCH["lenet5"]
-        assert Figures(linked(folder / name, path))[name]["schema"] == "lenet5-inference/bench/1"
+        name, _, content = path.read_bytes().partition(b"\n")
+        (folder / name.decode()).write_bytes(content)
+        figures = Figures()
+        figures.update({**checked, name.decode(): Figures(folder)[name.decode()]})
+        with mock.patch.object(systems, "shipped_weights", dict):  # reading the weights takes a second
+            for document, block in Random(content).sample(blocks, 3):
+                document.block(block, figures)
 
-    return lambda rng: other_json(rng, document), read
+    return generate, read
+
+
+def make_compared(folder: Path) -> Pair:
+    """Reports of every kind, as ``compare`` reads them."""
+    from tests.lab.compare.test_compare import DOCUMENTS as REPORTS
+
+    goods = [{"schema": f"lenet5-inference/{kind}", **document} for kind, (document, _) in REPORTS.items()]
+
+    def read(path: Path) -> None:
+        assert all(row.median > 0 for row in compare_command._read(path).rows.values())
+
+    return lambda rng: other_json(rng, rng.choice(goods)), read
 
 
 def make_sums(folder: Path) -> Pair:
@@ -78,8 +123,9 @@ def make_kernels(folder: Path) -> Pair:
 
 
 TARGETS = (
-    Target("tuning", 2000, make_tuning),
-    Target("figures", 200, make_figures),
+    Target("tuning", 5000, make_tuning),
+    Target("figures", 1600, make_figures),
+    Target("compared", 4000, make_compared),
     Target("sums", 800, make_sums),
     Target("kernels", 1000, make_kernels),
 )
