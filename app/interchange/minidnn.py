@@ -11,8 +11,8 @@ import numpy as np
 
 from app.files.checks import BadValueError
 from app.interchange.chain import course
-from app.interchange.cursor import Cursor
 from app.interchange.layout import REMEDY, origin_shapes
+from app.interchange.numbers import Cursor
 from app.interchange.source import Asked, Source
 from app.layers import Argmax, Flatten, Resize
 

@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 
 from app.files.checks import BadValueError, shown
-from app.interchange.cursor import Cursor
+from app.interchange.numbers import Cursor
 
 MAGIC = 0x112
 VERSION_1, VERSION_2 = 0xF993FAC8, 0xF993FAC9

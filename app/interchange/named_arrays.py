@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from app.files.checks import BadValueError, fields, items, nullable, number, parsed_json, shown, string, text
-from app.interchange.class_names import class_names
+from app.interchange.engines import torch_engine
 from app.interchange.layout import origin_shapes, to_channels_first
 from app.interchange.numbers import as_float32
 from app.interchange.source import Asked, Source
-from app.interchange.torch_engine import engine
 from app.layers import Shape
 from app.network.definitions import Network
 from app.network.foreign import DESCRIPTION
@@ -23,6 +22,7 @@ from app.network.toml import network_toml, parse_network
 from app.network.weights import LEAST_SCALE, MOST_SCALE
 
 MAX_ARRAYS = 10_000
+KEYS = ("classes", "class_names", "labels", "names", "id2label")  # of metadata, where names of classes stand
 WEIGHT, BIAS = "weight", "bias"  # what PyTorch's names end with
 
 
@@ -99,7 +99,7 @@ def source_of(named: NamedArrays, asked: Asked) -> Source:
         input_scale=about.input_scale if about else None,
         classes=classes,
     )
-    return replace(source, engine=engine(source)) if torch_names else source
+    return replace(source, engine=torch_engine(source)) if torch_names else source
 
 
 def _origins(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
@@ -142,3 +142,25 @@ def _prefixes(network: Network, shapes: Mapping[str, Shape]) -> dict[str, str]:
             raise BadValueError(f"has {names} of one shape: rename them as the layers are: {', '.join(wanted)}")
         found[layer] = fitting[0]
     return found
+
+
+def class_names(metadata: Mapping[str, str], network: Network, notes: list[str]) -> tuple[str, ...] | None:
+    """Return the names under the first of ``KEYS`` that is there: a JSON list, or an object of numbers and names.
+
+    None, with a note, for anything else, and for names that are not one for each output of the network.
+    """
+    key = next((key for key in KEYS if key in metadata), None)
+    if key is None:
+        return None
+    (classes,) = network.steps[-1].in_shape
+    try:
+        found = parsed_json(metadata[key])
+        if isinstance(found, dict):
+            found = [found.get(str(at)) for at in range(len(found))]
+        names = tuple(items(text())(found))
+        if len(names) != classes:
+            raise BadValueError(f"{len(names):,} names for {classes:,} classes")
+    except BadValueError as error:
+        notes.append(f"the names of classes in its metadata ({shown(key)}) are left out: {error}")
+        return None
+    return names

@@ -8,12 +8,11 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError, shown
-from app.interchange.class_names import class_names
+from app.interchange.engines import onnx_engine
 from app.interchange.layout import converted
-from app.interchange.named_arrays import described
+from app.interchange.named_arrays import class_names, described
 from app.interchange.numbers import as_float32
 from app.interchange.onnx_chain import OnnxGraph
-from app.interchange.onnx_engine import engine
 from app.interchange.onnx_export import SCORES, library, onnx_model
 from app.interchange.onnx_values import array_of
 from app.interchange.source import Asked, Source
@@ -36,7 +35,7 @@ def read(content: bytes, asked: Asked) -> Source:
     if exported is not None:
         ends_in_softmax = isinstance(exported.network.layers[-2], Softmax)
         logits = model.graph.node[-2].input[0] if ends_in_softmax else SCORES
-        return replace(exported, engine=engine(model, logits, lambda images: images))
+        return replace(exported, engine=onnx_engine(model, logits, lambda images: images))
     chain = OnnxGraph(model.graph)
     source = _source(chain, asked.name, {one.key: one.value for one in model.metadata_props})
     scale = source.network.pixel_scale
@@ -47,7 +46,7 @@ def read(content: bytes, asked: Asked) -> Source:
             return images
         return (images if chain.factor is not None else images * scale).astype(np.float32)
 
-    return replace(source, engine=engine(model, chain.logits, fed, chain.batch))
+    return replace(source, engine=onnx_engine(model, chain.logits, fed, chain.batch))
 
 
 def _parsed(content: bytes) -> Any:

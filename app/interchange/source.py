@@ -2,18 +2,26 @@
 
 To add a format, write ``app/interchange/<format>.py`` with a function ``read(content, asked) -> Source``, and add a row
 to ``FORMATS`` in app/network/foreign.py. The reader raises BadValueError for every fault, in one line that begins with
-a verb, or with the name of an array, and ends with a remedy; readers.py puts the path in front. It leaves the rest to
-the command: conversion to the weights file's layout (layout.py), checks of shapes and numbers, the comparison of
-scores, writing.
+a verb, or with the name of an array, and ends with a remedy; ``read`` here puts the path in front, and checks the
+numbers. The reader leaves the rest to the command: conversion to the weights file's layout (layout.py), checks of
+shapes, the comparison of scores, writing.
 """
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from app.base.errors import UserError
+from app.files.checks import BadValueError
+from app.files.formats import START_BYTES, recognise
+from app.files.reading import read_file
+from app.interchange.numbers import check_numbers
 from app.network.definitions import Network
+from app.network.foreign import FORMATS, Format
+from app.network.weights import MAX_BYTES
 
 
 @dataclass(frozen=True)
@@ -66,3 +74,25 @@ class Source:
     def scale(self) -> float:
         """The factor of bytes 0 to 255: the file's own, else the network's."""
         return self.network.pixel_scale if self.input_scale is None else self.input_scale
+
+
+def read(path: Path, asked: Asked) -> tuple[str, Source]:
+    """Read the file: the name of its format, and its content. Raises UserError for every fault."""
+    content = read_file(path, MAX_BYTES)
+    found = _format(path, content[:START_BYTES])
+    try:
+        source: Source = importlib.import_module(f"{__package__}.{found.module}").read(content, asked)
+        check_numbers(source.arrays)
+    except BadValueError as error:
+        raise UserError(f"{path}: {error}") from error
+    return found.name, source
+
+
+def _format(path: Path, start: bytes) -> Format:
+    """Choose by the kind of the content, else by the ending."""
+    kind, name = recognise(start), path.name.lower()
+    found = next((row for row in FORMATS if (row.kind == kind if kind else name.endswith(row.ending))), None)
+    if found is None:
+        known = ", ".join(f"{row.name} ({row.ending})" for row in FORMATS)
+        raise UserError(f"{path} is {kind or 'of an unknown format'}; import reads {known}")
+    return found

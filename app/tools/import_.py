@@ -10,10 +10,9 @@ import numpy as np
 from app.base.errors import UserError
 from app.commands.import_ import ImportRequest
 from app.files.checks import BadValueError, shown
-from app.interchange.channels_first import logits
+from app.interchange.engines import logits
 from app.interchange.layout import Converted, converted
-from app.interchange.readers import read
-from app.interchange.source import Asked, Source
+from app.interchange.source import Asked, Source, read
 from app.layers import Argmax, Resize, Softmax
 from app.network.definitions import Network
 from app.network.graph import Graph, build, find_network

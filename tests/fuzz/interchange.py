@@ -16,9 +16,8 @@ from app.interchange.layout import converted, to_channels_first
 from app.interchange.named_arrays import Description, NamedArrays
 from app.interchange.npz import npz_content
 from app.interchange.onnx_export import onnx_model
-from app.interchange.readers import read
 from app.interchange.safetensors_file import safetensors_content
-from app.interchange.source import Asked
+from app.interchange.source import Asked, read
 from app.interchange.writers import torch_name
 from app.network.graph import build
 from app.network.network import Network

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from app.cli import main
-from app.interchange.readers import read
-from app.interchange.source import Asked
+from app.interchange.source import Asked, read
 from app.layers import Resize
 from app.network.graph import build
 from app.network.toml import network_toml, parse_network

@@ -15,9 +15,8 @@ from app.files.checks import BadValueError
 from app.interchange.layout import converted
 from app.interchange.named_arrays import Description, NamedArrays
 from app.interchange.npz import npz_content
-from app.interchange.readers import read
 from app.interchange.safetensors_file import safetensors_content
-from app.interchange.source import Asked
+from app.interchange.source import Asked, read
 from app.network.definitions import LENET5, MLP
 from app.network.graph import Graph, build
 from app.network.network import Network

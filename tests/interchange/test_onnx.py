@@ -14,8 +14,7 @@ from app.interchange.layout import converted
 from app.interchange.named_arrays import Description
 from app.interchange.onnx_export import onnx_model
 from app.interchange.onnx_values import array_of
-from app.interchange.readers import read
-from app.interchange.source import Asked, Source
+from app.interchange.source import Asked, Source, read
 from app.layers import Resize
 from app.network.definitions import LENET5, MINIDNN86, NETWORKS
 from app.network.foreign import DESCRIPTION

@@ -9,8 +9,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.engine.onnx_runtime import OnnxEngine
-from app.interchange.readers import read
-from app.interchange.source import Asked
+from app.interchange.source import Asked, read
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool
 from app.layers.pool import Pool
 from app.network.graph import Graph, build

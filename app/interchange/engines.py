@@ -1,0 +1,141 @@
+"""What computes an import's scores again, to check it: plain NumPy, PyTorch, or ONNX Runtime on the model itself."""
+
+import importlib.util
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from app.base.errors import UserError
+from app.files.checks import shown
+from app.interchange.source import Engine, Source
+from app.layers import Activation, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Resize, Sigmoid, Tanh
+from app.layers.pool import Pool
+
+MAX_BATCH = 1000
+FUNCTIONS: dict[type[Layer], Callable[[np.ndarray], np.ndarray]] = {
+    Relu: lambda x: x * (x > 0),
+    Tanh: np.tanh,
+    Sigmoid: lambda x: 0.5 * (1 + np.tanh(x / 2)),
+}
+
+
+def logits(source: Source, images: np.ndarray) -> np.ndarray:
+    """Compute the scores before a softmax of images (B, C, H, W) uint8, as the network reads them: (B, classes).
+
+    A plain forward pass in the origin's layout, written apart from the layers' references. Every line follows the
+    textbook formula: activations (B, C, H, W), filters (M, C, K, K) slid over them without turning, features flattened
+    in C, H, W order, weights (out, in). float64 throughout.
+    """
+    first = source.network.layers[0]
+    x = (first.reference(images, {}) if isinstance(first, Resize) else images).astype(np.float64) * source.scale
+    for layer in source.network.layers:
+        if isinstance(layer, Conv2d):
+            x = _convolved(x, source.arrays[layer.name].astype(np.float64), layer)
+        elif isinstance(layer, Linear):
+            x = np.einsum("bi,oi->bo", x, source.arrays[layer.name].astype(np.float64))
+        elif isinstance(layer, MaxPool | AvgPool):
+            x = _pooled(x, layer)
+        elif isinstance(layer, Flatten):
+            x = x.reshape(len(x), -1)
+        elif type(layer) in FUNCTIONS:
+            x = FUNCTIONS[type(layer)](x)
+        bias = source.arrays.get(f"{layer.name}_bias")
+        if bias is not None:
+            x = x + bias.astype(np.float64).reshape(-1, *(1,) * (x.ndim - 2))
+    return x
+
+
+def _convolved(x: np.ndarray, filters: np.ndarray, layer: Conv2d) -> np.ndarray:
+    kernel, stride, beyond = layer.kernel, layer.stride, (layer.padding, layer.padding)
+    x = np.pad(x, ((0, 0), (0, 0), beyond, beyond))
+    height, width = (x.shape[2] - kernel) // stride + 1, (x.shape[3] - kernel) // stride + 1
+    y = np.zeros((len(x), layer.maps, height, width))
+    for p in range(kernel):
+        for q in range(kernel):
+            seen = x[:, :, p : p + stride * height : stride, q : q + stride * width : stride]
+            y += np.einsum("bchw,mc->bmhw", seen[:, :, :height, :width], filters[:, :, p, q], optimize=True)
+    return y
+
+
+def _pooled(x: np.ndarray, layer: MaxPool | AvgPool) -> np.ndarray:
+    height, width = layer.output_shape(x.shape[1:])[1:]
+    y = np.empty((*x.shape[:2], height, width))
+    for i in range(height):
+        for j in range(width):
+            top, left = i * layer.step, j * layer.step
+            window = x[:, :, top : top + layer.window, left : left + layer.window]  # ends where the image ends
+            y[:, :, i, j] = window.max(axis=(2, 3)) if layer.is_max else window.mean(axis=(2, 3))
+    return y
+
+
+def torch_engine(source: Source) -> Engine | None:
+    """Return the engine, which computes in float32, or None where PyTorch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+
+    def run(images: np.ndarray) -> np.ndarray:
+        import torch  # here: it takes seconds
+
+        functional = torch.nn.functional
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in source.arrays.items()}
+        x = images
+        for layer in source.network.layers:
+            if isinstance(layer, Resize):
+                x = layer.reference(x, {})
+        x = torch.from_numpy(x).to(torch.float32) * source.scale
+        for layer in source.network.layers:
+            weights, bias = tensors.get(layer.name), tensors.get(f"{layer.name}_bias")
+            match layer:
+                case Conv2d():
+                    x = functional.conv2d(x, weights, bias, layer.stride, layer.padding)
+                case Linear():
+                    x = functional.linear(x, weights, bias)
+                case Pool():
+                    pool = functional.max_pool2d if layer.is_max else functional.avg_pool2d
+                    x = pool(x, layer.window, layer.step, ceil_mode=layer.ceil)
+                case Activation():
+                    x = getattr(torch, layer.kind)(x)
+                case Flatten():
+                    x = x.flatten(1)
+        found: np.ndarray = x.numpy()
+        return found
+
+    return Engine(f"PyTorch {version('torch')}", run)
+
+
+def onnx_engine(model: Any, logits: str, fed: Callable[[np.ndarray], np.ndarray], batch: int = 0) -> Engine | None:
+    """Return the engine, or None where ONNX Runtime is not installed.
+
+    logits: the tensor before a softmax. fed: images (B, C, H, W) uint8 → as the model reads them. batch: the only
+    number of images that the model takes, 0 for any; above 1,000 there is no engine.
+    """
+    if batch > MAX_BATCH:
+        return None
+    try:
+        import onnxruntime
+        from onnx import ModelProto, helper
+    except ImportError:
+        return None
+    shown_too = ModelProto()
+    shown_too.CopyFrom(model)
+    if logits not in {one.name for one in model.graph.output}:
+        shown_too.graph.output.append(helper.make_tensor_value_info(logits, 1, None))
+
+    def run(images: np.ndarray) -> np.ndarray:
+        settings = onnxruntime.SessionOptions()
+        settings.log_severity_level = 4
+        try:
+            session = onnxruntime.InferenceSession(
+                shown_too.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+            )
+            name = session.get_inputs()[0].name
+            size = batch or len(images)
+            repeated = np.arange(-(-len(images) // size) * size).reshape(-1, size) % len(images)
+            found = [session.run([logits], {name: fed(images[chunk])})[0] for chunk in repeated]
+        except Exception as error:  # ONNX Runtime has its own types for each kind of fault
+            raise UserError(f"the model does not run in ONNX Runtime: {shown(str(error))}; export it again") from None
+        return np.concatenate(found)[: len(images)]
+
+    return Engine(f"ONNX Runtime {onnxruntime.__version__}", run)
