@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from app.images.pictures import prepare, read_picture
+from app.images.pictures.preparing import prepare
+from app.images.pictures.reading import read_picture
 from tests.fuzz.harness import Pair, Target
 from tests.fuzz.mutate import damaged
 

@@ -16,7 +16,8 @@ from app.cuda import device
 from app.engine.classifier import Classifier
 from app.files.hdf5 import printable
 from app.files.reading import present
-from app.images.pictures import MOST_SHOWN, brightness_note, require_pillow, save_grid
+from app.images.pictures.looks import MOST_SHOWN, brightness_note, save_grid
+from app.images.pictures.reading import require_pillow
 from app.images.predict.columns import Layout
 from app.images.predict.inputs import Input, Part, Seen, cut, gather, size
 from app.images.predict.writers import STDOUT, check_ending, writer

@@ -12,15 +12,9 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.processor import usable_cores
 from app.files import hdf5_process
-from app.images.pictures import (
-    MAX_PIXELS,
-    Prepared,
-    UnreadablePicture,
-    find_pictures,
-    prepare,
-    read_picture,
-    require_pillow,
-)
+from app.images.pictures.finding import find_pictures
+from app.images.pictures.preparing import Prepared, prepare
+from app.images.pictures.reading import MAX_PIXELS, UnreadablePicture, read_picture, require_pillow
 from app.images.predict.arrays import reader
 from data_tools.dataset import Dataset
 

@@ -1,12 +1,12 @@
 """Write columns of answers: CSV, JSON lines, NPY, NPZ, Parquet, or a table for a terminal."""
 
-import io
 import json
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,8 @@ def writer(out: str | None, *, overwrite: bool, form: str, width: int | None) ->
     csv or jsonl. If the block raises, nothing is written. Raises UserError where the file cannot be written.
     """
     if out is None and width is not None:
-        parts: list[Columns] = []
-        yield parts.append
-        print("\n".join(line for part in _joined(parts) for line in _table(part, width)))
+        with _gathered(lambda part: print("\n".join(_table(part, width)))) as write:
+            yield write
     elif out is None or out == STDOUT:
         with tempfile.TemporaryFile() as whole:
             with WRITERS[f".{form}"](whole) as write:
@@ -69,32 +68,6 @@ def check_ending(out: str | None) -> None:
             raise UserError(f"--out {out} needs pyarrow: {install('parquet')}") from None
 
 
-@contextmanager
-def _text(file: Any) -> Iterator[io.TextIOWrapper]:
-    """Write text to the binary file: UTF-8, and the bytes of names that are no UTF-8 as they are."""
-    stream = io.TextIOWrapper(file, "utf-8", errors="surrogateescape", newline="")
-    try:
-        yield stream
-        stream.flush()
-    finally:
-        stream.detach()
-
-
-class _Csv:
-    """Writes a head line and a line per image, as RFC 4180 quotes them, but with lines ended as on Unix."""
-
-    def __init__(self, stream: io.TextIOBase) -> None:
-        self._stream = stream
-        self._begun = False
-
-    def __call__(self, part: Columns) -> None:
-        if not self._begun:
-            self._stream.write(",".join(part) + "\n")
-        self._begun = True
-        cells = [map(quoted, column) if isinstance(column, list) else _numerals(column) for column in part.values()]
-        self._stream.writelines(",".join(row) + "\n" for row in zip(*cells, strict=True))
-
-
 def quoted(text: str) -> str:
     """Return a CSV field, in quotes where it needs them; the csv module leaves a carriage return without."""
     if any(mark in text for mark in ',"\r\n') or text != text.strip():
@@ -110,8 +83,20 @@ def _numerals(column: np.ndarray) -> list[str]:
 
 @contextmanager
 def _csv(file: Any) -> Iterator[Write]:
-    with _text(file) as stream:
-        yield _Csv(stream)
+    """A head line and a line per image, as RFC 4180 quotes them, but with lines ended as on Unix.
+
+    UTF-8; the bytes of names that are no UTF-8 stay as they are.
+    """
+    begun = False
+
+    def write(part: Columns) -> None:
+        nonlocal begun
+        cells = [map(quoted, column) if isinstance(column, list) else _numerals(column) for column in part.values()]
+        rows = chain(() if begun else [part], zip(*cells, strict=True))
+        file.writelines(f"{','.join(row)}\n".encode("utf-8", "surrogateescape") for row in rows)
+        begun = True
+
+    yield write
 
 
 @contextmanager
@@ -135,10 +120,13 @@ def _json_numbers(column: np.ndarray) -> list[Any]:
     ]
 
 
-def _joined(parts: Sequence[Columns]) -> Iterator[Columns]:
-    """Yield one part with all images, unless there are none."""
+@contextmanager
+def _gathered(write: Write) -> Iterator[Write]:
+    """Call ``write`` once with all images, when the block ends, unless there are none."""
+    parts: list[Columns] = []
+    yield parts.append
     if parts:
-        yield {name: _concatenated([part[name] for part in parts]) for name in parts[0]}
+        write({name: _concatenated([part[name] for part in parts]) for name in parts[0]})
 
 
 def _concatenated(pieces: Sequence[list[str] | np.ndarray]) -> list[str] | np.ndarray:
@@ -147,26 +135,22 @@ def _concatenated(pieces: Sequence[list[str] | np.ndarray]) -> list[str] | np.nd
     return np.concatenate(pieces)
 
 
-@contextmanager
-def _npy(file: Any) -> Iterator[Write]:
+def _npy(file: Any) -> AbstractContextManager[Write]:
     """One array with a field per column."""
-    parts: list[Columns] = []
-    yield parts.append
-    for part in _joined(parts):
+
+    def write(part: Columns) -> None:
         arrays = {name: np.asarray(column) for name, column in part.items()}
         rows = np.empty(len(next(iter(arrays.values()))), [(name, array.dtype) for name, array in arrays.items()])
         for name, array in arrays.items():
             rows[name] = array
         np.save(file, rows, allow_pickle=False)
 
+    return _gathered(write)
 
-@contextmanager
-def _npz(file: Any) -> Iterator[Write]:
+
+def _npz(file: Any) -> AbstractContextManager[Write]:
     """An array per column."""
-    parts: list[Columns] = []
-    yield parts.append
-    for part in _joined(parts):
-        np.savez(file, **part)  # type: ignore[arg-type]
+    return _gathered(lambda part: np.savez(file, **part))  # type: ignore[arg-type]
 
 
 @contextmanager

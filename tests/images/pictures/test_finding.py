@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from app.base.errors import UserError
-from app.images.pictures import UnreadablePicture, find_pictures, finding, read_picture
-from app.images.pictures.finding import UNREAD
+from app.images.pictures import finding
+from app.images.pictures.finding import UNREAD, find_pictures
+from app.images.pictures.reading import UnreadablePicture, read_picture
 
 ODD = ("new\nline.png", "Größe 日本.JPG", os.fsdecode(b"\xff\xfe.png"))
 

@@ -8,8 +8,9 @@ from PIL import Image
 
 from app.base.errors import UserError
 from app.files import shipped
-from app.images.pictures import Prepared, brightness_note, prepare, read_picture, save_grid
-from app.images.pictures.looks import MEAN, MOST_SHOWN
+from app.images.pictures.looks import MEAN, MOST_SHOWN, brightness_note, save_grid
+from app.images.pictures.preparing import Prepared, prepare
+from app.images.pictures.reading import read_picture
 from app.network.graph import Graph, build
 from app.network.weights import load_weights
 from data_tools.idx import read_idx

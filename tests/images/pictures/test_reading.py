@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from app.base.errors import UserError
-from app.images.pictures import UnreadablePicture, read_picture
+from app.images.pictures.reading import UnreadablePicture, read_picture
 from tests.support.pictures import BOMBS, GREY, GROUND, HEIGHT, KINDS, RGB, WIDTH, L, cut, png, saved
 
 
