@@ -7,9 +7,8 @@ from typing import Any
 from app.base.errors import UserError
 from app.classify.shards import Shard
 from app.files.checks import BadValueError
-from app.files.json_text import json_text
 from app.files.reading import open_regular, read_json
-from app.files.writing import replacing
+from app.files.writing import json_text, replacing
 from app.records.classify import Identity, Receipt
 from app.records.derive import check_of
 

@@ -1,15 +1,19 @@
-"""Find the cache directory, and write files so that half-written ones are never visible."""
+"""Find the cache directory, lock files, and write files so that half-written ones are never visible."""
 
 import errno
+import fcntl
+import json
+import math
 import os
 import re
 import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from app.base.errors import UserError
 
@@ -18,6 +22,7 @@ STALE_SECONDS = 3600.0  # unfinished files of ended processes are removed after 
 _PREFIX, _SUFFIX = ".lenet5-inference-", ".part"
 _OURS = re.compile(f"{re.escape(_PREFIX)}([1-9][0-9]{{0,6}})-[0-9a-f]{{16}}{re.escape(_SUFFIX)}")
 _swept: set[Path] = set()
+_NUMBERS = re.compile(r"\[\s+[-+.\deE]+(?:,\s+[-+.\deE]+)+\s+\]")  # a newline: never within a string of JSON
 
 
 def cache_dir() -> Path:
@@ -150,3 +155,78 @@ def _rename_to_new(old: Path, new: Path) -> None:
         if os.path.lexists(new):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
         old.rename(new)
+
+
+@contextmanager
+def locked(path: Path, busy: Callable[[str], str], remedy: str) -> Iterator[None]:
+    """Hold the lock file ``path`` while the block runs; it is removed at the end.
+
+    The system releases the locks of a process however it ends, so a lock file left by a crash does not block. A file
+    system without locks gives no protection.
+
+    busy: builds the error for the number of the process that holds the lock. Raises UserError, with that error or,
+    where the file cannot be written, with ``remedy``.
+    """
+    try:
+        descriptor = _acquired(path, busy)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; {remedy}") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        os.close(descriptor)  # last: another process may otherwise open a file that is about to be removed
+
+
+def check_unlocked(path: Path, busy: Callable[[str], str]) -> None:
+    """Raise UserError, as ``locked`` does, if another process holds the lock file ``path`` now. Leaves no file."""
+    with suppress(OSError):  # there is no such file, or nobody may hold it
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            _lock(descriptor, busy)
+        finally:
+            os.close(descriptor)  # which unlocks it, too
+
+
+def _lock(descriptor: int, busy: Callable[[str], str]) -> None:
+    """Lock an open lock file. Raises UserError if another process holds it, OSError if its file system has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        other = os.pread(descriptor, 20, 0).decode(errors="replace").strip()
+        raise UserError(busy(other)) from None
+
+
+def _acquired(path: Path, busy: Callable[[str], str]) -> int:
+    """Open and lock the lock file ``path``; returns its descriptor. Raises UserError if another process holds it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            _lock(descriptor, busy)
+        except UserError:
+            os.close(descriptor)
+            raise
+        except OSError:  # this file system has no locks
+            return descriptor
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.lstat()):
+                os.truncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+                return descriptor
+        os.close(descriptor)  # its last holder has removed it meanwhile
+
+
+def json_text(document: Mapping[str, object]) -> str:
+    """Return the document as indented JSON, with each list of numbers, such as samples, in one line."""
+    text = json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
+    return _NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
+
+
+def _finite(value: Any) -> Any:
+    """Replace numbers that JSON lacks by null: a margin is infinite where softmax leaves exactly 0."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

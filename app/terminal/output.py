@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from app.base.errors import UserError
 from app.files import shipped
-from app.files.json_text import json_text
-from app.files.writing import replacing
+from app.files.writing import json_text, replacing
 from app.terminal.console import coloured
 from app.terminal.options import option
 from app.terminal.text import terminal_width

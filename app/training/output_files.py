@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from app.base.errors import UserError
-from app.files.lock import locked
+from app.files.writing import locked
 from app.network import weights
 from app.network.definitions import Network
 from app.terminal.output import check_writable

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, is_typeddict
 
-from app.files.json_text import json_text
+from app.files.writing import json_text
 from app.records.derive import OneOf, documents, fields, part_of, schema
 from docs.generate.figures import Figures
 

@@ -24,7 +24,7 @@ from app.classify.runner import LocalRunner
 from app.classify.shards import find_shards, open_shard
 from app.classify.worker import Worker, WorkerSettings
 from app.cuda.device import describe_cpu
-from app.files.json_text import json_text
+from app.files.writing import json_text
 from app.lab.document import utc_date
 from app.planning.choices import load_graph
 from app.planning.request import NetworkRequest

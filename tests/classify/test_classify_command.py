@@ -22,7 +22,7 @@ from app.classify.shards.sources import Gzipped
 from app.cli import main
 from app.engine.classifier import Classifier
 from app.engine.opening import cpu_engine
-from app.files.lock import locked
+from app.files.writing import locked
 from app.layers import Tanh
 from app.network.weights import save_weights
 from data_tools.idx import read_idx, write_idx
