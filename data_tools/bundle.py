@@ -1,8 +1,10 @@
 """Ship trained weights: put them into weights/ with their promised counts and their float64 reference results."""
 
 import argparse
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from app.base.errors import UserError, escaped
 from app.base.interrupts import deferred_interrupts
@@ -14,8 +16,10 @@ from app.network.reference import compute_reference, save_reference
 from app.network.weights import Weights, load_weights, save_weights
 from data_tools.fashion_mnist import CLASSES, open_split
 
-DESCRIPTION = "Copy weights into weights/ and store their counts of correct answers."
-EPILOG = """\
+TEXTS = {
+    "help": "copy weights from main.py train into weights/",
+    "description": "Copy weights into weights/ and store their counts of correct answers.",
+    "epilog": """\
 examples:
   python -m data_tools bundle fa19_trained.h5
       writes weights/fa19_fashion.h5 and fa19_fashion_reference.h5 beside it
@@ -27,7 +31,8 @@ network's files in weights/ and their lines in weights/SHA256SUMS. It counts
 correct answers and computes the float64 reference: half a minute for the
 largest network on two cores. The weights keep their number type (see main.py
 train --storage).
-"""
+""",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -79,3 +84,6 @@ def _ship(weights: Weights, data_dir: Path | None) -> Weights:
         save_reference(shipped.reference_path(target), reference, written.sha256, network)
         shipped.record_checksum(shipped.reference_path(target))
     return written
+
+
+COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], dict[str, Any]]] = {"bundle": (run, TEXTS)}

@@ -9,7 +9,7 @@ import numpy as np
 from app.base.errors import UserError, escaped
 from app.terminal.console import Parser
 from app.terminal.text import Column, fields, paragraph, table
-from data_tools import bundle, enlarge, fashion_mnist, quantisation, rounding
+from data_tools import bundle, calibration, enlarge, fashion_mnist
 from data_tools.fashion_mnist import CLASSES, SPLITS
 
 COUNTS = [Column("class", left=True), Column("images")]
@@ -85,18 +85,11 @@ def data_parser() -> Parser:
         command.add_argument(
             "--split", choices=[*SPLITS, "both"], default="both", help="split to use (default: %(default)s)"
         )
-    for name, module, text, usage in (
-        ("resize", enlarge, "write the images in another size", "%(prog)s --size N (--split test|train | FILE …) OUT"),
-        ("round", rounding, "round weights to float16, with error compensation", None),
-        ("quantise", quantisation, "add 8-bit filters, with error compensation", None),
-        ("bundle", bundle, "copy weights from main.py train into weights/", None),
-    ):
-        raw = argparse.RawDescriptionHelpFormatter
-        command = commands.add_parser(
-            name, help=text, description=module.DESCRIPTION, epilog=module.EPILOG, usage=usage, formatter_class=raw
-        )
-        module.add_options(command)
-        command.set_defaults(run=module.run)
+    for module in (enlarge, calibration, bundle):
+        for name, (body, texts) in module.COMMANDS.items():
+            command = commands.add_parser(name, formatter_class=argparse.RawDescriptionHelpFormatter, **texts)
+            module.add_options(command)
+            command.set_defaults(run=body)
     return parser
 
 

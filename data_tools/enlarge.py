@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -22,8 +23,11 @@ from data_tools.idx import MAX_BYTES, write_idx_parts
 
 CHUNK = 500  # images at a time
 
-DESCRIPTION = "Resize images: a split of Fashion-MNIST, or IDX files of your own."
-EPILOG = """\
+TEXTS = {
+    "help": "write the images in another size",
+    "description": "Resize images: a split of Fashion-MNIST, or IDX files of your own.",
+    "usage": "%(prog)s --size N (--split test|train | FILE …) OUT",
+    "epilog": """\
 examples:
   python -m data_tools resize --size 70 --split test test70.gz
       Fashion-MNIST's test images, in the size that network fa19 uses
@@ -42,7 +46,8 @@ beyond the image and how a mean becomes a byte:
   course  zeros; cut to a whole number (the data files of systems 2 to 4)
 A file does not record its rule: take the rule of the network that shall read
 it (main.py networks), because no program can tell them apart later.
-"""
+""",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -119,3 +124,6 @@ def _resized(images: np.ndarray, layer: Resize, done: Callable[[int], object]) -
         part = images[at : at + CHUNK]
         yield layer.reference(part, {})
         done(len(part))
+
+
+COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], dict[str, Any]]] = {"resize": (run, TEXTS)}
