@@ -5,7 +5,7 @@ from pathlib import Path
 
 from app.base.errors import UserError
 from app.base.precision import OFFERED
-from app.files.checks import Check, fields, text
+from app.files.checks import Check
 from app.files.reading import present, read_file, read_json
 from app.lab.document import Row
 from app.ladder.card import SHOWN, Card
@@ -18,6 +18,7 @@ from app.records.bench import Bench
 from app.records.derive import check_of
 from app.records.kernels import CompiledKernels, DisassembledKernels
 from app.records.profile import Counters, Profile
+from app.records.report import Report
 
 DOCS = Path(__file__).parents[2] / "docs"
 FIGURES, LEARN = DOCS / "benchmarks", DOCS / "learn.md"
@@ -26,7 +27,6 @@ BENCHES, COUNTED_STEPS = "h100_bench_{}.json", "h100_counters_{}.json"
 REPORTED, STAMPED = "h100_lenet5_{}.json", "h100_timeline_lenet5_{}.json"
 RESOURCES, INSTRUCTIONS = "kernels_resources.json", "kernels_instructions.json"
 FAST = tuple(row.name for row in OFFERED if row.paired and not row.calibrated)  # of the fast path, for any weights
-CHECK_REPORT = fields({"schema": text()}, others=True)  # of any version
 MOST_BYTES = 1 << 20  # of the way in
 
 
@@ -41,7 +41,7 @@ def stored_card(network: str) -> Card:
         _stored(BENCHES, names, check_of(Bench)),
         compiled(None),
         _stored(COUNTED_STEPS, names, check_of(Counters)),
-        _stored(REPORTED, FAST, CHECK_REPORT) if network in SHOWN else {},
+        _stored(REPORTED, FAST, check_of(Report)) if network in SHOWN else {},
         _stored(STAMPED, FAST, check_of(Profile)) if network in SHOWN else {},
     )
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from app.base.errors import UserError
-from app.files.checks import BadValueError, Check, document, fields, items, number, shown, text, whole
+from app.files.checks import BadValueError, Check, shown
 from app.files.reading import present, read_json
 from app.lab.bench.results import CPU, OURS
 from app.lab.document import Row, fastest_row, first_row
-from app.ladder.stored import BENCHES, COUNTED_STEPS, FAST, FIGURES, INSTRUCTIONS, REPORTED, RESOURCES, STAMPED
+from app.ladder.stored import BENCHES, FIGURES, INSTRUCTIONS, RESOURCES
 from app.planning.choices import LATENCY_KERNEL
 from app.records import derive
 from app.records.bench import Bench as BenchDocument
@@ -20,9 +20,6 @@ from app.records.kernels import CompiledKernels, DisassembledKernels
 NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
 BENCH = {network: BENCHES.format(network) for network in NETWORKS}
 PROFILE = "h100_profile_lenet5.json"
-COUNTERS = {network: COUNTED_STEPS.format(network) for network in ("lenet5", "fa19")}
-TIMELINES = {precision: STAMPED.format(precision) for precision in FAST}
-REPORTS = {precision: REPORTED.format(precision) for precision in TIMELINES}
 PEERS = {network: f"h100_peers_{network}.json" for network in (*NETWORKS, "mlp")}
 # Network and precision → file of a later run in that alone: for all at once the other systems' compilers need too long.
 PEERS_IN_ONE = {
@@ -39,7 +36,7 @@ PEERS_IN_ONE = {
     )
 }
 ONE_IMAGE = {"lenet5": "h100_peers_lenet5_batch1.json"}  # beside the peers, too
-# File → its document in app/records, and the command that makes it.
+# File → its document in app/records, and the command of main.py that makes it.
 FILES = {
     **{file: ("bench", f"bench --network {name} --batches 100,1000,5000,10000") for name, file in BENCH.items()},
     PROFILE: ("profile", "profile --counters --precision fp32 --chunk 1000"),
@@ -61,28 +58,7 @@ SCALE = {
     COSTS: ("classify-costs", "docs.measure.classify_costs"),
 }
 CYCLE = "h100_lenet5_fp16_cycle.json"
-CHECK_CYCLE = document("lenet5-inference/report/4", fields({"images_per_s": number(1, 1e12)}, others=True))
-# As FILES, but not every card lets them be made.
-OPTIONAL = {
-    **{file: ("counters", f"profile --every-step --batch 1000 --network {name}") for name, file in COUNTERS.items()},
-    **{file: ("profile", f"profile --precision {name} --timeline {name}.html") for name, file in TIMELINES.items()},
-}
-COMMANDS = {**FILES, **OPTIONAL}  # of main.py
 LARGEST, LONGEST = 1e15, 4000  # limits of a number, and of a string's characters
-_LINE = text(LONGEST)
-# What pages draw of a report of the main job, of any version.
-_MEDIAN = fields({"p50": number(0, LARGEST, above=True)}, others=True)
-CHECK_REPORT = fields(
-    {
-        "batch": whole(1, 10**9),
-        "device": fields({"name": _LINE, "multiprocessors": whole(1, 10_000)}, others=True),
-        "layers": items(
-            fields({"kernel": _LINE, "ms": number(0, LARGEST), "images": whole(1, 10**9)}, others=True), least=1
-        ),
-        **dict.fromkeys(("on_card_ms", "end_to_end_ms", "raw_copy_ms"), _MEDIAN),
-    },
-    others=True,
-)
 
 
 class MissingError(UserError):
@@ -90,14 +66,14 @@ class MissingError(UserError):
 
 
 def command_of(name: str) -> str:
-    """Return the command that makes one of ``COMMANDS`` or ``SCALE``."""
-    command = f"-m {SCALE[name][1]}" if name in SCALE else f"main.py {COMMANDS[name][1]} --overwrite"
+    """Return the command that makes one of ``FILES`` or ``SCALE``."""
+    command = f"-m {SCALE[name][1]}" if name in SCALE else f"main.py {FILES[name][1]} --overwrite"
     return f"python {command} --json docs/benchmarks/{name}"
 
 
 def check_of(name: str) -> Check:
-    """Return the check of ``CYCLE``, or of one of ``COMMANDS`` or ``SCALE``."""
-    return CHECK_CYCLE if name == CYCLE else partial(check, (COMMANDS | SCALE)[name][0])
+    """Return the check of ``CYCLE``, or of one of ``FILES`` or ``SCALE``."""
+    return partial(check, "report" if name == CYCLE else (FILES | SCALE)[name][0])
 
 
 def check(name: str, value: Any) -> Any:
@@ -203,7 +179,7 @@ class Figures(dict[str, dict[str, Any]]):
         """Read a file. Raises MissingError if it has not been made yet, UserError if it is bad."""
         path = self._folder / name
         if not present(path):
-            remedy = f"run {command_of(name)}" if name in COMMANDS | SCALE else "restore it from the repository"
+            remedy = f"run {command_of(name)}" if name in FILES | SCALE else "restore it from the repository"
             raise MissingError(f"{path} is missing: {remedy}")
         self[name] = read_json(path, check_of(name), "make it again")
         return self[name]

@@ -6,13 +6,13 @@ import pytest
 
 from app.ladder.card import Card
 from app.ladder.site import write_site
-from app.ladder.stored import way_in
-from docs.generate.site import COMMAND, stored_card
+from app.ladder.stored import stored_card, way_in
+from docs.generate.site import COMMAND
 
 
 @pytest.fixture(scope="session")
 def card() -> Card:
-    return stored_card()
+    return stored_card("lenet5")
 
 
 @pytest.fixture(scope="session")
