@@ -4,6 +4,8 @@ from typing import Annotated, Literal, TypedDict
 
 from app.records.parts import Card, Count, Label, Network, Positive, Precision, Processor, Share, Split, Weights
 
+Test = Literal["exact binomial", "chi-square with continuity correction"]
+
 
 class Data(TypedDict):
     source: str
@@ -83,7 +85,7 @@ class McNemar(TypedDict):
     only_second: Annotated[Count, "only the other is right"]
     both_wrong: Count
     p_value: Annotated[Share, "two-sided: how likely so uneven a count is if both are equally good"]
-    test: Literal["exact binomial", "chi-square with continuity correction"]
+    test: Test
 
 
 class Change(TypedDict):

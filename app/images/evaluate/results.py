@@ -7,7 +7,6 @@ from typing import Any, cast
 import numpy as np
 
 from app.images.evaluate import metrics
-from app.images.evaluate.comparison import changed_images, mcnemar
 from app.records import evaluate as records
 from app.records.evaluate import Evaluate, Subject
 from app.records.parts import Card, Processor
@@ -52,16 +51,14 @@ def _summary(found: Answers, truth: np.ndarray) -> records.Summary:
     """Return the figures that one line can tell."""
     right = found.labels == truth
     second = metrics.second_choices(found.probabilities, found.labels) == truth
-    scores = metrics.class_scores(_matrix(found, truth))
-    calibration = metrics.calibration(metrics.confidences(found.probabilities, found.labels), right)
     correct, top2 = int(right.sum()), int((right | second).sum())
     return {
         "correct": correct,
         "accuracy": correct / len(truth),
         "top2_correct": top2,
         "top2_accuracy": top2 / len(truth),
-        "macro": cast(records.Macro, vars(metrics.macro_averages(scores))),
-        "calibration": {"expected_error": calibration.expected_error, "greatest_error": calibration.greatest_error},
+        "macro": metrics.macro_averages(metrics.class_scores(_matrix(found, truth))),
+        "calibration": metrics.calibration(metrics.confidences(found.probabilities, found.labels), right)[1],
     }
 
 
@@ -71,19 +68,9 @@ def _details(found: Answers, truth: np.ndarray) -> records.Details:
     confidence = metrics.confidences(found.probabilities, found.labels)
     of_truth = metrics.confidences(found.probabilities, truth)
     return {
-        "classes": [
-            {
-                "support": score.support,
-                "predicted": score.predicted,
-                "correct": score.correct,
-                "precision": score.precision,
-                "recall": score.recall,
-                "f1": score.f1,
-            }
-            for score in metrics.class_scores(matrix)
-        ],
+        "classes": metrics.class_scores(matrix),
         "confusion": matrix.tolist(),
-        "bins": [cast(records.Bin, vars(one)) for one in metrics.calibration(confidence, right).bins],
+        "bins": metrics.calibration(confidence, right)[0],
         "mistakes": [
             {
                 "image": index,
@@ -102,14 +89,13 @@ def _matrix(found: Answers, truth: np.ndarray) -> np.ndarray:
 
 
 def _against(found: Answers, other: Answers, truth: np.ndarray | None) -> records.Against:
-    changed = changed_images(found.labels, other.labels)
+    changed = np.flatnonzero(found.labels != other.labels)
     moves = _matrix(other, found.labels)  # rows: answers of the first
     stayed = moves.diagonal()
-    tested = None if truth is None else mcnemar(found.labels == truth, other.labels == truth)
     return {
         **other.about,
         "answers": None if truth is None else _summary(other, truth),
-        "mcnemar": None if tested is None else cast(records.McNemar, vars(tested)),
+        "mcnemar": None if truth is None else metrics.mcnemar(found.labels == truth, other.labels == truth),
         "changed": len(changed),
         "changes": [
             {

@@ -11,7 +11,7 @@ import pytest
 
 from app.base.precision import PRECISIONS
 from app.cli import main
-from app.images.evaluate.comparison import EXACT, two_sided
+from app.images.evaluate.metrics import EXACT, two_sided
 from app.layers import Argmax, Flatten, Linear
 from app.network.definitions import LENET5
 from app.network.reference import load_reference

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.images.evaluate import metrics
-from app.images.evaluate.metrics import ClassScore
 
 # Class 3 is answered but never right, class 4 neither occurs nor is answered.
 TRUTH = np.array([0, 0, 0, 0, 1, 1, 2, 2], np.uint8)
@@ -21,19 +20,16 @@ def test_by_hand() -> None:
     matrix = metrics.confusion_matrix(TRUTH, ANSWERS, CLASSES)
     assert matrix.tolist() == [[3, 1, 0, 0, 0], [0, 1, 0, 1, 0], [1, 0, 1, 0, 0], [0] * 5, [0] * 5]
     scores = metrics.class_scores(matrix)
-    assert scores == [
-        ClassScore(4, 4, 3),
-        ClassScore(2, 2, 1),
-        ClassScore(2, 1, 1),
-        ClassScore(0, 1, 0),
-        ClassScore(0, 0, 0),
+    assert [tuple(score.values()) for score in scores] == [
+        (4, 4, 3, 3 / 4, 3 / 4, 3 / 4),
+        (2, 2, 1, 1 / 2, 1 / 2, 1 / 2),
+        (2, 1, 1, 1, 1 / 2, 2 / 3),
+        (0, 1, 0, 0, None, 0),
+        (0, 0, 0, None, None, None),
     ]
-    assert [score.precision for score in scores] == [3 / 4, 1 / 2, 1, 0, None]
-    assert [score.recall for score in scores] == [3 / 4, 1 / 2, 1 / 2, None, None]
-    assert [score.f1 for score in scores] == [3 / 4, 1 / 2, 2 / 3, 0, None]
     # Of the four classes that occur anywhere.
     averages = metrics.macro_averages(scores)
-    assert vars(averages) == pytest.approx({"precision": 2.25 / 4, "recall": 1.75 / 4, "f1": (5 / 4 + 2 / 3) / 4})
+    assert averages == pytest.approx({"precision": 2.25 / 4, "recall": 1.75 / 4, "f1": (5 / 4 + 2 / 3) / 4})
 
 
 @st.composite
@@ -57,14 +53,14 @@ def test_by_counting(case: tuple[np.ndarray, np.ndarray, int]) -> None:
         named = [is_ for is_, answer in pairs if answer == label]
         precision = Fraction(named.count(label), len(named)) if named else None
         recall = Fraction(own.count(label), len(own)) if own else None
-        assert same(score.precision, precision) and same(score.recall, recall)
+        assert same(score["precision"], precision) and same(score["recall"], recall)
         one, other = precision or Fraction(0), recall or Fraction(0)
         f1 = 2 * one * other / (one + other) if one + other else Fraction(0)
-        assert same(score.f1, f1 if own or named else None)
+        assert same(score["f1"], f1 if own or named else None)
         if own or named:
             shares.append((one, other, f1))
     averages = metrics.macro_averages(scores)
-    found = (averages.precision, averages.recall, averages.f1)
+    found = (averages["precision"], averages["recall"], averages["f1"])
     assert all(
         same(one, sum(column) / len(shares)) for one, column in zip(found, zip(*shares, strict=True), strict=True)
     )
@@ -78,33 +74,33 @@ def same(found: float | None, expected: Any) -> bool:
 @given(st.lists(st.tuples(st.integers(0, 96), st.booleans()), min_size=1, max_size=60), st.sampled_from([1, 3, 15]))
 def test_calibration_by_fractions(images: list[tuple[int, bool]], bins: int) -> None:
     """Probabilities are whole 96ths, so that many lie on the border of a bin, to whose left they belong."""
-    found = metrics.calibration(
+    found, error = metrics.calibration(
         np.array([part / 96 for part, _ in images]), np.array([right for _, right in images]), bins
     )
     expected, gaps = Fraction(0), []
-    for at, one in enumerate(found.bins):
+    for at, one in enumerate(found):
         low, high = Fraction(at, bins), Fraction(at + 1, bins)
         inside = [(part, right) for part, right in images if low < Fraction(part, 96) <= high or (not at and not part)]
-        assert (one.low, one.high, one.images) == (at / bins, (at + 1) / bins, len(inside))
+        assert (one["low"], one["high"], one["images"]) == (at / bins, (at + 1) / bins, len(inside))
         if not inside:
-            assert one.confidence is one.accuracy is None and one.gap == 0
+            assert one["confidence"] is one["accuracy"] is None
             continue
         confidence = Fraction(sum(part for part, _ in inside), 96 * len(inside))
         accuracy = Fraction(sum(right for _, right in inside), len(inside))
-        assert same(one.confidence, confidence) and same(one.accuracy, accuracy)
+        assert same(one["confidence"], confidence) and same(one["accuracy"], accuracy)
         gaps.append(abs(accuracy - confidence))
         expected += gaps[-1] * Fraction(len(inside), len(images))
-    assert same(found.expected_error, expected) and same(found.greatest_error, max(gaps))
+    assert same(error["expected_error"], expected) and same(error["greatest_error"], max(gaps))
 
 
 def test_calibration_by_hand() -> None:
-    found = metrics.calibration(np.array([0.9, 0.9, 0.4, 0.5]), np.array([True, False, True, True]), 2)
-    assert [vars(one) for one in found.bins] == [
+    found, error = metrics.calibration(np.array([0.9, 0.9, 0.4, 0.5]), np.array([True, False, True, True]), 2)
+    assert found == [
         pytest.approx({"low": 0, "high": 0.5, "images": 2, "confidence": 0.45, "accuracy": 1}),
         pytest.approx({"low": 0.5, "high": 1, "images": 2, "confidence": 0.9, "accuracy": 0.5}),
     ]
-    assert found.expected_error == pytest.approx((0.55 + 0.4) / 2) and found.greatest_error == pytest.approx(0.55)
-    assert len(metrics.calibration(np.ones(1), np.ones(1, bool)).bins) == 15
+    assert error == pytest.approx({"expected_error": (0.55 + 0.4) / 2, "greatest_error": 0.55})
+    assert len(metrics.calibration(np.ones(1), np.ones(1, bool))[0]) == 15
 
 
 def test_second_choices() -> None:
