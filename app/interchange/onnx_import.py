@@ -18,9 +18,8 @@ from app.interchange.onnx_values import array_of
 from app.interchange.source import Asked, Source
 from app.layers import Argmax, Softmax
 from app.network.foreign import DESCRIPTION
-from app.network.network import PIXEL_SCALE, Network
+from app.network.network import PIXEL_SCALE, Network, default_names
 from app.network.toml import network_toml, parse_network
-from app.network.toml_writing import default_names
 
 OLDEST_OPSET = 13
 

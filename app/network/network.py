@@ -1,13 +1,51 @@
-"""A network: its input, its layers with their shapes, and the scale of its pixels."""
+"""A network: its input, its layers with their shapes, the scale of its pixels, and its text in TOML."""
 
 import hashlib
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from math import prod
+from typing import Any
 
-from app.layers import Layer, Shape
-from app.network.toml_writing import computation_toml
+from app import layers
+from app.layers import Argmax, Layer, Shape
 
+# Type in the file → class: every layer but the argmax, which ends each network and is not written.
+KINDS: dict[str, type[Layer]] = {
+    layer.kind: layer
+    for layer in (getattr(layers, name) for name in layers.__all__)
+    if hasattr(layer, "kind") and layer is not Argmax
+}
 PIXEL_SCALE = 1 / 255  # bytes become numbers from 0 to 1
+_SHORT = {"conv2d": "conv", "avgpool": "pool", "maxpool": "pool", "linear": "fc"}
+_SINGLE = ("flatten", "resize", "softmax")  # a network has one of each: without a number
+
+
+def default_names(kinds: Iterable[str]) -> list[str]:
+    """Return the names of layers of these kinds that were given none: ``conv1``, ``relu1``, ``pool1``, ``flatten``."""
+    counts: dict[str, int] = {}
+    names = []
+    for kind in kinds:
+        short = _SHORT.get(kind, kind)
+        counts[short] = counts.get(short, 0) + 1
+        names.append(short if kind in _SINGLE else f"{short}{counts[short]}")
+    return names
+
+
+def defaults_of(layer: Layer | type[Layer]) -> dict[str, Any]:
+    """Return the layer's keys, the fields of its class but the name, with their defaults; MISSING without one."""
+    return {one.name: one.default for one in fields(layer) if one.name != "name"}
+
+
+def settings_of(layer: Layer) -> dict[str, Any]:
+    """Return the layer's settings by key, without those at their default, in the order of its fields."""
+    return {key: getattr(layer, key) for key, default in defaults_of(layer).items() if getattr(layer, key) != default}
+
+
+def assignments(values: Mapping[str, Any]) -> str:
+    """Write ``key = value`` lines: whole numbers, floats, strings without control characters, booleans and lists."""
+    # For these values, TOML's notation is that of JSON.
+    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
 
 
 @dataclass(frozen=True)
@@ -64,5 +102,13 @@ class Network:
 
     @property
     def computation(self) -> str:
-        """The canonical TOML of everything but name and summary."""
-        return computation_toml(self.input_shape, self.pixel_scale, PIXEL_SCALE, self.layers)
+        """The canonical TOML of everything but name and summary, for files and digests.
+
+        Settings at their default are left out, so that a setting that layers get later changes no text from before.
+        """
+        head: dict[str, Any] = {"input": list(self.input_shape)}
+        if self.pixel_scale != PIXEL_SCALE:
+            head["pixel_scale"] = float(self.pixel_scale)
+        written = (layer for layer in self.layers if not isinstance(layer, Argmax))
+        tables = ({"type": layer.kind, "name": layer.name, **settings_of(layer)} for layer in written)
+        return assignments(head) + "".join(f"\n[[layers]]\n{assignments(table)}" for table in tables)

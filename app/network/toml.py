@@ -23,8 +23,7 @@ from app.network.limits import (
     LayerError,
     check_layers,
 )
-from app.network.network import PIXEL_SCALE, Network
-from app.network.toml_writing import KINDS, assignments, default_names
+from app.network.network import KINDS, PIXEL_SCALE, Network, assignments, default_names
 
 SUFFIX = ".toml"
 MAX_BYTES = 1 << 16  # a hundred layers with every key take a third; the TOML parser reads the worst text in a second

@@ -9,8 +9,8 @@ from app.files import shipped
 from app.layers import Layer
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import build, find_network
+from app.network.network import settings_of
 from app.network.toml import network_toml
-from app.network.toml_writing import settings_of
 from app.network.weights import ENDINGS, Weights, load_weights
 from app.records import networks as records
 from app.records.networks import ListedNetwork, Networks, Promise

@@ -18,8 +18,8 @@ from app.layers import (
 from app.network.definitions import FOLDER, NETWORKS, Network, named
 from app.network.graph import build
 from app.network.limits import LEAST_SCALE, MOST_SCALE
+from app.network.network import KINDS, defaults_of
 from app.network.toml import network_toml, parse_network, read_network
-from app.network.toml_writing import KINDS, defaults_of
 from app.network.weights import Weights
 from tests.support.random_networks import random_text
 
