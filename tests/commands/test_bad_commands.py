@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from app.cli import COMMANDS, main
-from app.cuda import device
 from app.cuda.compiler import ARCHITECTURES
 from app.files.shipped import find
 from app.files.writing import cache_dir
+from app.ladder.check.cases import SIZES
 from data_tools.__main__ import main as data_tools
 from tests.support.outside import Outside
 from tests.support.shell import Refuses, in_a_shell, listing, write_good_files
@@ -62,6 +62,7 @@ USAGE = {
     "bench --conv direct": "unrecognized arguments: --conv direct",
     "bench --l2 hot": "--l2: invalid choice: 'hot'",
     "bench --batch 0": "--batch: 0 is not between 1",
+    "bench --peers --rounds 0": "--rounds: 0 is not between 1 and 1,000",
     "bench --noise much": "--noise: invalid float value: 'much'",
     "sweep --batch ten": "--batch: 'ten' is not a whole number",
     "sweep --precision fp64": "--precision: invalid choice: 'fp64' .*; did you mean fp16",
@@ -89,21 +90,14 @@ CASES = {
     "classify a.npy --out labels --labels b.npy": "a.npy does not exist; check the name",
     "classify a.npy b.npy --out labels --labels c.npy": "--labels names 1 files for 2 shards: name one for each",
     "classify a.npy --out labels --resume --overwrite": "--resume keeps the results of an earlier run, --overwrite rep",
-    "classify a.npy --out labels --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
     "networks lenet6": "unknown network 'lenet6': choose one of .*; did you mean lenet5",
     "networks missing.toml": "missing.toml does not exist; check the name",
     "networks --toml": "--toml prints one network: name it, as in main.py networks lenet5 --toml",
     "networks mlp --toml --json -": "--toml and --json are two forms of the output: choose one",
     "compare missing other": "missing does not exist; check the name",
-    "doctor --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
-    "cache --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
     "import missing --network mlp --out own.h5": "missing does not exist; check the name",
     "export --network vgg --out own.onnx": "unknown network 'vgg': choose one of lenet5",
-    "networks --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
-    "accuracy --network vgg": "unknown network 'vgg': choose one of lenet5",
-    "accuracy --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
     "graph --network lenet": "unknown network 'lenet': .*; did you mean lenet5",
-    "evaluate --network vgg": "unknown network 'vgg': choose one of lenet5",
     "evaluate --against vgg": "unknown network or precision 'vgg': choose one of lenet5",
     "evaluate --against fp61": "unknown network or precision 'fp61': .*; did you mean fp16",
     "evaluate --against missing.h5": "missing.h5 does not exist",
@@ -157,11 +151,9 @@ CASES = {
     f"precompile --arch sm_80 --network k7 --weights {find('lenet5')}": "network k7 needs",
     "precompile --arch sm_80 --conv nonsense": "nonsense.*choose one of",
     "precompile --arch sm_80 --weights missing.h5": "missing.h5",
-    "kernels --json missing/folder": "--json missing/folder cannot be written",
     "kernels --resources --instructions": "print tables of their own: give one of them",
     "kernels --instructions --arch sm_10": "unknown architecture 'sm_10'",
     "kernels --resources --arch sm_10": "unknown architecture 'sm_10': choose one of sm_75, ",
-    "bench --network vgg": "unknown network 'vgg': choose one of lenet5",
     "bench --shape 1,2,3": "--shape 1,2,3: .*C,H,W,M,K,S",
     "bench --shape 1,4,9,2,5,1": "--shape 1,4,9,2,5,1: .*K at most H and W",
     "bench --shape 3,9,9,2,5,1 --network k7": "--network k7 and --shape 3,9,9,2,5,1: name one or the other",
@@ -169,46 +161,55 @@ CASES = {
     "bench --batches 10,many": "--batches 10,many: give whole numbers",
     "bench --batches 0,10": "--batches 0,10: .*1",
     "bench --only direct --save-tuning": "leave --only out",
-    "bench --only direct,winograd": "unknown kernel 'winograd': choose .*direct",
     "bench --noise 0": "--noise 0: give a number between 0 and 1",
-    "bench --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
     "check": "name the kernel to check: one of --conv NAME, --fc NAME or --pool NAME",
     "check --conv direct --fc naive": "not allowed with",
-    "check --conv winograd": "unknown conv kernel 'winograd': choose one of",
     "check --conv direct --shape 1,2 --layer conv1": "--shape 1,2 and --layer conv1: name one or the other",
     "check --conv direct --network k7": "--network k7 needs --layer",
-    "ladder --network vgg": "unknown network 'vgg': choose one of lenet5",
+    "check --conv cublas --device cpu": "runs on a GPU alone: it multiplies in cuBLAS",
+    "check --conv auto --device cpu": "--conv auto is no kernel: name one",
+    "check --conv register-patch --shape 1,2,3": "give C,H,W,M,K,S as whole numbers of at least 1",
+    "check --conv direct --shape 1,4,9,2,5,1": "the window must be at most as large as the image",
+    "check --conv toom-cook --shape 1,9,9,2,5,2 --device cpu": "'toom-cook' cannot compute that: .*stride",
+    "check --fc naive --shape 0,3": f"give {SIZES['gemm']} as whole",
     "ladder --pages /dev/null": "/dev/null is no folder: name another one",
     "sweep": "name the thing to sweep: one of --conv NAME, --fc NAME, --pool NAME or --pipeline",
     "sweep --conv direct --fc naive": "name the thing to sweep: one of",
     "sweep --conv winograd": "unknown conv kernel 'winograd': choose one of",
     "sweep --conv direct": "'direct' has no parameters to sweep: choose another",
-    "sweep --conv shared-tile --layer fc1": "no conv layer 'fc1': choose one of conv1, conv2",
-    "sweep --conv shared-tile --set WIDTH=8": "--set WIDTH=8: shared-tile has no parameter 'WIDTH': choose one of TILE",
     "sweep --conv shared-tile --set TILE=wide": "--set TILE=wide: give TILE=V,V,… with positive whole numbers",
     "sweep --conv shared-tile --set TILE=7": "TILE must be a multiple of 8.*: try other values",
     "sweep --conv implicit-gemm --set BK=10000": "shared memory.*: try other values",
     "sweep --conv shared-tile --set TILE=8 --set TILE=16": "--set TILE=8: TILE is set twice.*give",
+    "sweep --conv auto": "not auto",
+    "sweep --conv shared-tile --precision tf32": "does not compute in tf32, only in fp32, fp64, fp16: change --prec",
+    "sweep --conv half2 --precision fp32": "conv kernel 'half2' does not compute in fp32, only in fp16: change",
+    "sweep --pool shared --layer pool1 --fused": "leave --fused out",
     "sweep --network mlp --conv shared-tile": "network mlp has no conv layer",
     "profile --every-step --conv direct": "--every-step chooses kernels and precisions itself: leave --conv out",
     "profile --every-step --no-fuse": "leave --no-fuse out",
     "profile --every-step --counters": "--every-step prints counters alone: leave --counters out",
     "profile --conv winograd": "unknown conv kernel 'winograd'",
-    "profile --network vgg": "unknown network 'vgg'",
-    "profile --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
     "train": "name the network to train with --network: one of lenet5, fa19, k7, minidnn86, mlp",
-    "train --network vgg": "unknown network 'vgg': choose one of lenet5",
     "train --network mlp --dropout fc1": "--dropout fc1: give LAYER=SHARE",
     "train --network mlp --dropout fc1=1": "--dropout fc1=1: give LAYER=SHARE,… with shares from 0 to below 1",
     "train --network mlp --labels some": "--labels FILE needs --data FILE",
     "train --network mlp --data-dir here": "is not in here, the directory given for Fashion-MNIST",
     "train --network mlp --data missing": "missing does not exist; check the name",
     "train --network mlp --out missing/folder": "--out missing/folder cannot be written: .*; name a file in",
-    "train --network mlp --json missing/folder": "--json missing/folder cannot be written: .*; name a file in",
     "train --resume missing": r"missing does not exist; check the name \(a finished training leaves no",
     "train --network mlp --data missing --labels none": "--labels none: train learns from labels, name them",
+    "profile --weights missing": "missing does not exist",
+    "profile --trace /dev/null": "--trace /dev/null cannot be written: it is not a regular file",
     "profile --trace missing/folder": "--trace missing/folder cannot be written: .*; name a file in",
 }
+UNWRITABLE = (
+    *("classify a.npy --out labels", "doctor", "cache", "networks", "accuracy", "kernels", "bench", "profile"),
+    *("train --network mlp", "sweep --conv shared-tile"),
+)
+CASES |= {f"{one} --json missing/folder": "--json missing/folder cannot be written: .*; name a" for one in UNWRITABLE}
+OF_NETWORKS = ("accuracy", "evaluate", "bench", "ladder", "profile", "train")
+CASES |= {f"{command} --network vgg": "unknown network 'vgg': choose one of lenet5" for command in OF_NETWORKS}
 # These, too, are found before any data are fetched: none lie ready here, and no test may fetch them.
 BEFORE_DATA = {
     "--device cpu --batch 10001": "--batch 10001 is more than the 10000 images of Fashion-MNIST test split: add",
@@ -276,18 +277,3 @@ def test_folders_for_plots_that_cannot_be_written(place: Path, refuses: Refuses)
         for folder in ("file", "file/below"):
             refuses(f"{command} --plot {folder}", "--plot file.* cannot be written")
     assert list(listing(place)) == ["file"]
-
-
-@pytest.mark.parametrize(
-    ("command", "wrong"),
-    [
-        ("bench --plot plots", "bench needs an NVIDIA GPU"),
-        ("sweep --pipeline --plot plots", "a sweep needs an NVIDIA GPU"),
-    ],
-)
-def test_no_folder_for_plots_is_left_where_nothing_can_be_measured(
-    command: str, wrong: str, place: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(device, "why_no_gpu", lambda *_: "there is none")
-    refuses(command, wrong)
-    assert list(listing(place)) == []

@@ -12,7 +12,6 @@ from app.base.errors import UserError
 from app.base.precision import SHORT
 from app.cli import COMMANDS, main
 from app.cuda.compiler import ARCHITECTURES
-from app.cuda.device import why_no_gpu
 from app.files import shipped
 from app.kernels.registry import VARIANTS
 from app.kernels.train.train import TRAINING_KERNELS
@@ -26,7 +25,7 @@ from app.tools import kernels, networks, resources
 from tests.commands.test_option_effects import RUN, WORK
 from tests.support.networks_for_tests import random_graph
 from tests.support.schemas import mistakes
-from tests.support.shell import Refuses
+from tests.support.shell import Refuses, listing
 from tests.support.widths import printed_wide
 
 LOG = """\
@@ -83,27 +82,31 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 NEEDS_A_GPU = (
-    *("bench", "bench --network k7 --batches 10,100 --only direct,unrolled --l2 warm --noise 0.05"),
-    "bench --shape 12,33,31,24,5,2 --batch 10",
-    *("sweep --conv shared-tile", "sweep --conv shared-tile --layer conv2 --set TILE=8,16"),
-    *("sweep --fc register-tiled --network fa19 --precision fp32", "sweep --pipeline --batch 100"),
+    *("bench", "bench --network k7 --batches 10,100 --only direct,unrolled --l2 warm --noise 0.05", "bench --peers"),
+    *("bench --shape 12,33,31,24,5,2 --batch 10", "bench --plot plots"),
+    *("sweep --conv shared-tile", "sweep --conv shared-tile --layer conv2 --set TILE=8,16", "sweep --conv half2"),
+    *("sweep --fc register-tiled --network fa19 --precision fp32", "sweep --conv tensor-core --precision tf32"),
+    *("sweep --fc shared-tiled --network mlp --fused", "sweep --pipeline --batch 100 --plot plots"),
     "ladder --network mlp",
     *("profile", "profile --batch 10 --conv conv1=direct --precision fp16 --no-fuse --counters"),
 )
 
 
-@pytest.mark.skipif(why_no_gpu() is None, reason="there is a GPU")
 @pytest.mark.parametrize(
     ("command", "wrong"),
     [
-        *((command, f"{command.split()[0]} needs an NVIDIA GPU: {{}}") for command in NEEDS_A_GPU),
-        ("precompile", "{}: name an architecture with --arch, one of sm_75, .*sm_90a"),
-        ("--device cuda", "--device cuda: {}; use --device cpu, or auto"),
+        *((command, f"{command.split()[0]} needs an NVIDIA GPU: there is none") for command in NEEDS_A_GPU),
+        ("precompile", "there is none: name an architecture with --arch, one of sm_75, .*sm_90a"),
+        ("--device cuda", "--device cuda: there is none; use --device cpu, or auto"),
     ],
 )
-def test_without_a_gpu(command: str, wrong: str, refuses: Refuses) -> None:
-    """One line, and the reason that the machine gives."""
-    refuses(command, wrong.format(re.escape(" ".join(str(why_no_gpu()).split()))))
+def test_without_a_gpu(
+    command: str, wrong: str, place: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, the reason in it, and no folder for plots."""
+    monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda *_: "there is none")
+    refuses(command, wrong)
+    assert listing(place) == {}
 
 
 def test_graph(capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,7 +101,6 @@ REFUSED = {
     "evaluate --overwrite": "--overwrite replaces files that are named: name one, as with --json FILE",
     "predict images --out a.csv --format jsonl": "--format jsonl is for standard output: the ending",
     "predict images --json -": "--json - prints the report alone: name a file for the answers with --out FILE",
-    "classify images --out results --resume --overwrite": "--resume keeps the results of an earlier run, --overwrite",
     "train --device cuda:1 --workers 2": "--device cuda:1 is one GPU, and --workers 2 need one each: use --device cuda",
     "precompile --arch sm_90a --device cuda:1": "argument --device: not allowed with argument --arch",
     "bench --device cpu": "argument --device: 'cpu' is none of cuda, cuda:N",

@@ -125,31 +125,3 @@ def test_every_network(network: str, card: type[Any], benched: Benched, monkeypa
         assert set(direct["ops"]) == {"conv1", "conv2"} and direct["sum_ms"] == 4.0
     assert all(row["ms"] or row["reason"] for table in found["tables"] for row in table["rows"])
     assert all(name in text for name in tables)
-
-
-# --- what is refused
-
-# Those in options of kernels are in ``tests/commands/test_bad_commands.py``.
-MISTAKES = {
-    "--peers --rounds 0": "--rounds: 0 is not between 1 and 1,000",
-    "--peers --network vgg": "unknown network 'vgg': choose one of lenet5",
-    "--peers --only ours,tensorflow": "unknown engine 'tensorflow': choose one of ours, torch-eager",
-    "--peers --precision fp8": "--precision: invalid choice: 'fp8'",
-    "--peers --json missing/folder": "--json missing/folder cannot be written",
-    "--rounds 3": "--rounds needs --peers",
-    "--precision fp16": "--precision needs --peers",
-}
-OF_KERNELS = ("--shape 3,9,8,5,3,2", "--batches 1,2", "--l2 warm", "--noise 0.5", "--plot plots", "--save-tuning")
-WITH_PEERS = "is for timing kernels: leave it out with --peers"
-MISTAKES |= {f"--peers {given}": f"{given.split()[0]} {WITH_PEERS}" for given in OF_KERNELS}
-
-
-@pytest.mark.parametrize("options", MISTAKES)
-def test_mistakes(options: str, place: Path, refuses: Refuses) -> None:
-    refuses(f"bench {options}", MISTAKES[options])
-
-
-@pytest.mark.parametrize("job", ["", "--peers"])
-def test_no_gpu(job: str, refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda: "there is none")
-    refuses(f"bench {job}", "bench needs an NVIDIA GPU: there is none")

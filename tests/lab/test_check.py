@@ -16,7 +16,7 @@ from app.kernels import registry
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import Variant
 from app.ladder.check import job
-from app.ladder.check.cases import IMAGES, SHAPES, SIZES, Case, small_cases
+from app.ladder.check.cases import IMAGES, SHAPES, Case, small_cases
 from app.ladder.emulation import building
 from app.ladder.emulation.building import why_not
 from app.terminal.output import Output
@@ -161,25 +161,6 @@ def test_places_are_named() -> None:
     y[1, 90 + 9 + 4 :] += 1
     said = str(pool.mistake([y.ravel()]))
     assert said.startswith("image 1, map 1, row 1, column 4: found ") and "first of 77 wrong among 540" in said
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"conv": "cublas"}, "runs on a GPU alone: it multiplies in cuBLAS"),
-        ({"conv": "auto"}, "--conv auto is no kernel: name one"),
-        ({"conv": "direct", "layer": "fc1"}, "network lenet5 has no conv layer 'fc1': choose one of conv1, conv2"),
-        ({"conv": "register-patch", "shape": "1,2,3"}, "give C,H,W,M,K,S as whole numbers of at least 1"),
-        ({"conv": "direct", "shape": "1,4,9,2,5,1"}, "the window must be at most as large as the image"),
-        ({"conv": "toom-cook", "shape": "1,9,9,2,5,2"}, "'toom-cook' cannot compute that: .*stride"),
-        ({"fc": "naive", "shape": "0,3"}, f"give {SIZES['gemm']} as whole"),
-    ],
-)
-def test_what_cannot_be_checked_is_said(
-    options: dict[str, str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(UserError, match=message):
-        run(capsys, **options)
 
 
 def test_without_a_compiler_or_a_card(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

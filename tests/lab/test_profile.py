@@ -23,7 +23,7 @@ from app.terminal.output import Output
 from docs.generate.figures import FIGURES
 from tests.support.networks_for_tests import random_images
 from tests.support.requests import requested
-from tests.support.shell import Refuses, listing
+from tests.support.shell import listing
 from tests.support.widths import check_widths
 
 RUN = [
@@ -252,17 +252,3 @@ def test_the_same_run_again() -> None:
     request = requested("profile", asked)
     again = requested("profile", " ".join(same_run(request)[1:]))
     assert again == replace(request, trace=None, counters=False, output=Output(json=None, wide=False))
-
-
-ERRORS = {
-    "": "profile needs an NVIDIA GPU: it is away",
-    "--trace /dev/null": "--trace /dev/null cannot be written: it is not a regular file",
-    "--batch 0": "0 is not between 1 and",
-    "--weights /no/such/file": "/no/such/file",
-}
-
-
-@pytest.mark.parametrize("options", ERRORS)
-def test_errors(options: str, refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job.device, "why_no_gpu", lambda: "it is away")
-    refuses(f"profile {options}", ERRORS[options])

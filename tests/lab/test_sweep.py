@@ -8,7 +8,6 @@ import pytest
 
 from app.base.errors import UserError
 from app.base.precision import SHORT
-from app.cuda import device
 from app.drawing import files
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, Problem
@@ -20,7 +19,6 @@ from app.lab.sweep.text import as_document, as_text
 from app.planning import tuning
 from app.planning.tuning import Tuned, Tuning
 from tests.support.schemas import mistakes
-from tests.support.shell import Refuses
 from tests.support.sweep_for_tests import ARCH, CARD, PROBLEM, RIVAL, ROW, failing, measured, request, swept, target
 from tests.support.widths import check_widths
 
@@ -155,30 +153,6 @@ def test_what_auto_would_take_is_measured_in_the_same_run(
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
-
-
-# Options and what is wrong with them; with the others it is that there is no GPU.
-MISTAKES = {
-    "--conv auto": "not auto",
-    "--conv shared-tile --set TILE=4096": "bytes of shared memory",
-    "--conv shared-tile --precision tf32": "does not compute in tf32, only in fp32, fp64, fp16: change --prec",
-    "--conv half2 --precision fp32": "conv kernel 'half2' does not compute in fp32, only in fp16: change",
-    "--pool shared --precision tf32": "does not compute in tf32",
-    "--conv shared-tile --network nope": "unknown network",
-    "--conv shared-tile --json /nowhere/sweep.json": "cannot be written",
-    "--pool shared --layer pool1 --fused": "leave --fused out",
-    "--pipeline --fused": "leave --set, --layer and --fused out",
-}
-NO_MISTAKES = (
-    *("--conv shared-tile", "--conv half2", "--conv tensor-core --precision tf32"),
-    *("--fc shared-tiled --network mlp --fused", "--pipeline"),
-)
-
-
-@pytest.mark.parametrize("options", [*MISTAKES, *NO_MISTAKES])
-def test_mistakes_are_found_without_a_gpu(options: str, refuses: Refuses, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "why_no_gpu", lambda: "none here")
-    refuses(f"sweep {options}", MISTAKES.get(options, "a sweep needs an NVIDIA GPU: none here"))
 
 
 def test_problems_are_the_plans() -> None:
