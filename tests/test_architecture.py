@@ -203,15 +203,6 @@ def test_warnings_are_errors_in_tests() -> None:
         warnings.warn("going away", DeprecationWarning, stacklevel=1)
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/benchmarks.md"])
-def test_measured_figures_are_there(document: str) -> None:
-    text = (ROOT / document).read_text(encoding="utf-8")
-    blocks = re.findall(r"<!-- (\w+):begin -->\n(.*?)<!-- \1:end -->", text, re.DOTALL)
-    assert blocks
-    for name, content in blocks:
-        assert content.strip(), f"{document}: {name} is empty"
-
-
 NAMES = {*BY_NAME, *BY_DTYPE}
 # Where two or more types may stand together, and why that is no table of precisions.
 EXCEPTIONS = {

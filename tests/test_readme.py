@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import COMMANDS as PROGRAMS
 from app.engine.chunks import STREAMS, default_chunk
 from app.terminal.console import BUG, USER_ERROR
-from app.terminal.text import WIDTH
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -21,10 +19,6 @@ INSTALLED = (ROOT / ".venv" / ".dev").exists()
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
-
-
-def test_the_two_commands_come_first() -> None:
-    assert COMMANDS[:2] == ["make run", "make test"]
 
 
 def needs(command: str) -> list[pytest.MarkDecorator]:
@@ -54,10 +48,6 @@ def test_make_test_is_what_ci_runs() -> None:
     assert [line for line in lines if line.startswith("make")] == ["make test"]
 
 
-def test_the_first_page_shows_every_command() -> None:
-    assert not [name for name in PROGRAMS if f"python main.py {name}" not in TEXT]
-
-
 def test_named_files_exist() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     (tree,) = re.findall(r"## How it works\n\n```\n(.*?)```", text, re.DOTALL)
@@ -79,21 +69,9 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert anchor in [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads], link
 
 
-def test_the_sample_fits_80_columns() -> None:
-    (sample,) = re.findall(r"<!-- sample:begin -->\n```\n(.*?)```", TEXT, re.DOTALL)
-    assert sample and all(len(line) <= WIDTH for line in sample.splitlines())
-
-
 def test_every_exit_code_is_named() -> None:
     (sentence,) = re.findall(r"^Exit code (0 .*?)\n\n", TEXT, re.MULTILINE | re.DOTALL)
     assert re.findall(r"\b\d\b", sentence) == ["0", "1", str(USER_ERROR), str(BUG)]
-
-
-def test_the_fast_path_names_its_files() -> None:
-    text = (ROOT / "docs" / "fast-path.md").read_text(encoding="utf-8")
-    folder = ROOT / "app" / "kernels" / "fused"
-    files = {path.name for path in folder.iterdir() if path.is_file() and path.stem != "__init__"}
-    assert files and files == set(re.findall(r"\]\(\.\./app/kernels/fused/([\w.]+)\)", text))
 
 
 def test_the_benchmarks_name_the_default_chunk() -> None:

@@ -22,7 +22,6 @@ from app.kernels.problems import ConvProblem
 from app.kernels.registry import VARIANTS, variants
 from app.kernels.train.train import TRAINING_KERNELS, TrainingKernel
 from app.kernels.variant import ConstantCopy, LaunchConfig, Variant
-from app.ladder.steps import LADDERS
 from tests.support.kernel_grid import row_of, served
 
 ALL_ROWS: list[Variant | TrainingKernel] = [*VARIANTS, *TRAINING_KERNELS]
@@ -111,17 +110,6 @@ def test_one_name_says_whether_a_kernel_takes_one_layer_or_two(operation: str) -
     """One option names both: a kernel of two layers with the name of a single one's could not be asked for."""
     single, pairs = ({row.name for row in variants(name)} for name in (operation, f"{operation}_pair"))
     assert pairs and not single & pairs
-
-
-@pytest.mark.parametrize("row", ALL_ROWS, ids=lambda row: row.source.removesuffix(".cu"))
-def test_the_file_holds_the_entry_point_and_its_description(row: Variant | TrainingKernel) -> None:
-    lines = row.path.read_text(encoding="utf-8").splitlines()
-    assert any(row.entry + "(" in line for line in lines if not line.lstrip().startswith("//"))
-    head = lines[: next(at for at, line in enumerate(lines) if not line.startswith("//"))]
-    ladder = isinstance(row, Variant) and row.operation in LADDERS  # its lesson tells the rest
-    for part in ("Data:", "Launch:") if ladder else ("From:", "Data:", "Launch:", "Bound by:"):
-        assert any(line.startswith(f"// {part} ") for line in head), f"{row.source} does not say {part}"
-    assert row.system and (row.summary if isinstance(row, TrainingKernel) else row.idea and row.dtypes)
 
 
 @FILES

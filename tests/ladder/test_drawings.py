@@ -9,7 +9,6 @@ from app.drawing.sketch import Drawing
 from app.kernels.conv.rows.interpolation import transforms
 from app.ladder import tiles
 from app.ladder.card import Card, Layer
-from app.ladder.site import STATIC
 from app.ladder.steps import Step, steps
 
 BY_NAME = {step.slug: step for step in steps()}
@@ -93,12 +92,3 @@ def test_warps_have_32_threads_whatever_the_tile(card: Card) -> None:
 def test_a_ring_copies_and_converts_nothing_in_float16(card: Card) -> None:
     drawing, layer = drawn(card, "gemm-warpgroup")
     assert layer.names["BYTES_IN"] == 2 and "convert" not in drawing.svg()
-
-
-def test_what_a_narrow_screen_cuts_off_has_a_shadow(card: Card) -> None:
-    """Shadows stay at the edges (scroll); covers move with what is cut off (local), and hide them at its end."""
-    style = (STATIC / "style.css").read_text(encoding="utf-8")
-    (rule,) = re.findall(r"^figure, \.wide, pre \{ background: (.*?)\}", style, re.DOTALL | re.MULTILINE)
-    assert rule.count(" local") == rule.count(" scroll") == 2 and rule.count("var(--shade)") == 2
-    assert "figure svg.chart { background: none; }" in style, "a chart would hide the shadow of its frame"
-    assert style.count("--shade: ") == 3  # light, dark and print

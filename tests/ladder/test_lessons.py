@@ -75,28 +75,6 @@ def test_what_multiplies_is_as_much_as_a_lesson_says(step: Step, card: Card) -> 
             assert longest.counts["products"] > 0.5 * longest.counts["slots"]
 
 
-# What a proof speaks of → counters of which the page shows one.
-SPOKEN = {
-    r"\binstructions\b": {"instructions"},
-    r"issue slots": {"issue"},
-    r"occupancy|warps (are )?on a|([Ff]ew|[Mm]any|[Mm]ore) warps (are|fit)": {"occupancy"},
-    r"load pipe": {"L1", "shared_cycles", "shared_loads"},
-    r"same banks|bank conflicts": {"bank_conflicts", "shared_cycles"},
-    r"tensor cores": {"tensor"},
-    r"L2 cache (is|seems)": {"L2"},
-    r"[Dd]evice memory": {"DRAM", "dram_read", "dram_written"},
-    r"[Gg]lobal loads|loads from global memory": {"global_loads"},
-    r"[Ss]hared loads|loads from shared memory": {"shared_loads"},
-}
-
-
-@STEPS
-def test_counters_show_what_a_proof_speaks_of(step: Step) -> None:
-    for words, shown in SPOKEN.items():
-        if re.search(words, step.lesson.proof) and not step.row.needs_cublas:
-            assert shown & {*step.lesson.proven_by}, words
-
-
 @STEPS
 def test_what_passes_from_kernel_to_kernel_is_counted(step: Step, card: Card) -> None:
     for layer in card.layers(step):

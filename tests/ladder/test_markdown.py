@@ -1,25 +1,8 @@
-"""Documents as HTML: every construct that ours use, and docs/learn.md whole."""
+"""Documents as HTML: every construct that ours use."""
 
 import pytest
 
 from app.ladder.markdown import anchor, to_html
-from app.ladder.stored import LEARN
-from tests.support.nesting import Nesting
-
-
-class Page(Nesting):
-    """Counts elements and collects links."""
-
-    def __init__(self, html: str) -> None:
-        self.counts: dict[str, int] = {}
-        self.links: list[str] = []
-        super().__init__(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        super().handle_starttag(tag, attrs)
-        self.counts[tag] = self.counts.get(tag, 0) + 1
-        if tag == "a":
-            self.links.append(dict(attrs)["href"] or "")
 
 
 @pytest.mark.parametrize(
@@ -50,9 +33,3 @@ def test_constructs(text: str, html: str) -> None:
 
 def test_names_of_headings() -> None:
     assert anchor("Pooling, element-wise, softmax") == "pooling-element-wise-softmax"
-
-
-def test_learn_is_a_page() -> None:
-    found = Page(to_html(LEARN.read_text(encoding="utf-8"), lambda target: target))
-    assert found.counts["details"] == 10 and found.counts["table"] == 1 and found.counts["pre"] == 10
-    assert "fast-path.md" in found.links

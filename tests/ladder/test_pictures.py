@@ -12,7 +12,6 @@ from app.ladder.card import Card
 from app.ladder.pictures import pictures
 from app.ladder.steps import ladder
 from docs.generate.figures import FIGURES
-from tests.ladder.test_site import Reader
 from tests.support.browser import opened
 from tests.support.stamps_for_tests import document
 
@@ -52,16 +51,6 @@ def test_without_stamps_the_page_says_how_to_get_them(card: Card) -> None:
 def test_a_card_without_reports_has_no_budget(card: Card) -> None:
     assert "fast-path" in pictures(card).body
     assert "fast-path" not in pictures(replace(card, reports={}, timelines={})).body
-
-
-def test_learn_is_a_page_whose_links_stay_in_the_site(site: Path) -> None:
-    text = (site / "learn.html").read_text(encoding="utf-8")
-    page = Reader(text)
-    assert "file-conv_02_direct.html" in page.links and text.count("<details>") == 10
-    assert all((site / link.partition("#")[0]).is_file() for link in page.links)
-    for name in ("pictures", "interactives"):
-        found = Reader((site / f"{name}.html").read_text(encoding="utf-8"))
-        assert "learn.html" in found.links and all((site / file).is_file() for file in found.loads)
 
 
 @pytest.mark.parametrize("name", LOOKED_AT)

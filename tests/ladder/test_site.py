@@ -2,7 +2,6 @@
 
 import re
 from html import unescape
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,42 +18,33 @@ from app.ladder.site import MARK, write_site
 from app.ladder.steps import LADDERS, Step, ladder, steps
 from app.terminal.text import format_ms
 from docs.generate.site import COMMAND
+from tests.support.nesting import Nesting
 
 MOST_BYTES = 6_000_000
 SECTIONS = ("idea", "tile", "change", "count", "time", "proof", "bound", "exercise")
 STEPS = pytest.mark.parametrize("step", steps(), ids=lambda step: step.slug)
 
 
-class Reader(HTMLParser):
-    """Collects a page's links, ids and what it would load, and checks that its elements nest."""
+class Reader(Nesting):
+    """Collects a page's links, ids and what it would load."""
 
-    EMPTY = ("meta", "link", "br", "img")
+    VOID = ("meta", "link", "br", "img")
 
-    def __init__(self, text: str) -> None:
-        super().__init__()
+    def __init__(self, html: str) -> None:
         self.links: list[str] = []
         self.loads: list[str] = []
         self.ids: list[str] = []
-        self.open: list[str] = []
-        self.feed(text)
-        assert not self.open
+        super().__init__(html)
 
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        given = dict(attributes)
-        self.ids += [value for name, value in attributes if name == "id" and value]
-        if tag == "a":
-            self.links.append(given["href"] or "")
-        self.loads += [given[name] or "" for name in ("src",) if name in given]
-        if tag == "link":
-            self.loads.append(given["href"] or "")
-        if tag not in self.EMPTY:
-            self.open.append(tag)
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        super().handle_starttag(tag, attrs)
+        given = {name: value or "" for name, value in attrs}
+        self.ids += filter(None, [given.get("id")])
+        self.links += [given["href"]] if tag == "a" else []
+        self.loads += [given[name] for name in ("src", "href") if name in given and tag != "a"]
 
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.ids += [value for name, value in attributes if name == "id" and value]
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.ids += [value for name, value in attrs if name == "id" and value]
 
 
 def section(text: str, name: str) -> str:
