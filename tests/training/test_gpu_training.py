@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,8 @@ from app.training.cpu_trainer import CpuTrainer
 from app.training.model import training_model
 from app.training.team import Alone, Team
 from tests.support.networks_for_tests import ENLARGED, FLAT, ODD, ORDERS, OVERHANG, POOLED, SMOOTH, random_images
-from tests.support.shell import listing
 from tests.support.training_device import settings_of
-from tests.support.training_for_tests import OWN, Train, new_job
+from tests.support.training_for_tests import new_job
 
 pytestmark = pytest.mark.gpu
 EPOCHS = 7
@@ -158,21 +156,3 @@ def test_against_pytorch(pool: ThreadPoolExecutor) -> None:
     velocity = pair.gpu.state()[1]["velocity"]
     for name, tensor in tensors.items():
         check_close(velocity[name], tensor.grad.numpy(), name)
-
-
-@pytest.mark.parametrize("when", ["at first", "in the midst"])
-def test_out_of_memory(when: str, train: Train, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.cuda.memory import DeviceMemoryError
-    from app.training.gpu import trainer
-
-    def full(*_: object) -> None:
-        raise DeviceMemoryError("7 elements")
-
-    before = listing(place)
-    if when == "at first":
-        monkeypatch.setattr(trainer, "uploaded", full)
-    else:
-        monkeypatch.setattr(trainer.GpuTrainer, "_update", full)
-    code, _, err = train("--device", "cuda", "--network", "mlp", *OWN)
-    assert (code, err.count("\n")) == (2, 1) and "too little free memory to train mlp with batches of 16: " in err
-    assert listing(place) == before

@@ -30,14 +30,19 @@ bias = true
 """
 
 
-def test_a_network_from_a_file(train: Train, place: Path) -> None:
-    """With a general recipe and its own biases and pixel scale; going on and running need no file."""
+def test_a_network_from_a_file(train: Train, place: Path, refused: Refused) -> None:
+    """With a general recipe and its own biases and pixel scale; running and going on need no file and take no other."""
     (place / "own.toml").write_text(OWN_NETWORK)
     asked = ["--network", "own.toml", *OWN, "--epochs", "4"]
     code, out, err = train(*asked, "--out", "whole.h5")
     assert (code, err) == (0, "") and "training own on the CPU" in out and "epochs 4" in out
     with interrupted_after(2):
         assert train(*asked)[0] == 2
+    (place / "other.toml").write_text(OWN_NETWORK.replace("maps = 4", "maps = 5"))
+    wrong = "--network other.toml differs from own_trained.h5.checkpoint, which was started with --network own: leave"
+    refused("--resume own_trained.h5.checkpoint --network other.toml", wrong)
+    with interrupted_after(3):
+        assert train("--resume", "own_trained.h5.checkpoint", "--network", "own.toml")[0] == 2
     (place / "own.toml").unlink()
     assert train("--resume", "own_trained.h5.checkpoint")[0] == 0
     assert (place / "own_trained.h5").read_bytes() == (place / "whole.h5").read_bytes()
@@ -46,14 +51,3 @@ def test_a_network_from_a_file(train: Train, place: Path) -> None:
     assert weights.arrays.keys() == {"conv1", "fc1", "fc1_bias"} and weights.own_network().pixel_scale == 1.0
     own = ["--data", "images", "--labels", "labels", "--device", "cpu"]
     assert main(["--weights", "own_trained.h5", *own]) == 0
-
-
-def test_resume_refuses_another_file(train: Train, place: Path, refused: Refused) -> None:
-    (place / "own.toml").write_text(OWN_NETWORK)
-    with interrupted_after(1):
-        assert train("--network", "own.toml", *OWN, "--epochs", "2")[0] == 2
-    other = OWN_NETWORK.replace("maps = 4", "maps = 5")
-    (place / "other.toml").write_text(other)
-    wrong = "--network other.toml differs from own_trained.h5.checkpoint, which was started with --network own: leave"
-    refused("--resume own_trained.h5.checkpoint --network other.toml", wrong)
-    assert train("--resume", "own_trained.h5.checkpoint", "--network", "own.toml")[0] == 0

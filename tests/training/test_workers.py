@@ -199,7 +199,7 @@ def test_workers_end_with_the_lead(place: Path) -> None:
 
 
 def test_workers_end_with_the_lead_whatever_they_wait_for() -> None:
-    """As for a card."""
+    """As for a card, or for the others' sums (above)."""
     script = (
         "import os, time; from app.training.workers import team_of\n"
         "from tests.training.test_workers import Asleep, new_job, some_settings\n"
