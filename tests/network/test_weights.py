@@ -171,7 +171,7 @@ BAD_ATTRIBUTES: dict[str, list[object]] = {
     "network": ["no such\nname", 5],
     "definition": [5, "", "input = [1, 28, 28]\nlayers = 5"],
     "classes": ["T-shirt", "[]", '["a", 1]', '["a\\u001b[2J"]', "[" * 20_000],
-    "input_scale": [0, float("nan"), float("inf"), "1/255"],
+    "input_scale": [0.0, -1.0, 1e308, 1e39, 5e-324, 1e-40, *(np.array([np.nan, np.inf, -np.inf])), "1/255"],
     "recipe": ["two\nlines"],
     "expected_correct": ["[100]", '{"100": 101}', '{"100": -1}', '{"100": true}', '{"0": 0}', '{"many": 1}'],
 }
