@@ -17,9 +17,8 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.classify.pieces import count_right
-from app.classify.receipts import KINDS, file_sha256, read_receipt, same_work, write_receipt
+from app.classify.receipts import DTYPES, KINDS, Unfinished, file_sha256, read_receipt, same_work, write_receipt
 from app.classify.shards import Shard, ShardError
-from app.classify.unfinished import DTYPES, Unfinished
 from app.files.reading import present
 from app.files.writing import check_unlocked, locked
 from app.records.classify import Identity, Receipt, Results

@@ -12,8 +12,7 @@ from app.base.errors import say
 from app.base.interrupts import deferred_interrupts, exit_on_interrupt
 from app.base.processor import core_groups, core_names, own_cores
 from app.classify.pieces import CPU_PIECE, GPU_PIECE, Fault, Piece, Place, Result, Runner
-from app.classify.runner import LocalRunner
-from app.classify.worker import Worker, WorkerSettings
+from app.classify.worker import LocalRunner, Worker, WorkerSettings
 from app.cluster import require_dask
 from app.commands.classify import ClassifyRequest
 from app.cuda.cards import VARIABLE, devices_of

@@ -1,18 +1,24 @@
-"""Receipts: what lies beside the labels of a shard and proves that they are whole, and of what."""
+"""The files of a shard's results: arrays while they grow, and the receipt that proves them whole, and of what."""
 
 import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.lib import format as npy
 
 from app.base.errors import UserError
 from app.classify.shards import Shard
 from app.files.checks import BadValueError
 from app.files.reading import open_regular, read_json
-from app.files.writing import json_text, replacing
+from app.files.writing import json_text, publish, replacing, unwritable
 from app.records.classify import Identity, Receipt
 from app.records.derive import check_of
 
-KINDS = ("labels", "logits")
+DTYPES: dict[str, np.dtype] = {"labels": np.dtype(np.uint8), "logits": np.dtype(np.float32)}
+KINDS = (*DTYPES,)
 
 
 def same_work(receipt: Receipt, shard: Shard, first: int, images: int, identity: Identity) -> str | None:
@@ -56,3 +62,110 @@ def _check(value: Any) -> Receipt:
     if correct is not None and correct > images:
         raise BadValueError(f".correct: {correct:,} of {images:,} images")
     return found
+
+
+class Unfinished:
+    """The results of one shard until they are complete. Whoever makes it publishes or removes it.
+
+    correct: labels that are right so far; None as soon as that is unknown.
+    """
+
+    def __init__(self, folder: Path, paths: Mapping[str, Path], shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """folder: of the unfinished files. paths: of the finished ones, by kind. shapes: of the arrays.
+
+        Raises UserError.
+        """
+        self._arrays: dict[str, _Array] = {}
+        self._left = shapes["labels"][0]
+        self._written: set[int] = set()
+        self.correct: int | None = 0
+        try:
+            for kind, path in paths.items():
+                self._arrays[kind] = _Array(folder / path.name, path, shapes[kind], DTYPES[kind])
+        except BaseException:
+            self.remove()
+            raise
+
+    @property
+    def labels(self) -> Path:
+        """The unfinished file of labels."""
+        return self._arrays["labels"].temporary
+
+    @property
+    def complete(self) -> bool:
+        """Whether the results of all images are there."""
+        return not self._left
+
+    def write(self, first: int, results: Mapping[str, np.ndarray | None], correct: int | None) -> None:
+        """Store the results from row ``first`` on, unless they are there already. Raises UserError."""
+        if first in self._written:
+            return
+        for kind, array in self._arrays.items():
+            rows = results[kind]
+            assert rows is not None, kind
+            array.write(first, rows)
+        labels = results["labels"]
+        assert labels is not None
+        self._written.add(first)
+        self._left -= len(labels)
+        self.correct = None if self.correct is None or correct is None else self.correct + correct
+
+    def sha256(self) -> dict[str, str]:
+        """Return the SHA-256 of each file as it lies on the disk, by kind."""
+        return {kind: file_sha256(array.temporary) for kind, array in self._arrays.items()}
+
+    def publish(self, *, overwrite: bool) -> None:
+        """Give the files their names. Raises UserError."""
+        for array in self._arrays.values():
+            array.publish(overwrite)
+
+    def remove(self) -> None:
+        """Remove what has not been published."""
+        for array in self._arrays.values():
+            array.remove()
+
+
+class _Array:
+    """One file: a header, then rows by position."""
+
+    def __init__(self, temporary: Path, path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self._path = path
+        self._shape = shape
+        self._dtype = dtype
+        self.temporary = temporary
+        try:
+            self._stream: BinaryIO = self.temporary.open("xb", buffering=0)
+            described = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+            npy.write_array_header_1_0(self._stream, described)
+            self._offset = self._stream.tell()
+        except OSError as error:
+            self.remove()
+            raise unwritable(path, error) from error
+
+    def write(self, first: int, rows: np.ndarray) -> None:
+        """Store rows, C-contiguous, from row ``first`` on. Raises UserError."""
+        if rows.dtype != self._dtype or rows.shape[1:] != self._shape[1:] or first + len(rows) > self._shape[0]:
+            raise ValueError(f"{rows.dtype} {rows.shape} from {first} on is no part of {self._dtype} {self._shape}")
+        row = self._dtype.itemsize * int(np.prod(self._shape[1:]))
+        try:
+            self._stream.seek(self._offset + first * row)
+            left = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+            while left:
+                left = left[self._stream.write(left) :]
+        except OSError as error:
+            raise unwritable(self._path, error) from error
+
+    def publish(self, overwrite: bool) -> None:
+        """Give the file its name. Raises UserError."""
+        try:
+            self._stream.close()
+            publish(self.temporary, self._path, overwrite=overwrite)
+        except OSError as error:
+            raise unwritable(self._path, error) from error
+
+    def remove(self) -> None:
+        """Remove the file unless it has been published."""
+        with suppress(OSError, AttributeError):
+            self._stream.close()
+        with suppress(OSError):
+            self.temporary.unlink()

@@ -1,20 +1,24 @@
 """A cluster of processes on this machine; they end with the program, and nothing listens beyond 127.0.0.1."""
 
 import asyncio
+import fcntl
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from logging import CRITICAL
+from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory, gettempdir
+from time import time
 
 import dask
 from distributed import Client, Nanny, Scheduler, SchedulerPlugin, SpecCluster, WorkerPlugin
 from tqdm import tqdm
 
 from app.base.errors import UserError
-from app.cluster.scratch import scratch_folder
 
 HOST = "127.0.0.1"
 
@@ -102,3 +106,36 @@ def _kill(nanny: Nanny) -> None:
     with suppress(ProcessLookupError):
         if nanny.pid:
             os.kill(nanny.pid, signal.SIGKILL)
+
+
+PREFIX = "lenet5-cluster-"
+YOUNG_SECONDS = 60.0  # a folder may be so new that its process has yet to lock it
+
+
+@contextmanager
+def scratch_folder() -> Iterator[str]:
+    """Yield a new temporary folder; remove it at the end of the block, and now those of processes that were killed.
+
+    A process locks its folder, and the system ends the lock with the process. Where there are no locks, nobody else
+    removes a folder.
+    """
+    for left in Path(gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):  # in use, another user's, or just removed
+            if time() - left.lstat().st_mtime > YOUNG_SECONDS:
+                with _open(left) as descriptor:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    rmtree(left)
+    with TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder, _open(folder) as descriptor:
+        with suppress(OSError):  # this file system has no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield folder
+
+
+@contextmanager
+def _open(folder: str | Path) -> Iterator[int]:
+    # A pipe of such a name would block, a link lead elsewhere. Processes that start do not inherit the descriptor.
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

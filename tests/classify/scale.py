@@ -20,9 +20,8 @@ from typing import Any, cast
 
 from app.base.processor import usable_cores
 from app.classify.pieces import GPU_PIECE, Result, cut
-from app.classify.runner import LocalRunner
 from app.classify.shards import find_shards, open_shard
-from app.classify.worker import Worker, WorkerSettings
+from app.classify.worker import LocalRunner, Worker, WorkerSettings
 from app.cuda.device import describe_cpu
 from app.files.writing import json_text
 from app.lab.document import utc_date

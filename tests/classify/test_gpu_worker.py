@@ -11,9 +11,8 @@ import pytest
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from app.classify.pieces import Piece, Result, cut
-from app.classify.runner import LocalRunner
 from app.classify.shards import Shard, open_shard
-from app.classify.worker import Worker, WorkerSettings
+from app.classify.worker import LocalRunner, Worker, WorkerSettings
 from app.engine import feeding
 from app.engine.buffers import StreamBuffers
 from app.engine.classifier import Classifier

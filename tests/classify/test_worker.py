@@ -20,9 +20,8 @@ from app.base.errors import UserError
 from app.classify import worker as worker_module
 from app.classify.flights import Flights
 from app.classify.pieces import Fault, Piece, Result, cut
-from app.classify.runner import LocalRunner
 from app.classify.shards import Reader, Shard, open_shard
-from app.classify.worker import Worker, WorkerClosedError, WorkerSettings
+from app.classify.worker import LocalRunner, Worker, WorkerClosedError, WorkerSettings
 from app.engine.cpu import CpuEngine
 from app.engine.opening import cpu_engine
 from app.network.graph import REFERENCE_CHUNK

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cluster.scratch import PREFIX, scratch_folder
+from app.cluster.local import PREFIX, scratch_folder
 
 
 def test_folders_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,7 @@
 ``find_shards`` lists the files, ``open_shard`` reads their headers, ``Shard.reader`` reads images and labels.
 """
 
-from app.classify.shards.finding import find_shards
-from app.classify.shards.opening import open_shard
+from app.classify.shards.opening import find_shards, open_shard
 from app.classify.shards.reader import Reader
 from app.classify.shards.shard import Shard, ShardError
 

@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 
 import numpy as np
 
-from app.classify.shards.sources import Source, open_source
-from app.classify.shards.stored import Stored
+from app.classify.shards.sources import Source, Stored, open_source
 from app.files import hdf5_process
 from data_tools.colour import channel_dimension
 from data_tools.dataset import check_fractions, class_labels

@@ -9,7 +9,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.classify.shards.reader import Reader
-from app.classify.shards.stored import Stored
+from app.classify.shards.sources import Stored
 from data_tools.colour import channel_dimension
 
 

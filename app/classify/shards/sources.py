@@ -1,4 +1,4 @@
-"""Read the bytes of stored arrays by position: plain ones straight from the file, others in order."""
+"""Arrays in files, and their bytes by position: plain ones are read straight from the file, others in order."""
 
 from __future__ import annotations
 
@@ -6,16 +6,56 @@ import os
 import sys
 import threading
 from contextlib import AbstractContextManager
-from typing import BinaryIO
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import BinaryIO, Literal
 
 import numpy as np
 
 from app.base.errors import UserError
-from app.classify.shards.stored import Stored
 from app.files import hdf5_process
 from app.files.reading import open_regular
 from data_tools.idx import too_long, too_short
 from data_tools.inflate import Gzip, faults
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An array in a file, C-contiguous. Frozen and picklable: other processes read the file by it.
+
+    path: absolute. name: what errors call the array. shape: (N, ...). dtype: in the file's byte order.
+    size, mtime_ns: of the file.
+    offset: bytes of the file or of its content before the numbers. zipped: whether it is a gzip file.
+    dataset: its name in an HDF5 file. band: how many rows a chunk of that has, 0 without chunks.
+    """
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    size: int
+    mtime_ns: int
+    offset: int
+    zipped: bool = False
+    dataset: str = ""
+    band: int = 0
+
+    @property
+    def form(self) -> Literal["plain", "gzip", "chunks"]:
+        """``plain`` numbers of the file, those of a gzip file's content, or an HDF5 dataset in chunks."""
+        return "gzip" if self.zipped else "chunks" if self.band else "plain"
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one item of the first dimension."""
+        return prod(self.shape[1:]) * self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole array."""
+        return self.shape[0] * self.row_bytes
+
 
 SKIP_BYTES = 1 << 20
 BAND_BYTES = 16 << 20  # of rows that HDF5 reads at a time; more if a chunk has more

@@ -10,7 +10,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 from app.base.precision import PRECISIONS
 from app.engine.classifier import Classifier
 from app.engine.classifier.arguments import BadArgumentError, lies_on_card
-from app.engine.classifier.card_arrays import as_stream
+from app.engine.classifier.card_engines import as_stream
 from app.engine.on_card import MOST_BYTES, STEP, OnCard, most_images
 from app.network.definitions import NETWORKS
 from app.planning.matching import Choices
