@@ -137,4 +137,4 @@ def test_the_project_stays_as_small_as_it_is() -> None:
     )
     for (what, cap), count in zip(CAPS.items(), found, strict=True):
         assert count <= cap, f"{count:,} {what}, more than {cap:,}: beside CAPS stands how to raise it"
-        assert count > 0.98 * cap, f"{count:,} {what}: lower the cap of {cap:,}, so that what was saved stays saved"
+        assert count > 0.95 * cap, f"{count:,} {what}: lower the cap of {cap:,}, so that what was saved stays saved"

@@ -1,4 +1,4 @@
-"""``export``: three formats that ``import`` reads back, bit for bit; nothing is half-written."""
+"""``export``: three formats, the same bytes each time, that ``import`` reads back; nothing is half-written."""
 
 from pathlib import Path
 
@@ -29,7 +29,9 @@ def test_import_gives_the_exported_file_back(network: Network, ending: str, caps
     classes = [f"kind {at}" for at in range(graph.classes)]
     save_weights(Path("a.h5"), graph.parameters, network=network, classes=classes, input_scale=1 / 3)
     assert main(["export", "a.h5", "--out", f"b{ending}"]) == 0
-    told = capsys.readouterr().out
+    told, content = capsys.readouterr().out, Path(f"b{ending}").read_bytes()
+    assert main(["export", "a.h5", "--out", f"b{ending}", "--overwrite"]) == 0
+    assert Path(f"b{ending}").read_bytes() == content
     assert main(["import", f"b{ending}", "--out", "c.h5"]) == 0
     found, before = load_weights(Path("c.h5")), load_weights(Path("a.h5"))
     assert found.definition == network and found.classes == tuple(classes) and found.input_scale == 1 / 3

@@ -13,9 +13,8 @@ import pytest
 from app.base.errors import UserError
 from app.files.checks import BadValueError
 from app.interchange.layout import converted
-from app.interchange.named_arrays import Description, NamedArrays
+from app.interchange.named_arrays import NamedArrays
 from app.interchange.npz import npz_content
-from app.interchange.safetensors_file import safetensors_content
 from app.interchange.source import Asked, read
 from app.network.definitions import LENET5, MLP
 from app.network.graph import Graph, build
@@ -71,18 +70,6 @@ def test_our_names_mean_our_layout(kind: str, network: Network, tmp_path: Path) 
     assert found.parameters.keys() == arrays.keys()
     for name, array in arrays.items():
         np.testing.assert_array_equal(found.parameters[name], array, strict=True)
-
-
-@pytest.mark.parametrize("write", [safetensors_content, npz_content], ids=["safetensors", "npz"])
-def test_a_description_names_the_network(write: Callable[[NamedArrays], bytes], tmp_path: Path) -> None:
-    pytest.importorskip("safetensors")
-    arrays = dict(random_graph(LENET).parameters)
-    named = NamedArrays(arrays, Description(LENET, 1 / 3, ("a", 'b"')))
-    content = write(named)
-    assert write(named) == content
-    graph = imported(tmp_path, content, None)
-    assert graph.network == LENET and graph.input_scale == 1 / 3
-    assert all(np.array_equal(graph.parameters[name], array) for name, array in arrays.items())
 
 
 def test_types_are_converted_or_refused(tmp_path: Path) -> None:

@@ -57,22 +57,20 @@ METADATA: dict[str, tuple[dict[str, str], tuple[str, ...] | None]] = {
 }
 
 
+@pytest.mark.parametrize("file", ["a.onnx", "a.safetensors"])
 @pytest.mark.parametrize("kind", METADATA)
-def test_classes_of_a_model_are_kept(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_classes_are_kept(kind: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     metadata, classes = METADATA[kind]
-    write_model("model.onnx", metadata)
-    assert imported("model.onnx").classes == classes
-    assert ("are left out: " in " ".join(capsys.readouterr().out.split())) == (classes is None)
-
-
-@pytest.mark.parametrize("kind", METADATA)
-def test_classes_of_safetensors_are_kept(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    numpy = pytest.importorskip("safetensors.numpy")
-    metadata, classes = METADATA[kind]
-    arrays = channels_first(SMALL, biases=frozenset())
-    numpy.save_file({f"{name}.weight": array for name, array in arrays.items()}, "a.safetensors", metadata)
-    Path("small.toml").write_text(network_toml(SMALL))
-    assert imported("a.safetensors", "--network", "small.toml").classes == classes
+    options: list[str] = []
+    if file == "a.onnx":
+        write_model(file, metadata)
+    else:
+        arrays = channels_first(SMALL, biases=frozenset())
+        save_file = pytest.importorskip("safetensors.numpy").save_file
+        save_file({f"{name}.weight": array for name, array in arrays.items()}, file, metadata)
+        Path("small.toml").write_text(network_toml(SMALL))
+        options = ["--network", "small.toml"]
+    assert imported(file, *options).classes == classes
     assert ("are left out: " in " ".join(capsys.readouterr().out.split())) == (classes is None)
 
 
