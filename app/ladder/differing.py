@@ -70,7 +70,8 @@ def reason(step: Step, layer: Layer, found: Difference) -> str | None:
     copied = found.told + COPY * layer.counts["copies"] * layer.counts["waste"]
     needed = found.told / layer.counts["waste"]
     if found.counter in IDLE_SKIPS and fewer and found.counted * FACTOR >= needed:
-        return f"Threads without outputs skip their {IDLE_SKIPS[found.counter]}; the count takes these for wasted work."
+        who = "Threads" if found.counted <= 1.01 * needed else "Some of the threads"
+        return f"{who} without outputs skip their {IDLE_SKIPS[found.counter]}; the count takes all for wasted work."
     if found.counter == "shared_loads" and found.counted <= FACTOR * copied:
         return f"The compiler puts up to {COPY} loads before a copy (`LDS RZ, [RZ]`), whose values nobody uses."
     if found.counter == "dram" and not fewer and step.lesson.drawing["kind"] in ("window", "tile"):
