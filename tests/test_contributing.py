@@ -1,7 +1,10 @@
 """Test that a new kernel, activation and network touch only the documented files, in one copy of the tree."""
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,10 @@ from app.kernels.plain_problems import ActivationProblem
 from app.kernels.registry import variants
 from app.kernels.train.train import FOLDER
 from tests.kernels.test_add_a_variant import SOURCE
-from tests.support.contributing import ROOT, changed_files, copied, listed_files, run
+from tests.support.networks_for_tests import layers_toml
 
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("app", "data_tools", "tests")
 KINDS, NAMES = "app/layers/activation.py", "app/layers/__init__.py"
 STRUCTS, SLOPES = "app/kernels/include/activations.cuh", "app/training/gradients.py"
 ORACLE = "tests/support/network_oracle.py"
@@ -85,30 +90,10 @@ struct TANH {""",
     ],
 }
 # A network that has it behind each kind of layer.
-LEAKY = """
-input = [1, 28, 28]
-[[layers]]
-type = "conv2d"
-maps = 4
-kernel = 5
-[[layers]]
-type = "leaky_relu"
-[[layers]]
-type = "avgpool"
-window = 2
-[[layers]]
-type = "leaky_relu"
-[[layers]]
-type = "flatten"
-[[layers]]
-type = "linear"
-outputs = 12
-[[layers]]
-type = "leaky_relu"
-[[layers]]
-type = "linear"
-outputs = 10
-"""
+LEAKY = "input = [1, 28, 28]\n" + layers_toml(
+    *("conv2d maps=4 kernel=5", "leaky_relu", "avgpool window=2", "leaky_relu", "flatten"),
+    *("linear outputs=12", "leaky_relu", "linear outputs=10"),
+)
 # Run in the copy. The activation is planned and fused by name alone, and compiled by every kernel that a plan or a
 # training asks for; the kernel is chosen by its name.
 CHECK = """
@@ -140,6 +125,37 @@ compile_kernel(own.path, own.config(head.problem).defines, "sm_90a")
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
 TESTS = ["tests/layers/test_layers.py", "tests/layers/test_layer_rules.py", "tests/layers/test_gradients.py"]
 CARD = ["tests/kernels/test_gpu_kernels.py", "tests/training/test_gpu_training_kernels.py"]
+
+
+def listed_files(title: str) -> set[str]:
+    """The files that the section ``title`` links to, by their paths from the root."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (section,) = re.findall(rf"^## {title}\n(.*?)(?:^## |\Z)", text, re.DOTALL | re.MULTILINE)
+    return set(re.findall(r"\]\(([^)]+)\)", section))
+
+
+def copied(place: Path) -> Path:
+    """The place, with the application and its tests in it."""
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return place
+
+
+def run(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python in the copy, with a compile cache of its own. Its pytest is no worker of the one that runs this."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {**own, "LENET_CACHE_DIR": str(place / "cache"), "PYTHONPATH": str(place)}
+    command = [sys.executable, "-B", *arguments]
+    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=600)
+
+
+def changed_files(copy: Path) -> set[str]:
+    """The files in a copy of the tree that are new or differ from the original, without caches."""
+    paths = (path for folder in FOLDERS for path in (copy / folder).rglob("*") if path.is_file())
+    names = {path.relative_to(copy).as_posix() for path in paths if "__pycache__" not in path.parts}
+    return {
+        name for name in names if not (ROOT / name).exists() or (ROOT / name).read_bytes() != (copy / name).read_bytes()
+    }
 
 
 @pytest.fixture(scope="module")

@@ -25,15 +25,17 @@ from app.network.toml import parse_network
 from app.network.weights import Weights
 from tests.fuzz.harness import Pair, Target
 from tests.fuzz.mutate import EXTREMES, damaged, other_json
-from tests.support.networks_for_tests import random_graph
+from tests.support.networks_for_tests import layers_toml, random_graph
 
-NETWORK = parse_network(
-    'name = "tiny"\ninput = [1, 6, 6]\n'
-    '[[layers]]\ntype = "resize"\nsize = 7\n[[layers]]\ntype = "conv2d"\nmaps = 2\nkernel = 3\n'
-    '[[layers]]\ntype = "relu"\n[[layers]]\ntype = "maxpool"\nwindow = 2\nceil = true\n'
-    '[[layers]]\ntype = "flatten"\n[[layers]]\ntype = "linear"\noutputs = 3\n',
-    "tiny.toml",
+LAYERS = (
+    "resize size=7",
+    "conv2d maps=2 kernel=3",
+    "relu",
+    "maxpool window=2 ceil=true",
+    "flatten",
+    "linear outputs=3",
 )
+NETWORK = parse_network('name = "tiny"\ninput = [1, 6, 6]\n' + layers_toml(*LAYERS), "tiny.toml")
 ARRAYS = dict(random_graph(NETWORK).parameters)
 DESCRIPTION = Description(NETWORK, 1 / 255, ("a", "b", "c"))
 

@@ -11,6 +11,7 @@ from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resiz
 from app.layers.pool import Pool
 from app.network.definitions import Network
 from app.network.toml import parse_network
+from tests.support.networks_for_tests import layers_toml
 
 VERSIONS = (0xF993FAC8, 0xF993FAC9)
 NUMBERS = {"float32": 0, "float64": 1, "float16": 2, "uint8": 3, "int32": 4, "int8": 5, "int64": 6}
@@ -19,15 +20,12 @@ NUMBERS = {"float32": 0, "float64": 1, "float16": 2, "uint8": 3, "int32": 4, "in
 def course_network(kernel: int, maps: tuple[int, int], units: int, size: int) -> Network:
     """The family of systems 2 and 3."""
     head = 'name = "old"\nsummary = "imported from MXNet"\ninput = [1, 28, 28]\npixel_scale = 1\n'
-    tables = [
-        f'type = "resize"\nsize = {size}\nrule = "course"',
-        f'type = "conv2d"\nmaps = {maps[0]}\nkernel = {kernel}\nbias = false',
-        *('type = "tanh"', 'type = "maxpool"\nwindow = 2'),
-        f'type = "conv2d"\nmaps = {maps[1]}\nkernel = {kernel}\nbias = false',
-        *('type = "flatten"', f'type = "linear"\noutputs = {units}\nbias = true', 'type = "tanh"'),
-        *('type = "linear"\noutputs = 10\nbias = true', 'type = "softmax"'),
-    ]
-    return parse_network(head + "".join(f"[[layers]]\n{table}\n" for table in tables), "test")
+    layers = layers_toml(
+        *(f'resize size={size} rule="course"', f"conv2d maps={maps[0]} kernel={kernel} bias=false", "tanh"),
+        *("maxpool window=2", f"conv2d maps={maps[1]} kernel={kernel} bias=false", "flatten"),
+        *(f"linear outputs={units} bias=true", "tanh", "linear outputs=10 bias=true", "softmax"),
+    )
+    return parse_network(head + layers, "test")
 
 
 def record(array: np.ndarray, version: int, storage: int = 0) -> bytes:

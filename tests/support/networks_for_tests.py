@@ -33,102 +33,68 @@ def network(name: str, input_shape: Shape, *layers: Layer) -> Network:
     return Network(name, "for tests", input_shape, layers)
 
 
+def layers_toml(*layers: str) -> str:
+    """The tables of a network's file for layers in words, such as ``conv2d maps=6 kernel=5``."""
+    tables = []
+    for layer in layers:
+        kind, *settings = layer.split()
+        tables += ["[[layers]]", f'type = "{kind}"', *settings]
+    return "".join(f"{line}\n" for line in tables)
+
+
 # Everything lenet5 is not: odd sizes, H ≠ W, a stride, biases, a maximum, a window that is not its stride.
 ODD = network(
     "odd",
     (3, 23, 19),
-    Conv2d("conv1", maps=7, kernel=3, stride=2),
-    Relu("relu1"),
-    MaxPool("pool1", window=3, stride=2),
-    Conv2d("conv2", maps=17, kernel=2),
-    MaxPool("pool2", window=2),
-    Flatten("flatten"),
-    Linear("fc1", outputs=37),
-    Relu("relu2"),
-    Linear("fc2", outputs=41),
-    Argmax("argmax"),
+    *(Conv2d("conv1", maps=7, kernel=3, stride=2), Relu("relu1"), MaxPool("pool1", window=3, stride=2)),
+    *(Conv2d("conv2", maps=17, kernel=2), MaxPool("pool2", window=2), Flatten("flatten")),
+    *(Linear("fc1", outputs=37), Relu("relu2"), Linear("fc2", outputs=41), Argmax("argmax")),
 )
 # A network without convolutions, reading pixels straight into a matrix product.
 FLAT = network(
     "flat",
     (1, 5, 9),
-    Flatten("flatten"),
-    Linear("fc1", outputs=13),
-    Relu("relu"),
-    Linear("fc2", outputs=3),
-    Argmax("argmax"),
+    *(Flatten("flatten"), Linear("fc1", outputs=13), Relu("relu"), Linear("fc2", outputs=3), Argmax("argmax")),
 )
 # Pools first by average over a whole map.
 POOLED = network(
     "pooled",
     (1, 9, 8),
-    Conv2d("conv1", maps=4, kernel=1),
-    AvgPool("pool1", window=3),
-    Relu("relu1"),
-    Flatten("flatten"),
-    Linear("fc1", outputs=10),
-    Argmax("argmax"),
+    *(Conv2d("conv1", maps=4, kernel=1), AvgPool("pool1", window=3), Relu("relu1")),
+    *(Flatten("flatten"), Linear("fc1", outputs=10), Argmax("argmax")),
 )
 # Tanh where the networks of the seed systems have none: before an average, and after a pooling.
 SMOOTH = network(
     "smooth",
     (2, 13, 11),
-    Conv2d("conv1", maps=5, kernel=3),
-    Tanh("tanh1"),
-    AvgPool("pool1", window=2),
-    Conv2d("conv2", maps=9, kernel=2),
-    MaxPool("pool2", window=2),
-    Tanh("tanh2"),
-    Flatten("flatten"),
-    Linear("fc1", outputs=21),
-    Tanh("tanh3"),
-    Linear("fc2", outputs=11),
-    Softmax("softmax"),
-    Argmax("argmax"),
+    *(Conv2d("conv1", maps=5, kernel=3), Tanh("tanh1"), AvgPool("pool1", window=2)),
+    *(Conv2d("conv2", maps=9, kernel=2), MaxPool("pool2", window=2), Tanh("tanh2"), Flatten("flatten")),
+    *(Linear("fc1", outputs=21), Tanh("tanh3"), Linear("fc2", outputs=11), Softmax("softmax"), Argmax("argmax")),
 )
 # Every pooling has windows over the border: a maximum in one pass with its convolution, a mean whose windows overlap in
 # a pass of its own, a mean in one pass with its convolution.
 OVERHANG = network(
     "overhang",
     (2, 19, 17),
-    Conv2d("conv1", maps=6, kernel=3),
-    Relu("relu1"),
-    MaxPool("pool1", window=2, ceil=True),
+    *(Conv2d("conv1", maps=6, kernel=3), Relu("relu1"), MaxPool("pool1", window=2, ceil=True)),
     AvgPool("pool2", window=3, stride=2, ceil=True),
-    Conv2d("conv2", maps=9, kernel=2),
-    Tanh("tanh1"),
-    AvgPool("pool3", window=2, ceil=True),
-    Flatten("flatten"),
-    Linear("fc1", outputs=11),
-    Softmax("softmax"),
-    Argmax("argmax"),
+    *(Conv2d("conv2", maps=9, kernel=2), Tanh("tanh1"), AvgPool("pool3", window=2, ceil=True)),
+    *(Flatten("flatten"), Linear("fc1", outputs=11), Softmax("softmax"), Argmax("argmax")),
 )
 # Enlarges two channels, H ≠ W, to a size whose maps do not begin at multiples of four bytes.
 ENLARGED = network(
     "enlarged",
     (2, 7, 9),
-    Resize("resize", size=15),
-    Conv2d("conv1", maps=5, kernel=4),
-    Relu("relu1"),
-    MaxPool("pool1", window=2),
-    Flatten("flatten"),
-    Linear("fc1", outputs=10),
-    Argmax("argmax"),
+    *(Resize("resize", size=15), Conv2d("conv1", maps=5, kernel=4), Relu("relu1"), MaxPool("pool1", window=2)),
+    *(Flatten("flatten"), Linear("fc1", outputs=10), Argmax("argmax")),
 )
 # Activations where no network of the seed systems has any: behind a Flatten, two in a row, behind the last product.
 LATE = network(
     "late",
     (2, 9, 8),
-    Conv2d("conv1", maps=6, kernel=3),
-    MaxPool("pool1", window=2),
-    Tanh("tanh1"),
-    Relu("relu1"),
-    Conv2d("conv2", maps=5, kernel=2),
-    Flatten("flatten"),
-    Tanh("tanh2"),
-    Linear("fc1", outputs=9),
-    Sigmoid("sigmoid"),
-    Argmax("argmax"),
+    *(Conv2d("conv1", maps=6, kernel=3), MaxPool("pool1", window=2), Tanh("tanh1"), Relu("relu1")),
+    *(Conv2d("conv2", maps=5, kernel=2), Flatten("flatten"), Tanh("tanh2")),
+    *(Linear("fc1", outputs=9), Sigmoid("sigmoid"), Argmax("argmax")),
 )
 # No hidden layer: images of two channels straight to scores.
 BARE = network("bare", (2, 4, 5), Flatten("flatten"), Linear("fc1", outputs=7), Argmax("argmax"))
@@ -136,10 +102,7 @@ BARE = network("bare", (2, 4, 5), Flatten("flatten"), Linear("fc1", outputs=7), 
 CONVOLVED = network(
     "convolved",
     (1, 6, 6),
-    Conv2d("conv1", maps=8, kernel=6),
-    Flatten("flatten"),
-    Softmax("softmax"),
-    Argmax("argmax"),
+    *(Conv2d("conv1", maps=8, kernel=6), Flatten("flatten"), Softmax("softmax"), Argmax("argmax")),
 )
 GENERAL = tuple(row.name for row in ROWS if not row.calibrated)  # precisions of every network
 ORDERS = (LATE, BARE, CONVOLVED)

@@ -5,47 +5,16 @@ from typing import Any
 import numpy as np
 
 from app.network.toml import parse_network
+from tests.support.networks_for_tests import layers_toml
 from tests.support.oracle import run_nodes
 
 LENET = parse_network(
-    """\
-name = "lenet_of_pytorch"
-input = [1, 28, 28]
-[[layers]]
-type = "conv2d"
-maps = 6
-kernel = 5
-padding = 2
-[[layers]]
-type = "relu"
-[[layers]]
-type = "maxpool"
-window = 2
-[[layers]]
-type = "conv2d"
-maps = 16
-kernel = 5
-[[layers]]
-type = "relu"
-[[layers]]
-type = "maxpool"
-window = 2
-[[layers]]
-type = "flatten"
-[[layers]]
-type = "linear"
-outputs = 120
-[[layers]]
-type = "relu"
-[[layers]]
-type = "linear"
-outputs = 84
-[[layers]]
-type = "relu"
-[[layers]]
-type = "linear"
-outputs = 10
-""",
+    'name = "lenet_of_pytorch"\ninput = [1, 28, 28]\n'
+    + layers_toml(
+        *("conv2d maps=6 kernel=5 padding=2", "relu", "maxpool window=2"),
+        *("conv2d maps=16 kernel=5", "relu", "maxpool window=2", "flatten"),
+        *("linear outputs=120", "relu", "linear outputs=84", "relu", "linear outputs=10"),
+    ),
     "lenet_of_pytorch.toml",
 )
 SHAPES = {"conv1": (6, 1, 5, 5), "conv2": (16, 6, 5, 5), "fc1": (120, 400), "fc2": (84, 120), "fc3": (10, 84)}
