@@ -1,7 +1,6 @@
 """The commands beside the main job: their help, what graph, networks and kernels print, what measuring needs."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 from app import VERSION
 from app.base.errors import UserError
 from app.base.precision import SHORT
-from app.cli import COMMANDS, main
+from app.cli import main
 from app.cuda.compiler import ARCHITECTURES
 from app.files import shipped
 from app.kernels.registry import VARIANTS
@@ -20,9 +19,7 @@ from app.network.definitions import NETWORKS
 from app.network.graph import find_network
 from app.network.toml import read_network
 from app.network.weights import load_weights, save_weights
-from app.terminal.text import WIDTH
 from app.tools import kernels, networks, resources
-from tests.commands.test_option_effects import RUN, WORK
 from tests.support.networks_for_tests import random_graph
 from tests.support.schemas import mistakes
 from tests.support.shell import Refuses, listing
@@ -42,34 +39,6 @@ ptxas info    : Function properties for second
 ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 12 registers, used 0 barriers
 \x00"""
-# What the help names as the values of these options, in every command that has them.
-VALUES = {"--batch": " N", "--streams": " N", "--plot": " DIR", "--shape": " C,H,W,M,K,S", "--precision": " {.*tf32"}
-VALUES |= dict.fromkeys(("--network", "--conv", "--fc", "--pool", "--layer", "--arch"), " NAME")
-VALUES |= dict.fromkeys(("--json", "--resume", "--trace"), " FILE")
-VALUES |= {"classify --out": " DIR", "classify --resume": "", "check --shape": " N,N"}  # of one command
-
-
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help(command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(WIDTH))
-    with pytest.raises(SystemExit) as leaving:
-        main([*command.split(), "--help"])
-    out = capsys.readouterr().out
-    assert leaving.value.code == 0 and out.startswith(f"usage: main.py {command}".rstrip())
-    assert "%(" not in out and "options:" in out
-    for option in WORK.get(command, " ".join(RUN)).split():
-        value = VALUES.get(f"{command} {option}", VALUES.get(option, ""))
-        assert re.search(f"^  {option}{value}\\b", out, re.MULTILINE), option
-    assert all(len(line) <= WIDTH for line in out.splitlines())
-
-
-def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    out = capsys.readouterr().out
-    for taught in ("examples:", "python main.py --batch 10000", "exit codes: 0 "):
-        assert taught in out
-    assert "\n".join(f"  {name:<12}{does}" for name, does in COMMANDS.items()) in out
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

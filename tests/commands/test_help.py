@@ -8,15 +8,20 @@ import pytest
 
 from app.cli import main
 from app.commands.parsers import COMMANDS, parser_of, request_of
-from app.terminal.text import NARROWEST
+from app.terminal.text import NARROWEST, WIDTH
 from tests.support.shell import write_good_files
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "run"])
-def test_help_has_examples_that_work_and_exit_codes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    _, _, text = parser_of(name).format_help().partition("\n\n")  # argparse breaks no option of the usage
-    assert all(len(line) <= 80 for line in text.splitlines())
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_has_examples_that_work_and_exit_codes(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    with pytest.raises(SystemExit) as leaving:
+        main([*name.split(), "--help"])
+    text = capsys.readouterr().out
+    assert leaving.value.code == 0 and text.startswith(f"usage: main.py {name}".rstrip())
+    assert "%(" not in text and "options:" in text and all(len(line) <= WIDTH for line in text.splitlines())
     assert re.search(r"^exit codes: 0\s.*\s2\s.*\s3\s+a\s+bug", text, re.MULTILINE | re.DOTALL)
     examples = re.findall(r"^  python main\.py (.*?)(?:  .*)?$", text.partition("examples:")[2], re.MULTILINE)
     assert examples
@@ -24,6 +29,8 @@ def test_help_has_examples_that_work_and_exit_codes(name: str, monkeypatch: pyte
         command, *words = shlex.split(example)
         other = command if command in COMMANDS else "run"
         request_of(other, parser_of(other).parse_args(words if other == command else [command, *words]))
+    if not name:
+        assert "\n".join(f"  {command:<12}{does}" for command, does in COMMANDS.items()) in text
 
 
 @pytest.mark.parametrize(
