@@ -53,7 +53,7 @@ def measured(graph: Graph, images: int, card: Row) -> dict[str, Any]:
         "device": card,
         "images": images,
         "settings": {"noise": NOISE, "l2": L2, "rule": describe(NOISE, L2)},
-        "peaks": vars(peaks),
+        "peaks": peaks,
         "tables": [table_document(table, peaks) for table in tables],
         "totals": totals(tables),
     }

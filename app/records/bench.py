@@ -33,14 +33,16 @@ class Ratios(TypedDict):
     ]
 
 
-class Rates(Ratios):
-    """What a time achieves."""
-
+class Achieved(TypedDict):
     tflops: Amount
     gbytes_per_s: Annotated[Amount, "each array moved once"]
     intensity: Annotated[Amount, "FLOPs a byte"]
     share: Annotated[Amount | None, "of the measured peak"]
     limit: Annotated[Literal["arithmetic", "memory"], "the larger share"]
+
+
+class Rates(Ratios, Achieved):
+    """What a time achieves."""
 
 
 class AnyRow(TypedDict):

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from app.lab.bench.cases import network_items, rungs
-from app.lab.bench.results import CPU, DEBUG, LIBRARY, OURS, Peaks, Result, Table
+from app.lab.bench.results import CPU, DEBUG, LIBRARY, OURS, Result, Table
 from app.lab.graphs import network_graph
+from app.records.parts import Peaks
 from docs.generate.figures import BENCH, COSTS, CYCLE, FIGURES, PROFILE, RESOURCES, Figures
 from tests.support.peers_for_tests import bench_document
 from tests.support.schemas import mistakes
@@ -38,7 +39,7 @@ def made_up(network: str) -> dict[str, Any]:
         {"precision": precision, "conv": conv, "ms": ms, "spread_ms": None, "runs": 3, "reason": ""}
         for precision, conv, ms in timed
     ]
-    peaks = Peaks({"float32": 65.0, "tfloat32": 330.0, "float16": 660.0}, 3000.0)
+    peaks: Peaks = {"tflops": {"float32": 65.0, "tfloat32": 330.0, "float16": 660.0}, "gbytes_per_s": 3000.0}
     return bench_document(network, tables, peaks, programs, (100, 1000, 5000, 10_000))
 
 

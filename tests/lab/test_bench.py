@@ -18,19 +18,20 @@ from app.kernels.facts import alone, key
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem
 from app.lab.bench import job, plots
 from app.lab.bench.cases import batch_sizes, network_items, rungs, shape_items
-from app.lab.bench.results import CPU, DEBUG, LIBRARY, OURS, Peaks, Result, Table, rates, table_document, totals
+from app.lab.bench.results import CPU, DEBUG, LIBRARY, OURS, Result, Table, rates, table_document, totals
 from app.lab.bench.table import as_text
 from app.lab.graphs import network_graph
 from app.lab.stop import LEAST_RUNS, MOST_RUNS, enough, together
 from app.network.definitions import NETWORKS
 from app.planning.matching import Choices
 from app.planning.plan import plan
+from app.records.parts import Peaks
 from tests.support.networks_for_tests import with_bytes
 from tests.support.peers_for_tests import bench_document
 from tests.support.requests import requested
 from tests.support.widths import check_widths
 
-PEAKS = Peaks({"float32": 50.0, "float16": 600.0}, 3000.0)
+PEAKS: Peaks = {"tflops": {"float32": 50.0, "float16": 600.0}, "gbytes_per_s": 3000.0}
 SVG = "{http://www.w3.org/2000/svg}"
 CONV = ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
 
@@ -139,10 +140,10 @@ def test_rungs_are_in_order_and_can_be_narrowed() -> None:
 def test_rates_say_which_limit_is_nearer() -> None:
     compute = ConvProblem(32, 12, 12, 64, 5)
     found = rates(compute, "float32", 1000, 1.0, PEAKS)
-    assert found.limit == "arithmetic"
-    assert found.tflops == pytest.approx(compute.flops * 1000 / 1e9)
-    assert found.share == pytest.approx(found.tflops / 50)
-    assert rates(CONV, "float16", 1000, 1.0, PEAKS).limit == "memory"
+    assert found["limit"] == "arithmetic"
+    assert found["tflops"] == pytest.approx(compute.flops * 1000 / 1e9)
+    assert found["share"] == pytest.approx(found["tflops"] / 50)
+    assert rates(CONV, "float16", 1000, 1.0, PEAKS)["limit"] == "memory"
 
 
 def test_ratios() -> None:

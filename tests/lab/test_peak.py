@@ -11,13 +11,15 @@ from app.kernels import registry
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem
 from app.kernels.variant import Variant
 from app.lab.bench import plots
-from app.lab.bench.results import Peaks, executed, peak_name, rates
+from app.lab.bench.results import executed, peak_name, rates
 from app.lab.bench.table import short_peak
+from app.records.parts import Peaks
 from tests.lab.test_bench import document
 
-PEAKS = Peaks(
-    {"float32": 50.0, "tfloat32": 300.0, "float16": 600.0, "float16 hfma2": 100.0, "float16 wgmma": 900.0}, 1e6
-)
+PEAKS: Peaks = {
+    "tflops": {"float32": 50.0, "tfloat32": 300.0, "float16": 600.0, "float16 hfma2": 100.0, "float16 wgmma": 900.0},
+    "gbytes_per_s": 1e6,
+}
 CONV = ConvProblem(32, 12, 12, 64, 5)
 HALF = replace(CONV, dtype="float16", input_dtype="float16", output_dtype="float16")
 
@@ -26,9 +28,9 @@ def _share(problem: ConvProblem | LinearProblem | ConvPairProblem | LinearPairPr
     """Of the peak, at 1 TFLOP in 10 ms: 100 TFLOP/s; memory counts for nothing."""
     images = round(1e12 / problem.flops)
     found = rates(problem, problem.dtype, images, 10.0, PEAKS, instructions)
-    assert found.limit == "arithmetic" and found.share is not None
-    assert found.tflops == pytest.approx(100, rel=1e-2)
-    return found.share
+    assert found["limit"] == "arithmetic" and found["share"] is not None
+    assert found["tflops"] == pytest.approx(100, rel=1e-2)
+    return found["share"]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_rows_say_what_their_sources_multiply_with(row: Variant) -> None:
     assert (row.instructions == "hfma2") == (row.name == "half2")
     for dtype in row.dtypes:
         if row.operation in ("conv", "gemm", "conv_pair", "gemm_pair") and dtype != "float64":
-            assert peak_name(row.instructions, dtype) in PEAKS.tflops
+            assert peak_name(row.instructions, dtype) in PEAKS["tflops"]
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90a"])
@@ -82,17 +84,17 @@ def test_every_loop_compiles_where_it_is_measured(arch: str, tmp_path: Path, mon
     from app.lab.bench.peak import LOOPS, SOURCE
 
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
-    assert set(LOOPS) == set(PEAKS.tflops)
+    assert set(LOOPS) == set(PEAKS["tflops"])
     for loop in LOOPS.values():
         if loop.serves(architecture_number(arch)):
             assert b"peak" in compile_kernel(SOURCE, {loop.constant: 1}, arch)
 
 
 def test_pictures_and_text_name_every_peak() -> None:
-    assert [short_peak(name) for name in PEAKS.tflops] == ["fp32", "tf32", "fp16", "fp16 hfma2", "fp16 wgmma"]
-    found = document() | {"peaks": {"tflops": dict(PEAKS.tflops), "gbytes_per_s": 3000.0}}
+    assert [short_peak(name) for name in PEAKS["tflops"]] == ["fp32", "tf32", "fp16", "fp16 hfma2", "fp16 wgmma"]
+    found = document() | {"peaks": {"tflops": dict(PEAKS["tflops"]), "gbytes_per_s": 3000.0}}
     described = plots.roof(found, "conv1").partition("<desc")[2].partition("</desc>")[0]
-    assert all(f"{short_peak(name)} {svg.number(peak)} TFLOP/s" in described for name, peak in PEAKS.tflops.items())
+    assert all(f"{short_peak(name)} {svg.number(peak)} TFLOP/s" in described for name, peak in PEAKS["tflops"].items())
 
 
 @pytest.mark.gpu
@@ -103,6 +105,6 @@ def test_every_instruction_family_of_the_card_is_measured() -> None:
     from app.lab.bench.peak import LOOPS, measure
 
     arch = describe_gpu()["architecture"]
-    found = measure(arch).tflops
+    found = measure(arch)["tflops"]
     assert set(found) == {name for name, loop in LOOPS.items() if loop.serves(architecture_number(arch))}
     assert all(rate > 0 for rate in found.values()), found

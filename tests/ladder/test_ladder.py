@@ -11,7 +11,7 @@ from app.base.errors import UserError
 from app.cli import main
 from app.cuda.device import why_no_gpu
 from app.kernels.registry import variants
-from app.lab.bench.results import OURS, Peaks, Result
+from app.lab.bench.results import OURS, Result
 from app.ladder.card import Card
 from app.ladder.command import as_text
 from app.ladder.counting import PARTS
@@ -99,7 +99,9 @@ def in_name_only(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("app.cuda.device.describe_gpu", lambda: CARD)
     monkeypatch.setattr(measuring, "Trial", Fake)
     monkeypatch.setattr(measuring.Climber, "row", row)
-    monkeypatch.setattr(measuring.peak, "measure", lambda _: Peaks({"float32": 50.0, "float16": 600.0}, 3000.0))
+    monkeypatch.setattr(
+        measuring.peak, "measure", lambda _: {"tflops": {"float32": 50.0, "float16": 600.0}, "gbytes_per_s": 3000.0}
+    )
     monkeypatch.setattr(compiling, "compile_kernel", lambda *_: b"")
     return measured
 

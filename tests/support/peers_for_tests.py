@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from app.lab.batch import UNWRITTEN, Batch
-from app.lab.bench.results import Peaks, Table, table_document, totals
+from app.lab.bench.results import Table, table_document, totals
 from app.lab.peers.rounds import Candidate, Engine, Entrant
 from app.network.definitions import LENET5, Network
 from app.network.reference import compute_reference
 from app.network.weights import Weights
+from app.records.parts import Peaks
 from tests.support.networks_for_tests import random_graph, random_images
 
 CARD = {"kind": "cuda", "name": "Some Card", "architecture": "sm_90a", "multiprocessors": 132, "memory_bytes": 1 << 36}
@@ -31,7 +32,7 @@ def bench_document(
         "cpu": CPU_USED,
         "images": sizes[-1],
         "settings": {"noise": 0.01, "l2": "cold", "rule": "the rule"},
-        "peaks": vars(peaks),
+        "peaks": peaks,
         "tables": [table_document(table, peaks) for table in tables],
         "totals": totals(tables),
         "batches": [{"images": size, "totals": totals(tables), "whole_program": programs} for size in sizes],

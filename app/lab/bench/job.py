@@ -126,7 +126,7 @@ def _measured(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
         "cpu": cast(Processor, device.describe_cpu(usable_cores())),
         "images": main,
         "settings": {"noise": request.noise, "l2": request.l2, "rule": describe(request.noise, request.l2)},
-        "peaks": {"tflops": peaks.tflops, "gbytes_per_s": peaks.gbytes_per_s},
+        "peaks": peaks,
         "tables": [table_document(table, peaks) for table in tables[main]],
         "totals": totals(tables[main]),
         "batches": [

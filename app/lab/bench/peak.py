@@ -11,8 +11,8 @@ from cupy.cuda import runtime
 from app.cuda.compiler import architecture_number, compile_kernel
 from app.cuda.memory import DeviceMemoryError, device_array
 from app.kernels.launch import Function, loaded
-from app.lab.bench.results import Peaks
 from app.lab.timer import Clock
+from app.records.parts import Peaks
 
 SOURCE = Path(__file__).with_name("peak.cu")
 CHAINS, UNROLL, THREADS = 8, 16, 256  # as in peak.cu
@@ -44,7 +44,7 @@ def measure(arch: str) -> Peaks:
     """Measure every family of instructions that the architecture has, and a copy (bytes read plus bytes written)."""
     clock, number = Clock(arch), architecture_number(arch)
     rates = {name: _rate(clock, arch, loop) for name, loop in LOOPS.items() if loop.serves(number)}
-    return Peaks(rates, _copy(clock))
+    return {"tflops": rates, "gbytes_per_s": _copy(clock)}
 
 
 def _rate(clock: Clock, arch: str, loop: Loop) -> float:

@@ -9,7 +9,8 @@ from app.kernels.facts import bytes_moved, key
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem, Problem
 from app.main_job.statistics import speedup
 from app.records import bench as records
-from app.records.bench import Ratios, Total
+from app.records.bench import Achieved, Ratios, Total
+from app.records.parts import Peaks
 
 CPU, LIBRARY, OURS, DEBUG = "cpu", "library", "kernel", "debug"  # kinds of rows
 CPU_NAME, CPU_RUNS = "CPU, NumPy", 3
@@ -53,25 +54,6 @@ class Table:
     rows: tuple[Result, ...]
 
 
-@dataclass(frozen=True)
-class Peaks:
-    """Measured limits of the card: TFLOP/s by ``peak_name``, and GB/s of a copy within device memory."""
-
-    tflops: dict[str, float]
-    gbytes_per_s: float
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Rates achieved in a time, and the larger of its shares of the card's measured arithmetic and bandwidth."""
-
-    tflops: float
-    gbytes_per_s: float
-    intensity: float  # FLOPs per byte
-    share: float | None
-    limit: str  # "arithmetic" or "memory"
-
-
 def peak_name(instructions: str, dtype: str) -> str:
     """Return the name of the peak to compare kernels of that family with.
 
@@ -109,8 +91,8 @@ def _multiplications(layer: ConvProblem | LinearProblem, exact: bool) -> int:
 
 def rates(
     problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, instructions: str = "", work: float = 1.0
-) -> Rates:
-    """Return the rates of a batch computed in ``ms``; each array counts as moved once.
+) -> Achieved:
+    """Return the rates of a batch computed in ``ms``, and the larger of its shares of the card's measured peaks.
 
     instructions: the family of instructions that multiplies; if it is unknown, the fastest of the type counts. work:
     products that the kernel carries out ÷ the layer's; the rate counts the layer's, the share of the peak the kernel's.
@@ -120,12 +102,17 @@ def rates(
     # Pooling, activations and so on compute in float32, whatever the storage type.
     multiplies = isinstance(problem, ConvProblem | LinearProblem | PairProblem)
     families = (instructions,) if instructions else ("mma", "wgmma")
-    known = [peaks.tflops.get(peak_name(family if multiplies else "fma", dtype)) for family in families]
+    known = [peaks["tflops"].get(peak_name(family if multiplies else "fma", dtype)) for family in families]
     peak = max((rate for rate in known if rate), default=None)
-    arithmetic = {"arithmetic": work * executed(problem) * images / ms / 1e9 / peak} if peak else {}
-    shares = {"memory": gbytes / peaks.gbytes_per_s} | arithmetic
-    limit = max(shares, key=lambda name: shares[name])
-    return Rates(tflops, gbytes, flops / nbytes, shares[limit], limit)
+    arithmetic = work * executed(problem) * images / ms / 1e9 / peak if peak else 0.0
+    memory = gbytes / peaks["gbytes_per_s"]
+    return {
+        "tflops": tflops,
+        "gbytes_per_s": gbytes,
+        "intensity": flops / nbytes,
+        "share": max(arithmetic, memory),
+        "limit": "arithmetic" if arithmetic > memory else "memory",
+    }
 
 
 def library_ms(results: Sequence[Result], dtype: str) -> float | None:
@@ -191,9 +178,12 @@ def table_document(table: Table, peaks: Peaks) -> records.Table:
     for index, row in enumerate(table.rows):
         figures = None
         if row.ms is not None:
-            own = rates(table.problems[row.dtype], row.dtype, table.images, row.ms, peaks, row.instructions, row.work)
-            share = None if row.kind == CPU else own.share  # shares are of the card's peaks
-            figures = vars(own) | {"share": share} | _ratios(table.rows, index)
+            problem, images = table.problems[row.dtype], table.images
+            figures = {
+                **rates(problem, row.dtype, images, row.ms, peaks, row.instructions, row.work),
+                **({"share": None} if row.kind == CPU else {}),  # shares are of the card's peaks
+                **_ratios(table.rows, index),
+            }
         found = vars(row) | {"settings": dict(row.settings), "samples": [*row.samples], "rates": figures}
         rows.append(cast(records.Row, found))
     return {
