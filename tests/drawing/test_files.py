@@ -2,7 +2,6 @@
 
 import re
 from itertools import pairwise
-from math import nan
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,7 +11,7 @@ from app.drawing import files, labels, lines, matrix, roofline, svg
 from tests.drawing.test_charts import parsed, texts
 
 SVG = "{http://www.w3.org/2000/svg}"
-HEAT = matrix.heat_map("times", ("rows", ["8", "16"]), ("columns", ["1", "2", "4"]), [[3.0, 1.0, nan], [5.0, 9.0, 2.0]])
+HEAT = matrix.heat_map("times", "rows", "columns", {(8, 2): 1.0, (8, 1): 3.0, (16, 1): 5.0, (16, 2): 9.0, (16, 4): 2.0})
 
 
 def test_a_file_needs_nothing_else(tmp_path: Path) -> None:
@@ -40,9 +39,9 @@ def test_a_heat_map_says_every_time_and_frames_the_least() -> None:
     assert frame.startswith(f"M{least.get('x')} {least.get('y')}h")
 
 
-@pytest.mark.parametrize("rows", [("",), ("8", "16")])
-def test_a_heat_map_of_one_time_for_all(rows: tuple[str, ...]) -> None:
-    chart = parsed(matrix.heat_map("one", ("", rows), ("TILE", ["8"]), [[1.0]] * len(rows)))
+@pytest.mark.parametrize("rows", [(0,), (8, 16)])
+def test_a_heat_map_of_one_time_for_all(rows: tuple[int, ...]) -> None:
+    chart = parsed(matrix.heat_map("one", "", "TILE", {(row, 8): 1.0 for row in rows}))
     assert {cell.get("fill-opacity") for cell in chart.iter("rect")} == {"0.000"}
 
 

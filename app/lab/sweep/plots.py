@@ -1,34 +1,14 @@
 """Draw a sweep as heat maps."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import inf, nan
+from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 
 from app.drawing.files import save
-from app.drawing.matrix import heat_map
+from app.drawing.matrix import Times, heat_map
 from app.lab.sweep.grid import Target
 
-Times = Mapping[tuple[int, int], float]  # (value down, value across) → ms
-
-
-@dataclass(frozen=True)
-class Field:
-    """Times over two parameters: their names, values, and ms[down][across], NaN where there is no time."""
-
-    down: str
-    across: str
-    downs: tuple[int, ...]
-    acrosses: tuple[int, ...]
-    ms: tuple[tuple[float, ...], ...]
-
-
-def field(down: str, across: str, times: Times) -> Field:
-    """Arrange times by pairs of values in a full table."""
-    downs = tuple(sorted({first for first, _ in times}))
-    acrosses = tuple(sorted({second for _, second in times}))
-    ms = tuple(tuple(times.get((first, second), nan) for second in acrosses) for first in downs)
-    return Field(down, across, downs, acrosses, ms)
+Field = tuple[str, str, Times]  # names of the parameters down and across, and the times by their values
 
 
 def layer_field(target: Target) -> Field | None:
@@ -45,7 +25,7 @@ def layer_field(target: Target) -> Field | None:
     if not names:
         return None
     down, across = names if len(names) == 2 else ("", *names)
-    return field(down, across, _fastest(target, down, across))
+    return down, across, _fastest(target, down, across)
 
 
 def _fastest(target: Target, down: str, across: str) -> dict[tuple[int, int], float]:
@@ -66,29 +46,22 @@ def both_layers_field(targets: Sequence[Target]) -> Field | None:
     if not first or not second:
         return None
     sums = {(a, b): first[a] + second[b] for a in first for b in second}
-    return field(f"{targets[0].layer} {name}", f"{targets[1].layer} {name}", sums)
+    return f"{targets[0].layer} {name}", f"{targets[1].layer} {name}", sums
 
 
 def draw_layers(folder: Path, network: str, targets: Sequence[Target]) -> None:
-    """Draw each layer, and two layers together where each has one parameter."""
+    """Draw each layer, and two layers together where each has one parameter. Raises UserError."""
     row, images = targets[0].row, targets[0].images
     found = [(f" {target.layer}", f"_{target.layer}", layer_field(target)) for target in targets]
     found.append((", both layers", "", both_layers_field(targets)))
-    for where, suffix, times in found:
-        if times is not None:
+    for where, suffix, field in found:
+        if field is not None:
             title = f"{row.operation} {row.name}, {network}{where}, {images:,} images"
-            _draw(folder, f"sweep_{row.name}_{network}{suffix}", title, times)
+            save(heat_map(title, *field), folder / f"sweep_{row.name}_{network}{suffix}_heat.svg")
 
 
 def draw_pipeline(folder: Path, network: str, images: int, times: Times) -> None:
-    """Draw end-to-end times by (chunk, streams), if there are any."""
+    """Draw end-to-end times by (chunk, streams), if there are any. Raises UserError."""
     if times:
-        title, found = f"{network}, {images:,} images, end to end", field("images a chunk", "streams", times)
-        _draw(folder, f"sweep_pipeline_{network}", title, found)
-
-
-def _draw(folder: Path, name: str, title: str, found: Field) -> None:
-    """Write ``NAME_heat.svg``. Raises UserError if it cannot be written."""
-    down = found.down, [f"{value:,}" if found.down else "" for value in found.downs]
-    across = found.across, [f"{value:,}" for value in found.acrosses]
-    save(heat_map(title, down, across, found.ms), folder / f"{name}_heat.svg")
+        chart = heat_map(f"{network}, {images:,} images, end to end", "images a chunk", "streams", times)
+        save(chart, folder / f"sweep_pipeline_{network}_heat.svg")
