@@ -3,14 +3,23 @@
 from itertools import product as product_of
 
 from app.drawing.sketch import Drawing
-from app.ladder.sizes import Sizes
 
 
-def product(sizes: Sizes) -> Drawing:
+def product(
+    rows: int,
+    columns: int,
+    depth: int,
+    tall: int,
+    wide: int,
+    threads: int,
+    where: str,
+    rows_are: str,
+    columns_are: str,
+    rows_apart: int = 0,
+    columns_apart: int = 0,
+    together: int = 1,
+) -> Drawing:
     """Tiles of two matrices; a thread computes some elements of the product."""
-    rows, columns, depth, tall, wide = (sizes[name] for name in ("rows", "columns", "depth", "tall", "wide"))
-    words = sizes.words
-    where, rows_are, columns_are = words["where"], words["rows_are"], words["columns_are"]
     cell = max(min(260 / max(rows + depth, columns + depth), 12), 1.5)
     products = f"{tall * wide} multiply-add{'s' * (tall * wide > 1)}"
     drawing = Drawing(
@@ -25,8 +34,8 @@ def product(sizes: Sizes) -> Drawing:
     drawing.text(0, top + rows * cell + 18, f"{rows} {rows_are} × {depth} terms", "head")
     drawing.cells(0, top, rows, depth, cell, "taps")
     drawing.cells(left, top, rows, columns, cell)
-    downs = _runs(tall, rows // 3, sizes, "rows_apart")
-    alongs = _runs(wide, columns // 3, sizes, "columns_apart")
+    downs = _runs(tall, rows // 3, rows_apart, together)
+    alongs = _runs(wide, columns // 3, columns_apart, together)
     for down, high in downs:
         y = top + down * cell
         drawing.area(0, y, depth * cell, high * cell, "neighbour", f"what the marked thread reads for its {rows_are}")
@@ -44,7 +53,7 @@ def product(sizes: Sizes) -> Drawing:
         left + columns * cell + 16,
         top + 12,
         [
-            f"{sizes['threads']:,} threads a block",
+            f"{threads:,} threads a block",
             f"a thread's outputs: {tall} × {wide}",
             f"a term: {tall} + {wide} values read,",
             products,
@@ -53,29 +62,28 @@ def product(sizes: Sizes) -> Drawing:
     return drawing
 
 
-def _runs(count: int, about: int, sizes: Sizes, apart: str) -> list[tuple[int, int]]:
-    """Return where a thread's rows or columns begin, and how many are neighbours there: ``together``, else one or all.
+def _runs(count: int, about: int, apart: int, together: int) -> list[tuple[int, int]]:
+    """Return where a thread's rows or columns begin, and how many are neighbours there.
 
-    about: where the first one should lie. Runs begin ``apart`` from each other; without that all are neighbours.
+    about: where the first one should lie. Runs of ``together`` begin ``apart`` from each other; 0: all are neighbours.
     """
-    distance = sizes.numbers.get(apart, 0)
-    together = sizes.numbers.get("together", 1) if distance else count
-    first = about % distance if distance else about
-    return [(number * distance + first // together * together, together) for number in range(count // together)]
+    together = together if apart else count
+    first = about % apart if apart else about
+    return [(number * apart + first // together * together, together) for number in range(count // together)]
 
 
-def fragments(sizes: Sizes) -> Drawing:
+def fragments(terms: int, down: int, across: int, rows_are: str, columns_are: str) -> Drawing:
     """The operands of one tensor-core instruction, and what one lane holds of them."""
     cell, lane_row, lane_column = 15, 1, 1
     drawing = Drawing(
-        f"One mma: 16 rows x 8 words times 8 words x 8 columns, {sizes['terms']} terms. The marked lane holds 4 words "
-        f"of the first operand, 2 of the second and 4 sums. A warp computes {sizes['down']} x {sizes['across']} of "
+        f"One mma: 16 rows x 8 words times 8 words x 8 columns, {terms} terms. The marked lane holds 4 words "
+        f"of the first operand, 2 of the second and 4 sums. A warp computes {down} x {across} of "
         "these tiles."
     )
     left, top = 8 * cell + 40, 40 + 8 * cell
-    drawing.text(left, 12, f"8 words × 8 {sizes.words['columns_are']}", "head")
+    drawing.text(left, 12, f"8 words × 8 {columns_are}", "head")
     drawing.cells(left, 22, 8, 8, cell, "shared")
-    drawing.text(0, top + 16 * cell + 18, f"16 {sizes.words['rows_are']} × 8 words", "head")
+    drawing.text(0, top + 16 * cell + 18, f"16 {rows_are} × 8 words", "head")
     drawing.cells(0, top, 16, 8, cell, "taps")
     drawing.cells(left, top, 16, 8, cell)
     for half in (0, 1):
@@ -92,18 +100,17 @@ def fragments(sizes: Sizes) -> Drawing:
         top + 12,
         [
             "lane 5 of 32: 4 + 2 words in, 4 sums",
-            f"one instruction of a warp: {128 * sizes['terms']:,} multiply-adds",
-            f"a warp: {sizes['down']} × {sizes['across']} of these tiles",
-            f"each word of the left serves {sizes['across']} tiles,",
-            f"each of the top {sizes['down']}",
+            f"one instruction of a warp: {128 * terms:,} multiply-adds",
+            f"a warp: {down} × {across} of these tiles",
+            f"each word of the left serves {across} tiles,",
+            f"each of the top {down}",
         ],
     )
     return drawing
 
 
-def passes(sizes: Sizes) -> Drawing:
+def passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
     """Kernels that hand matrices on through device memory; ``terms`` is 0 where nothing is unrolled."""
-    terms, columns = sizes["terms"], sizes["columns"]
     boxes = ["im2col", "cuBLAS", "layout"] if terms else ["cuBLAS", "bias, activation"]
     drawing = Drawing(" then ".join(boxes) + ": each pass reads and writes its matrices in device memory.")
     between = [f"{terms:,} × {columns:,} values", "product"] if terms else ["product"]
@@ -116,18 +123,15 @@ def passes(sizes: Sizes) -> Drawing:
             drawing.text(x + 170, 36, "memory", "quiet", "middle")
             drawing.text(x + 170, 84, between[number], "quiet", "middle")
     if terms:
-        drawing.lines_of_text(0, 112, [f"an image's {sizes['pixels']:,} values become {terms * columns:,}"])
+        drawing.lines_of_text(0, 112, [f"an image's {pixels:,} values become {terms * columns:,}"])
     return drawing
 
 
-def split(sizes: Sizes) -> Drawing:
+def split(depth: int, parts: int, part: int) -> Drawing:
     """One sum cut into parts that several blocks compute."""
-    parts, part = sizes["parts"], sizes["part"]
     shown, width = min(parts, 12), 44
-    drawing = Drawing(
-        f"A sum of {sizes['depth']} terms is cut into {parts} parts of {part}; a block adds up each part."
-    )
-    drawing.text(0, 12, f"{sizes['depth']:,} terms of one sum", "head")
+    drawing = Drawing(f"A sum of {depth} terms is cut into {parts} parts of {part}; a block adds up each part.")
+    drawing.text(0, 12, f"{depth:,} terms of one sum", "head")
     for number in range(shown):
         drawing.area(number * (width + 4), 22, width, 24, "shared", "a part of the sum, which one block adds up")
         drawing.text(number * (width + 4) + width / 2, 39, f"block {number + 1}", "small", "middle")
@@ -139,24 +143,21 @@ def split(sizes: Sizes) -> Drawing:
     return drawing
 
 
-def ring(sizes: Sizes) -> Drawing:
+def ring(stages: int, producers: int, consumers: int, tile: int, rows: int, terms: int) -> Drawing:
     """Warps that copy ahead of warps that multiply, through a ring of stages in shared memory."""
-    stages = sizes["stages"]
     drawing = Drawing(
-        f"{sizes['producers']} producer threads fill a ring of {stages} stages in shared memory; {sizes['consumers']} "
-        f"consumer threads multiply {sizes['tile']} outputs x {sizes['rows']} images from it by wgmma."
+        f"{producers} producer threads fill a ring of {stages} stages in shared memory; {consumers} "
+        f"consumer threads multiply {tile} outputs x {rows} images from it by wgmma."
     )
     drawing.area(0, 20, 130, 60, "neighbour", "threads that bring pieces of both matrices")
-    drawing.lines_of_text(10, 46, [f"{sizes['producers']} producers", "copy ahead"])
+    drawing.lines_of_text(10, 46, [f"{producers} producers", "copy ahead"])
     for number in range(stages):
         drawing.area(190 + number * 40, 25, 36, 50, "shared", "a stage of shared memory, with two barriers")
         drawing.text(208 + number * 40, 55, str(number + 1), "", "middle")
     right = 190 + stages * 40
-    drawing.text(190, 14, f"ring of {stages} stages, {sizes['terms']} terms each", "head")
+    drawing.text(190, 14, f"ring of {stages} stages, {terms} terms each", "head")
     drawing.arrow(132, 50, 186, 50)
     drawing.arrow(right, 50, right + 50, 50)
     drawing.area(right + 54, 20, 190, 60, "own", "threads that multiply, and hold the sums")
-    drawing.lines_of_text(
-        right + 64, 46, [f"{sizes['consumers']} consumers: wgmma,", f"{sizes['tile']} outputs × {sizes['rows']} images"]
-    )
+    drawing.lines_of_text(right + 64, 46, [f"{consumers} consumers: wgmma,", f"{tile} outputs × {rows} images"])
     return drawing

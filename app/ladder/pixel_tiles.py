@@ -1,9 +1,10 @@
 """Draw convolutions whose threads own pixels: what a thread reads of the input, and where its outputs lie."""
 
+from collections.abc import Sequence
+
 from app.drawing.sketch import Drawing
 from app.kernels.conv.rows.interpolation import transforms
 from app.ladder.formulas import WARP
-from app.ladder.sizes import Sizes
 
 ROOM = 210  # pixels for the longer side of a grid
 FOOT = 26
@@ -24,82 +25,70 @@ def _warp(drawing: Drawing, x: float, rows: int, columns: int, cell: float) -> N
         left -= taken
 
 
-def window(sizes: Sizes) -> Drawing:
+def window(rows: int, columns: int, kernel: int, stride: int, threads: int, taps: str) -> Drawing:
     """One thread for each output pixel of a map, in rows; a thread reads its window in global memory."""
-    rows, columns, kernel, stride = (sizes[name] for name in ("rows", "columns", "kernel", "stride"))
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
-    cell = _cell(high, wide)
-    at_row, at_column = min(1, rows - 1), min(2, columns - 1)
-    taps = sizes.words["taps"]
     drawing = Drawing(
-        f"Output map of {rows} x {columns} pixels, one thread each, {sizes['threads']} threads a block. The marked "
+        f"Output map of {rows} x {columns} pixels, one thread each, {threads} threads a block. The marked "
         f"thread reads a window of {kernel} x {kernel} pixels of each input channel; its neighbour's window overlaps "
         f"it. Filter taps come from {taps}, one for the whole warp."
     )
-    drawing.text(0, 12, f"input channel {high} × {wide}, global memory", "head")
-    drawing.cells(0, 22, high, wide, cell)
-    side = kernel * cell
+    heads = f"input channel {high} × {wide}, global memory", f"output map {rows} × {columns}"
+    of_taps = f"{kernel} × {kernel} taps of one filter: {taps}", "one value serves all 32 threads of a warp"
+    return _windows(drawing, rows, columns, kernel, stride, heads, "plain", of_taps)
+
+
+def tile(tile: int, kernel: int, stride: int, taps: str) -> Drawing:
+    """A block of TILE x TILE outputs reads a copy of the input under it in shared memory."""
+    side = (tile - 1) * stride + kernel
+    drawing = Drawing(
+        f"A block of {tile} x {tile} threads copies {side} x {side} pixels of one channel to shared memory. A thread "
+        f"reads its {kernel} x {kernel} window there. Filter taps come from {taps}."
+    )
+    heads = f"input tile {side} × {side}, shared memory", f"outputs of the block {tile} × {tile}"
+    copied = f"{side**2:,} pixels for {tile**2:,} threads: {side**2 / tile**2:.2f} copied by each"
+    of_taps = f"{kernel} × {kernel} taps: {taps}", copied
+    return _windows(drawing, tile, tile, kernel, stride, heads, "shared", of_taps)
+
+
+def _windows(
+    drawing: Drawing,
+    rows: int,
+    columns: int,
+    kernel: int,
+    stride: int,
+    heads: tuple[str, str],
+    kind: str,
+    of_taps: Sequence[str],
+) -> Drawing:
+    """Draw what a thread and its neighbour read of the input, their outputs beside it, and the taps below.
+
+    heads: of the input and of the outputs. kind: of the input's cells: ``shared`` for a tile in shared memory.
+    """
+    high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
+    cell = _cell(high, wide)
+    drawing.text(0, 12, heads[0], "head")
+    drawing.cells(0, 22, high, wide, cell, kind)
+    if kind == "shared":
+        drawing.area(0, 22, columns * stride * cell, rows * stride * cell, "core", "pixels under the outputs")
+    at_row, at_column, side = min(1, rows - 1), min(2, columns - 1), kernel * cell
     x, y = at_column * stride * cell, 22 + at_row * stride * cell
     drawing.area(x, y, side, side, "thread", "what the marked thread reads")
     drawing.area(x + stride * cell, y, side, side, "neighbour", "what its neighbour reads")
     out = max(wide * cell, 190) + 70
-    drawing.text(out, 12, f"output map {rows} × {columns}", "head")
+    drawing.text(out, 12, heads[1], "head")
     drawing.cells(out, 22, rows, columns, cell)
     _warp(drawing, out, rows, columns, cell)
     drawing.area(out + at_column * cell, 22 + at_row * cell, cell, cell, "thread", "the marked thread's output")
     drawing.arrow(x + side, y + side / 2, out + at_column * cell, 22 + (at_row + 0.5) * cell)
     foot = 22 + high * cell + FOOT
     drawing.cells(0, foot, kernel, kernel, min(cell, 10), "taps")
-    drawing.lines_of_text(
-        kernel * min(cell, 10) + 12,
-        foot + 12,
-        [f"{kernel} × {kernel} taps of one filter: {taps}", "one value serves all 32 threads of a warp"],
-    )
+    drawing.lines_of_text(kernel * min(cell, 10) + 12, foot + 12, of_taps)
     return drawing
 
 
-def tile(sizes: Sizes) -> Drawing:
-    """A block of TILE x TILE outputs reads a copy of the input under it in shared memory."""
-    tile, kernel, stride = (sizes[name] for name in ("tile", "kernel", "stride"))
-    side = (tile - 1) * stride + kernel
-    cell = _cell(side)
-    taps = sizes.words["taps"]
-    drawing = Drawing(
-        f"A block of {tile} x {tile} threads copies {side} x {side} pixels of one channel to shared memory. A thread "
-        f"reads its {kernel} x {kernel} window there. Filter taps come from {taps}."
-    )
-    drawing.text(0, 12, f"input tile {side} × {side}, shared memory", "head")
-    drawing.cells(0, 22, side, side, cell, "shared")
-    inner = tile * stride * cell
-    drawing.area(0, 22, inner, inner, "core", "pixels under the outputs")
-    at = min(2, tile - 1)
-    window = kernel * cell
-    x, y = at * stride * cell, 22 + stride * cell
-    drawing.area(x, y, window, window, "thread", "what the marked thread reads")
-    drawing.area(x + stride * cell, y, window, window, "neighbour", "what its neighbour reads")
-    out = max(side * cell, 190) + 70
-    drawing.text(out, 12, f"outputs of the block {tile} × {tile}", "head")
-    drawing.cells(out, 22, tile, tile, cell)
-    _warp(drawing, out, tile, tile, cell)
-    drawing.area(out + at * cell, 22 + cell, cell, cell, "thread", "the marked thread's output")
-    drawing.arrow(x + window, y + window / 2, out + at * cell, 22 + 1.5 * cell)
-    foot = 22 + side * cell + FOOT
-    drawing.cells(0, foot, kernel, kernel, min(cell, 10), "taps")
-    share = side**2 / tile**2
-    drawing.lines_of_text(
-        kernel * min(cell, 10) + 12,
-        foot + 12,
-        [
-            f"{kernel} × {kernel} taps: {taps}",
-            f"{side**2:,} pixels for {tile**2:,} threads: {share:.2f} copied by each",
-        ],
-    )
-    return drawing
-
-
-def patch(sizes: Sizes) -> Drawing:
+def patch(maps: int, rows: int, columns: int, kernel: int, stride: int, threads: int) -> Drawing:
     """A thread keeps a patch of pixels in several maps, and reads each input row once for all taps of a filter row."""
-    maps, rows, columns, kernel, stride = (sizes[name] for name in ("maps", "rows", "columns", "kernel", "stride"))
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     cell = 16
     drawing = Drawing(
@@ -126,15 +115,14 @@ def patch(sizes: Sizes) -> Drawing:
         [
             f"a row of taps: {rows} × {wide} values + {kernel} × {maps} taps = {reads} read",
             f"{products} multiply-adds, {products / reads:.1f} for each value read",
-            f"{sizes['threads']:,} threads a block",
+            f"{threads:,} threads a block",
         ],
     )
     return drawing
 
 
-def points(sizes: Sizes) -> Drawing:
+def points(kernel: int, maps: int, rows: int, threads: int) -> Drawing:
     """Two outputs of a row by products at points: inputs and filters are transformed, sums are transformed back."""
-    kernel, maps, rows = sizes["kernel"], sizes["maps"], sizes["rows"]
     count, cell = kernel + 1, 22
     to_values, _, to_outputs = transforms(kernel)
     drawing = Drawing(
@@ -171,7 +159,7 @@ def points(sizes: Sizes) -> Drawing:
         foot,
         [
             f"{count} multiplications for two outputs, instead of {2 * kernel}",
-            f"a thread: one point, {maps} maps, a column of {rows} rows; {sizes['threads']:,} threads a block",
+            f"a thread: one point, {maps} maps, a column of {rows} rows; {threads:,} threads a block",
         ],
     )
     return drawing

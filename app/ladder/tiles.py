@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping
 from app.drawing.sketch import Drawing
 from app.ladder import matrix_tiles, pixel_tiles
 from app.ladder.formulas import Names, value
-from app.ladder.sizes import Sizes
 from app.ladder.steps import Step
 
 WORDS = ("kind", "taps", "where", "rows_are", "columns_are")  # parts of a drawing that are no formulas
-KINDS: Mapping[str, Callable[[Sizes], Drawing]] = {
+KINDS: Mapping[str, Callable[..., Drawing]] = {
     "window": pixel_tiles.window,
     "tile": pixel_tiles.tile,
     "patch": pixel_tiles.patch,
@@ -28,5 +27,5 @@ KINDS: Mapping[str, Callable[[Sizes], Drawing]] = {
 def draw(step: Step, names: Names) -> Drawing:
     """Return the drawing of a step on the layer that the names are of."""
     given = step.lesson.drawing
-    sizes = {name: round(value(text, names)) for name, text in given.items() if name not in WORDS}
-    return KINDS[given["kind"]](Sizes(sizes, given))
+    sizes = {name: text if name in WORDS else round(value(text, names)) for name, text in given.items()}
+    return KINDS[given["kind"]](**{name: size for name, size in sizes.items() if name != "kind"})
