@@ -61,10 +61,6 @@ def _bash(parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
     )
 
 
-def _zsh(parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
-    return ZSH + _bash(parsers, summaries, main_job)
-
-
 def _fish(parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
     lines = [
         f"complete -c {COMMAND} -n __fish_use_subcommand -a {one} -d {_quoted(summaries[one])}" for one in summaries
@@ -87,4 +83,8 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-SHELLS: dict[str, Callable[[Parsers, Mapping[str, str], str], str]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+SHELLS: dict[str, Callable[[Parsers, Mapping[str, str], str], str]] = {
+    "bash": _bash,
+    "zsh": lambda *parts: ZSH + _bash(*parts),
+    "fish": _fish,
+}

@@ -56,9 +56,9 @@ def text(most: int = 200) -> Check:
     )
 
 
-def string(value: Any) -> str:
-    """Check that the value is text, of any number of lines."""
-    return str(_that(lambda value: isinstance(value, str), "is no text")(value))
+string = _that(lambda value: isinstance(value, str), "is no text")  # of any number of lines
+flag = _that(lambda value: isinstance(value, bool), "is neither true nor false")
+null = _that(lambda value: value is None, "is not null")
 
 
 def pattern(expression: str, what: str) -> Check:
@@ -69,16 +69,6 @@ def pattern(expression: str, what: str) -> Check:
 def one_of(*values: str) -> Check:
     """Return a check for one of these words."""
     return _that(lambda value: isinstance(value, str) and value in values, f"is none of {', '.join(values)}")
-
-
-def flag(value: Any) -> bool:
-    """Check that the value is true or false."""
-    return _that(lambda value: isinstance(value, bool), "is neither true nor false")(value)
-
-
-def null(value: Any) -> None:
-    """Check that the value is null."""
-    _that(lambda value: value is None, "is not null")(value)
 
 
 def nullable(check: Check) -> Check:

@@ -15,10 +15,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -35,7 +35,6 @@ SECONDS = 10  # processor time allowed for a small file; it takes milliseconds
 BYTES_A_SECOND = 4 << 20  # slowest accepted rate for a large file
 WAITING = 6  # clock time allowed per second of processor time: the processor may have other work
 START_SECONDS = 120
-Answer = TypeVar("Answer")
 NONSENSE = "HDF5 gives impossible values for it"
 MAX_ERROR_CHARACTERS = 6000  # a path alone may have 4,096
 
@@ -82,27 +81,23 @@ class Reader(AbstractContextManager["Reader"]):
 
     def read(self, path: Path, content: bytes | None, wanted: Wanted) -> Contents:
         """Read one file; see ``read_untrusted``. Raises UserError."""
-
-        def made(answer: Any, result: int) -> Contents:
+        request = {"what": "contents", "in_memory": content is not None, "wanted": vars(wanted)}
+        with (
+            open_regular(path, MAX_FILE_BYTES, wanted.too_large) if content is None else memory_file(content) as source,
+            self._asked(path, source, request, os.fstat(source.fileno()).st_size) as (answer, result),
+        ):
             names, attributes = tuple(answer["names"]), answer["attributes"]
             arrays = {name: _array(result, *parts) for name, *parts in answer["arrays"]}
             _check_asked(arrays.keys() <= set(names) and attributes.keys() <= set(wanted.attributes))
             _check_asked(sum(array.nbytes for array in arrays.values()) <= wanted.max_bytes)
             return Contents(names, arrays, attributes)
 
-        request = {"what": "contents", "in_memory": content is not None, "wanted": vars(wanted)}
-        with (
-            open_regular(path, MAX_FILE_BYTES, wanted.too_large) if content is None else memory_file(content) as source
-        ):
-            return self._ask(path, source, request, os.fstat(source.fileno()).st_size, made)
-
     def describe(self, path: Path, source: BinaryIO, datasets: Sequence[str]) -> tuple[list[str], dict[str, Described]]:
         """Return the names in the root of a file of any size, and how these datasets lie in it, if they exist.
 
         Raises UserError as ``read`` would, but for their size.
         """
-
-        def made(answer: Any, _: int) -> tuple[list[str], dict[str, Described]]:
+        with self._asked(path, source, {"what": "descriptions", "datasets": datasets}, 0) as (answer, _):
             found = {
                 name: Described(tuple(shape), np.dtype(kind), offset, band)
                 for name, kind, shape, offset, band in answer["datasets"]
@@ -111,8 +106,6 @@ class Reader(AbstractContextManager["Reader"]):
             _check_asked(all(one.dtype.isnative or one.offset is not None for one in found.values()))
             return answer["names"], found
 
-        return self._ask(path, source, {"what": "descriptions", "datasets": datasets}, 0, made)
-
     def rows(
         self, path: Path, source: BinaryIO, name: str, first: int, shape: tuple[int, ...], dtype: np.dtype
     ) -> np.ndarray:
@@ -120,26 +113,19 @@ class Reader(AbstractContextManager["Reader"]):
 
         Raises UserError.
         """
-
-        def made(answer: Any, result: int) -> np.ndarray:
+        request = {"what": "rows", "dataset": name, "first": first, "count": shape[0]}
+        with self._asked(path, source, request, math.prod(shape) * dtype.itemsize) as (answer, result):
             array = _array(result, *answer["rows"])
             _check_asked((array.dtype, array.shape) == (dtype, shape))
             return array
 
-        request = {"what": "rows", "dataset": name, "first": first, "count": shape[0]}
-        return self._ask(path, source, request, math.prod(shape) * dtype.itemsize, made)
+    @contextmanager
+    def _asked(
+        self, path: Path, source: BinaryIO, request: Mapping[str, Any], nbytes: int
+    ) -> Iterator[tuple[Any, int]]:
+        """Yield the checked answer to a request about ``source``, and the memory with its arrays.
 
-    def _ask(
-        self,
-        path: Path,
-        source: BinaryIO,
-        request: Mapping[str, Any],
-        nbytes: int,
-        made: Callable[[Any, int], Answer],
-    ) -> Answer:
-        """Return what is ``made`` of the checked answer to a request about ``source`` and the memory with its arrays.
-
-        nbytes: what it may take time for.
+        nbytes: what it may take time for. A ValueError of the block means that the answer makes no sense.
         """
         with self._lock, _faults(path), memory_file() as result:
             if os.pread(source.fileno(), len(HDF5), 0) != HDF5:
@@ -166,7 +152,7 @@ class Reader(AbstractContextManager["Reader"]):
                     raise UserError(printable(str(found["error"]), MAX_ERROR_CHARACTERS))
                 if "memory" in found:
                     raise MemoryError("there")
-                return made(_ANSWERS[request["what"]](found), result.fileno())
+                yield _ANSWERS[request["what"]](found), result.fileno()
             except (ValueError, TypeError, RecursionError) as error:
                 raise _unreadable(path, NONSENSE) from error
 
