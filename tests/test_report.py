@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.cuda.device import describe_cpu
-from app.engine.whole_batch import AtOnce, Direct
+from app.engine.buffers import AT_ONCE, DIRECT
 from app.main_job.overlap import Timeline, usage, verdict
 from app.main_job.power import COUNTED, described
 from app.main_job.report import as_text, document
@@ -297,4 +297,4 @@ def test_times_that_no_clock_gives_are_no_error_and_no_infinity(ms: float, tmp_p
 
 
 def test_reports_have_every_way_that_images_take_to_the_card() -> None:
-    assert {*get_args(part_of(fields(GpuSettings)["images"]).kind)} == {Direct.how, AtOnce.how, "copied in chunks"}
+    assert {*get_args(part_of(fields(GpuSettings)["images"]).kind)} == {DIRECT, AT_ONCE, "copied in chunks"}

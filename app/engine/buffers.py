@@ -1,16 +1,17 @@
-"""A plan on the card: its kernels and weights, bound to buffers, and a stream with buffers of its own."""
+"""A plan on the card: its kernels and weights, bound to buffers of a stream, or to a whole batch in host memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from app.cuda.memory import device_array, pinned_array, uploaded
+from app.cuda.memory import device_array, is_pinned, mapped, pinned_array, uploaded
 from app.engine.interface import Outputs
 from app.kernels.launch import Kernel, Launch
+from app.kernels.plain_problems import ITEMSIZE
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 
 # Called before and after each of copy in, kernels and copy out of a chunk is enqueued.
@@ -122,3 +123,47 @@ class StreamBuffers(Buffers):
 def copy(target: int, source: int, nbytes: int, direction: int, stream: int) -> None:
     """Enqueue a copy between two addresses. direction: the runtime API's constant."""
     runtime.memcpyAsync(target, source, nbytes, direction, stream)
+
+
+ALIGNED = 16  # bytes
+# Operations for each byte of an image below which kernels are faster than the bus, which brings some 50 GB/s.
+BUS_BOUND = 400
+DIRECT, AT_ONCE = "read by the first kernel", "copied at once"  # how a replayed batch reaches the card
+
+
+class WholeBatch(Buffers):
+    """A whole page-locked batch, for a CUDA graph that replays it; the last kernel writes the labels over the bus.
+
+    direct: the first kernel reads the images over the bus, too. Otherwise they come in one copy, for networks whose
+    kernels take less time than that: to cut it up costs more than its overlap gains. Raises DeviceMemoryError if the
+    buffers do not fit. Use it only if ``serves`` returns True.
+    """
+
+    def __init__(self, loaded: LoadedPlan, images: np.ndarray, outputs: Outputs, *, direct: bool) -> None:
+        self._images, self._outputs, self._direct = images, outputs, direct
+        self.how = DIRECT if direct else AT_ONCE
+        host = {LABELS: mapped(outputs.labels)} | ({IMAGES: mapped(images)} if direct else {})
+        super().__init__(loaded, len(images), host)
+
+    @staticmethod
+    def serves(plan: ExecutionPlan, arrays: Sequence[np.ndarray], *, direct: bool) -> bool:
+        """Return whether kernels can reach the arrays, and the first one reads host memory, or else the copy dominates.
+
+        They can if arrays are page-locked and 16-byte aligned.
+        """
+        dtype, elements = plan.buffers[IMAGES]
+        operations = sum(node.flops for node in plan.nodes) / (elements * ITEMSIZE[dtype])
+        suits = plan.nodes[0].variant.reads_host if direct else operations < BUS_BOUND
+        return suits and all(is_pinned(array) and array.ctypes.data % ALIGNED == 0 for array in arrays)
+
+    def enqueue(self, stream: cupy.cuda.Stream) -> None:
+        """Enqueue the batch on one stream and return at once. Logits are copied: kernels write too small pieces."""
+        images, logits = self._images, self._outputs.logits
+        if not self._direct:
+            target = self.named[IMAGES].data.ptr
+            copy(target, images.ctypes.data, images.nbytes, runtime.memcpyHostToDevice, stream.ptr)
+        for launch in self.launches:
+            launch(stream.ptr, len(images))
+        if logits is not None:
+            rows = logits[: len(images)]
+            copy(rows.ctypes.data, self.named[LOGITS].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream.ptr)

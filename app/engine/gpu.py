@@ -28,12 +28,11 @@ from app.cuda import device
 from app.cuda.cards import chosen_number
 from app.cuda.graph_capture import BatchGraph
 from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array
-from app.engine.buffers import LoadedPlan, Mark, StreamBuffers
+from app.engine.buffers import LoadedPlan, Mark, StreamBuffers, WholeBatch
 from app.engine.chunks import STREAMS, default_chunk, equal_pieces, pieces
 from app.engine.feeding import body, sizes, slots_of, slower
 from app.engine.interface import Description, Engine, Feeding, Outputs, Progress, Source
 from app.engine.on_card import OnCard
-from app.engine.whole_batch import AtOnce, Direct
 from app.planning.plan import IMAGES, LOGITS, ExecutionPlan
 
 LEAST_CHUNK = 64  # images; buffers for fewer would be replaced at the next larger batch
@@ -83,7 +82,7 @@ class GpuEngine(Engine):
 
     def _forget_graph(self) -> None:
         self._graph = BatchGraph()
-        self.direct: AtOnce | Direct | None = None  # the buffers of the graph; None: it replays chunks
+        self.direct: WholeBatch | None = None  # the buffers of the graph; None: it replays chunks
         self._last: tuple[np.ndarray | None, Outputs | None] = None, None  # of the last call that replayed the graph
 
     def _allocate(self, chunk: int) -> None:
@@ -176,10 +175,10 @@ class GpuEngine(Engine):
     def _replayable(self, images: np.ndarray, outputs: Outputs) -> Callable[[cupy.cuda.Stream], None]:
         """Return a function that enqueues the batch, from and to the stream that it is given. It allocates nothing."""
         self.direct = None
-        for whole in () if self._always_in_chunks else (Direct, AtOnce):
-            if whole.serves(self.plan, _arrays(images, outputs)):
+        for direct in () if self._always_in_chunks else (True, False):
+            if WholeBatch.serves(self.plan, _arrays(images, outputs), direct=direct):
                 with suppress(DeviceMemoryError):
-                    self.direct = whole(self.loaded, images, outputs)
+                    self.direct = WholeBatch(self.loaded, images, outputs, direct=direct)
                     return self.direct.enqueue
 
         def in_chunks(origin: cupy.cuda.Stream) -> None:

@@ -12,9 +12,9 @@ from app.base.errors import UserError
 from app.cuda.device import describe_gpu
 from app.cuda.memory import DeviceMemoryError, pinned_array, pinned_copy
 from app.engine import buffers as buffers_module
+from app.engine.buffers import WholeBatch
 from app.engine.chunks import pieces
 from app.engine.gpu import GpuEngine
-from app.engine.whole_batch import AtOnce, Direct
 from app.main_job.result import passes_over
 from app.network.definitions import LENET5, Network
 from app.network.graph import Graph, build
@@ -199,8 +199,8 @@ def test_a_batch_that_comes_again_is_replayed_as_a_graph(precision: str, weights
         expected = results(images, outputs)
         assert not running.replays(images, outputs)
         assert alike(results(images, outputs), expected) and running.replays(images, outputs)
-        wholes = (Direct, AtOnce)
-        assert (running.direct is not None) == any(kind.serves(running.plan, [images]) for kind in wholes)
+        whole = any(WholeBatch.serves(running.plan, [images], direct=direct) for direct in (True, False))
+        assert (running.direct is not None) == whole
         assert alike(results(images, outputs), expected)
         assert alike(results(images, others), expected)
         of_other = results(other, others)
