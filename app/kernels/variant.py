@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,12 @@ class Variant:
         if any(not 0 < launch.threads <= 1024 for launch in config.launches):
             return "needs more than 1,024 threads a block"
         return None
+
+
+# Rows of tensor-core kernels, which ``auto`` may choose.
+ONLY_HOPPER = "sm_90 alone: its instructions are in no other card"
+mma_row = partial(Variant, min_arch=80, instructions="mma", automatic=True)
+wgmma_row = partial(Variant, min_arch=90, only_arch=90, instructions="wgmma", automatic=True)
 
 
 def reordered_weights(problem: Problem, elements: int, reorder: Callable[[np.ndarray], np.ndarray]) -> Packing:

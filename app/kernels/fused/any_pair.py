@@ -8,7 +8,7 @@ from app.kernels.fused.conv_pair import SIZES
 from app.kernels.fused.scaling import Arrays, activation_scales, parts_of, scales_for
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem, ConvProblem
-from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Variant, activation_name, tiles
+from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, activation_name, mma_row, tiles
 
 WINDOW = 8  # pixels of a channel's row that a step of the first convolution takes
 MOST_SIZE = 128  # of enlarged images: half enlarged ones are numbers of two bytes
@@ -182,15 +182,12 @@ def _vector(numbers: np.ndarray) -> np.ndarray:
     return np.pad(numbers, (0, len(numbers) % 2)).astype(np.float32)
 
 
-ANY_PAIR_ROW = Variant(
+ANY_PAIR_ROW = mma_row(
     *("conv_pair", 0, "mma_any", "none of them", configure, ("float16", "float16x2")),
     summary="any two convolutions with all that follows them, from the bytes to the features on chip: mma, one image a "
     "block",
     refuses=refuses,
     limits="bytes, two convolutions in a row that fit in shared memory",
-    min_arch=80,
-    automatic=True,
     pools=True,
     reads_host=True,
-    instructions="mma",
 )

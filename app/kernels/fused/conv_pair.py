@@ -1,19 +1,31 @@
 """Registry rows of the kernels that compute two convolutions at once, with ReLU and pooling after each."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from app.base.precision import storage
+from app.base.precision import INTEGERS, storage
 from app.kernels.fused.scaling import Arrays, balance_convolutions, parts_of, scale_for
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem
-from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Unfit, Variant, tiles
+from app.kernels.variant import (
+    ONLY_HOPPER,
+    KernelLaunch,
+    LaunchConfig,
+    Packing,
+    Parameters,
+    Unfit,
+    Variant,
+    mma_row,
+    tiles,
+    wgmma_row,
+)
 
 # lenet5's convolutions: C, H, W, M, K, S.
 SIZES = ((1, 28, 28, 32, 5, 1), (32, 12, 12, 64, 5, 1))
-HOPPER = "sm_90 alone: its instructions are in no other card; lenet5's two convolutions without bias, from bytes"
+HOPPER_LIMITS = f"{ONLY_HOPPER}; lenet5's two convolutions without bias, from bytes"
 # Bytes of shared memory, as in conv_pair.cuh.
 POOLED_IMAGE, WINDOWS, FILTER_STEP = 9216, 2880, 2048
 BYTE, SIGNED = 255, 127  # greatest activation and filter in int8
@@ -53,28 +65,30 @@ def _refuses_features(problem: ConvPairProblem, sizes: Callable[[ConvPairProblem
     return reason
 
 
-def _walking(problem: ConvPairProblem, warpgroups: int, shared: int) -> LaunchConfig:
+def _persistent(problem: ConvPairProblem, warpgroups: int, shared: int) -> LaunchConfig:
     """Configure a block per multiprocessor, or per image if there are fewer images."""
+    integers, parts, maps = problem.dtype == INTEGERS, problem.weight_parts, problem.second.maps
     takes = (
-        Argument("filters1", "float16", fixed=problem.weight_parts * 2 * 3 * 128 * 8),
-        Argument("filters2", "float16", fixed=problem.weight_parts * problem.second.depth * problem.second.maps),
-        Argument("scales", "float32", fixed=2),
+        Argument("filters1", "float16", fixed=parts * 2 * 3 * 128 * 8),
+        Argument("filters2", "int8" if integers else "float16", fixed=parts * problem.second.depth * maps),
+        Argument("scales", "float32", fixed=maps if integers else 2),
     )
     launch = KernelLaunch(128 * warpgroups, lambda n: (n, 1, 1), shared_bytes=shared, persistent=True)
-    return LaunchConfig({}, (launch,), packing=Packing(takes, partial(pack_convolutions, problem)))
+    pack = pack_integers if integers else pack_convolutions
+    return LaunchConfig({}, (launch,), packing=Packing(takes, partial(pack, problem)))
 
 
 def _wgmma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
-    return _walking(problem, 5, 50 * FILTER_STEP + 5 * (2 * POOLED_IMAGE + 2 * WINDOWS) + 16)
+    return _persistent(problem, 5, 50 * FILTER_STEP + 5 * (2 * POOLED_IMAGE + 2 * WINDOWS) + 16)
 
 
 def _wgmma_split(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     stages = 12
-    return _walking(problem, 3, stages * (4 * FILTER_STEP + 8 + 4) + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS))
+    return _persistent(problem, 3, stages * (4 * FILTER_STEP + 8 + 4) + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS))
 
 
 def _wgmma_exact(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
-    return _walking(problem, 3, 50 * FILTER_STEP + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS) + 8)
+    return _persistent(problem, 3, 50 * FILTER_STEP + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS) + 8)
 
 
 def _wgmma_int8(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
@@ -84,17 +98,8 @@ def _wgmma_int8(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfi
         raise Unfit(f"there are no registers for {images} images in each of {warpgroups} warpgroups")
     taps = problem.second.kernel**2
     shared = taps * FILTER_STEP + warpgroups * (images * POOLED_IMAGE // 2 + 2 * WINDOWS) + 8
-    takes = (
-        Argument("filters1", "float16", fixed=2 * 3 * 128 * 8),
-        Argument("filters2", "int8", fixed=problem.second.depth * problem.second.maps),
-        Argument("scales", "float32", fixed=problem.second.maps),
-    )
-    launch = KernelLaunch(128 * warpgroups, lambda n: (n, 1, 1), shared_bytes=shared, persistent=True)
-    return LaunchConfig(
-        {"IMAGES": images, "WARPGROUPS": warpgroups},
-        (launch,),
-        packing=Packing(takes, partial(pack_integers, problem)),
-    )
+    constants: dict[str, str | int] = {"IMAGES": images, "WARPGROUPS": warpgroups}
+    return replace(_persistent(problem, warpgroups, shared), defines=constants)
 
 
 def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
@@ -236,18 +241,14 @@ def map_fragments(filters: np.ndarray, maps: int) -> np.ndarray:
 
 
 # Columns: step, technique, system, configure, dtypes, since.
-_row = partial(Variant, "conv_pair", pools=True, automatic=True)
-_hopper_row = partial(
-    _row, refuses=_refuses_wgmma, limits=HOPPER, min_arch=90, only_arch=90, reads_host=True, instructions="wgmma"
-)
+_hopper_row = partial(wgmma_row, "conv_pair", refuses=_refuses_wgmma, limits=HOPPER_LIMITS, reads_host=True, pools=True)
 CONV_PAIR_ROWS: tuple[Variant, ...] = (
-    _row(
-        *(1, "mma", "none of them", _mma, ("float16", "float16x2")),
+    mma_row(
+        *("conv_pair", 1, "mma", "none of them", _mma, ("float16", "float16x2")),
         summary="both convolutions with ReLU and pooling on chip, one image a warp: tensor-core products by mma",
         refuses=_refuses_sizes,
         limits="lenet5's two convolutions of bytes",
-        min_arch=80,
-        instructions="mma",
+        pools=True,
     ),
     _hopper_row(
         *(2, "wgmma", "none of them", _wgmma, ("float16",), "mma"),

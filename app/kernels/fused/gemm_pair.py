@@ -9,7 +9,18 @@ import numpy as np
 from app.kernels.conv.rows.tensor_core import rounded_to_tf32
 from app.kernels.fused.scaling import LOW_SCALE, Arrays, as_float32, balance_products, parts_of
 from app.kernels.problems import LinearPairProblem
-from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, Unfit, Variant, tiles
+from app.kernels.variant import (
+    ONLY_HOPPER,
+    KernelLaunch,
+    LaunchConfig,
+    Packing,
+    Parameters,
+    Unfit,
+    Variant,
+    mma_row,
+    tiles,
+    wgmma_row,
+)
 
 DEPTH = {"float16": 128, "float16x2": 64}  # wgmma kernel: terms of the first sum per stage
 CLASSES = 16  # wgmma kernels: rows of the second product at a time
@@ -175,29 +186,23 @@ def class_fragments(weights: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(parts.transpose(3, 0, 5, 2, 1, 4)).reshape(across, hidden // 8, 32, 4)
 
 
-# Columns: step, technique, system, configure, dtypes, since.
-_row = partial(Variant, "gemm_pair", automatic=True)
+# Columns: operation, step, technique, system, configure, dtypes, since.
 GEMM_PAIR_ROWS: tuple[Variant, ...] = (
-    _row(
-        *(1, "mma", "none of them", _products, ("float16", "float16x2")),
+    mma_row(
+        *("gemm_pair", 1, "mma", "none of them", _products, ("float16", "float16x2")),
         summary="two products, ReLU between and argmax after them: the first on tensor cores, the second in registers",
         refuses=_refuses_products,
         limits="sizes that fit whole tiles, no activation but ReLU",
-        min_arch=80,
         tunables=PRODUCT_TUNABLES,
         # float16x2: 48 rows fit cards with 99 KB of shared memory per block.
         defaults=lambda problem: {"ROWS": 48 if problem.parts == 2 else 80, "STAGES": 2},
-        instructions="mma",
     ),
-    _row(
-        *(2, "wgmma", "none of them", _products_wgmma, ("float16", "float16x2"), "mma"),
+    wgmma_row(
+        *("gemm_pair", 2, "wgmma", "none of them", _products_wgmma, ("float16", "float16x2"), "mma"),
         summary="step 1 by warpgroup tensor-core products, fed by warps of their own; the second product on them, too",
         refuses=_refuses_products_wgmma,
-        limits="sm_90 alone: its instructions are in no other card; 128 hidden values, no activation but ReLU",
-        min_arch=90,
-        only_arch=90,
+        limits=f"{ONLY_HOPPER}; 128 hidden values, no activation but ReLU",
         tunables=PRODUCT_WGMMA_TUNABLES,
         defaults=lambda _: {"ROWS": 80, "STAGES": 4},
-        instructions="wgmma",
     ),
 )

@@ -9,14 +9,15 @@ from app.kernels.fused.scaling import LOW_SCALE, as_float32, parts_of, scaled_ou
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import (
+    ONLY_HOPPER,
     KernelLaunch,
     LaunchConfig,
     Packing,
     Parameters,
     Unfit,
-    Variant,
     activation_name,
     tiles,
+    wgmma_row,
 )
 
 DEPTH = 64  # terms of the sum per stage
@@ -128,14 +129,10 @@ def core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
     return np.stack(parts, axis=2).reshape(-1)
 
 
-WARPGROUP_ROW = Variant(
+WARPGROUP_ROW = wgmma_row(
     *("gemm", 9, "warpgroup", "none", _configure, ("float16", "float16x2"), "tensor-core"),
     refuses=_refuses,
-    limits="sm_90 alone: its instructions are in no other card; multiples of 8 inputs, no argmax",
-    min_arch=90,
-    only_arch=90,
-    automatic=True,
+    limits=f"{ONLY_HOPPER}; multiples of 8 inputs, no argmax",
     tunables={"ROWS": (40, 80)},
     defaults=lambda _: {"ROWS": 80},
-    instructions="wgmma",
 )

@@ -9,8 +9,8 @@ from app.kernels.variant import (
     LaunchConfig,
     Parameters,
     Unfit,
-    Variant,
     conv_sizes,
+    mma_row,
     reordered_weights,
     tiles,
     types,
@@ -140,12 +140,9 @@ def _tensor(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     )
 
 
-TENSOR_CORE_ROW = Variant(
+TENSOR_CORE_ROW = mma_row(
     *("conv", 15, "tensor_core", "none of them", _tensor, ("float16", "tfloat32"), "implicit-gemm"),
     limits="tensor cores of sm_80 and later",
-    min_arch=80,
     tunables=TENSOR_TUNABLES,
     defaults=_tensor_defaults,
-    automatic=True,
-    instructions="mma",
 )
