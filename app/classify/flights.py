@@ -56,7 +56,7 @@ class Block:
             self.give_back(error)
             return False
         with self._feeder.flights.changed:
-            flight.seconds.read += timer.seconds
+            flight.seconds.add(**{"decompress" if flight.busy else "read": timer.seconds})
             if flight.busy:
                 flight.busy = False
                 self._feeder.flights.changed.notify()
@@ -79,8 +79,7 @@ class Block:
             self._feeder.held.remove(self)
             flight.error = flight.error or error
             flight.blocks -= 1
-            flight.seconds.wait += wait
-            flight.seconds.compute += compute
+            flight.seconds.add(wait=wait, compute=compute)
             flights.landed(flight)
 
 

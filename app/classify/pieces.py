@@ -51,14 +51,21 @@ class Place:
 
 @dataclass
 class Seconds:
-    """How long a worker's feeders spent on a piece. read: its bytes, until they were in memory, decompressed.
+    """How long a worker's feeders spent on pieces.
 
-    wait: for the device, which had to finish with a buffer. compute: on the processor.
+    read, decompress: on bytes of plain and of compressed shards, until they were in memory. wait: for the device, which
+    had to finish with a buffer. compute: on the processor.
     """
 
     read: float = 0.0
+    decompress: float = 0.0
     wait: float = 0.0
     compute: float = 0.0
+
+    def add(self, **more: float) -> None:
+        """Add to the fields of these names."""
+        for name, seconds in more.items():
+            setattr(self, name, getattr(self, name) + seconds)
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 from app.classify.outputs import OutputFolder
-from app.classify.pieces import Piece, Place, Result
+from app.classify.pieces import Piece, Place, Result, Seconds
 from app.network.graph import Graph
 from app.network.weights import Weights
-from app.records.classify import Classified, Classify, Device, Rates
+from app.records.classify import Classified, Classify, Device, LaneSeconds, Rates
 from app.terminal.text import WIDTH, Column, fields, paragraph, table
 
 # What took most of the feeders' time, or of the run's, and what helps.
@@ -24,30 +25,26 @@ LIMITS = {
 
 @dataclass
 class Work:
-    """What one device did, or all of them. read to compute: seconds, summed over the device's feeders."""
+    """What one device did, or all of them. seconds: summed over the device's feeders."""
 
     images: int = 0
     nbytes: int = 0
-    read: float = 0.0
-    decompress: float = 0.0
-    wait: float = 0.0
-    compute: float = 0.0
+    seconds: Seconds = field(default_factory=Seconds)
 
     def add(self, piece: Piece, result: Result) -> None:
         """Count a piece."""
-        spent = result.seconds
         self.images += piece.count
         self.nbytes += piece.nbytes
-        if piece.shard.sequential:
-            self.decompress += spent.read
-        else:
-            self.read += spent.read
-        self.wait += spent.wait
-        self.compute += spent.compute
+        self.seconds.add(**vars(result.seconds))
+
+    @property
+    def on_device(self) -> float:
+        """Seconds for the device, or on it."""
+        return self.seconds.wait + self.seconds.compute
 
     def limit(self, of_device: str) -> str:
         """Return a key of ``LIMITS``. of_device: what the device itself is limited by."""
-        spent = {"disk": self.read, "decompression": self.decompress, of_device: self.wait + self.compute}
+        spent = {"disk": self.seconds.read, "decompression": self.seconds.decompress, of_device: self.on_device}
         return max(spent, key=spent.__getitem__)
 
 
@@ -70,7 +67,7 @@ class Tally:
         """Return what limited the run of so many seconds: a key of ``LIMITS``."""
         if self.writing > seconds / 2:
             return "output"
-        slowest = max(self.devices.values(), key=lambda pair: pair[1].wait + pair[1].compute)[0]
+        slowest = max(self.devices.values(), key=lambda pair: pair[1].on_device)[0]
         return self.whole.limit(slowest.limit)
 
 
@@ -116,12 +113,7 @@ def _device(place: Place, work: Work, seconds: float) -> Device:
         "lanes": place.lanes,
         "limit": work.limit(place.limit),
         **_rates(work, seconds),
-        "lane_seconds": {
-            "read": work.read,
-            "decompress": work.decompress,
-            "wait": work.wait,
-            "compute": work.compute,
-        },
+        "lane_seconds": cast(LaneSeconds, vars(work.seconds)),
     }
 
 

@@ -82,14 +82,8 @@ class Worker:
                 self.close()
                 raise self._flights.ended
             found = self._engine.describe()
-            self.place = Place(
-                host=platform.node(),
-                device=settings.label or found.device,
-                name=found.name,
-                arithmetic=found.arithmetic,
-                lanes=self._engine.feeders,
-                limit=found.limit,
-            )
+            device = settings.label or found.device
+            self.place = Place(host=platform.node(), lanes=self._engine.feeders, **found._asdict() | {"device": device})
 
     def _run(self, index: int) -> None:
         with self._flights.feeder() as feeder:
