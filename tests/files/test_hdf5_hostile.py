@@ -12,7 +12,6 @@ from app.base.errors import UserError
 from app.files import hdf5_process
 from app.files.hdf5 import Wanted
 from app.files.hdf5_process import read_untrusted
-from app.network.weights import load_weights
 from data_tools.dataset import load_files
 from tests.files.test_hdf5 import VALUES, opened_strictly, read_strictly
 from tests.support.hostile_hdf5 import (
@@ -117,14 +116,3 @@ def test_what_a_data_file_holds_is_told_in_one_short_line(tmp_path: Path) -> Non
     path = write_hdf5(tmp_path / "file.h5", {f"{i:03}\n\x1b[2J" + "é" * 100: i for i in range(500)})
     message = user_error(lambda: load_files(path, None))
     assert message.isprintable() and len(message) < 1000 and " and 490 more, but no dataset x; store" in message
-
-
-@pytest.mark.parametrize("compression", ["gzip", "lzf", None])
-def test_no_zeros_are_made_up_for_images_or_weights(compression: str | None, tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "file.h5", "w") as file:
-        file.create_dataset("x", (20, 8, 8, 1), "f4", chunks=(5, 8, 8, 1), compression=compression)[:15] = 1
-        file.create_dataset("fc1", (16, 4), "f4", chunks=(4, 4), compression=compression)[:12] = 1
-    with pytest.raises(UserError, match="'x' lacks some of its chunks"):
-        load_files(tmp_path / "file.h5", None)
-    with pytest.raises(UserError, match="'fc1' lacks some of its chunks"):
-        load_weights(tmp_path / "file.h5")

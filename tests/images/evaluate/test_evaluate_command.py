@@ -1,7 +1,6 @@
 """Test ``main.py evaluate``: its figures, its page and JSON, comparisons, and what it refuses."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,10 @@ import pytest
 
 from app.base.precision import PRECISIONS
 from app.cli import main
-from app.images.evaluate.metrics import EXACT, two_sided
 from app.layers import Argmax, Flatten, Linear
 from app.network.definitions import LENET5
 from app.network.reference import load_reference
 from app.network.weights import load_weights, save_weights
-from app.terminal.text import WIDTH
 from data_tools.fashion_mnist import CLASSES, open_split
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import FLAT, multiplied, network, random_graph, random_images
@@ -134,20 +131,6 @@ def test_what_cannot_be_judged(own: list[str], tmp_path: Path, refuses: Refuses)
     save_weights(tmp_path / "huge.h5", multiplied(random_graph(FLAT), fc1=1e20, fc2=1e20).parameters, network=FLAT)
     huge = [*labelled[:3], "--weights", tmp_path / "huge.h5", *labelled[5:]]
     refuses(huge, r"the scores of \d+ images are beyond the range of fp32: choose a finer --precision")
-
-
-def test_the_sample_in_the_document() -> None:
-    """It fits 80 columns, and tells what the shipped weights promise and what its own counts give."""
-    document = (Path(__file__).parents[3] / "docs" / "evaluate.md").read_text(encoding="utf-8")
-    (sample,) = re.findall(r"<!-- sample:begin -->\n```\n(.*?)```", document, re.DOTALL)
-    assert all(len(line) <= WIDTH for line in sample.splitlines())
-    promised = load_weights().expected_correct[10_000]
-    assert f"{promised:,} / 10,000 correct" in sample
-    words = " ".join(sample.split())
-    counts = re.search(r"both right ([\d,]+), only the first ([\d,]+), only the other ([\d,]+), both wrong", words)
-    assert counts is not None
-    both, first, other = (int(count.replace(",", "")) for count in counts.groups())
-    assert both + first == promised and f"p = {two_sided(first, other)[0]:.2g}, {EXACT}" in words
 
 
 @pytest.mark.gpu

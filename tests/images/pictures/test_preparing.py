@@ -41,8 +41,7 @@ def placed(pixels: np.ndarray, rng: np.random.Generator, *, pasted: bool) -> Ima
     return canvas
 
 
-@pytest.mark.parametrize("pasted", [False, True])
-@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+@pytest.mark.parametrize(("kind", "pasted"), [("PNG", True), ("JPEG", False)])
 def test_labels_are_kept_on_light_canvases(kind: str, pasted: bool, graph: Graph, tmp_path: Path) -> None:
     rng = np.random.default_rng(16)
     found = []
