@@ -1,8 +1,12 @@
-"""Kernels run by the processor (app/ladder/emulation) in tests: also training's, in the card's place."""
+"""Kernels in this process, on NumPy arrays, compiled by app/ladder/emulation; also training's, in the card's place."""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import mmap
+import re
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +16,32 @@ import numpy as np
 import pytest
 
 from app.kernels.train.train import FOLDER
-from app.ladder.emulation import library
-from app.ladder.emulation.building import COMPILER
-from app.ladder.emulation.library import guarded
+from app.ladder.emulation import building
+from app.ladder.emulation.building import COMPILER, build, headers
 from app.layers import Layer, Shape
+
+# Without unique symbols: the "shared memory" of two kernels must not become one.
+FLAGS = ("-shared", "-fPIC", "-fno-gnu-unique")
+MAIN = """\
+#include "common.cuh"
+#include "{file}"
+extern "C" void host_launch(unsigned x, unsigned y, unsigned z, int threads, unsigned long bytes, unsigned cluster,
+                            void **values) {{
+    host::launch({entry}, {{{{x, y, z}}, threads, bytes, cluster}}, values);
+}}
+"""
+
+
+def guarded(array: np.ndarray) -> np.ndarray:
+    """A copy that ends where memory ends, but for less than 16 bytes: the first access beyond is a crash."""
+    size = (max(array.nbytes, 1) + 15) // 16 * 16
+    pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + pages), mmap.PAGESIZE, 0) == 0
+    copy = np.frombuffer(memory, array.dtype, array.size, pages - size).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 class Memory:
@@ -118,12 +144,56 @@ def skip_without_compiler() -> None:
         pytest.skip("g++ is not installed")
 
 
-class HostKernel(library.HostKernel):
-    """The same; skips where there is no compiler."""
+def precompiled(folder: Path) -> Path:
+    """A header of all that the emulation's headers include of the system's, compiled once for the folder.
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
+    Reading it takes g++ half of the time that it takes for a kernel.
+    """
+    header = folder / "system.h"
+    if not header.exists():
+        included = sorted(
+            {line for text in headers().values() for line in re.findall(r"^#include <.*>$", text, re.MULTILINE)}
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        header.write_text("\n".join(["#pragma once", *included, ""]), encoding="utf-8")
+        command = [str(COMPILER), *building.FLAGS, *FLAGS, "-x", "c++-header", header.name]
+        subprocess.run(command, cwd=folder, capture_output=True)
+    return header
+
+
+class HostKernel:
+    """A kernel compiled into ``folder``. Called with a stream, the grid and its arguments, it runs on the processor.
+
+    threads: of a block; shared_bytes: its dynamic shared memory. Skips the test where there is no compiler.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        source: Path,
+        entry: str,
+        defines: Mapping[str, str | int],
+        threads: int,
+        shared_bytes: int = 0,
+    ) -> None:
         skip_without_compiler()
-        super().__init__(*arguments, **named)
+        place = folder / hashlib.sha256(repr((entry, sorted(defines.items()))).encode()).hexdigest()[:16]
+        library = place / "kernel"
+        if not library.exists():
+            flags = (*FLAGS, "-include", str(precompiled(folder)))
+            build(place, source, MAIN.format(file=source.name, entry=entry), defines, flags)
+        self._launch = ctypes.CDLL(str(library)).host_launch
+        self._sizes = threads, ctypes.c_ulong(shared_bytes)
+
+    def __call__(self, stream: Any, grid: tuple[int, int, int], *values: Any, cluster: int = 1) -> None:
+        packed = [np.uintp(_address(value)) if value is None or value.ndim else value for value in values]
+        arrays = [np.array([value]) for value in packed]
+        pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+        self._launch(*grid, *self._sizes, cluster, pointers)
+
+
+def _address(array: np.ndarray | None) -> int:
+    return 0 if array is None else array.ctypes.data
 
 
 class HostFunction(HostKernel):

@@ -32,7 +32,6 @@ FLAGS = ("-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing",
 _SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?((?:unsigned )?\w+) memory\[\];")
 _PTX = re.compile(r"\basm\b")
 _MACRO = re.compile(r"[A-Z][A-Z0-9_]*\(.*\)$")  # between declarations, it makes functions of PTX
-_SYSTEM = re.compile(r"^#include <.*>$", re.MULTILINE)
 _ERROR = re.compile(r"^(?:\S*/)?([\w.]+:\d+):\d+: (?:fatal )?error: (.*)$", re.MULTILINE)
 
 
@@ -69,21 +68,7 @@ def for_the_processor(name: str, text: str) -> str:
     return host + "\n".join([*lines, ""])
 
 
-def precompiled(folder: Path, flags: Sequence[str]) -> Path:
-    """Return a header of all that the headers here include of the system's, compiled once for the folder.
-
-    Reading it takes g++ half of the time that it takes for a kernel. ``-include`` it, with the same flags.
-    """
-    header = folder / "system.h"
-    if COMPILER is not None and not header.exists():
-        included = sorted({line for text in _headers().values() for line in _SYSTEM.findall(text)})
-        folder.mkdir(parents=True, exist_ok=True)
-        header.write_text("\n".join(["#pragma once", *included, ""]), encoding="utf-8")
-        subprocess.run([COMPILER, *FLAGS, *flags, "-x", "c++-header", header.name], cwd=folder, capture_output=True)
-    return header
-
-
-def _headers() -> dict[str, str]:
+def headers() -> dict[str, str]:
     """Return the headers here by name."""
     return {path.name: path.read_text(encoding="utf-8") for path in HERE.glob("*.h")}
 
@@ -104,7 +89,7 @@ def build(folder: Path, source: Path, main: str, defines: Mapping[str, str | int
     folder.mkdir(parents=True)
     texts = {name: (INCLUDE_DIR / name).read_text(encoding="utf-8") for name in IN_PLACE_OF}
     texts |= sources(INCLUDE_DIR / "common.cuh") | sources(source)
-    texts = {name: for_the_processor(name, text) for name, text in texts.items()} | _headers()
+    texts = {name: for_the_processor(name, text) for name, text in texts.items()} | headers()
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     # In the text, not by -D: g++ takes no compiled header where a macro has a name that occurs in it, such as C.
