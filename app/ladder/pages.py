@@ -14,12 +14,13 @@ from app.ladder import tables, tiles
 from app.ladder.card import LATER, Card, Layer
 from app.ladder.counting import CONSTANT_CYCLES, PARTS, ROUND_TRIP
 from app.ladder.differing import FACTOR, WORDS, reasons
-from app.ladder.excerpt import GAP, Line, changed_by, coloured, excerpt
+from app.ladder.excerpt import GAP, changed_by, coloured, excerpt
 from app.ladder.formulas import filled
 from app.ladder.pictures import Text
 from app.ladder.steps import LADDERS, Step, ladder, steps
 from app.terminal.text import format_ms
 
+# Change of a line → its class, and what a screen reader says.
 KINDS = {"+": ("plus", "added"), "-": ("minus", "removed"), " ": ("same", ""), GAP: ("gap", "left out")}
 IN_LIBRARY = "This step multiplies in the library, whose machine code is not counted."
 NOT_COMPILED = "What the compiler made of this step is not stored for this card."
@@ -52,7 +53,10 @@ class Pages:
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
         loader = PackageLoader(__package__)
-        return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+        found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+        found.filters |= {"coded": coded, "prose": prose}
+        found.globals |= {"short": SHORT, "kinds": KINDS, "counter_words": WORDS, "parts": PARTS, "factor": FACTOR}
+        return found
 
     def _page(self, template: str, name: str, title: str, values: Mapping[str, Any]) -> Page:
         html = self._templates.get_template(f"{template}.html").render(title=title, **self._common, **values)
@@ -76,78 +80,48 @@ class Pages:
                 layers = [layer for layer in self.card.layers(step) if layer.network == self.card.networks[0]]
                 heads |= dict.fromkeys(layer.title for layer in layers)
                 times = [cell for layer in layers for cell in (format_ms(layer.prediction.ms), tables.ms(layer))]
-                since = step.since
-                rows.append(
-                    {
-                        "slug": step.slug,
-                        "title": step.title,
-                        "idea": step.lesson.title,
-                        "since": since.title if since else "",
-                        "changed": changed_by(step) if since else "",
-                        "dtype": SHORT[step.dtype],
-                        "times": times,
-                    }
-                )
+                rows.append({"step": step, "changed": changed_by(step), "times": times})
             sizes += [_sizes(layer) for layer in self.card.layers(ladder(operation)[0])]
             ladders.append({"operation": operation, "name": name.capitalize(), "heads": [*heads], "rows": rows})
         images = next(iter(self.card.benches.values()))["images"]
-        rates = {"round_trip": ROUND_TRIP, "constant_cycles": CONSTANT_CYCLES, "factor": FACTOR}
-        values = {"ladders": ladders, "sizes": sizes, "parts": PARTS, "images": f"{images:,}", **rates}
+        rates = {"round_trip": ROUND_TRIP, "constant_cycles": CONSTANT_CYCLES}
+        values = {"ladders": ladders, "sizes": sizes, "images": f"{images:,}", **rates}
         return self._page("index", "index", "All steps", values)
 
     def source(self, step: Step) -> Page:
         """A step's whole file."""
-        values = {"lines": coloured(step.source), "slug": step.slug, "step": step.title}
-        return self._page("source", source_page(step), step.row.source, values)
+        return self._page("source", step.file_page, step.row.source, {"lines": coloured(step.source), "step": step})
 
     def step(self, step: Step) -> Page:
         """One step."""
         layers = [*self.card.layers(step)]
         shown = next((layer for layer in layers if layer.name == LATER), layers[0])
-        order = [*steps()]
-        at, lesson, since = order.index(step), step.lesson, step.since
-        drawn, parts = tiles.draw(step, shown.names), excerpt(step)
+        order, since, parts = [*steps()], step.since, excerpt(step)
+        at = order.index(step)
         earlier = {layer.title: layer for layer in self.card.layers(since)} if since else {}
         values = {
-            "ladder": step.ladder.capitalize(),
-            "step": step.row.step,
-            "name": step.row.name,
+            "step": step,
+            "lesson": step.lesson,
             "since": since,
             "next": [one for one in ladder(step.row.operation) if one.row.since == step.row.name],
-            "lesson_title": lesson.title,
-            "idea": coded(step.row.idea),
-            "change": prose(lesson.change, shown),
-            "detail": prose(lesson.detail, shown),
-            "drawing": drawn.svg(),
-            "keys": [{"kind": kind, "words": "; ".join(words)} for kind, words in drawn.keys.items()],
-            "drawing_of": f"As launched for {shown.title}, in {SHORT[step.dtype]}",
-            "change_title": "What changed" if since else "The heart of the file",
-            "source": step.row.source,
-            "source_page": f"{source_page(step)}.html",
-            "since_source": since.row.source if since else "",
-            "since_page": f"{source_page(since)}.html" if since else "",
+            "shown": shown,
+            "shown_before": earlier.get(shown.title, shown),
+            "drawing": tiles.draw(step, shown.names),
             "changed": changed_by(step),
-            "bound_before": prose(since.lesson.bound, earlier.get(shown.title, shown)) if since else "",
-            "excerpt": [_line(line) for line in parts],
+            "excerpt": parts,
             "removed": any(line.change == "-" for line in parts),
             "gaps": any(line.change == GAP for line in parts),
             "counts": tables.counts(step, layers),
             "times": tables.times(layers, since, earlier),
             "measured": any(layer.ms for layer in layers),
             "bars": _bars(shown),
-            "bars_of": f"{shown.title}: how long each part would be busy, and the measured time",
-            "proof": prose(lesson.proof, shown),
             "counters": tables.counters(step, layers, earlier),
             "beside": tables.beside(layers),
-            "differ": _differ(step, layers, shown),
+            "differ": reasons(step, layers),
             "shares": tables.shares(layers),
-            "no_counters": prose(self._no_counters(step), shown),
+            "no_counters": self._no_counters(step),
             "machine": tables.machine(layers),
             "no_machine": IN_LIBRARY if step.row.needs_cublas else NOT_COMPILED,
-            "bound": prose(lesson.bound, shown),
-            "task": prose(lesson.exercise.task, shown),
-            "check": lesson.exercise.command,
-            "answer": prose(lesson.exercise.answer, shown),
             "before": order[at - 1] if at else None,
             "after": order[at + 1] if at + 1 < len(order) else None,
         }
@@ -162,11 +136,6 @@ class Pages:
         network = self.card.networks[0]
         command = f"python main.py profile --every-step --batch 1000 --network {network} --json FILE"
         return f"`{command}` reads them, where the driver allows it."
-
-
-def source_page(step: Step) -> str:
-    """The name of the page with a step's whole file."""
-    return f"file-{step.row.source.removesuffix('.cu')}"
 
 
 def prose(text: str, layer: Layer) -> str:
@@ -186,17 +155,6 @@ def _sizes(layer: Layer) -> dict[str, str]:
         return {"layer": layer.title, "input": f"{names['DEPTH']:,}", "filter": "", "output": f"{names['N']:,}"}
     sizes = (("input", ("C", "H", "W")), ("filter", ("K", "K")), ("output", ("M", "OH", "OW")))
     return {"layer": layer.title} | {what: " × ".join(str(names[one]) for one in own) for what, own in sizes}
-
-
-def _line(line: Line) -> dict[str, str]:
-    kind, told = KINDS[line.change]
-    return {"kind": kind, "told": told, "change": line.change, "html": line.html}
-
-
-def _differ(step: Step, layers: Sequence[Layer], shown: Layer) -> list[dict[str, str]]:
-    """Return why counts differ from counters, a sentence or more for each counter."""
-    found = reasons(step, layers)
-    return [{"counter": WORDS[name], "why": " ".join(prose(why, shown) for why in found[name])} for name in found]
 
 
 def _bars(layer: Layer) -> str:

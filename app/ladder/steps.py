@@ -67,6 +67,11 @@ class Step:
         return f"{self.row.operation}-{self.row.name}"
 
     @property
+    def file_page(self) -> str:
+        """The name of the page with its whole file, without the ending."""
+        return f"file-{self.row.source.removesuffix('.cu')}"
+
+    @property
     def title(self) -> str:
         """Number and name: ``2 direct``."""
         return f"{self.row.step} {self.row.name}"

@@ -10,7 +10,6 @@ from app.files.reading import present, read_file, read_json
 from app.lab.document import Row
 from app.ladder.card import SHOWN, Card
 from app.ladder.markdown import to_html
-from app.ladder.pages import source_page
 from app.ladder.pictures import Text
 from app.ladder.steps import steps
 from app.network.definitions import NETWORKS
@@ -68,7 +67,7 @@ def way_in() -> list[Text]:
     """Return docs/learn.md as a page, if it is there. Its links lead to pages of the site; others become text."""
     if not present(LEARN):
         return []
-    pages = {step.row.source: f"{source_page(step)}.html" for step in steps()}
+    pages = {step.row.source: f"{step.file_page}.html" for step in steps()}
     markdown = read_file(LEARN, MOST_BYTES).decode("utf-8")
     return [Text("learn", "A way in", to_html(markdown, lambda target: pages.get(target.rpartition("/")[2])))]
 
