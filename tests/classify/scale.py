@@ -1,4 +1,4 @@
-"""Measure ``classify``: ``python -m tests.classify.scale speed|memory|gzip|cluster|devices|workers|tune``.
+"""Measure ``classify``: ``python -m tests.classify.scale speed|memory|gzip|cluster|devices|workers``.
 
 Every part takes less than a minute. Shards lie in memory-backed files (``--folder``, default /dev/shm) and are links to
 one file, so that many of them need little room; the results go to the same folder. docs/scale.md is made from the
@@ -13,20 +13,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from itertools import product
 from pathlib import Path
-from time import perf_counter
 from typing import Any, cast
 
 from app.base.processor import usable_cores
-from app.classify.pieces import GPU_PIECE, Result, cut
-from app.classify.shards import find_shards, open_shard
-from app.classify.worker import LocalRunner, Worker, WorkerSettings
 from app.cuda.device import describe_cpu
 from app.files.writing import json_text
 from app.lab.document import utc_date
-from app.planning.choices import load_graph
-from app.planning.request import NetworkRequest
 from app.records.classify import Goal, Run, Scale
 from app.records.parts import Processor
 from data_tools.dataset import load_fashion_mnist
@@ -164,32 +157,9 @@ def workers(folder: Path) -> None:
     asked("two workers on two cores, beside one core", 1.7, max(rates[1::2]) / max(rates[::2]))
 
 
-def tune(folder: Path) -> None:
-    """Feeders, slots and images of a block: the rate of a worker alone, without files of results."""
-    from app.engine import feeding  # needs CuPy
-
-    pattern = shards(folder, "{}-images", 1000, 3)
-    opened = [open_shard(path) for path in find_shards([pattern])]
-    graph = load_graph(NetworkRequest())[0]
-    pieces = [piece for number, shard in enumerate(opened) for piece in cut(number, shard, 0, shard.count, GPU_PIECE)]
-    for block, slots, feeders in product((4096, 8192, 16_384, 32_768), (2, 3), (4, 8, 12, 16)):
-        feeding.BLOCK, feeding.SLOTS, feeding.FEEDERS = block, slots, feeders
-        feeding.BLOCK_BYTES = max(feeding.BLOCK_BYTES, block * 784)
-        with Worker(WorkerSettings(graph=graph, dtype="uint8", device="cuda", precision="fp16")) as worker:
-            begin = perf_counter()
-            spent = [result.seconds for _, result in LocalRunner(worker).run(pieces) if isinstance(result, Result)]
-            seconds = perf_counter() - begin
-        rate = sum(piece.count for piece in pieces) / seconds / 1e6
-        read, wait = (sum(getattr(one, name) for one in spent) / seconds / feeders for name in ("read", "wait"))
-        print(
-            f"blocks of {block:,}, {slots} slots, {feeders} feeders: {rate:.1f} million/s, "
-            f"read {read:.0%} wait {wait:.0%}"
-        )
-
-
 def main() -> None:
     parts: dict[str, Callable[[Path], None]] = {
-        part.__name__: part for part in (speed, memory, gzip, cluster, devices, workers, tune)
+        part.__name__: part for part in (speed, memory, gzip, cluster, devices, workers)
     }
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="+", choices=parts)
