@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.cli import main
 from app.files import shipped
 from app.layers import Tanh
 from app.network import weights as module
@@ -123,17 +122,6 @@ def test_magnitudes_are_what_the_scores_terms_sum_to_without_signs(
 
 
 # --- how the command line finds them
-
-
-@pytest.mark.usefixtures("first_hundred")
-@pytest.mark.parametrize("options", [[], ["--network", "lenet5"], ["--network", "mlp"]])
-def test_weights_are_found_by_the_network(
-    options: list[str], release: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--device", "cpu", "--batch", "100", "--recheck", *options]) == 1  # of random weights, on other images
-    out = capsys.readouterr().out
-    name = options[-1] if options else "lenet5"
-    assert out.startswith(f"{name} in fp32 ") and f"{name}_fashion.h5" in out
 
 
 def test_network_without_weights(release: Path, refuses: Refuses) -> None:

@@ -37,7 +37,6 @@ MOODS: dict[str, Callable[[bytes, int], bytes]] = {
     "endless": lambda body, _: http(200, bytes(1 << 20)),
     "cut": lambda body, _: http(200, body[: len(body) // 2], len(body)),
     "stalling": lambda body, _: http(200, body[: len(body) // 2], len(body)),
-    "negative": lambda body, _: ANSWERS["a negative chunk"][0],
     "misleading": lambda body, _: ANSWERS["a redirect in Latin-1"][0],
 }
 
