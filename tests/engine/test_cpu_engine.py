@@ -43,15 +43,6 @@ def test_float_images_are_taken_as_they_are() -> None:
     np.testing.assert_array_equal(_classify(graph, scaled)[0], _classify(graph, images)[0])
 
 
-@pytest.mark.parametrize("batch", [1, REFERENCE_CHUNK, REFERENCE_CHUNK + 1, 100])
-def test_labels_do_not_depend_on_threads(batch: int) -> None:
-    graph, images = random_graph(LENET5, bias=False), random_images(LENET5, batch)
-    expected, engine = _classify(graph, images, threads=1)
-    assert engine.threads == 1
-    for threads in (2, 5):
-        np.testing.assert_array_equal(_classify(graph, images, threads)[0], expected)
-
-
 @pytest.mark.parametrize("images", [2, 100, 4 * REFERENCE_CHUNK])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_as_many_threads_work_as_were_asked_for(threads: int, images: int, monkeypatch: pytest.MonkeyPatch) -> None:

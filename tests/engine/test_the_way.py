@@ -79,14 +79,21 @@ def command(device: str, folder: Path) -> list[str]:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_from_the_command_to_a_launch(precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
+    import cupy
+
     from tests.support.fake_card import fake_card
 
     with fake_card():
         stacks = watched_launches(monkeypatch)
         code = main([*command("cuda", tmp_path), "--precision", precision])
-    assert code == 1, "a card that computes nothing fails the accuracy check, and has no other fault"
-    assert "enqueue" in [name for _, name in stacks[0]]
-    assert len(stacks[0]) <= MOST_FRAMES, stacks[0]
+        assert code == 1, "a card that computes nothing fails the accuracy check, and has no other fault"
+        assert "enqueue" in [name for _, name in stacks[0]]
+        assert len(stacks[0]) <= MOST_FRAMES, stacks[0]
+        with Classifier(device="cuda", precision=precision) as classifier:
+            for images, options in ((IMAGES, {}), (cupy.ndarray((7, 28, 28), np.uint8), {"on_card": True})):
+                stacks.clear()
+                classifier(images, **options)
+                assert stacks and all(len({file for file, _ in stack}) <= MOST_FILES for stack in stacks), stacks
 
 
 def test_from_the_command_to_a_chunk_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,29 +101,10 @@ def test_from_the_command_to_a_chunk_of_numpy(tmp_path: Path, monkeypatch: pytes
     assert main(command("cpu", tmp_path)) == 0
     assert "stream" in [name for _, name in stacks[-1]]
     assert len(stacks[-1]) <= MOST_FRAMES, stacks[-1]
-
-
-def test_an_image_passes_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    stacks = watched_chunks(monkeypatch)
     with Classifier(device="cpu") as classifier:
+        stacks.clear()
         classifier(IMAGES[0])
-    assert stacks
-    for stack in stacks:
-        assert len({file for file, _ in stack}) <= MOST_FILES, stack
-
-
-def test_an_image_passes_few_files_to_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
-    from tests.support.fake_card import fake_card
-
-    with fake_card(), Classifier(device="cuda", precision="fp16") as classifier:
-        stacks = watched_launches(monkeypatch)
-        classifier(IMAGES)
-        few = len(stacks)
-        classifier(cupy.ndarray((7, 28, 28), np.uint8), on_card=True)
-        assert 0 < few < len(stacks)
-    for stack in stacks:
-        assert len({file for file, _ in stack}) <= MOST_FILES, stack
+    assert stacks and all(len({file for file, _ in stack}) <= MOST_FILES for stack in stacks), stacks
 
 
 def test_the_main_job_loads_few_modules(tmp_path: Path) -> None:
