@@ -1,4 +1,4 @@
-"""Gradients: every layer and whole networks against central differences in float64, and against PyTorch."""
+"""Gradients: every layer and whole networks against central differences in float64."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -217,33 +217,3 @@ def test_layers_without_a_gradient() -> None:
     x = model.inputs(images, np.dtype(np.float64))
     np.testing.assert_allclose(x, 51 / 255)
     assert model.gradients(model.initial(1), images, np.array([0, 1]), smoothing=0, total=2)[2]["fc"].shape == (4, 3)
-
-
-@pytest.mark.parametrize("network", [NETWORKS["lenet5"], NETWORKS["minidnn86"], OVERHANG])
-def test_against_pytorch(network: Network) -> None:
-    torch = pytest.importorskip("torch")
-    functional = torch.nn.functional
-    model = training_model(network, EVERY)
-    images, labels = random_images(network, 3), np.array([0, 4, 9])
-    arrays = float64_start(model)
-    tensors = {key: torch.tensor(array, requires_grad=True) for key, array in arrays.items()}
-    x = torch.tensor(model.inputs(images, np.dtype(np.float64)))
-    for layer in model.layers:
-        if isinstance(layer, Conv2d):
-            filters = tensors[layer.name].permute(3, 2, 0, 1)
-            x = functional.conv2d(x, filters, tensors[f"{layer.name}_bias"], stride=layer.stride)
-        elif isinstance(layer, AvgPool | MaxPool):
-            pool = functional.max_pool2d if layer.is_max else functional.avg_pool2d
-            x = pool(x, layer.window, layer.step, ceil_mode=layer.ceil)
-        elif isinstance(layer, Flatten):
-            x = x.permute(0, 2, 3, 1).reshape(len(x), -1)
-        elif isinstance(layer, Linear):
-            x = x @ tensors[layer.name] + tensors[f"{layer.name}_bias"]
-        else:
-            x = getattr(torch, layer.kind)(x)
-    expected = functional.cross_entropy(x, torch.tensor(labels), label_smoothing=0.05)
-    expected.backward()
-    loss, _, gradients = model.gradients(arrays, images, labels, smoothing=0.05, total=3)
-    assert loss == pytest.approx(expected.item())
-    for key, tensor in tensors.items():
-        np.testing.assert_allclose(gradients[key], tensor.grad.numpy(), rtol=1e-8, atol=1e-12)

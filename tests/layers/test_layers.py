@@ -1,8 +1,6 @@
 """Each layer's NumPy reference against ONNX Runtime, and against the networks' oracle in float64."""
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -121,29 +119,6 @@ def test_float32_agrees_with_onnx_runtime(layer: Layer, shape: Shape, bias: bool
     np.testing.assert_allclose(layer.reference(x.copy(), arrays), expected, rtol=0, atol=1e-5, strict=True)
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_windows_over_the_border_agree_with_onnx_runtime(pool: type[Pool]) -> None:
-    """Random sizes, windows and strides, among them strides that leap over the border."""
-    rng, over = np.random.default_rng(14), 0
-    for _ in range(60):
-        window, stride = int(rng.integers(1, 8)), int(rng.integers(1, 9))
-        layer, shape = pool("pool", window, stride, ceil=True), (2, *(window + rng.integers(0, 13, 2)).tolist())
-        x = _inputs(shape, np.float32)
-        expected = onnx_outputs(Network("alone", "one layer", shape, (layer,)), {}, x)["pool"]
-        np.testing.assert_allclose(layer.reference(x, {}), expected, rtol=0, atol=1e-6, strict=True)
-        over += layer.output_shape(shape) != replace(layer, ceil=False).output_shape(shape)
-    assert over > 20
-
-
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(
-    ("layer", "shape"), [CONVS[0], CONVS[-1], POOLINGS[0], POOLINGS[-1], *OTHERS], ids=_name
-)  # fmt: skip
-def test_the_float_type_is_kept(layer: Layer, shape: Shape, dtype: type) -> None:
-    y = layer.reference(_inputs(shape, dtype), _arrays(layer, shape, bool(layer.parameter_shapes(shape))))
-    assert (y.dtype, y.shape) == (dtype, (3, *layer.output_shape(shape)))
-
-
 @pytest.mark.parametrize("layer", [Conv2d("c", 2, 3), AvgPool("p", 2), MaxPool("p", 2), Flatten("f")], ids=_name)
 def test_strides_of_the_input_do_not_matter(layer: Layer) -> None:
     arrays = {"c": np.ones((3, 3, 4, 2), np.float32)}
@@ -183,13 +158,6 @@ def test_activations_are_their_definition_at_the_edges_too(
     wanted: np.ndarray = np.array([expected], dtype)
     y = activation("a").reference(x, {})
     np.testing.assert_allclose(y, wanted, rtol=4 * float(np.finfo(dtype).eps), atol=0, strict=True)
-
-
-@pytest.mark.parametrize(("activation", "formula"), [(Tanh, math.tanh), (Sigmoid, lambda x: 1 / (1 + math.exp(-x)))])
-def test_smooth_activations_are_their_formula(activation: type[Activation], formula: Callable[[float], float]) -> None:
-    x = np.linspace(-20, 20, 401).reshape(1, -1)
-    expected = np.array([[formula(value) for value in x[0]]])
-    np.testing.assert_allclose(activation("a").reference(x, {}), expected, rtol=1e-14)
 
 
 @pytest.mark.filterwarnings("error")

@@ -133,26 +133,3 @@ def test_another_epoch_draws_other_numbers(pool: ThreadPoolExecutor) -> None:
     pair = Pair(NETWORKS["lenet5"], pool)
     other = pair.device_trainer()
     assert pair.gpu.train(pair.batches(), 1, 0) != other.train(pair.batches(), 2, 0)
-
-
-def test_against_pytorch(pool: ThreadPoolExecutor) -> None:
-    """lenet5's gradients without anything random, by PyTorch in float64."""
-    torch = pytest.importorskip("torch")
-    functional = torch.nn.functional
-    none: dict[str, Any] = {"dropout": (), "shift": 0, "flip": False, "weight_decay": 0.0, "smoothing": 0.1}
-    pair = Pair(NETWORKS["lenet5"], pool, optimiser="sgd", **none)
-    (items, *_) = pair.batches()
-    tensors = {
-        name: torch.tensor(array.astype(np.float64), requires_grad=True) for name, array in pair.gpu.state()[0].items()
-    }
-    x = torch.tensor(pair.job.images[items] / 255.0)
-    for name in ("conv1", "conv2"):
-        x = functional.avg_pool2d(functional.conv2d(x, tensors[name].permute(3, 2, 0, 1)).relu(), 2)
-    x = x.permute(0, 2, 3, 1).reshape(len(x), -1)
-    x = (x @ tensors["fc1"]).relu() @ tensors["fc2"]
-    loss = functional.cross_entropy(x, torch.tensor(pair.job.labels[items].astype(np.int64)), label_smoothing=0.1)
-    loss.backward()
-    assert pair.gpu.train([items], 1, 0)[0][0] == pytest.approx(loss.item(), rel=1e-5)
-    velocity = pair.gpu.state()[1]["velocity"]
-    for name, tensor in tensors.items():
-        check_close(velocity[name], tensor.grad.numpy(), name)
