@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.files import shipped
 from app.files.checks import BadValueError
 from app.interchange.layout import converted
 from app.interchange.named_arrays import Description
@@ -16,13 +15,11 @@ from app.interchange.onnx_export import onnx_model
 from app.interchange.onnx_values import array_of
 from app.interchange.source import Asked, Source, read
 from app.layers import Resize
-from app.network.definitions import LENET5, MINIDNN86, NETWORKS
+from app.network.definitions import LENET5, MINIDNN86
 from app.network.foreign import DESCRIPTION
 from app.network.graph import Graph, build
-from app.network.reference import shipped_reference
 from app.network.toml import parse_network
-from app.network.weights import Weights, load_weights
-from data_tools.fashion_mnist import open_split
+from app.network.weights import Weights
 from tests.support.foreign_files import onnx_of_others
 from tests.support.networks_for_tests import random_graph
 from tests.support.random_networks import random_network
@@ -80,19 +77,6 @@ def test_random_networks_give_their_labels_in_onnx_runtime(seed: int, tmp_path: 
     assert ((labels == expected.argmax(axis=1)) | ties).all() and ties.mean() < 0.02
     onnx.checker.check_model(model, full_check=True)
     check_comes_back(graph, imported(model, tmp_path))
-
-
-@pytest.mark.fashion_mnist
-@pytest.mark.parametrize("name", NETWORKS)
-def test_shipped_networks_give_their_labels_in_onnx_runtime(name: str) -> None:
-    weights = load_weights(shipped.find(name))
-    graph = build(weights.own_network(), weights)
-    count = {"lenet5": 10_000, "mlp": 10_000}.get(name, 1000)  # the others enlarge their images
-    images = open_split("test").images[:count, None]
-    model = exported(graph)
-    labels = np.concatenate([run(model, images[at : at + 500])[1] for at in range(0, count, 500)])
-    reference = shipped_reference(weights, graph.network)
-    np.testing.assert_array_equal(labels, reference.labels[:count])
 
 
 @pytest.mark.parametrize("rule", ["edge", "course"])

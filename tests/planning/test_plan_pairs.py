@@ -14,7 +14,7 @@ from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import LABELS, LOGITS, ExecutionPlan, notices, plan
 from app.planning.tuning import Tuned, Tuning
-from tests.support.networks_for_tests import ODD, multiplied, network, random_graph
+from tests.support.networks_for_tests import multiplied, network, random_graph
 from tests.support.requests import named_choices
 
 HOPPER = "sm_90a"
@@ -70,16 +70,6 @@ def test_parameters_of_both_layers_reach_the_kernel(precision: str) -> None:
             np.testing.assert_array_equal(array, wanted * factors.get(head, np.float32(1)))
 
 
-@SPLIT_PRECISIONS
-@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_100", "sm_120"])
-@pytest.mark.parametrize("bias", [False, True])
-def test_other_cards_take_kernels_that_they_can_run(precision: str, arch: str, bias: bool) -> None:
-    planned = plan(lenet5(bias), arch, Choices(precision))
-    assert names(planned) == BOTH
-    for node in planned.nodes:
-        assert node.variant.refusal(node.problem, arch, node.settings) is None and node.variant.only_arch is None
-
-
 @pytest.mark.parametrize(
     ("arch", "network", "options", "arithmetic"),
     [
@@ -105,14 +95,6 @@ def test_auto_splits_operands_where_that_serves_every_product_but_the_last(
     precision = {"float16x2": "fp32x", "float32": "fp32"}[arithmetic]
     same = plan(graph, arch, named_choices(precision, **options))
     assert [node.problem for node in planned.nodes] == [node.problem for node in same.nodes]
-
-
-@pytest.mark.parametrize(("network", "arch"), [(MLP, "sm_80"), (ODD, HOPPER)])
-def test_networks_that_no_pair_kernel_serves_are_computed_as_in_fp32(network: Network, arch: str) -> None:
-    planned, ordinary = (plan(random_graph(network), arch, Choices(precision)) for precision in ("fp32x", "fp32"))
-    assert not pairs(planned) and planned.arithmetic == "float32"
-    found, expected = ([(n.name, n.problem, n.variant) for n in each.nodes] for each in (planned, ordinary))
-    assert found == expected
 
 
 @SPLIT_PRECISIONS
