@@ -11,8 +11,8 @@ from app.base.interrupts import exit_on_interrupt
 from app.cuda import device
 from app.layers import Shape
 from app.network.accuracy import Reference, agree, judge
-from app.network.generated import weights_to_measure
-from app.network.graph import Graph, build, find_network
+from app.network.generated import load_network
+from app.network.graph import Graph, find_network
 from app.network.reference import compute_reference, load_reference
 from app.network.weights import Weights
 from data_tools.dataset import load_fashion_mnist
@@ -64,12 +64,11 @@ def load_batch(network: str, count: int) -> Batch:
 
     Raises UserError if there are fewer test images than ``count``.
     """
-    asked = find_network(network)
-    weights = weights_to_measure(asked)
+    graph, weights = load_network(network, None, shapes_only=True)
+    asked = graph.network
     with exit_on_interrupt():
         from app.cuda.memory import pinned_array
 
-    graph = build(asked, weights)
     if asked.input_shape != (1, 28, 28) or graph.classes < len(CLASSES):
         images = random_images(asked.input_shape, count)
         reference = compute_reference(graph, images)

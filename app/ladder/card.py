@@ -9,11 +9,11 @@ from app.cuda.compiler import architecture_number
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.lab.bench.cases import network_items
 from app.lab.document import Row, first_row
-from app.lab.graphs import network_graph
 from app.lab.profile.step_counters import per_output
 from app.ladder.counting import LANES, Prediction, Speeds, count, predict, products_of
 from app.ladder.formulas import Number, names_of
 from app.ladder.steps import Step
+from app.network.generated import network_graph
 from app.tools.resources import EXAMPLES, SM_LIMITS
 
 SHOWN = ("lenet5", "fa19")  # networks of the pages' tables, where they were measured

@@ -8,13 +8,13 @@ from app.base.interrupts import exit_on_interrupt
 from app.commands.ladder import LadderRequest
 from app.cuda import device
 from app.lab.document import heading
-from app.lab.graphs import network_graph
 from app.ladder.card import Card
 from app.ladder.counting import PARTS
 from app.ladder.site import prepare, write_site
 from app.ladder.steps import LADDERS, Step
 from app.ladder.steps import ladder as ladder_of
 from app.ladder.stored import alike, compiled, stored_card, way_in
+from app.network.generated import network_graph
 from app.records import ladder as records
 from app.records.ladder import Ladder
 from app.terminal.output import publish

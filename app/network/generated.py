@@ -31,6 +31,11 @@ def load_network(network: str | None, weights: Path | None, *, shapes_only: bool
     return build(found or loaded.own_network(), loaded), loaded
 
 
+def network_graph(network: str) -> Graph:
+    """Build the network of that name or file, with weights to measure. Raises UserError for an unknown one."""
+    return load_network(network, None, shapes_only=True)[0]
+
+
 def shipped_weights(network: Network) -> Weights | None:
     """Load the shipped weights of this very network; None if there are none. Raises UserError for a damaged file.
 

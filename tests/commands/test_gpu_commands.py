@@ -16,9 +16,9 @@ from app.kernels.variant import Variant
 from app.lab.bench.cases import Item, network_items, rungs, shape_items
 from app.lab.bench.results import CPU_NAME
 from app.lab.bench.whole_network import combinations
-from app.lab.graphs import network_graph
 from app.lab.profile.stamps import PHASES
 from app.lab.sweep import job as sweep_command
+from app.network.generated import network_graph
 from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.plan import plan

@@ -20,9 +20,9 @@ from app.lab.bench import job, plots
 from app.lab.bench.cases import batch_sizes, network_items, rungs, shape_items
 from app.lab.bench.results import CPU, DEBUG, LIBRARY, OURS, Result, Table, rates, table_document, totals
 from app.lab.bench.table import as_text
-from app.lab.graphs import network_graph
 from app.lab.stop import LEAST_RUNS, MOST_RUNS, enough, together
 from app.network.definitions import NETWORKS
+from app.network.generated import network_graph
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.records.parts import Peaks

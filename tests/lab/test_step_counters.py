@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from app.kernels.registry import find
-from app.lab.graphs import network_graph
 from app.lab.profile import every_step
 from app.lab.profile.step_counters import COUNTERS, counted
+from app.network.generated import network_graph
 from app.planning.matching import Choices
 from tests.lab.test_counters import tool
 from tests.support.peers_for_tests import CARD

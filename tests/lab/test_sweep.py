@@ -11,10 +11,10 @@ from app.drawing import files
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, Problem
 from app.lab.bench.failures import Wrong, reason_of
-from app.lab.graphs import network_graph
 from app.lab.sweep import job, pipeline, plots
 from app.lab.sweep.grid import Skip, Target, measure_all, parse_settings
 from app.lab.sweep.text import as_document, as_text
+from app.network.generated import network_graph
 from app.planning import tuning
 from app.planning.tuning import Tuned, Tuning
 from tests.support.schemas import mistakes

@@ -18,9 +18,9 @@ from app.lab.bench.cases import Item, batch_sizes, network_items, rungs, selecte
 from app.lab.bench.results import DEBUG, Table, table_document, totals
 from app.lab.bench.table import as_text
 from app.lab.document import utc_date
-from app.lab.graphs import network_graph
 from app.lab.peers.peers import compare
 from app.lab.stop import describe
+from app.network.generated import network_graph
 from app.network.graph import Graph
 from app.planning import tuning
 from app.records.bench import Bench

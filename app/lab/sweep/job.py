@@ -15,11 +15,11 @@ from app.drawing import files
 from app.kernels import registry
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
-from app.lab.graphs import network_graph
 from app.lab.sweep import plots
 from app.lab.sweep.grid import Measure, Target, make_target, measure_all, parse_settings
 from app.lab.sweep.pipeline import sweep_pipeline
 from app.lab.sweep.text import as_document, as_text
+from app.network.generated import network_graph
 from app.network.graph import Graph
 from app.planning import choices, tuning
 from app.planning.matching import Choices

@@ -14,7 +14,7 @@ from app.lab.bench.cases import network_items
 from app.lab.bench.operands import random_images, random_parameters
 from app.lab.bench.oracle import bounded, expected
 from app.lab.bench.tolerance import allowed
-from app.lab.graphs import network_graph
+from app.network.generated import network_graph
 
 Single = ConvProblem | LinearProblem | PoolProblem
 SHAPES: dict[str, Sequence[Single]] = {
