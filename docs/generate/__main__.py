@@ -15,7 +15,7 @@ from app.base.errors import UserError
 from app.base.interrupts import exit_with
 from app.files.writing import replacing
 from app.terminal.console import Parser, guarded
-from docs.generate import expected, peers, pictures, records, scale, steps, systems, tables, targets
+from docs.generate import peers, pictures, records, scale, steps, systems, tables, targets
 from docs.generate.figures import FIGURES, NETWORKS, Figures, MissingError
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +86,7 @@ KERNELS = Document(
     {
         "header": tables.header,
         "targets": targets.targets,
-        "expected": expected.expected,
+        "expected": targets.expected,
         "convolutions": partial(steps.sections, "conv"),
         "products": partial(steps.sections, "gemm"),
         "pooling": partial(tables.by_layer, "pool"),

@@ -1,12 +1,19 @@
 """Write the section of each step: its text, by the head of its file and its lesson, and its gain, by the figures."""
 
+from collections.abc import Mapping
+
+from app.base.precision import SHORT
+from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from app.ladder.card import EXAMPLE, LATER, Card
 from app.ladder.formulas import filled as computed
 from app.ladder.steps import Step, ladder
+from app.main_job.statistics import speedup
+from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import Figures
-from docs.generate.gains import gain
-from docs.generate.tables import filled
+from docs.generate.tables import filled, share
+
+LARGE_LAYER = "fc1"
 
 
 def sections(operation: str, figures: Figures) -> str:
@@ -34,3 +41,51 @@ def _origin(row: Variant) -> str:
     if row.system.startswith(("none", "the yardstick")):
         return "No report had this kernel."
     return f"From {', '.join(f'`{system}`' for system in row.system.split(', '))}."
+
+
+def gain(operation: str, name: str, figures: Figures) -> str:
+    """Write the times of a step on every network, and how many times as fast as the step that it continues it is."""
+    rows = {row.name: row for row in variants(operation)}
+    types = ("float32",) if "float32" in rows[name].dtypes else rows[name].dtypes
+    timed = [dtype for dtype in types if any(_all_ms(figures, operation, name, dtype))]
+    if not timed:
+        return "Not measured."
+    return filled(" ".join(_sentence(figures, rows, name, dtype) for dtype in timed))
+
+
+def _all_ms(figures: Figures, operation: str, name: str, dtype: str) -> list[float | None]:
+    """Return a step's time on each network, None where it was not measured."""
+    return [bench.ms(name, dtype, _item(operation)) for bench in figures.benches.values()]
+
+
+def _item(operation: str) -> str | None:
+    return None if operation == "conv" else LARGE_LAYER
+
+
+def _base(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: str) -> tuple[str, str]:
+    """Return the nearest measured step below, and its type: the same, else float32. Empty: there is none."""
+    below = rows[name].since
+    while below is not None:
+        for base_dtype in dict.fromkeys((dtype, "float32")):
+            if any(_all_ms(figures, rows[below].operation, below, base_dtype)):
+                return below, base_dtype
+        below = rows[below].since
+    return "", dtype
+
+
+def _sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: str) -> str:
+    operation = rows[name].operation
+    base, base_dtype = _base(figures, rows, name, dtype)
+    item, parts = _item(operation), []
+    base_times = _all_ms(figures, operation, base, base_dtype)
+    times = _all_ms(figures, operation, name, dtype)
+    for network, ms, base_ms in zip(figures.benches, times, base_times, strict=True):
+        if ms is not None:
+            gained = speedup(base_ms, ms)
+            parts.append(f"`{network}` {format_ms(ms)} ms" + (f" (×{format_factor(gained)})" if gained else ""))
+    against = f"; brackets give the speed-up over {base} in {SHORT[base_dtype]}" if base else ""
+    first = next(iter(figures.benches.values()))
+    items = [item] if item else [single["item"] for single in first.ops]
+    shares = [f"{text} on {item}" for item in items if (text := share(first.row(item, name, dtype), "of the {} peak"))]
+    peaks = f" `{first.network}` reaches {', '.join(shares)}." if shares else ""
+    return f"Times in {SHORT[dtype]} for {item or 'conv1 + conv2'}{against}: {', '.join(parts)}.{peaks}"

@@ -15,7 +15,7 @@ from app.ladder.steps import LADDERS
 from docs.generate import __main__
 from docs.generate.__main__ import BENCHMARKS, DOCUMENTS, KERNELS, SYSTEMS, Document
 from docs.generate.figures import BENCH, FILES, PEERS, PROFILE, RESOURCES, Figures, command_of
-from docs.generate.gains import gain
+from docs.generate.steps import gain
 from docs.generate.tables import bench_command
 from docs.generate.targets import FIRST_LAYER
 from tests.support.schemas import mistakes
