@@ -11,7 +11,7 @@ from app.files.formats import HDF5
 from app.files.hdf5 import ReadHdf5, Wanted, printable
 from app.files.hdf5_process import read_untrusted
 from app.files.reading import first_bytes
-from data_tools.colour import channels_first, read_images
+from app.network.limits import CHANNELS
 from data_tools.fashion_mnist import CLASSES, SPLITS, open_split, recognise
 from data_tools.idx import MAX_BYTES, TOO_LARGE, Allocate, pageable, read_idx
 
@@ -168,3 +168,47 @@ def class_labels(y: np.ndarray, source: str) -> np.ndarray:
     if y.size and (y.min() < 0 or y.max() > 255):
         raise UserError(f"{source} contains labels from {y.min()} to {y.max()}; they must be within 0 … 255")
     return y.astype(np.uint8)
+
+
+RANKS = (3, 4)  # of an IDX file of images
+
+
+def channels_first(x: np.ndarray, name: str) -> np.ndarray:
+    """Return a view (N, C, H, W) of images (N, H, W, C) or (N, C, H, W), whose channels are 1 (grey) or 3 (colour).
+
+    Raises UserError, which calls the array ``name``, see ``channel_dimension``.
+    """
+    return x if channel_dimension(x.shape, name) == 1 else x.transpose(0, 3, 1, 2)
+
+
+def channel_dimension(shape: tuple[int, ...], name: str) -> int:
+    """Return which dimension of images of this shape holds the channels: the second (1) or the last (3).
+
+    It is the one whose length is 1 or 3. Raises UserError, which calls the array ``name``, if neither is or both are.
+    """
+    wanted = "(N, H, W, C) or (N, C, H, W) with 1 or 3 channels C"
+    if len(shape) != 4 or 0 in shape:
+        raise UserError(f"{name} has shape {shape}; it must be {wanted} and at least one image")
+    first, last = shape[1] in CHANNELS, shape[3] in CHANNELS
+    if first and last:
+        either = "its second dimension or its last may be the channels"
+        raise UserError(f"{name} has shape {shape}; {either}: store images whose height and width are not 1 or 3")
+    if not (first or last):
+        raise UserError(f"{name} has shape {shape}; it must be {wanted}")
+    return 1 if first else 3
+
+
+def read_images(path: Path, allocate: Allocate = pageable) -> np.ndarray:
+    """Read an IDX file of images, N x H x W or with channels, see ``channels_first``: (N, C, H, W) uint8, C-contiguous.
+
+    allocate: memory for the images. Raises UserError.
+    """
+    stored = read_idx(path, RANKS, allocate=allocate)
+    if stored.ndim == 3:
+        return stored[:, None]
+    images = channels_first(stored, str(path))
+    if images.flags.c_contiguous:
+        return images
+    planes = allocate(images.size).reshape(images.shape)
+    planes[...] = images
+    return planes

@@ -17,7 +17,7 @@ from app.layers import Resize
 from app.layers.resize import MAX_SIZE, RULES
 from app.network.limits import CHANNELS
 from data_tools import fashion_mnist
-from data_tools.colour import read_images
+from data_tools.dataset import read_images
 from data_tools.fashion_mnist import SPLITS
 from data_tools.idx import MAX_BYTES, write_idx_parts
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from app.cuda.device import place
 from app.records.bench import Bench
-from app.records.ladder import Ladder
+from app.records.kernels import Ladder
 from app.records.parts import Card
 from app.records.peers import Peers
 from app.terminal.text import fields, paragraph

@@ -15,8 +15,8 @@ from app.ladder.steps import LADDERS, Step
 from app.ladder.steps import ladder as ladder_of
 from app.ladder.stored import alike, compiled, stored_card, way_in
 from app.network.generated import network_graph
-from app.records import ladder as records
-from app.records.ladder import Ladder
+from app.records import kernels as records
+from app.records.kernels import Ladder
 from app.terminal.output import publish
 from app.terminal.text import Column, format_factor, format_ms, paragraph, table
 

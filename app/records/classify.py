@@ -1,9 +1,20 @@
-"""What ``classify`` did, how it vouches for results, and what it costs."""
+"""What ``classify`` and ``predict`` did, how results are vouched for, and what they cost."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from app.records.derive import Length, OneOf, Range
-from app.records.parts import AboveZero, Amount, Count, Network, Positive, Processor, Sha256, Share, WeightsFile
+from app.records.parts import (
+    AboveZero,
+    Amount,
+    Count,
+    Network,
+    Positive,
+    Precision,
+    Processor,
+    Sha256,
+    Share,
+    WeightsFile,
+)
 
 LIMITS = ("disk", "decompression", "bus", "kernels", "compute")
 
@@ -149,3 +160,23 @@ class Scale(TypedDict):
     cpu: Processor
     runs: Annotated[list[Run], "in the order in which they were made"]
     goals: Annotated[list[Goal], "figures that were asked for"]
+
+
+class Predict(TypedDict):
+    """What was classified (`predict --json FILE`); the answers are in `--out`."""
+
+    schema: Literal["lenet5-inference/predict/1"]
+    network: str
+    precision: Precision
+    device: str
+    why_cpu: Annotated[str | None, "why auto took the CPU; null if it did not"]
+    images: Annotated[Positive, "classified"]
+    seconds: Amount
+    pictures: Annotated[Count, "files of pictures; arrays are not counted"]
+    unreadable: Annotated[Count, "pictures"]
+    negated: Annotated[Count, "pictures"]
+    animated: Annotated[Count, "pictures of which the first frame is classified"]
+    blank: Annotated[Count, "pictures of one colour"]
+    brightness: Annotated[Amount, "mean of all pixels, of 255"]
+    note: Annotated[str | None, "on the brightness; null if it is usual"]
+    written: list[str]

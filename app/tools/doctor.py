@@ -9,8 +9,7 @@ from app.records.operate import Doctor
 from app.terminal.output import publish
 from app.terminal.text import INDENT, fields, paragraph
 from app.tools.card import card
-from app.tools.machine import environment, packages, system
-from app.tools.storage import storage
+from app.tools.machine import environment, packages, storage, system
 
 
 def doctor(request: DoctorRequest) -> int:

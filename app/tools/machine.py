@@ -1,10 +1,11 @@
-"""The system, the processor, Python, its packages and the environment variables that the program reads."""
+"""This machine: system, processor, Python, packages, environment variables; the cache, Fashion-MNIST and weights."""
 
 import importlib.metadata
 import locale
 import os
 import platform
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,11 +13,16 @@ from pathlib import Path
 from typing import Final
 
 from app import VERSION
-from app.base.errors import EXTRAS, install
+from app.base.errors import EXTRAS, UserError, install
 from app.base.processor import usable_cores
 from app.cuda.device import describe_cpu
+from app.files import shipped
+from app.files.cache import why_untrusted
+from app.files.writing import cache_dir
 from app.records.operate import Area, Finding
 from app.terminal.text import format_bytes
+from app.tools.cache import contents
+from data_tools.fashion_mnist import SPLITS, copies, search_dirs
 
 REQUIRED = ("numpy", "h5py", "tqdm", "requests")
 CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")  # one of them
@@ -110,3 +116,48 @@ def environment() -> Iterator[Finding]:
     for name in VARIABLES:
         if name in os.environ:
             yield finding("environment", name, os.environ[name])
+
+
+AREA: Final = "files"
+
+
+def storage() -> Iterator[Finding]:
+    """The cache and its rights, data and weights. Nothing is written and nothing fetched."""
+    folder = cache_dir()
+    yield _cache(folder)
+    with suppress(UserError):  # then the line above has the reason
+        for about, _ in contents():
+            yield finding(AREA, about["kind"], f"{about['files']:,} files, {format_bytes(about['bytes'])}")
+    for split, files in SPLITS.items():
+        where = [place for place in search_dirs(None) if all(copies(file, place) for file in files)]
+        if where:
+            yield finding(AREA, f"{split} images", str(where[0]))
+        else:
+            needed = {"test": "the main job and accuracy", "train": "train"}[split]
+            remedy = f"python -m data_tools fetch --split {split}; the first use fetches it, too"
+            yield finding(AREA, f"{split} images", "are not here yet", needed, remedy)
+    yield _weights()
+
+
+def _cache(folder: Path) -> Finding:
+    existing = next(place for place in (folder, *folder.parents) if os.access(place, os.F_OK))  # exists() may raise
+    reason = why_untrusted(folder / "kernels" / "any.cubin")
+    if reason is None and not os.access(existing, os.W_OK | os.X_OK):
+        reason = f"{existing} cannot be written to: set LENET_CACHE_DIR to a folder of your own"
+    if reason is not None:
+        fault, _, remedy = reason.rpartition(": ")
+        return finding(AREA, "cache", f"{folder}: {fault}", "keeping compiled kernels and data", remedy)
+    rights = f"mode {existing.stat().st_mode & 0o7777:o}" if existing == folder else "does not exist yet"
+    return finding(AREA, "cache", f"{folder}, {rights}, {format_bytes(shutil.disk_usage(existing).free)} free there")
+
+
+def _weights() -> Finding:
+    """Compare the shipped weights with SHA256SUMS."""
+    try:
+        names = sorted(shipped.checksums(shipped.FOLDER))
+        for name in names:
+            path = shipped.FOLDER / name
+            shipped.check(path, path.read_bytes())
+    except (UserError, OSError) as error:
+        return finding(AREA, "weights", str(error), "the shipped networks", "git checkout -- weights")
+    return finding(AREA, "weights", f"{shipped.FOLDER}: {len(names)} files, all as in {shipped.CHECKSUMS}")

@@ -9,8 +9,8 @@ from app.network.accuracy import correct_counts
 from app.network.graph import build
 from app.network.reference import compute_reference
 from app.network.weights import Weights, load_weights, rounded, save_weights
-from app.records import train as records
-from app.records.train import Train
+from app.records import networks as records
+from app.records.networks import Train
 from app.terminal.output import write_json
 from app.training.progress import Progress
 from app.training.settings import Settings

@@ -12,8 +12,7 @@ from app.layers import Resize
 from app.network.toml import network_toml
 from app.network.weights import save_weights
 from data_tools.__main__ import main
-from data_tools.colour import channels_first, read_images
-from data_tools.dataset import load_files
+from data_tools.dataset import channels_first, load_files, read_images
 from data_tools.idx import write_idx
 from tests.layers.test_pixel_scale import COLOUR
 from tests.support.hostile_hdf5 import write_hdf5

@@ -10,8 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
-from data_tools.colour import read_images
-from data_tools.dataset import load_files
+from data_tools.dataset import load_files, read_images
 from data_tools.idx import read_idx
 from tests.support.shell import user_error
 from tests.support.tiny_fashion import IMAGES, LABELS

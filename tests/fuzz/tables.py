@@ -15,7 +15,7 @@ from app.files import shipped
 from app.kernels.facts import key
 from app.lab.bench.cases import network_items
 from app.lab.compare import command as compare_command
-from app.lab.graphs import network_graph
+from app.network.generated import network_graph
 from app.planning import tuning
 from docs.generate import systems
 from docs.generate.__main__ import DOCUMENTS

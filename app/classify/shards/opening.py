@@ -19,8 +19,7 @@ from app.files.checks import BadValueError
 from app.files.formats import START_BYTES, recognise
 from app.files.reading import open_regular, present, read_file
 from app.interchange.npz import MAX_HEADER_BYTES, read_header
-from data_tools.colour import RANKS, channel_dimension
-from data_tools.dataset import check_type, no_images
+from data_tools.dataset import RANKS, channel_dimension, check_type, no_images
 from data_tools.idx import read_layout
 
 MAX_LIST_BYTES = 64 << 20

@@ -10,8 +10,7 @@ import numpy as np
 
 from app.classify.shards.sources import Source, Stored, open_source
 from app.files import hdf5_process
-from data_tools.colour import channel_dimension
-from data_tools.dataset import check_fractions, class_labels
+from data_tools.dataset import channel_dimension, check_fractions, class_labels
 
 STEP_BYTES = 4 << 20  # of rows that are converted at a time
 

@@ -10,7 +10,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.classify.shards.reader import Reader
 from app.classify.shards.sources import Stored
-from data_tools.colour import channel_dimension
+from data_tools.dataset import channel_dimension
 
 
 class ShardError(UserError):

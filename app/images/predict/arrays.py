@@ -12,8 +12,7 @@ from app.files.hdf5 import ReadHdf5
 from app.files.hdf5_process import read_untrusted
 from app.files.reading import first_bytes, read_file
 from app.interchange.npz import Header, read_array, read_arrays
-from data_tools.colour import channel_dimension, channels_first
-from data_tools.dataset import Dataset, bytes_or_floats, check_type, load_files
+from data_tools.dataset import Dataset, bytes_or_floats, channel_dimension, channels_first, check_type, load_files
 from data_tools.idx import MAX_BYTES, MAX_FILE_BYTES, OLD_MAGIC, TOO_LARGE
 
 NAMES = ("x", "images")  # of the array of images in an NPZ file; a single array may have any name

@@ -18,13 +18,12 @@ from app.files.hdf5 import printable
 from app.files.reading import present
 from app.images.pictures.looks import MOST_SHOWN, brightness_note, save_grid
 from app.images.pictures.reading import require_pillow
-from app.images.predict.columns import Layout
 from app.images.predict.inputs import Input, Part, Seen, cut, gather, size
-from app.images.predict.writers import STDOUT, check_ending, writer
+from app.images.predict.writers import STDOUT, Layout, check_ending, writer
 from app.main_job.images import fitting
 from app.network.graph import REFERENCE_CHUNK
 from app.planning.request import NetworkRequest
-from app.records.predict import Predict
+from app.records.classify import Predict
 from app.terminal.output import same_file, write_json
 from app.terminal.text import fields, terminal_width
 from data_tools.dataset import Dataset

@@ -1,4 +1,4 @@
-"""Write columns of answers: CSV, JSON lines, NPY, NPZ, Parquet, or a table for a terminal."""
+"""Answers as columns, the same in every kind of file, and the files: CSV, JSON lines, NPY, NPZ, Parquet; a table."""
 
 import json
 import shutil
@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,55 @@ import numpy as np
 from app.base.errors import UserError, install, suggestion
 from app.files.hdf5 import printable
 from app.files.writing import replacing
-from app.images.predict.columns import Columns
+from app.images.predict.inputs import Part
 from app.terminal.text import Column, table
+
+Columns = dict[str, list[str] | np.ndarray]
+"""Name → a value per image: path, number (int64), label (uint8), class, probability (float32) and so on."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which columns there are. classes: names; None where the weights have none, there are no class columns then.
+
+    top: the number of classes, the likeliest first; the second has the columns label_2, class_2 and probability_2.
+    logits: with logit_0, logit_1 and so on. paths, numbers: with the file of each image, and its place in the file.
+    """
+
+    classes: Sequence[str] | None
+    top: int
+    logits: bool
+    paths: bool
+    numbers: bool
+
+    def columns(self, part: Part, labels: np.ndarray, logits: np.ndarray, probabilities: np.ndarray) -> Columns:
+        """Return the columns of a part. labels: (n,) uint8. logits, probabilities: (n, classes) float32."""
+        found: Columns = {}
+        if self.paths:
+            found["path"] = part.paths
+        if self.numbers:
+            found["number"] = np.array(part.numbers, np.int64)
+        ranked = likeliest(labels, logits, self.top)
+        chances = np.take_along_axis(probabilities, ranked.astype(np.intp), axis=1)
+        for rank in range(self.top):
+            suffix = f"_{rank + 1}" if rank else ""
+            found[f"label{suffix}"] = ranked[:, rank]
+            if self.classes is not None:
+                found[f"class{suffix}"] = [self.classes[label] for label in ranked[:, rank]]
+            found[f"probability{suffix}"] = chances[:, rank]
+        if self.logits:
+            found |= {f"logit_{index}": column for index, column in enumerate(logits.T)}
+        return found
+
+
+def likeliest(labels: np.ndarray, logits: np.ndarray, top: int) -> np.ndarray:
+    """Return the ``top`` likeliest classes of each image, (n, top) uint8: its label, then the others by their logits.
+
+    Of equal ones the lower comes first.
+    """
+    others = np.arange(logits.shape[1]) != labels[:, None]
+    return np.lexsort((-logits, others), axis=1)[:, :top].astype(np.uint8)
+
 
 Write = Callable[[Columns], object]
 """Takes the columns of some images; each time the same columns, of the next images."""

@@ -7,11 +7,11 @@ from typing import Any
 from app.files.checks import BadValueError, shown
 from app.main_job.statistics import median
 from app.records.bench import Bench
+from app.records.networks import Train
 from app.records.operate import Unit
 from app.records.peers import Peers
 from app.records.report import Report
 from app.records.sweep import PipelineSweep, Sweep
-from app.records.train import Train
 
 Document = Mapping[str, Any]
 LEAST_TIME, MOST_TIME = 1e-9, 1e12  # ms or s: what a clock can have measured; the ratio of two stays a plain number
