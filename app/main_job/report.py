@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from app.base.precision import SHORT
 from app.cuda import device as devices
-from app.main_job.levels import level_notes
-from app.main_job.result import Cycle, LayerTime, Outcome, Timing
+from app.main_job.result import Cycle, LayerTime, Outcome, Timing, level_notes
 from app.main_job.startup import own
 from app.main_job.statistics import rate, stored, summary
 from app.network.accuracy import Accuracy, Agreement, Answers

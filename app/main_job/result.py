@@ -13,6 +13,8 @@ from app.main_job import statistics
 if TYPE_CHECKING:
     from app.records.report import Pipeline, Power
 
+DISAGREE = 1.5  # the pass on the card ÷ its layers: 0.70 to 1.01 in the stored reports
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -127,3 +129,31 @@ class Outcome:
     raw_copy: Timing | None = None
     power: Power | None = None
     compared: Compared | None = None
+
+
+def level_notes(outcome: Outcome) -> Iterator[str]:
+    """Yield a sentence for each time whose runs fall into two groups, and for a pass that disagrees with its layers."""
+    for name, timing in _timings(outcome):
+        if (groups := statistics.two_levels(timing.samples)) is not None:
+            (low, few), (high, rest) = ((f"{statistics.median(group):.3f} ms", len(group)) for group in groups)
+            slow = [sample > groups[0][-1] for sample in timing.samples]
+            order = ", one group after the other" if slow in (sorted(slow), sorted(slow, reverse=True)) else ""
+            yield f"{name}: the runs fall into two groups, {low} ({few} runs) and {high} ({rest}){order}; measure again"
+    together = sum(layer.timing.median for layer in outcome.layers)
+    if outcome.on_card is not None and outcome.on_card.median > DISAGREE * together > 0:
+        times = f"{outcome.on_card.median / together:.1f} × as long as its layers timed one by one"
+        yield f"on the card: the pass takes {times}; the GPU may have changed its clock: measure again"
+
+
+def _timings(outcome: Outcome) -> Iterator[tuple[str, Timing]]:
+    """Yield every list of times that ``compare`` reads of the report, by name."""
+    yield "end to end", outcome.end_to_end
+    if outcome.compared is not None:
+        yield f"end to end in {outcome.compared.precision}", outcome.compared.end_to_end
+    for name, timing in (("on the card", outcome.on_card), ("raw copy", outcome.raw_copy)):
+        if timing is not None:
+            yield name, timing
+    for layer in outcome.layers:
+        yield layer.name, layer.timing
+    for layer in () if outcome.on_card is None else outcome.op_times:  # on the CPU: the layers again
+        yield f"{layer.name} alone", layer.timing

@@ -9,7 +9,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.classify.shards import open_shard
-from app.images.predict.arrays import reader
+from app.images.predict.inputs import reader
 from data_tools.inflate import GZIP_MAX_RATIO
 from tests.fuzz.harness import Pair, Target
 from tests.fuzz.hdf5 import generator, images

@@ -12,7 +12,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError
-from app.images.predict.arrays import reader
+from app.images.predict.inputs import reader
 from app.interchange.npz import MAX_ARRAYS, read_array, read_npz
 from app.interchange.state_dict import read_state_dict
 from tests.interchange.test_named_arrays import imported

@@ -7,8 +7,8 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from app.main_job.levels import level_notes, two_levels
-from app.main_job.result import Compared, LayerTime, Outcome, Timing
+from app.main_job.result import Compared, LayerTime, Outcome, Timing, level_notes
+from app.main_job.statistics import two_levels
 from tests.test_report import CPU, GPU, report
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
