@@ -1,10 +1,12 @@
-"""Pieces through a local cluster of two processes, with an engine of the tests'."""
+"""Pieces through a local cluster of two processes, with an engine of the tests'; its tasks, and its folder."""
 
 import os
 import tempfile
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import dask
 import numpy as np
@@ -12,7 +14,8 @@ import pytest
 
 from app.base.errors import UserError
 from app.base.processor import usable_cores
-from app.cluster.local import LocalWorker
+from app.cluster import plugin
+from app.cluster.local import PREFIX, LocalWorker, scratch_folder
 from app.cluster.runner import Runner, local_runner
 from tests.support.stand_in_engine import Answer, Piece, open_engine, open_nothing
 
@@ -94,3 +97,40 @@ def test_a_check_may_end_the_wait() -> None:
 
     with pytest.raises(KeyboardInterrupt), local_runner(open_engine, WORKERS[:1], check=check):
         raise AssertionError("it takes longer to start")
+
+
+# --- without a cluster
+
+
+class CUDARuntimeError(Exception):
+    """As CuPy's: told by its name."""
+
+    status = 700
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_a_card_that_is_lost_ends_the_process(opens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the engine opens, and when it works: no later call of the process would succeed."""
+    engine = Mock(return_value=Mock(side_effect=CUDARuntimeError)) if opens else Mock(side_effect=CUDARuntimeError)
+    monkeypatch.setattr(plugin, "get_worker", lambda: SimpleNamespace(plugins={"name": SimpleNamespace(engine=engine)}))
+    monkeypatch.setattr(plugin.os, "_exit", Mock(side_effect=SystemExit))
+    with pytest.raises(SystemExit):
+        plugin.answer("name", [1])
+    plugin.os._exit.assert_called_once_with(plugin.LOST)  # type: ignore[attr-defined]
+
+
+def test_folders_of_killed_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those that are in use, may be so soon, or are of others."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left, young, other, link = (tmp_path / name for name in (f"{PREFIX}left", f"{PREFIX}young", "other", f"{PREFIX}x"))
+    for folder in (left, young, other):
+        (folder / "dask-scratch-space").mkdir(parents=True)
+    link.symlink_to(other)
+    pipe = tmp_path / f"{PREFIX}pipe"  # another user's, maybe: to open it would wait for a writer
+    os.mkfifo(pipe)
+    with scratch_folder() as used:
+        for path in (left, other, link, pipe, Path(used)):
+            os.utime(path, (0, 0), follow_symlinks=False)
+        with scratch_folder() as mine:
+            assert {*tmp_path.iterdir()} == {young, other, link, pipe, Path(used), Path(mine)}
+    assert {*tmp_path.iterdir()} == {young, other, link, pipe} and [*other.iterdir()]

@@ -124,14 +124,6 @@ def test_float_images_give_the_same_labels() -> None:
     check_labels(float_labels, reference)
 
 
-@pytest.mark.parametrize("value", [0, 255])
-def test_constant_images(value: int) -> None:
-    graph = random_graph(LENET5)
-    images = np.full((9, 1, 28, 28), value, np.uint8)
-    _, logits = classify(graph, images, chunk=4)
-    check_logits(logits, graph, images)
-
-
 @pytest.mark.alone
 @pytest.mark.parametrize("pinned", [True, False])
 def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(

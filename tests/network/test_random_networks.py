@@ -1,12 +1,13 @@
-"""Random networks from TOML texts: the float64 reference, the CPU path and the plan agree with the oracle.
+"""Random networks from TOML texts: the float64 reference, the CPU path, the plan and the card agree with the oracle.
 
-A failure names its seed; ``python -m tests.support.random_networks --seed N`` repeats it alone.
+A failure names its seed; ``python -m tests.support.random_networks --seed N`` repeats it alone, on the card
+with ``--device cuda``.
 """
 
 import pytest
 
 from tests.support.random_networks import random_network
-from tests.support.random_networks_checked import check_on_cpu, check_plans, network_of
+from tests.support.random_networks_checked import check_on_card, check_on_cpu, check_plans, network_of
 
 SEEDS = range(60)
 
@@ -20,6 +21,13 @@ def test_reference_and_cpu_agree_with_the_oracle(seed: int) -> None:
 def test_plans_compute_what_the_text_says(seed: int) -> None:
     """Every plan for an H100 with its packed weights, each kernel replaced by its problem's NumPy reference."""
     check_plans(random_network(seed))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(300))
+def test_every_plan_on_the_card(seed: int) -> None:
+    """Every launch, element by element, and engines to the same bits."""
+    check_on_card(random_network(seed))
 
 
 def test_the_networks_are_varied() -> None:
