@@ -164,3 +164,9 @@ def class_names(metadata: Mapping[str, str], network: Network, notes: list[str])
         notes.append(f"the names of classes in its metadata ({shown(key)}) are left out: {error}")
         return None
     return names
+
+
+def torch_name(name: str) -> str:
+    """``conv1`` → ``conv1.weight``, ``conv1_bias`` → ``conv1.bias``."""
+    layer = name.removesuffix("_bias")
+    return f"{layer}.{WEIGHT if layer == name else BIAS}"

@@ -1,15 +1,29 @@
 """``main.py doctor``: what a bug report needs, and what is missing for which feature."""
 
+import ctypes
+import importlib.metadata
+import os
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
+from typing import Final
 
+from app.base.errors import UserError, install
 from app.base.interrupts import exit_on_interrupt
 from app.commands.doctor import DoctorRequest
-from app.records.operate import Doctor
+from app.cuda import device, nvml
+from app.cuda.compiler import find_library
+from app.records.operate import Doctor, Finding
 from app.terminal.output import publish
-from app.terminal.text import INDENT, fields, paragraph
-from app.tools.card import card
-from app.tools.machine import environment, packages, storage, system
+from app.terminal.text import INDENT, fields, format_bytes, paragraph
+from app.tools.machine import environment, finding, packages, storage, system
+
+AREA: Final = "GPU"
+HEADER = "cuda_fp16.h"
+RUNTIMES = ("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")
+DRIVER_REMEDY = "install NVIDIA's driver for CUDA 12 or later; the CPU works without it"
 
 
 def doctor(request: DoctorRequest) -> int:
@@ -32,3 +46,87 @@ def as_text(document: Doctor, width: int) -> str:
         told = f"{one['area']}, {one['name']}: for {one['needed_for']}: {one['remedy']}"
         lines += paragraph(told, width, INDENT, 2 * INDENT)
     return "\n".join(lines)
+
+
+def card() -> Iterator[Finding]:
+    """Driver, card, run-time compiler, headers, clocks. Works without a GPU, and without CuPy."""
+    driver = _driver()
+    yield finding(AREA, "driver", driver) if driver else finding(AREA, "driver", "is missing", "the GPU", DRIVER_REMEDY)
+    reason = device.why_no_gpu()
+    if reason is None:
+        with device.gpu_errors():
+            yield from _described()
+    else:
+        remedy = DRIVER_REMEDY if driver is None else "check nvidia-smi, CUDA_VISIBLE_DEVICES and the packages above"
+        yield finding(AREA, "card", f"none can be used: {reason}", "the GPU", remedy)
+    yield _compiler()
+    yield _headers()
+
+
+def _driver() -> str | None:
+    """Return the versions of the driver and of its CUDA, for people; None without a driver."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    cuda = ctypes.c_int()
+    known = library.cuDriverGetVersion(ctypes.byref(cuda)) == 0
+    told = f"CUDA {cuda.value // 1000}.{cuda.value % 1000 // 10}" if known else "does not tell its CUDA"
+    return f"{device.kernel_driver() or 'version unknown'}, {told}"
+
+
+def _described() -> Iterator[Finding]:
+    import cupy
+
+    about = device.describe_gpu()
+    free, whole = cupy.cuda.runtime.memGetInfo()
+    memory = f"{format_bytes(free)} of {format_bytes(whole)} free"
+    cards = cupy.cuda.runtime.getDeviceCount()
+    told = f"{about['name']} ({about['architecture']}, {about['multiprocessors']} SMs), {memory}, one of {cards}"
+    yield finding(AREA, "card", told)
+    try:
+        with nvml.opened(nvml.current_bus_id) as watched:
+            yield finding(AREA, "clocks", _clocks(watched))
+    except nvml.UnavailableError as why:
+        remedy = nvml.REMEDY if nvml.REMEDY in str(why) else "ask nvidia-smi instead"
+        yield finding(AREA, "clocks", f"unknown: {why}", "--power, and clocks in doctor", remedy)
+
+
+def _clocks(watched: nvml.Card) -> str:
+    told = (
+        ("SM {:,} MHz now", watched.sm_clock_mhz(), 1),
+        ("at most {:,} MHz", watched.highest_sm_clock_mhz(), 1),
+        ("{:.0f} W", watched.power_mw(), 1000),
+        ("limit {:.0f} W", watched.power_limit_mw(), 1000),
+        ("{} degrees C", watched.temperature_c(), 1),
+    )
+    return ", ".join(text.format(value // unit) for text, value, unit in told if value is not None) or "not told"
+
+
+def _compiler() -> Finding:
+    try:
+        library = find_library()
+    except UserError as error:
+        reason, _, remedy = str(error).rpartition(": ")
+        return finding(AREA, "NVRTC", f"is missing: {reason}", "compiling kernels for the GPU", remedy)
+    return finding(AREA, "NVRTC", f"{'.'.join(map(str, library.version))}, {library.path}")
+
+
+def _headers() -> Finding:
+    """CuPy's own kernels, which bench's checks use, include CUDA's headers; this program's kernels do not."""
+    found = next(_places(), None)
+    if found is None:
+        needed, remedy = "bench and training on the GPU (CuPy's own kernels)", install("cuda")
+        return finding(AREA, "CUDA headers", "are missing", needed, remedy)
+    return finding(AREA, "CUDA headers", str(found.parent))
+
+
+def _places() -> Iterator[Path]:
+    """Yield the header where packages and toolkits have it."""
+    for name in RUNTIMES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            files = importlib.metadata.files(name) or ()
+            yield from (Path(str(file.locate())) for file in files if file.name == HEADER)
+    for root in (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
+        if root and (path := Path(root, "include", HEADER)).exists():
+            yield path

@@ -1,13 +1,18 @@
 """``main.py export``: write a network and its weights for other systems."""
 
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
 from app.base.errors import UserError, suggestion
 from app.commands.export import ExportRequest
 from app.files.checks import BadValueError
 from app.files.writing import replacing
-from app.interchange.layout import format_shape
-from app.interchange.named_arrays import Description
-from app.interchange.onnx_export import IMAGES, LABELS, SCORES
-from app.interchange.writers import WRITERS, written_name
+from app.interchange.layout import format_shape, to_channels_first
+from app.interchange.named_arrays import Description, NamedArrays, torch_name
+from app.interchange.npz import npz_content
+from app.interchange.onnx_export import IMAGES, LABELS, SCORES, onnx_model
+from app.interchange.safetensors_file import safetensors_content
 from app.network.generated import required_weights
 from app.network.graph import build, find_network
 from app.network.weights import load_weights
@@ -66,3 +71,35 @@ def as_text(document: Export, width: int) -> str:
     head = f"{document['weights']}: network {document['network']}"
     told = fields([(head, told) for head, told in about.items() if told], width)
     return "\n".join([*paragraph(head, width), *table(columns, rows, width), *told])
+
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def _onnx(description: Description, arrays: Arrays) -> bytes:
+    content: bytes = onnx_model(description, arrays).SerializeToString(deterministic=True)
+    return content
+
+
+def _safetensors(description: Description, arrays: Arrays) -> bytes:
+    """PyTorch's names and layouts: ``load_state_dict`` takes the arrays as they are."""
+    theirs = to_channels_first(description.network, arrays).items()
+    return safetensors_content(NamedArrays({torch_name(name): array for name, array in theirs}, description))
+
+
+def _npz(description: Description, arrays: Arrays) -> bytes:
+    """The names and layouts of weights files."""
+    return npz_content(NamedArrays(arrays, description))
+
+
+# Ending → writer: the description and the arrays of a weights file → the content. Raises BadValueError.
+WRITERS: dict[str, Callable[[Description, Arrays], bytes]] = {
+    ".onnx": _onnx,
+    ".safetensors": _safetensors,
+    ".npz": _npz,
+}
+
+
+def written_name(ending: str, name: str) -> str:
+    """Return what a file with this ending calls one of our arrays."""
+    return name if ending == ".npz" else torch_name(name)

@@ -25,6 +25,7 @@ from app.tools.cache import contents
 from data_tools.fashion_mnist import SPLITS, copies, search_dirs
 
 REQUIRED = ("numpy", "h5py", "tqdm", "requests")
+FILES: Final = "files"
 CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")  # one of them
 NEEDED_FOR = {
     "cuda": "compiling kernels without a CUDA toolkit",
@@ -118,24 +119,21 @@ def environment() -> Iterator[Finding]:
             yield finding("environment", name, os.environ[name])
 
 
-AREA: Final = "files"
-
-
 def storage() -> Iterator[Finding]:
     """The cache and its rights, data and weights. Nothing is written and nothing fetched."""
     folder = cache_dir()
     yield _cache(folder)
     with suppress(UserError):  # then the line above has the reason
         for about, _ in contents():
-            yield finding(AREA, about["kind"], f"{about['files']:,} files, {format_bytes(about['bytes'])}")
+            yield finding(FILES, about["kind"], f"{about['files']:,} files, {format_bytes(about['bytes'])}")
     for split, files in SPLITS.items():
         where = [place for place in search_dirs(None) if all(copies(file, place) for file in files)]
         if where:
-            yield finding(AREA, f"{split} images", str(where[0]))
+            yield finding(FILES, f"{split} images", str(where[0]))
         else:
             needed = {"test": "the main job and accuracy", "train": "train"}[split]
             remedy = f"python -m data_tools fetch --split {split}; the first use fetches it, too"
-            yield finding(AREA, f"{split} images", "are not here yet", needed, remedy)
+            yield finding(FILES, f"{split} images", "are not here yet", needed, remedy)
     yield _weights()
 
 
@@ -146,9 +144,9 @@ def _cache(folder: Path) -> Finding:
         reason = f"{existing} cannot be written to: set LENET_CACHE_DIR to a folder of your own"
     if reason is not None:
         fault, _, remedy = reason.rpartition(": ")
-        return finding(AREA, "cache", f"{folder}: {fault}", "keeping compiled kernels and data", remedy)
+        return finding(FILES, "cache", f"{folder}: {fault}", "keeping compiled kernels and data", remedy)
     rights = f"mode {existing.stat().st_mode & 0o7777:o}" if existing == folder else "does not exist yet"
-    return finding(AREA, "cache", f"{folder}, {rights}, {format_bytes(shutil.disk_usage(existing).free)} free there")
+    return finding(FILES, "cache", f"{folder}, {rights}, {format_bytes(shutil.disk_usage(existing).free)} free there")
 
 
 def _weights() -> Finding:
@@ -159,5 +157,5 @@ def _weights() -> Finding:
             path = shipped.FOLDER / name
             shipped.check(path, path.read_bytes())
     except (UserError, OSError) as error:
-        return finding(AREA, "weights", str(error), "the shipped networks", "git checkout -- weights")
-    return finding(AREA, "weights", f"{shipped.FOLDER}: {len(names)} files, all as in {shipped.CHECKSUMS}")
+        return finding(FILES, "weights", str(error), "the shipped networks", "git checkout -- weights")
+    return finding(FILES, "weights", f"{shipped.FOLDER}: {len(names)} files, all as in {shipped.CHECKSUMS}")

@@ -13,12 +13,11 @@ from onnx import ModelProto
 from app.base.errors import UserError
 from app.files.checks import BadValueError
 from app.interchange.layout import converted, to_channels_first
-from app.interchange.named_arrays import Description, NamedArrays
+from app.interchange.named_arrays import Description, NamedArrays, torch_name
 from app.interchange.npz import npz_content
 from app.interchange.onnx_export import onnx_model
 from app.interchange.safetensors_file import safetensors_content
 from app.interchange.source import Asked, read
-from app.interchange.writers import torch_name
 from app.network.graph import build
 from app.network.network import Network
 from app.network.toml import parse_network

@@ -10,8 +10,8 @@ import pytest
 
 from app.cli import main
 from app.interchange.layout import converted
+from app.interchange.named_arrays import torch_name
 from app.interchange.source import Source
-from app.interchange.writers import torch_name
 from app.layers import Conv2d, Linear
 from app.network.toml import network_toml
 from app.network.weights import load_weights

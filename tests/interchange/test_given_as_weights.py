@@ -13,13 +13,13 @@ import pytest
 
 from app.cli import main
 from app.interchange.layout import to_channels_first
-from app.interchange.named_arrays import Description, NamedArrays
+from app.interchange.named_arrays import Description, NamedArrays, torch_name
 from app.interchange.npz import npz_content
-from app.interchange.writers import WRITERS, torch_name
 from app.network.definitions import LENET5, MINIDNN86, Network
 from app.network.foreign import FORMATS
 from app.network.graph import build
 from app.network.weights import load_weights
+from app.tools.export import WRITERS
 from tests.support.foreign_files import channels_first, flat_dump, npz_file, safetensors_file, state_dict_file
 from tests.support.mxnet_files import course_network, mxnet_names, params_file
 from tests.support.networks_for_tests import random_graph

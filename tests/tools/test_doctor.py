@@ -18,7 +18,7 @@ from app.base.errors import EXTRAS, UserError, install
 from app.cli import main
 from app.cuda import device
 from app.terminal.text import WIDTH
-from app.tools import card, machine
+from app.tools import doctor, machine
 from tests.main_job.test_power import Fake
 from tests.support.outside import Outside
 from tests.support.peers_for_tests import CARD
@@ -68,9 +68,9 @@ def test_without_anything(found: Any, tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     monkeypatch.setattr(importlib.metadata, "files", missing)
-    monkeypatch.setattr(card, "find_library", no_compiler)
-    monkeypatch.setattr(card, "_driver", lambda: None)
-    monkeypatch.setattr(card, "RUNTIMES", ())
+    monkeypatch.setattr(doctor, "find_library", no_compiler)
+    monkeypatch.setattr(doctor, "_driver", lambda: None)
+    monkeypatch.setattr(doctor, "RUNTIMES", ())
     monkeypatch.delenv("CUDA_PATH", raising=False)
     monkeypatch.setattr(device, "why_no_gpu", lambda: "no NVIDIA driver library (libcuda.so.1) is installed")
     (tmp_path / "cache" / "kernels").mkdir(parents=True)
@@ -94,7 +94,7 @@ def test_with_a_card(library: Any, found: Any, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "pynvml", library)
     monkeypatch.setattr(device, "why_no_gpu", lambda: None)
     monkeypatch.setattr(device, "describe_gpu", lambda: CARD)
-    monkeypatch.setattr(card, "_driver", lambda: "580.1, CUDA 13.0")
+    monkeypatch.setattr(doctor, "_driver", lambda: "580.1, CUDA 13.0")
     _, findings = found()
     assert findings["card"]["value"].startswith("Some Card (sm_90a, 132 SMs), 64.4 GB of 85.9 GB free, one of 8")
     if library is None:
