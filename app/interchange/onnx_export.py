@@ -8,7 +8,7 @@ import numpy as np
 from app.base.errors import install
 from app.files.checks import BadValueError
 from app.interchange.layout import to_channels_first
-from app.interchange.named_arrays import Description
+from app.interchange.named_arrays import Description, torch_name
 from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resize, Shape, Softmax
 from app.layers.pool import Pool
 from app.network.foreign import DESCRIPTION
@@ -105,8 +105,8 @@ class _Graph:
         self._node("Div", name, **{f"{name}/divisor": np.int32(layer.divisor)})
 
     def _weighted(self, operator: str, layer: Layer, **attributes: Any) -> None:
-        names = {f"{layer.name}.weight": layer.name, f"{layer.name}.bias": f"{layer.name}_bias"}
-        arrays = {name: self._arrays[ours] for name, ours in names.items() if ours in self._arrays}
+        ours = [name for name in (layer.name, f"{layer.name}_bias") if name in self._arrays]
+        arrays = {torch_name(name): self._arrays[name] for name in ours}
         self._node(operator, layer.name, **arrays, **attributes)
 
     def _pool(self, layer: Pool, shape: Shape) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 from app.base.errors import UserError
 from app.files.checks import BadValueError, shown
 from app.interchange.engines import onnx_engine
-from app.interchange.layout import converted
-from app.interchange.named_arrays import class_names, described
+from app.interchange.layout import converted, origin_shapes
+from app.interchange.named_arrays import class_names, described, torch_name
 from app.interchange.numbers import as_float32
 from app.interchange.onnx_chain import OnnxGraph
 from app.interchange.onnx_export import SCORES, library, onnx_model
@@ -93,19 +93,10 @@ def _described_source(model: Any) -> Source | None:
         return None
     try:
         about = described(texts[0])
-        origins = {}
-        for one in model.graph.initializer:
-            layer, _, kind = one.name.rpartition(".")
-            if layer:
-                origins[f"{layer}_bias" if kind == "bias" else layer] = one
-        arrays = {name: as_float32(name, array_of(one, name), []) for name, one in origins.items()}
-        source = Source(
-            about.network,
-            arrays,
-            {name: one.name for name, one in origins.items()},
-            input_scale=about.input_scale,
-            classes=about.classes,
-        )
+        tensors = {one.name: one for one in model.graph.initializer}
+        origins = {name: torch_name(name) for name in origin_shapes(about.network) if torch_name(name) in tensors}
+        arrays = {name: as_float32(name, array_of(tensors[there], name), []) for name, there in origins.items()}
+        source = Source(about.network, arrays, origins, input_scale=about.input_scale, classes=about.classes)
         ours = {one.name: one.array for one in converted(source)}
         return source if onnx_model(about, ours).graph == model.graph else None
     except (BadValueError, UserError):
