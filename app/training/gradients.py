@@ -1,25 +1,26 @@
 """Compute gradients, by layer class: a layer without one cannot be trained.
 
-``forward`` computes the layer's reference and keeps the data that ``backward`` needs. ``backward`` turns the gradient
-of the loss by the layer's output into the gradients by its input and by its parameters. All in the float type of x.
+A gradient takes the layer, its input x and output y, the gradient dy of the loss by y, the parameters, and whether dx,
+the gradient by x, is wanted (the first layer's is not). It returns dx, or None, and the gradients by parameters' names,
+all in the float type of x. A convolution lays out its windows again: that costs less than keeping K² copies of x.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Parameters, Shape
+from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Parameters
 from app.layers.activation import Activation, Relu, Sigmoid, Tanh
 from app.layers.conv2d import IM2COL_BYTES, im2col, windows_of
 from app.layers.pool import Pool
 
-Arrays = dict[str, np.ndarray]
-Pair = tuple[np.ndarray, np.ndarray]
+Array = np.ndarray
+Arrays = dict[str, Array]
 Index = tuple[slice, ...]
 Gradients = tuple[np.ndarray | None, Arrays]
+Gradient = Callable[[Any, Array, Array, Array, Parameters, bool], Gradients]
 # The slope of an activation is a function of its output.
 SLOPES: dict[type[Activation], Callable[[np.ndarray], np.ndarray]] = {
     Relu: lambda y: y > 0,  # 0 at 0, by convention
@@ -28,58 +29,29 @@ SLOPES: dict[type[Activation], Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-@dataclass(frozen=True)
-class Gradient:
-    """forward(layer, x, parameters) → y, kept; backward(layer, kept, dy, parameters, wanted) → dx, gradients.
-
-    wanted: whether dx is needed, else it is None (the first layer's is not needed); gradients: by parameter name.
-    ``kept`` may be x or y itself: nobody may write to them before ``backward`` (no forward here does).
-    """
-
-    forward: Callable[[Any, np.ndarray, Parameters], tuple[np.ndarray, Any]]
-    backward: Callable[[Any, Any, np.ndarray, Parameters, bool], Gradients]
+def forward(layer: Layer, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+    """Compute the layer's reference. That of an activation works in place: it gets a copy, for ``x`` is kept."""
+    return layer.reference(x.copy(order="K") if isinstance(layer, Activation) else x, parameters)
 
 
-def keep_input(layer: Layer, x: np.ndarray, parameters: Parameters) -> Pair:
-    """Compute y; keep x: a convolution lays out its windows again, which costs less than keeping K² copies of x."""
-    return layer.reference(x, parameters), x
-
-
-def keep_output(layer: Activation, x: np.ndarray, parameters: Parameters) -> Pair:
-    """Compute y and keep it. The reference works in place, so it gets a copy: the layer before may have kept x."""
-    y = layer.reference(x.copy(order="K"), parameters)
-    return y, y
-
-
-def keep_both(layer: Pool, x: np.ndarray, parameters: Parameters) -> tuple[np.ndarray, Pair]:
-    """Compute y; keep x and y."""
-    y = layer.reference(x, parameters)
-    return y, (x, y)
-
-
-def keep_shape(layer: Flatten, x: np.ndarray, parameters: Parameters) -> tuple[np.ndarray, Shape]:
-    """Compute y; keep the shape of x."""
-    return layer.reference(x, parameters), x.shape
-
-
-def activation(layer: Activation, y: np.ndarray, dy: np.ndarray, parameters: Parameters, wanted: bool) -> Gradients:
+def activation(layer: Activation, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
     """Compute dx = dy · slope(y)."""
     return dy * SLOPES[type(layer)](y), {}
 
 
-def flatten(layer: Flatten, shape: Shape, dy: np.ndarray, parameters: Parameters, wanted: bool) -> Gradients:
+def flatten(layer: Flatten, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
     """Restore the shape and order of the input: dy (B, H·W·C) → dx (B, C, H, W)."""
-    images, channels, height, width = shape
+    images, channels, height, width = x.shape
     return dy.reshape(images, height, width, channels).transpose(0, 3, 1, 2), {}
 
 
-def linear(layer: Linear, x: np.ndarray, dy: np.ndarray, parameters: Parameters, wanted: bool) -> Gradients:
+def linear(layer: Linear, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
     """Compute dw = xᵀ dy, dx = dy wᵀ."""
     gradients = {layer.name: x.T @ dy} | _bias(layer, dy, parameters)
     return dy @ parameters[layer.name].T if wanted else None, gradients
 
 
-def conv2d(layer: Conv2d, x: np.ndarray, dy: np.ndarray, parameters: Parameters, wanted: bool) -> Gradients:
+def conv2d(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
     """Compute dk = im2col(x)ᵀ dy; dx is the sum of the windows' gradients dy kᵀ, each added at its window's place.
 
     Both are matrix products over im2col pieces that fit a core's cache.
@@ -127,9 +99,8 @@ def _scatter(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, wi
         dx[:, p : p + step * (height - 1) + 1 : step] += strips[:, :, :, p]
 
 
-def average(layer: Pool, kept: Pair, dy: np.ndarray, parameters: Parameters, wanted: bool) -> Gradients:
+def average(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
     """Give every pixel of a window the same share of the window's gradient; windows may overlap."""
-    x, _ = kept
     dx = np.zeros_like(x)
     share = dy / layer.pixels(x.shape[1:]).astype(x.dtype)
     for place, windows in _places(layer, x, dy):
@@ -137,9 +108,8 @@ def average(layer: Pool, kept: Pair, dy: np.ndarray, parameters: Parameters, wan
     return dx, {}
 
 
-def maximum(layer: Pool, kept: Pair, dy: np.ndarray, parameters: Parameters, wanted: bool) -> Gradients:
+def maximum(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
     """Give the maximum of a window its whole gradient; among equals the first one, by rows."""
-    x, y = kept
     dx = np.zeros_like(x)
     open_ = np.ones_like(y, dtype=bool)  # windows whose maximum is not found yet
     for place, windows in _places(layer, x, dy):
@@ -159,10 +129,10 @@ def _places(layer: Pool, x: np.ndarray, dy: np.ndarray) -> Iterator[tuple[Index,
 
 
 GRADIENTS: dict[type[Layer], Gradient] = {
-    AvgPool: Gradient(keep_both, average),
-    Conv2d: Gradient(keep_input, conv2d),
-    Flatten: Gradient(keep_shape, flatten),
-    Linear: Gradient(keep_input, linear),
-    MaxPool: Gradient(keep_both, maximum),
-    **dict.fromkeys(SLOPES, Gradient(keep_output, activation)),
+    AvgPool: average,
+    Conv2d: conv2d,
+    Flatten: flatten,
+    Linear: linear,
+    MaxPool: maximum,
+    **dict.fromkeys(SLOPES, activation),
 }

@@ -4,14 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from math import prod, sqrt
-from typing import Any
 
 import numpy as np
 
 from app.base.errors import UserError
 from app.layers import Argmax, Layer, Parameters, Shape, Softmax
 from app.network.definitions import Network
-from app.training.gradients import GRADIENTS, Arrays
+from app.training.gradients import GRADIENTS, Arrays, forward
 from app.training.random_bits import Use, fractions, random_bits
 
 # Layer, shape of its input → factors of the input and of its gradient in training; None: all are 1.
@@ -72,20 +71,21 @@ class Model:
         images: (B, C, H, W) uint8; labels: (B,); total: images in the whole batch; masks: dropout. A pure function.
         """
         x = self.inputs(images, _dtype(parameters))
-        tape: list[tuple[Any, np.ndarray | None]] = []
+        tape: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
         for layer in self.layers:
             mask = None if masks is None else masks(layer.name, x.shape)
             if mask is not None:
                 x = x * mask.astype(x.dtype, copy=False)
-            x, kept = GRADIENTS[type(layer)].forward(layer, x, parameters)
-            tape.append((kept, mask))
+            y = forward(layer, x, parameters)
+            tape.append((x, y, mask))
+            x = y
         correct = int((x.argmax(axis=1) == labels).sum())
         loss, slope = cross_entropy(x, labels, smoothing, total)
         gradients: Arrays = {}
         first = min(place for place, layer in enumerate(self.layers) if layer.name in parameters)
         for place in range(len(self.layers) - 1, first - 1, -1):
-            layer, (kept, mask) = self.layers[place], tape[place]
-            back, own = GRADIENTS[type(layer)].backward(layer, kept, slope, parameters, place > first)
+            layer, (x, y, mask) = self.layers[place], tape[place]
+            back, own = GRADIENTS[type(layer)](layer, x, y, slope, parameters, place > first)
             gradients.update(own)
             if back is not None:
                 slope = back if mask is None else back * mask.astype(back.dtype, copy=False)

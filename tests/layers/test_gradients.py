@@ -20,7 +20,7 @@ from app.layers import (
     Softmax,
 )
 from app.network.definitions import NETWORKS, Network
-from app.training.gradients import GRADIENTS, Arrays
+from app.training.gradients import GRADIENTS, Arrays, forward
 from app.training.model import Model, add_l2, cross_entropy, training_model
 from tests.support.networks_for_tests import ODD, ORDERS, OVERHANG, POOLED, SMOOTH, random_images
 
@@ -86,13 +86,12 @@ def test_layer(case: int, bias: bool) -> None:
     rng = np.random.default_rng(case)
     x = rng.standard_normal((3, *shape))
     parameters = random_parameters(layer, shape, bias, rng)
-    gradient = GRADIENTS[type(layer)]
     given = x.copy()
-    y, kept = gradient.forward(layer, x, parameters)
+    y = forward(layer, x, parameters)
     np.testing.assert_array_equal(x, given)  # the layer before may have kept it
     np.testing.assert_array_equal(y, layer.reference(x.copy(), parameters))
     weight = rng.standard_normal(y.shape)  # of each output in what is differentiated
-    dx, gradients = gradient.backward(layer, kept, weight, parameters, True)
+    dx, gradients = GRADIENTS[type(layer)](layer, x, y, weight, parameters, True)
     assert dx is not None and gradients.keys() == parameters.keys()
 
     def value() -> float:
@@ -111,11 +110,11 @@ def test_float_types_and_memory_orders(case: int, dtype: type) -> None:
     rng = np.random.default_rng(case)
     x: np.ndarray = rng.standard_normal((2, *shape)).astype(dtype)
     parameters: Arrays = {n: a.astype(dtype) for n, a in random_parameters(layer, shape, True, rng).items()}
-    gradient = GRADIENTS[type(layer)]
     results = []
     for order in "CF":
-        y, kept = gradient.forward(layer, np.asarray(x, order=order), parameters)  # type: ignore[call-overload]
-        dx, own = gradient.backward(layer, kept, np.ones_like(y), parameters, True)
+        given: np.ndarray = np.asarray(x, order=order)  # type: ignore[call-overload]
+        y = forward(layer, given, parameters)
+        dx, own = GRADIENTS[type(layer)](layer, given, y, np.ones_like(y), parameters, True)
         assert dx is not None and dx.shape == x.shape
         results.append((y, dx, *(own[name] for name in sorted(own))))
     for one, other in zip(*results, strict=True):
@@ -125,8 +124,8 @@ def test_float_types_and_memory_orders(case: int, dtype: type) -> None:
 
 def test_equal_maxima_give_the_gradient_to_the_first() -> None:
     layer = MaxPool("l", window=2)
-    _, kept = GRADIENTS[MaxPool].forward(layer, np.zeros((1, 1, 2, 4)), {})
-    dx, _ = GRADIENTS[MaxPool].backward(layer, kept, np.ones((1, 1, 1, 2)), {}, True)
+    x = np.zeros((1, 1, 2, 4))
+    dx, _ = GRADIENTS[MaxPool](layer, x, forward(layer, x, {}), np.ones((1, 1, 1, 2)), {}, True)
     assert dx is not None and dx.tolist() == [[[[1, 0, 1, 0], [0, 0, 0, 0]]]]
 
 
