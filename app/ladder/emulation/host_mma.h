@@ -38,59 +38,43 @@ inline float grown(const double (&terms)[Count]) {
     const double unit = power_of_two(max(exponent_bits(value) - 1023, -126) - 23);
     return float((long long)(value / unit) * unit);
 }
+
+// d += a b over so many terms; value: word and place in it → number. Lane = 4 g + t, as in mma.cuh.
+template <int Terms, typename Value>
+inline void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], Value value) {
+    struct Operands {
+        unsigned a[4], b[2];
+    };
+    static Operands all[MOST_THREADS];
+    const int lane = number() % 32;
+    Operands *warp = all + number() - lane;
+    std::copy(a, a + 4, warp[lane].a), std::copy(b, b + 2, warp[lane].b);
+    wait(OF_WARP);
+    for (int at = 0; at < 4; at++) {
+        double terms[1 + Terms] = {d[at]};
+        for (int k = 0; k < Terms; k++) {
+            const int half = k / (Terms / 2), t = k % (Terms / 2) / (Terms / 8), place = k % (Terms / 8);
+            terms[1 + k] = double(value(warp[lane / 4 * 4 + t].a[at / 2 + 2 * half], place)) *
+                           value(warp[(lane % 4 * 2 + at % 2) * 4 + t].b[half], place);
+        }
+        d[at] = grown(terms);
+    }
+    wait(OF_WARP);
+}
 }  // namespace host
 
-// Lane = 4 g + t, as in mma.cuh.
 inline void mma_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    struct Operands {
-        float a[2][2][2], b[2][2];  // row g or g + 8, half of k, pair; half of k, pair
-    };
-    static Operands all[host::MOST_THREADS];
-    const int number = host::number(), lane = number % 32;
-    Operands *warp = all + number - lane, &own = warp[lane];
-    for (int half = 0; half < 2; half++)
-        for (int pair = 0; pair < 2; pair++) {
-            for (int row = 0; row < 2; row++) own.a[row][half][pair] = of_half(a[2 * half + row] >> 16 * pair);
-            own.b[half][pair] = of_half(b[half] >> 16 * pair);
-        }
-    host::wait(host::OF_WARP);
-    for (int at = 0; at < 4; at++) {
-        double terms[17] = {d[at]};
-        for (int k = 0; k < 16; k++) {
-            const int half = k / 8, t = k % 8 / 2, pair = k % 2;
-            terms[1 + k] = double(warp[lane / 4 * 4 + t].a[at / 2][half][pair]) *
-                           warp[(lane % 4 * 2 + at % 2) * 4 + t].b[half][pair];
-        }
-        d[at] = host::grown(terms);
-    }
-    host::wait(host::OF_WARP);
+    host::mma<16>(d, a, b, [](unsigned word, int place) { return of_half(word >> 16 * place); });
 }
 
 // The nearest tfloat32, ties away from zero.
 inline unsigned to_tf32(float value) {
-    unsigned bits;
-    std::memcpy(&bits, &value, 4);
+    const unsigned bits = __float_as_uint(value);
     return value != value || std::isinf(value) ? bits : (bits + 0x1000) & 0xFFFFE000;
 }
 
 inline void mma_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-    struct Operands {
-        float a[4], b[2];
-    };
-    static Operands all[host::MOST_THREADS];
-    const int number = host::number(), lane = number % 32;
-    Operands *warp = all + number - lane, &own = warp[lane];
-    for (int i = 0; i < 4; i++) own.a[i] = __int_as_float(a[i]);
-    for (int i = 0; i < 2; i++) own.b[i] = __int_as_float(b[i]);
-    host::wait(host::OF_WARP);
-    for (int at = 0; at < 4; at++) {
-        double terms[9] = {d[at]};
-        for (int k = 0; k < 8; k++)
-            terms[1 + k] = double(warp[lane / 4 * 4 + k % 4].a[at / 2 + k / 4 * 2]) *
-                           warp[(lane % 4 * 2 + at % 2) * 4 + k % 4].b[k / 4];
-        d[at] = host::grown(terms);
-    }
-    host::wait(host::OF_WARP);
+    host::mma<8>(d, a, b, [](unsigned word, int) { return __uint_as_float(word); });
 }
 
 // Lanes 8 j to 8 j + 7 point at the rows of matrix j.
