@@ -1,4 +1,4 @@
-"""docs/scale.md: its job script with processes in place of machines, and its tables with and without figures."""
+"""docs/scale.md: its job script with processes in place of machines, its tables, and how its costs are measured."""
 
 import os
 import re
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from app.engine.classifier import Classifier
 from app.network.weights import save_weights
 from docs.generate import scale
 from docs.generate.figures import COSTS, Figures
+from docs.measure import classify_costs
 from tests.support.networks_for_tests import FLAT, random_graph, random_images
 from tests.support.schemas import mistakes
 
@@ -116,3 +118,14 @@ def test_tables_of_figures(figures_folder: Path) -> None:
         assert re.search(part, shown), part
     rows = scale.limits(figures).splitlines()[2:]
     assert [re.split(r" *\| *", row)[3] for row in rows] == ["0.27", "0.50", "1.06", "16.67"]
+
+
+def test_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SECONDS": 0.1, "ROUNDS": 2, "HASHED_BYTES": 1000, "WORKERS": 1, "LABELS": (7,)}.items():
+        monkeypatch.setattr(classify_costs, name, value)
+    document = classify_costs.measured()
+    assert not mistakes(document)
+    (row,) = document["cluster"]
+    assert (row["workers"], row["labels"]) == (1, 7) and row["pieces"] > 0
+    text = classify_costs.as_text(document, 80)
+    assert "open IDX, gzip" in text and all(len(line) <= 80 for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""IDX files, plain and gzipped, also with old headers, and with damaged content and a matching checksum."""
+"""Files of images: IDX, plain and gzipped, also with old headers, and damaged with a matching checksum; pictures."""
 
 import gzip
 from pathlib import Path
@@ -8,6 +8,8 @@ from typing import Literal
 import numpy as np
 
 from app.base.errors import UserError
+from app.images.pictures.preparing import prepare
+from app.images.pictures.reading import read_picture
 from data_tools.dataset import load_files
 from data_tools.idx import read_idx
 from tests.fuzz.harness import Pair, Target
@@ -16,6 +18,7 @@ from tests.fuzz.mutate import EXTREMES, damaged
 IMAGES = np.random.default_rng(1).integers(0, 256, (3, 5, 6), np.uint8)
 COLOUR = np.random.default_rng(2).integers(0, 256, (2, 3, 4, 5), np.uint8)
 LABELS = np.array([1, 2, 3], np.uint8)
+SHAPE = (1, 28, 28)  # of pictures, for a network
 
 
 def idx(array: np.ndarray, header: tuple[int, ...] | None = None) -> bytes:
@@ -91,4 +94,18 @@ def make_zipped(folder: Path) -> Pair:
     return generate, read
 
 
-TARGETS = (Target("idx", 4000, make), Target("idx-gz", 2500, make_zipped))
+def make_picture(_: Path) -> Pair:
+    """What predict does with each file."""
+    from tests.support.pictures import BOMBS, KINDS
+
+    goods = [*(make() for make, _, _ in KINDS.values()), *BOMBS.values()]
+
+    def read(path: Path) -> None:
+        image = read_picture(path)
+        assert image.mode in ("L", "RGB") and image.info["frames"] >= 1
+        assert prepare(image, SHAPE).pixels.shape == SHAPE
+
+    return lambda rng: damaged(rng, rng.choice(goods)), read
+
+
+TARGETS = (Target("idx", 4000, make), Target("idx-gz", 2500, make_zipped), Target("picture", 150, make_picture))

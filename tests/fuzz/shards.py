@@ -1,20 +1,22 @@
-"""Shards: damaged IDX, NPY and HDF5 files, read by position. What is read is what the readers of whole files read."""
+"""Shards, read by position as the readers of whole files read them; and receipts of classified shards."""
 
 import gzip
 import io
+import re
 from pathlib import Path
 from random import Random
 
 import numpy as np
 
 from app.base.errors import UserError
+from app.classify.receipts import read_receipt
 from app.classify.shards import open_shard
 from app.images.predict.inputs import reader
 from data_tools.inflate import GZIP_MAX_RATIO
 from tests.fuzz.harness import Pair, Target
 from tests.fuzz.hdf5 import generator, images
 from tests.fuzz.idx import COLOUR, IMAGES, forms, idx, wrong_header
-from tests.fuzz.mutate import damaged
+from tests.fuzz.mutate import damaged, other_json
 
 FRACTIONS = np.random.default_rng(3).random((4, 3, 5, 6)).astype(np.float32)
 X = ({"x": COLOUR.transpose(0, 2, 3, 1), "y": np.array([1, 2])}, {"x": FRACTIONS.astype(">f8"), "y": np.eye(4)})
@@ -75,4 +77,32 @@ def make_hdf5(_: Path) -> Pair:
     return generator([content for arrays in X for content in images(arrays)]), read
 
 
-TARGETS = (Target("shard", 600, make), Target("shard-hdf5", 120, make_hdf5))
+DIGEST = "0123456789abcdef" * 4
+RECEIPT = {
+    "schema": "lenet5-inference/receipt/1",
+    "shard": "/data/x.npy",
+    "size": 1024,
+    "mtime_ns": 1,
+    "first": 0,
+    "images": 7,
+    "correct": 5,
+    "identity": {"network": "lenet5", "weights": DIGEST, "precision": "fp32", "classes": 10},
+    "sha256": {"labels": DIGEST, "logits": DIGEST},
+}
+
+
+def make_receipt(_: Path) -> Pair:
+    """What ``classify --resume`` goes by."""
+
+    def read(path: Path) -> None:
+        found = read_receipt(path)
+        assert type(found["images"]) is int and found["images"] > 0
+        assert found["correct"] is None or 0 <= found["correct"] <= found["images"]
+        digests = [*map(str, found["sha256"].values()), found["identity"]["weights"]]
+        assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests)
+        assert "labels" in found["sha256"] and isinstance(found["shard"], str)
+
+    return lambda rng: other_json(rng, RECEIPT), read
+
+
+TARGETS = (Target("shard", 600, make), Target("shard-hdf5", 120, make_hdf5), Target("receipt", 800, make_receipt))
