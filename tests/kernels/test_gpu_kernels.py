@@ -1,18 +1,17 @@
 """Every kernel in the registry against the layers' NumPy references, element by element, on the card."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem
-from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
+from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem, operation
 from app.kernels.registry import variants
+from app.layers import ACTIVATIONS
 from tests.support.kernel_cases import Case, architecture, batches, elements, grid_cases, small_cases, tuned_cases
 from tests.support.kernel_device import (
     bits,
-    check_fused_activation,
     compile_selected,
     host_arrays,
     kernel_of,
@@ -24,6 +23,13 @@ from tests.support.kernel_oracle import check, expected, operands
 from tests.support.own_errors import OWN_ORDER
 
 pytestmark = pytest.mark.gpu
+FUSED = [
+    Case(row, replace(problem, activation=function))
+    for problem in (ConvProblem(3, 21, 17, 19, 5, bias=True), LinearProblem(97, 35, bias=True))
+    for row in variants(operation(problem))
+    for function in ACTIVATIONS
+    if "float32" in row.dtypes
+]
 EXACT_ORDER = {"conv": "direct", "gemm": "naive", "pool": "direct"}  # whose float32 bits all others must give
 
 
@@ -77,8 +83,8 @@ def _ordered_cases() -> list[Case]:
 
 
 def _plainest(problem: Problem) -> Case:
-    operation = {ConvProblem: "conv", LinearProblem: "gemm", PoolProblem: "pool"}[type(problem)]
-    return Case(row_of(operation, EXACT_ORDER[operation]), problem)
+    kind = operation(problem)
+    return Case(row_of(kind, EXACT_ORDER[kind]), problem)
 
 
 @pytest.mark.parametrize("case", _ordered_cases(), ids=str)
@@ -106,11 +112,16 @@ def test_all_float32_kernels_agree_to_the_bit(case: Case) -> None:
     np.testing.assert_array_equal(bits(y), bits(plain))
 
 
-@pytest.mark.parametrize("function", ["relu", "tanh", "sigmoid"])
-@pytest.mark.parametrize("row", [r for r in variants("conv") if "float32" in r.dtypes], ids=lambda row: row.name)
-def test_fused_and_separate_activations_agree_to_the_bit(row: Any, function: str) -> None:
+@pytest.mark.parametrize("case", FUSED, ids=str)
+def test_fused_and_separate_activations_agree_to_the_bit(case: Case) -> None:
     """What system 1 could not make work: a ReLU inside the convolution changes nothing."""
-    check_fused_activation(row, ConvProblem(3, 21, 17, 19, 5, bias=True, activation=function), 5)
+    fused, arrays = case.problem, host_arrays(case.problem, 7)
+    assert isinstance(fused, ConvProblem | LinearProblem)
+    together = launch(kernel_of(case), *arrays)[0]
+    apart = launch(kernel_of(replace(case, problem=replace(fused, activation=""))), *arrays)[0]
+    (elementwise,) = variants("activation")
+    activation = Case(elementwise, ActivationProblem(elements(fused), fused.activation))
+    np.testing.assert_array_equal(bits(together), bits(launch(kernel_of(activation), apart.reshape(7, -1), [])[0]))
 
 
 def test_argmax_ties_and_nan_follow_numpy() -> None:

@@ -8,16 +8,14 @@ import pytest
 
 from app.base.errors import UserError
 from app.base.precision import ROWS
-from app.kernels.problems import LinearProblem
 from app.kernels.registry import variants
 from app.kernels.variant import ConstantCopy, Variant
-from app.layers import ACTIVATIONS
 from app.network.definitions import FA19, LENET5, MINIDNN86, MLP, Network
 from app.network.graph import Graph
 from app.planning.plan import plan
 from tests.engine.test_gpu_engine import classify
 from tests.support.kernel_cases import architecture
-from tests.support.kernel_device import bits, cases_of, check_fused_activation, compile_all
+from tests.support.kernel_device import bits, cases_of, compile_all
 from tests.support.kernel_grid import row_of
 from tests.support.networks_for_tests import ODD, SMOOTH, TEST_NETWORKS, random_graph, random_images, score_scale
 from tests.support.own_errors import OWN_ORDER
@@ -107,12 +105,6 @@ def test_fused_and_separate_routes_agree_to_the_bit(network: Network) -> None:
         labels, scores = classify(graph, images, chunk=10, fuse=False, kernels=kernels)
         np.testing.assert_array_equal(bits(scores), bits(fused))
         np.testing.assert_array_equal(labels, fused_labels)
-
-
-@pytest.mark.parametrize("function", ACTIVATIONS)
-@pytest.mark.parametrize("row", [r for r in variants("gemm") if "float32" in r.dtypes], ids=lambda row: row.name)
-def test_matrix_products_fuse_activations_to_the_bit(row: Variant, function: str) -> None:
-    check_fused_activation(row, LinearProblem(97, 35, bias=True, activation=function), 7)
 
 
 def test_networks_here_need_slices_of_constant_memory() -> None:

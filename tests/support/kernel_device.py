@@ -7,7 +7,6 @@ import random
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +14,9 @@ import pytest
 
 from app.base.errors import UserError
 from app.cuda.compiler import compile_kernel
-from app.kernels.plain_problems import ActivationProblem
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem
-from app.kernels.registry import variants
-from app.kernels.variant import Variant
+from app.kernels.problems import PairProblem, Problem
 from app.planning.plan import ExecutionPlan
-from tests.support.kernel_cases import Case, architecture, elements, input_shape
+from tests.support.kernel_cases import Case, architecture, input_shape
 from tests.support.kernel_oracle import layers_of, operands
 
 if TYPE_CHECKING:  # needs CuPy
@@ -132,17 +128,6 @@ def launch(kernel: Kernel, x: np.ndarray, parameters: list[np.ndarray | None]) -
 def results(case: Case, images: int, *, debug: bool = False) -> list[np.ndarray]:
     """The case's outputs for its random operands."""
     return launch(kernel_of(case, debug=debug), *host_arrays(case.problem, images))
-
-
-def check_fused_activation(row: Variant, fused: ConvProblem | LinearProblem, images: int) -> None:
-    """The row gives the same bits with the activation of ``fused`` as without it and the activation's own kernel."""
-    arrays = host_arrays(fused, images)
-    together = launch(kernel_of(Case(row, fused)), *arrays)[0]
-    apart = launch(kernel_of(Case(row, replace(fused, activation=""))), *arrays)[0]
-    (elementwise,) = variants("activation")
-    activation = ActivationProblem(elements(fused), fused.activation)
-    separate = launch(kernel_of(Case(elementwise, activation)), apart.reshape(images, -1), [])[0]
-    np.testing.assert_array_equal(bits(together), bits(separate))
 
 
 def bits(array: np.ndarray) -> np.ndarray:
