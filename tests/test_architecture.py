@@ -91,6 +91,7 @@ def imported(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: a relative import, which these rules would not see"
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return names
 
@@ -126,6 +127,14 @@ def test_a_room_imports_only_rooms_below_it(floor: str) -> None:
         for name in imported(path):
             other = floor_of(name)
             assert other is None or other in below, f"{path}: {name}"
+
+
+@pytest.mark.parametrize(("shelf", "users"), [("app.lab", ("app.lab", "app.ladder")), ("app.ladder", ("app.ladder",))])
+def test_the_shelves_are_started_by_name(shelf: str, users: tuple[str, ...]) -> None:
+    """What classifies must start without lessons and measurements."""
+    for path in (ROOT / "main.py", *PROGRAM):
+        if not dotted(path).startswith(users):
+            assert not any(within(name, shelf) for name in imported(path)), path
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

@@ -1,4 +1,4 @@
-"""How a batch is cut into chunks. Pure."""
+"""Cut a batch into chunks. ``gpu.py`` rounds its size up, or halves it where memory is short."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Resolve a command's network options to the choices for the plan."""
+"""Resolve a command's network options to the choices for the plan; ``tuning.py`` has the default kernel."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,7 @@
-"""Prepare a picture as the authors of Fashion-MNIST prepared theirs ("Fashion-MNIST: a Novel Image Dataset for
-Benchmarking Machine Learning Algorithms", Xiao, Rasul, Vollgraf, 2017, section 2).
+"""Turn a picture into the network's input, (C, H, W) bytes.
 
+The steps are those of the authors of Fashion-MNIST ("Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine
+Learning Algorithms", Xiao, Rasul, Vollgraf, 2017, section 2).
 Measured figures behind the constants: docs/predict.md, "How pictures are prepared".
 """
 
