@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("app", "data_tools", "tests")
 KINDS, NAMES = "app/layers/activation.py", "app/layers/__init__.py"
 STRUCTS, SLOPES = "app/kernels/include/activations.cuh", "app/training/gradients.py"
-ORACLE = "tests/support/network_oracle.py"
+ORACLE, EXPORT = "tests/support/network_oracle.py", "app/interchange/onnx_export.py"
 ROWS = "app/kernels/conv/rows/direct.py"
 NETWORK, KERNEL = "app/network/builtin/leaky.toml", "app/kernels/conv/conv_99_my_own.cu"
 # By file, what to replace by what: LeakyReLU in whole, and a kernel's row.
@@ -84,6 +84,7 @@ struct TANH {""",
             '        case "leaky_relu":\n            return np.where(x > 0, x, 0.01 * x)\n        case "tanh":\n',
         )
     ],
+    EXPORT: [('OPERATORS = {"relu": "Relu", ', 'OPERATORS = {"relu": "Relu", "leaky_relu": "LeakyRelu", ')],
     SLOPES: [
         ("import Activation, Relu, ", "import Activation, LeakyRelu, Relu, "),
         ("    Tanh: ", "    LeakyRelu: lambda y: np.where(y > 0, y.dtype.type(1), y.dtype.type(0.01)),\n    Tanh: "),

@@ -118,7 +118,8 @@ class Card:
         first = isinstance(problem, ConvProblem) and problem.channels == 1
         like = FIRST if first else LATER if isinstance(problem, ConvProblem) else "fc1"
         about = {"operation": step.row.operation, "name": step.row.name, "layer": like}
-        loop = first_row(self.kernels.get("instructions", ()), **about)
+        # In a ring, jumps back from waits for a barrier span several loops, and would be taken for one.
+        loop = {} if step.row.instructions == "wgmma" else first_row(self.kernels.get("instructions", ()), **about)
         compiled = [one for one in self.kernels.get("resources", ()) if "registers" in one]
         resources = first_row(compiled, **about, entry=step.row.entry) or first_row(compiled, **about)
         executed = self._executed(step, network, item, names["OUTPUTS"])
@@ -162,10 +163,9 @@ class Card:
 
 def _in_loop(loop: Row, step: Step) -> float | None:
     """Instructions per product in the hottest loop of the machine code."""
-    kind = step.row.instructions
-    if not loop or kind == "wgmma":  # one instruction of many sizes, and others' work in the same loop
+    if not loop:
         return None
-    return loop["instructions"] / loop["multiply"] / products_of(kind, step.dtype)
+    return loop["instructions"] / loop["multiply"] / products_of(step.row.instructions, step.dtype)
 
 
 @cache

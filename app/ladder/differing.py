@@ -75,7 +75,7 @@ def reason(step: Step, layer: Layer, found: Difference) -> str | None:
     if found.counter == "shared_loads" and found.counted <= FACTOR * copied:
         return f"The compiler puts up to {COPY} loads before a copy (`LDS RZ, [RZ]`), whose values nobody uses."
     if found.counter == "dram" and not fewer and step.lesson.drawing["kind"] in ("window", "tile"):
-        return AGAIN_BY_LAUNCH if step.lesson.counts.get("constant_loads") else AGAIN
+        return AGAIN_BY_LAUNCH if layer.counters and layer.counters["launches"] > 1 else AGAIN
     if found.counter == "dram" and fewer:
         return "Of so few images the L2 cache still holds part of what the kernel wrote when it ends."
     return None
