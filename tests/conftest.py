@@ -1,5 +1,6 @@
 """Fixtures for all tests. Without a GPU, tests marked ``gpu`` are skipped with the reason."""
 
+import gc
 import os
 import signal
 import sys
@@ -104,6 +105,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         import cupy
 
         cupy.cuda.set_allocator(None)  # a checker then sees the exact bounds of every array
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays: garbage collections, some of which tests ask for, need not walk over thousands of tests."""
+    gc.freeze()
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
