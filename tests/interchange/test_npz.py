@@ -12,7 +12,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError
-from app.images.predict.inputs import reader
+from app.images.predict.inputs import read_images
 from app.interchange.npz import MAX_ARRAYS, read_array, read_npz
 from app.interchange.state_dict import read_state_dict
 from tests.interchange.test_named_arrays import imported
@@ -88,9 +88,7 @@ def test_an_odd_type_or_shape_is_one_line(case: str) -> None:
 
 def _predicted(content: bytes, folder: Path) -> None:
     (folder / "images.npz").write_bytes(content)
-    read = reader(folder / "images.npz")
-    assert read is not None
-    read(folder / "images.npz")
+    assert read_images(folder / "images.npz") is not None
 
 
 BOMBS: dict[str, tuple[Callable[[bytes, Path], object], bytes, str]] = {

@@ -27,29 +27,26 @@ from data_tools.idx import MAX_BYTES, MAX_FILE_BYTES, OLD_MAGIC, TOO_LARGE
 NAMES = ("x", "images")  # of the array of images in an NPZ file; a single array may have any name
 
 
-def reader(path: Path, read_hdf5: ReadHdf5 = read_untrusted) -> Callable[[Path], Dataset] | None:
-    """Return the function that reads this kind of file; None for a picture, and for what cannot be read at all.
+def read_images(path: Path, read_hdf5: ReadHdf5 = read_untrusted) -> Dataset | None:
+    """Read a file of arrays of images; None for a picture, and for what cannot be read at all. Raises UserError.
 
     read_hdf5: how to read HDF5 files.
     """
-
-    def read_idx_or_hdf5(path: Path) -> Dataset:
-        return load_files(path, None, unlabelled=True, read_hdf5=read_hdf5)
-
     try:
         start = first_bytes(path, START_BYTES)
     except (UserError, OSError):
         return None
     kind = "an IDX file" if start.startswith(OLD_MAGIC) else recognise(start)
-    return read_idx_or_hdf5 if kind in IDX_OR_HDF5 else READERS.get(kind or "")
+    if kind in IDX_OR_HDF5:
+        return load_files(path, None, unlabelled=True, read_hdf5=read_hdf5)
+    try:
+        return READERS[kind](path) if kind in READERS else None
+    except BadValueError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def _read_npy(path: Path) -> Dataset:
-    content = read_file(path, MAX_FILE_BYTES, TOO_LARGE)
-    try:
-        return _dataset(read_array("its content", content), path, str(path))
-    except BadValueError as error:
-        raise UserError(f"{path}: {error}") from error
+    return _dataset(read_array("its content", read_file(path, MAX_FILE_BYTES, TOO_LARGE)), path, str(path))
 
 
 def _read_npz(path: Path) -> Dataset:
@@ -61,11 +58,7 @@ def _read_npz(path: Path) -> Dataset:
         _check_form(found[name].shape, found[name].dtype, f"{shown(name)} in {path}")
         return [name]
 
-    try:
-        arrays = read_arrays(read_file(path, MAX_FILE_BYTES, TOO_LARGE), MAX_BYTES, images)
-    except BadValueError as error:
-        raise UserError(f"{path}: {error}") from error
-    ((name, array),) = arrays.items()
+    ((name, array),) = read_arrays(read_file(path, MAX_FILE_BYTES, TOO_LARGE), MAX_BYTES, images).items()
     return _dataset(array, path, f"{shown(name)} in {path}")
 
 
@@ -88,7 +81,7 @@ def _dataset(array: np.ndarray, path: Path, name: str) -> Dataset:
 
 # What ``recognise`` calls the content → its reader.
 IDX_OR_HDF5 = ("an IDX file", "a gzip file", "an HDF5 file")
-READERS: dict[str, Callable[[Path], Dataset]] = {
+READERS: dict[str | None, Callable[[Path], Dataset]] = {
     "a NumPy array (.npy)": _read_npy,
     "a NumPy archive (.npz)": _read_npz,
 }
@@ -100,6 +93,8 @@ PictureShape = tuple[int, int, int]
 """Channels, height, width."""
 Input = Dataset | list[Path]
 """An array file's images, or pictures that follow each other."""
+Made = tuple[Prepared, int] | UnreadablePicture
+"""A prepared picture and the number of its frames, or why it is none."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +129,8 @@ class Seen:
     unreadable: int = 0
     faults: list[str] = field(default_factory=list)
 
-    def note(self, found: tuple[Prepared, int] | UnreadablePicture) -> Prepared | None:
-        """Count a picture, prepared and with the number of its frames, or unreadable; return it if it is readable."""
+    def note(self, found: Made) -> Prepared | None:
+        """Count a picture; return it if it is readable."""
         self.pictures += 1
         if isinstance(found, UnreadablePicture):
             self.unreadable += 1
@@ -156,9 +151,9 @@ def gather(paths: Iterable[str]) -> list[Input]:
         for path in paths:
             if not path:  # Path("") is this folder
                 raise UserError("an empty PATH names nothing: give '.' for this folder")
-            read = None if path == "-" else reader(Path(path), hdf5.read)
-            if read is not None:
-                inputs.append(read(Path(path)))
+            images = None if path == "-" else read_images(Path(path), hdf5.read)
+            if images is not None:
+                inputs.append(images)
                 continue
             found = find_pictures([path])
             if inputs and isinstance(inputs[-1], list):
@@ -189,9 +184,17 @@ def cut(
     with the number of images as they are read, or of an array when its part is done. Parts may be empty, where no
     picture of them can be read.
     """
+
+    def made(path: Path) -> Made:
+        try:
+            picture = read_picture(path, MAX_PIXELS)
+        except UnreadablePicture as error:
+            return error
+        return prepare(picture, shape, invert), picture.info["frames"]
+
     for one in inputs:
         if isinstance(one, list):
-            yield from _cut_pictures(one, shape, invert, most, seen, progress)
+            yield from _cut_pictures(one, made, most, seen, progress)
             continue
         # Fractions stay together: whether images are k/255, and so become bytes, is a property of the whole file.
         parts = max(1, len(one.images) // most) if one.images.dtype == np.uint8 else 1
@@ -203,24 +206,12 @@ def cut(
 
 
 def _cut_pictures(
-    paths: Sequence[Path],
-    shape: PictureShape,
-    invert: str,
-    most: int,
-    seen: Seen,
-    progress: Callable[[int], object],
+    paths: Sequence[Path], made: Callable[[Path], Made], most: int, seen: Seen, progress: Callable[[int], object]
 ) -> Iterator[Part]:
-    def made(path: Path) -> tuple[Prepared, int] | UnreadablePicture:
-        try:
-            picture = read_picture(path, MAX_PIXELS)
-        except UnreadablePicture as error:
-            return error
-        return prepare(picture, shape, invert), picture.info["frames"]
-
     pool = ThreadPoolExecutor(usable_cores())
     try:
         left = iter(paths)
-        ahead: deque[tuple[Path, Future[tuple[Prepared, int] | UnreadablePicture]]] = deque()
+        ahead: deque[tuple[Path, Future[Made]]] = deque()
         while True:
             # While a part is classified, the next one is read.
             ahead.extend((path, pool.submit(made, path)) for path in islice(left, 2 * most - len(ahead)))
@@ -233,7 +224,6 @@ def _cut_pictures(
                     names.append(str(path))
                     pixels.append(prepared.pixels)
                 progress(1)
-            images = np.stack(pixels) if pixels else np.empty((0, *shape), np.uint8)
-            yield Part(names, [0] * len(names), images, True)
+            yield Part(names, [0] * len(names), np.array(pixels, np.uint8), True)
     finally:
         pool.shutdown(cancel_futures=True)
