@@ -17,7 +17,7 @@ import urllib3
 from tqdm import tqdm
 
 from app.base.clock import Deadline
-from app.base.processes import how_it_ended
+from app.base.processes import how_it_ended, limit
 from app.files.child_process import READY, Child
 
 CONNECT_SECONDS = 5.0
@@ -90,7 +90,7 @@ def _attempt(url: str, target: Path, max_bytes: int) -> None:
     """Have a process transfer the file once. Raises DownloadError."""
     with (
         Child(__name__, url, str(target.absolute()), max_bytes) as child,
-        tqdm(desc=Path(url).name, unit="B", unit_scale=True, disable=not sys.stderr.isatty()) as progress,
+        tqdm(desc=Path(url).name, unit="B", unit_scale=True, disable=None) as progress,
     ):
         reason = child.receive() and _last_words(child, target, progress)  # at first, it is ready
         code = child.exit_code()
@@ -116,9 +116,7 @@ def _last_words(child: Child, target: Path, progress: tqdm) -> str:
 
 def main(url: str, target: str, max_bytes: int) -> None:
     """Transfer the file in this process, in limited memory; send the reason if that fails."""
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    most = MEMORY_BYTES if hard == resource.RLIM_INFINITY else min(MEMORY_BYTES, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    limit(resource.RLIMIT_AS, MEMORY_BYTES)
     link = socket.socket(fileno=0)
     link.send(READY)
     try:

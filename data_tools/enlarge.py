@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
@@ -114,7 +113,7 @@ def _write(path: Path, layer: Resize, images: np.ndarray) -> None:
             f"{len(images):,} images of {size} x {size} are more than the {MAX_BYTES:,} bytes that a file may have: "
             "choose a smaller --size"
         )
-    with tqdm(total=len(images), desc=path.name, unit=" images", disable=not sys.stderr.isatty()) as bar:
+    with tqdm(total=len(images), desc=path.name, unit=" images", disable=None) as bar:
         write_idx_parts(path, shape, _resized(images, layer, bar.update), overwrite=False)
     print(escaped(f"{path}: {len(images):,} images of {size} x {size}"))
 

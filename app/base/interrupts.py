@@ -116,7 +116,7 @@ def progress_bar(total: int, **looks: Any) -> Iterator[Callable[[int], None]]:
 
     with (
         deferred_interrupts() as check_interrupt,
-        tqdm(total=total, disable=not sys.stderr.isatty(), **looks) as bar,
+        tqdm(total=total, disable=None, **looks) as bar,
     ):
 
         def progress(count: int) -> None:

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import resource
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +39,12 @@ def end_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
+
+
+def limit(what: int, most: int) -> None:
+    """Limit a resource of this process: a constant of the module ``resource``. A lower hard limit stays."""
+    hard = resource.getrlimit(what)[1]
+    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 class StopDetector:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.processes import limit
 from app.files.child_process import answer_requests
 from app.files.hdf5 import Wanted
 from app.files.hdf5_strict import StrictFile, contents, open_strict
@@ -34,7 +35,7 @@ def _answer(message: bytes, source: int, result: int) -> bytes:
     size = os.fstat(source).st_size if request["in_memory"] else 0
     memory = _Memory(result, IMAGE_COPIES * size)
     used = resource.getrusage(resource.RUSAGE_SELF)
-    _limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + request["seconds"])
+    limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + request["seconds"])
     answer: dict[str, Any]
     try:
         opened = mmap.mmap(source, size, prot=mmap.PROT_READ) if size else source
@@ -95,9 +96,4 @@ class _Memory:
 
     def _allow(self, nbytes: int) -> None:
         self._allowed += nbytes
-        _limit(resource.RLIMIT_AS, self._allowed)
-
-
-def _limit(what: int, most: int) -> None:
-    hard = resource.getrlimit(what)[1]
-    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+        limit(resource.RLIMIT_AS, self._allowed)

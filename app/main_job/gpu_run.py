@@ -1,6 +1,5 @@
 """The main job on a GPU: stream the batch, then measure its parts."""
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -141,7 +140,7 @@ def _cycled(engine: GpuEngine, data: Dataset, batch: int, outputs: Outputs, repe
     engine.run(images, outputs)  # warm-up
     outputs.labels.fill(255)
     cycles: list[Cycle] = []
-    with tqdm(total=repeat * batch, unit=" images", unit_scale=True, disable=not sys.stderr.isatty()) as progress:
+    with tqdm(total=repeat * batch, unit=" images", unit_scale=True, disable=None) as progress:
 
         def pass_again() -> None:
             passes = engine.stream(passes_over(images, batch), pair, progress.update)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal
@@ -57,7 +56,7 @@ def on_current_card(run: Callable[[], object], images: int) -> records.Power | N
     """``measure`` on the current card, with a progress bar. Raises UserError where NVML cannot be used."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 
-    with _current_card() as card, tqdm(total=SECONDS, desc="power", unit=" s", disable=not sys.stderr.isatty()) as bar:
+    with _current_card() as card, tqdm(total=SECONDS, desc="power", unit=" s", disable=None) as bar:
         return measure(card, run, images, bar.update)
 
 
