@@ -14,12 +14,12 @@ from app.engine.buffers import AT_ONCE, DIRECT
 from app.main_job.overlap import Timeline, usage, verdict
 from app.main_job.power import COUNTED, described
 from app.main_job.report import as_text, document
-from app.main_job.result import Compared, LayerTime, Outcome, Timing
+from app.main_job.result import Compared, Outcome, Timing, layer_row
 from app.network.accuracy import Accuracy, Agreement, Reference, agree, judge
 from app.network.definitions import LENET5
 from app.network.weights import Weights
 from app.records.derive import fields, part_of
-from app.records.report import GpuSettings
+from app.records.report import GpuSettings, Layer
 from app.terminal.output import write_json
 from app.terminal.text import UNLIMITED
 from data_tools.dataset import Dataset
@@ -42,9 +42,16 @@ TIMELINES = {
     "compute": Timeline(h2d=[(0, 0.5), (0.5, 1)], kernels=[(0.5, 3), (3, 6)], d2h=[(3, 3.1), (6, 6.1)]),
     "enqueueing": Timeline(h2d=[(0, 0.1), (5, 5.1)], kernels=[(0.1, 0.2), (5.1, 5.2)], d2h=[(0.2, 0.3), (5.2, 5.3)]),
 }
+
+
+def timed(timing: Timing, name: str = "conv1+relu1+pool1", kernel: str = "implicit-gemm") -> Layer:
+    """The row of the first layer."""
+    return layer_row(name, kernel, BATCH, timing, 6_000_000_000, 9_000_000)
+
+
 LAYERS = (
-    LayerTime("conv1+relu1+pool1", "implicit-gemm", BATCH, Timing((2.0, 3.0, 4.0)), 6_000_000_000, 9_000_000),
-    LayerTime("fc1", "register-tiled", BATCH, Timing((1.0,)), 1_000_000_000, 5_000_000),
+    timed(Timing((2.0, 3.0, 4.0))),
+    layer_row("fc1", "register-tiled", BATCH, Timing((1.0,)), 1_000_000_000, 5_000_000),
 )
 CPU = Outcome(
     device=describe_cpu(2),
@@ -174,7 +181,7 @@ def test_percentiles() -> None:
 def test_a_percentile_is_told_only_over_enough_runs(runs: int, told: list[int], untold: list[int]) -> None:
     """The slowest of twenty runs is no 99th percentile; in JSON it is null, in text it is not there at all."""
     timing = Timing(tuple(float(ms) for ms in range(1, runs + 1)))
-    layers = (replace(LAYERS[0], timing=timing),)
+    layers = (timed(timing),)
     found = report(replace(GPU, end_to_end=timing, on_card=timing, raw_copy=timing, layers=layers, op_times=layers))
     for name in ("end_to_end_ms", "on_card_ms", "raw_copy_ms"):
         assert all(found[name][f"p{q}"] is not None for q in (50, *told))
@@ -188,7 +195,7 @@ def test_a_percentile_is_told_only_over_enough_runs(runs: int, told: list[int], 
 
 @both
 def test_a_single_run_is_one_plain_figure(outcome: Outcome) -> None:
-    once = (replace(LAYERS[0], timing=Timing((2.5,))),)
+    once = (timed(Timing((2.5,))),)
     text = wide(report(replace(outcome, end_to_end=Timing((12.5,)), layers=once, op_times=once)))
     assert re.search(r"^  end to end +12\.500 ms \(", text, re.MULTILINE)
     assert not re.search(r"±|\bp\d\d\b|over \d+ run", text)
@@ -215,7 +222,7 @@ def test_layer_figures() -> None:
 
 
 def test_a_layer_that_took_no_time_is_no_division_by_zero() -> None:
-    instant = replace(LAYERS[0], timing=Timing((0.0,)))
+    instant = timed(Timing((0.0,)))
     assert "0.0000" in as_text(report(replace(GPU, layers=(instant,))))
 
 
@@ -246,7 +253,7 @@ def test_text_is_plain(outcome: Outcome) -> None:
 
 def test_80_columns_have_room_for_the_main_figures_of_a_long_name() -> None:
     timing = Timing(tuple(0.3507 + 0.0001 * run for run in range(20)))
-    layer = replace(LAYERS[0], name="conv1+relu1+pool1+conv2+relu2+pool2", kernel="register-patch", timing=timing)
+    layer = timed(timing, "conv1+relu1+pool1+conv2+relu2+pool2", "register-patch")
     lines = as_text(report(replace(GPU, layers=(layer,), op_times=()))).splitlines()
     at = next(at for at, line in enumerate(lines) if line.startswith("  layer "))
     assert lines[at].split() == ["layer", "kernel", "ms", "±", "ms", "TFLOP/s", "GB/s", "share"]
@@ -286,7 +293,7 @@ def test_lists_of_numbers_take_one_line_and_nothing_is_changed(tmp_path: Path) -
 @pytest.mark.parametrize("ms", [0.0, 5e-324, 1e-310, 1e308])
 def test_times_that_no_clock_gives_are_no_error_and_no_infinity(ms: float, tmp_path: Path) -> None:
     timing = Timing((ms,) * 20)
-    layers = (replace(LAYERS[0], timing=timing),)
+    layers = (timed(timing),)
     compared = Compared("fp16", "float16", timing, LABELS)
     outcome = replace(GPU, end_to_end=timing, on_card=timing, raw_copy=timing, layers=layers, op_times=layers)
     told = report(replace(outcome, compared=compared), compared=AGREED)

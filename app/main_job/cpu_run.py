@@ -11,7 +11,7 @@ from app.cuda import device
 from app.engine.chunks import STREAMS
 from app.engine.opening import cpu_engine
 from app.engine.request import DEFAULT_WARMUP, RunRequest
-from app.main_job.result import LayerTime, Outcome, Timing, count_passes, passes_over
+from app.main_job.result import Outcome, Timing, count_passes, layer_row, passes_over
 from app.network.graph import REFERENCE_CHUNK, Graph
 from data_tools.dataset import Dataset
 
@@ -43,19 +43,19 @@ def run_on_cpu(
             spent.append(engine.seconds.copy())
     threads = engine.threads_for(len(labels))
     layers = tuple(
-        LayerTime(
-            name=part.name,
-            kernel=engine.library,
-            images=batch,
-            timing=Timing(tuple(seconds[part.name] * 1e3 / threads for seconds in spent)),
-            flops=part.flops * batch,
-            nbytes=part.nbytes * batch,
+        layer_row(
+            part.name,
+            engine.library,
+            batch,
+            Timing(tuple(seconds[part.name] * 1e3 / threads for seconds in spent)),
+            part.flops * batch,
+            part.nbytes * batch,
         )
         for part in engine.parts
     )
-    slowest = max(layers, key=lambda layer: layer.timing.median)
-    share = slowest.timing.median / sum(layer.timing.median for layer in layers)
-    where = f"{slowest.name} took {share:.0%} of the layers' time"
+    slowest = max(layers, key=lambda layer: layer["ms"])
+    share = slowest["ms"] / sum(layer["ms"] for layer in layers)
+    where = f"{slowest['name']} took {share:.0%} of the layers' time"
     if len(layers) == 1 < len(graph.steps):
         where = f"{engine.library} gives one time for the whole graph, none for a layer"
     convolutions = {step.layer.name for step in graph.steps if step.layer.operation == "conv"}
@@ -66,7 +66,7 @@ def run_on_cpu(
         cycle=cycle if batch > len(images) else None,
         end_to_end=Timing(tuple(samples)),
         layers=layers,
-        op_times=tuple(layer for layer in layers if layer.name in convolutions),
+        op_times=tuple(layer for layer in layers if layer["name"] in convolutions),
         limit=f"limited by compute ({threads} threads): {where}",
         notes=_without_effect(request),
     )

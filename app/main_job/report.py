@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from app.base.precision import SHORT
 from app.cuda import device as devices
-from app.main_job.result import Cycle, LayerTime, Outcome, Timing, level_notes
+from app.main_job.result import Cycle, Outcome, Timing, level_notes
 from app.main_job.startup import own
-from app.main_job.statistics import rate, stored, summary
+from app.main_job.statistics import rate, summary
 from app.network.accuracy import Accuracy, Agreement, Answers
 from app.network.graph import Graph
 from app.network.weights import Weights
@@ -52,6 +52,7 @@ def document(
     on_card = outcome.on_card
     names = data.classes and (weights.classes or data.classes)
     first = outcome.labels[:SHOWN_LABELS].tolist()
+    total = sum(layer["ms"] for layer in outcome.layers)
     return {
         "schema": "lenet5-inference/report/4",
         "device": cast("records.Card | records.Processor", outcome.device),
@@ -65,8 +66,8 @@ def document(
         "agreement": _agreement(accuracy.agreement),
         "accuracy": _answers(accuracy.answers, outcome.cycle),
         "first_labels": [names[label] if names else str(label) for label in first],
-        "layers": [_layer(layer, outcome.layers) for layer in outcome.layers],
-        "op_times": [_layer(layer) for layer in outcome.op_times],
+        "layers": [{**layer, "share": layer["ms"] / total if total else None} for layer in outcome.layers],
+        "op_times": [*outcome.op_times],
         "on_card_ms": None if on_card is None else {**_percentiles(on_card), "images": outcome.on_card_images},
         "raw_copy_ms": None if outcome.raw_copy is None else _percentiles(outcome.raw_copy),
         "compare": _compare(outcome, compared_agreement),
@@ -121,23 +122,6 @@ def _compare(outcome: Outcome, agreement: Agreement | None) -> records.Compared 
 
 def _percentiles(timing: Timing) -> records.Times:
     return cast("records.Times", summary(timing.samples, (50, 90, 99)) | {"min": min(timing.samples)})
-
-
-def _layer(layer: LayerTime, among: Iterable[LayerTime] = ()) -> records.Layer:
-    ms = layer.timing.median
-    total = sum(other.timing.median for other in among)
-    return {
-        "name": layer.name,
-        "kernel": layer.kernel,
-        "images": layer.images,
-        "ms": ms,
-        "spread_ms": layer.timing.spread,
-        "samples": stored(layer.timing.samples),
-        "gflop": layer.flops / 1e9,
-        "tflops": rate(layer.flops / 1e9, ms),
-        "gbytes_per_s": rate(layer.nbytes / 1e6, ms),
-        "share": ms / total if total else None,
-    }
 
 
 def as_text(report: records.Report, width: int = WIDTH) -> str:

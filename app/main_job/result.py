@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from app.main_job import statistics
 
 if TYPE_CHECKING:
-    from app.records.report import Pipeline, Power
+    from app.records.report import Layer, Pipeline, Power
 
 DISAGREE = 1.5  # the pass on the card ÷ its layers: 0.70 to 1.01 in the stored reports
 
@@ -44,16 +44,24 @@ class Timing:
         return {"ms": self.median, "spread_ms": self.spread, "runs": len(samples), "samples": samples}
 
 
-@dataclass(frozen=True)
-class LayerTime:
-    """One launch, or on the CPU one layer, over ``images`` images; flops and bytes are for all of them."""
+def layer_row(name: str, kernel: str, images: int, timing: Timing, flops: int, nbytes: int) -> Layer:
+    """Return the report's row of a launch, or on the CPU of a layer, over ``images`` images.
 
-    name: str
-    kernel: str
-    images: int
-    timing: Timing
-    flops: int
-    nbytes: int
+    flops and bytes are for all of them. The share of all layers is still open.
+    """
+    ms = timing.median
+    return {
+        "name": name,
+        "kernel": kernel,
+        "images": images,
+        "ms": ms,
+        "spread_ms": timing.spread,
+        "samples": statistics.stored(timing.samples),
+        "gflop": flops / 1e9,
+        "tflops": statistics.rate(flops / 1e9, ms),
+        "gbytes_per_s": statistics.rate(nbytes / 1e6, ms),
+        "share": None,
+    }
 
 
 @dataclass(frozen=True)
@@ -116,8 +124,8 @@ class Outcome:
     labels: np.ndarray
     cycle: Cycle | None
     end_to_end: Timing
-    layers: tuple[LayerTime, ...]
-    op_times: tuple[LayerTime, ...]
+    layers: tuple[Layer, ...]
+    op_times: tuple[Layer, ...]
     limit: str
     notes: tuple[str, ...]
     on_card: Timing | None = None
@@ -133,27 +141,27 @@ class Outcome:
 
 def level_notes(outcome: Outcome) -> Iterator[str]:
     """Yield a sentence for each time whose runs fall into two groups, and for a pass that disagrees with its layers."""
-    for name, timing in _timings(outcome):
-        if (groups := statistics.two_levels(timing.samples)) is not None:
+    for name, samples in _samples(outcome):
+        if (groups := statistics.two_levels(samples)) is not None:
             (low, few), (high, rest) = ((f"{statistics.median(group):.3f} ms", len(group)) for group in groups)
-            slow = [sample > groups[0][-1] for sample in timing.samples]
+            slow = [sample > groups[0][-1] for sample in samples]
             order = ", one group after the other" if slow in (sorted(slow), sorted(slow, reverse=True)) else ""
             yield f"{name}: the runs fall into two groups, {low} ({few} runs) and {high} ({rest}){order}; measure again"
-    together = sum(layer.timing.median for layer in outcome.layers)
+    together = sum(layer["ms"] for layer in outcome.layers)
     if outcome.on_card is not None and outcome.on_card.median > DISAGREE * together > 0:
         times = f"{outcome.on_card.median / together:.1f} × as long as its layers timed one by one"
         yield f"on the card: the pass takes {times}; the GPU may have changed its clock: measure again"
 
 
-def _timings(outcome: Outcome) -> Iterator[tuple[str, Timing]]:
+def _samples(outcome: Outcome) -> Iterator[tuple[str, Sequence[float]]]:
     """Yield every list of times that ``compare`` reads of the report, by name."""
-    yield "end to end", outcome.end_to_end
+    yield "end to end", outcome.end_to_end.samples
     if outcome.compared is not None:
-        yield f"end to end in {outcome.compared.precision}", outcome.compared.end_to_end
+        yield f"end to end in {outcome.compared.precision}", outcome.compared.end_to_end.samples
     for name, timing in (("on the card", outcome.on_card), ("raw copy", outcome.raw_copy)):
         if timing is not None:
-            yield name, timing
+            yield name, timing.samples
     for layer in outcome.layers:
-        yield layer.name, layer.timing
+        yield layer["name"], layer["samples"]
     for layer in () if outcome.on_card is None else outcome.op_times:  # on the CPU: the layers again
-        yield f"{layer.name} alone", layer.timing
+        yield f"{layer['name']} alone", layer["samples"]

@@ -26,12 +26,12 @@ from app.kernels.facts import alone, bytes_moved
 from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import ConvProblem
 from app.main_job.overlap import Timeline, usage
-from app.main_job.result import LayerTime, Timing
+from app.main_job.result import Timing, layer_row
 from app.planning.matching import Node
 from app.planning.plan import IMAGES
 
 if TYPE_CHECKING:
-    from app.records.report import Pipeline
+    from app.records.report import Layer, Pipeline
 
 TRACES = 9
 
@@ -46,8 +46,8 @@ class CardTimes:
 
     images: int
     whole: Timing
-    layers: tuple[LayerTime, ...]
-    op_times: tuple[LayerTime, ...]
+    layers: tuple[Layer, ...]
+    op_times: tuple[Layer, ...]
     device_bytes: int
     raw_copy: Timing
 
@@ -78,12 +78,12 @@ def on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> 
 
     whole_timing = Timing(event_timed(whole, stream, repeat, warmup))
 
-    def after(index: int, launch: Launch, name: str, flops: int, nbytes: int) -> LayerTime:
+    def after(index: int, launch: Launch, name: str, flops: int, nbytes: int) -> Layer:
         # Run the layers before it first, so that its input buffer holds real data whatever was timed last.
         for before in buffers.launches[:index]:
             before(stream.ptr, count)
         timing = Timing(event_timed(lambda: launch(stream.ptr, count), stream, repeat, warmup))
-        return LayerTime(name, launch.kernel.variant.name, count, timing, flops * count, nbytes)
+        return layer_row(name, launch.kernel.variant.name, count, timing, flops * count, nbytes)
 
     nodes = enumerate(zip(engine.plan.nodes, buffers.launches, strict=True))
     layers = tuple(

@@ -7,7 +7,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from app.main_job.result import Compared, LayerTime, Outcome, Timing, level_notes
+from app.main_job.result import Compared, Outcome, Timing, layer_row, level_notes
 from app.main_job.statistics import two_levels
 from tests.test_report import CPU, GPU, report
 
@@ -87,7 +87,7 @@ def test_the_report_says_so_in_text_and_json() -> None:
 
 def test_every_list_of_times_is_looked_at() -> None:
     stepping = Timing((1.0,) * 12 + (2.0,) * 8)
-    layer = LayerTime("fc1", "naive", 1, stepping, 1, 1)
+    layer = layer_row("fc1", "naive", 1, stepping, 1, 1)
     compared = Compared("fp16", "float16", stepping, GPU.labels)
     times = {"end_to_end": stepping, "on_card": stepping, "raw_copy": stepping, "layers": (layer,)}
     found = notes(GPU, **times, op_times=(layer,), compared=compared)
@@ -99,8 +99,8 @@ def test_every_list_of_times_is_looked_at() -> None:
 
 @pytest.mark.parametrize(("ms", "told"), [(0.03, False), (0.031, True), (0.001, False)])
 def test_a_pass_that_disagrees_with_its_layers(ms: float, told: bool) -> None:
-    layers = tuple(LayerTime(name, "naive", 1, Timing((0.01,)), 1, 1) for name in ("fc1", "fc2"))
+    layers = tuple(layer_row(name, "naive", 1, Timing((0.01,)), 1, 1) for name in ("fc1", "fc2"))
     found = notes(GPU, on_card=Timing((ms,)), layers=layers)
     assert bool(found) is told
     assert not told or found[0].startswith("on the card: the pass takes 1.6 × as long as its layers timed one by one")
-    assert not notes(GPU, on_card=Timing((ms,)), layers=(replace(layers[0], timing=Timing((0.0,))),))
+    assert not notes(GPU, on_card=Timing((ms,)), layers=({**layers[0], "ms": 0.0},))
