@@ -149,19 +149,16 @@ class _Layers:
         if not self.flat:
             self.add(Flatten)
 
-    def softmax(self, settings: Settings, arrays: list[str]) -> None:
-        self.add(Softmax)
 
-
-OPERATORS: dict[str, Callable[[_Layers, Settings, list[str]], None]] = {
+OPERATORS: dict[str, Callable[[_Layers, Settings, list[str]], object]] = {
     "Convolution": _Layers.convolution,
     "New": _Layers.new_convolution,
     "Activation": _Layers.activation,
     "Pooling": _Layers.pooling,
     "Flatten": _Layers.flatten,
     "FullyConnected": _Layers.fully_connected,
-    "SoftmaxOutput": _Layers.softmax,
-    "softmax": _Layers.softmax,
+    "SoftmaxOutput": lambda built, *_: built.add(Softmax),
+    "softmax": lambda built, *_: built.add(Softmax),
 }
 
 

@@ -118,19 +118,16 @@ class OnnxGraph:
             raise node.fault(f"has filters of {channels:,} channels for {self._shape[0]:,}", "get a fresh copy")
         self._weighted(node, layer, values[0], values[1:], names)
 
-    def gemm(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        for name, only in {"alpha": 1.0, "beta": 1.0, "transA": 0}.items():
-            node.only(name, only)
-        transposed = node.only("transB", 0, 1)
-        if len(values) not in (1, 2) or values[0].ndim != 2:
+    def product(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        most, transposed = 1, 0
+        if node.operator == "Gemm":
+            for name, only in {"alpha": 1.0, "beta": 1.0, "transA": 0}.items():
+                node.only(name, only)
+            most, transposed = 2, node.only("transB", 0, 1)
+        if not 1 <= len(values) <= most or values[0].ndim != 2:
             raise node.fault("does not multiply features by a constant matrix", "export another network")
         weights = values[0] if transposed else values[0].T
         self._weighted(node, Linear("", len(weights)), weights, values[1:], names)
-
-    def matmul(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        if len(values) != 1 or values[0].ndim != 2:
-            raise node.fault("does not multiply features by a constant matrix", "export another network")
-        self._weighted(node, Linear("", values[0].shape[1]), values[0].T, [], names)
 
     def _weighted(
         self, node: Node, layer: Conv2d | Linear, weights: np.ndarray, bias: list[np.ndarray], names: list[str]
@@ -236,9 +233,9 @@ READERS: Mapping[str, Callable[[OnnxGraph, Node, list[np.ndarray], list[str]], N
     "Div": OnnxGraph.scale,
     "Dropout": OnnxGraph.nothing,
     "Flatten": OnnxGraph.flatten,
-    "Gemm": OnnxGraph.gemm,
+    "Gemm": OnnxGraph.product,
     "Identity": OnnxGraph.nothing,
-    "MatMul": OnnxGraph.matmul,
+    "MatMul": OnnxGraph.product,
     "MaxPool": OnnxGraph.pool,
     "Mul": OnnxGraph.scale,
     "Relu": OnnxGraph.activation,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom, in pixels."""
 MODES = {1: "L", 3: "RGB"}
-INVERT = ("auto", "yes", "no")
 TRIMMED_AT = 256  # pixels of the longer edge, at most, where the border is looked for: averaging removes noise
 TOLERANCE = 20  # of 255: what differs less from the border in every colour belongs to it; JPEG noise stays below
 SHARPENED = 50  # percent of the difference from a Gaussian of radius 1
