@@ -1,6 +1,5 @@
 """Registry rows of the kernels that compute two convolutions at once, with ReLU and pooling after each."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -44,20 +43,10 @@ def _refuses_sizes(problem: ConvPairProblem) -> str | None:
     return None
 
 
-def _refuses_convolutions(problem: ConvPairProblem) -> str | None:
-    return "multiplies both halves of weights" if problem.exact else _refuses_sizes(problem)
-
-
-def _refuses_inexact(problem: ConvPairProblem) -> str | None:
-    return _refuses_features(problem, _refuses_sizes) if problem.exact else "serves weights exact in float16 alone"
-
-
-def _refuses_wgmma(problem: ConvPairProblem) -> str | None:
-    return _refuses_features(problem, _refuses_convolutions)
-
-
-def _refuses_features(problem: ConvPairProblem, sizes: Callable[[ConvPairProblem], str | None]) -> str | None:
-    reason = sizes(problem)
+def _refuses_wgmma(problem: ConvPairProblem, exact: bool = False) -> str | None:
+    if problem.exact != exact:
+        return "serves weights exact in float16 alone" if exact else "multiplies both halves of weights"
+    reason = _refuses_sizes(problem)
     if reason is None and (problem.first.bias or problem.second.bias):
         return "adds no bias"
     if reason is None and problem.second.output_dtype != storage(problem.dtype):
@@ -261,7 +250,7 @@ CONV_PAIR_ROWS: tuple[Variant, ...] = (
     _hopper_row(
         *(4, "wgmma_exact", "none of them", _wgmma_exact, ("float16x2",), "wgmma-split"),
         summary="step 3 for weights that are exact in float16: two products instead of three",
-        refuses=_refuses_inexact,
+        refuses=partial(_refuses_wgmma, exact=True),
     ),
     _hopper_row(
         *(5, "wgmma_int8", "none of them", _wgmma_int8, ("int8",), "wgmma"),
