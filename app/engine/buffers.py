@@ -73,6 +73,23 @@ class Buffers:
         """Bytes of device memory."""
         return sum(array.nbytes for array in self.arrays)
 
+    def copy_in(self, images: np.ndarray, stream: int) -> None:
+        """Enqueue the copy of page-locked images into their buffer. stream: a pointer."""
+        target, copy = self.named[IMAGES].data.ptr, runtime.memcpyAsync
+        copy(target, images.ctypes.data, images.nbytes, runtime.memcpyHostToDevice, stream)
+
+    def compute(self, images: int, stream: int) -> None:
+        """Enqueue the kernels for so many images."""
+        for launch in self.launches:
+            launch(stream, images)
+
+    def copy_out(self, outputs: Outputs, stream: int) -> None:
+        """Enqueue the copies of the wanted results that lie on the device to page-locked arrays."""
+        for name, rows in ((LABELS, outputs.labels), (LOGITS, outputs.logits)):
+            if rows is not None and name in self.named:
+                source, copy = self.named[name].data.ptr, runtime.memcpyAsync
+                copy(rows.ctypes.data, source, rows.nbytes, runtime.memcpyDeviceToHost, stream)
+
 
 class StreamBuffers(Buffers):
     """One stream with its own device buffers and the kernels bound to them, for chunks of up to ``chunk`` images.
@@ -104,25 +121,17 @@ class StreamBuffers(Buffers):
         stream = self.stream.ptr
         if mark:
             mark(self)
-        copy(self.named[IMAGES].data.ptr, images.ctypes.data, images.nbytes, runtime.memcpyHostToDevice, stream)
+        self.copy_in(images, stream)
         if staged:
             self.copied.record(self.stream)
         if mark:
             mark(self)
-        for launch in self.launches:
-            launch(stream, len(images))
+        self.compute(len(images), stream)
         if mark:
             mark(self)
-        for name, rows in ((LABELS, outputs.labels), (LOGITS, outputs.logits)):
-            if rows is not None:
-                copy(rows.ctypes.data, self.named[name].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream)
+        self.copy_out(outputs, stream)
         if mark:
             mark(self)
-
-
-def copy(target: int, source: int, nbytes: int, direction: int, stream: int) -> None:
-    """Enqueue a copy between two addresses. direction: the runtime API's constant."""
-    runtime.memcpyAsync(target, source, nbytes, direction, stream)
 
 
 ALIGNED = 16  # bytes
@@ -140,7 +149,7 @@ class WholeBatch(Buffers):
     """
 
     def __init__(self, loaded: LoadedPlan, images: np.ndarray, outputs: Outputs, *, direct: bool) -> None:
-        self._images, self._outputs, self._direct = images, outputs, direct
+        self._images, self._outputs, self._direct = images, outputs.of(slice(0, len(images))), direct
         self.how = DIRECT if direct else AT_ONCE
         host = {LABELS: mapped(outputs.labels)} | ({IMAGES: mapped(images)} if direct else {})
         super().__init__(loaded, len(images), host)
@@ -158,12 +167,7 @@ class WholeBatch(Buffers):
 
     def enqueue(self, stream: cupy.cuda.Stream) -> None:
         """Enqueue the batch on one stream and return at once. Logits are copied: kernels write too small pieces."""
-        images, logits = self._images, self._outputs.logits
         if not self._direct:
-            target = self.named[IMAGES].data.ptr
-            copy(target, images.ctypes.data, images.nbytes, runtime.memcpyHostToDevice, stream.ptr)
-        for launch in self.launches:
-            launch(stream.ptr, len(images))
-        if logits is not None:
-            rows = logits[: len(images)]
-            copy(rows.ctypes.data, self.named[LOGITS].data.ptr, rows.nbytes, runtime.memcpyDeviceToHost, stream.ptr)
+            self.copy_in(self._images, stream.ptr)
+        self.compute(len(self._images), stream.ptr)
+        self.copy_out(self._outputs, stream.ptr)

@@ -13,15 +13,14 @@ from statistics import median
 
 import cupy
 import numpy as np
-from cupy.cuda import runtime
 
 from app.base.clock import Timer
 from app.base.processor import usable_cores
 from app.cuda.events import event_timed
 from app.cuda.memory import pinned_array
-from app.engine.buffers import StreamBuffers, copy
+from app.engine.buffers import StreamBuffers
 from app.engine.interface import Block, Feeding, Outputs, Source
-from app.planning.plan import IMAGES, ExecutionPlan
+from app.planning.plan import ExecutionPlan
 
 FEEDERS = 16  # a core of an H100's virtual machine copied 3.4 GB/s from the page cache, 16 cores 36; the bus takes 55
 SLOTS = 2  # of a thread: one is read into, the other is copied and computed
@@ -40,11 +39,6 @@ def sizes(plan: ExecutionPlan, fed: Feeding) -> tuple[int, int]:
     most = min(block, BLOCK_BYTES // image_bytes, DEVICE_BYTES // device_bytes)
     cores = usable_cores()
     return max(most, 1), cores if fed.compressed else min(FEEDERS, max(cores, 2))
-
-
-def slots_of(plan: ExecutionPlan, size: int, outputs: Callable[[], Outputs]) -> list[Slot]:
-    """Allocate the slots of a thread, for blocks of so many images."""
-    return [Slot(plan, size, outputs()) for _ in range(SLOTS)]
 
 
 def body(slots: Sequence[Slot], buffers: StreamBuffers) -> Callable[[Source], None]:
@@ -98,16 +92,9 @@ class Slot:
 def slower(buffers: StreamBuffers, images: np.ndarray) -> str:
     """Return whether the copy of a block (``bus``) or its kernels (``kernels``) take longer, in a few milliseconds."""
     stream = buffers.stream
-
-    def copied() -> None:
-        target = buffers.named[IMAGES].data.ptr
-        copy(target, images.ctypes.data, images.nbytes, runtime.memcpyHostToDevice, stream.ptr)
-
-    def computed() -> None:
-        for launch in buffers.launches:
-            launch(stream.ptr, len(images))
-
-    ms = {}
-    for name, enqueue in (("bus", copied), ("kernels", computed)):
-        ms[name] = median(event_timed(enqueue, stream, TIMED))
+    work: dict[str, Callable[[], None]] = {
+        "bus": lambda: buffers.copy_in(images, stream.ptr),
+        "kernels": lambda: buffers.compute(len(images), stream.ptr),
+    }
+    ms = {name: median(event_timed(enqueue, stream, TIMED)) for name, enqueue in work.items()}
     return max(ms, key=ms.__getitem__)

@@ -30,7 +30,7 @@ from app.cuda.graph_capture import BatchGraph
 from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array
 from app.engine.buffers import LoadedPlan, Mark, StreamBuffers, WholeBatch
 from app.engine.chunks import STREAMS, default_chunk, equal_pieces, pieces
-from app.engine.feeding import body, sizes, slots_of, slower
+from app.engine.feeding import SLOTS, Slot, body, sizes, slower
 from app.engine.interface import Description, Engine, Feeding, Outputs, Progress, Source
 from app.engine.on_card import OnCard
 from app.planning.plan import IMAGES, LOGITS, ExecutionPlan
@@ -267,7 +267,8 @@ class GpuEngine(Engine):
         """Allocate the page-locked memory of one thread with its stream; see ``Engine.feed``."""
         assert self._fed is not None
         runtime.setDevice(self._device.id)  # without a context, a thread's launches by the driver would fail
-        slots = slots_of(self.plan, self.block, partial(self.outputs, self.block, logits=self._fed.logits))
+        outputs = partial(self.outputs, self.block, logits=self._fed.logits)
+        slots = [Slot(self.plan, self.block, outputs()) for _ in range(SLOTS)]
         self._sample = slots[0].images
         return body(slots, self.stream_buffers[index])
 
