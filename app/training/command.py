@@ -14,12 +14,12 @@ from app.drawing import files
 from app.terminal.text import paragraph, terminal_width
 from app.training import loop
 from app.training.checkpoint import save_checkpoint
+from app.training.cpu_trainer import memory_errors, trainer_of
 from app.training.progress import Job, Progress
 from app.training.request import TrainRequest
 from app.training.results import write_results
 from app.training.settings import as_option
 from app.training.task import Task, choose
-from app.training.trainers import memory_errors, trainer_of
 from app.training.workers import check_workers, team_of
 
 CPU = "the CPU with NumPy"

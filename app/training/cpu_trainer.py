@@ -1,4 +1,4 @@
-"""The arithmetic of training in NumPy, on the processor's cores."""
+"""The trainer of each process: the arithmetic of training in NumPy, on the processor's cores, or else the GPU's."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,8 +8,11 @@ from functools import partial
 
 import numpy as np
 
+from app.base.errors import UserError
 from app.base.processor import check_room, keep_freed_memory, usable_cores
+from app.cuda.device import gpu_errors
 from app.training.gradients import Arrays
+from app.training.loop import Trainer
 from app.training.model import add_l2, cross_entropy
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
 from app.training.progress import Job
@@ -157,3 +160,42 @@ def dropout_mask(
             kept = bits >> np.uint64(64 - FRACTION_BITS) >= np.uint64(least)
             return (kept * factor).reshape(shape)
     return None
+
+
+@contextmanager
+def trainer_of(job: Job, team: Team, check_interrupt: Callable[[], object]) -> Iterator[Trainer]:
+    """Yield this member's trainer, in the state of the job's progress.
+
+    check_interrupt: called now and then, from any thread; an exception from it ends the training. GPU errors within the
+    block, and too little memory there or here, become UserErrors.
+    """
+    if job.device == "cpu":
+        with memory_errors(job.settings), cpu_pool(team.size) as pool:
+            yield CpuTrainer(job, pool, team, check_interrupt)
+        return
+    from app.cuda.memory import DeviceMemoryError
+    from app.training.gpu.trainer import GpuTrainer
+
+    with gpu_errors():
+        try:
+            yield GpuTrainer(job, team)
+        except DeviceMemoryError:
+            remedy = "choose a smaller --batch-size, or use --device cpu"
+            raise UserError(_too_little("the GPU", job.settings, remedy)) from None
+
+
+@contextmanager
+def memory_errors(settings: Settings) -> Iterator[None]:
+    """Turn a MemoryError within the block into a UserError."""
+    try:
+        yield
+    except MemoryError:
+        remedy = "raise the limit (ulimit -v), or choose a smaller --batch-size or network"
+        raise UserError(_too_little("this machine", settings, remedy)) from None
+
+
+def _too_little(where: str, settings: Settings, remedy: str) -> str:
+    return (
+        f"{where} has too little free memory to train {settings.network} with batches of {settings.batch:,}: "
+        f"free some, {remedy}"
+    )

@@ -13,13 +13,13 @@ from app.network.definitions import NETWORKS, Network
 from app.network.graph import find_network
 from app.network.toml import network_toml
 from app.training import checkpoint, loop
+from app.training.cpu_trainer import memory_errors
 from app.training.model import Model, training_model
 from app.training.output_files import Places, check_sizes, find_places
 from app.training.progress import Job
 from app.training.recipes import recipe_of
 from app.training.request import TrainRequest
 from app.training.settings import Settings, as_option
-from app.training.trainers import memory_errors
 from app.training.workers import check_workers
 from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
 from data_tools.fashion_mnist import open_split

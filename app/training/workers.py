@@ -18,10 +18,10 @@ from typing import Any
 from app.base.errors import UserError
 from app.base.processes import LOOK_SECONDS, StopDetector, end_with_parent, how_it_ended, signals_blocked
 from app.training import loop
+from app.training.cpu_trainer import trainer_of
 from app.training.progress import Job
 from app.training.settings import Settings
 from app.training.team import Alone, SharedMemoryTeam, Team, shared_bytes
-from app.training.trainers import trainer_of
 
 REASON_SECONDS = 2.0  # time to learn the reason for a worker's end
 END_SECONDS = 10.0  # time for workers to end after the last epoch

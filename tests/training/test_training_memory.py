@@ -16,10 +16,10 @@ from app.base.errors import UserError
 from app.files.hdf5 import file_image
 from app.network.graph import find_network
 from app.training import cpu_trainer, results
+from app.training.cpu_trainer import trainer_of
 from app.training.model import Model, training_model
 from app.training.output_files import check_sizes
 from app.training.team import Alone
-from app.training.trainers import trainer_of
 from tests.support.shell import listing
 from tests.support.training_for_tests import OWN, Refused, Train, new_job, some_settings
 from tests.training.test_train_command import CHECKPOINT, MLP, check_failure
