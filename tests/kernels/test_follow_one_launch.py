@@ -13,9 +13,10 @@ import cupy
 
 from app.kernels import launch
 from app.kernels.problems import Problem
+from tests.support.convolutions import network_convolutions
 from tests.support.fake_card import fake_card
 from tests.support.kernel_device import host_arrays
-from tests.support.kernel_grid import convolution_pair, network_convolutions, row_of, typed
+from tests.support.kernel_grid import convolution_pair, row_of, typed
 
 ROOT = Path(__file__).parents[2]
 BEFORE = {"app/engine/gpu.py", "app/engine/buffers.py"}  # they make kernels and bind them; need a card

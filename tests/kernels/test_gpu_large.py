@@ -14,6 +14,7 @@ from app.kernels.registry import variants
 from app.lab.bench import oracle
 from app.lab.bench.operands import random_parameters
 from app.lab.bench.tolerance import Expected, is_coarse, is_split
+from tests.support.convolutions import network_convolutions
 from tests.support.kernel_cases import OPERATIONS, Case, elements, served
 from tests.support.kernel_device import compile_selected, device_parameters, host_arrays, kernel_of, on_card
 from tests.support.kernel_grid import (
@@ -22,7 +23,6 @@ from tests.support.kernel_grid import (
     exactly,
     exists_in,
     multiplied,
-    network_convolutions,
     product_pair,
 )
 from tests.support.kernel_oracle import check, operands, sums_half, to_half, to_tf32

@@ -1,4 +1,4 @@
-"""The problems that every kernel must serve, and the few of them that tests compile."""
+"""The problems that every kernel must serve."""
 
 from dataclasses import replace
 from functools import cache
@@ -19,9 +19,7 @@ from app.kernels.problems import (
 )
 from app.kernels.registry import variants
 from app.kernels.variant import KernelLaunch, LaunchConfig, Variant
-from app.layers import ACTIVATIONS, Activation, Conv2d, Layer
-from app.layers.pool import Pool
-from app.network.definitions import FA19, K7, LENET5, MINIDNN86
+from tests.support.convolutions import EDGES, EPILOGUES, LARGE, POOLED, UNPOOLED, network_convolutions
 from tests.support.drawn_pairs import DRAWN_PAIRS
 
 Own = TypeVar("Own", bound=Problem)
@@ -38,26 +36,6 @@ def toy_variant(step: int, name: str, **changes: Any) -> Variant:
     launch = KernelLaunch(32, lambda _: (1, 1, 1))
     row = Variant("conv", step, name, "none", lambda *_: LaunchConfig({}, (launch,)), ("float32",))
     return replace(row, **{"automatic": True, **changes})
-
-
-def network_convolutions(*, fused: bool) -> list[ConvProblem]:
-    """Both convolutions of the four convolutional networks; fused: with the activation and pooling that follow."""
-    found: list[ConvProblem] = []
-    for network in (LENET5, FA19, K7, MINIDNN86):
-        shape = network.input_shape
-        for at, layer in enumerate(network.layers):
-            if isinstance(layer, Conv2d):
-                epilogue: list[Layer] = []
-                for kind, after in zip((Activation, Pool), network.layers[at + 1 :], strict=False):
-                    if not fused or not isinstance(after, kind):
-                        break
-                    epilogue.append(after)
-                types = {"input_dtype": "float32", "dtype": "float32", "output_dtype": "float32"}
-                problem = layer.problem(shape, epilogue, bias=network is MINIDNN86, **types)
-                assert problem is not None
-                found.append(problem)
-            shape = layer.output_shape(shape)
-    return found
 
 
 def convolution_pair(bias1: bool = False, bias2: bool = False) -> ConvPairProblem:
@@ -98,37 +76,6 @@ def enlarging_pairs() -> list[ConvPairProblem]:
     return [*found[:-1], *(replace(found[-1], second=replace(found[-1].second, pool_ceil=c)) for c in (False, True))]
 
 
-# Epilogues go round, so that each is met with several sizes.
-EPILOGUES = [(bias, function) for function in ("", *ACTIVATIONS) for bias in (False, True)]
-SIZES = [(kernel, stride) for kernel in range(1, 8) for stride in (1, 2, 3)]
-CONVOLUTIONS = [
-    *network_convolutions(fused=False),
-    *network_convolutions(fused=True),
-    *(
-        ConvProblem(3, 2 * kernel + 7, 2 * kernel + 12, 5 + kernel, kernel, stride, bias, function)
-        for at, (kernel, stride) in enumerate(SIZES)
-        for bias, function in [EPILOGUES[at % len(EPILOGUES)]]
-    ),
-    # One output pixel; channels and maps just off the edges of tiles; more pixels than tiles; much of everything.
-    ConvProblem(1, 7, 7, 1, 7, input_dtype="uint8"),
-    ConvProblem(17, 9, 30, 33, 3, bias=True),
-    ConvProblem(5, 15, 22, 70, 7, activation="relu", pool=2, pool_is_max=True),
-    ConvProblem(4, 33, 31, 65, 2, pool=2),
-    ConvProblem(5, 15, 23, 70, 7, activation="relu", pool=2, pool_is_max=True, pool_ceil=True),
-    ConvProblem(4, 33, 34, 65, 2, pool=4, pool_ceil=True),
-    ConvProblem(1, 300, 500, 3, 7, 3, input_dtype="uint8"),
-    ConvProblem(512, 14, 14, 512, 3, bias=True, activation="relu"),
-    ConvProblem(1024, 7, 9, 1000, 1),
-    ConvProblem(512, 9, 8, 300, 7),
-    ConvProblem(2048, 8, 9, 40, 7),
-    ConvProblem(1, 5, 6, 70_000, 3),
-    # Zeros around the image, also where it is smaller than the filter.
-    ConvProblem(1, 28, 28, 6, 5, bias=True, activation="tanh", input_dtype="uint8", padding=2),
-    ConvProblem(1, 28, 28, 6, 5, bias=True, activation="tanh", pool=2, input_dtype="uint8", padding=2),
-    ConvProblem(17, 9, 30, 33, 3, bias=True, padding=1),
-    ConvProblem(6, 4, 9, 8, 7, 2, activation="relu", padding=6),
-    ConvProblem(3, 1, 2, 5, 4, 3, padding=3),
-]
 # For the kernel whose steps are 64 inputs and whose tiles are 64, 128 or 192 outputs.
 RAGGED = [
     *((8, 1, ""), (24, 300, "tanh"), (64, 64, "relu"), (72, 65, ""), (128, 7, "sigmoid"), (136, 129, "relu")),
@@ -147,6 +94,10 @@ PRODUCTS = [
     LinearProblem(300, 257),
     LinearProblem(100_000, 33),
     LinearProblem(33, 100_000),
+    *(
+        LinearProblem(inputs, EDGES[(3 * at + 1) % len(EDGES)], *EPILOGUES[at % len(EPILOGUES)])
+        for at, inputs in enumerate(EDGES)
+    ),
     *(
         LinearProblem(inputs, outputs, bias=outputs % 2 == 0, activation=activation, exact=exact)
         for (inputs, outputs, activation), exact in product(RAGGED, (False, True))
@@ -214,7 +165,7 @@ PRODUCT_PAIRS = [
     *(form for pair in ANY_PRODUCT_PAIRS for form in (pair, replace(pair, exact=True))),
 ]
 GRID: dict[str, list[Problem]] = {
-    "conv": [*CONVOLUTIONS],
+    "conv": [*POOLED, *UNPOOLED, *LARGE],
     "gemm": [*PRODUCTS],
     "conv_pair": [*CONVOLUTION_PAIRS],
     "gemm_pair": [*PRODUCT_PAIRS],
