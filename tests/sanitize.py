@@ -26,7 +26,7 @@ from time import perf_counter
 
 from app.base.errors import UserError
 from app.terminal.console import Parser, guarded, whole_number
-from tests.support.finished import Finished, add_options
+from tests.parts import Finished, add_options
 from tests.support.sampling import part_of, worker_count
 from tests.support.training_for_tests import write_images
 

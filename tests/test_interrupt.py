@@ -21,17 +21,8 @@ from tests.support.shell import COMMAND, INTERRUPTIBLE, Refuses, listing, python
 Own = tuple[list[str], dict[str, tuple[int, ...]]]
 OLDER = '{"schema": "lenet5-inference/report/1"}'
 RUN = (
-    "--device",
-    "cpu",
-    "--data",
-    "images",
-    "--labels",
-    "none",
-    "--repeat",
-    "500",
-    "--json",
-    "report.json",
-    "--overwrite",
+    *("--device", "cpu", "--data", "images", "--labels", "none", "--repeat", "500"),
+    *("--json", "report.json", "--overwrite"),
 )
 SURELY_OURS = 0.8  # seconds after which the interpreter has long since started and runs our code
 # Sends itself signal NUMBER at the AT-th call or return since main.py's first line; if AT is 0, prints after how many
@@ -70,16 +61,13 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize(
-    ("seconds", "number"),
-    [
-        (0.05, signal.SIGINT),
-        (0.3, signal.SIGTERM),
-        (SURELY_OURS, signal.SIGHUP),
-        (1.5, signal.SIGINT),
-        (1.5, signal.SIGTERM),
-    ],
-)
+MOMENTS = [
+    *((0.05, signal.SIGINT), (0.3, signal.SIGTERM), (SURELY_OURS, signal.SIGHUP)),
+    *((1.5, signal.SIGINT), (1.5, signal.SIGTERM)),
+]
+
+
+@pytest.mark.parametrize(("seconds", "number"), MOMENTS)
 def test_moments(seconds: float, number: signal.Signals, tmp_path: Path) -> None:
     write_idx(tmp_path / "images", random_images(LENET5, 5000)[:, 0])
     (tmp_path / "report.json").write_text(OLDER)
@@ -197,16 +185,8 @@ def own(tmp_path: Path) -> Own:
     """A run on small files of its own that would replace a report, and what lies there before it."""
     write_good_files(tmp_path)
     (tmp_path / "report.json").write_text(OLDER)
-    files = [
-        "--data",
-        str(tmp_path / "images"),
-        "--labels",
-        "none",
-        "--json",
-        str(tmp_path / "report.json"),
-        "--overwrite",
-    ]
-    return ["--device", "cpu", *files], listing(tmp_path)
+    files = f"--data {tmp_path}/images --labels none --json {tmp_path}/report.json --overwrite"
+    return ["--device", "cpu", *files.split()], listing(tmp_path)
 
 
 def test_ctrl_c_while_threads_work_is_obeyed_at_the_next_step(

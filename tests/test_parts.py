@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests import parts
-from tests.support import finished
-from tests.support.finished import Finished
+from tests.parts import Finished
 
 
 @pytest.fixture
@@ -38,8 +37,8 @@ def test_what_is_finished_is_remembered_for_these_files(
     assert not known()
     (tree / "app" / "other.py").rename(tree / "app" / "some.py")
     with monkeypatch.context() as patch:
-        patch.setattr(finished, "why_no_gpu", lambda: None)
-        patch.setattr(finished, "describe_gpu", lambda: {"name": "Some Card"})
+        patch.setattr(parts, "why_no_gpu", lambda: None)
+        patch.setattr(parts, "describe_gpu", lambda: {"name": "Some Card"})
         assert not known()
     assert known() and not known(again=True) and not known()
 
