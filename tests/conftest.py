@@ -108,7 +108,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays: garbage collections, some of which tests ask for, need not walk over thousands of tests."""
+    """What was collected stays: garbage collections, which some tests ask for, need not walk over all tests."""
     gc.freeze()
 
 

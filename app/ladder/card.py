@@ -9,7 +9,7 @@ from app.cuda.compiler import architecture_number
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.lab.bench.cases import network_items
 from app.lab.document import Row, first_row
-from app.lab.profile.step_counters import per_output
+from app.lab.profile.counters import per_output
 from app.ladder.counting import LANES, Prediction, Speeds, count, predict, products_of
 from app.ladder.formulas import Number, names_of
 from app.ladder.steps import Step

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from app.lab.profile.step_counters import COUNTERS, per_output
+from app.lab.profile.counters import COUNTERS, per_output
 from app.ladder.card import Layer
 from app.ladder.steps import Step
 

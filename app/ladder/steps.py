@@ -35,7 +35,7 @@ class Lesson:
     excerpt: the parts of the file that show the idea, each by texts of its first and its last line, and the file if it
     is one that the step's own includes. drawing: the ``kind`` of the drawing and its parameters' formulas. counts:
     formulas, see ``counting.py``. bound: what bounds the step now; bounded_by: the same as keys of ``counting.PARTS``.
-    proof: how hardware counters show it; proven_by: which, as keys of ``step_counters.COUNTERS``. detail: more about
+    proof: how hardware counters show it; proven_by: which, as keys of ``counters.COUNTERS``. detail: more about
     the idea, where that is not enough. differs: counter → why it differs from the count, where the general reasons of
     ``differing.py`` do not hold.
     """

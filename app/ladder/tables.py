@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.lab.profile.step_counters import COUNTERS, per_output
+from app.lab.profile.counters import COUNTERS, per_output
 from app.ladder.card import EXAMPLE, Layer
 from app.ladder.counting import COUNTS, PARTS
 from app.ladder.differing import FACTOR, WORDS, differences

@@ -124,7 +124,7 @@ Counted = Annotated[Amount | None, "null where the tool gave no number"]
 
 
 class StepCounts(TypedDict):
-    """Added up over the launches, percent of the largest one; app/lab/profile/step_counters.py has their meaning."""
+    """Added up over the launches, percent of the largest one; app/lab/profile/counters.py has their meaning."""
 
     instructions: Counted
     multiply_adds: Counted

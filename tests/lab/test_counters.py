@@ -8,8 +8,8 @@ import pytest
 
 from app.kernels.registry import find
 from app.lab.profile import counters, every_step
+from app.lab.profile.counters import COUNTERS, counted
 from app.lab.profile.spans import Span
-from app.lab.profile.step_counters import COUNTERS, counted
 from app.network.generated import network_graph
 from app.planning.matching import Choices
 from tests.support.peers_for_tests import CARD

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.lab.profile.step_counters import per_output
+from app.lab.profile.counters import per_output
 from app.ladder.card import Card, Layer
 from app.ladder.differing import COPY, FACTOR, differences, reason
 from app.ladder.formulas import exact

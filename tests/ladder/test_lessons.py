@@ -10,7 +10,7 @@ from app.commands.parsers import COMMANDS, parser_of
 from app.kernels import registry
 from app.kernels.facts import bytes_moved
 from app.kernels.problems import ConvProblem
-from app.lab.profile.step_counters import COUNTERS, per_output
+from app.lab.profile.counters import COUNTERS, per_output
 from app.ladder import tiles
 from app.ladder.card import Card
 from app.ladder.counting import COUNTS, PARTS, ROUND_TRIP, Speeds, count, predict, products_of

@@ -12,7 +12,7 @@ from app.kernels import registry
 from app.kernels.variant import Variant, tiles
 from app.lab.document import card_text, utc_date
 from app.lab.profile import counters
-from app.lab.profile.step_counters import COUNTERS, counted
+from app.lab.profile.counters import COUNTERS, counted
 from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.matching import Choices
