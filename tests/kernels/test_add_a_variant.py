@@ -107,7 +107,7 @@ def test_the_command_line_shows_it(row: Variant, capsys: pytest.CaptureFixture[s
 def test_it_equals_the_reference(row: Variant, dtype: str) -> None:
     """By what bench and sweep check and time every kernel with."""
     from app.cuda.device import describe_gpu
-    from app.lab.bench.failures import Wrong
+    from app.lab.bench.compiling import Wrong
     from app.lab.bench.trial import Trial
 
     problem = ConvProblem(3, 11, 13, 5, 3, 2, bias=True, activation="relu", dtype=dtype)

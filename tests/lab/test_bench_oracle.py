@@ -9,7 +9,7 @@ from app.base.precision import storage
 from app.kernels.facts import key
 from app.kernels.plain_problems import ActivationProblem, SoftmaxProblem
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
-from app.lab.bench.operands import random_images, random_parameters
+from app.lab.bench.oracle import random_images, random_parameters
 from app.lab.bench.tolerance import allowed, rms
 from tests.support.drawn_pairs import DRAWN_PAIRS
 from tests.support.kernel_cases import input_shape

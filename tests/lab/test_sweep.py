@@ -10,7 +10,7 @@ from app.base.precision import SHORT
 from app.drawing import files
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, Problem
-from app.lab.bench.failures import Wrong, reason_of
+from app.lab.bench.compiling import Wrong, reason_of
 from app.lab.sweep import job, pipeline, plots
 from app.lab.sweep.grid import Skip, Target, measure_all, parse_settings
 from app.lab.sweep.text import as_document, as_text

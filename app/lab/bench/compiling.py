@@ -1,5 +1,6 @@
-"""Compile kernels before they are measured, by all processors: one after the other they would keep the card waiting."""
+"""Compile kernels before they are measured, and recognise the failures of one that leave the card usable."""
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -9,11 +10,20 @@ from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 from app.planning.tuning import Tuning
 
+# CUDA errors that concern one launch and leave the card usable: invalid value, out of memory, out of resources.
+HARMLESS = (1, 2, 701)
+CUDA_ERRORS = ("CUDADriverError", "CUDARuntimeError")
+
+
+class Wrong(Exception):  # noqa: N818 - a verdict, not an error
+    """A kernel's result is wrong; the text says where and by how much."""
+
 
 def compile_rows(rows: Sequence[tuple[Problem, Variant]], arch: str, known: Tuning) -> None:
     """Compile each row for its problem, with a progress bar. What does not compile fails again, with its reason, later.
 
-    arch: e.g. ``sm_90a``. Raises UserError without NVRTC.
+    All processors do so: one after the other they would keep the card waiting. arch: e.g. ``sm_90a``. Raises UserError
+    without NVRTC.
     """
     nvrtc()
 
@@ -25,3 +35,21 @@ def compile_rows(rows: Sequence[tuple[Problem, Variant]], arch: str, known: Tuni
                 compile_kernel(row.path, row.config(problem, settings).defines, arch)
 
     on_all_cores(one, rows, "compiling")
+
+
+def reason_of(error: Exception) -> str | None:
+    """Describe the error in one line if it concerns one kernel alone (compilation or launch); else return None."""
+    if type(error) is RuntimeError:  # the compiler's own errors; CUDA errors have derived classes
+        return compiler_reason(str(error))
+    if type(error).__name__ in CUDA_ERRORS and getattr(error, "status", 0) in HARMLESS:
+        return str(error)
+    return None
+
+
+def compiler_reason(text: str) -> str:
+    """Return the compiler's first error on one line."""
+    log = text.partition("\n")[2] or text
+    asserted = re.search(r'static assertion failed with "([^"]*)"', log)
+    found = asserted or re.search(r"\berror\s*:\s*(.*)", log)
+    reason = " ".join((found.group(1) if found else log).split())
+    return f"does not compile: {reason[:160]}"

@@ -15,7 +15,7 @@ from app.kernels.problems import ConvProblem
 from app.kernels.variant import Variant
 from app.lab.bench import cudnn as library
 from app.lab.bench.cases import Item, parameters_of, rungs
-from app.lab.bench.failures import Wrong, reason_of
+from app.lab.bench.compiling import Wrong, reason_of
 from app.lab.bench.results import CPU, CPU_NAME, CPU_RUNS, DEBUG, LIBRARY, OURS, Result, Table
 from app.lab.bench.trial import Trial
 from app.network.graph import Graph

@@ -1,4 +1,4 @@
-"""Compute in float64 what a kernel must return; tolerance.py defines how far a kernel may be from that.
+"""Random data for any problem, and in float64 what a kernel must return; tolerance.py says how far it may be from that.
 
 It shares no code with the kernels: sums grow term by term in element-wise arithmetic, which needs no library: CuPy's
 for arrays on the card, NumPy's for others.
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
+from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, Argument, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import (
     ConvPairProblem,
     ConvProblem,
@@ -232,3 +232,40 @@ def images_at_once(problem: Problem, budget: int = 64 << 20) -> int:
         if isinstance(half, ConvProblem):
             sizes += [half.channels * half.height * half.width, half.maps * prod(half.convolved)]
     return max(budget // (8 * max(sizes)), 1)
+
+
+def random_images(rng: np.random.Generator, argument: Argument, images: int) -> np.ndarray:
+    """Return (images, elements per image): uniform bytes, or normally distributed numbers."""
+    shape = (images, argument.per_image)
+    if argument.dtype == "uint8":
+        return rng.integers(0, 256, shape, dtype=np.uint8)
+    return rng.standard_normal(shape, dtype=np.float32).astype(argument.dtype)
+
+
+def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.ndarray | None]:
+    """Return weights in the problem's layout and bias (or None), scaled so that results are around 1; [] without."""
+    if isinstance(problem, PairProblem):
+        both = [*random_parameters(rng, problem.first), *random_parameters(rng, problem.second)]
+        if isinstance(problem, ConvPairProblem) and both[0] is not None:
+            both[0] = both[0] / problem.pixel_scale
+        if problem.exact:
+            both = _held(both)
+        wanted = problem.arguments()[1:]
+        return [None if a is None else a.astype(b.dtype) for a, b in zip(both, wanted, strict=False)]
+    if not isinstance(problem, ConvProblem | LinearProblem):
+        return []
+    arguments = {argument.name: argument for argument in problem.arguments()}
+    if isinstance(problem, ConvProblem):
+        shape: tuple[int, ...] = (problem.channels, problem.kernel, problem.kernel, problem.maps)
+    else:
+        shape = (problem.inputs, problem.outputs)
+    magnitude = 128 if problem.input_dtype == "uint8" else 1
+    w = rng.standard_normal(shape) / (magnitude * np.sqrt(prod(shape[:-1])))
+    bias = rng.standard_normal(shape[-1]).astype(arguments["bias"].dtype) if problem.bias else None
+    parameters = [w.astype(arguments["w"].dtype), bias]
+    return _held(parameters) if getattr(problem, "exact", False) else parameters
+
+
+def _held(parameters: list[np.ndarray | None]) -> list[np.ndarray | None]:
+    """Return the parameters, w and bias of each layer in turn, with weights that float16 holds."""
+    return [a if at % 2 or a is None else a.astype(np.float16).astype(a.dtype) for at, a in enumerate(parameters)]

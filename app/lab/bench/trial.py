@@ -15,9 +15,8 @@ from app.cuda.memory import DeviceMemoryError, device_array, uploaded
 from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import Problem
 from app.kernels.variant import Parameters, Variant, tiles
-from app.lab.bench.failures import Wrong
-from app.lab.bench.operands import random_images, random_parameters
-from app.lab.bench.oracle import bounded, expected, images_at_once
+from app.lab.bench.compiling import Wrong
+from app.lab.bench.oracle import bounded, expected, images_at_once, random_images, random_parameters
 from app.lab.bench.tolerance import allowed, rms
 from app.lab.timer import Clock
 from app.main_job.result import Timing

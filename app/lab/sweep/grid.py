@@ -13,7 +13,7 @@ from app.base.errors import UserError, choice
 from app.base.interrupts import deferred_interrupts
 from app.kernels.problems import Problem
 from app.kernels.variant import Parameters, Variant
-from app.lab.bench.failures import Wrong
+from app.lab.bench.compiling import Wrong
 from app.main_job.result import Timing
 from app.main_job.statistics import stored
 from app.planning.tuning import Tuned, Tuning

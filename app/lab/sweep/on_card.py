@@ -9,7 +9,7 @@ from app.base.errors import UserError
 from app.cuda.compiler import compile_kernel
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
-from app.lab.bench.failures import reason_of
+from app.lab.bench.compiling import reason_of
 from app.lab.bench.trial import Trial
 from app.lab.sweep.grid import L2, NOISE, Skip, Target, spell
 from app.main_job.result import Timing

@@ -11,8 +11,7 @@ from app.base.precision import storage
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
 from app.kernels.variant import Variant
 from app.lab.bench.cases import network_items
-from app.lab.bench.operands import random_images, random_parameters
-from app.lab.bench.oracle import bounded, expected
+from app.lab.bench.oracle import bounded, expected, random_images, random_parameters
 from app.lab.bench.tolerance import allowed
 from app.network.generated import network_graph
 

@@ -19,7 +19,7 @@ from app.commands.check import CheckRequest
 from app.cuda import device
 from app.kernels import registry
 from app.kernels.variant import Variant
-from app.lab.bench.failures import reason_of
+from app.lab.bench.compiling import reason_of
 from app.ladder.check.cases import Case, described, named_cases, small_cases, types_of
 from app.ladder.emulation.building import COMPILER, MISSING, why_not
 from app.ladder.emulation.program import ENDLESS, Fault, built
