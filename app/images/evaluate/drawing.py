@@ -1,19 +1,23 @@
 """Draw what ``evaluate`` found as SVG, to stand within a page."""
 
+import base64
 import math
+import struct
+import zlib
 from html import escape
 
 import numpy as np
 
 from app.drawing import svg
 from app.drawing.matrix import Cell, cells
-from app.drawing.png import data_uri
 from app.images.evaluate.text import answers_of, class_name, percent
 from app.records.evaluate import Evaluate
 
 MOST_NUMBERS = 20  # classes whose counts a matrix still shows as numbers
 RIGHT, WRONG = "c1 full", "c2 full"
 COLUMNS = 5  # of mistakes
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+COLOUR_TYPES = {1: 0, 3: 2}  # channels → PNG's number of grey and of RGB
 
 
 def confusion(document: Evaluate) -> str:
@@ -97,7 +101,7 @@ def mistakes(document: Evaluate, images: np.ndarray) -> str:
         told = f"image {one['image']}: {answer} with {percent(one['probability'])}, but it is {label}"
         parts += [
             f"<g><title>{escape(told)}</title>",
-            f'<image x="{left}" y="{top}" width="{side}" height="{side}" href="{data_uri(images[one["image"]])}"/>',
+            f'<image x="{left}" y="{top}" width="{side}" height="{side}" href="{_data_uri(images[one["image"]])}"/>',
             svg.text(f"{_short(answer)} {one['probability']:.1%}", left, top + side + 16, "head"),
             svg.text(f"is {_short(label)} · {one['image']}", left, top + side + 32),
             "</g>",
@@ -109,3 +113,23 @@ def mistakes(document: Evaluate, images: np.ndarray) -> str:
 
 def _short(name: str, most: int = 14) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def _data_uri(image: np.ndarray) -> str:
+    """Return an image, (C, H, W) uint8 or floats in [0, 1], with C of 1 or 3, as the URI of a PNG."""
+    return f"data:image/png;base64,{base64.b64encode(_png(image)).decode()}"
+
+
+def _png(image: np.ndarray) -> bytes:
+    """Return the content of a PNG file, made without a library, which a page must not need."""
+    pixels = image if image.dtype == np.uint8 else np.rint(image * 255).astype(np.uint8)
+    channels, height, width = pixels.shape
+    header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPES[channels], 0, 0, 0)
+    # A byte before each row names its filter: 0, none.
+    rows = np.pad(pixels.transpose(1, 2, 0).reshape(height, width * channels), ((0, 0), (1, 0)))
+    chunks = _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)) + _chunk(b"IEND", b"")
+    return SIGNATURE + chunks
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
