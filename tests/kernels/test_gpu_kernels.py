@@ -9,7 +9,16 @@ from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem, operation
 from app.kernels.registry import variants
 from app.layers import ACTIVATIONS
-from tests.support.kernel_cases import Case, architecture, batches, elements, grid_cases, small_cases, tuned_cases
+from tests.support.kernel_cases import (
+    OWN_ORDER,
+    Case,
+    architecture,
+    batches,
+    elements,
+    grid_cases,
+    small_cases,
+    tuned_cases,
+)
 from tests.support.kernel_device import (
     bits,
     compile_selected,
@@ -20,7 +29,6 @@ from tests.support.kernel_device import (
 )
 from tests.support.kernel_grid import row_of
 from tests.support.kernel_oracle import check, expected, operands
-from tests.support.own_errors import OWN_ORDER
 
 pytestmark = pytest.mark.gpu
 FUSED = [

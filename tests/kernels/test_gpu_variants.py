@@ -14,11 +14,10 @@ from app.network.definitions import FA19, LENET5, MINIDNN86, MLP, Network
 from app.network.graph import Graph
 from app.planning.plan import plan
 from tests.engine.test_gpu_engine import classify
-from tests.support.kernel_cases import architecture
+from tests.support.kernel_cases import OWN_ORDER, architecture
 from tests.support.kernel_device import bits, cases_of, compile_all
 from tests.support.kernel_grid import row_of
 from tests.support.networks_for_tests import ODD, SMOOTH, TEST_NETWORKS, random_graph, random_images, score_scale
-from tests.support.own_errors import OWN_ORDER
 from tests.support.requests import named_choices
 
 pytestmark = pytest.mark.gpu

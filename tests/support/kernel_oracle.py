@@ -24,7 +24,6 @@ from app.kernels.variant import Variant
 from app.lab.bench.tolerance import Expected, allowed, function_of, is_coarse, is_split, plain_operands, rms
 from app.layers import ACTIVATIONS, Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Resize, Softmax
 from tests.support.kernel_cases import input_shape
-from tests.support.own_errors import bounded
 
 Single = ConvProblem | LinearProblem | PlainProblem
 Operands = tuple[np.ndarray, dict[str, np.ndarray]]  # images (B, *shape), and parameters as in a weights file
@@ -112,15 +111,6 @@ def held(problem: PairProblem | LinearProblem, parameters: dict[str, np.ndarray]
     return {**parameters, "layer": _as_stored(parameters["layer"], "float16")} if problem.exact else parameters
 
 
-def enlarged(problem: PairProblem, x: np.ndarray) -> np.ndarray:
-    """What the first layer reads, float64."""
-    if not isinstance(problem, ConvPairProblem):
-        return x
-    if problem.resize is not None:
-        x = through(layers_of(problem.resize), x.astype(np.uint8), {}).astype(np.float64)
-    return x * problem.pixel_scale
-
-
 def _as_stored(array: np.ndarray, dtype: str) -> np.ndarray:
     return array.astype(dtype).astype(np.float64)
 
@@ -149,8 +139,10 @@ def expected_of(
 ) -> Expected:
     """What must become of these operands, float64; all results flat."""
     layers = layers_of(problem)
-    if isinstance(problem, PairProblem):
-        x = enlarged(problem, x)
+    if isinstance(problem, ConvPairProblem):  # what the first layer reads
+        if problem.resize is not None:
+            x = through(layers_of(problem.resize), x.astype(np.uint8), {}).astype(np.float64)
+        x = x * problem.pixel_scale
     if isinstance(problem, ResizeProblem):
         exact = run(layers, x.astype(np.uint8), parameters)
         return Expected(exact, exact)
@@ -190,6 +182,20 @@ def expected(problem: Problem, images: int, row: Variant) -> Expected:
     return bounded(row, problem, _expected(problem, images, sums_half(row)), *operands(problem, images))
 
 
+def bounded(
+    row: Variant, problem: Problem, found: Expected, x: np.ndarray, parameters: Mapping[str, np.ndarray]
+) -> Expected:
+    """What a row must return, with its own error bound where it has one; x, parameters: as in a weights file."""
+    if row.own_error is None or not isinstance(problem, ConvProblem):
+        return found
+    weights, bias = parameters["layer"].transpose(2, 0, 1, 3), parameters.get("layer_bias")
+    roundings, magnitude = row.own_error(problem, x, weights, bias)
+    if problem.pool > 1:
+        pool = (MaxPool if problem.pool_is_max else AvgPool)("pool", problem.pool, ceil=problem.pool_ceil)
+        magnitude = pool.reference(magnitude, {})
+    return replace(found, magnitude=magnitude.ravel(), roundings=roundings)
+
+
 def plain(problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray], in_half: bool) -> np.ndarray:
     """A plain implementation at the problem's precision: rounded operands; sums in float32, or term by term in half.
 
@@ -205,7 +211,7 @@ def plain(problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray],
     if not in_half:
         return run([conv, *rest], x, {"layer": weights, **bias})
     assert isinstance(problem, ConvProblem)
-    y = sums_in_half(problem, x, weights.transpose(2, 0, 1, 3))
+    y = term_by_term(problem, x, weights.transpose(2, 0, 1, 3), to_half)
     for array in bias.values():
         y = y + array[:, None, None]
     return run(rest, y, {})
@@ -238,14 +244,6 @@ def rounded_layer(
         products = (x[:, k, None] * row for k, row in enumerate(weights.astype(np.float64)))
         y = reduce(lambda sums, product: to_single(sums + product), products, np.zeros((1, 1), np.float32))
     return y if bias is None else y + bias.astype(np.float32).reshape(-1, *(1,) * (y.ndim - 2))
-
-
-def sums_in_half(problem: ConvProblem, x: Any, w: Any) -> Any:
-    """The convolution alone, each sum rounded to float16 after each fused multiply-add, in the order c, p, q.
-
-    NumPy or CuPy arrays x (B, C, H, W) and w (C, K, K, M), float32 that hold float16 → (B, M, OH, OW), likewise.
-    """
-    return term_by_term(problem, x, w, to_half)
 
 
 def term_by_term(problem: ConvProblem, x: Any, w: Any, rounded: Callable[[Any], Any]) -> Any:
