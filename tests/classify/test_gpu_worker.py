@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,13 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
-from app.classify.pieces import Piece, Result, cut
-from app.classify.shards import Shard, open_shard
+from app.classify.pieces import Piece, cut
 from app.classify.worker import LocalRunner, Worker, WorkerSettings
 from app.engine import feeding
 from app.engine.buffers import StreamBuffers
 from app.engine.classifier import Classifier
 from app.network.weights import save_weights
-from data_tools.idx import write_idx
+from tests.classify.test_worker import classified, pieces, put_together, shards
 from tests.support.networks_for_tests import ODD, random_graph, random_images
 
 pytestmark = pytest.mark.gpu
@@ -32,15 +32,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeding, "COMPRESSED_BLOCK", 64)
 
 
-def write(path: Path, images: np.ndarray) -> Shard:
-    """A shard: NPY, or gzipped IDX by its name."""
-    if path.suffix == ".gz":
-        write_idx(path, images)
-    else:
-        np.save(path, images)
-    return open_shard(path)
-
-
 @pytest.mark.parametrize(("ending", "dtype"), [(".npy", "uint8"), (".npy", "float32"), (".gz", "uint8")])
 @pytest.mark.usefixtures("small_blocks")
 def test_the_bits_of_one_pass(ending: str, dtype: str, tmp_path: Path) -> None:
@@ -50,26 +41,21 @@ def test_the_bits_of_one_pass(ending: str, dtype: str, tmp_path: Path) -> None:
         images = images / np.float32(300)
     with Classifier(tmp_path / "own.h5", device="cuda") as classifier:
         labels, logits = classifier(images), classifier.logits
-    shards = [write(tmp_path / f"{first}{ending}", images[first : first + 1300]) for first in range(0, COUNT, 1300)]
     settings = WorkerSettings(graph=GRAPH, dtype=dtype, device="cuda", logits=True, compressed=ending == ".gz")
     with Worker(settings) as worker:
         assert worker.place.limit in ("bus", "kernels") and worker.place.device.startswith("cuda:")
-        pieces = [piece for number, shard in enumerate(shards) for piece in cut(number, shard, 0, shard.count, 450)]
-        found = sorted(LocalRunner(worker).run(pieces), key=lambda pair: (pair[0].number, pair[0].first))
-    results = [result for _, result in found if isinstance(result, Result)]
-    assert (np.concatenate([one.labels for one in results]) == labels).all()
-    assert np.concatenate([one.logits for one in results]).tobytes() == logits.tobytes()
+        cuts = pieces(shards(tmp_path, [1300, 2600], ending, images), 450)
+        found_labels, found_logits = put_together([*LocalRunner(worker).run(cuts)])
+    assert (found_labels == labels).all() and found_logits.tobytes() == logits.tobytes()
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_threads_share_a_worker(tmp_path: Path) -> None:
-    shard = write(tmp_path / "images.npy", random_images(ODD, COUNT))
-    pieces = [*cut(0, shard, 0, COUNT, 300)] * 10
+    (shard,) = shards(tmp_path, [], ".npy", random_images(ODD, COUNT))
+    once = [*cut(0, shard, 0, COUNT, 300)]
     with Worker(WorkerSettings(graph=GRAPH, dtype="uint8", device="cuda")) as worker, ThreadPoolExecutor(7) as pool:
-        results = [*pool.map(worker.classify, pieces)]
-    labels = [result.labels for result in results if isinstance(result, Result)]
-    assert len(labels) == len(pieces)
-    assert all((one == first).all() for one, first in zip(labels, labels[: len(labels) // 10] * 10, strict=True))
+        labels = [result.labels for result in pool.map(partial(classified, worker), once * 10)]
+    assert all((one == first).all() for one, first in zip(labels, labels[: len(once)] * 10, strict=True))
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -83,7 +69,7 @@ def test_an_error_in_a_feeder_ends_all_pieces(tmp_path: Path, monkeypatch: pytes
             raise RuntimeError("a feeder fails")
         working(*arguments, **settings)
 
-    shard = write(tmp_path / "images.npy", random_images(ODD, COUNT))
+    (shard,) = shards(tmp_path, [], ".npy", random_images(ODD, COUNT))
     with Worker(WorkerSettings(graph=GRAPH, dtype="uint8", device="cuda")) as worker:
         monkeypatch.setattr(StreamBuffers, "enqueue", enqueue)
         with pytest.raises(RuntimeError, match="a feeder fails"):

@@ -42,10 +42,8 @@ def shards(folder: Path, edges: list[int], ending: str = "", images: np.ndarray 
     found = []
     for number, (start, stop) in enumerate(zip([0, *edges], [*edges, len(images)], strict=True)):
         path = folder / f"{number}{ending}"
-        if ending == ".npy":
-            np.save(path, images[start:stop, 0])
-        else:
-            write_idx(path, images[start:stop, 0])
+        part = images[start:stop] if images.shape[1] > 1 else images[start:stop, 0]
+        (np.save if ending == ".npy" else write_idx)(path, part)
         found.append(open_shard(path))
     return found
 
@@ -99,32 +97,6 @@ def test_fractions(tmp_path: Path, whole: tuple[np.ndarray, np.ndarray]) -> None
     with Worker(settings(dtype="float32", logits=False)) as worker:
         result = classified(worker, Piece(0, one, 0, COUNT))
     assert result.logits is None and (result.labels == whole[0]).all()
-
-
-def test_right_answers_are_counted(tmp_path: Path, whole: tuple[np.ndarray, np.ndarray]) -> None:
-    wrong = whole[0].copy()
-    wrong[::10] = (wrong[::10] + 1) % 3
-    write_idx(tmp_path / "images", IMAGES[:, 0])
-    write_idx(tmp_path / "labels", wrong)
-    with Worker(settings()) as worker:
-        result = classified(worker, Piece(0, open_shard(tmp_path / "images", tmp_path / "labels"), 5, COUNT - 5))
-    assert result.correct == COUNT - 5 - 99
-
-
-def test_a_corrupt_shard_is_a_fault_and_the_others_are_finished(
-    tmp_path: Path, whole: tuple[np.ndarray, np.ndarray]
-) -> None:
-    some = shards(tmp_path, [300, 700], ".gz")
-    content = bytearray(some[1].path.read_bytes())
-    content[len(content) // 2] ^= 255
-    some[1].path.write_bytes(content)
-    some[1] = open_shard(some[1].path)
-    with Worker(settings(compressed=True)) as worker:
-        results = [*LocalRunner(worker).run(pieces(some, 10_000))]
-    (fault,) = (result.reason for piece, result in results if isinstance(result, Fault) and piece.number == 1)
-    assert str(some[1].path) in fault and "\n" not in fault
-    labels, _ = put_together([pair for pair in results if pair[0].number != 1])
-    assert (labels == np.delete(whole[0], range(300, 700))).all()
 
 
 def test_an_error_in_a_feeder_ends_all_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
