@@ -18,13 +18,8 @@ import pytest
 
 from app.base.errors import UserError
 from app.training import team
-from app.training.cpu_trainer import CpuTrainer
-from app.training.gradients import Arrays
-from app.training.model import training_model
-from app.training.settings import Settings
-from app.training.team import Alone, SharedMemoryTeam, Team, own_share, shared_bytes
-from tests.support.networks_for_tests import POOLED
-from tests.support.training_for_tests import Train, begin, ended, new_job, some_settings, wait_for, workers_of
+from app.training.team import SharedMemoryTeam, Team, own_share, shared_bytes
+from tests.support.training_for_tests import Train, begin, ended, wait_for, workers_of
 from tests.training.test_train_command import CHECKPOINT, MLP
 
 
@@ -78,37 +73,6 @@ def test_shares_are_contiguous_and_even(count: int, size: int) -> None:
     shares = [own_share(items, SimpleNamespace(rank=rank, size=size)) for rank in range(size)]
     assert np.array_equal(np.concatenate(shares), items)
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
-
-
-def trained(settings: Settings, images: np.ndarray, labels: np.ndarray, own: Team) -> tuple[list, tuple, Arrays]:
-    """A few batches: their losses and correct answers, those of all images, the parameters."""
-    with ThreadPoolExecutor(2) as pool:
-        trainer = CpuTrainer(new_job(settings, images, labels, network=POOLED), pool, own)
-        items = np.random.default_rng(2).permutation(len(images))
-        batches = [items[:70], items[70:140], items[140:141], items[141:150]]
-        results = trainer.train(batches[:2], 1, 0) + trainer.train(batches[2:], 1, 2)
-        return results, trainer.evaluate(items[:50]), trainer.state()[0]
-
-
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-def test_a_team_trains_as_one_does(optimiser: str, size: int) -> None:
-    """Within float32's rounding, and all members alike to the bit; a share may be empty."""
-    rng = np.random.default_rng(3)
-    images, labels = rng.integers(0, 256, (150, 1, 9, 8)).astype(np.uint8), rng.integers(0, 5, 150).astype(np.uint8)
-    recipe = {"optimiser": optimiser, "rate": 0.1, "l2": 0.01, "dropout": (("fc1", 0.3),), "shift": 1}
-    settings = some_settings(network="pooled", epochs=4, biases=("fc1",), **recipe)
-    results, evaluation, parameters = trained(settings, images, labels, Alone())
-    start = training_model(POOLED, settings.biases).initial(1)
-    members = together(size, lambda own: trained(settings, images, labels, own))
-    for own_results, own_evaluation, own_parameters in members:
-        assert own_results == members[0][0] and own_evaluation == members[0][1]
-        for name, array in parameters.items():
-            moved = np.abs(array - start[name]).max()
-            assert np.array_equal(own_parameters[name], members[0][2][name])
-            assert moved > 1e-3 and np.abs(own_parameters[name] - array).max() < 1e-4 * moved
-    np.testing.assert_allclose(members[0][0], results, rtol=1e-5)
-    np.testing.assert_allclose(members[0][1], evaluation, rtol=1e-5)
 
 
 # --- NCCL, with a stand-in for CuPy's binding

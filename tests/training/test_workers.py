@@ -1,6 +1,7 @@
 """Test ``main.py train --workers N``: equal to one process within rounding; a process that ends too early."""
 
 import errno
+import json
 import os
 import re
 import signal
@@ -41,14 +42,18 @@ from tests.training.test_train_command import CHECKPOINT, MLP, after_saving, che
     ],
 )
 def test_as_one_process_within_rounding(count: int, options: list[str], train: Train, place: Path) -> None:
-    assert train(*MLP, *options, "--out", "one.h5")[0] == 0
-    code, out, err = train(*MLP, *options, "--workers", str(count), "--out", "more.h5")
+    assert train(*MLP, *options, "--out", "one.h5", "--json", "one.json")[0] == 0
+    code, out, err = train(*MLP, *options, "--workers", str(count), "--out", "more.h5", "--json", "more.json")
     assert (code, err) == (0, "") and out.count("\nepoch ") == 2 and out.count("wrote ") == 1
     with h5py.File(place / "one.h5") as one, h5py.File(place / "more.h5") as more:
         for name, array in one.items():
             np.testing.assert_allclose(more[name][()], array[()], rtol=1e-4, atol=1e-5)
+    for one_epoch, epoch in zip(
+        *(json.loads((place / name).read_text())["epochs"] for name in ("one.json", "more.json")), strict=True
+    ):
+        assert {**epoch, "seconds": 0} == pytest.approx({**one_epoch, "seconds": 0}, rel=1e-4)
     assert f", {count} workers; best epoch" in str(load_weights(place / "more.h5").recipe)
-    assert set(listing(place)) == {"images", "labels", "one.h5", "more.h5"}
+    assert set(listing(place)) == {"images", "labels", "one.h5", "more.h5", "one.json", "more.json"}
 
 
 # --- mistakes
