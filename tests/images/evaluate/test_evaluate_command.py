@@ -73,12 +73,6 @@ def test_figures_of_the_shipped_weights(evaluate: Evaluate, capsys: pytest.Captu
     assert "Ankle boot" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-def test_names_come_from_the_weights(own: list[str], evaluate: Evaluate, tmp_path: Path) -> None:
-    found = evaluate(*own, "--labels", tmp_path / "labels", "--html", tmp_path / "page.html")
-    assert found["classes"] == ["<one>", "two", "three"] and found["answers"]["correct"] == 50
-    assert "0 &lt;one&gt;" in (tmp_path / "page.html").read_text()
-
-
 def test_without_labels_only_changes_are_compared(
     own: list[str], evaluate: Evaluate, tmp_path: Path, refuses: Refuses
 ) -> None:
