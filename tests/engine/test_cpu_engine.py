@@ -1,46 +1,65 @@
-"""The engine on the CPU: the reference's labels, whatever the batch and the number of threads."""
+"""The engines on the CPU, NumPy's and ONNX Runtime's: the reference's labels, whatever the batch and the threads."""
 
+import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from app.base import processor
+from app.base.errors import UserError
 from app.base.processor import _openblas, one_blas_thread, usable_cores
+from app.cli import main
+from app.engine import onnx_runtime
 from app.engine.cpu import CpuEngine
-from app.engine.interface import Outputs
+from app.engine.interface import CPU_ENGINE, Outputs
+from app.engine.onnx_runtime import OnnxEngine
+from app.engine.opening import cpu_engine
 from app.layers import Parameters, Relu
+from app.network.accuracy import agree
 from app.network.definitions import LENET5, Network
 from app.network.graph import REFERENCE_CHUNK, Graph
+from app.network.reference import compute_reference
+from app.terminal.text import WIDTH
 from tests.support.networks_for_tests import TEST_NETWORKS, random_graph, random_images
+from tests.support.schemas import mistakes
 
 
-def _classify(graph: Graph, images: np.ndarray, threads: int | None = None) -> tuple[np.ndarray, CpuEngine]:
-    """Labels, from an array poisoned before, and the engine that wrote them."""
-    engine = CpuEngine(graph)
+def classify(engine: CpuEngine, images: np.ndarray, threads: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and scores, from arrays poisoned before."""
     if threads is not None:
         engine.threads = threads
     labels = np.full(len(images), 255, np.uint8)
-    engine.run(images, Outputs(labels))
-    return labels, engine
+    scores = np.full((len(images), engine.graph.classes), np.nan, np.float32)
+    engine.run(images, Outputs(labels, scores))
+    return labels, scores
 
 
-@pytest.mark.parametrize("batch", [1, 7, 31, 100])
 @pytest.mark.parametrize("network", TEST_NETWORKS)
-def test_labels_are_the_references(network: Network, batch: int) -> None:
-    graph, images = random_graph(network), random_images(network, batch)
-    labels, _ = _classify(graph, images)
-    expected = graph.reference(images).argmax(axis=1)
-    np.testing.assert_array_equal(labels, expected)
-    assert batch < 31 or len(np.unique(labels)) > 1, "labels that are all the same would prove nothing"
+def test_labels_are_the_references(network: Network) -> None:
+    """ONNX Runtime's but for near-ties, by the rule of fp32."""
+    graph, images = random_graph(network), random_images(network, 100)
+    expected, reference = graph.reference(images), compute_reference(graph, images)
+    numpy, onnx = CpuEngine(graph), OnnxEngine(graph)
+    for batch in (1, 7, 31, 100):
+        labels, scores = classify(numpy, images[:batch])
+        np.testing.assert_array_equal(labels, expected[:batch].argmax(axis=1))
+        theirs, their_scores = classify(onnx, images[:batch])
+        agreement = agree(theirs, reference, "float64", "float32")
+        assert agreement.holds and agreement.compared == batch, agreement.verdict
+        np.testing.assert_allclose(their_scores, scores, rtol=1e-3, atol=1e-4 * float(np.abs(expected).max()))
+    assert len(np.unique(labels)) > 1, "labels that are all the same would prove nothing"
 
 
 def test_float_images_are_taken_as_they_are() -> None:
-    graph, images = random_graph(LENET5, bias=False), random_images(LENET5, 20)
+    engine, images = CpuEngine(random_graph(LENET5, bias=False)), random_images(LENET5, 20)
     scaled = (images / 255).astype(np.float32)
-    np.testing.assert_array_equal(_classify(graph, scaled)[0], _classify(graph, images)[0])
+    np.testing.assert_array_equal(classify(engine, scaled)[0], classify(engine, images)[0])
 
 
 @pytest.mark.parametrize("images", [2, 100, 4 * REFERENCE_CHUNK])
@@ -65,7 +84,7 @@ def test_as_many_threads_work_as_were_asked_for(threads: int, images: int, monke
                 under_way -= 1
 
     monkeypatch.setattr(Graph, "forward", counted)
-    _classify(graph, random_images(LENET5, images), threads)
+    classify(CpuEngine(graph), random_images(LENET5, images), threads)
     assert most == threads
 
 
@@ -82,12 +101,12 @@ def test_no_thread_has_more_than_its_share(threads: int, images: int) -> None:
 
 
 def test_every_layer_is_timed_and_times_add_up() -> None:
-    graph, images = random_graph(LENET5), random_images(LENET5, 40)
-    labels, engine = _classify(graph, images)
+    engine, images = CpuEngine(random_graph(LENET5)), random_images(LENET5, 40)
+    classify(engine, images)
     first = dict(engine.seconds)
     assert list(first) == [layer.name for layer in LENET5.layers]
     assert all(seconds > 0 for seconds in first.values())
-    engine.run(images, Outputs(labels))
+    classify(engine, images)
     assert all(engine.seconds[name] > first[name] for name in first)
 
 
@@ -103,8 +122,7 @@ def test_progress_counts_every_image_once(threads: int) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_what_goes_wrong_in_a_chunk_is_raised(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = random_graph(LENET5)
-    calls: list[int] = []
+    engine, calls = CpuEngine(random_graph(LENET5)), list[int]()
 
     def broken(layer: Relu, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         calls.append(len(x))
@@ -114,7 +132,7 @@ def test_what_goes_wrong_in_a_chunk_is_raised(threads: int, monkeypatch: pytest.
 
     monkeypatch.setattr(Relu, "reference", broken)
     with pytest.raises(ZeroDivisionError, match="in the last chunk"):
-        _classify(graph, random_images(LENET5, 2 * REFERENCE_CHUNK + 3), threads)
+        classify(engine, random_images(LENET5, 2 * REFERENCE_CHUNK + 3), threads)
     assert 3 in calls
 
 
@@ -163,7 +181,7 @@ def test_openblas_has_one_thread_per_call(openblas: Callable[[], int], monkeypat
         return real(*arguments)
 
     monkeypatch.setattr(Graph, "forward", forward)
-    _classify(graph, random_images(LENET5, 9))
+    classify(CpuEngine(graph), random_images(LENET5, 9))
     assert (seen, openblas()) == ({1}, 3)
 
 
@@ -175,3 +193,56 @@ def test_the_last_of_several_blocks_gives_openblas_its_threads_back(openblas: Ca
     assert openblas() == 1
     second.__exit__(None, None, None)
     assert openblas() == 3
+
+
+# --- by ONNX Runtime, and which engine is chosen
+
+
+def test_scores_do_not_depend_on_threads_and_floats_are_taken() -> None:
+    images, engine = random_images(LENET5, 300), OnnxEngine(random_graph(LENET5))
+    labels, scores = classify(engine, images, threads=1)
+    for same in zip(classify(engine, images, threads=3), (labels, scores), strict=True):
+        np.testing.assert_array_equal(*same)
+    as_floats = classify(engine, images / 255)
+    np.testing.assert_array_equal(as_floats[0], labels)
+    np.testing.assert_allclose(as_floats[1], scores, rtol=1e-4, atol=1e-4)
+
+
+def test_the_engine_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CPU_ENGINE, "numpy")
+    assert cpu_engine() is CpuEngine
+    monkeypatch.setenv(CPU_ENGINE, "onnxruntime")
+    assert cpu_engine() is OnnxEngine
+    monkeypatch.delenv(CPU_ENGINE)
+    assert cpu_engine() is OnnxEngine
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert cpu_engine() is CpuEngine
+    monkeypatch.setenv(CPU_ENGINE, "onnxruntime")
+    with pytest.raises(UserError, match=r"needs ONNX Runtime .*pip install .*'onnxruntime>="):
+        cpu_engine()
+    monkeypatch.setenv(CPU_ENGINE, "openvino")
+    with pytest.raises(UserError, match="numpy or onnxruntime"):
+        cpu_engine()
+
+
+def test_what_it_cannot_run_is_a_users_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_runtime, "onnx_model", lambda *_: SimpleNamespace(SerializeToString=lambda: b"no model"))
+    with pytest.raises(
+        UserError, match=r"does not run network lenet5 .*: compute by NumPy, with LENET_CPU_ENGINE=numpy"
+    ):
+        OnnxEngine(random_graph(LENET5))
+
+
+def test_the_report_names_it(
+    first_hundred: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(CPU_ENGINE, "onnxruntime")
+    assert main(["--device", "cpu", "--json", str(tmp_path / "report.json")]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= WIDTH
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert not mistakes(report)
+    assert report["device"]["onnxruntime"] in out and report["one_off_ms"]["engine"] > 0
+    (layer,) = report["layers"]
+    assert (layer["name"], layer["kernel"]) == (onnx_runtime.WHOLE, "ONNX Runtime")
+    assert report["passed"] and report["op_times"] == [] and layer["gflop"] > 0.7
