@@ -15,7 +15,7 @@ from app.base.errors import UserError
 from app.base.interrupts import exit_with
 from app.files.writing import replacing
 from app.terminal.console import Parser, guarded
-from docs.generate import peers, pictures, records, scale, steps, systems, tables, targets
+from docs.generate import pictures, records, scale, steps, systems, tables, targets
 from docs.generate.figures import FIGURES, NETWORKS, Figures, MissingError
 
 ROOT = Path(__file__).parents[2]
@@ -104,13 +104,13 @@ SYSTEMS = Document(
     ROOT / "docs" / "systems.md",
     {
         "commands": systems.commands,
-        "goals": peers.goals,
+        "goals": systems.goals,
         **{network: partial(systems.system, network) for network in systems.SYSTEMS},
     },
 )
 BENCHMARKS = Document(
     ROOT / "docs" / "benchmarks.md",
-    {"peers": peers.every_network, "accuracy": partial(systems.accuracies, systems.SYSTEMS)},
+    {"peers": systems.every_network, "accuracy": partial(systems.accuracies, systems.SYSTEMS)},
 )
 SCALE = Document(
     ROOT / "docs" / "scale.md",

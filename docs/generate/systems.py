@@ -1,23 +1,213 @@
-"""Write the blocks of docs/systems.md, and docs/benchmarks.md's table of accuracies."""
+"""Write the blocks of docs/systems.md and docs/benchmarks.md: ours beside the fastest other system, losses too.
 
-from collections.abc import Iterable, Mapping
+They tell every network and precision, on the card and end to end, and the networks' accuracies.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import inf
+from typing import NamedTuple
 
 from app.images.accuracy import REPORTED
-from app.lab.document import Row
+from app.lab.document import Row, first_row
+from app.lab.peers.peers import EAGER, JAX, OURS
+from app.lab.peers.text import MEASURES
+from app.main_job.statistics import speedup
 from app.network.accuracy import COUNTED
 from app.network.definitions import NETWORKS
+from app.terminal.text import format_factor, format_ms
 from app.tools.networks import describe, shipped_weights
-from docs.generate.figures import (
-    ONE_IMAGE,
-    PEERS,
-    PEERS_IN_ONE,
-    Figures,
-    command_of,
-)
-from docs.generate.peers import whole_pass
-from docs.generate.tables import markdown
+from docs.generate.figures import ONE_IMAGE, PEERS, PEERS_IN_ONE, Figures, command_of
+from docs.generate.tables import filled, markdown
 
 SYSTEMS = tuple(PEERS)  # compared with ours in stored figures; a further network needs no block
+NOT_YET = "Not measured yet: run `{}`."
+NO_LONGER_TIMED = {"cudnn-graph": "PyTorch with cuDNN's graphs", "onnx-runtime": "ONNX Runtime"}
+TITLES = {
+    EAGER: "PyTorch",
+    "torch-max-autotune": "torch.compile max-autotune",
+    "torch-reduce-overhead": "torch.compile reduce-overhead",
+    JAX: "JAX",
+    **NO_LONGER_TIMED,
+}
+ON_CARD, END_TO_END = MEASURES
+HEADS = [part for title in MEASURES.values() for part in (f"{title}, ms", "fastest other, ms", "×", "which")]
+LEAST = {ON_CARD: 3.0, END_TO_END: 2.5}  # times as fast as the fastest peer
+LEAST_MLP = LEAST | {END_TO_END: 1.1}  # the bus bounds it
+BEYOND_CARD_MS = 0.2  # the most that end to end may take beyond the time on the card
+
+
+class Goal(NamedTuple):
+    """Times in ms that were asked for, must and aim. end_to_end: empty for ``BEYOND_CARD_MS``."""
+
+    network: str
+    precision: str
+    on_card: tuple[float, ...]
+    end_to_end: tuple[float, ...] = ()
+    files: Mapping[str, str] = PEERS
+
+
+GOALS = (
+    Goal("lenet5", "fp16", (0.119, 0.110), (0.195, 0.175)),
+    Goal("lenet5", "fp32x", (0.25, 0.22), (0.28, 0.24)),
+    Goal("lenet5", "int8", (0.105, 0.085), (0.185, 0.165)),
+    Goal("lenet5", "fp16", (), (0.018, 0.015), ONE_IMAGE),
+    Goal("lenet5", "fp32x", (), (0.030, 0.025), ONE_IMAGE),
+    Goal("fa19", "fp16", (1.3, 0.8)),
+    Goal("fa19", "fp32x", (3.2, 2.0)),
+    Goal("k7", "fp16", (1.7, 1.1)),
+    Goal("k7", "fp32x", (4.2, 2.8)),
+    Goal("minidnn86", "fp16", (1.0, 0.5)),
+    Goal("minidnn86", "fp32x", (1.8, 1.0)),
+    Goal("mlp", "fp16", (0.020, 0.012), (0.185, 0.165)),
+    Goal("mlp", "fp32x", (0.030, 0.020), (0.185, 0.165)),
+)
+
+
+class Pair(NamedTuple):
+    """Our median and the fastest peer's, in ms, None where there is none; peer: its name, precision and setting."""
+
+    ours: float | None
+    theirs: float | None
+    peer: str
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as fast ours is."""
+        return speedup(self.theirs, self.ours)
+
+    @property
+    def cells(self) -> list[str]:
+        """Our time, the peer's, the ratio (bold where we lose) and the peer."""
+        factor = format_factor(self.ratio)
+        lost = self.ratio is not None and self.ratio < 1
+        return [format_ms(self.ours), format_ms(self.theirs), f"**{factor}**" if lost else factor, self.peer]
+
+
+def ours(figures: Figures, file: str) -> dict[str, tuple[Row, Row]]:
+    """Return each precision's document and our row in it: of the run in which the fastest peer comes closest."""
+    later = [name for (network, _), name in PEERS_IN_ONE.items() if PEERS[network] == file]
+    documents = [figures.optional(name) for name in (file, *later)]
+    found: dict[str, tuple[Row, Row]] = {}
+    for document in filter(None, documents):
+        for row in (row for row in document["rows"] if row["engine"] == OURS):
+            name = row["precision"]
+            if name not in found or _ahead(document, name) < _ahead(found[name][0], name):
+                found[name] = document, row
+    return found
+
+
+def _ahead(document: Row, precision: str) -> float:
+    """Return how many times as fast as the fastest peer we are on the card; infinity if no peer was measured."""
+    ratio = pair(document, precision, ON_CARD).ratio
+    return inf if ratio is None else ratio
+
+
+def pair(document: Row, precision: str, measure: str) -> Pair:
+    """Return ours and the fastest peer of the precision that ours is compared with."""
+    own = first_row(document["rows"], engine=OURS, precision=precision)
+    ours = (own.get(measure) or {}).get("p50")
+    entry = first_row(document["ratios"], precision=precision)
+    best = entry[measure]["best"] if entry else None
+    row = first_row(document["rows"], engine=best, precision=entry["against"]) if best else {}
+    if best is None or measure not in row:
+        return Pair(ours, None, "")
+    setting = row.get("settings", {}).get(measure, "")
+    about = ", ".join(text for text in (entry["against"], setting) if text)
+    return Pair(ours, row[measure]["p50"], f"{TITLES[best]} ({about})")
+
+
+def whole_pass(network: str, figures: Figures) -> str:
+    """Write ours in every precision beside the fastest peer, and why peers have no times."""
+    parts = [_beside(figures, PEERS[network], f"Whole pass of `{network}`")]
+    if network in ONE_IMAGE:
+        parts.append(_beside(figures, ONE_IMAGE[network], f"One image of `{network}`"))
+    return "\n\n".join(parts)
+
+
+def _beside(figures: Figures, file: str, what: str) -> str:
+    title, document = f"{what}, compared with the fastest of the other systems", figures.optional(file)
+    if document is None:
+        return f"{title}. {NOT_YET.format(command_of(file))}"
+    rows: list[list[str]] = []
+    runs: dict[str, Row] = {document["command"]: document}
+    for name, (source, own) in ours(figures, file).items():
+        runs[source["command"]] = source
+        cells = [cell for measure in MEASURES for cell in pair(source, name, measure).cells]
+        rows.append([name, *cells] if own[ON_CARD] else [name, own["reason"]])
+    where = f"{document['images']:,} images" if document["images"] > 1 else "one image"
+    software = ", ".join(
+        f"{name} {document['software'][name]}" for name in ("torch", "jax") if name in document["software"]
+    )
+    dates = ", ".join(sorted({run["date"] for run in runs.values()}))
+    about = f"{title} ({where}, {document['device']['name']}, {dates}, {software}):"
+    return "\n\n".join([about, markdown(["here", *HEADS], rows), *_absent([*runs.values()])])
+
+
+def _absent(documents: Sequence[Row]) -> Iterator[str]:
+    """Write the rows without times in any of the documents, and why, and the systems without rows."""
+    rows = [row for each in documents for row in each["rows"] if row["engine"] != OURS]
+    measured = {(row["engine"], row["precision"]) for row in rows if not row["reason"]}
+    rows.sort(key=lambda row: not row["reason"].startswith("not tried"))  # the last reason counts: one of a trial
+    last = {(row["engine"], row["precision"]): row["reason"] for row in rows}
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for (engine, precision), reason in last.items():
+        if (engine, precision) not in measured:
+            reasons.setdefault((engine, reason), []).append(precision)
+    for (engine, reason), precisions in reasons.items():
+        yield filled(f"{TITLES[engine]} in {', '.join(precisions)}: {reason}.")
+    for note in documents[0].get("notes", ()):
+        yield filled(note.replace(" python main.py", " `python main.py") + "`." if "python main.py" in note else note)
+
+
+def every_network(figures: Figures) -> str:
+    """Write a row for every network and precision: docs/benchmarks.md's table."""
+    rows = []
+    for name, file in _files():
+        for precision, (document, own) in ours(figures, file).items():
+            if own[ON_CARD]:
+                found = [pair(document, precision, measure) for measure in MEASURES]
+                cells = [cell for each in found for cell in (*each.cells[:3], each.peer.partition(" (")[0])]
+                rows.append([name, precision, *cells])
+    return markdown(["", "as", *HEADS], rows, 2)
+
+
+def _files() -> Iterator[tuple[str, str]]:
+    for network, file in PEERS.items():
+        yield f"`{network}`", file
+        if network in ONE_IMAGE:
+            yield f"`{network}`, one image", ONE_IMAGE[network]
+
+
+def goals(figures: Figures) -> str:
+    """Write each time that was asked for beside ours, and how many times as fast as the fastest peer we are."""
+    head = ["network", "as", "", "ms", "must", "aim", "met", "× fastest other", "must", "met"]
+    rows = []
+    for goal in GOALS:
+        document, own = ours(figures, goal.files[goal.network]).get(goal.precision, ({}, {}))
+        if not own.get(ON_CARD):
+            continue
+        on_card = pair(document, goal.precision, ON_CARD)
+        beyond = ((on_card.ours or 0) + BEYOND_CARD_MS,)
+        asked = {ON_CARD: goal.on_card, END_TO_END: goal.end_to_end or beyond}
+        one = ", one image" if goal.files is ONE_IMAGE else ""
+        for measure, title in ((measure, title) for measure, title in MEASURES.items() if asked[measure]):
+            found, times = pair(document, goal.precision, measure), asked[measure]
+            least = (LEAST_MLP if goal.network == "mlp" else LEAST)[measure]
+            must, aim = f"≤ {times[0]:.3g}", f"{times[1]:.3g}" if len(times) > 1 else ""
+            in_time = _met(found.ours is not None and found.ours <= times[0])
+            ahead = "" if found.ratio is None else _met(found.ratio >= least)
+            cells = [format_ms(found.ours), must, aim, in_time, format_factor(found.ratio), f"≥ {least:g}", ahead]
+            rows.append([f"`{goal.network}`{one}", goal.precision, title, *cells])
+    rule = (
+        "Each time that was asked for, beside ours, and ours beside the fastest other system of the same precision "
+        "(fp32x: their fp32). End to end, a network without a time of its own may take "
+        f"{BEYOND_CARD_MS:g} ms beyond its time on the card."
+    )
+    return f"{filled(rule)}\n\n{markdown(head, rows, 3)}"
+
+
+def _met(fulfilled: bool) -> str:
+    return "yes" if fulfilled else "**no**"
 
 
 def commands(figures: Figures) -> str:

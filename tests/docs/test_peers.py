@@ -7,7 +7,7 @@ from app.lab.peers.peers import ENGINES, OURS
 from app.lab.peers.text import ratios
 from docs.generate.__main__ import BENCHMARKS, SYSTEMS
 from docs.generate.figures import PEERS, PEERS_IN_ONE, Figures
-from docs.generate.peers import NO_LONGER_TIMED, ON_CARD, TITLES, _absent, ours, whole_pass
+from docs.generate.systems import NO_LONGER_TIMED, ON_CARD, TITLES, _absent, ours, whole_pass
 from tests.docs.conftest import store
 from tests.docs.test_docs import rows
 from tests.lab.test_peers import DOCUMENT, ROWS, row_of

@@ -12,7 +12,7 @@ from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeP
 from app.kernels.problems import ConvProblem, LinearProblem, PlainProblem, PoolProblem, Problem
 from app.kernels.registry import variants
 from app.lab.bench import oracle
-from app.lab.bench.operands import random_parameters
+from app.lab.bench.oracle import random_parameters
 from app.lab.bench.tolerance import Expected, is_coarse, is_split
 from tests.support.convolutions import network_convolutions
 from tests.support.kernel_cases import OPERATIONS, Case, elements, served
