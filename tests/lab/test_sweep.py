@@ -11,9 +11,9 @@ from app.drawing import files
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, Problem
 from app.lab.bench.compiling import Wrong, reason_of
-from app.lab.sweep import job, pipeline, plots
+from app.lab.sweep import job, pipeline, report
 from app.lab.sweep.grid import Skip, Target, measure_all, parse_settings
-from app.lab.sweep.text import as_document, as_text
+from app.lab.sweep.report import as_document, as_text
 from app.network.generated import network_graph
 from app.planning import tuning
 from app.planning.tuning import Tuned, Tuning
@@ -241,7 +241,7 @@ def test_pipeline_points(stop: int | None) -> None:
 
 
 def test_the_parameter_that_matters_most_comes_first() -> None:
-    field = plots.layer_field(swept())
+    field = report.layer_field(swept())
     assert field is not None
     *names, ms = field
     assert names == ["TILE", "DEPTH"] and {*ms} < {(tile, depth) for tile in (8, 12, 16, 24) for depth in (4, 8)}
@@ -249,17 +249,18 @@ def test_the_parameter_that_matters_most_comes_first() -> None:
 
 
 def test_one_parameter_and_none() -> None:
-    only = plots.layer_field(swept(depths=(8,)))
+    only = report.layer_field(swept(depths=(8,)))
     assert only is not None and only[:2] == ("", "TILE") and {*only[2]} == {(0, 8), (0, 16), (0, 24)}
-    assert plots.layer_field(swept(tiles=(24,), depths=(8,))) is None
-    assert plots.layer_field(target()) is None
+    assert report.layer_field(swept(tiles=(24,), depths=(8,))) is None
+    assert report.layer_field(target()) is None
 
 
 def test_plots(tmp_path: Path) -> None:
     files.prepare(tmp_path / "new")
-    plots.draw_layers(tmp_path / "new", "lenet5", [swept(), swept(depths=(8,))])
-    times = {(chunk, streams): chunk / streams for chunk in (500, 1000) for streams in (1, 2, 3)}
-    plots.draw_pipeline(tmp_path / "new", "lenet5", 1000, times)
+    report.draw(tmp_path / "new", "lenet5", [swept(), swept(depths=(8,))])
+    grid = [(streams, chunk) for streams in (1, 2, 3) for chunk in (500, 1000)]
+    points = pipeline.measure_all(grid, lambda streams, chunk: {"ms": chunk / streams})
+    pipeline.draw(request(f"--pipeline --plot {tmp_path / 'new'}"), points)
     written = {path.name: path.read_text("utf-8") for path in (tmp_path / "new").iterdir()}
     assert written.keys() == {"sweep_swept_lenet5_conv1_heat.svg", "sweep_pipeline_lenet5_heat.svg"}
     assert "images a chunk 500, streams 3: 167 ms" in written["sweep_pipeline_lenet5_heat.svg"]

@@ -15,10 +15,9 @@ from app.drawing import files
 from app.kernels import registry
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
-from app.lab.sweep import plots
 from app.lab.sweep.grid import Measure, Target, make_target, measure_all, parse_settings
 from app.lab.sweep.pipeline import sweep_pipeline
-from app.lab.sweep.text import as_document, as_text
+from app.lab.sweep.report import as_document, as_text, draw
 from app.network.generated import network_graph
 from app.network.graph import Graph
 from app.planning import choices, tuning
@@ -142,7 +141,7 @@ def run(
     if finished:
         publish(report, as_text, request.output)
     if request.plot is not None:
-        plots.draw_layers(request.plot, request.network, targets)
+        draw(request.plot, request.network, targets)
     if finished < total:
         raise UserError(f"interrupted after {finished} of {total} points: their results are kept")
     if any(target.wrong for target in targets):

@@ -4,15 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from tqdm import tqdm
-
 from app.base.errors import UserError
-from app.base.interrupts import deferred_interrupts, exit_on_interrupt
+from app.base.interrupts import exit_on_interrupt, progress_bar
 from app.commands.sweep import SweepRequest
+from app.drawing.files import save
+from app.drawing.matrix import heat_map
 from app.engine.chunks import STREAMS as DEFAULT_STREAMS
 from app.engine.chunks import default_chunk
 from app.lab.batch import random_images
-from app.lab.sweep import plots
 from app.main_job.statistics import speedup, stored
 from app.network.graph import Graph
 from app.planning.matching import Choices
@@ -53,12 +52,19 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
     if points:
         report = as_document(request, card, points, len(grid), default)
         publish(report, as_text, request.output)
-        if request.plot is not None:
-            times = {(point["chunk"], point["streams"]): point["ms"] for point in points if point["ms"] is not None}
-            plots.draw_pipeline(request.plot, request.network, request.batch, times)
+        draw(request, points)
     if len(points) < len(grid):
         raise UserError(f"interrupted after {len(points)} of {len(grid)} points")
     return 0
+
+
+def draw(request: SweepRequest, points: Sequence[PipelinePoint]) -> None:
+    """Draw end-to-end times by chunk size and streams, if there are any. Raises UserError."""
+    times = {(point["chunk"], point["streams"]): point["ms"] for point in points if point["ms"] is not None}
+    if request.plot is not None and times:
+        title = f"{request.network}, {request.batch:,} images, end to end"
+        chart = heat_map(title, "images a chunk", "streams", times)
+        save(chart, request.plot / f"sweep_pipeline_{request.network}_heat.svg")
 
 
 def settings(batch: int, default: Setting) -> list[Setting]:
@@ -70,11 +76,11 @@ def settings(batch: int, default: Setting) -> list[Setting]:
 def measure_all(grid: Sequence[Setting], measure: Measure) -> list[PipelinePoint]:
     """Measure one point per setting; ``ms`` is None where it does not fit. Ctrl-C ends it between two points."""
     points: list[PipelinePoint] = []
-    with suppress(KeyboardInterrupt), deferred_interrupts() as check:
-        for streams, chunk in tqdm(grid, unit=" points", disable=None):
-            check()
+    with suppress(KeyboardInterrupt), progress_bar(len(grid), unit=" points") as progress:
+        for streams, chunk in grid:
             found = measure(streams, chunk) or {"ms": None}
             points.append(cast(PipelinePoint, {"streams": streams, "chunk": chunk, **found}))
+            progress(1)
     return points
 
 
