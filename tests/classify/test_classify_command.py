@@ -196,10 +196,7 @@ def test_unreadable_shards_are_named_and_the_others_finished(
     ("words", "wrong"),
     [
         ("coloured", r"has images of shape \(3, 5, 9\)"),
-        (
-            "0-images-idx3-ubyte fractions.npy --count 1",
-            "fractions.npy has float32 images .*: classify them in runs",
-        ),
+        ("0-images-idx3-ubyte fractions.npy --count 1", "fractions.npy has float32 images .*: classify them in runs"),
         ("other 0-images-idx3-ubyte --count 1", r"has images of shape \(1, 9, 5\)"),
         ("0-images-idx3-ubyte 2-images-idx3-ubyte --start 801", "--start 801 is beyond the 801 images"),
         ("0-images-idx3-ubyte --labels 2-labels-idx1-ubyte", "800 labels but .* 1 images"),

@@ -29,8 +29,7 @@ Arrays = dict[str, np.ndarray]
 MAPS = 3  # that fc1 reads, flattened
 COURSE = course_network(3, (2, MAPS), 6, 12)
 NETWORK = replace(  # in which the weights decide about biases
-    COURSE,
-    layers=tuple(replace(one, bias=None) if isinstance(one, Conv2d | Linear) else one for one in COURSE.layers),
+    COURSE, layers=tuple(replace(one, bias=None) if isinstance(one, Conv2d | Linear) else one for one in COURSE.layers)
 )
 
 

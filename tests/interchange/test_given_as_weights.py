@@ -1,4 +1,4 @@
-"""Files of other systems given as --weights: the error names a command, and the command makes weights of them."""
+"""Files of other systems given as weights, the command that makes weights of them, and the names of what it makes."""
 
 import json
 import re
@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -15,15 +16,23 @@ from app.cli import main
 from app.interchange.layout import to_channels_first
 from app.interchange.named_arrays import Description, NamedArrays, torch_name
 from app.interchange.npz import npz_content
-from app.network.definitions import LENET5, MINIDNN86, Network
+from app.network.definitions import LENET5, MINIDNN86, MLP, Network
 from app.network.foreign import FORMATS
-from app.network.graph import build
+from app.network.graph import build, find_network
+from app.network.toml import network_toml, parse_network
 from app.network.weights import load_weights
 from app.tools.export import WRITERS
-from tests.support.foreign_files import channels_first, flat_dump, npz_file, safetensors_file, state_dict_file
+from tests.support.foreign_files import (
+    channels_first,
+    flat_dump,
+    npz_file,
+    onnx_of_others,
+    safetensors_file,
+    state_dict_file,
+)
 from tests.support.mxnet_files import course_network, mxnet_names, params_file
 from tests.support.networks_for_tests import random_graph
-from tests.support.shell import user_error
+from tests.support.shell import Refuses, user_error
 
 COURSE = course_network(3, (2, 3), 6, 12)
 
@@ -102,3 +111,82 @@ def test_a_file_that_is_there_is_not_named() -> None:
     Path("m.npz").write_bytes(npz_file(torch_arrays()))
     Path("m.h5").write_text(json.dumps("mine"))
     assert user_error(lambda: load_weights(Path("m.npz"))).count("--out m_imported.h5") == 1
+
+
+# --- names of networks and classes, and weights files where networks are named
+
+
+SMALL = parse_network(
+    'name = "small"\ninput = [1, 6, 6]\n[[layers]]\ntype = "conv2d"\nmaps = 2\nkernel = 3\nbias = false\n'
+    '[[layers]]\ntype = "flatten"\n[[layers]]\ntype = "linear"\noutputs = 3\nbias = false\n',
+    "small.toml",
+)
+NAMES = ("=A", "ß", "c c")
+
+
+def imported(file: str, *options: str) -> Any:
+    assert main(["import", file, *options, "--out", "new.h5", "--overwrite"]) == 0
+    return load_weights(Path("new.h5"))
+
+
+def write_model(file: str, metadata: dict[str, str]) -> None:
+    """The model of another system, whose exporter calls all graphs main_graph."""
+    onnx = pytest.importorskip("onnx")
+    model = onnx_of_others(SMALL, random_graph(SMALL, bias=False).parameters, 1 / 255)
+    model.graph.name = "main_graph"
+    onnx.helper.set_model_props(model, metadata)
+    Path(file).write_bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("My-Net.v2.onnx", "my_net_v2"), ("7segments.onnx", "segments"), ("数字.onnx", "imported")]
+)
+def test_a_network_is_named_after_its_file(file: str, name: str) -> None:
+    write_model(file, {})
+    found = imported(file)
+    assert found.network == found.own_network().name == name and found.classes is None
+
+
+METADATA: dict[str, tuple[dict[str, str], tuple[str, ...] | None]] = {
+    "a list": ({"producer": "x", "classes": json.dumps(NAMES)}, NAMES),
+    "an object": ({"names": json.dumps({str(at): name for at, name in reversed([*enumerate(NAMES)])})}, NAMES),
+    "too few": ({"labels": '["a", "b"]'}, None),
+    "numbers that lack one": ({"id2label": '{"0": "a", "1": "b", "3": "c"}'}, None),
+    "no text": ({"class_names": "[1, 2, 3]"}, None),
+    "no JSON": ({"names": "{0: 'a', 1: 'b', 2: 'c'}"}, None),
+    "a line": ({"classes": '["a", "b", "c\\n"]'}, None),
+}
+
+
+@pytest.mark.parametrize("file", ["a.onnx", "a.safetensors"])
+@pytest.mark.parametrize("kind", METADATA)
+def test_classes_are_kept(kind: str, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    metadata, classes = METADATA[kind]
+    options: list[str] = []
+    if file == "a.onnx":
+        write_model(file, metadata)
+    else:
+        arrays = channels_first(SMALL, biases=frozenset())
+        save_file = pytest.importorskip("safetensors.numpy").save_file
+        save_file({f"{name}.weight": array for name, array in arrays.items()}, file, metadata)
+        Path("small.toml").write_text(network_toml(SMALL))
+        options = ["--network", "small.toml"]
+    assert imported(file, *options).classes == classes
+    assert ("are left out: " in " ".join(capsys.readouterr().out.split())) == (classes is None)
+
+
+def test_a_weights_file_stands_for_its_network(refuses: Refuses, capsys: pytest.CaptureFixture[str]) -> None:
+    write_model("own.onnx", {})
+    assert find_network("mlp") == MLP
+    weights = imported("own.onnx")
+    assert find_network("new.h5") == weights.own_network()
+    capsys.readouterr()
+    assert main(["networks", "new.h5", "--toml"]) == 0
+    assert capsys.readouterr().out == network_toml(weights.own_network())
+    assert main(["networks", "new.h5", "--json", "-"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["networks"]
+    assert (row["name"], row["parameters"]) == ("own", sum(array.size for array in weights.arrays.values()))
+    assert main(["export", "--network", "new.h5", "new.h5", "--out", "again.npz"]) == 0
+    refuses("networks none.h5 --toml", "none.h5 does not exist")
+    Path("text.h5").write_text("a text")
+    refuses("networks text.h5", "text.h5 is a text file, not HDF5 weights")

@@ -7,18 +7,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.layers import (
-    ACTIVATIONS,
-    Argmax,
-    AvgPool,
-    Conv2d,
-    Flatten,
-    Layer,
-    Linear,
-    MaxPool,
-    Relu,
-    Softmax,
-)
+from app.layers import ACTIVATIONS, Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Softmax
 from app.network.definitions import NETWORKS, Network
 from app.training.gradients import GRADIENTS, Arrays, forward
 from app.training.model import Model, add_l2, cross_entropy, training_model

@@ -7,14 +7,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.layers import (
-    Argmax,
-    AvgPool,
-    Conv2d,
-    Flatten,
-    Linear,
-    Tanh,
-)
+from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, Tanh
 from app.network.definitions import FOLDER, NETWORKS, Network, named
 from app.network.graph import build
 from app.network.limits import LEAST_SCALE, MOST_SCALE

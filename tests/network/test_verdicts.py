@@ -119,9 +119,7 @@ def own_files(folder: Path, arrays: Parameters, **attributes: float) -> list[str
 
 
 TWIN = replace(
-    LENET5,
-    name="twin",
-    layers=tuple(Tanh(layer.name) if isinstance(layer, Relu) else layer for layer in LENET5.layers),
+    LENET5, name="twin", layers=tuple(Tanh(layer.name) if isinstance(layer, Relu) else layer for layer in LENET5.layers)
 )
 
 

@@ -70,10 +70,7 @@ CASES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "hdf5, nothing": (hdf5(GREY[:0]), r"has shape \(0, 5, 7\); it must be .* at least one image"),
     "hdf5 of words": (hdf5(GREY.astype("u2")), "is uint16; store it as uint8"),
-    "labels in three": (
-        hdf5(GREY, np.zeros((50, 2, 2))),
-        r"is float64 \(50, 2, 2\); it must be \(N, classes\)",
-    ),
+    "labels in three": (hdf5(GREY, np.zeros((50, 2, 2))), r"is float64 \(50, 2, 2\); it must be \(N, classes\)"),
     "other labels": (hdf5(GREY, LABELS[:9]), "shard has 9 labels but .*shard has 50 images; name files that belong"),
 }
 
