@@ -176,24 +176,6 @@ def test_a_split(system: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(read_idx(path, 3), resized(IMAGES, 70))
 
 
-@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
-def test_nothing_is_left_half_written(
-    failure: BaseException, small: Path, monkeypatch: pytest.MonkeyPatch, stays: Stays
-) -> None:
-    reference, calls = Resize.reference, []
-
-    def failing(self: Resize, x: np.ndarray, parameters: dict[str, np.ndarray]) -> np.ndarray:
-        calls.append(x)
-        if len(calls) == 3:
-            raise failure
-        return reference(self, x, parameters)
-
-    monkeypatch.setattr(enlarge, "CHUNK", 2)
-    monkeypatch.setattr(Resize, "reference", failing)
-    stays("(interrupted|No space left)", "--size", 13, small, small.with_name("large"))
-    assert len(calls) == 3
-
-
 @pytest.mark.parametrize(
     ("arguments", "pattern"),
     [

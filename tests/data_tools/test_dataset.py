@@ -13,7 +13,6 @@ from data_tools import dataset, fashion_mnist
 from data_tools.dataset import load_fashion_mnist, load_files
 from data_tools.fashion_mnist import CLASSES, open_split
 from data_tools.idx import write_idx
-from tests.support import tiny_fashion
 from tests.support.hostile_hdf5 import write_hdf5
 from tests.support.shell import user_error
 from tests.support.tiny_fashion import IMAGES, LABELS, NAMES, check_loaded, write
@@ -225,21 +224,3 @@ def test_refuses_bad_hdf5(tmp_path: Path, case: str) -> None:
     path = hdf5(tmp_path, **arrays)
     error = user_error(lambda: load_files(path, None))
     assert re.search(message, error) and str(path) in error
-
-
-def test_refuses_broken_files_of_either_kind(tmp_path: Path) -> None:
-    path = hdf5(tmp_path, x=X)
-    path.write_bytes(path.read_bytes()[:600])
-    text = tmp_path / "text"
-    text.write_text("hello")
-    images = idx(tmp_path, "images", IMAGES)
-    cases: list[tuple[Path, Path | None, str]] = [
-        (path, None, "data.h5"),
-        (text, None, "is a text file, not an IDX file"),
-        (images, images, "rank 3, where rank 1"),
-        (images, idx(tmp_path, "labels", TRUTH), r"labels has 7 labels but .*images has 40 images"),
-    ]
-    for data, labels, message in cases:
-        with pytest.raises(UserError, match=message):
-            load_files(data, labels)
-    assert tiny_fashion.names(tmp_path) == ["data.h5", "images", "labels", "text"]

@@ -7,12 +7,12 @@ import pytest
 
 from app.base.errors import UserError
 from app.kernels.facts import key
-from app.kernels.problems import ConvPairProblem, LinearPairProblem, PairProblem
+from app.kernels.problems import PairProblem
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Relu
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86, MLP, Network
 from app.network.graph import Graph
 from app.planning.matching import Choices
-from app.planning.plan import LABELS, LOGITS, ExecutionPlan, notices, plan
+from app.planning.plan import LOGITS, ExecutionPlan, notices, plan
 from app.planning.tuning import Tuned, Tuning
 from tests.support.networks_for_tests import multiplied, network, random_graph
 from tests.support.requests import named_choices
@@ -34,23 +34,6 @@ def names(planned: ExecutionPlan) -> list[str]:
 
 def pairs(planned: ExecutionPlan) -> list[PairProblem]:
     return [node.problem for node in planned.nodes if isinstance(node.problem, PairProblem)]
-
-
-@SPLIT_PRECISIONS
-def test_lenet5_is_two_kernels_on_a_hopper_card(precision: str) -> None:
-    graph = lenet5()
-    planned = plan(graph, HOPPER, Choices(precision))
-    assert names(planned) == BOTH
-    stored, multiplied = {"fp32x": ("float32", "float16x2"), "fp16": ("float16", "float16")}[precision]
-    convolutions, products = pairs(planned)
-    assert isinstance(convolutions, ConvPairProblem) and isinstance(products, LinearPairProblem)
-    assert convolutions.dtype == products.dtype == planned.arithmetic == multiplied
-    assert convolutions.first.input_dtype == "uint8"
-    between = {convolutions.first.output_dtype, convolutions.second.output_dtype, products.first.output_dtype}
-    assert between == {stored} and products.second.output_dtype == "float32"
-    assert planned.nodes[1].writes == (LOGITS, LABELS) and planned.buffers[LOGITS] == ("float32", 10)
-    assert [node.head.name for node in planned.nodes] == ["conv1", "fc1"]
-    assert sum(node.flops for node in planned.nodes) == sum(s.layer.flops(s.in_shape) for s in graph.steps)
 
 
 @SPLIT_PRECISIONS
@@ -159,9 +142,7 @@ def test_pair_kernels_are_named_and_tuned_like_others(precision: str) -> None:
     convolutions, products = pairs(planned)
     settings, slower = {"ROWS": 48, "STAGES": 3}, Tuned({}, 2.0, 10_000)
     times = {"mma": Tuned({}, 1.0, 10_000), "wgmma": slower, "wgmma-split": slower}
-    tuning = Tuning(
-        {key(convolutions): times, key(products): {"mma": Tuned(settings, 1.0, 10_000), "wgmma": slower}},
-    )
+    tuning = Tuning({key(convolutions): times, key(products): {"mma": Tuned(settings, 1.0, 10_000), "wgmma": slower}})
     tuned = plan(graph, HOPPER, Choices(precision, tuning=tuning)).nodes
     assert [(node.variant.name, node.settings) for node in tuned] == [("mma", {}), ("mma", settings)]
     alone = {problem: {"mma": entries["mma"]} for problem, entries in tuning.entries.items()}

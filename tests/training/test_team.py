@@ -132,8 +132,7 @@ def test_too_few_cards_and_no_nccl(binding: Mock, monkeypatch: pytest.MonkeyPatc
     from app.training.gpu.nccl_team import check_cards
 
     with pytest.raises(
-        UserError,
-        match="3 workers need one GPU each, but there are 2 GPUs, cuda:0 to cuda:1: use fewer --workers",
+        UserError, match="3 workers need one GPU each, but there are 2 GPUs, cuda:0 to cuda:1: use fewer --workers"
     ):
         check_cards(3)
     monkeypatch.setattr(binding, "available", False)

@@ -89,14 +89,6 @@ def test_only_the_number_of_parts_orders_a_sum() -> None:
     assert tiles.split(800, 64, 16384).parts == tiles.split(800, 64, 16384).parts > 8
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("train_*.cu")), ids=lambda path: path.name)
-def test_each_file_says_what_it_is(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    head = lines[: next(at for at, line in enumerate(lines) if not line.startswith("//"))]
-    for part in ("From:", "Data:", "Launch:", "Bound by:"):
-        assert any(line.startswith(f"// {part} ") for line in head), f"{path.name} does not say {part}"
-
-
 def test_compiles_for_every_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All kernels for two architectures, one for each of the others, since compiling takes its time."""
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path))
