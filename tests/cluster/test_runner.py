@@ -169,8 +169,8 @@ def test_a_running_cluster_answers_and_keeps_nothing(tmp_path: Path) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.cluster.runner.COUNT_SECONDS", 0.05)
-    monkeypatch.setattr(runner, "SILENT_SECONDS", 0.2)
-    monkeypatch.setattr(runner, "EMPTY_SECONDS", 1.0)
+    monkeypatch.setattr("app.cluster.runner.SILENT_SECONDS", 0.2)
+    monkeypatch.setattr("app.cluster.runner.EMPTY_SECONDS", 1.0)
     monkeypatch.setattr(remote, "CONNECT_SECONDS", 2.0)
 
 
