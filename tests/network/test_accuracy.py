@@ -60,12 +60,33 @@ def test_margins_against_sorting() -> None:
     assert (margins == 0).any()
 
 
-def test_all_equal_passes() -> None:
-    found = _judge(TRUTH)
-    assert found.passed and found.agreement.holds and found.agreement.differences == ()
-    assert (found.answers.correct, found.answers.total, found.answers.expected) == (10, 10, 10)
+SHARES = ((0.0, ""), (0.8, ""), *((least, f"80.00% is less than the {least:.2%} asked for") for least in (0.81, 1.0)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected", "least", "passed", "told"),
+    [
+        (0, 10, None, True, "10 correct as promised"),
+        (0, 9, None, False, "10 correct where the weights file promises 9"),
+        (0, 11, None, False, "10 correct where the weights file promises 11"),
+        (2, None, None, None, "nothing is promised"),
+        *(
+            (2, expected, least, not told and expected != 5, told)
+            for expected in (None, 8, 5)
+            for least, told in SHARES
+        ),
+    ],
+)
+def test_promise_and_share_decide_where_all_labels_agree(
+    wrong: int, expected: int | None, least: float | None, passed: bool | None, told: str
+) -> None:
+    truth = TRUTH.copy()
+    truth[:wrong] = 4
+    found = judge(TRUTH, truth, expected, _agree(TRUTH, of(TRUTH, CLEAR)), least=least)
+    assert found.agreement.holds and found.agreement.differences == ()
     assert found.agreement.verdict == "all 10 labels equal the reference"
-    assert found.answers.verdict == "10 correct as promised" and found.answers.passed is True
+    assert (found.answers.correct, found.answers.total, found.answers.expected) == (10 - wrong, 10, expected)
+    assert found.answers.passed is passed and found.passed is (passed is not False) and told in found.answers.verdict
 
 
 def test_every_arithmetic_has_its_near_ties() -> None:
@@ -108,14 +129,6 @@ def test_the_worst_of_the_bad_labels_is_named(margins: dict[str, float], told: t
     """Among near-ties, too."""
     found = _judge(_changed(TRUTH, i1=5, i4=0, i8=2), _changed(CLEAR, **margins))
     assert not found.passed and all(text in found.agreement.verdict for text in told)
-
-
-@pytest.mark.parametrize("expected", [9, 11])
-def test_another_count_than_promised_fails(expected: int) -> None:
-    found = _judge(TRUTH, expected=expected)
-    assert not found.passed and found.agreement.holds
-    assert found.answers.passed is False
-    assert found.answers.verdict == f"10 correct where the weights file promises {expected}"
 
 
 @ALL_DTYPES
@@ -194,21 +207,6 @@ def test_unlabelled_data_is_held_against_the_reference_alone(expected: int | Non
     assert (good.answers.verdict, good.answers.warning) == ("the images have no labels", "")
     labels = _changed(TRUTH, i0=9)
     assert not judge(labels, None, expected, _agree(labels, of(TRUTH, CLEAR))).passed
-
-
-def test_nothing_promised_needs_no_count() -> None:
-    found = judge(TRUTH, _changed(TRUTH, i0=4, i1=4), None, _agree(TRUTH, of(TRUTH, CLEAR)))
-    assert found.passed and (found.answers.correct, found.answers.expected) == (8, None)
-    assert found.answers.passed is None and "nothing is promised" in found.answers.verdict
-
-
-@pytest.mark.parametrize(("least", "passed"), [(0.0, True), (0.8, True), (0.81, False), (1.0, False)])
-@pytest.mark.parametrize("expected", [None, 8, 5])
-def test_the_share_asked_for_decides_beside_the_promise(least: float, passed: bool, expected: int | None) -> None:
-    agreement = _agree(TRUTH, of(TRUTH, CLEAR))
-    found = judge(TRUTH, _changed(TRUTH, i0=4, i1=4), expected, agreement, least=least)
-    assert found.passed is found.answers.passed is (passed and expected != 5) and found.agreement.holds
-    assert passed or f"80.00% is less than the {least:.2%} asked for" in found.answers.verdict
 
 
 @pytest.mark.parametrize(
