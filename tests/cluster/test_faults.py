@@ -10,7 +10,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from app.base.processor import usable_cores
@@ -67,22 +66,6 @@ def test_workers_that_end_or_hang_change_no_byte(
     assert code == 0, err
     check_notes(err, faults, r"cpu:\S+ \(\d\)")
     assert labels(run.results) == expected
-
-
-def test_one_shard_that_is_larger_than_memory_for_three_workers(
-    shards: Path, expected: dict[str, bytes], tmp_path: Path
-) -> None:
-    count, start = 10**9, 10**9 - 30_000
-    big = tmp_path / "big.npy"
-    with big.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (count, 5, 9)})
-        file.truncate(file.tell() + count * 45)
-        file.seek(-30_000 * 45, os.SEEK_END)
-        file.write(b"".join((shards / name).read_bytes()[16:] for name in SHARDS[:3]))
-    with Run(shards, tmp_path, "--workers", "3", str(big), "--start", str(start)) as run:
-        code, _, err = run.end()
-    assert (code, err) == (0, "")
-    assert labels(run.results)["big"][128:] == b"".join(expected[name][128:] for name in "abc")
 
 
 def test_a_shard_that_is_corrupt_in_the_middle(shards: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
