@@ -39,6 +39,11 @@ SM_LIMITS = {
     120: (1536, 24, 100),
 }
 REGISTERS = 65_536  # an SM's
+_ENTRY = re.compile(
+    r"Compiling entry function '(\w+)'.*?Function properties for \1\n\D*"
+    r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers([^\n]*)",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -143,18 +148,9 @@ def _functions(row: Variant, layer: str, problem: Problem, arch: str) -> Iterato
 def parse(log: str) -> dict[str, Compiled]:
     """Parse the assembler's log: entry point → resources. Functions that are not entry points are left out."""
     found: dict[str, Compiled] = {}
-    entry, stack = "", (0, 0, 0)
-    own = False  # whether the following properties belong to an entry point
-    for line in log.splitlines():
-        if match := re.search(r"Compiling entry function '(\w+)'", line):
-            entry = match[1]
-        elif match := re.search(r"Function properties for (\w+)", line):
-            own = match[1] == entry
-        elif own and (match := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes", line)):
-            stack = int(match[1]), int(match[2]), int(match[3])
-        elif match := re.search(r"Used (\d+) registers", line):
-            shared = re.search(r"(\d+) bytes smem", line)
-            found[entry] = Compiled(int(match[1]), int(shared[1]) if shared else 0, *stack)
+    for entry, *stack, registers, more in (match.groups() for match in _ENTRY.finditer(log)):
+        shared = re.search(r"(\d+) bytes smem", more)
+        found[entry] = Compiled(int(registers), int(shared[1]) if shared else 0, *map(int, stack))
     return found
 
 
