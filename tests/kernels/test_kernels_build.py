@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -172,17 +172,19 @@ def undefined_accumulators(ptx: str) -> set[str]:
     return undefined
 
 
-def ptx_of(row: Variant, dtype: str) -> str:
-    """The kernel for the first problem of that type, as the compiler hands it to the assembler."""
-    binding, texts = nvrtc(), sources(row.path)
+def ptx_of(row: Variant, dtype: str, texts: Mapping[str, str] | None = None, **constants: int) -> str:
+    """The kernel for the first problem of that type, as the compiler hands it to the assembler, without line numbers.
+
+    texts: of the row's file and its headers; other ones than in the tree.
+    """
+    binding, texts = nvrtc(), sources(row.path) if texts is None else texts
     problem = next(problem for problem in served(row, "sm_90a") if problem.dtype == dtype)
-    headers = [name for name in texts if name != row.source]
-    program = binding.createProgram(
-        texts[row.source], row.source, [texts[name].encode() for name in headers], [name.encode() for name in headers]
-    )
+    headers = {name: text.encode() for name, text in texts.items() if name != row.source}
+    names = [name.encode() for name in headers]
+    program = binding.createProgram(texts[row.source], row.source, [*headers.values()], names)
     try:
-        flags = options(row.config(problem).defines, "sm_90a")
-        binding.compileProgram(program, [flag.replace("=sm_90a", "=compute_90a") for flag in flags])
+        _, language, _, *defines = options(row.config(problem).defines | constants, "sm_90a")
+        binding.compileProgram(program, ("--gpu-architecture=compute_90a", language, *defines))
         ptx = binding.getPTX(program)
         return ptx.decode() if isinstance(ptx, bytes) else str(ptx)
     finally:

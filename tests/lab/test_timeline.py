@@ -2,15 +2,13 @@
 
 import json
 import re
-from collections.abc import Mapping
 from itertools import pairwise
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from cupy_backends.cuda.libs import nvrtc
 
-from app.cuda.compiler import INCLUDE_DIR, compile_kernel, options, sources
+from app.cuda.compiler import INCLUDE_DIR, compile_kernel, sources
 from app.drawing import svg, warpgroups
 from app.kernels import registry
 from app.kernels.variant import Variant
@@ -22,6 +20,7 @@ from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
 from docs.generate.figures import FIGURES
+from tests.kernels.test_kernels_build import ptx_of
 from tests.support.kernel_grid import served
 from tests.support.networks_for_tests import random_graph
 from tests.support.schemas import mistakes
@@ -38,31 +37,20 @@ def planned(precision: str) -> ExecutionPlan:
     return plan(random_graph(LENET5, bias=False), "sm_90a", Choices(precision))
 
 
-def ptx(row: Variant, texts: Mapping[str, str], **constants: int) -> bytes:
-    """The code for the virtual machine of these texts of the row's file and its headers, without line numbers."""
-    headers = {name: text.encode() for name, text in texts.items() if name != row.source}
-    defines = row.config(served(row, "sm_90a")[0]).defines | constants
-    _, language, _, *others = options(defines, "sm_90a")
-    names = [name.encode() for name in headers]
-    program = nvrtc.createProgram(texts[row.source], row.source, [*headers.values()], names)
-    nvrtc.compileProgram(program, ("--gpu-architecture=compute_90a", language, *others))
-    code: bytes = nvrtc.getPTX(program)
-    return code
-
-
 @pytest.mark.parametrize("row", STAMPED, ids=lambda row: row.name)
 def test_with_stamps_the_kernel_reads_the_clock(row: Variant) -> None:
     texts = sources(row.path)
     assert sum(len(MACRO.findall(text)) for text in texts.values()) == 9
-    stamping = ptx(row, texts, STAMPS=50, STAMPED=528)
-    assert b"clock64" in stamping and b"globaltimer" in stamping
+    stamping = ptx_of(row, row.dtypes[0], STAMPS=50, STAMPED=528)
+    assert "clock64" in stamping and "globaltimer" in stamping
 
 
 def test_without_stamps_nothing_of_them_is_in_the_code() -> None:
     texts = sources(EXACT.path)
     bare = {name: MACRO.sub("", text) for name, text in texts.items()}
     assert not any("STAMP" in text for name, text in bare.items() if name != "stamps.cuh")
-    assert bare != texts and ptx(EXACT, texts) == ptx(EXACT, bare)
+    (dtype,) = EXACT.dtypes
+    assert bare != texts and ptx_of(EXACT, dtype) == ptx_of(EXACT, dtype, bare)
 
 
 def test_with_stamps_the_kernel_compiles_for_hopper() -> None:
