@@ -13,7 +13,7 @@ import pytest
 from app.kernels.fused.any_pair import ANY_PAIR_ROW
 from app.kernels.problems import LinearProblem
 from app.kernels.registry import variants
-from app.ladder.emulation.building import why_not
+from app.ladder.emulation.program import why_not
 from tests.support.drawn_pairs import DRAWN_PAIRS
 from tests.support.kernel_cases import GRID, OPERATIONS, Case, served, small_cases, tuned_cases
 from tests.support.kernel_device import host_arrays

@@ -17,8 +17,8 @@ from app.kernels.problems import LinearProblem
 from app.kernels.variant import Variant
 from app.ladder.check import job
 from app.ladder.check.cases import IMAGES, SHAPES, Case, small_cases
-from app.ladder.emulation import building
-from app.ladder.emulation.building import why_not
+from app.ladder.emulation import program
+from app.ladder.emulation.program import why_not
 from app.terminal.output import Output
 from tests.support.host_kernels import skip_without_compiler
 from tests.support.kernel_grid import row_of
@@ -125,9 +125,9 @@ def test_a_compiler_that_checks_jumps_by_itself(
     """As Ubuntu's g++ does."""
     skip_without_compiler()
     compiler = tmp_path / "g++"
-    compiler.write_text(f'#!/bin/sh\nexec {building.COMPILER} -D_FORTIFY_SOURCE=2 "$@"\n')
+    compiler.write_text(f'#!/bin/sh\nexec {program.COMPILER} -D_FORTIFY_SOURCE=2 "$@"\n')
     compiler.chmod(0o700)
-    monkeypatch.setattr(building, "COMPILER", str(compiler))
+    monkeypatch.setattr(program, "COMPILER", str(compiler))
     code, text = run(capsys, conv="direct", shape=WORKS)
     assert code == 0 and "WRONG" not in text
 

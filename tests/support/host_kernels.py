@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from app.kernels.train.train import FOLDER
-from app.ladder.emulation import building
-from app.ladder.emulation.building import COMPILER, build, headers
+from app.ladder.emulation import program
+from app.ladder.emulation.program import COMPILER, build, headers
 from app.layers import Layer, Shape
 
 # Without unique symbols: the "shared memory" of two kernels must not become one.
@@ -156,7 +156,7 @@ def precompiled(folder: Path) -> Path:
         )
         folder.mkdir(parents=True, exist_ok=True)
         header.write_text("\n".join(["#pragma once", *included, ""]), encoding="utf-8")
-        command = [str(COMPILER), *building.FLAGS, *FLAGS, "-x", "c++-header", header.name]
+        command = [str(COMPILER), *program.FLAGS, *FLAGS, "-x", "c++-header", header.name]
         subprocess.run(command, cwd=folder, capture_output=True)
     return header
 

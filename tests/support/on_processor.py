@@ -9,7 +9,7 @@ import numpy as np
 
 from app.kernels.problems import LinearProblem, PairProblem, Problem
 from app.kernels.variant import Parameters, Variant
-from app.ladder.emulation.building import grid_of
+from app.ladder.emulation.program import grid_of
 from app.layers import ACTIVATIONS
 from app.planning.matching import Node
 from tests.support.host_kernels import HostKernel, guarded

@@ -21,8 +21,7 @@ from app.kernels import registry
 from app.kernels.variant import Variant
 from app.lab.bench.compiling import reason_of
 from app.ladder.check.cases import Case, described, named_cases, small_cases, types_of
-from app.ladder.emulation.building import COMPILER, MISSING, why_not
-from app.ladder.emulation.program import ENDLESS, Fault, built
+from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, Fault, built, why_not
 from app.planning.choices import OPERATIONS
 from app.records.kernels import Check, Verdict
 from app.terminal.output import publish
