@@ -1,7 +1,7 @@
 """The journey: a bar for every step of the ladder on a logarithmic scale, slower steps kept, prediction beside it."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -47,6 +47,18 @@ def label(name: str, dtype: str, step: int | None) -> str:
     return f"{number}{name}" + ("" if dtype == "float32" else f", {SHORT[dtype]}")
 
 
+def measured_before(
+    since: Mapping[str, str | None], name: str, dtype: str, is_measured: Callable[[str, str], bool]
+) -> Key | None:
+    """Return the nearest measured step that a step continues, in the same format or else fp32; None without one."""
+    while (before := since.get(name)) is not None:
+        for key in ((before, dtype), (before, "float32")):
+            if is_measured(*key):
+                return key
+        name = before
+    return None
+
+
 def bars(
     document: Mapping[str, Any],
     item: str | None = None,
@@ -64,13 +76,8 @@ def bars(
     times = {(row["name"], row["dtype"]): row["sum_ms"] if item is None else row["ops"].get(item) for row in rows}
 
     def ratio(name: str, dtype: str, ms: float) -> float | None:
-        """Time of the nearest measured step that it continues, in the same format or else fp32, ÷ its own."""
-        before = since.get(name)
-        while before is not None:
-            if found := times.get((before, dtype)) or times.get((before, "float32")):
-                return float(found / ms)
-            before = since.get(before)
-        return None
+        before = measured_before(since, name, dtype, lambda *key: bool(times.get(key)))
+        return times[before] / ms if before else None
 
     return [
         Bar(*key, ms, row["step"], predicted.get(key), ratio(*key, ms), links.get(key, ""))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from app.base.precision import SHORT
+from app.drawing.journey import measured_before
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from app.ladder.card import EXAMPLE, LATER, Card
@@ -62,20 +63,11 @@ def _item(operation: str) -> str | None:
     return None if operation == "conv" else LARGE_LAYER
 
 
-def _base(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: str) -> tuple[str, str]:
-    """Return the nearest measured step below, and its type: the same, else float32. Empty: there is none."""
-    below = rows[name].since
-    while below is not None:
-        for base_dtype in dict.fromkeys((dtype, "float32")):
-            if any(_all_ms(figures, rows[below].operation, below, base_dtype)):
-                return below, base_dtype
-        below = rows[below].since
-    return "", dtype
-
-
 def _sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: str) -> str:
     operation = rows[name].operation
-    base, base_dtype = _base(figures, rows, name, dtype)
+    since = {row.name: row.since for row in rows.values()}
+    found = measured_before(since, name, dtype, lambda *key: any(_all_ms(figures, operation, *key)))
+    base, base_dtype = found or ("", dtype)
     item, parts = _item(operation), []
     base_times = _all_ms(figures, operation, base, base_dtype)
     times = _all_ms(figures, operation, name, dtype)
