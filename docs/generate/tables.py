@@ -10,6 +10,7 @@ from app.base.precision import BY_NAME, SHORT, SINGLE
 from app.lab.bench.results import CPU
 from app.lab.bench.table import short_peak
 from app.lab.document import Row, fastest_row, first_row
+from app.lab.profile.text import call_cells, kernel_cells
 from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import BENCH, PROFILE, RESOURCES, Bench, Figures, command_of
 
@@ -200,22 +201,14 @@ def profile(figures: Figures) -> str:
     """Write the times of kernels, copies and API calls, and the counters or why there are none."""
     document = figures[PROFILE]
     settings = ", ".join(f"{name} {value}" for name, value in document["settings"].items())
-    spans = (
-        f"{row['layer'] or '–'} | {row['name']} | {row['calls']:.0f} | {format_ms(row['total_ms'])} | "
-        f"{row['share']:.1%} | {format_ms(row['min_ms'])} | {format_ms(row['average_ms'])} | {format_ms(row['max_ms'])}"
-        for row in document["rows"]
-    )
-    calls = (
-        f"`{row['name']}` | {row['calls']:.0f} | {format_ms(row['total_ms'])} | {row['share']:.1%} | "
-        f"{row['average_us']:.2f} | {row['max_us']:.1f}"
-        for row in document["api"]
-    )
+    spans = ([layer or "–", *cells[:7]] for layer, *cells in map(kernel_cells, document["rows"]))
+    calls = ([f"`{name}`", *cells] for name, *cells in map(call_cells, document["api"]))
     note = document["counters_note"] or ""
     parts = [
         f"`{document['network']}` in {document['precision']}, {document['batch']:,} images, "
         f"{document['device']['name']}; {settings}:",
-        table("layer | kernel or copy | calls | total ms | share | min | average | max", spans, 2),
-        table("call | calls | total ms | share of the host's time | average µs | max µs", calls),
+        markdown(["layer", "kernel or copy", "calls", "total ms", "share", "min", "average", "max"], spans, 2),
+        markdown(["call", "calls", "total ms", "share of the host's time", "average µs", "max µs"], calls),
         _counters(document["counters"]) if document["counters"] else "",
         f"{note[:1].upper()}{note[1:]}." if note else "",
     ]

@@ -47,7 +47,7 @@ def as_text(document: Profile, width: int = WIDTH) -> str:
         ),
         "",
         *paragraph("Kernels and copies (events on their streams; calls, total and MB are per run)", width),
-        *table(KERNELS, map(_kernel_cells, document["rows"]), width),
+        *table(KERNELS, map(kernel_cells, document["rows"]), width),
         *paragraph(
             f"some kernel was running for {format_ms(overlap['kernels_ms'])} ms, a copy to or from the host for "
             f"{format_ms(copies)} ms, {overlap['both_ms'] / copies if copies else 0:.0%} of it under kernels",
@@ -59,7 +59,7 @@ def as_text(document: Profile, width: int = WIDTH) -> str:
         *paragraph(
             "Host API calls (calls and total per run; share of the host's time from start to readable labels)", width
         ),
-        *table(CALLS, map(_call_cells, document["api"]), width),
+        *table(CALLS, map(call_cells, document["api"]), width),
         "",
     ]
     lines += [line for note in notes if note is not None for line in paragraph(note, width)]
@@ -83,14 +83,16 @@ def _stamps_note(timeline: Timeline | None) -> str | None:
     )
 
 
-def _kernel_cells(row: Row) -> list[str]:
+def kernel_cells(row: Row) -> list[str]:
+    """Return the cells of ``KERNELS``."""
     copied = [f"{row['bytes'] / 1e6:.3f}", f"{row['gbytes_per_s'] or 0:.1f}"] if row["bytes"] else ["", ""]
     times = [format_ms(ms) for ms in (row["min_ms"], row["average_ms"], row["max_ms"])]
     calls = [f"{row['calls']:.0f}", format_ms(row["total_ms"]), f"{row['share']:.1%}"]
     return [row["layer"], row["name"], *calls, *times, *copied]
 
 
-def _call_cells(row: Call) -> list[str]:
+def call_cells(row: Call) -> list[str]:
+    """Return the cells of ``CALLS``."""
     times = [format_ms(row["total_ms"]), f"{row['share']:.1%}", f"{row['average_us']:.2f}", f"{row['max_us']:.1f}"]
     return [row["name"], f"{row['calls']:.0f}", *times]
 
