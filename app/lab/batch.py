@@ -8,11 +8,10 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.interrupts import exit_on_interrupt
-from app.cuda import device
 from app.layers import Shape
 from app.network.accuracy import Reference, agree, judge
 from app.network.generated import load_network
-from app.network.graph import Graph, find_network
+from app.network.graph import Graph
 from app.network.reference import compute_reference, load_reference
 from app.network.weights import Weights
 from data_tools.dataset import load_fashion_mnist
@@ -48,12 +47,6 @@ class Batch:
             "largest_margin": max((difference.margin for difference in found.differences), default=None),
             "wrong": arithmetic is not None and not judge(labels, self.truth, expected, found).passed,
         }
-
-
-def check_ready(network: str) -> None:
-    """Raise UserError for an unknown network, or if there is no GPU."""
-    find_network(network)
-    device.require_gpu("bench")
 
 
 def load_batch(network: str, count: int) -> Batch:

@@ -1,8 +1,9 @@
 """The tables of a step's page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from app.lab.document import Row
 from app.lab.profile.counters import COUNTERS, per_output
 from app.ladder.card import EXAMPLE, Layer
 from app.ladder.counting import COUNTS, PARTS
@@ -21,6 +22,21 @@ MACHINE = (
     "What the compiler made of it; this needs no card. The hottest loop is the one with the most multiplications; "
     "where all loops are unrolled, none is left"
 )
+# What the compiler made of a kernel → how to say it of its resources; of its hottest loop → its name there.
+RESOURCES: Mapping[str, Callable[[Row], str]] = {
+    "function": lambda found: str(found["entry"]),
+    "registers of a thread": lambda found: f"{found['registers']:,}",
+    "bytes of shared memory of a block": lambda found: f"{found['static_shared'] + found['dynamic_shared']:,}",
+    "blocks on a multiprocessor": lambda found: f"{found['blocks']:,}",
+    "threads that fit, of the most (occupancy)": lambda found: f"{found['occupancy']:.0%}",
+}
+LOOPS = {
+    "hottest loop: instructions": "instructions",
+    "… that multiply": "multiply",
+    "… that load from global memory": "global_load",
+    "… from shared memory": "shared_load",
+    "… from constant memory (taps, or the kernel's arguments)": "constant_load",
+}
 
 
 def ms(layer: Layer) -> str:
@@ -133,24 +149,10 @@ def machine(layers: Sequence[Layer]) -> Any:
     known = [found[name] for name in sorted(found)]
     if not known:
         return None
-    resources = (("registers of a thread", "registers"), ("blocks on a multiprocessor", "blocks"))
-    rows = [_row(words, [f"{layer.resources[name]:,}" for layer in known]) for words, name in resources]
-    rows.insert(0, _row("function", [layer.resources["entry"] for layer in known]))
-    shared = [layer.resources["static_shared"] + layer.resources["dynamic_shared"] for layer in known]
-    rows.insert(2, _row("bytes of shared memory of a block", [f"{size:,}" for size in shared]))
-    rows.append(
-        _row("threads that fit, of the most (occupancy)", [f"{one.resources['occupancy']:.0%}" for one in known])
-    )
+    rows = [_row(words, [said(layer.resources) for layer in known]) for words, said in RESOURCES.items()]
     loops = [layer.loop for layer in known]
-    for words, name in (
-        ("hottest loop: instructions", "instructions"),
-        ("… that multiply", "multiply"),
-        ("… that load from global memory", "global_load"),
-        ("… from shared memory", "shared_load"),
-        ("… from constant memory (taps, or the kernel's arguments)", "constant_load"),
-    ):
-        if any(loops):
-            rows.append(_row(words, [str(loop[name]) if loop else "no loop left" for loop in loops]))
+    for words, name in LOOPS.items() if any(loops) else ():
+        rows.append(_row(words, [str(loop[name]) if loop else "no loop left" for loop in loops]))
     ran = [", ".join(f"{name} = {value}" for name, value in layer.tuned.items()) for layer in known]
     told = [f"{layer.title} with {one}" for layer, one in zip(known, ran, strict=True) if one]
     caption = f"{MACHINE}. Compiled with the row's own parameters; measured, {', '.join(told)}" if told else MACHINE

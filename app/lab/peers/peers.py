@@ -18,12 +18,13 @@ from app.base.interrupts import exit_on_interrupt
 from app.base.precision import BY_NAME, OF_PEERS, PRECISIONS
 from app.commands.bench import BenchRequest
 from app.cuda import device
-from app.lab.batch import check_ready, load_batch
+from app.lab.batch import load_batch
 from app.lab.document import utc_date
 from app.lab.peers.jax import JaxEngine
 from app.lab.peers.rounds import Candidate, Entrant, in_turn
 from app.lab.peers.text import as_text, ratios
 from app.lab.peers.torch import SETTINGS, Setting, TorchEngine
+from app.network.graph import find_network
 from app.planning import tuning
 from app.records.parts import Card
 from app.records.peers import Peers
@@ -44,7 +45,8 @@ PACKAGES = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "jax", 
 def compare(request: BenchRequest) -> int:
     """Measure, print and write. Returns 1 if our labels were wrong, else 0. Raises UserError."""
     wanted = engines(request.only)
-    check_ready(request.network)
+    find_network(request.network)
+    device.require_gpu("bench")
     with exit_on_interrupt():  # these load CuPy
         from app.cuda.memory import pinned_array
         from app.lab.peers.ours import OurEngine
