@@ -171,7 +171,7 @@ class Power(TypedDict):
 
 
 class Report(TypedDict):
-    """The report of a run (`main.py --json FILE`); ``main_job.report.document`` makes it."""
+    """The report of a run (`main.py --json FILE`)."""  # app.main_job.report.document makes it
 
     schema: Literal["lenet5-inference/report/4"]
     device: Card | Processor
