@@ -64,7 +64,19 @@ def read_idx(
     """
     ranks = (rank,) if isinstance(rank, int) else rank
     with faults(path), open_regular(path, MAX_FILE_BYTES, TOO_LARGE) as file:
-        return _read(file, os.fstat(file.fileno()).st_size, ranks, max_items, allocate)
+        shape, source = _begin(file, os.fstat(file.fileno()).st_size, ranks)
+        items, nbytes = shape[0], math.prod(shape)
+        if max_items is not None and items > max_items:
+            raise BadFileError(f"declares {items} items, more than the {max_items} expected")
+        if nbytes > MAX_BYTES:
+            raise BadFileError(f"contains {nbytes:,} bytes, more than the {MAX_BYTES:,} that are read", TOO_LARGE)
+        content = allocate(nbytes)
+        filled = source.readinto(content.data)
+        if filled < nbytes:
+            raise too_short(filled, nbytes)
+        if source.readinto(memoryview(bytearray(1))):
+            raise too_long(nbytes)
+        return content.reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -91,22 +103,6 @@ def read_layout(path: Path, ranks: tuple[int, ...]) -> Layout:
         if not zipped and size - offset > nbytes:
             raise too_long(nbytes)
         return Layout(shape, offset, zipped, size)
-
-
-def _read(file: BinaryIO, size: int, ranks: tuple[int, ...], max_items: int | None, allocate: Allocate) -> np.ndarray:
-    shape, source = _begin(file, size, ranks)
-    items, nbytes = shape[0], math.prod(shape)
-    if max_items is not None and items > max_items:
-        raise BadFileError(f"declares {items} items, more than the {max_items} expected")
-    if nbytes > MAX_BYTES:
-        raise BadFileError(f"contains {nbytes:,} bytes, more than the {MAX_BYTES:,} that are read", TOO_LARGE)
-    content = allocate(nbytes)
-    filled = source.readinto(content.data)
-    if filled < nbytes:
-        raise too_short(filled, nbytes)
-    if source.readinto(memoryview(bytearray(1))):
-        raise too_long(nbytes)
-    return content.reshape(shape)
 
 
 def _begin(file: BinaryIO, size: int, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], _Source]:
