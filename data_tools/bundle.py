@@ -1,7 +1,6 @@
 """Ship trained weights: put them into weights/ with their promised counts and their float64 reference results."""
 
 import argparse
-from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from app.network.reference import compute_reference, save_reference
 from app.network.weights import Weights, load_weights, save_weights
 from data_tools.fashion_mnist import CLASSES, open_split
 
-TEXTS = {
+TEXTS: dict[str, Any] = {
     "help": "copy weights from main.py train into weights/",
     "description": "Copy weights into weights/ and store their counts of correct answers.",
     "epilog": """\
@@ -86,4 +85,4 @@ def _ship(weights: Weights, data_dir: Path | None) -> Weights:
     return written
 
 
-COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], dict[str, Any]]] = {"bundle": (run, TEXTS)}
+COMMANDS = {"bundle": (run, TEXTS)}

@@ -16,7 +16,7 @@ from app.network.weights import Weights, load_weights, save_weights
 from app.terminal.output import check_writable
 from data_tools.fashion_mnist import SPLITS, open_split
 
-ROUND = {
+ROUND: dict[str, Any] = {
     "help": "round weights to float16, with error compensation",
     "description": "Round weights to float16, with error compensation on training images.",
     "epilog": """\
@@ -35,7 +35,7 @@ replaces no file and promises no counts. Memory: five matrices of float64 with
 a row and a column for each input of the widest layer.
 """,
 }
-QUANTISE = {
+QUANTISE: dict[str, Any] = {
     "help": "add 8-bit filters, with error compensation",
     "description": "Add 8-bit filters to weights, with error compensation on training images.",
     "epilog": """\
@@ -91,7 +91,7 @@ def quantise_weights(options: argparse.Namespace) -> None:
     _save(options, weights, f"{quantised.layer} quantised to 8 bits", quantised=quantised, **kept)
 
 
-COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], dict[str, Any]]] = {
+COMMANDS = {
     "round": (round_weights, ROUND),
     "quantise": (quantise_weights, QUANTISE),
 }

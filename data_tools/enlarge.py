@@ -22,7 +22,7 @@ from data_tools.idx import MAX_BYTES, write_idx_parts
 
 CHUNK = 500  # images at a time
 
-TEXTS = {
+TEXTS: dict[str, Any] = {
     "help": "write the images in another size",
     "description": "Resize images: a split of Fashion-MNIST, or IDX files of your own.",
     "usage": "%(prog)s --size N (--split test|train | FILE …) OUT",
@@ -125,4 +125,4 @@ def _resized(images: np.ndarray, layer: Resize, done: Callable[[int], object]) -
         done(len(part))
 
 
-COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], dict[str, Any]]] = {"resize": (run, TEXTS)}
+COMMANDS = {"resize": (run, TEXTS)}
