@@ -1,11 +1,8 @@
 """``main.py predict``: classify pictures and arrays, and write the answers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-
-import numpy as np
 
 from app.base.clock import Timer
 from app.base.errors import UserError, say
@@ -16,9 +13,9 @@ from app.cuda import device
 from app.engine.classifier import Classifier
 from app.files.hdf5 import printable
 from app.files.reading import present
-from app.images.pictures.looks import MOST_SHOWN, brightness_note, save_grid
+from app.images.pictures.looks import brightness_note, save_grid
 from app.images.pictures.reading import require_pillow
-from app.images.predict.inputs import Input, Part, Seen, cut, gather, size
+from app.images.predict.inputs import Input, Seen, cut, gather, size
 from app.images.predict.writers import STDOUT, Layout, check_ending, writer
 from app.main_job.images import fitting
 from app.network.graph import REFERENCE_CHUNK
@@ -32,27 +29,6 @@ from data_tools.fashion_mnist import CLASSES
 TABLE = 40  # images that standard output shows as a table
 GPU_BATCH = 4096
 BATCH_BYTES = 256 << 20  # the default batch has at most so many bytes of images
-
-
-@dataclass
-class Tally:
-    """What was classified so far. shown, names: the first images and what to call them, for --show."""
-
-    images: int = 0
-    brightness: float = 0.0
-    shown: list[np.ndarray] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-
-    def add(self, part: Part, show: bool) -> None:
-        """Count the images of a part, and keep the first ones, of the size of the very first."""
-        images = part.images
-        scale = 1 if images.dtype == np.uint8 else 255
-        self.images += len(images)
-        self.brightness += float(images.mean(axis=(1, 2, 3), dtype=np.float64).sum()) * scale
-        left = MOST_SHOWN - len(self.shown)
-        if show and (not self.shown or images.shape[1:] == self.shown[0].shape):
-            self.shown.extend(np.rint(images[:left] * scale).astype(np.uint8))
-            self.names += part.names[:left]
 
 
 def predict(request: PredictRequest) -> int:
@@ -95,7 +71,7 @@ def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifie
         numbers=any(isinstance(one, Dataset) for one in inputs),
     )
     batch = request.chunk or min(_images_at_a_time(classifier), max(1, BATCH_BYTES // prod(shape)))
-    seen, tally = Seen(), Tally()
+    seen = Seen()
     timer = Timer()
     readable = total <= TABLE and not request.logits and request.format is None
     columns = terminal_width(request.output.wide) if readable else None
@@ -108,13 +84,13 @@ def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifie
             if len(part.images):
                 labels = classifier(part.images)
                 write(layout.columns(part, labels, classifier.logits, classifier.probabilities))
-                tally.add(part, request.show is not None)
-        if not tally.images:
+                seen.add(part, request.show is not None)
+        if not seen.images:
             raise _nothing(seen)
         if request.show is not None:
-            save_grid(request.show, tally.shown, tally.names, overwrite)
+            save_grid(request.show, seen.shown, seen.names, overwrite)
     seconds = timer.seconds
-    document = _document(request, classifier, seen, tally, seconds)
+    document = _document(request, classifier, seen, seconds)
     if request.output.json != STDOUT:
         for line in _report(request, classifier, seen, document):
             say(line)
@@ -154,16 +130,16 @@ def _list(seen: Seen) -> None:
         say(f"unreadable: {seen.unreadable - len(seen.faults):,} more")
 
 
-def _document(request: PredictRequest, classifier: Classifier, seen: Seen, tally: Tally, seconds: float) -> Predict:
+def _document(request: PredictRequest, classifier: Classifier, seen: Seen, seconds: float) -> Predict:
     """Return what was done, where, and what the user should know of it."""
-    brightness = tally.brightness / tally.images
+    brightness = seen.brightness / seen.images
     return {
         "schema": "lenet5-inference/predict/1",
         "network": classifier.graph.network.name,
         "precision": classifier.precision,
         "device": device.as_text(classifier.describe()),
         "why_cpu": classifier.why_cpu,
-        "images": tally.images,
+        "images": seen.images,
         "seconds": seconds,
         "pictures": seen.pictures,
         "unreadable": seen.unreadable,
@@ -171,7 +147,7 @@ def _document(request: PredictRequest, classifier: Classifier, seen: Seen, tally
         "animated": seen.animated,
         "blank": seen.blank,
         "brightness": brightness,
-        "note": brightness_note(brightness, tally.images) if classifier.classes == CLASSES else None,
+        "note": brightness_note(brightness, seen.images) if classifier.classes == CLASSES else None,
         "written": [str(path) for path in (request.out, request.show) if path not in (None, STDOUT)],
     }
 

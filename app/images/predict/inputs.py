@@ -18,6 +18,7 @@ from app.files.hdf5 import ReadHdf5
 from app.files.hdf5_process import read_untrusted
 from app.files.reading import first_bytes, read_file
 from app.images.pictures.finding import find_pictures
+from app.images.pictures.looks import MOST_SHOWN
 from app.images.pictures.preparing import Prepared, prepare
 from app.images.pictures.reading import MAX_PIXELS, UnreadablePicture, read_picture, require_pillow
 from app.interchange.npz import Header, read_array, read_arrays
@@ -117,9 +118,11 @@ class Part:
 
 @dataclass
 class Seen:
-    """What turned up among the pictures. blank: of one colour only, once they are prepared.
+    """What turned up among the pictures, and what was classified so far.
 
-    faults: one line for each of the first unreadable ones.
+    blank: of one colour only, once they are prepared. faults: one line for each of the first unreadable ones. images,
+    brightness: number of those classified, and the sum of their means. shown, names: the first of them and what to call
+    them, for --show.
     """
 
     pictures: int = 0
@@ -128,6 +131,10 @@ class Seen:
     blank: int = 0
     unreadable: int = 0
     faults: list[str] = field(default_factory=list)
+    images: int = 0
+    brightness: float = 0.0
+    shown: list[np.ndarray] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
     def note(self, found: Made) -> Prepared | None:
         """Count a picture; return it if it is readable."""
@@ -142,6 +149,17 @@ class Seen:
         self.animated += frames > 1
         self.blank += bool(prepared.pixels.min() == prepared.pixels.max())
         return prepared
+
+    def add(self, part: Part, show: bool) -> None:
+        """Count the images of a part, and keep the first ones, of the size of the very first."""
+        images = part.images
+        scale = 1 if images.dtype == np.uint8 else 255
+        self.images += len(images)
+        self.brightness += float(images.mean(axis=(1, 2, 3), dtype=np.float64).sum()) * scale
+        left = MOST_SHOWN - len(self.shown)
+        if show and (not self.shown or images.shape[1:] == self.shown[0].shape):
+            self.shown.extend(np.rint(images[:left] * scale).astype(np.uint8))
+            self.names += part.names[:left]
 
 
 def gather(paths: Iterable[str]) -> list[Input]:
