@@ -4,14 +4,15 @@ import base64
 import math
 import struct
 import zlib
+from collections.abc import Sequence
 from html import escape
 
 import numpy as np
 
 from app.drawing import svg
 from app.drawing.matrix import Cell, cells
-from app.images.evaluate.text import answers_of, class_name, percent
-from app.records.evaluate import Evaluate
+from app.images.evaluate.text import Names, class_name, percent
+from app.records.evaluate import Answers, Mistake
 
 MOST_NUMBERS = 20  # classes whose counts a matrix still shows as numbers
 RIGHT, WRONG = "c1 full", "c2 full"
@@ -20,15 +21,15 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOUR_TYPES = {1: 0, 3: 2}  # channels → PNG's number of grey and of RGB
 
 
-def confusion(document: Evaluate) -> str:
+def confusion(answers: Answers, names: Names) -> str:
     """Draw the confusion matrix: one cell per label (row) and answer (column), coloured by its share of the row."""
-    counts = answers_of(document)["confusion"]
+    counts = answers["confusion"]
     classes = len(counts)
     side = max(8, min(44, 660 // classes))
     left, top, size = 100, 84, side * classes
-    names = [class_name(document, label) for label in range(classes)]
+    classes_are = [class_name(names, label) for label in range(classes)]
     parts = [svg.bar(left, top, size, size, "ground")]
-    for row, name in enumerate(names if side >= 12 else ()):
+    for row, name in enumerate(classes_are if side >= 12 else ()):
         middle = row * side + side / 2
         parts += [
             svg.text(_short(name), left - 8, top + middle + 4, anchor="end", title=name),
@@ -37,22 +38,22 @@ def confusion(document: Evaluate) -> str:
 
     def cell(row: int, column: int) -> Cell | None:
         count, support = counts[row][column], sum(counts[row])
-        told = f"{names[row]} taken for {names[column]}: {count:,} of {support:,}"
+        told = f"{classes_are[row]} taken for {classes_are[column]}: {count:,} of {support:,}"
         kind, said = RIGHT if row == column else WRONG, str(count) if classes <= MOST_NUMBERS else ""
         return Cell(math.sqrt(count / support), said, told, kind) if count else None
 
     grid = [[cell(row, column) for column in range(classes)] for row in range(classes)]
     summary = (
         f"Confusion matrix of {classes} classes, a row per label and a column per answer: "
-        f"{answers_of(document)['correct']:,} of {document['data']['images']:,} are right. The table lists each class."
+        f"{answers['correct']:,} of {sum(map(sum, counts)):,} are right. The table lists each class."
     )
     parts += cells(grid, left, top, side, side)
     return svg.picture("confusion", "Confusion matrix", summary, left + size + 60, top + size + 10, parts)
 
 
-def reliability(document: Evaluate) -> str:
+def reliability(answers: Answers) -> str:
     """Draw the share of right answers over their probability, and below it how many answers have that probability."""
-    bins, error = answers_of(document)["bins"], answers_of(document)["calibration"]
+    bins, error = answers["bins"], answers["calibration"]
     left, top, size, foot = 56, 12, 400, 80
     bottom = top + size + 24 + foot
     x = svg.linear_scale(0, 1, left, left + size)
@@ -90,14 +91,13 @@ def reliability(document: Evaluate) -> str:
     return svg.picture("reliability", "Reliability plot", summary, left + size + 24, bottom + 44, parts)
 
 
-def mistakes(document: Evaluate, images: np.ndarray) -> str:
-    """Draw the listed mistakes with their images, the most confident first. images: all, (N, C, H, W)."""
-    listed = answers_of(document)["mistakes"]
+def mistakes(listed: Sequence[Mistake], names: Names, images: np.ndarray) -> str:
+    """Draw the mistakes with their images, the most confident first. images: all, (N, C, H, W)."""
     side, width, height = 112, 136, 168
     parts = []
     for place, one in enumerate(listed):
         left, top = place % COLUMNS * width, place // COLUMNS * height
-        answer, label = (class_name(document, one[name]) for name in ("answer", "label"))
+        answer, label = (class_name(names, one[name]) for name in ("answer", "label"))
         told = f"image {one['image']}: {answer} with {percent(one['probability'])}, but it is {label}"
         parts += [
             f"<g><title>{escape(told)}</title>",

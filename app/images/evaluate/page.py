@@ -9,8 +9,7 @@ import numpy as np
 from app.drawing.svg import style
 from app.images.evaluate import drawing
 from app.images.evaluate.text import (
-    against_of,
-    answers_of,
+    Names,
     class_name,
     class_rows,
     comparison_fields,
@@ -21,7 +20,7 @@ from app.images.evaluate.text import (
     percent,
     title,
 )
-from app.records.evaluate import Evaluate
+from app.records.evaluate import Against, Answers, Evaluate
 
 CHANGES = 100  # rows of a table
 STYLE = Path(__file__).with_name("style.css")
@@ -32,10 +31,11 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 def page(document: Evaluate, images: np.ndarray) -> str:
     """Return the page. images: those that were classified, (N, C, H, W) uint8 or floats in [0, 1]."""
     parts = [f"<h1>{escape(headline(document))}</h1>", _fields(head_fields(document))]
-    if document["answers"] is not None:
-        parts += [*_answers(document), *_calibration(document), *_mistakes(document, images)]
-    if document["against"] is not None:
-        parts += _against(document)
+    answers, against, names = document["answers"], document["against"], document["classes"]
+    if answers is not None:
+        parts += [*_answers(answers, names, len(images)), *_calibration(answers), *_mistakes(answers, names, images)]
+    if against is not None:
+        parts += _against(against, names, len(images))
     text = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
@@ -46,19 +46,19 @@ def page(document: Evaluate, images: np.ndarray) -> str:
     return text.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
 
 
-def _answers(document: Evaluate) -> list[str]:
+def _answers(answers: Answers, names: Names, images: int) -> list[str]:
     heads = ["class", "images", "precision", "recall", "F1", "most often taken for"]
     return [
         "<h2>Answers</h2>",
-        _fields(figures(answers_of(document), document["data"]["images"])),
-        _table("Scores of each class", heads, class_rows(document), "lrrrrl"),
+        _fields(figures(answers, images)),
+        _table("Scores of each class", heads, class_rows(answers, names), "lrrrrl"),
         "<h2>What is taken for what</h2>",
         "<p>A row is a class, a column an answer. The stronger a cell's colour, the larger its share of the row.</p>",
-        _figure(drawing.confusion(document)),
+        _figure(drawing.confusion(answers, names)),
     ]
 
 
-def _calibration(document: Evaluate) -> list[str]:
+def _calibration(answers: Answers) -> list[str]:
     rows = [
         [
             f"{one['low']:.1%} to {one['high']:.1%}",
@@ -66,7 +66,7 @@ def _calibration(document: Evaluate) -> list[str]:
             percent(one["confidence"]),
             percent(one["accuracy"]),
         ]
-        for one in answers_of(document)["bins"]
+        for one in answers["bins"]
         if one["images"]
     ]
     return [
@@ -74,19 +74,19 @@ def _calibration(document: Evaluate) -> list[str]:
         "<p>Bars: share of right answers among those with this probability. Where probabilities can be "
         "trusted, bars end at the dashed line; bars that end below it: the network is too sure of itself. The lower "
         "bars count the answers.</p>",
-        _figure(drawing.reliability(document)),
+        _figure(drawing.reliability(answers)),
         _table("Answers by probability", ["probability", "answers", "mean probability", "right"], rows, "lrrr"),
     ]
 
 
-def _mistakes(document: Evaluate, images: np.ndarray) -> list[str]:
-    listed = answers_of(document)["mistakes"]
+def _mistakes(answers: Answers, names: Names, images: np.ndarray) -> list[str]:
+    listed = answers["mistakes"]
     if not listed:
         return ["<h2>Most confident mistakes</h2>", "<p>There are none.</p>"]
     rows = [
         [
             str(one["image"]),
-            *(class_name(document, one[name]) for name in ("answer", "label")),
+            *(class_name(names, one[name]) for name in ("answer", "label")),
             *(percent(one[name]) for name in ("probability", "label_probability")),
         ]
         for one in listed
@@ -94,17 +94,16 @@ def _mistakes(document: Evaluate, images: np.ndarray) -> list[str]:
     heads = ["image", "answer", "is", "probability of the answer", "of what it is"]
     return [
         "<h2>Most confident mistakes</h2>",
-        _figure(drawing.mistakes(document, images)),
+        _figure(drawing.mistakes(listed, names, images)),
         _table("The same as a table", heads, rows, "rllrr"),
     ]
 
 
-def _against(document: Evaluate) -> list[str]:
-    other, images = against_of(document), document["data"]["images"]
+def _against(other: Against, names: Names, images: int) -> list[str]:
     changes = [
         [
             str(one["image"]),
-            *("–" if at is None else class_name(document, at) for at in (one["answer"], one["other"], one["label"])),
+            *("–" if at is None else class_name(names, at) for at in (one["answer"], one["other"], one["label"])),
         ]
         for one in other["changes"][:CHANGES]
     ]
@@ -114,11 +113,11 @@ def _against(document: Evaluate) -> list[str]:
     return [
         f"<h2>Against {escape(title(other))}</h2>",
         f"<p>{other['changed']:,} of {images:,} answers differ.</p>",
-        _fields(comparison_fields(document)),
+        _fields(comparison_fields(other, images)),
         _table(
             "Answers that changed, by class",
             ["class", "answers", "other's", "left", "came"],
-            move_rows(document),
+            move_rows(other, names),
             "lrrrr",
         ),
         _table(caption, ["image", "answer", "other's answer", "label"], changes, "rlll"),

@@ -1,28 +1,18 @@
 """The document of ``evaluate`` as plain text."""
 
 from collections.abc import Sequence
-from typing import cast
 
 from app.cuda import device
 from app.records.evaluate import Against, Answers, Evaluate, McNemar, Subject, Summary
 from app.terminal.text import UNLIMITED, WIDTH, Column, fields, paragraph, table
 
 SHOWN = 10  # mistakes and changes
+MACRO = {"precision": "precision", "recall": "recall", "f1": "F1"}
+Names = Sequence[str] | None  # of the classes
 
 
-def answers_of(document: Evaluate) -> Answers:
-    """Return the answers of a document with labels."""
-    return cast(Answers, document["answers"])
-
-
-def against_of(document: Evaluate) -> Against:
-    """Return the comparison of a document with one."""
-    return cast(Against, document["against"])
-
-
-def class_name(document: Evaluate, label: int) -> str:
+def class_name(names: Names, label: int) -> str:
     """Return the class's name, or its number if the classes have no names."""
-    names = document["classes"]
     return str(label) if names is None else names[label]
 
 
@@ -44,17 +34,24 @@ def significance(mcnemar: McNemar) -> str:
 
 def as_text(document: Evaluate, width: int = WIDTH) -> str:
     """Return the document as text without colours. width: columns of a line."""
-    blocks = [_head(document, width)]
-    if document["answers"] is not None:
+    answers, against, names = document["answers"], document["against"], document["classes"]
+    images = document["data"]["images"]
+    blocks = [[*paragraph(headline(document), width), *fields(head_fields(document), width)]]
+    if answers is not None:
         blocks += [
-            _answers(document, width),
-            _classes(document, width),
-            _confusion(document, width),
-            _calibration(document, width),
-            _mistakes(document, width),
+            ["Answers", *fields(figures(answers, images), width)],
+            _classes(answers, names, width),
+            _confusion(answers["confusion"], names, width),
+            _calibration(answers, width),
+            _mistakes(answers, names, width),
         ]
-    if document["against"] is not None:
-        blocks += [_against(document, width), _moves(document, width), _changes(document, width)]
+    if against is not None:
+        heading = f"Against {title(against)}: {against['changed']:,} of {images:,} answers differ"
+        blocks += [
+            [*paragraph(heading, width), *fields(comparison_fields(against, images), width)],
+            _moves(against, names, width),
+            _changes(against, names, width),
+        ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -86,81 +83,61 @@ def head_fields(document: Evaluate) -> list[tuple[str, str]]:
 
 def figures(answers: Summary, images: int) -> list[tuple[str, str]]:
     """Return the figures that one line each can tell: names and values."""
-    error = answers["calibration"]
+    error, macro = answers["calibration"], answers["macro"]
     return [
         ("top 1", f"{answers['correct']:,} / {images:,} correct = {answers['accuracy']:.2%}"),
         ("top 2", f"{answers['top2_correct']:,} / {images:,} within the first two = {answers['top2_accuracy']:.2%}"),
-        (
-            "averages of the classes",
-            ", ".join(f"{NAMES[name]} {share:.2%}" for name, share in answers["macro"].items()),
-        ),
+        ("averages of the classes", ", ".join(f"{MACRO[name]} {share:.2%}" for name, share in macro.items())),
         ("calibration error", f"{error['expected_error']:.2%} expected, {error['greatest_error']:.2%} at most"),
     ]
 
 
-NAMES = {"precision": "precision", "recall": "recall", "f1": "F1"}
-
-
-def _head(document: Evaluate, width: int) -> list[str]:
-    return [*paragraph(headline(document), width), *fields(head_fields(document), width)]
-
-
-def _answers(document: Evaluate, width: int) -> list[str]:
-    return ["Answers", *fields(figures(answers_of(document), document["data"]["images"]), width)]
-
-
-def _classes(document: Evaluate, width: int) -> list[str]:
+def _classes(answers: Answers, names: Names, width: int) -> list[str]:
     columns = [
         Column("class", left=True),
         *map(Column, ("images", "precision", "recall", "F1")),
         Column("taken for", left=True),
     ]
-    return ["Classes", *table(columns, class_rows(document), width)]
+    return ["Classes", *table(columns, class_rows(answers, names), width)]
 
 
-def class_rows(document: Evaluate) -> list[list[str]]:
+def class_rows(answers: Answers, names: Names) -> list[list[str]]:
     """Return a row for each class: its name, images, scores, and the wrong answer that its images get most often."""
     return [
         [
-            numbered(document, label),
+            numbered(names, label),
             f"{score['support']:,}",
             *map(percent, (score["precision"], score["recall"], score["f1"])),
-            confused_with(document, label),
+            _confused_with(row, label, names),
         ]
-        for label, score in enumerate(answers_of(document)["classes"])
+        for label, (score, row) in enumerate(zip(answers["classes"], answers["confusion"], strict=True))
     ]
 
 
-def numbered(document: Evaluate, label: int) -> str:
+def numbered(names: Names, label: int) -> str:
     """Return the class's number and its name, if it has one."""
-    return str(label) if document["classes"] is None else f"{label} {document['classes'][label]}"
+    return str(label) if names is None else f"{label} {names[label]}"
 
 
-def confused_with(document: Evaluate, label: int) -> str:
+def _confused_with(row: Sequence[int], label: int, names: Names) -> str:
     """Return the most frequent wrong answer to the class's images, and how often it came; empty without mistakes."""
-    row = answers_of(document)["confusion"][label]
     wrong = [0 if answer == label else count for answer, count in enumerate(row)]
     most = max(wrong)
-    return f"{class_name(document, wrong.index(most))} ({most:,})" if most else ""
+    return f"{class_name(names, wrong.index(most))} ({most:,})" if most else ""
 
 
-def _confusion(document: Evaluate, width: int) -> list[str]:
-    return _matrix(
-        document, answers_of(document)["confusion"], "Confusion matrix (rows: labels; columns: answers)", width
-    )
-
-
-def _matrix(document: Evaluate, counts: Sequence[Sequence[int]], heading: str, width: int) -> list[str]:
+def _confusion(counts: Sequence[Sequence[int]], names: Names, width: int) -> list[str]:
     """Format counts by class; where they do not fit, say so."""
+    heading = "Confusion matrix (rows: labels; columns: answers)"
     columns = [Column("", left=True), *(Column(str(label)) for label in range(len(counts)))]
-    rows = [[numbered(document, at), *(str(count) if count else "·" for count in row)] for at, row in enumerate(counts)]
+    rows = [[numbered(names, at), *(str(count) if count else "·" for count in row)] for at, row in enumerate(counts)]
     lines = [*paragraph(heading, width), *table(columns, rows, UNLIMITED)]
     if max(map(len, lines)) <= width:
         return lines
     return paragraph(f"{heading}: too wide for this terminal; --wide prints it, --json and --html contain it", width)
 
 
-def _calibration(document: Evaluate, width: int) -> list[str]:
+def _calibration(answers: Answers, width: int) -> list[str]:
     columns = [*map(Column, ("probability", "images", "mean", "correct", "difference"))]
     rows = [
         [
@@ -170,19 +147,19 @@ def _calibration(document: Evaluate, width: int) -> list[str]:
             percent(one["accuracy"]),
             f"{(one['accuracy'] - one['confidence']) * 100:+.2f}",
         ]
-        for one in answers_of(document)["bins"]
+        for one in answers["bins"]
         if one["accuracy"] is not None and one["confidence"] is not None
     ]
     return ["Calibration: answers by their probability", *table(columns, rows, width)]
 
 
-def _mistakes(document: Evaluate, width: int) -> list[str]:
-    mistakes = answers_of(document)["mistakes"]
+def _mistakes(answers: Answers, names: Names, width: int) -> list[str]:
+    mistakes = answers["mistakes"]
     columns = [Column("image"), *(Column(head, left=True) for head in ("label", "answer")), Column("probability")]
     rows = [
         [
             str(one["image"]),
-            *(class_name(document, one[name]) for name in ("label", "answer")),
+            *(class_name(names, one[name]) for name in ("label", "answer")),
             percent(one["probability"]),
         ]
         for one in mistakes[:SHOWN]
@@ -195,15 +172,8 @@ def _more(count: int, where: str) -> list[str]:
     return [f"  … and {count - SHOWN:,} more ({where})"] if count > SHOWN else []
 
 
-def _against(document: Evaluate, width: int) -> list[str]:
-    other, images = against_of(document), document["data"]["images"]
-    heading = f"Against {title(other)}: {other['changed']:,} of {images:,} answers differ"
-    return [*paragraph(heading, width), *fields(comparison_fields(document), width)]
-
-
-def comparison_fields(document: Evaluate) -> list[tuple[str, str]]:
+def comparison_fields(other: Against, images: int) -> list[tuple[str, str]]:
     """Return how the other one answers, and McNemar's counts; empty without labels."""
-    other, images = against_of(document), document["data"]["images"]
     test = other["mcnemar"]
     if other["answers"] is None or test is None:
         return []
@@ -214,34 +184,30 @@ def comparison_fields(document: Evaluate) -> list[tuple[str, str]]:
     return [*figures(other["answers"], images), ("McNemar", counts), ("verdict", significance(test))]
 
 
-def _moves(document: Evaluate, width: int) -> list[str]:
+def _moves(other: Against, names: Names, width: int) -> list[str]:
     columns = [Column("class", left=True), *map(Column, ("answers", "other's", "left", "came"))]
-    rows = move_rows(document)
+    rows = move_rows(other, names)
     return ["Answers that changed, by class", *table(columns, rows, width)] if rows else []
 
 
-def move_rows(document: Evaluate) -> list[list[str]]:
+def move_rows(other: Against, names: Names) -> list[list[str]]:
     """Return a row for each class with changed answers: its name, answers of both, those that left and came."""
     return [
-        [numbered(document, at), *(f"{one[name]:,}" for name in ("answers", "other_answers", "left", "came"))]
-        for at, one in enumerate(against_of(document)["classes"])
+        [numbered(names, at), *(f"{one[name]:,}" for name in ("answers", "other_answers", "left", "came"))]
+        for at, one in enumerate(other["classes"])
         if one["left"] or one["came"]
     ]
 
 
-def _changes(document: Evaluate, width: int) -> list[str]:
-    other = against_of(document)
+def _changes(other: Against, names: Names, width: int) -> list[str]:
     columns = [Column("image"), *(Column(head, left=True) for head in ("answer", "other's", "label"))]
     rows = [
         [
             str(one["image"]),
-            *("" if at is None else class_name(document, at) for at in (one["answer"], one["other"], one["label"])),
+            *("" if at is None else class_name(names, at) for at in (one["answer"], one["other"], one["label"])),
         ]
         for one in other["changes"][:SHOWN]
     ]
     heading = "First images whose answer changed"
-    return (
-        [heading, *table(columns, rows, width), *_more(other["changed"], "--json lists the first 1,000")]
-        if rows
-        else []
-    )
+    more = _more(other["changed"], "--json lists the first 1,000")
+    return [heading, *table(columns, rows, width), *more] if rows else []

@@ -106,7 +106,7 @@ def test_structure() -> None:
 def test_cells_of_the_matrix() -> None:
     found, _ = made(("a", "b", "c"))
     counts = np.array(found["answers"]["confusion"])
-    reader = Reader(drawing.confusion(found))
+    reader = Reader(drawing.confusion(found["answers"], found["classes"]))
     cells = [attributes for tag, attributes in reader.tags if tag == "rect" and attributes["class"] != "ground"]
     assert len(cells) == (counts > 0).sum()
     assert sum(cell["class"] == drawing.RIGHT for cell in cells) == (counts.diagonal() > 0).sum()
@@ -122,7 +122,7 @@ def test_the_worst_mistakes_are_shown(channels: int, as_floats: bool) -> None:
     found, images = made(None, channels=channels)
     listed = found["answers"]["mistakes"]
     shown = images / np.float32(255) if as_floats else images
-    reader = Reader(drawing.mistakes(found, shown))
+    reader = Reader(drawing.mistakes(found["answers"]["mistakes"], found["classes"], shown))
     uris = [attributes["href"] or "" for tag, attributes in reader.tags if tag == "image"]
     assert len(uris) == len(listed) == MISTAKES
     for one, uri in zip(listed, uris, strict=True):
@@ -171,13 +171,16 @@ def test_many_classes() -> None:
     found, images = made(None, 3000, classes=40)
     assert "too wide for this terminal; --wide prints it" in " ".join(as_text(found).split())
     check_widths(as_text, found)
-    assert not any(text.isdigit() and int(text) > 40 for text in Reader(drawing.confusion(found)).texts)
+    assert not any(
+        text.isdigit() and int(text) > 40
+        for text in Reader(drawing.confusion(found["answers"], found["classes"])).texts
+    )
     Reader(page(found, images))
 
 
 def test_axis_labels_stand_beside_the_middle_of_their_axes() -> None:
     found, _ = made(("a", "b", "c"))
-    svg = drawing.reliability(found)
+    svg = drawing.reliability(found["answers"])
     ((left, bottom, right, top),) = re.findall(r'class="mark dashed" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', svg)
     turned = r'<text transform="translate\(12 ([\d.]+)\) rotate\(-90\)" text-anchor="middle">(.*?)</text>'
     labels = {name: float(y) for y, name in re.findall(turned, svg)}
