@@ -4,7 +4,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -57,8 +56,8 @@ def check(request: CheckRequest) -> int:
         cases = named_cases(row, arch, request.network, request.layer, request.shape)
     if not cases:
         raise UserError(f"{row.operation} kernel '{row.name}' serves none of the shapes on {arch}: name one by --shape")
-    with _on_card(cases, arch) if on_card else _on_processor(cases) as found:
-        verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
+    found = _on_card(cases, arch) if on_card else _on_processor(cases)
+    verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
     publish(_document(row, card["name"], cases, verdicts), as_text, request.output)
     return int(any(verdict is not None for verdict in verdicts))
 
@@ -71,9 +70,8 @@ def _check_processor(row: Variant) -> None:
         raise UserError(MISSING)
 
 
-@contextmanager
-def _on_processor(cases: list[Case]) -> Iterator[Iterator[str | None]]:
-    """Give each case's first mistake, or None, in turn."""
+def _on_processor(cases: list[Case]) -> Iterator[str | None]:
+    """Yield each case's first mistake, or None, in turn."""
     with (
         tempfile.TemporaryDirectory() as folder,
         deferred_interrupts() as check_interrupt,
@@ -93,7 +91,7 @@ def _on_processor(cases: list[Case]) -> Iterator[Iterator[str | None]]:
             finally:
                 check_interrupt()  # a compiler or a program that Ctrl-C has ended says nothing of the kernel
 
-        yield pool.map(verdict, range(len(cases)), cases)
+        yield from pool.map(verdict, range(len(cases)), cases)
 
 
 def on_processor(case: Case, folder: Path) -> str | None:
@@ -115,29 +113,24 @@ def _mistake(case: Case, run: Callable[[], list[np.ndarray]]) -> str | None:
         return str(fault)
 
 
-@contextmanager
-def _on_card(cases: list[Case], arch: str) -> Iterator[Iterator[str | None]]:
+def _on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
     """The same on the current card."""
-    with exit_on_interrupt(), device.gpu_errors():
-        yield _card_verdicts(cases, arch)
-
-
-def _card_verdicts(cases: list[Case], arch: str) -> Iterator[str | None]:
-    from app.ladder.check.on_card import run
-
     lost = False
-    for case in cases:
-        if lost:
-            yield f"{NOT_TRIED}: the card takes no more work of this process"
-            continue
-        try:
-            yield _mistake(case, partial(run, case, arch))
-        except Exception as error:
-            reason = reason_of(error)
-            lost = reason is None and device.card_is_lost(error)
-            if reason is None and not lost:
-                raise
-            yield reason or f"the card stopped it: {' '.join(str(error).split())}; {OFF_THE_CARD}"
+    with exit_on_interrupt(), device.gpu_errors():
+        from app.ladder.check.on_card import run
+
+        for case in cases:
+            if lost:
+                yield f"{NOT_TRIED}: the card takes no more work of this process"
+                continue
+            try:
+                yield _mistake(case, partial(run, case, arch))
+            except Exception as error:
+                reason = reason_of(error)
+                lost = reason is None and device.card_is_lost(error)
+                if reason is None and not lost:
+                    raise
+                yield reason or f"the card stopped it: {' '.join(str(error).split())}; {OFF_THE_CARD}"
 
 
 def _document(row: Variant, where: str, cases: list[Case], verdicts: list[str | None]) -> Check:
