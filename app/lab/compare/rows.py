@@ -28,19 +28,6 @@ class Timed:
     unit: Unit = "ms"
 
 
-@dataclass(frozen=True)
-class Kind:
-    """How to read a kind of report.
-
-    settings, machine: what must be equal in both reports. software: versions, of which differences are printed.
-    """
-
-    rows: Callable[[Any], Iterator[Timed | None]]
-    settings: Callable[[Any], Mapping[str, Any]]
-    machine: Callable[[Any], Mapping[str, Any]]
-    software: Callable[[Any], Mapping[str, Any]]
-
-
 def _row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> Timed | None:
     """Return the row; None for one without a time."""
     if part is None or not part.get(time):
@@ -120,22 +107,18 @@ def _run(document: Report) -> Mapping[str, Any]:
     }
 
 
-def _processors(document: Document) -> Mapping[str, Any]:
+def _machine(document: Document) -> Mapping[str, Any]:
     """Names of the card and of the processor, of which rows may be there, too."""
-    named = {"device": document["device"]["name"]}
+    named = {"device": document["card"] if "card" in document else document["device"]["name"]}
     return named | ({"cpu": document["cpu"]["name"]} if "cpu" in document else {})
 
 
 def _versions(document: Document) -> Mapping[str, Any]:
-    """Versions of driver and libraries, and the weights of the main job."""
+    """Versions of driver and libraries, and the weights of the main job; a sweep has none of them."""
     names = ("driver", "cuda", "cupy", "numpy", "onnxruntime")
     weights = {"weights": document["weights"]["sha256"][:12]} if "weights" in document else {}
-    found = {name: document["device"].get(name) for name in names if name in document["device"]}
-    return {**found, **document.get("software", {}), **weights}
-
-
-def _card(document: Document) -> Mapping[str, Any]:
-    return {"device": document["card"]}
+    device = document.get("device", {})
+    return {**{name: device[name] for name in names if name in device}, **document.get("software", {}), **weights}
 
 
 def _nothing(document: Document) -> Mapping[str, Any]:
@@ -146,16 +129,27 @@ def _train_settings(document: Train) -> Mapping[str, Any]:
     return {**document["settings"], "workers": document["workers"]}
 
 
+@dataclass(frozen=True)
+class Kind:
+    """How to read a kind of report.
+
+    settings, machine: what must be equal in both reports. software: versions, of which differences are printed.
+    """
+
+    rows: Callable[[Any], Iterator[Timed | None]]
+    settings: Callable[[Any], Mapping[str, Any]]
+    machine: Callable[[Any], Mapping[str, Any]] = _machine
+    software: Callable[[Any], Mapping[str, Any]] = _versions
+
+
 # Schema → how to read it.
 KINDS = {
-    "lenet5-inference/report/4": Kind(_report, _run, _processors, _versions),
-    "lenet5-inference/bench/1": Kind(_bench, _of("subject", "images", "settings"), _processors, _versions),
-    "lenet5-inference/peers/1": Kind(_peers, _of("network", "images"), _processors, _versions),
+    "lenet5-inference/report/4": Kind(_report, _run),
+    "lenet5-inference/bench/1": Kind(_bench, _of("subject", "images", "settings")),
+    "lenet5-inference/peers/1": Kind(_peers, _of("network", "images")),
     "lenet5-inference/train/1": Kind(_train, _train_settings, _nothing, _nothing),
-    "lenet5-inference/sweep/1": Kind(
-        _sweep, _of("network", "operation", "variant", "precision", "fused", "images"), _card, _nothing
-    ),
-    "lenet5-inference/pipeline-sweep/1": Kind(_pipeline, _of("network", "precision", "images"), _card, _nothing),
+    "lenet5-inference/sweep/1": Kind(_sweep, _of("network", "operation", "variant", "precision", "fused", "images")),
+    "lenet5-inference/pipeline-sweep/1": Kind(_pipeline, _of("network", "precision", "images")),
 }
 
 
