@@ -14,8 +14,7 @@ from app.base.errors import UserError
 from app.base.interrupts import INTERRUPTED
 from app.cuda import compiler, compiler_process
 from app.cuda.compiler import build_of, find_library
-from tests.support.dask_processes import wait_for
-from tests.support.shell import INTERRUPTIBLE, check_error, python, started
+from tests.support.shell import INTERRUPTIBLE, check_error, python, started, wait_for
 
 KERNEL = 'extern "C" __global__ void kernel(float *y) { y[threadIdx.x] = VALUE; }\n'
 # Most of the time goes to the front end, within which NVRTC handles signals.

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 from app.network.weights import save_weights
 from data_tools.idx import write_idx
 from tests.support.networks_for_tests import FLAT, random_graph, random_images
-from tests.support.shell import COMMAND, INTERRUPTIBLE
+from tests.support.shell import COMMAND, INTERRUPTIBLE, wait_for
 
 IN_SHARD = 10_000
 SHARDS = [f"{letter}.idx" for letter in "abcdefg"]
@@ -91,7 +90,7 @@ class Run(AbstractContextManager["Run"]):
         """Wait for the end; return exit code, output and errors. No process and no file may be left, no deed undone."""
         out, err = self.process.communicate(timeout=SECONDS)
         told = f"exit code {self.process.returncode}, stderr:\n{err}"
-        _wait(lambda: not self.processes(), 5.0, told)  # some end with the first one, a moment later
+        wait_for(lambda: not self.processes(), 5.0, told)  # some end with the first one, a moment later
         left = sorted(str(path.relative_to(self._temporary)) for path in self._temporary.rglob("*"))
         assert not left, f"left in TMPDIR: {left}; {told}"
         undone = sorted(path.name for path in self._deeds.iterdir())
@@ -109,7 +108,7 @@ class Run(AbstractContextManager["Run"]):
 
     def wait_until(self, condition: Callable[[], object]) -> None:
         """Return when the condition is met, while the run goes on."""
-        _wait(lambda: condition() or self.process.poll() is not None, SECONDS)
+        wait_for(lambda: condition() or self.process.poll() is not None, SECONDS)
         assert self.process.poll() is None, self.process.communicate()
 
     def listening(self) -> set[str]:
@@ -126,13 +125,6 @@ class Run(AbstractContextManager["Run"]):
                 if words[3] == "0A" and words[9] in sockets:
                     found.add(words[1].partition(":")[0])
         return found
-
-
-def _wait(condition: Callable[[], object], seconds: float, told: str = "") -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"processes or files did not change in {seconds:g} s; {told}"
-        time.sleep(0.02)
 
 
 def _sessions() -> Iterator[tuple[int, int]]:

@@ -4,13 +4,11 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-SECONDS = 60.0
+from tests.support.shell import ROOT, wait_for
 
 
 class Cluster:
@@ -66,12 +64,3 @@ def dask_cluster(folder: Path) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.end()
-
-
-def wait_for(condition: object) -> None:
-    """Return when the function ``condition`` is true."""
-    assert callable(condition)
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)

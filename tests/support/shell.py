@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -67,6 +68,14 @@ def started(folder: Path, *arguments: str) -> subprocess.Popen[str]:
         start_new_session=True,
         preexec_fn=INTERRUPTIBLE,
     )
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60.0, told: str = "") -> None:
+    """Return when the condition is met. told: what is known, should it not be."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"nothing changed in {seconds:g} s; {told}"
+        time.sleep(0.02)
 
 
 def user_error(call: Callable[[], object]) -> str:

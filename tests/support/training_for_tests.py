@@ -1,7 +1,6 @@
 """Common parts of training's tests: easily learned images, settings, a checkpoint, a training as a process."""
 
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,6 +19,7 @@ from app.training.recipes import RECIPES
 from app.training.settings import Settings
 from data_tools.idx import write_idx
 from tests.support.shell import started
+from tests.support.shell import wait_for as wait_for
 
 Train = Callable[..., tuple[int, str, str]]
 Refused = Callable[[str | Sequence[str], str], None]
@@ -94,10 +94,3 @@ def workers_of(process: subprocess.Popen) -> list[int]:
             if ours and b"spawn_main" in (folder / "cmdline").read_bytes():
                 found.append(int(folder.name))
     return found
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come in 30 s"
-        time.sleep(0.02)
