@@ -24,7 +24,6 @@ from app.kernels.variant import Variant
 from tests.support.kernel_device import device_parameters, host_arrays
 from tests.support.kernel_grid import (
     ANY_PRODUCT_PAIRS,
-    LENET5_PAIRS,
     PRODUCT_PAIRS,
     convolution_pair,
     exactly,
@@ -212,26 +211,20 @@ def test_range_of_products_is_that_of_float32(dtype: str, value: float, fits: bo
 # What the rows refuse
 
 
-@pytest.mark.parametrize("row", LENET5_ROWS, ids=lambda row: row.name)
-def test_kernels_of_lenet5_s_convolutions_enlarge_no_images(row: Variant) -> None:
-    pair = typed(exactly(convolution_pair()) if row.name == "wgmma-exact" else convolution_pair(), row.dtypes[0])
-    enlarged = replace(pair, resize=ResizeProblem(1, 14, 20, 28))
-    assert row.refusal(enlarged, "sm_90a") == "enlarges no images"
-
-
-@DTYPES
-@pytest.mark.parametrize("pair", LENET5_PAIRS[1:], ids=["both biases", "first bias"])
-def test_wgmma_kernels_refuse_biases(pair: ConvPairProblem, dtype: str) -> None:
-    assert wgmma(dtype).refusal(typed(pair, dtype), "sm_90a") == "adds no bias"
-
-
+@pytest.mark.parametrize(("change", "reason"), [({"padding": 2}, "does not pad"), ({"bias": True}, "adds no bias")])
 @pytest.mark.parametrize("half", ["first", "second"])
 @pytest.mark.parametrize("row", LENET5_ROWS, ids=lambda row: row.name)
-def test_kernels_of_lenet5_s_convolutions_refuse_padding(row: Variant, half: str) -> None:
+def test_what_kernels_of_lenet5_s_convolutions_refuse(
+    row: Variant, half: str, change: dict[str, Any], reason: str
+) -> None:
+    """In either convolution; mma alone adds biases. And none enlarges images."""
     pair = typed(exactly(convolution_pair()) if row.name == "wgmma-exact" else convolution_pair(), row.dtypes[0])
     assert row.refusal(pair, "sm_90a") is None
-    padded: Any = replace(getattr(pair, half), padding=2)
-    assert row.refusal(replace(pair, **{half: padded}), "sm_90a") == "does not pad"
+    changed: Any = replace(getattr(pair, half), **change)
+    adds = row.name == "mma" and "bias" in change
+    assert row.refusal(replace(pair, **{half: changed}), "sm_90a") == (None if adds else reason)
+    enlarged = replace(pair, resize=ResizeProblem(1, 14, 20, 28))
+    assert row.refusal(enlarged, "sm_90a") == "enlarges no images"
 
 
 @ALL_ROWS
