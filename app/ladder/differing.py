@@ -24,8 +24,8 @@ AGAIN = (
     "Blocks of different maps read the same images, and where the images in flight outgrow the L2 cache, they come "
     "from device memory again."
 )
-AGAIN_BY_LAUNCH = (
-    f"{AGAIN} So they do for each launch: one for each slice of the filters, with the caches emptied before it."
+BY_LAUNCH = (
+    "A layer of several slices of the filters reads its images once more for each, with the caches emptied before."
 )
 
 
@@ -73,9 +73,10 @@ def reason(step: Step, layer: Layer, found: Difference) -> str | None:
         who = "Threads" if found.counted <= 1.01 * needed else "Some of the threads"
         return f"{who} without outputs skip their {IDLE_SKIPS[found.counter]}; the count takes all for wasted work."
     if found.counter == "shared_loads" and found.counted <= FACTOR * copied:
-        return f"The compiler puts up to {COPY} loads before a copy (`LDS RZ, [RZ]`), whose values nobody uses."
+        alone = "" if found.counted <= 1.02 * copied else " That explains a part alone."
+        return f"The compiler puts up to {COPY} loads before a copy (`LDS RZ, [RZ]`), whose values nobody uses.{alone}"
     if found.counter == "dram" and not fewer and step.lesson.drawing["kind"] in ("window", "tile"):
-        return AGAIN_BY_LAUNCH if layer.counters and layer.counters["launches"] > 1 else AGAIN
+        return BY_LAUNCH if layer.counters and layer.counters["launches"] > 1 else AGAIN
     if found.counter == "dram" and fewer:
         return "Of so few images the L2 cache still holds part of what the kernel wrote when it ends."
     return None

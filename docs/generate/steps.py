@@ -27,7 +27,7 @@ def _section(step: Step, card: Card, figures: Figures) -> str:
     row, lesson = step.row, step.lesson
     layers = [*card.layers(step)]
     names = next((layer for layer in layers if layer.name == LATER), layers[0]).names
-    since = f" Continues `{row.since}`." if row.since and f"`{row.since}`" not in row.idea else ""
+    since = f" It continues `{row.since}`." if row.since and f"`{row.since}`" not in row.idea else ""
     idea = row.idea.replace("*", r"\*")
     texts = (
         f"[{row.source}](../app/kernels/{row.operation}/{row.source}). {idea}{since} {lesson.change} {_origin(row)}",
@@ -41,7 +41,9 @@ def _section(step: Step, card: Card, figures: Figures) -> str:
 def _origin(row: Variant) -> str:
     if row.system.startswith(("none", "the yardstick")):
         return "No report had this kernel."
-    return f"From {', '.join(f'`{system}`' for system in row.system.split(', '))}."
+    *others, last = (f"`{system}`" for system in row.system.split(", "))
+    reports = f"reports of {', '.join(others)} and {last}" if others else f"report of {last}"
+    return f"The idea comes from the {reports}."
 
 
 def gain(operation: str, name: str, figures: Figures) -> str:

@@ -1,4 +1,4 @@
-// The input tile of `shared-tile` in shared memory, the filters of `constant` in constant memory.
+// The input tile lies in shared memory, as in `shared-tile`, and the filters in constant memory, as in `constant`.
 //
 // Data: x (images, C, H, W) INPUT; filters (M, C, K, K) WEIGHT, packed at load and copied before each launch;
 //       bias (M) REAL or null; y (images, M, OH, OW) OUTPUT. The argument w is not read.

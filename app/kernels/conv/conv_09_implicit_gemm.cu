@@ -1,5 +1,5 @@
-// Filters (M x C*K*K) times the im2col matrix (C*K*K x pixels), whose elements the tiled GEMM gathers straight from
-// the images: the matrix never exists in memory.
+// The tiled GEMM multiplies the filters (M x C*K*K) by the im2col matrix (C*K*K x pixels). It gathers the elements of
+// this matrix straight from the images, so that the matrix never exists in memory.
 //
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.
 // Launch: BM x BN threads for BM maps x BN pixels (numbered over all images), one output each. blockIdx.x counts tiles

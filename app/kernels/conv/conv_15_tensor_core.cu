@@ -1,5 +1,5 @@
-// The product of `implicit-gemm` by the mma instructions of tensor cores: float16 operands, or float32 rounded to
-// tfloat32, with float32 sums.
+// The mma instructions of tensor cores compute the product of `implicit-gemm`. Operands are float16, or float32 rounded
+// to tfloat32; sums are float32.
 //
 // Data: x (images, C, H, W) INPUT; w packed as fragments (see tensor_core.py) WEIGHT; bias (M) or null;
 //       y (images, M, OH, OW) OUTPUT.

@@ -1,5 +1,5 @@
-// A block loads TILE x TILE pieces of x and w once and all its threads read them there; still one thread for each
-// element of y.
+// A block loads TILE x TILE pieces of x and w to shared memory once, and all its threads read them there. One thread
+// still computes one element of y.
 //
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) WEIGHT; bias (N) REAL or null; y (rows, N) OUTPUT. All row-major.
 // Launch: blockIdx.x = tile of rows, blockIdx.y = tile of columns, TILE * TILE threads; a warp shares rows of y.
