@@ -75,14 +75,9 @@ def _kernel(row: Row) -> list[str]:
     ]
 
 
-def kernel_name(row: Row | Total) -> str:
-    """Return the row's step and name: ``02 direct``."""
-    return row["name"] if row["step"] is None else f"{row['step']:02} {row['name']}"
-
-
 def _name(row: Row | Total) -> tuple[str, str]:
-    """Return the cells of ``KERNEL`` and ``TYPE``."""
-    return kernel_name(row), SHORT[row["dtype"]]
+    """Return the cells of ``KERNEL``, step and name as in ``02 direct``, and ``TYPE``."""
+    return row["name"] if row["step"] is None else f"{row['step']:02} {row['name']}", SHORT[row["dtype"]]
 
 
 def _ratios(row: Ratios) -> Iterable[str]:

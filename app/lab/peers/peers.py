@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from app.cuda import device
 from app.lab.batch import load_batch
 from app.lab.document import utc_date
 from app.lab.peers.jax import JaxEngine
-from app.lab.peers.rounds import Candidate, Entrant, in_turn
+from app.lab.peers.rounds import Candidate, Entrant, Make, in_turn
 from app.lab.peers.text import as_text, ratios
 from app.lab.peers.torch import SETTINGS, Setting, TorchEngine
 from app.network.graph import find_network
@@ -110,21 +110,20 @@ def candidates(wanted: Sequence[str], precision: str | None, ours: Any) -> list[
         for name, mode in MODES.items():
             if name in wanted:
                 torch = partial(TorchEngine, precision=own, mode=mode)
-                makes = {str(setting): partial(torch, setting=setting) for setting in SETTINGS}
-                found.append(_peer(name, own, makes, None if mode is None else {str(s): s for s in SETTINGS}))
+                makes: dict[str, Make] = {str(setting): partial(torch, setting=setting) for setting in SETTINGS}
+                likes = {} if mode is None else {str(setting): _with_graph(setting) for setting in SETTINGS}
+                found.append(Candidate(name, own, False, makes, EAGER if likes else "", likes))
         if JAX in wanted:
             jax = partial(JaxEngine, precision=own)
-            likes = {"whole": Setting(), "pieces": Setting(pieces=True)}
-            found.append(_peer(JAX, own, {"whole": jax, "pieces": partial(jax, in_pieces=True)}, likes))
+            makes = {"whole": jax, "pieces": partial(jax, in_pieces=True)}
+            likes = {"whole": _with_graph(Setting()), "pieces": _with_graph(Setting(pieces=True))}
+            found.append(Candidate(JAX, own, False, makes, EAGER, likes))
     return found
 
 
-def _peer(engine: str, precision: str, makes: Mapping[str, Any], likes: Mapping[str, Setting] | None) -> Candidate:
-    """Return a candidate. likes: setting → eager's that is similar but for its graph; None for eager itself."""
-    if likes is None:
-        return Candidate(engine, precision, False, makes)
-    similar = {name: str(replace(setting, graph=True)) for name, setting in likes.items()}
-    return Candidate(engine, precision, False, makes, EAGER, similar)
+def _with_graph(setting: Setting) -> str:
+    """Name eager's setting that is most like a compiled one: in a CUDA graph its launches cost as little."""
+    return str(replace(setting, graph=True))
 
 
 def versions() -> dict[str, str]:
