@@ -24,16 +24,8 @@ PEERS = {network: f"h100_peers_{network}.json" for network in (*NETWORKS, "mlp")
 # Network and precision → file of a later run in that alone: for all at once the other systems' compilers need too long.
 PEERS_IN_ONE = {
     (network, precision): f"h100_peers_{network}_{precision}.json"
-    for network, precision in (
-        ("lenet5", "fp32"),
-        ("lenet5", "fp16"),
-        ("fa19", "fp32"),
-        ("fa19", "fp16"),
-        ("k7", "fp32"),
-        ("k7", "fp16"),
-        ("minidnn86", "fp32"),
-        ("mlp", "fp32"),
-    )
+    for network in PEERS
+    for precision in (("fp32", "fp16") if network in ("lenet5", "fa19", "k7") else ("fp32",))
 }
 ONE_IMAGE = {"lenet5": "h100_peers_lenet5_batch1.json"}  # beside the peers, too
 # File → its document in app/records, and the command of main.py that makes it.

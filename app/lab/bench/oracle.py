@@ -25,10 +25,9 @@ from app.kernels.problems import (
     Problem,
 )
 from app.kernels.variant import Variant
-from app.lab.bench.tolerance import Expected, is_coarse, is_split, plain_operands
+from app.lab.bench.tolerance import Expected, Half, is_coarse, is_split, plain_operands
 from app.layers import ACTIVATIONS
 
-Half = ConvProblem | LinearProblem  # a layer with parameters
 Array = Any  # of NumPy or CuPy
 
 

@@ -35,7 +35,7 @@ ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 SUBNORMAL = {"float64": 1e-300, "float32": 1e-37, "float16": 2.0**-25}
 SLACK = 16  # roundings for bias, pooling, division and exponential
 OWN = 8  # roundings of an activation such as tanh; ReLU has none
-Half = ConvProblem | LinearProblem
+Half = ConvProblem | LinearProblem  # a layer with parameters
 OF_PAIRS = 4  # roundings of the second layer's terms, and of a layer's alone in float16x2
 
 
