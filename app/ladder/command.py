@@ -1,6 +1,6 @@
 """``main.py ladder``: every step in order, with the time that its counts predict and the time that it takes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from app.base.errors import UserError
@@ -58,13 +58,9 @@ def ladder(request: LadderRequest) -> int:
     publish(document, as_text, request.output)
     if request.pages is not None:
         files = write_site(request.pages, card, COMMAND.format(name), way_in())
-        _say(request, f"{request.pages / 'index.html'}: {len(files)} files; open it in a browser")
+        if request.output.json != "-":
+            print(f"\n{request.pages / 'index.html'}: {len(files)} files; open it in a browser")
     return int(any(row["wrong"] for one in document["tables"] for row in one["rows"]))
-
-
-def _say(request: LadderRequest, text: str) -> None:
-    if request.output.json != "-":
-        print(f"\n{text}")
 
 
 def _measured(request: LadderRequest, name: str) -> Card:
@@ -102,7 +98,7 @@ def _step(card: Card, step: Step) -> records.Step:
     tables = [one for one in bench["tables"] if one["operation"] == step.row.operation and "+" not in one["item"]]
     layers = [layer for layer in card.layers(step) if layer.name in {one["item"] for one in tables}]
     rows = [row for one in tables for row in one["rows"] if (row["name"], row["dtype"]) == (step.row.name, step.dtype)]
-    whole = len(layers) == len(tables) > 0
+    whole, times = len(layers) == len(tables) > 0, [layer.ms for layer in layers]
     longest = max(layers, key=lambda layer: layer.prediction.ms, default=None)
     return {
         "operation": step.row.operation,
@@ -122,15 +118,10 @@ def _step(card: Card, step: Step) -> records.Step:
             for one in layers
         ],
         "predicted_ms": sum(layer.prediction.ms for layer in layers) if whole else None,
-        "ms": _sum(layer.ms for layer in layers) if whole else None,
+        "ms": sum(filter(None, times)) if whole and all(times) else None,
         "bound": longest.prediction.bound if longest else None,
         "reason": next((row["reason"] for row in rows if row["reason"]), ""),
     }
-
-
-def _sum(times: Iterable[float | None]) -> float | None:
-    found = [*times]
-    return sum(ms for ms in found if ms) if all(found) else None
 
 
 def as_text(document: Ladder, width: int) -> str:
