@@ -1,12 +1,18 @@
-"""Test what --help says of each command, and that output fits a narrow terminal."""
+"""Test what --help says of each command, that output fits a narrow terminal, and what the shells complete."""
 
+import os
+import pty
 import re
 import shlex
+import shutil
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from app.cli import main
+from app.commands.completion import SHELLS
 from app.commands.parsers import COMMANDS, parser_of, request_of
 from app.terminal.text import NARROWEST, WIDTH
 from tests.support.shell import write_good_files
@@ -59,3 +65,74 @@ def test_train_fits_the_terminal(
     assert main(command.split()) == 0
     out = capsys.readouterr().out
     assert out.startswith("training mlp on the CPU") and all(len(line) <= 80 for line in out.splitlines())
+
+
+CASES = {
+    "lenet5-inference pre": {"predict", "precompile"},
+    "lenet5-inference --prec": {"--precision"},
+    "lenet5-inference train --opt": {"--optimiser"},
+    "lenet5-inference predict --precision fp1": {"fp16"},
+    "lenet5-inference graph --network mi": {"minidnn86"},
+    "lenet5-inference predict --out ans": {"answers.csv"},
+    "lenet5-inference train --output": set(),
+}
+TYPED = {
+    "lenet5-inference net": "lenet5-inference networks",
+    "lenet5-inference train --opt": "lenet5-inference train --optimiser",
+    "lenet5-inference predict --out ans": "lenet5-inference predict --out answers.csv",
+}
+# Each reads the script's path, then the line to complete, and prints the words, one a line.
+ASK = {
+    "bash": """
+        source "$1"
+        COMP_WORDS=($2) COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+        _lenet5_inference
+        [ ${#COMPREPLY[@]} -gt 0 ] || COMPREPLY=($(compgen -f -- "${COMP_WORDS[COMP_CWORD]}"))  # complete -o default
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """,
+    "fish": "source $argv[1]; complete -C $argv[2] | string split -f1 \\t; or true",
+}
+
+
+@pytest.fixture
+def program(place: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The scripts, ``script.bash`` and so on, in a folder with one other file."""
+    for shell in SHELLS:
+        with pytest.raises(SystemExit):
+            main(["--completion", shell])
+        (place / f"script.{shell}").write_text(capsys.readouterr().out)
+    (place / "answers.csv").touch()
+    return place
+
+
+@pytest.mark.parametrize("shell", ASK)
+@pytest.mark.parametrize("line", CASES)
+def test_words_are_completed(shell: str, line: str, program: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    command = [shell, "-c", ASK[shell], *["-"] * (shell == "bash"), str(program / f"script.{shell}"), line]
+    done = subprocess.run(command, cwd=program, capture_output=True, text=True, timeout=60, check=True)
+    assert (set(done.stdout.split()), done.stderr) == (CASES[line], "")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+def test_zsh_completes_what_is_typed(program: Path) -> None:
+    """A terminal of its own types the beginnings, each with a tab, and lets zsh print the lines that came of it."""
+    typed = "".join(f"{line}\t\x01print -r -- '<\x05>'\n" for line in TYPED)
+    keys = f"source script.zsh\n{typed}exit\n"
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(program)
+        os.execvpe(
+            "timeout",
+            ["timeout", "--foreground", "60", "zsh", "-f", "-i"],
+            {**os.environ, "HOME": str(program), "TERM": "dumb", "PS1": ""},
+        )
+    os.write(terminal, keys.encode())
+    shown = b""
+    with suppress(OSError):  # the end of a terminal
+        while part := os.read(terminal, 4096):
+            shown += part
+    os.waitpid(child, 0)
+    found = re.findall(r"^<(.*?) ?>", shown.decode().replace("\r", ""), re.MULTILINE)
+    assert found == [*TYPED.values()]

@@ -1,6 +1,8 @@
-"""Test that pages, stored figures and sources hold together: every step has every part, and links resolve."""
+"""Test that pages, stored figures and sources hold together, pages of documents and pictures, also in a browser."""
 
+import json
 import re
+from dataclasses import replace
 from html import unescape
 from itertools import pairwise
 from pathlib import Path
@@ -13,12 +15,16 @@ from app.cuda.compiler import KERNEL_DIR
 from app.ladder.card import Card
 from app.ladder.counting import PARTS
 from app.ladder.excerpt import GAP, LEAST, MOST, changed_by, code_lines, excerpt
-from app.ladder.pictures import Text
+from app.ladder.markdown import anchor, to_html
+from app.ladder.pictures import Text, pictures
 from app.ladder.site import MARK, write_site
 from app.ladder.steps import LADDERS, Step, ladder, steps
 from app.terminal.text import format_ms
+from docs.generate.figures import FIGURES
 from docs.generate.site import COMMAND
+from tests.support.browser import opened
 from tests.support.nesting import Nesting
+from tests.support.stamps_for_tests import document
 
 MOST_BYTES = 6_000_000
 SECTIONS = ("idea", "tile", "change", "count", "time", "proof", "bound", "exercise")
@@ -185,3 +191,79 @@ def test_a_site_replaces_itself_but_no_other_folder(card: Card, tmp_path: Path) 
     with pytest.raises(UserError, match="is no folder"):
         write_site(other / "index.html", card, COMMAND)
     assert {path.name for path in tmp_path.iterdir()} == {"site", "other"}
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("## A *new* word", '<h2 id="a-new-word">A <em>new</em> word</h2>'),
+        ("one\ntwo `a < b` & c", "<p>one\ntwo <code>a &lt; b</code> &amp; c</p>"),
+        ("- one\n  more\n- **two**", "<ul>\n<li>one\nmore</li>\n<li><strong>two</strong></li>\n</ul>"),
+        ("1. one\n2. two", "<ol>\n<li>one</li>\n<li>two</li>\n</ol>"),
+        ("```sh\na  < b\n\nc\n```", '<pre><code class="language-sh">a  &lt; b\n\nc\n</code></pre>'),
+        ("[a `b`](there.md) [c](gone.md)", '<p><a href="there.html">a <code>b</code></a> c</p>'),
+        (
+            "| a | b |\n| --- | ---: |\n| 1 | `2` |",
+            '<div class="wide"><table>\n<thead>\n<tr>\n<th scope="col">a</th>\n<th scope="col">b</th>\n</tr>\n'
+            '</thead>\n<tbody>\n<tr>\n<th scope="row">1</th>\n<td><code>2</code></td>\n</tr>\n</tbody>\n</table></div>',
+        ),
+        ("<!-- [[[cog x() ]]] -->\nsaid\n<!-- [[[end]]] -->", "<p>said</p>"),
+        ("text\n# Head\nmore", '<p>text</p>\n<h1 id="head">Head</h1>\n<p>more</p>'),
+        (
+            "<details><summary>Why</summary>\n\nSo.\n\n</details>",
+            "<details><summary>Why</summary>\n<p>So.</p>\n</details>",
+        ),
+    ],
+)
+def test_constructs(text: str, html: str) -> None:
+    assert to_html(text, {"there.md": "there.html"}.get).rstrip("\n") == html
+
+
+def test_names_of_headings() -> None:
+    assert anchor("Pooling, element-wise, softmax") == "pooling-element-wise-softmax"
+
+
+LOOKED_AT = ("index", "conv-direct", "learn", "pictures", "interactives")
+
+
+def test_the_journey_shows_steps_with_their_predictions_and_links(card: Card) -> None:
+    text = pictures(card).body
+    for network in card.networks:
+        (chart,) = re.findall(rf"<svg[^>]*journey-{network}-chart-title.*?</svg>", text, re.DOTALL)
+        for step in ladder("conv"):
+            times = [layer.ms for layer in card.layers(step) if layer.network == network]
+            if times and all(times):
+                assert f'<a href="{step.slug}.html">' in chart
+                assert re.search(rf"{step.row.step} {step.row.name}[^:;]*: [\d,.]+ ms, predicted [\d,.]+ ms", chart)
+
+
+def test_bytes_that_the_hardware_counted_move_points(card: Card) -> None:
+    counts = {"dram_read": 4e8, "dram_written": 1e8}
+    row = {"operation": "conv", "name": "direct", "layer": "conv2", "counts": counts, "images": 1000}
+    found = pictures(replace(card, counters={"lenet5": {"rows": [row]}})).body
+    assert (
+        "counted by the hardware" in found
+        and "counted by the hardware" not in pictures(replace(card, counters={})).body
+    )
+    assert "2 direct, fp32: " in found and "(measured)" in found and "counted for 1,000 images" in found
+
+
+def test_without_stamps_the_page_says_how_to_get_them(card: Card) -> None:
+    without = pictures(replace(card, timelines={})).body
+    assert "--timeline" in without and "warpgroups-fp16" not in without
+    stored = json.loads((FIGURES / "h100_profile_lenet5.json").read_text(encoding="utf-8"))
+    found = pictures(replace(card, timelines={"fp16": {**stored, "timeline": document()}})).body
+    assert "--timeline" not in found and "warpgroups-fp16-chart" in found and "bus-fp16-chart" in found
+
+
+def test_a_card_without_reports_has_no_budget(card: Card) -> None:
+    assert "fast-path" in pictures(card).body
+    assert "fast-path" not in pictures(replace(card, reports={}, timelines={})).body
+
+
+@pytest.mark.parametrize("name", LOOKED_AT)
+def test_a_browser_shows_the_page_without_a_complaint(name: str, site: Path, tmp_path: Path) -> None:
+    found = opened(site / f"{name}.html", tmp_path / "profile")
+    assert found.console == []
+    title = re.findall(r"<h1[^>]*>(.*?)</h1>", found.html, re.DOTALL)
+    assert title and unescape(re.sub(r"<[^>]+>", "", title[0])).strip()
