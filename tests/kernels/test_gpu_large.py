@@ -86,15 +86,12 @@ def _huge_cases() -> list[Case]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def memory(request: pytest.FixtureRequest) -> Iterator[None]:
-    """All kernels of the selected tests are compiled at once, with those that tell what is right; memory is freed."""
-    import cupy
-
+def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
+    """All kernels of the selected tests at once; what is kept on the card for the next test is forgotten in the end."""
     compile_selected(request)
     yield
     _expected.cache_clear()
     _repeated.cache_clear()
-    cupy.get_default_memory_pool().free_all_blocks()
 
 
 def _by_the_oracle(problem: ConvProblem | LinearProblem, x: np.ndarray, arrays: list[np.ndarray | None]) -> Expected:

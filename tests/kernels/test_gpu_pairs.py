@@ -3,7 +3,6 @@
 And lenet5's labels with the kernel whose second convolution is of bytes.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -52,13 +51,8 @@ WEIGHTED = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
-    """All kernels of the selected tests, by all processors at once; memory is freed."""
-    import cupy
-
+def compiled(request: pytest.FixtureRequest) -> None:
     compile_selected(request)
-    yield
-    cupy.get_default_memory_pool().free_all_blocks()
 
 
 def held_to_the_tolerance(problem: PairProblem, arrays: list[Any], x: np.ndarray, y: Any) -> None:
