@@ -261,18 +261,6 @@ def test_80_columns_have_room_for_the_main_figures_of_a_long_name() -> None:
     assert lines[at + 2 : at + 4] == ["  conv2+relu2+pool2", "  (--wide adds: GFLOP)"]
 
 
-def test_weights_without_a_checksum_are_told() -> None:
-    for vouched in (True, False):
-        made = report(CPU)
-        made["weights"]["vouched"] = vouched
-        assert ("no checksum in it says that it is whole" in wide(made)) is not vouched
-
-
-def test_class_names() -> None:
-    assert report(CPU)["first_labels"] == list(CLASSES[:6])
-    assert report(CPU, data=replace(DATA, classes=None))["first_labels"] == ["0", "1", "2", "3", "4", "5"]
-
-
 def test_power_and_energy_per_image() -> None:
     told = report(replace(GPU, power=POWER))
     assert not [fault for fault in mistakes(json.loads(json.dumps(told))) if "power" in fault]

@@ -1,4 +1,4 @@
-"""The check in the report: two verdicts, and the labels that differ."""
+"""The check in the report: two verdicts, labels that differ and their names, weights that nothing vouches for."""
 
 from dataclasses import replace
 
@@ -7,7 +7,8 @@ import pytest
 
 from app.main_job.report import SHOWN_DIFFERENCES, as_text
 from app.network.accuracy import agree, judge
-from tests.test_report import AGREED, BATCH, CPU, LABELS, STORED, report, wide
+from data_tools.fashion_mnist import CLASSES
+from tests.test_report import AGREED, BATCH, CPU, DATA, LABELS, STORED, report, wide
 
 
 def test_differences() -> None:
@@ -53,3 +54,15 @@ def test_the_two_verdicts(
         assert line.startswith(f"  {start}")
     assert told["passed"] is accuracy.passed is ("FAILED" not in found[1]) and told["agreement"]["passed"]
     assert (told["accuracy"]["least"], told["accuracy"]["expected"]) == (least, expected)
+
+
+def test_weights_without_a_checksum_are_told() -> None:
+    for vouched in (True, False):
+        made = report(CPU)
+        made["weights"]["vouched"] = vouched
+        assert ("no checksum in it says that it is whole" in wide(made)) is not vouched
+
+
+def test_class_names() -> None:
+    assert report(CPU)["first_labels"] == list(CLASSES[:6])
+    assert report(CPU, data=replace(DATA, classes=None))["first_labels"] == ["0", "1", "2", "3", "4", "5"]

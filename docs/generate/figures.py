@@ -24,8 +24,10 @@ PEERS = {network: f"h100_peers_{network}.json" for network in (*NETWORKS, "mlp")
 # Network and precision → file of a later run in that alone: for all at once the other systems' compilers need too long.
 PEERS_IN_ONE = {
     (network, precision): f"h100_peers_{network}_{precision}.json"
-    for network in PEERS
-    for precision in (("fp32", "fp16") if network in ("lenet5", "fa19", "k7") else ("fp32",))
+    for network, precision in (
+        *((network, "fp32") for network in PEERS),
+        *((network, "fp16") for network in ("lenet5", "fa19", "k7")),
+    )
 }
 ONE_IMAGE = {"lenet5": "h100_peers_lenet5_batch1.json"}  # beside the peers, too
 # File → its document in app/records, and the command of main.py that makes it.
