@@ -183,7 +183,12 @@ def _vector(numbers: np.ndarray) -> np.ndarray:
 
 
 ANY_PAIR_ROW = mma_row(
-    *("conv_pair", 0, "mma_any", "none of them", configure, ("float16", "float16x2")),
+    "conv_pair",
+    0,
+    "mma_any",
+    system="none of them",
+    configure=configure,
+    dtypes=("float16", "float16x2"),
     summary="any two convolutions with all that follows them, from the bytes to the features on chip: mma, one image a "
     "block",
     refuses=refuses,

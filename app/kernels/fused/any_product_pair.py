@@ -77,7 +77,12 @@ def pack(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
 
 
 ANY_PRODUCT_PAIR_ROW = wgmma_row(
-    *("gemm_pair", 0, "wgmma_any", "none of them", _configure, ("float16", "float16x2")),
+    "gemm_pair",
+    0,
+    "wgmma_any",
+    system="none of them",
+    configure=_configure,
+    dtypes=("float16", "float16x2"),
     summary="any two fully connected layers with all that follows them: warpgroup products, hidden values on chip",
     refuses=_refuses,
     limits=f"{ONLY_HOPPER}; multiples of 8 inputs, 192 hidden values, 64 classes",

@@ -229,31 +229,55 @@ def map_fragments(filters: np.ndarray, maps: int) -> np.ndarray:
     return np.ascontiguousarray(fragments).reshape(64 // maps, 50, maps // 16, 32, 4, 2)
 
 
-# Columns: step, technique, system, configure, dtypes, since.
 _hopper_row = partial(wgmma_row, "conv_pair", refuses=_refuses_wgmma, limits=HOPPER_LIMITS, reads_host=True, pools=True)
 CONV_PAIR_ROWS: tuple[Variant, ...] = (
     mma_row(
-        *("conv_pair", 1, "mma", "none of them", _mma, ("float16", "float16x2")),
+        "conv_pair",
+        1,
+        "mma",
+        system="none of them",
+        configure=_mma,
+        dtypes=("float16", "float16x2"),
         summary="both convolutions with ReLU and pooling on chip, one image a warp: tensor-core products by mma",
         refuses=_refuses_sizes,
         limits="lenet5's two convolutions of bytes",
         pools=True,
     ),
     _hopper_row(
-        *(2, "wgmma", "none of them", _wgmma, ("float16",), "mma"),
+        2,
+        "wgmma",
+        system="none of them",
+        configure=_wgmma,
+        dtypes=("float16",),
+        since="mma",
         summary="both convolutions with ReLU and pooling on chip: warpgroup tensor-core products, float16",
     ),
     _hopper_row(
-        *(3, "wgmma_split", "none of them", _wgmma_split, ("float16x2",), "wgmma"),
+        3,
+        "wgmma_split",
+        system="none of them",
+        configure=_wgmma_split,
+        dtypes=("float16x2",),
+        since="wgmma",
         summary="step 2 with each operand the sum of two float16: as exact as float32",
     ),
     _hopper_row(
-        *(4, "wgmma_exact", "none of them", _wgmma_exact, ("float16x2",), "wgmma-split"),
+        4,
+        "wgmma_exact",
+        system="none of them",
+        configure=_wgmma_exact,
+        dtypes=("float16x2",),
+        since="wgmma-split",
         summary="step 3 for weights that are exact in float16: two products instead of three",
         refuses=partial(_refuses_wgmma, exact=True),
     ),
     _hopper_row(
-        *(5, "wgmma_int8", "none of them", _wgmma_int8, ("int8",), "wgmma"),
+        5,
+        "wgmma_int8",
+        system="none of them",
+        configure=_wgmma_int8,
+        dtypes=("int8",),
+        since="wgmma",
         summary="step 2, its second convolution of 8-bit integers: exact sums, half the tensor-core time",
         tunables={"images": (1, 2, 3, 4), "warpgroups": (3, 4, 5, 6)},
         defaults=lambda _: {"images": 2, "warpgroups": 5},

@@ -186,10 +186,14 @@ def class_fragments(weights: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(parts.transpose(3, 0, 5, 2, 1, 4)).reshape(across, hidden // 8, 32, 4)
 
 
-# Columns: operation, step, technique, system, configure, dtypes, since.
 GEMM_PAIR_ROWS: tuple[Variant, ...] = (
     mma_row(
-        *("gemm_pair", 1, "mma", "none of them", _products, ("float16", "float16x2")),
+        "gemm_pair",
+        1,
+        "mma",
+        system="none of them",
+        configure=_products,
+        dtypes=("float16", "float16x2"),
         summary="two products, ReLU between and argmax after them: the first on tensor cores, the second in registers",
         refuses=_refuses_products,
         limits="sizes that fit whole tiles, no activation but ReLU",
@@ -198,7 +202,13 @@ GEMM_PAIR_ROWS: tuple[Variant, ...] = (
         defaults=lambda problem: {"ROWS": 48 if problem.parts == 2 else 80, "STAGES": 2},
     ),
     wgmma_row(
-        *("gemm_pair", 2, "wgmma", "none of them", _products_wgmma, ("float16", "float16x2"), "mma"),
+        "gemm_pair",
+        2,
+        "wgmma",
+        system="none of them",
+        configure=_products_wgmma,
+        dtypes=("float16", "float16x2"),
+        since="mma",
         summary="step 1 by warpgroup tensor-core products, fed by warps of their own; the second product on them, too",
         refuses=_refuses_products_wgmma,
         limits=f"{ONLY_HOPPER}; 128 hidden values, no activation but ReLU",

@@ -130,7 +130,13 @@ def core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
 
 
 WARPGROUP_ROW = wgmma_row(
-    *("gemm", 9, "warpgroup", "none", _configure, ("float16", "float16x2"), "tensor-core"),
+    "gemm",
+    9,
+    "warpgroup",
+    system="none",
+    configure=_configure,
+    dtypes=("float16", "float16x2"),
+    since="tensor-core",
     refuses=_refuses,
     limits=f"{ONLY_HOPPER}; multiples of 8 inputs, no argmax",
     tunables={"ROWS": (40, 80)},

@@ -179,7 +179,12 @@ CONV_ROWS: tuple[Variant, ...] = (
     _in_constants_tiled(6, "specialised", "fa19", _specialised, FLOATS, "shared-constant"),
     _in_constants_tiled(7, "unrolled", "minidnn86, fa19", _specialised, FLOATS, "specialised"),
     _in_constants_tiled(
-        *(14, "half2", "minidnn86", partial(_specialised, together=2), ("float16",), "unrolled"),
+        14,
+        "half2",
+        system="minidnn86",
+        configure=partial(_specialised, together=2),
+        dtypes=("float16",),
+        since="unrolled",
         limits="two maps' filters at most 64 KB (constant memory)",
         instructions="hfma2",
     ),

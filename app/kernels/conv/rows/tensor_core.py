@@ -141,7 +141,13 @@ def _tensor(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 
 
 TENSOR_CORE_ROW = mma_row(
-    *("conv", 15, "tensor_core", "none of them", _tensor, ("float16", "tfloat32"), "implicit-gemm"),
+    "conv",
+    15,
+    "tensor_core",
+    system="none of them",
+    configure=_tensor,
+    dtypes=("float16", "tfloat32"),
+    since="implicit-gemm",
     limits="tensor cores of sm_80 and later",
     tunables=TENSOR_TUNABLES,
     defaults=_tensor_defaults,

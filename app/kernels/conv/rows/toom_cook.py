@@ -146,7 +146,13 @@ def _blocks_of_maps(weights: np.ndarray, problem: ConvProblem, block: int) -> np
 
 
 TOOM_COOK_ROW = Variant(
-    *("conv", 20, "toom_cook", "none of them", _toom_cook, ("float32",), "register-patch"),
+    "conv",
+    20,
+    "toom_cook",
+    system="none of them",
+    configure=_toom_cook,
+    dtypes=("float32",),
+    since="register-patch",
     refuses=_refuses,
     limits="stride 1 and filters of at most 7 x 7; a column must hold whole pooling windows",
     pools=True,
