@@ -15,7 +15,7 @@ from app.base.interrupts import exit_on_interrupt
 from app.classify.outputs import OutputFolder, Window
 from app.classify.pieces import Fault, Piece, Place, Result, Runner, cut, piece_size, windows
 from app.classify.places import opened
-from app.classify.report import About, Tally, as_text, document
+from app.classify.report import Tally, as_text, document
 from app.classify.shards import Shard, ShardError, find_shards, open_shard
 from app.classify.worker import WorkerSettings
 from app.commands.classify import ClassifyRequest
@@ -158,8 +158,8 @@ def classify(request: ClassifyRequest) -> int:
         seconds = timer.seconds
     if not folder.receipts:
         raise faults.error()
-    about = About(network, weights, place.arithmetic, request.folder)
-    publish(document(about, folder, [*faults.found.values()], work.tally, seconds), as_text, request.output)
+    figures = document(network.network, weights, folder, [*faults.found.values()], work.tally, seconds)
+    publish(figures, as_text, request.output)
     if faults.found:
         raise faults.error()
     return 0

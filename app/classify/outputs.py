@@ -37,8 +37,9 @@ class OutputFolder:
 
     Shards go by their number in ``shards``. One thread uses it, within ``opened``.
 
-    receipts: of the finished shards, by number; after ``resume`` also of those that an earlier run finished, whose
-    numbers are in ``kept``. notes: one line for each shard that an earlier run began and this one classifies again.
+    identity: what computes. receipts: of the finished shards, by number; after ``resume`` also of those that an earlier
+    run finished, whose numbers are in ``kept``. notes: one line for each shard that an earlier run began and this one
+    classifies again.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class OutputFolder:
         resume: keep the results of earlier runs that prove whole. overwrite: replace them. Raises UserError if two
         shards would have the same results.
         """
-        self._folder = folder
+        self.folder = folder
         self._shards = shards
         self._windows = windows
         self._kinds = KINDS if logits else ("labels",)
@@ -64,7 +65,7 @@ class OutputFolder:
         self._replace = resume or overwrite
         self._names = _names(shards)
         self._unfinished: dict[int, Unfinished] = {}
-        self._identity: Identity
+        self.identity: Identity
         self.receipts: dict[int, Receipt] = {}
         self.kept: frozenset[int] = frozenset()
         self.notes: list[str] = []
@@ -74,13 +75,13 @@ class OutputFolder:
 
         ``opened`` checks that again, but devices have to start before it.
         """
-        check_unlocked(self._folder / LOCK, self._busy)
+        check_unlocked(self.folder / LOCK, self._busy)
         self._check_inputs()
         there: set[Path] = set()
         try:
-            there.update(self._folder.iterdir())
+            there.update(self.folder.iterdir())
         except NotADirectoryError as error:
-            raise _no_folder(self._folder, error) from error
+            raise _no_folder(self.folder, error) from error
         except OSError:  # there is no folder yet, or it cannot be listed
             pass
         self._check_new(path for number in self.wanted for path in self._files(number) if path in there)
@@ -94,19 +95,19 @@ class OutputFolder:
         identity: what computes the results. progress: called with 1 whenever the results of a shard have been checked.
         Raises UserError if the folder cannot be used, or holds results that must not be replaced.
         """
-        self._identity = identity
-        _make(self._folder)
-        with locked(self._folder / LOCK, self._busy, "name another --out"):
+        self.identity = identity
+        _make(self.folder)
+        with locked(self.folder / LOCK, self._busy, "name another --out"):
             self._check_inputs()
             self._check_results(progress)
-            shutil.rmtree(self._folder / UNFINISHED, ignore_errors=True)  # of a run that was killed
-            _make(self._folder / UNFINISHED)
+            shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)  # of a run that was killed
+            _make(self.folder / UNFINISHED)
             try:
                 yield self
             finally:
                 for number in [*self._unfinished]:
                     self.abandon(number)
-                shutil.rmtree(self._folder / UNFINISHED, ignore_errors=True)
+                shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
 
     @property
     def wanted(self) -> list[int]:
@@ -129,7 +130,7 @@ class OutputFolder:
             if number not in self._unfinished:
                 shapes = self._shapes(number)
                 paths = {kind: self._path(number, kind) for kind in self._kinds}
-                self._unfinished[number] = Unfinished(self._folder / UNFINISHED, paths, shapes)
+                self._unfinished[number] = Unfinished(self.folder / UNFINISHED, paths, shapes)
             unfinished = self._unfinished[number]
             unfinished.write(first - begin, {"labels": labels, "logits": logits}, correct)
             return self._finish(number) if unfinished.complete else None
@@ -161,7 +162,7 @@ class OutputFolder:
             "first": first,
             "images": count,
             "correct": correct,
-            "identity": self._identity,
+            "identity": self.identity,
             "sha256": cast(Results, unfinished.sha256()),
         }
         if self._replace:  # the receipt first: without one, files of results count as unfinished
@@ -174,16 +175,16 @@ class OutputFolder:
         return receipt
 
     def _path(self, number: int, kind: str) -> Path:
-        return self._folder / f"{self._names[number]}.{kind}.npy"
+        return self.folder / f"{self._names[number]}.{kind}.npy"
 
     def _files(self, number: int) -> list[Path]:
         return [self._receipt_path(number), *(self._path(number, kind) for kind in KINDS)]
 
     def _receipt_path(self, number: int) -> Path:
-        return self._folder / f"{self._names[number]}.json"
+        return self.folder / f"{self._names[number]}.json"
 
     def _busy(self, process: str) -> str:
-        return f"process {process} is classifying into {self._folder}: wait for its end, or name another --out"
+        return f"process {process} is classifying into {self.folder}: wait for its end, or name another --out"
 
     def _check_inputs(self) -> None:
         """Raise UserError if a result would replace a file that is read."""
@@ -219,7 +220,7 @@ class OutputFolder:
         if not present(path):
             return f"{path} is missing"
         receipt = read_receipt(path)
-        other = same_work(receipt, self._shards[number], *self._windows[number], self._identity)
+        other = same_work(receipt, self._shards[number], *self._windows[number], self.identity)
         if other is not None:
             raise UserError(f"{path} is of other {other}: name another --out, or replace it with --overwrite")
         digests: Mapping[str, object] = receipt["sha256"]
@@ -251,7 +252,7 @@ class OutputFolder:
     def _shapes(self, number: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of a shard's results, by kind."""
         _, count = self._windows[number]
-        return {"labels": (count,), "logits": (count, self._identity["classes"])}
+        return {"labels": (count,), "logits": (count, self.identity["classes"])}
 
     def _count_right(self, number: int, path: Path) -> int:
         """Count the right labels in the file of a shard's results. Raises UserError if the true ones cannot be read."""
@@ -259,7 +260,7 @@ class OutputFolder:
         labels = np.load(path, mmap_mode="r")
         with shard.reader() as reader:
             return sum(
-                count_right(labels[at : at + STEP], shard, reader, first + at, self._identity["classes"])
+                count_right(labels[at : at + STEP], shard, reader, first + at, self.identity["classes"])
                 for at in range(0, count, STEP)
             )
 

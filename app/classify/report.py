@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import cast
 
 from app.classify.outputs import OutputFolder
 from app.classify.pieces import Piece, Place, Result, Seconds
-from app.network.graph import Graph
+from app.network.network import Network
 from app.network.weights import Weights
 from app.records.classify import Classified, Classify, Device, LaneSeconds, Rates
 from app.terminal.text import WIDTH, Column, fields, paragraph, table
@@ -24,7 +23,7 @@ LIMITS = {
 
 
 @dataclass
-class Work:
+class Share:
     """What one device did, or all of them. seconds: summed over the device's feeders."""
 
     images: int = 0
@@ -52,15 +51,15 @@ class Work:
 class Tally:
     """What a run did so far. devices: by host and name. writing: seconds that the results' files took."""
 
-    devices: dict[tuple[str, str], tuple[Place, Work]] = field(default_factory=dict)
-    whole: Work = field(default_factory=Work)
+    devices: dict[tuple[str, str], tuple[Place, Share]] = field(default_factory=dict)
+    whole: Share = field(default_factory=Share)
     writing: float = 0.0
 
     def add(self, piece: Piece, result: Result) -> None:
         """Count a piece."""
         place = result.place
-        _, work = self.devices.setdefault((place.host, place.device), (place, Work()))
-        for each in (work, self.whole):
+        _, share = self.devices.setdefault((place.host, place.device), (place, Share()))
+        for each in (share, self.whole):
             each.add(piece, result)
 
     def limit(self, seconds: float) -> str:
@@ -71,27 +70,19 @@ class Tally:
         return self.whole.limit(slowest.limit)
 
 
-@dataclass(frozen=True)
-class About:
-    """What a run was asked for. arithmetic: how its devices compute. folder: for the results."""
-
-    network: Graph
-    weights: Weights
-    arithmetic: str
-    folder: Path
-
-
-def document(about: About, results: OutputFolder, unreadable: Sequence[str], tally: Tally, seconds: float) -> Classify:
+def document(
+    network: Network, weights: Weights, results: OutputFolder, unreadable: Sequence[str], tally: Tally, seconds: float
+) -> Classify:
     """Return all figures. unreadable: why shards cannot be read. seconds: of the run."""
-    network, weights, receipts, kept = about.network.network, about.weights, results.receipts, results.kept
+    receipts, kept = results.receipts, results.kept
     known = [receipt for receipt in receipts.values() if receipt["correct"] is not None]
     compared, correct = sum(one["images"] for one in known), sum(one["correct"] or 0 for one in known)
     return {
         "schema": "lenet5-inference/classify/1",
         "network": {"name": network.name, "input_shape": [*network.input_shape]},
         "weights": {"path": str(weights.path), "sha256": weights.sha256},
-        "arithmetic": about.arithmetic,
-        "out": str(about.folder),
+        "arithmetic": results.identity["precision"],
+        "out": str(results.folder),
         "shards": {"classified": len(receipts) - len(kept), "kept": len(kept), "unreadable": [*unreadable]},
         "images": sum(receipt["images"] for receipt in receipts.values()),
         "compared": compared,
@@ -100,28 +91,28 @@ def document(about: About, results: OutputFolder, unreadable: Sequence[str], tal
         "seconds": seconds,
         "writing_seconds": tally.writing,
         "classified": {**_rates(tally.whole, seconds), "limit": tally.limit(seconds)} if tally.devices else None,
-        "devices": [_device(place, work, seconds) for _, (place, work) in sorted(tally.devices.items())],
+        "devices": [_device(place, share, seconds) for _, (place, share) in sorted(tally.devices.items())],
     }
 
 
-def _device(place: Place, work: Work, seconds: float) -> Device:
+def _device(place: Place, share: Share, seconds: float) -> Device:
     return {
         "host": place.host,
         "device": place.device,
         "name": place.name,
         "arithmetic": place.arithmetic,
         "lanes": place.lanes,
-        "limit": work.limit(place.limit),
-        **_rates(work, seconds),
-        "lane_seconds": cast(LaneSeconds, vars(work.seconds)),
+        "limit": share.limit(place.limit),
+        **_rates(share, seconds),
+        "lane_seconds": cast(LaneSeconds, vars(share.seconds)),
     }
 
 
-def _rates(work: Work, seconds: float) -> Rates:
+def _rates(share: Share, seconds: float) -> Rates:
     return {
-        "images": work.images,
-        "images_per_s": work.images / seconds,
-        "gbytes_per_s": work.nbytes / 1e9 / seconds,
+        "images": share.images,
+        "images_per_s": share.images / seconds,
+        "gbytes_per_s": share.nbytes / 1e9 / seconds,
     }
 
 
