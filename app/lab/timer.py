@@ -19,29 +19,20 @@ ENQUEUE_US = 20  # a generous estimate of the host's time per action
 LONGEST_WAIT_US = 2000
 
 
-class Hold:
-    """Keeps a stream busy for a while, so that work enqueued meanwhile runs without gaps. arch: e.g. ``sm_90a``."""
-
-    def __init__(self, arch: str) -> None:
-        self._nanoseconds = ctypes.c_longlong()
-        wait = Function(loaded(compile_kernel(WAIT, {}, arch)), "wait", threads=1)
-        self._launch = wait.bound([self._nanoseconds], tuple)
-
-    def __call__(self, stream: cupy.cuda.Stream, actions: int) -> None:
-        """Occupy the stream for about as long as the host takes to enqueue so many actions."""
-        self._nanoseconds.value = min(ENQUEUE_US * (actions + 1), LONGEST_WAIT_US) * 1000
-        self._launch(stream.ptr, (1, 1, 1))
-
-
 class Clock:
-    """Times work on a stream of its own. arch: e.g. ``sm_90a``."""
+    """Times work on a stream of its own, which waits while the host enqueues, so that the work runs without gaps.
+
+    arch: e.g. ``sm_90a``.
+    """
 
     def __init__(self, arch: str) -> None:
         self.stream = cupy.cuda.Stream(non_blocking=True)
         properties = runtime.getDeviceProperties(runtime.getDevice())
         self.l2_bytes = int(properties["l2CacheSize"])
         self._flush = device_array(max(2 * self.l2_bytes, 64 << 20), "uint8")
-        self._hold = Hold(arch)
+        self._nanoseconds = ctypes.c_longlong()
+        wait = Function(loaded(compile_kernel(WAIT, {}, arch)), "wait", threads=1)
+        self._wait = wait.bound([self._nanoseconds], tuple)
 
     def time(self, enqueue: Callable[[], None], noise: float, l2: str, actions: int = 1) -> Timing:
         """Time ``enqueue()``, which puts about ``actions`` actions on the stream; samples are ms of one call.
@@ -59,7 +50,7 @@ class Clock:
     def _run(self, enqueue: Callable[[], None], count: int, l2: str, actions: int) -> float:
         if l2 == "cold":
             runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, self.stream.ptr)
-        self._hold(self.stream, actions * count)
+        self._occupy(actions * count)
         pair = EventPair()
 
         def launches() -> None:
@@ -69,3 +60,8 @@ class Clock:
         pair.around(launches, self.stream)
         pair.synchronize()
         return pair.ms / count
+
+    def _occupy(self, actions: int) -> None:
+        """Occupy the stream for about as long as the host takes to enqueue so many actions."""
+        self._nanoseconds.value = min(ENQUEUE_US * (actions + 1), LONGEST_WAIT_US) * 1000
+        self._wait(self.stream.ptr, (1, 1, 1))
