@@ -12,7 +12,6 @@ import pytest
 from app.cuda.device import describe_cpu
 from app.engine.buffers import AT_ONCE, DIRECT
 from app.main_job.overlap import Timeline, usage, verdict
-from app.main_job.power import COUNTED, described
 from app.main_job.report import as_text, document
 from app.main_job.result import Compared, Outcome, Timing, layer_row
 from app.network.accuracy import Accuracy, Agreement, Reference, agree, judge
@@ -76,7 +75,6 @@ GPU = replace(
     notes=("chunks were cut",),
 )
 ONCE = {"start": 50.0, "import": 300.0, "numpy": 120.0, "context": 200.0, "cupy": 250.0, "data": 90.0}
-POWER = described(1.25, 2_000_000, 500.0, COUNTED, (1755, 1980, 1980))
 both = pytest.mark.parametrize("outcome", [GPU, CPU], ids=["GPU", "CPU"])
 
 
@@ -259,14 +257,6 @@ def test_80_columns_have_room_for_the_main_figures_of_a_long_name() -> None:
     assert lines[at].split() == ["layer", "kernel", "ms", "±", "ms", "TFLOP/s", "GB/s", "share"]
     assert lines[at + 1].split()[:2] == ["conv1+relu1+pool1+", "register-patch"]
     assert lines[at + 2 : at + 4] == ["  conv2+relu2+pool2", "  (--wide adds: GFLOP)"]
-
-
-def test_power_and_energy_per_image() -> None:
-    told = report(replace(GPU, power=POWER))
-    assert not [fault for fault in mistakes(json.loads(json.dumps(told))) if "power" in fault]
-    assert (told["power"]["watts"], told["power"]["microjoules_per_image"]) == (400.0, 250.0)
-    assert "power              400 W, 250 J per million images, over 1.2 s of repeated runs" in wide(told)
-    assert report(CPU)["power"] is None and "million images" not in wide(report(CPU))
 
 
 def test_lists_of_numbers_take_one_line_and_nothing_is_changed(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """Power and energy by a fake NVML: units, steps of the counter, and what is missing."""
 
+import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +13,9 @@ from app.cuda import nvml
 from app.main_job import power
 from app.records.report import Power
 from app.terminal.text import WIDTH, paragraph
+from tests.support.schemas import mistakes
 from tests.support.shell import user_error
+from tests.test_report import CPU, GPU, report, wide
 
 
 class FakeError(Exception):
@@ -67,6 +71,15 @@ def test_energy_per_image_is_from_step_to_step() -> None:
         and "SM clock 1,980 MHz (1,755 to 1,980)" in text
     )
     assert all(len(line) <= WIDTH for line in paragraph(text, WIDTH))
+
+
+def test_the_report_has_power_and_energy_per_image() -> None:
+    drawn = power.described(1.25, 2_000_000, 500.0, power.COUNTED, (1755, 1980, 1980))
+    told = report(replace(GPU, power=drawn))
+    assert not [fault for fault in mistakes(json.loads(json.dumps(told))) if "power" in fault]
+    assert (told["power"]["watts"], told["power"]["microjoules_per_image"]) == (400.0, 250.0)
+    assert "power              400 W, 250 J per million images, over 1.2 s of repeated runs" in wide(told)
+    assert report(CPU)["power"] is None and "million images" not in wide(report(CPU))
 
 
 def test_without_a_counter_readings_are_taken() -> None:
