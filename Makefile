@@ -25,7 +25,7 @@ run: $(if $(GIVEN),,$(VENV)/.run) ## set everything up, then classify BATCH (10,
 	$(PY) main.py --batch $(BATCH)
 
 # Style and types are checked beside the tests; what that prints comes last, in one piece.
-test: $(READY) ## set everything up, check the style and run the tests: of large grids on a GPU the sample SEED (1)
+test: $(READY) ## set everything up, check the style and run the tests: of large grids the sample SEED (1)
 	@log=$$(mktemp); $(SELF) lint >$$log 2>&1 & lint=$$!; trap 'exit 130' INT TERM; \
 	trap 'kill $$lint 2>&-; rm -f $$log' EXIT; \
 	failed=0; $(PY) -m pytest -m 'not alone' -n auto --dist worksteal --sample $(or $(SEED),1) || failed=1; \

@@ -42,7 +42,7 @@ settings.load_profile("patient")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What is asked for by hand runs whole; ``make test`` asks for a sample."""
-    parser.addoption("--sample", type=int, metavar="SEED", help="of large grids of GPU tests run a sample")
+    parser.addoption("--sample", type=int, metavar="SEED", help="of large grids run a sample")
     parser.addoption("--long", action="store_true", help="every architecture of a kernel, ten times the broken files")
     parser.addoption("--part", type=part_of, default=(1, 1), metavar="K/N", help="run one part of N (make test-all)")
 
@@ -108,7 +108,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays: garbage collections, which some tests ask for, need not walk over all tests."""
+    """What was collected stays: no garbage collection need walk over thousands of tests."""
     gc.freeze()
 
 

@@ -1,4 +1,4 @@
-"""Test what ``make test`` runs of the GPU tests, in how many processes, and beside which plugins."""
+"""Test what ``make test`` runs of large grids, in how many processes, and beside which plugins."""
 
 import os
 import re
@@ -36,10 +36,10 @@ def test_warns():
 """
 
 
-def item(name: str, gpu: bool = True, **params: object) -> Any:
+def item(name: str, mark: str = "gpu", **params: object) -> Any:
     """What the sampling reads of pytest's item."""
     return SimpleNamespace(
-        nodeid=name, callspec=SimpleNamespace(params=params), get_closest_marker=lambda mark: gpu or None
+        nodeid=name, callspec=SimpleNamespace(params=params), get_closest_marker=lambda name: name == mark or None
     )
 
 
@@ -86,11 +86,13 @@ def test_a_sample_depends_on_the_seed_alone(grid: list[Any]) -> None:
 
 def test_small_tests_and_those_without_a_gpu_are_whole() -> None:
     few = [item(f"test_few[{at}]", at=at) for at in range(WHOLE)]
-    cpu = [item(f"test_cpu[{at}]", gpu=False, at=at) for at in range(500)]
+    cpu = [item(f"test_cpu[{at}]", mark="", at=at) for at in range(500)]
     many = [item(f"test_many[{at}]", at=at) for at in range(500)]
     assert chosen([*few, *cpu, *many], 1, (1, 1))[: len(few) + len(cpu)] == [*few, *cpu]
     assert len({*sampled(many, 1)}) == 125
     assert chosen(many, None, (1, 1)) == many
+    slow = [item(f"test_slow[{at}]", mark="grid", at=at) for at in range(12)]
+    assert len({*sampled(slow, 1)}) == 3
 
 
 def test_parts_cover_everything_once(grid: list[Any]) -> None:

@@ -84,6 +84,7 @@ def check(graph: Graph, nodes: list[Node], precision: str) -> None:
     assert (found <= 2 * limits).all(), f"{found}, a plain implementation's {limits}"
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("exact", [False, True])
 @FUNCTIONS
 @BOTH
@@ -100,6 +101,7 @@ def test_networks_of_other_sizes_are_as_exact(arch: str, precision: str, functio
     check(graph, nodes, precision)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize(("factors", "arch"), [(factors, ARCHES[at % 2]) for at, factors in enumerate(SCALED)])
 @FUNCTIONS
 def test_layers_of_any_scale_are_as_exact_as_in_float32(arch: str, function: str, factors: Factors) -> None:

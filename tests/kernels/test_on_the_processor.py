@@ -78,6 +78,7 @@ def test_every_element(case: Case) -> None:
     check(y, case.problem, expected(case.problem, images, case.row))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("case", OF_TENSOR_CORES, ids=str)
 def test_every_element_and_label(case: Case) -> None:
     """Of batches that walk through all stages and rounds, and of few images."""

@@ -99,12 +99,14 @@ IN_TURN = [
 ]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize(("factors", "arch", "precision"), IN_TURN)
 def test_scaled_layers_are_as_exact_as_others(arch: str, precision: str, factors: Factors) -> None:
     network = {"sm_80": biased, "sm_90a": unbiased}[arch]  # the latter's kernels add no bias
     check(scaled(network(), factors), arch, precision, usual_errors(network, precision))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("seed", range(6))
 @BOTH
 def test_scales_and_shapes_drawn_at_random(precision: str, seed: int) -> None:

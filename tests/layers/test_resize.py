@@ -65,6 +65,7 @@ def test_it_is_its_definition_and_the_benchmark_s_oracle_says_the_same(shape: Sh
     assert not allowed(problem, wanted)[0].any() and oracle.images_at_once(problem) >= 1
 
 
+@pytest.mark.grid
 @NAMED
 @RULED
 def test_the_kernel_on_the_processor(shape: Shape, size: int, rule: str) -> None:

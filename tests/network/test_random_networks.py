@@ -12,11 +12,13 @@ from tests.support.random_networks_checked import check_on_card, check_on_cpu, c
 SEEDS = range(60)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("seed", SEEDS)
 def test_reference_and_cpu_agree_with_the_oracle(seed: int) -> None:
     check_on_cpu(random_network(seed))
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("seed", SEEDS)
 def test_plans_compute_what_the_text_says(seed: int) -> None:
     """Every plan for an H100 with its packed weights, each kernel replaced by its problem's NumPy reference."""

@@ -1,4 +1,4 @@
-"""Choose among GPU tests: a seeded sample of large grids, one part of several, and how many processes share a card."""
+"""Choose among tests: a seeded sample of large grids, one part of several, and how many processes share a card."""
 
 import hashlib
 import os
@@ -16,11 +16,11 @@ from app.kernels.variant import Variant
 from app.network.definitions import Network
 from tests.support.kernel_cases import Case
 
-WHOLE = 20  # tests with at most so many cases run all of them
+WHOLE = 20  # GPU tests with at most so many cases run all of them
 SHARE = 4  # of the others at least one case in so many
 WORKER_GPU_BYTES, WORKER_HOST_BYTES = 4 << 30, 3 << 30  # what a process of GPU tests needs at most
 HEADER = (
-    f"sample: seed {{}} chooses one in {SHARE} or more of the cases of each large GPU test; "
+    f"sample: seed {{}} chooses one in {SHARE} or more of the cases of each large grid; "
     "every kernel, network, precision and option is in it; --sample N chooses others"
 )
 
@@ -47,7 +47,7 @@ def part_of(text: str) -> tuple[int, int]:
 
 
 def chosen(items: Sequence[pytest.Item], seed: int | None, part: tuple[int, int]) -> list[pytest.Item]:
-    """Return the items to run, in their order: of GPU tests a sample, if there is a seed, and of all one part."""
+    """Return the items to run, in their order: of grids a sample, if there is a seed, and of all one part."""
     kept = {item.nodeid for item in items} if seed is None else set(sampled(items, seed))
     number, parts = part
     return [item for item in items if item.nodeid in kept and _hash(0, item.nodeid) % parts == number - 1]
@@ -56,13 +56,15 @@ def chosen(items: Sequence[pytest.Item], seed: int | None, part: tuple[int, int]
 def sampled(items: Iterable[pytest.Item], seed: int) -> Iterator[str]:
     """Yield the names of a sample, which depends on the seed and the set of items alone, not on their order.
 
-    In a test of many cases every value of every factor is met, in each kernel that has it.
+    In a test of many cases on a GPU, or one that is marked as a grid, every value of every factor is met, in each
+    kernel that has it.
     """
     tests: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         tests[item.nodeid.partition("[")[0]].append(item)
     for cases in tests.values():
-        if len(cases) <= WHOLE or not cases[0].get_closest_marker("gpu"):
+        large = len(cases) > WHOLE and cases[0].get_closest_marker("gpu")
+        if not large and not cases[0].get_closest_marker("grid"):
             yield from (case.nodeid for case in cases)
             continue
         met: set[tuple[Factor, ...]] = set()
