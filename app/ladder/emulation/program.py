@@ -44,7 +44,7 @@ _ERROR = re.compile(r"^(?:\S*/)?([\w.]+:\d+):\d+: (?:fatal )?error: (.*)$", re.M
 SECONDS, RATE = 3, 1e6  # of the processor: as many for any run, and one more for so many operations
 ENDLESS = "does not come to an end"  # as host_program.h says
 # Line numbers for the report, and checks of indices. (-fsanitize=address would lose track of threads' stacks.)
-CHECKED = ("-g", "-fno-omit-frame-pointer", "-no-pie", "-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
+CHECKED = ("-g1", "-fno-omit-frame-pointer", "-no-pie", "-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
 _MISUSE = re.compile(r"^(?:\S*/)?([\w.]+:\d+):\d+: runtime error: (.*)$", re.MULTILINE)
 _FAULT = re.compile(r"^FAULT (.*)$", re.MULTILINE)
 _THREAD = re.compile(r"^THREAD (\d+) (\d+) (\d+) (\d+)$", re.MULTILINE)
