@@ -110,6 +110,8 @@ def test_idx_with_and_without_labels(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.labels, TRUTH)
     assert (data.classes, data.split, data.source) == (None, None, str(images))
     assert load_files(images, None).labels is None
+    with pytest.raises(UserError, match=r"few has 6 labels but .*images has 7 images; name files that belong together"):
+        load_files(images, idx(tmp_path, "few", TRUTH[:6]))
 
 
 def test_idx_files_that_are_fashion_mnist_are_recognised(cache: Path, tmp_path: Path) -> None:

@@ -196,15 +196,8 @@ def test_ctrl_c_is_answered_once(
     assert [name for name in listing(place) if name.startswith(".")] == []
 
 
-def test_workers_end_with_the_lead(place: Path) -> None:
-    process = begin(place)
-    wait_for((place / CHECKPOINT).exists)
-    process.kill()
-    assert ended(process)[::2] == (-signal.SIGKILL, "")
-
-
 def test_workers_end_with_the_lead_whatever_they_wait_for() -> None:
-    """As for a card, or for the others' sums (above)."""
+    """As for a card."""
     script = (
         "import os, time; from app.training.workers import team_of\n"
         "from tests.training.test_workers import Asleep, new_job, some_settings\n"
