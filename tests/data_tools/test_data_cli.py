@@ -176,6 +176,17 @@ def test_a_split(system: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(read_idx(path, 3), resized(IMAGES, 70))
 
 
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_nothing_is_left_half_written(
+    failure: BaseException, small: Path, monkeypatch: pytest.MonkeyPatch, stays: Stays
+) -> None:
+    reference = Mock(side_effect=[np.zeros((2, 1, 13, 13), np.uint8), failure])
+    monkeypatch.setattr(enlarge, "CHUNK", 2)
+    monkeypatch.setattr(Resize, "reference", reference)
+    stays("(interrupted|No space left)", "--size", 13, small, small.with_name("large"))
+    assert reference.call_count == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "pattern"),
     [
