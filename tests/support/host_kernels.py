@@ -9,7 +9,9 @@ import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -112,7 +114,7 @@ def inference_launch(site: Any, layer: Layer, shape: Shape, x: Any, y: Any, dtyp
 
 
 @contextmanager
-def on_the_processor(folder: Path) -> Iterator[None]:
+def on_the_processor() -> Iterator[None]:
     """Within the block training's kernels run on the processor; an access beyond an input's end is a crash."""
     import cupy
 
@@ -120,7 +122,6 @@ def on_the_processor(folder: Path) -> Iterator[None]:
     from app.training.gpu import arena, kernels, products, stages, trainer
 
     skip_without_compiler()
-    HostFunction.folder = folder
     replaced = {
         "training_kernel": HostFunction,
         "device_array": device_array,
@@ -144,43 +145,37 @@ def skip_without_compiler() -> None:
         pytest.skip("g++ is not installed")
 
 
-def precompiled(folder: Path) -> Path:
-    """A header of all that the emulation's headers include of the system's, compiled once for the folder.
+@cache
+def _folder() -> TemporaryDirectory[str]:
+    """What this process compiles, removed when it ends.
 
-    Reading it takes g++ half of the time that it takes for a kernel.
+    First a header, system.h, of all that the emulation's headers include of the system's: reading it takes g++ half of
+    the time that it takes for a kernel.
     """
-    header = folder / "system.h"
-    if not header.exists():
-        included = sorted(
-            {line for text in headers().values() for line in re.findall(r"^#include <.*>$", text, re.MULTILINE)}
-        )
-        folder.mkdir(parents=True, exist_ok=True)
-        header.write_text("\n".join(["#pragma once", *included, ""]), encoding="utf-8")
-        command = [str(COMPILER), *program.FLAGS, *FLAGS, "-x", "c++-header", header.name]
-        subprocess.run(command, cwd=folder, capture_output=True)
-    return header
+    folder = TemporaryDirectory()
+    included = {line for text in headers().values() for line in re.findall(r"^#include <.*>$", text, re.MULTILINE)}
+    header = Path(folder.name) / "system.h"
+    header.write_text("\n".join(["#pragma once", *sorted(included), ""]), encoding="utf-8")
+    command = [str(COMPILER), *program.FLAGS, *FLAGS, "-x", "c++-header", str(header)]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
 
 
 class HostKernel:
-    """A kernel compiled into ``folder``. Called with a stream, the grid and its arguments, it runs on the processor.
+    """A kernel, compiled once in this process. With a stream, the grid and its arguments, the processor runs it.
 
     threads: of a block; shared_bytes: its dynamic shared memory. Skips the test where there is no compiler.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        source: Path,
-        entry: str,
-        defines: Mapping[str, str | int],
-        threads: int,
-        shared_bytes: int = 0,
+        self, source: Path, entry: str, defines: Mapping[str, str | int], threads: int, shared_bytes: int = 0
     ) -> None:
         skip_without_compiler()
+        folder = Path(_folder().name)
         place = folder / hashlib.sha256(repr((entry, sorted(defines.items()))).encode()).hexdigest()[:16]
         library = place / "kernel"
         if not library.exists():
-            flags = (*FLAGS, "-include", str(precompiled(folder)))
+            flags = (*FLAGS, "-include", str(folder / "system.h"))
             build(place, source, MAIN.format(file=source.name, entry=entry), defines, flags)
         self._launch = ctypes.CDLL(str(library)).host_launch
         self._sizes = threads, ctypes.c_ulong(shared_bytes)
@@ -197,9 +192,7 @@ def _address(array: np.ndarray | None) -> int:
 
 
 class HostFunction(HostKernel):
-    """In place of ``app.training.gpu.kernels.training_kernel``. ``folder`` holds what is compiled."""
-
-    folder: Path
+    """In place of ``app.training.gpu.kernels.training_kernel``."""
 
     def __init__(self, name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> None:
-        super().__init__(self.folder, FOLDER / f"train_{name}.cu", f"train_{name}", defines, threads)
+        super().__init__(FOLDER / f"train_{name}.cu", f"train_{name}", defines, threads)

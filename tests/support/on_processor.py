@@ -1,9 +1,6 @@
 """Rows of the registry, and nodes of a plan, run by the processor: the kernels' own files, compiled by g++."""
 
-import tempfile
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 
@@ -13,12 +10,6 @@ from app.ladder.emulation.program import grid_of
 from app.layers import ACTIVATIONS
 from app.planning.matching import Node
 from tests.support.host_kernels import HostKernel, guarded
-
-
-@cache
-def _folder() -> tempfile.TemporaryDirectory[str]:
-    """What this process has compiled, removed when it ends."""
-    return tempfile.TemporaryDirectory()
 
 
 def run_row(
@@ -38,7 +29,7 @@ def run_row(
     taken = [None if array is None else guarded(array) for array in packed]
     _, *others = problem.arguments()
     results = [_poisoned(images * result.per_image, result.dtype) for result in others if result.per_image]
-    kernel = HostKernel(Path(_folder().name), row.path, row.entry, config.defines, launch.threads, launch.shared_bytes)
+    kernel = HostKernel(row.path, row.entry, config.defines, launch.threads, launch.shared_bytes)
     scalars = map(np.int32, (images, *launch.scalars))
     cluster = launch.cluster(images) if launch.cluster else 1
     kernel(None, grid_of(launch, images), guarded(x), *taken, *results, *scalars, cluster=cluster)

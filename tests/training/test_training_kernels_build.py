@@ -152,9 +152,9 @@ CASES: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def host() -> Iterator[None]:
     """The processor in the card's place."""
-    with on_the_processor(tmp_path_factory.mktemp("host_kernels")):
+    with on_the_processor():
         yield
 
 
