@@ -77,7 +77,7 @@ def _sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: s
         if ms is not None:
             gained = speedup(base_ms, ms)
             parts.append(f"`{network}` {format_ms(ms)} ms" + (f" (×{format_factor(gained)})" if gained else ""))
-    against = f"; brackets give the speed-up over {base} in {SHORT[base_dtype]}" if base else ""
+    against = f", with the speed-up over {base} in {SHORT[base_dtype]} in brackets" if base else ""
     first = next(iter(figures.benches.values()))
     items = [item] if item else [single["item"] for single in first.ops]
     shares = [f"{text} on {item}" for item in items if (text := share(first.row(item, name, dtype), "of the {} peak"))]

@@ -149,12 +149,13 @@ def _absent(documents: Sequence[Row]) -> Iterator[str]:
     measured = {(row["engine"], row["precision"]) for row in rows if not row["reason"]}
     rows.sort(key=lambda row: not row["reason"].startswith("not tried"))  # the last reason counts: one of a trial
     last = {(row["engine"], row["precision"]): row["reason"] for row in rows}
-    reasons: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[str, dict[str, list[str]]] = {}  # reason → engine → precisions
     for (engine, precision), reason in last.items():
         if (engine, precision) not in measured:
-            reasons.setdefault((engine, reason), []).append(precision)
-    for (engine, reason), precisions in reasons.items():
-        yield filled(f"{TITLES[engine]} in {', '.join(precisions)}: {reason}.")
+            reasons.setdefault(reason, {}).setdefault(engine, []).append(precision)
+    for reason, engines in reasons.items():
+        which = "; ".join(f"{TITLES[engine]} in {' and '.join(precisions)}" for engine, precisions in engines.items())
+        yield filled(f"There are no times of {which}. Reason: {reason}.")
     for note in documents[0].get("notes", ()):
         yield filled(note.replace(" python main.py", " `python main.py") + "`." if "python main.py" in note else note)
 
