@@ -28,12 +28,11 @@ from tests.support.kernel_grid import row_of, served
 ALL_ROWS: list[Variant | TrainingKernel] = [*VARIANTS, *TRAINING_KERNELS]
 ALL_VARIANTS = pytest.mark.parametrize("row", VARIANTS, ids=lambda row: row.source.removesuffix(".cu"))
 FILES = pytest.mark.parametrize("path", sorted(KERNEL_DIR.rglob("*.cu*")), ids=lambda path: path.name)
-SPREAD = 1  # more problems for the H100 and for the lowest architecture of the row
 TIMING = re.compile(r"\d\s*(?:ns|us|µs|ms|seconds?|[GT]FLOP/s|[GT]B/s|% (?:faster|slower))\b")
 
 
 def _builds(row: Variant, long_form: bool) -> list[tuple[LaunchConfig, str]]:
-    """(configuration, architecture): other problems for each architecture; in short the lowest one and the H100's."""
+    """(configuration, architecture): other problems for each architecture; in short for the lowest and the H100's."""
     builds = []
     declared = [
         arch
@@ -47,7 +46,7 @@ def _builds(row: Variant, long_form: bool) -> list[tuple[LaunchConfig, str]]:
         configs = [row.config(problem) for problem in served(row, arch)]
         distinct = list({repr(sorted(config.defines.items())): config for config in configs}.values())
         assert distinct, f"no problem in the grid reaches {row.source} on {arch}"
-        count = 1 + SPREAD * (arch in (declared[0], "sm_90a"))
+        count = 2 if long_form and arch in (declared[0], "sm_90a") else 1
         # Spread over the grid, and beginning elsewhere for each architecture.
         taken = {
             (at * len(distinct) // len(declared) + i * len(distinct) // count) % len(distinct) for i in range(count)
