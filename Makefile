@@ -78,10 +78,11 @@ $(PY):
 	  else echo "error: Python's venv module is missing: sudo apt-get install python3-venv, then run make again" >&2; exit 2; fi; }
 
 # pip is run once per change of pyproject.toml; the stamp is written only when it succeeded.
+# Tests import some of the modules alone: Python compiles these by itself, on all cores.
 $(VENV)/.run: pyproject.toml | $(PY)
 	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[cuda,pictures]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(PY)
-	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[cuda,test,dev]'
+	$(PY) -m pip install --quiet --no-compile --disable-pip-version-check -e '.[cuda,test,dev]'
 	@touch $@ $(VENV)/.run
