@@ -154,7 +154,7 @@ def _absent(documents: Sequence[Row]) -> Iterator[str]:
         if (engine, precision) not in measured:
             reasons.setdefault(reason, {}).setdefault(engine, []).append(precision)
     for reason, engines in reasons.items():
-        which = "; ".join(f"{TITLES[engine]} in {' and '.join(precisions)}" for engine, precisions in engines.items())
+        which = "; ".join(f"{TITLES[engine]} in {', '.join(precisions)}" for engine, precisions in engines.items())
         yield filled(f"There are no times of {which}. Reason: {reason}.")
     for note in documents[0].get("notes", ()):
         yield filled(note.replace(" python main.py", " `python main.py") + "`." if "python main.py" in note else note)
