@@ -27,7 +27,7 @@ def _section(step: Step, card: Card, figures: Figures) -> str:
     row, lesson = step.row, step.lesson
     layers = [*card.layers(step)]
     names = next((layer for layer in layers if layer.name == LATER), layers[0]).names
-    since = f" It continues `{row.since}`." if row.since and f"`{row.since}`" not in row.idea else ""
+    since = f" The step continues `{row.since}`." if row.since and f"`{row.since}`" not in row.idea else ""
     idea = row.idea.replace("*", r"\*")
     texts = (
         f"[{row.source}](../app/kernels/{row.operation}/{row.source}). {idea}{since} {lesson.change} {_origin(row)}",
@@ -77,7 +77,8 @@ def _sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: s
         if ms is not None:
             gained = speedup(base_ms, ms)
             parts.append(f"`{network}` {format_ms(ms)} ms" + (f" (×{format_factor(gained)})" if gained else ""))
-    against = f", with the speed-up over {base} in {SHORT[base_dtype]} in brackets" if base else ""
+    kind = f" in {SHORT[base_dtype]}" if base_dtype != dtype else ""
+    against = f", with the speed-up over {base}{kind} in brackets" if base else ""
     first = next(iter(figures.benches.values()))
     items = [item] if item else [single["item"] for single in first.ops]
     shares = [f"{text} on {item}" for item in items if (text := share(first.row(item, name, dtype), "of the {} peak"))]
