@@ -1,4 +1,4 @@
-"""A plan on the card: its kernels and weights, bound to buffers of a stream, or to a whole batch in host memory."""
+"""Bind a plan's kernels and weights to the device buffers of one stream, or to a whole batch in host memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from app.kernels.launch import Kernel, Launch
 from app.kernels.plain_problems import ITEMSIZE
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 
-# Called before and after each of copy in, kernels and copy out of a chunk is enqueued.
+# Called before and after each step of a chunk is enqueued: copy in, kernels, copy out.
 Mark = Callable[["StreamBuffers"], None]
 
 
 class LoadedPlan:
-    """A plan's kernels and their packed weights on the current GPU; launches on any number of buffers share them."""
+    """A plan's kernels and packed weights, loaded on the current GPU. Launches on any buffers share them."""
 
     def __init__(self, plan: ExecutionPlan) -> None:
         self.plan = plan
@@ -31,23 +31,24 @@ class LoadedPlan:
 
     @property
     def capturable(self) -> bool:
-        """Whether a CUDA graph can hold the launches."""
+        """Whether a CUDA graph can capture the launches."""
         return all(kernel.capturable for kernel in self.kernels)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory in the weights."""
+        """Bytes of device memory that the weights occupy."""
         return sum(array.nbytes for arrays in self.weights for array in arrays if array is not None)
 
     def free(self) -> None:
-        """Let go of kernels and weights."""
+        """Drop the references to kernels and weights, which frees their memory."""
         self.kernels, self.weights = [], []
 
 
 class Buffers:
-    """A plan's kernels, bound for up to ``images`` images to buffers on the device and to those in ``host``.
+    """A plan's kernels, bound to buffers for up to ``images`` images.
 
-    named: the buffers on the device, by the plan's names. early: as for ``Kernel.bind``.
+    host: buffers in page-locked host memory, by the plan's names; all others are allocated on the device, in ``named``.
+    early: as for ``Kernel.bind``.
     """
 
     def __init__(
@@ -70,21 +71,21 @@ class Buffers:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory."""
+        """Bytes of device memory that buffers and workspaces occupy."""
         return sum(array.nbytes for array in self.arrays)
 
     def copy_in(self, images: np.ndarray, stream: int) -> None:
-        """Enqueue the copy of page-locked images into their buffer. stream: a pointer."""
+        """Enqueue the copy of page-locked images to the device. stream: a pointer."""
         target, copy = self.named[IMAGES].data.ptr, runtime.memcpyAsync
         copy(target, images.ctypes.data, images.nbytes, runtime.memcpyHostToDevice, stream)
 
     def compute(self, images: int, stream: int) -> None:
-        """Enqueue the kernels for so many images."""
+        """Enqueue the kernels for the first ``images`` images. stream: a pointer."""
         for launch in self.launches:
             launch(stream, images)
 
     def copy_out(self, outputs: Outputs, stream: int) -> None:
-        """Enqueue the copies of the wanted results that lie on the device to page-locked arrays."""
+        """Enqueue the copies of the results from the device to page-locked arrays. stream: a pointer."""
         for name, rows in ((LABELS, outputs.labels), (LOGITS, outputs.logits)):
             if rows is not None and name in self.named:
                 source, copy = self.named[name].data.ptr, runtime.memcpyAsync
@@ -92,7 +93,7 @@ class Buffers:
 
 
 class StreamBuffers(Buffers):
-    """One stream with its own device buffers and the kernels bound to them, for chunks of up to ``chunk`` images.
+    """A stream, its device buffers and the kernels bound to them, for chunks of up to ``chunk`` images.
 
     early: as for ``Kernel.bind``.
     """
@@ -101,11 +102,11 @@ class StreamBuffers(Buffers):
         super().__init__(loaded, chunk, {}, early=early)
         self.chunk = chunk
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        self.copied = cupy.cuda.Event(disable_timing=True)  # the staging buffer has been read
+        self.copied = cupy.cuda.Event(disable_timing=True)  # recorded once the staging buffer has been copied
         self.staging: np.ndarray | None = None
 
     def stage(self, images: np.ndarray) -> np.ndarray:
-        """Copy the images into the page-locked staging buffer once it is free; return the copy."""
+        """Wait until the page-locked staging buffer is free and copy the images into it; return the copy."""
         if self.staging is None:
             self.staging = pinned_array((self.chunk, *images.shape[1:]), images.dtype)
         self.copied.synchronize()
@@ -114,7 +115,7 @@ class StreamBuffers(Buffers):
         return staged
 
     def enqueue(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None, *, staged: bool = False) -> None:
-        """Enqueue copy in, kernels and copy out of page-locked images, at most ``chunk``, and return at once.
+        """Enqueue copy in, kernels and copy out of at most ``chunk`` page-locked images; return at once.
 
         outputs: page-locked arrays for as many images. staged: the images lie in the staging buffer.
         """
@@ -135,17 +136,17 @@ class StreamBuffers(Buffers):
 
 
 ALIGNED = 16  # bytes
-# Operations for each byte of an image below which kernels are faster than the bus, which brings some 50 GB/s.
+# Networks with fewer FLOPs per input byte are limited by the bus, which copies some 50 GB/s, not by their kernels.
 BUS_BOUND = 400
 DIRECT, AT_ONCE = "read by the first kernel", "copied at once"  # how a replayed batch reaches the card
 
 
 class WholeBatch(Buffers):
-    """A whole page-locked batch, for a CUDA graph that replays it; the last kernel writes the labels over the bus.
+    """A whole page-locked batch, to capture as a CUDA graph. The last kernel writes the labels over the bus.
 
-    direct: the first kernel reads the images over the bus, too. Otherwise they come in one copy, for networks whose
-    kernels take less time than that: to cut it up costs more than its overlap gains. Raises DeviceMemoryError if the
-    buffers do not fit. Use it only if ``serves`` returns True.
+    direct: the first kernel reads the images over the bus, too. Otherwise one copy brings them all: where the copy
+    takes longer than the kernels, cutting it into chunks costs more than the overlap gains. Raises DeviceMemoryError if
+    the buffers do not fit. Use it only if ``serves`` returns True.
     """
 
     def __init__(self, loaded: LoadedPlan, images: np.ndarray, outputs: Outputs, *, direct: bool) -> None:
@@ -156,9 +157,10 @@ class WholeBatch(Buffers):
 
     @staticmethod
     def serves(plan: ExecutionPlan, arrays: Sequence[np.ndarray], *, direct: bool) -> bool:
-        """Return whether kernels can reach the arrays, and the first one reads host memory, or else the copy dominates.
+        """Return whether a graph can replay these arrays as a whole.
 
-        They can if arrays are page-locked and 16-byte aligned.
+        The arrays must be page-locked and aligned to 16 bytes. With ``direct``, the first kernel must read host memory;
+        without, the copy must take longer than the kernels.
         """
         dtype, elements = plan.buffers[IMAGES]
         operations = sum(node.flops for node in plan.nodes) / (elements * ITEMSIZE[dtype])
@@ -166,7 +168,7 @@ class WholeBatch(Buffers):
         return suits and all(is_pinned(array) and array.ctypes.data % ALIGNED == 0 for array in arrays)
 
     def enqueue(self, stream: cupy.cuda.Stream) -> None:
-        """Enqueue the batch on one stream and return at once. Logits are copied: kernels write too small pieces."""
+        """Enqueue the batch on one stream and return at once. Logits are copied: kernels write them in small stores."""
         if not self._direct:
             self.copy_in(self._images, stream.ptr)
         self.compute(len(self._images), stream.ptr)

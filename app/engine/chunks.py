@@ -1,4 +1,4 @@
-"""Cut a batch into chunks. ``gpu.py`` rounds its size up, or halves it where memory is short."""
+"""Cut a batch into chunks. ``gpu.py`` rounds the chunk size up, or halves it where memory is short."""
 
 from collections.abc import Iterator
 
@@ -7,23 +7,23 @@ LARGEST_CHUNK = 4096  # images; larger chunks gain nothing
 
 
 def default_chunk(batch: int) -> int:
-    """Return images per chunk: a fifth of the batch fills the card and hides its copies."""
+    """Return the default images per chunk: a fifth of the batch, which fills the GPU and hides the copies."""
     return min(max(-(-batch // 5), 1), LARGEST_CHUNK)
 
 
 def chunk_size(asked: int | None, batch: int, *, streamed: bool = False) -> int:
-    """Return images per chunk: ``asked`` or the default, and never more than the batch has.
+    """Return images per chunk: ``asked`` or the default, at most the batch.
 
-    streamed: the batch is one of many passes; its first chunk need not come early, and fewer calls are better.
+    streamed: more batches follow, so the first chunk need not be early and fewer, larger chunks are better.
     """
     equal = -(-batch // -(-batch // LARGEST_CHUNK))
     return min(asked or (equal if streamed else default_chunk(batch)), batch)
 
 
 def pieces(count: int, chunk: int) -> Iterator[slice]:
-    """Cut a batch into chunks. The first and the last have half of ``chunk``, the others are of equal length.
+    """Yield a batch's chunks as slices. The first and the last have half of ``chunk`` images, the others equal lengths.
 
-    The ends are short because nothing runs beside the first chunk's copy, nor beside the last one's kernels.
+    The ends are short because nothing overlaps the first chunk's copy or the last chunk's kernels.
     """
     if count <= chunk:
         yield slice(0, count)
@@ -35,7 +35,7 @@ def pieces(count: int, chunk: int) -> Iterator[slice]:
 
 
 def equal_pieces(start: int, stop: int, chunk: int) -> Iterator[slice]:
-    """Cut start to stop into as few chunks as possible; their lengths differ by one image at most."""
+    """Yield the fewest slices of at most ``chunk`` images that cover start to stop; lengths differ by one at most."""
     count, many = stop - start, -(-(stop - start) // chunk)
     for i in range(many):
         yield slice(start + count * i // many, start + count * (i + 1) // many)

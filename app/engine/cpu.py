@@ -1,4 +1,4 @@
-"""The engine on the CPU: the NumPy references in cache-sized chunks, one thread per core."""
+"""The engine on the CPU: NumPy layers on cache-sized chunks, with one thread per core."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +17,7 @@ from app.network.graph import REFERENCE_CHUNK, Graph
 
 
 class Part(NamedTuple):
-    """What an engine times by itself; flops and bytes of one image."""
+    """A separately timed part of a network. flops, nbytes: of one image."""
 
     name: str
     flops: int
@@ -25,14 +25,13 @@ class Part(NamedTuple):
 
 
 class CpuEngine(Engine):
-    """A graph ready to run on the processor by NumPy, in float32. Threads may share it.
+    """Run a graph on the CPU by NumPy, in float32. Threads may share it.
 
-    An image's scores have the same bits in every batch and chunk, at every place, with any number of threads: see
+    An image's scores have the same bits in every batch and chunk, at every index, with any number of threads: see
     ``app.layers.products``.
-
     fed: threads will feed it, one on each core; the matrix library then uses one thread per call until ``close``.
-    seconds: name of a part → time that ``run`` spent in it so far, summed over the threads. Each thread works on
-    chunks, while the matrix library underneath uses one thread per call.
+    seconds: name of a part → time that ``run`` has spent in it, summed over the threads, each of which computes whole
+    chunks.
     """
 
     arithmetic = "float32"
@@ -51,16 +50,16 @@ class CpuEngine(Engine):
             self._guard.enter_context(one_blas_thread())
 
     def chunk_for(self, images: int) -> int:
-        """Return images per chunk: REFERENCE_CHUNK, or fewer if threads would otherwise have no work."""
+        """Return images per chunk: REFERENCE_CHUNK, or fewer so that every thread gets a chunk."""
         return max(1, min(REFERENCE_CHUNK, -(-images // self.threads)))
 
     def threads_for(self, images: int) -> int:
-        """Return how many threads this many images keep busy: each chunk keeps one busy."""
+        """Return how many threads to use for this many images: at most one per chunk."""
         return min(self.threads, -(-images // self.chunk_for(images)))
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What ``seconds`` has a time of: every layer."""
+        """The layers, each of which ``seconds`` times."""
         steps = self.graph.steps
         return tuple(Part(one.layer.name, one.layer.flops(one.in_shape), one.activation_bytes) for one in steps)
 
@@ -83,7 +82,7 @@ class CpuEngine(Engine):
                 if progress is not None:
                     progress(len(part))
 
-        # If a chunk fails, or the user interrupts, map drops the chunks that have not begun.
+        # If a chunk fails, or the user interrupts, map cancels the chunks that have not begun.
         with one_blas_thread(), ThreadPoolExecutor(self.threads) as pool:
             for _ in pool.map(classify, range(0, len(images), chunk)):
                 pass
@@ -118,7 +117,7 @@ class CpuEngine(Engine):
         return classify
 
     def compute(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
-        """Return scores (B, classes) and labels (B) of one chunk (B, C, H, W), and the seconds in each part."""
+        """Return scores (B, classes), labels (B,) and the seconds of each part for one chunk (B, C, H, W)."""
         spent: dict[str, float] = {}
         timer = Timer()
 
@@ -133,5 +132,5 @@ class CpuEngine(Engine):
         return Description(cores, describe_cpu(self.threads)["name"], f"fp32 by {self.library}", "compute")
 
     def close(self) -> None:
-        """Give the matrix library its threads back."""
+        """Let the matrix library use its usual number of threads again."""
         self._guard.close()

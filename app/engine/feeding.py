@@ -1,7 +1,7 @@
-"""Feed a GPU from several threads: each has a stream, and a few page-locked slots that it reads blocks into.
+"""Feed a GPU from several threads, each with a stream and two page-locked slots that it reads blocks into.
 
-While one slot is on its way through the card, the thread reads the next block into another. It waits only for the slot
-that it is about to fill again. The streams of all threads keep the bus and the multiprocessors busy at the same time.
+While the GPU copies and computes one slot, the thread reads the next block into the other. It waits only for the slot
+that it is about to refill. The streams of all threads together keep the bus and the multiprocessors busy.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from app.engine.interface import Block, Feeding, Outputs, Source
 from app.planning.plan import ExecutionPlan
 
 FEEDERS = 16  # a core of an H100's virtual machine copied 3.4 GB/s from the page cache, 16 cores 36; the bus takes 55
-SLOTS = 2  # of a thread: one is read into, the other is copied and computed
-BLOCK = 16_384  # images: much more time in the driver than in Python
+SLOTS = 2  # per thread: one is read into while the other is copied and computed
+BLOCK = 16_384  # images: large enough that Python's overhead per block does not count
 COMPRESSED_BLOCK = 2048  # images; a core takes milliseconds to decompress them
-BLOCK_BYTES = 16 << 20  # of images in a block, at most; a thread's slots take as much page-locked memory each
-DEVICE_BYTES = 512 << 20  # of device memory for a thread, at most
-TIMED = 5  # copies, and runs of the kernels
+BLOCK_BYTES = 16 << 20  # most bytes of images in a block; each slot takes as much page-locked memory
+DEVICE_BYTES = 512 << 20  # most device memory per thread
+TIMED = 5  # timed copies, and timed runs of the kernels
 
 
 def sizes(plan: ExecutionPlan, fed: Feeding) -> tuple[int, int]:
-    """Return images in a block, and the number of threads."""
+    """Return images per block, and the number of feeding threads."""
     image_bytes = prod(plan.input_shape) * np.dtype(plan.input_dtype).itemsize
     device_bytes = sum(size * np.dtype(dtype).itemsize for dtype, size in plan.buffers.values())
     block = COMPRESSED_BLOCK if fed.compressed else BLOCK
@@ -42,14 +42,14 @@ def sizes(plan: ExecutionPlan, fed: Feeding) -> tuple[int, int]:
 
 
 def body(slots: Sequence[Slot], buffers: StreamBuffers) -> Callable[[Source], None]:
-    """Return the body of a thread: it classifies the blocks of a source until its end."""
+    """Return the function of a feeding thread: it classifies a source's blocks until the source ends."""
 
     def classify(source: Source) -> None:
         for slot in cycle(slots):
             slot.finish()
             block = source.take(wait=False)
             if block is None:
-                for other in slots:  # nothing may be kept waiting while there is no other block
+                for other in slots:  # deliver everything before waiting for more blocks
                     other.finish()
                 block = source.take()
                 if block is None:
@@ -61,25 +61,25 @@ def body(slots: Sequence[Slot], buffers: StreamBuffers) -> Callable[[Source], No
 
 
 class Slot:
-    """Page-locked memory for a block of images and its results, and the block that is on its way through the card."""
+    """Page-locked memory for a block and its results, and the block that the GPU is working on, if any."""
 
     def __init__(self, plan: ExecutionPlan, size: int, outputs: Outputs) -> None:
         self.images = pinned_array((size, *plan.input_shape), plan.input_dtype)
         self.images.fill(0)
         self._outputs = outputs
-        # Blocking: a thread that waits must not take a core from those that read.
+        # A blocking event: a waiting thread must not spin on a core that others read with.
         self._done = cupy.cuda.Event(block=True, disable_timing=True)
         self._block: Block | None = None
 
     def enqueue(self, block: Block, buffers: StreamBuffers) -> None:
-        """Start the block's way through the card."""
+        """Enqueue the copies and kernels of the block that was read into this slot."""
         part = slice(0, block.count)
         buffers.enqueue(self.images[part], self._outputs.of(part))
         self._done.record(buffers.stream)
         self._block = block
 
     def finish(self) -> None:
-        """Wait for the block, if there is one, and deliver its labels."""
+        """Wait for the slot's block, if there is one, and deliver its labels."""
         if self._block is None:
             return
         timer = Timer()
@@ -90,7 +90,7 @@ class Slot:
 
 
 def slower(buffers: StreamBuffers, images: np.ndarray) -> str:
-    """Return whether the copy of a block (``bus``) or its kernels (``kernels``) take longer, in a few milliseconds."""
+    """Measure whether a block's copy (``bus``) or its kernels (``kernels``) take longer; takes a few milliseconds."""
     stream = buffers.stream
     work: dict[str, Callable[[], None]] = {
         "bus": lambda: buffers.copy_in(images, stream.ptr),

@@ -1,13 +1,13 @@
 """The engine on a GPU: it owns the device buffers, streams, events, graphs and loaded kernels.
 
-A batch is cut into chunks; the streams take them in turn. Each stream has its own buffers. Its copy in, kernels and
-copy out run one after another, beside those of the other streams. Device buffers are allocated when the engine is
-opened with a chunk, else at the first batch and at a larger one; a stream's staging buffer at its first chunk of
-pageable images. The host waits only for a staging buffer that it is about to fill again, and for the end.
+A batch is cut into chunks, which the streams take in turn. Each stream has its own buffers; its copy in, kernels and
+copy out overlap those of other streams. Device buffers are allocated when the engine is opened with a chunk size, else
+at the first batch, and again at a larger one. A stream's staging buffer is allocated at its first chunk of pageable
+images. The host waits only for a staging buffer that it is about to refill, and at the end.
 
-A batch that comes again from the same page-locked arrays is captured as a CUDA graph and replayed from then on. The
-graph holds the chunks' copies and kernels. If the first kernel can read images over the bus, the graph holds the
-kernels alone, with buffers of its own; if the kernels take less time than the copies, it holds one copy.
+A batch that comes again in the same page-locked arrays is captured as a CUDA graph and replayed from then on. The graph
+holds the copies and kernels of all chunks. If the first kernel can read images over the bus, the graph holds only
+kernels, with separate buffers. If the kernels take less time than the copies, it holds a single copy.
 """
 
 from __future__ import annotations
@@ -40,14 +40,13 @@ MOST_CHUNKS = 64  # limit for a graph: with more chunks, it saves no time
 
 
 class GpuEngine(Engine):
-    """A plan ready to run on the current GPU, from any thread on which that GPU is current, one call at a time.
+    """Run a plan on the current GPU. Any thread on which that GPU is current may call it, one call at a time.
 
-    Several threads may each have an engine of their own: an engine never waits for the whole device or its null
-    stream.
-
+    Several threads may each use an engine: an engine never waits for the whole device or its null stream.
     chunk: images per chunk; halved until the buffers fit in device memory (``shrunk`` is then True). None: it grows
     with the batches. always_in_chunks: copy a repeated batch in chunks even if a kernel could read it over the bus.
-    fed: threads will feed it; chunk and streams are then chosen here. Raises UserError if not even one image fits.
+    fed: threads will feed the engine, which then chooses chunk and streams. Raises UserError if not even one image
+    fits.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class GpuEngine(Engine):
         fed: Feeding | None = None,
     ) -> None:
         self.plan, self.arithmetic = plan, plan.arithmetic
-        self._dtype = np.dtype(plan.input_dtype)  # to compare with: a type's name takes a microsecond
+        self._dtype = np.dtype(plan.input_dtype)  # compared in every run: a type's name would take a microsecond
         self._always_in_chunks = always_in_chunks
         self._device = cupy.cuda.Device()
         self.loaded = LoadedPlan(plan)
@@ -73,8 +72,8 @@ class GpuEngine(Engine):
         self.chunk = self.block = 0
         self.shrunk = False
         self._forget_graph()
-        self._sample = np.empty(0)  # a block's page-locked memory
-        self._kept: Outputs | None = None  # of runs without outputs, as large as the largest
+        self._sample = np.empty(0)  # a fed block's page-locked images, for ``describe``
+        self._kept: Outputs | None = None  # page-locked results of runs without outputs, for the largest batch so far
         self._busy = False  # whether the streams may have unfinished work
         self._ends = [[cupy.cuda.Event(disable_timing=True) for _ in range(streams)] for _ in range(2)]
         if chunk is not None:
@@ -82,11 +81,11 @@ class GpuEngine(Engine):
 
     def _forget_graph(self) -> None:
         self._graph = BatchGraph()
-        self.direct: WholeBatch | None = None  # the buffers of the graph; None: it replays chunks
-        self._last: tuple[np.ndarray | None, Outputs | None] = None, None  # of the last call that replayed the graph
+        self.direct: WholeBatch | None = None  # the graph's buffers; None: it replays chunks
+        self._last: tuple[np.ndarray | None, Outputs | None] = None, None  # arguments of the last call that replayed it
 
     def _allocate(self, chunk: int) -> None:
-        """Make the streams' buffers for chunks of so many images, or as many as fit; nothing may be under way."""
+        """Allocate the streams' buffers for ``chunk`` images, or as many as fit. The streams must be idle."""
         self._forget_graph()
         self.stream_buffers = []
         while True:
@@ -95,14 +94,14 @@ class GpuEngine(Engine):
                     StreamBuffers(self.loaded, chunk, early=self.feeders == 1) for _ in range(self.feeders)
                 ]
                 break
-            # The exception is gone here: it kept the allocated buffers alive.
+            # Outside of ``except``: the exception kept the allocated buffers alive.
             if chunk == 1:
                 raise UserError("not even one image fits in the device's free memory: free some")
             chunk, self.shrunk = chunk // 2, True
         self.chunk = self.block = chunk
 
     def _make_room(self, count: int) -> int:
-        """Let the buffers grow, if they do, for a batch of so many images; return images per chunk."""
+        """Enlarge the buffers, if the engine may, for a batch of ``count`` images; return images per chunk."""
         wanted = default_chunk(count)
         if self._grows and self.chunk < wanted and not self.shrunk:
             self._allocate(1 << (max(wanted, LEAST_CHUNK) - 1).bit_length())
@@ -110,7 +109,7 @@ class GpuEngine(Engine):
 
     @property
     def device_bytes(self) -> int:
-        """Bytes of device memory in weights, buffers of all streams and buffers of the graph."""
+        """Bytes of device memory in weights, the streams' buffers and the graph's buffers."""
         direct = 0 if self.direct is None else self.direct.nbytes
         return self.loaded.nbytes + sum(buffers.nbytes for buffers in self.stream_buffers) + direct
 
@@ -141,7 +140,7 @@ class GpuEngine(Engine):
             self.wait()
             if len(images) <= MOST_CHUNKS * self.chunk and self.loaded.capturable:
                 self._graph.offer(_arrays(images, outputs), partial(self._replayable, images, outputs))
-                self._busy = False  # captured work did not run
+                self._busy = False  # the capture enqueued nothing
                 if not self.replays(images, outputs):
                     self.direct = None
         if progress is not None:
@@ -149,10 +148,10 @@ class GpuEngine(Engine):
         return outputs
 
     def _run_to_kept(self, images: np.ndarray) -> Outputs:
-        """Run through page-locked memory that is kept; return a copy of the results.
+        """Run with page-locked results that are kept for later calls; return copies of them.
 
-        No CUDA graph is captured: it would save nothing beside the copy to page-locked memory, would hold memory for
-        one batch size, and a capture fails where other parts of a program wait for the whole device meanwhile.
+        No CUDA graph is captured. It would save nothing beside the copy to page-locked memory and hold memory for one
+        batch size, and a capture fails if another part of the program waits for the whole device meanwhile.
         """
         count = len(images)
         if not count:
@@ -167,13 +166,13 @@ class GpuEngine(Engine):
         return outputs.copy()
 
     def _again(self, images: np.ndarray, outputs: Outputs) -> bool:
-        """``replays``; the same objects as in the last call are recognised without a look at their arrays."""
+        """As ``replays``, but recognise the objects of the last call without reading their addresses."""
         if images is not self._last[0] or outputs is not self._last[1]:
             self._last = (images, outputs) if self.replays(images, outputs) else (None, None)
         return self._last[0] is not None
 
     def _replayable(self, images: np.ndarray, outputs: Outputs) -> Callable[[cupy.cuda.Stream], None]:
-        """Return a function that enqueues the batch, from and to the stream that it is given. It allocates nothing."""
+        """Return a function that enqueues the batch on the stream that it is given. It allocates nothing."""
         self.direct = None
         for direct in () if self._always_in_chunks else (True, False):
             if WholeBatch.serves(self.plan, _arrays(images, outputs), direct=direct):
@@ -195,7 +194,7 @@ class GpuEngine(Engine):
         return in_chunks
 
     def replays(self, images: np.ndarray, outputs: Outputs) -> bool:
-        """Return whether ``run`` replays a CUDA graph for these arrays: the last two runs or more were on them."""
+        """Return whether ``run`` replays a CUDA graph for these arrays: at least the last two runs used them."""
         return self._graph.holds(_arrays(images, outputs))
 
     def submit(
@@ -210,7 +209,7 @@ class GpuEngine(Engine):
         """Enqueue a batch and return at once. The images must not change until ``wait`` returns.
 
         chunk: images per chunk, at most the engine's, which is the default. parts: the chunks and their streams; None:
-        ``pieces``, by the streams in turn.
+        ``pieces``, on the streams in turn.
         """
         if images.dtype != self._dtype or not images.flags.c_contiguous:
             raise ValueError(f"images must be contiguous {self.plan.input_dtype}, got {images.dtype}")
@@ -225,7 +224,7 @@ class GpuEngine(Engine):
             buffers.enqueue(source, outputs.of(part), mark, staged=not pinned)
 
     def wait(self) -> None:
-        """Block until everything submitted has arrived."""
+        """Wait until all submitted batches are done."""
         for buffers in self.stream_buffers:
             buffers.stream.synchronize()
         self._busy = False
@@ -236,15 +235,15 @@ class GpuEngine(Engine):
         pair: tuple[Outputs, Outputs] | None = None,
         progress: Progress | None = None,
     ) -> Iterator[np.ndarray]:
-        """See ``Engine.stream``. While the caller reads labels, the next array is running. pair: from ``outputs``."""
+        """See ``Engine.stream``. The next array runs while the caller reads labels. pair: from ``outputs``."""
         turns: Iterator[StreamBuffers] = iter(())
-        before: tuple[int, int] | None = None  # index modulo 2 and length of the array that is running
+        before: tuple[int, int] | None = None  # the running array: index modulo 2, and length
         for index, images in enumerate(itertools.chain(blocks, (None,))):
             if images is not None:
                 pair = pair or (self.outputs(len(images)), self.outputs(len(images)))
                 if index == 0:
                     self._make_room(len(images))
-                    # The turns continue from array to array, so no stream waits for one with less work.
+                    # One cycle over the streams for all arrays, so that each stream gets the same work.
                     turns = itertools.cycle(self.stream_buffers)
                 parts = zip(equal_pieces(0, len(images), self.chunk), turns, strict=False)
                 self.submit(images, pair[index % 2], parts=parts)
@@ -260,20 +259,20 @@ class GpuEngine(Engine):
             before = None if images is None else (index % 2, len(images))
 
     def run_on_card(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
-        """Enqueue images that lie on the card; see ``OnCard.run``. The host does not wait."""
+        """Enqueue images in GPU memory; see ``OnCard.run``. The host does not wait."""
         return self.on_card.run(images, stream)
 
     def feed(self, index: int) -> Callable[[Source], None]:
-        """Allocate the page-locked memory of one thread with its stream; see ``Engine.feed``."""
+        """Allocate the slots and the stream's buffers of one feeding thread; see ``Engine.feed``."""
         assert self._fed is not None
-        runtime.setDevice(self._device.id)  # without a context, a thread's launches by the driver would fail
+        runtime.setDevice(self._device.id)  # cuLaunchKernelEx fails in a thread without a context
         outputs = partial(self.outputs, self.block, logits=self._fed.logits)
         slots = [Slot(self.plan, self.block, outputs()) for _ in range(SLOTS)]
         self._sample = slots[0].images
         return body(slots, self.stream_buffers[index])
 
     def describe(self) -> Description:
-        """Say what computes; see ``Engine.describe``."""
+        """See ``Engine.describe``."""
         with self._device:
             return Description(
                 device=f"cuda:{chosen_number(self._device.id)}",

@@ -1,4 +1,4 @@
-"""Run a plan on arrays that lie on the card, on the caller's stream: no copies, and the host does not wait."""
+"""Run a plan on GPU arrays, on the caller's stream, without copies and without making the host wait."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from app.engine.buffers import Buffers, LoadedPlan
 from app.kernels.launch import Launch
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 
-GIVEN = (IMAGES, LABELS, LOGITS)  # each call has its own; the other buffers are kept from call to call
-MOST_BYTES = 1 << 30  # of the other buffers; more images at a time hardly gain anything
-STEP = 16  # capacities are multiples of it: pieces of any given buffer then begin at multiples of 16 bytes
+GIVEN = (IMAGES, LABELS, LOGITS)  # arrays of each call; the other buffers are kept from call to call
+MOST_BYTES = 1 << 30  # most memory of the kept buffers; more images at a time hardly gain anything
+STEP = 16  # capacities are multiples of it, so that every piece of a caller's array is aligned to 16 bytes
 
 
 class OnCard:
-    """A plan ready for arrays on the current GPU. Calls must not overlap on the host; their streams may differ.
+    """Run a plan on arrays in the current GPU's memory. Calls must not overlap on the host; streams may differ.
 
-    capacity: images that run at a time; more run in pieces. It grows with the batches, up to ``most``, and nothing but
-    results is allocated for batches that are no larger than an earlier one.
+    capacity: most images per pass; larger batches run in several. It grows with the batches, up to ``most``. Batches no
+    larger than an earlier one allocate nothing but results.
     """
 
     def __init__(self, loaded: LoadedPlan) -> None:
@@ -32,19 +32,19 @@ class OnCard:
         self.most = most_images(plan)
         self.capacity = 0
         self._buffers: Buffers | None = None
-        self._moved: list[tuple[Launch, int, int]] = []  # launch, place of the argument, index in GIVEN
+        self._moved: list[tuple[Launch, int, int]] = []  # launch, position of the argument, index in GIVEN
         self._strides = [size * np.dtype(dtype).itemsize for dtype, size in (plan.buffers[name] for name in GIVEN)]
-        self._done = cupy.cuda.Event(disable_timing=True)  # the kept buffers are free again
+        self._done = cupy.cuda.Event(disable_timing=True)  # recorded once the kept buffers are free
         self._stream = 0
 
     def run(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
         """Enqueue (N, …) images on ``stream``, the current one; return labels (N,) and scores (N, classes).
 
-        images: of the plan's input dtype, C-contiguous, aligned to 16 bytes; they must stay until the stream has
-        passed. Raises UserError if the kept buffers do not fit in the device's memory.
+        images: of the plan's input dtype, C-contiguous, aligned to 16 bytes; keep them alive until the stream has
+        passed. Raises UserError if the kept buffers do not fit in device memory.
         """
         count = len(images)
-        # Not by cupy.empty: a call's time counts in microseconds, and so does the wrapper's.
+        # Not by cupy.empty, whose overhead of microseconds would count here.
         labels, scores = cupy.ndarray((count,), np.uint8), cupy.ndarray((count, self._classes), self._scores)
         if count > self.capacity < self.most:
             self._grow(count)
@@ -56,7 +56,7 @@ class OnCard:
         return labels, scores
 
     def enqueue(self, stream: int, count: int, addresses: tuple[int, int, int]) -> None:
-        """Enqueue the launches for ``count`` images. addresses: of images, labels and scores."""
+        """Enqueue the launches for ``count`` images. stream: a pointer. addresses: of images, labels and scores."""
         assert self._buffers is not None or count == 0
         for first in range(0, count, self.capacity or 1):
             for launch, place, given in self._moved:
@@ -65,7 +65,7 @@ class OnCard:
                 launch(stream, min(self.capacity, count - first))
 
     def _grow(self, count: int) -> None:
-        """Replace the kept buffers by larger ones; ``most`` shrinks to what fits."""
+        """Allocate larger kept buffers; reduce ``most`` to what fits."""
         self.free()
         plan = self._loaded.plan
         wanted = min(1 << (max(count, STEP) - 1).bit_length(), self.most)
@@ -84,14 +84,14 @@ class OnCard:
             self._moved += [(launch, place, GIVEN.index(name)) for place, name in names.items() if name in GIVEN]
 
     def free(self) -> None:
-        """Wait for what was enqueued, and free the kept buffers."""
+        """Wait for the enqueued work, then free the kept buffers."""
         if self._buffers is not None:
             self._done.synchronize()
             self._buffers, self._moved, self.capacity = None, [], 0
 
 
 def most_images(plan: ExecutionPlan) -> int:
-    """Return how many images' kept buffers take at most ``MOST_BYTES``: a multiple of ``STEP``."""
+    """Return the most images whose kept buffers take at most ``MOST_BYTES``: a multiple of ``STEP``."""
     kept = (pair for name, pair in plan.buffers.items() if name not in GIVEN)
     each = sum(size * np.dtype(dtype).itemsize for dtype, size in kept)
     return max(MOST_BYTES // max(each, 1 << 10) // STEP * STEP, STEP)

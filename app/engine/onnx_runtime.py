@@ -1,4 +1,4 @@
-"""The engine on the CPU by ONNX Runtime: it runs the network that ``export`` writes."""
+"""The engine on the CPU by ONNX Runtime. It runs the ONNX model that ``export`` writes."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ WHOLE = "whole graph"
 
 
 def library() -> Any:
-    """Import ONNX Runtime, and the package that models are made with. Raises ImportError."""
+    """Import ONNX Runtime and ``onnx``, which builds models. Raises ImportError."""
     import onnx  # noqa: F401
     import onnxruntime
 
@@ -25,10 +25,9 @@ def library() -> Any:
 
 
 class OnnxEngine(CpuEngine):
-    """A graph ready to run on the processor by ONNX Runtime, in float32. Raises ImportError where it is not installed.
+    """Run a graph on the CPU by ONNX Runtime, in float32. Raises ImportError where it is not installed.
 
-    Every thread runs whole chunks of its own through the same model, like NumPy's threads. ONNX Runtime fuses layers:
-    it has one time, for the whole graph.
+    Every thread runs whole chunks through the same model. ONNX Runtime fuses layers, so only the whole graph is timed.
     """
 
     library = "ONNX Runtime"
@@ -42,12 +41,12 @@ class OnnxEngine(CpuEngine):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The whole graph: its images and labels, and every layer's FLOPs."""
+        """The whole graph as one part: bytes of images and labels, and the FLOPs of all layers."""
         flops = sum(step.layer.flops(step.in_shape) for step in self.graph.steps)
         return (Part(WHOLE, flops, int(np.prod(self.graph.network.input_shape)) + 1),)
 
     def compute(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
-        """Return scores (B, classes) and labels (B) of one chunk (B, C, H, W), and the seconds in the whole graph."""
+        """Return scores (B, classes), labels (B,) and the whole graph's seconds for one chunk (B, C, H, W)."""
         if images.dtype != np.uint8:
             images = images.astype(np.float32, copy=False)
         model = self._model_of(images.dtype.name)
@@ -56,13 +55,13 @@ class OnnxEngine(CpuEngine):
         return scores, labels, {WHOLE: timer.seconds}
 
     def _model_of(self, dtype: str) -> Any:
-        """Return ONNX Runtime's session for images of this type, made once."""
+        """Return the ONNX Runtime session for images of this type; it is created once."""
         with self._lock:
             if dtype not in self._models:
                 scale = self.graph.pixel_scale(np.dtype(dtype))
                 model = onnx_model(Description(self.graph.network, scale, None), self.graph.parameters, dtype)
                 settings = self._library.SessionOptions()
-                settings.intra_op_num_threads = settings.inter_op_num_threads = 1  # the chunks run at the same time
+                settings.intra_op_num_threads = settings.inter_op_num_threads = 1  # threads run chunks in parallel
                 settings.log_severity_level = 4
                 try:
                     self._models[dtype] = self._library.InferenceSession(
@@ -70,7 +69,7 @@ class OnnxEngine(CpuEngine):
                     )
                 except MemoryError:
                     raise
-                except Exception as error:  # ONNX Runtime has its own types for each kind of fault
+                except Exception as error:  # ONNX Runtime has a separate type for each kind of fault
                     fault = f"ONNX Runtime does not run network {self.graph.network.name} ({shown(str(error))})"
                     raise UserError(f"{fault}: compute by NumPy, with {CPU_ENGINE}={NUMPY}") from None
             return self._models[dtype]

@@ -1,4 +1,4 @@
-"""Open the engine of a network on a device. Imports of engines are deferred: they load libraries and all kernels."""
+"""Open a network's engine on a device. Engines are imported when needed: they load libraries and all kernels."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ REMEDY = install("cpu")
 def open_engine(
     graph: Graph, choices: Choices | None, *, device: str, dtype: str = "uint8", fed: Feeding | None = None
 ) -> Engine:
-    """Return an engine for images of the graph's shape and this type.
+    """Return an engine for images of the graph's input shape and of ``dtype``.
 
-    device: ``cpu``, or ``cuda`` for the current GPU. choices: of the GPU's kernels, without tuning; None: the usual
-    ones. fed: several threads will feed it; None: it takes arrays. Raises UserError for kernels that cannot serve the
-    network, where memory is short, and for what ``cpu_engine`` says.
+    device: ``cpu``, or ``cuda`` for the current GPU. choices: of GPU kernels, without tuning; None for the defaults.
+    fed: several threads will feed it; None: it takes arrays. Raises UserError if kernels cannot serve the network, if
+    memory is short, and as ``cpu_engine``.
     """
     if device == "cpu":
         return cpu_engine()(graph, dtype, fed)
@@ -42,7 +42,7 @@ def open_engine(
 
 
 def cpu_engine() -> type[CpuEngine]:
-    """Return the engine that ``$LENET_CPU_ENGINE`` names; else ONNX Runtime's, or NumPy's where it is not installed.
+    """Return the class of CPU engine that ``$LENET_CPU_ENGINE`` names; else ONNX Runtime's, or NumPy's without it.
 
     Raises UserError for an unknown engine, and for ``onnxruntime`` where it cannot be loaded.
     """

@@ -17,35 +17,35 @@ UNLABELLED = "none"  # value of --labels
 
 
 def device_option(**settings: Any) -> Any:
-    """Declare ``--device``. settings: as for ``option``."""
+    """Declare the option ``--device``. settings: as for ``option``."""
     help = "processor to use: auto (default; a GPU if there is one), cuda, cuda:N (the GPU of this number) or cpu"
     return option(help, "auto", type=typed(str, "a device", device_name), metavar="DEVICE", **settings)
 
 
 def gpu_option(**settings: Any) -> Any:
-    """Declare ``--device`` of a command that needs a GPU. settings: as for ``option``."""
+    """Declare the option ``--device`` of a command that needs a GPU. settings: as for ``option``."""
     kind = typed(str, "a device", lambda text: device_name(text, ("cuda", "cuda:N")))
     return option("GPU to use, by number (default: the first)", "cuda", type=kind, metavar="cuda:N", **settings)
 
 
 def devices_option(**settings: Any) -> Any:
-    """Declare ``--devices``, for ``app.cuda.cards.devices_of``. settings: as for ``option``."""
+    """Declare the option ``--devices``, which ``app.cuda.cards.devices_of`` parses. settings: as for ``option``."""
     return option("GPUs to use, one process each: all, or numbers as in 0,2", metavar="all|N,…", **settings)
 
 
 def data_dir_option() -> Any:
-    """Declare ``--data-dir``."""
+    """Declare the option ``--data-dir``."""
     return option("folder with Fashion-MNIST's files", metavar="DIR")
 
 
 def data_option(**settings: Any) -> Any:
-    """Declare ``--data``. settings: as for ``option``."""
+    """Declare the option ``--data``. settings: as for ``option``."""
     return option("file of your own images: IDX (.gz or not), or HDF5 with x and y", **settings)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """How to cut up a batch on the GPU."""
+    """Options that cut a batch into chunks on the GPU."""
 
     streams: int = option(
         f"number of CUDA streams; each works on one chunk at a time (default: {STREAMS})",
@@ -62,7 +62,7 @@ class Pipeline:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledImages:
-    """Which images to classify: Fashion-MNIST's, or those of the file ``data``."""
+    """Options that choose the images: Fashion-MNIST's, or those of the file ``data``."""
 
     split: str | None = option("Fashion-MNIST images to use (default: test)", choices=("test", "train"))
     data_dir: Path | None = data_dir_option()
@@ -76,7 +76,7 @@ class LabelledImages:
 
 @dataclass(frozen=True, kw_only=True)
 class ImagesRequest(LabelledImages):
-    """The same, repeated on request."""
+    """As ``LabelledImages``, with an option to repeat the images."""
 
     cycle: bool = option("repeat the images until --batch is reached", False)
 
@@ -118,7 +118,7 @@ class RunRequest:
     output: Output = options(what="the report")
 
     def check_cpu(self) -> None:
-        """Raise UserError for options of the GPU alone."""
+        """Raise UserError if an option is set that only a GPU has."""
         self.network.check_cpu()
         if self.compare is not None:
             raise for_the_gpu(f"--compare {self.compare}")

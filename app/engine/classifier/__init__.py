@@ -1,4 +1,4 @@
-"""The application from Python: ``Classifier`` gives labels, logits and probabilities of arrays of images."""
+"""The Python interface: ``Classifier`` returns labels, logits and probabilities of image arrays."""
 
 from app.engine.classifier.classifier import Classifier
 

@@ -1,4 +1,4 @@
-"""Check what a program gives to a classifier: names, and arrays of images."""
+"""Check the arguments of a ``Classifier``: names, and arrays of images."""
 
 import sys
 from collections.abc import Iterable
@@ -22,14 +22,14 @@ FLOATS = [np.dtype(f"f{size}").name for size in (2, 4, 8)]
 
 
 class BadArgumentError(UserError, ValueError):
-    """A wrong argument of a ``Classifier``: programs may catch it as the ValueError that it is."""
+    """A wrong argument of a ``Classifier``; also a ValueError, as Python programs expect."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Images as an engine takes them: (N, C, H, W), C-contiguous. single: one image was given, without an axis N.
+    """Checked images, (N, C, H, W) and C-contiguous.
 
-    graph: the network's graph for images of this size.
+    graph: the network's graph for images of this size. single: the caller gave one image, without an axis N.
     """
 
     images: Any
@@ -38,19 +38,19 @@ class Batch:
 
 
 def lies_on_card(images: Any) -> bool:
-    """Return whether the array says that it is in a GPU's memory. Needs no CuPy."""
+    """Return whether an array reports that it is in a GPU's memory. Needs no CuPy."""
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(images, cupy.ndarray):
-        return True  # at once: the rest takes microseconds
+        return True  # a fast path: the checks below take microseconds
     device = getattr(images, "__dlpack_device__", None)
     if device is not None:
-        with suppress(Exception):  # libraries report arrays of other kinds in several ways
+        with suppress(Exception):  # libraries raise different errors for unsupported arrays
             return device()[0] in DLPACK_CARDS
     return hasattr(images, "__cuda_array_interface__")
 
 
 def network_request(network_or_weights: str | Path, precision: str) -> NetworkRequest:
-    """Return the request for a network's name, or else for a file: a network's (.toml) or of weights."""
+    """Return the request for the name of a network, a network file (.toml) or a weights file."""
     text = str(network_or_weights)
     is_file = isinstance(network_or_weights, Path) or "/" in text or "." in text
     if is_file and not text.endswith(SUFFIX):
@@ -59,13 +59,13 @@ def network_request(network_or_weights: str | Path, precision: str) -> NetworkRe
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
-    """Raise BadArgumentError unless the argument ``name`` has one of these values."""
+    """Raise BadArgumentError unless the argument ``name`` has one of the ``choices``."""
     if value not in (known := [*choices]):
         raise BadArgumentError(f"{name}={value!r}: {choice(str(value), known)}")
 
 
 def check_device(device: str) -> None:
-    """Raise BadArgumentError unless it is the name of a device."""
+    """Raise BadArgumentError unless ``device`` names a device."""
     try:
         device_name(str(device))
     except BadValueError as error:
@@ -73,9 +73,9 @@ def check_device(device: str) -> None:
 
 
 def host_batch(images: Any, graph: Graph) -> Batch:
-    """Check images in the host's memory, (H, W), (N, H, W), (C, H, W) or (N, C, H, W), and bring them to a ``Batch``.
+    """Check images in host memory and convert them: (H, W), (N, H, W), (C, H, W) or (N, C, H, W).
 
-    uint8, or floats in [0, 1]; floats that are all k/255 become uint8, as in files. Raises BadArgumentError.
+    uint8, or floats in [0, 1]. If all floats are k/255, they become uint8, as in files. Raises BadArgumentError.
     """
     try:
         array = np.asarray(images)
@@ -97,10 +97,10 @@ def host_batch(images: Any, graph: Graph) -> Batch:
 
 
 def shaped(array: Any, graph: Graph, dtype: str) -> Batch:
-    """Return the array, of any kind that knows ``shape`` and ``reshape``, as (N, C, H, W).
+    """Return an array, of any library, reshaped to (N, C, H, W).
 
-    dtype: its type's name. Raises BadArgumentError for another type than uint8 and floats, and for shapes that do not
-    fit the network.
+    dtype: the name of its type. Raises BadArgumentError for types other than uint8 and floats, and for shapes that do
+    not fit the network.
     """
     if dtype != "uint8" and dtype not in FLOATS:
         raise BadArgumentError(f"the images are {dtype}: give uint8 pixels, or floats in [0, 1]")
@@ -120,7 +120,7 @@ def shaped(array: Any, graph: Graph, dtype: str) -> Batch:
 
 
 def check_bytes(graph: Graph, dtype: str) -> None:
-    """Raise BadArgumentError if the graph enlarges the images and they are no bytes."""
+    """Raise BadArgumentError if the graph resizes the images and they are not uint8."""
     if dtype != "uint8" and graph.steps[0].layer.keeps_bytes:
         raise BadArgumentError(
             f"the images are fractions of pixels, but network {graph.network.name} enlarges whole ones: give uint8"
@@ -128,7 +128,7 @@ def check_bytes(graph: Graph, dtype: str) -> None:
 
 
 def _sizes(graph: Graph) -> list[tuple[int, ...]]:
-    """Shapes of the images that the network reads, (C, H, W), as given and already enlarged."""
+    """Return the (C, H, W) shapes that the network accepts: before and after its resizing."""
     return [graph.network.input_shape, *(step.out_shape for step in graph.steps[:1] if step.layer.keeps_bytes)]
 
 

@@ -1,4 +1,4 @@
-"""The engines of a classifier on a GPU: also for images that lie there, in arrays and on streams of any library."""
+"""A classifier's engines on a GPU. They also take images in GPU memory, in arrays and on streams of any library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from app.planning.matching import Choices
 
 
 def viewed(images: Any, stream: cupy.cuda.Stream) -> cupy.ndarray:
-    """Return a CuPy array of the same memory, ready on ``stream``, CuPy's current one. Raises BadArgumentError."""
+    """Return a CuPy view of the images, ready on ``stream``, CuPy's current stream. Raises BadArgumentError."""
     if isinstance(images, cupy.ndarray):
         return images
     try:
@@ -32,26 +32,26 @@ def viewed(images: Any, stream: cupy.cuda.Stream) -> cupy.ndarray:
 
 
 def _of_interface(owner: Any, interface: dict[str, Any], stream: cupy.cuda.Stream) -> cupy.ndarray:
-    """Read the interface here: CuPy would let the host wait for the array's stream."""
+    """View an array by its ``__cuda_array_interface__``: CuPy would make the host wait for the array's stream."""
     ready = interface.get("stream")
-    if ready is not None and ready != (stream.ptr or 1):  # 1 is the null stream there
+    if ready is not None and ready != (stream.ptr or 1):  # the interface calls the null stream 1
         stream.wait_event(borrowed(0 if ready == 1 else ready).record())
     shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
-    if 0 in shape:  # it may have no address
+    if 0 in shape:  # an empty array may have no address
         return cupy.empty(shape, dtype)
-    memory = cupy.cuda.UnownedMemory(interface["data"][0], dtype.itemsize, owner)  # strides say how far it extends
+    memory = cupy.cuda.UnownedMemory(interface["data"][0], dtype.itemsize, owner)  # size: unchecked
     return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), interface.get("strides"))
 
 
 def uploaded_copy(images: np.ndarray, stream: cupy.cuda.Stream) -> cupy.ndarray:
-    """Return a copy on the card, ready on ``stream``."""
+    """Return a copy of the images in GPU memory, ready on ``stream``."""
     copy = cupy.empty(images.shape, images.dtype)
     copy.set(images, stream=stream)
     return copy
 
 
 def as_stream(stream: Any) -> cupy.cuda.Stream:
-    """Return CuPy's view of a stream of CuPy or PyTorch, or of a pointer. Raises BadArgumentError for anything else."""
+    """Return a CuPy stream for a stream of CuPy or PyTorch, or a pointer. Raises BadArgumentError for anything else."""
     if hasattr(stream, "ptr"):
         return stream
     pointer = getattr(stream, "cuda_stream", stream)
@@ -60,14 +60,14 @@ def as_stream(stream: Any) -> cupy.cuda.Stream:
     raise BadArgumentError(f"stream={stream!r}: give a stream of CuPy or PyTorch, or a stream's pointer")
 
 
-ALIGNED = 16  # bytes; kernels read images in words of this size
+ALIGNED = 16  # bytes: kernels load images in vectors of this size
 
 
 class CardEngines(Engines):
-    """Those of CUDA's GPU ``number``, None for the current one; from any thread.
+    """A classifier's engines on CUDA's GPU ``number``, or the current one for None. Any thread may call them.
 
-    A new form compiles and allocates, and so does a larger batch; after the largest, calls allocate nothing but the
-    results.
+    The first call of a form (shape and type of an image) compiles and allocates, and so does a larger batch. After the
+    largest batch, calls allocate nothing but the results.
     """
 
     device = "cuda"
@@ -78,18 +78,18 @@ class CardEngines(Engines):
         with cupy.cuda.Device(number):
             self.place = self._card = cupy.cuda.Device()
         self._threads = threading.local()
-        self._given: dict[tuple[Shape, np.dtype], GpuEngine] = {}  # by batches' shape without N and type, as they come
+        self._given: dict[tuple[Shape, np.dtype], GpuEngine] = {}  # by the given batch's shape without N, and type
 
     def run_on_card(self, graph: Graph, images: Any, stream: Any = None) -> tuple[cupy.ndarray, cupy.ndarray, bool]:
-        """Enqueue images on a stream, None for CuPy's current one; return labels, scores, and whether it is one image.
+        """Enqueue images on a stream; return labels, scores, and whether the caller gave a single image.
 
-        images: on the card, in an array of any library, or (N, C, H, W) in the host's memory. Raises UserError, for
-        wrong images BadArgumentError.
+        images: a GPU array of any library, or (N, C, H, W) in host memory. stream: None for CuPy's current one. Raises
+        UserError; BadArgumentError for wrong images.
         """
         if runtime.getDevice() != self._card.id:
             with self._card:
                 return self.run_on_card(graph, images, stream)
-        if not hasattr(self._threads, "bound"):  # without a context, a thread's launches by the driver would fail
+        if not hasattr(self._threads, "bound"):  # cuLaunchKernelEx fails in a thread without a context
             runtime.setDevice(self._card.id)
             self._threads.bound = True
         if stream is not None:
@@ -109,13 +109,13 @@ class CardEngines(Engines):
         return *engine.run_on_card(array, current), single
 
     def fetched(self, labels: cupy.ndarray, scores: cupy.ndarray, stream: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Wait for what was enqueued on the stream and return copies in the host's memory."""
+        """Wait for the work enqueued on the stream; return copies of the results in host memory."""
         with self._card:
             wait = cupy.cuda.get_current_stream() if stream is None else as_stream(stream)
             return labels.get(stream=wait), scores.get(stream=wait)
 
     def _prepared(self, graph: Graph, array: cupy.ndarray) -> tuple[cupy.ndarray, GpuEngine, bool]:
-        """Return images of a form that is new here as an engine takes them, the engine, and whether it is one image."""
+        """Return images of a new form as an engine takes them, the engine, and whether they are a single image."""
         batch = shaped(array, graph, array.dtype.name)
         check_bytes(batch.graph, array.dtype.name)
         images = batch.images if array.dtype == np.uint8 else batch.images.astype(np.float32, copy=False)

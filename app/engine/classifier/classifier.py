@@ -1,4 +1,4 @@
-"""``Classifier``: a network with its weights, ready to classify arrays of images on the GPU or the CPU."""
+"""``Classifier``: a network with its weights that classifies arrays of images on the GPU or the CPU."""
 
 from __future__ import annotations
 
@@ -34,23 +34,22 @@ if TYPE_CHECKING:
 
 
 class Classifier:
-    """Gives the labels of images: ``labels = classifier(images)``. A context manager; any number of calls.
+    """Classify images: ``labels = classifier(images)``. A context manager; it takes any number of calls.
 
     graph: the network with its weights. classes: their names, or None if the weights name none. device: ``cuda``,
-    ``cuda:N`` or ``cpu``. why_cpu: why ``auto`` took the CPU, in one line; else None.
+    ``cuda:N`` or ``cpu``. why_cpu: why ``auto`` chose the CPU, in one line; else None.
 
-    Threads may share a classifier: its calls then take turns, and ``logits`` and ``probabilities`` are those of the
-    calling thread's own last call.
+    Threads may share a classifier. Their calls take turns; ``logits`` and ``probabilities`` belong to the calling
+    thread's last call.
     """
 
     def __init__(
         self, network_or_weights: str | Path = "lenet5", *, device: str = "auto", precision: str = "auto"
     ) -> None:
-        """Load a network by its name, or the file of a network (``.toml``) or of weights (HDF5).
+        """Load a network by its name, or from a network file (``.toml``) or a weights file (HDF5).
 
         device: ``auto`` (a GPU if there is one), ``cuda`` (CuPy's current one), ``cuda:N`` (CUDA's number N) or
-        ``cpu``. precision: as the option ``--precision``. Raises UserError that is also a ValueError, as for wrong
-        images.
+        ``cpu``. precision: as the option ``--precision``. Raises a UserError that is also a ValueError.
         """
         check_choice("precision", precision, ("auto", *PRECISIONS))
         try:
@@ -62,7 +61,7 @@ class Classifier:
 
     @classmethod
     def of(cls, request: NetworkRequest, device: str = "auto") -> Classifier:
-        """Make the classifier of a command's options. Raises UserError."""
+        """Return the classifier for a command's options. Raises UserError."""
         classifier = cls.__new__(cls)
         classifier._open(request, device)
         return classifier
@@ -96,17 +95,17 @@ class Classifier:
     def __call__(self, images: Any, *, on_card: bool = False, stream: Any = None) -> Any:
         """Classify images; return their labels, (N,) uint8, or () for one image.
 
-        images: (N, H, W) or (N, C, H, W), or one image (H, W) or, of several channels, (C, H, W); uint8 pixels, or
-        floats in [0, 1]. Objects are light on a black background. Networks that enlarge images take uint8 images of
-        their size before or after it. An array on the card, of CuPy, PyTorch, JAX or another library, is read where it
-        is, and whether floats are in [0, 1] is not checked.
+        images: (N, H, W) or (N, C, H, W), or one image (H, W) or (C, H, W); uint8 pixels, or floats in [0, 1]. Objects
+        are light on a black background. Networks that resize images take uint8 images of the size before or after it. A
+        GPU array of CuPy, PyTorch, JAX or another library is read without a copy to the host; its floats are not
+        checked to be in [0, 1].
 
-        stream: where images on the card are ready, and where the work is enqueued: of CuPy or PyTorch, or a pointer;
-        None for CuPy's current one. on_card: return CuPy arrays, also from ``logits`` and ``probabilities``, without
-        waiting: use them on the same stream, and keep the images until it has passed. Otherwise all results are NumPy
-        arrays.
+        stream: the stream of CuPy or PyTorch, or its pointer, on which GPU images are ready and work is enqueued; None
+        for CuPy's current one. on_card: return CuPy arrays without waiting, also from ``logits`` and ``probabilities``.
+        Use them on the same stream, and keep the images alive until the stream has passed. Otherwise all results are
+        NumPy arrays.
 
-        Raises UserError; for images of another type, range or shape it is also a ValueError.
+        Raises UserError; for images of a wrong type, range or shape it is also a ValueError.
         """
         carded = lies_on_card(images)
         batch = None if carded else host_batch(images, self.graph)
@@ -126,7 +125,7 @@ class Classifier:
                     if not on_card:
                         labels, scores = engines.fetched(labels, scores, stream)
         except Exception:
-            with devices.gpu_errors():  # entered only here: calls on the card count microseconds
+            with devices.gpu_errors():  # not for calls on the card, which take microseconds
                 raise
         self._last.scores = scores[0] if single else scores
         return labels.reshape(()) if single else labels
@@ -135,7 +134,7 @@ class Classifier:
     def logits(self) -> npt.NDArray[np.float32] | cupy.ndarray:
         """Scores of the last call, (N, classes) or (classes,), float32. Raises UserError before the first call.
 
-        Of a network that ends in a softmax: the logarithms of its probabilities.
+        If the network ends in a softmax, they are the logarithms of its probabilities.
         """
         scores = self._scores()
         if not self._softmax:
@@ -149,20 +148,20 @@ class Classifier:
         scores = self._scores()
         if self._softmax:
             return scores
-        with np.errstate(invalid="ignore"), _beside(scores):  # infinite scores have NaN for probabilities
+        with np.errstate(invalid="ignore"), _beside(scores):  # infinite scores give NaN
             exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
             return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
     @property
     def precision(self) -> str:
-        """The precision that computes, the coarsest of any layer. Raises UserError before the first call."""
+        """The coarsest precision of any layer. Raises UserError before the first call."""
         arithmetic = self._opened().arithmetic
         if arithmetic is None:
             raise BadArgumentError("the precision is chosen at the first call: call the classifier first")
         return SHORT[arithmetic]
 
     def describe(self) -> dict[str, Any]:
-        """Describe the device, and the software that computed so far, as reports do. Raises UserError if closed."""
+        """Describe the device and the software used so far, as in reports. Raises UserError if closed."""
         with self._lock:
             return self._opened().describe()
 
@@ -178,7 +177,7 @@ class Classifier:
         return scores
 
     def close(self) -> None:
-        """Free what it holds, above all on the card; the last results stay readable."""
+        """Free all memory, also on the GPU; the last results stay readable."""
         with self._lock:
             if self._engines is not None:
                 self._engines.close()
@@ -192,5 +191,5 @@ class Classifier:
 
 
 def _beside(scores: Any) -> AbstractContextManager[object]:
-    """Make the GPU that the scores lie on the current one, if they do, while the block runs."""
+    """Make the GPU that holds the scores the current one while the block runs; do nothing for NumPy arrays."""
     return nullcontext() if isinstance(scores, np.ndarray) else scores.device

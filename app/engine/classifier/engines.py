@@ -1,4 +1,4 @@
-"""The engines of a classifier: one for each size and type of images that it has met."""
+"""A classifier's engines: one for each shape and type of images."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Form = tuple[Shape, np.dtype]  # shape and type of images
 
 
 class Engines:
-    """Those of the processor, and what they have in common with a GPU's, which are ``CardEngines``. One call at a time.
+    """A classifier's engines on the CPU; ``CardEngines`` is its form for a GPU. One call at a time.
 
-    The first call with images of some size and type opens an engine. choices: of a GPU's kernels, without tuning.
-    arithmetic: the coarsest type of any layer's multiplication, None until that is planned. place: makes the device the
-    calling thread's current one.
+    The first call with a shape and type of images opens an engine. choices: of GPU kernels, without tuning. arithmetic:
+    the coarsest type of any layer's multiplication, None before the first plan. place: makes the device the calling
+    thread's current one.
     """
 
     device = "cpu"
@@ -37,7 +37,7 @@ class Engines:
         self._engines: dict[Form, Engine] = {}
 
     def of(self, graph: Graph, dtype: np.dtype) -> Engine:
-        """Return the engine of a form. Raises UserError for kernels that cannot serve the network."""
+        """Return the engine for a graph and a type of images. Raises UserError if kernels cannot serve the network."""
         form = (graph.network.input_shape, dtype)
         if form not in self._engines:
             engine = self._engines[form] = open_engine(graph, self._choices, device=self.device, dtype=dtype.name)
@@ -45,12 +45,12 @@ class Engines:
         return self._engines[form]
 
     def run(self, graph: Graph, images: np.ndarray) -> Outputs:
-        """Classify (N, C, H, W) images in the host's memory. Raises UserError, also where memory is short."""
+        """Classify (N, C, H, W) images in host memory. Raises UserError, also if memory is short."""
         with self.place:
             return self.of(graph, images.dtype).run(images)
 
     def describe(self) -> dict[str, Any]:
-        """Describe the device, and the software that computed on it so far, as reports do."""
+        """Describe the device and the software used so far, as in reports."""
         with self.place:
             found = devices.describe_gpu() if self.device == "cuda" else devices.describe_cpu(usable_cores())
         for engine in self._engines.values():
