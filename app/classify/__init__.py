@@ -1,1 +1,1 @@
-"""``classify``: shards of images, of any number and size, in; labels of each shard out. In constant memory."""
+"""The command ``classify``: label shards of images, of any number and size, in constant memory."""

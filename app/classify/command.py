@@ -29,18 +29,18 @@ from app.records.classify import Identity
 from app.terminal.output import publish
 from data_tools.dataset import Dataset
 
-NAMED = 3  # unreadable shards in the last error
+NAMED = 3  # most unreadable shards that the final error names
 
 
 @dataclass
 class Faults:
-    """Those of so many ``shards`` that cannot be read, and why. They are told as they are found."""
+    """The unreadable shards among ``shards``, with the reason for each. Each is reported when it is found."""
 
     shards: int
     found: dict[Path, str] = field(default_factory=dict)
 
     def add(self, path: Path, reason: str) -> None:
-        """Note a fault; only a shard's first one counts."""
+        """Record and report a shard's fault, unless it has one already."""
         if path in self.found:
             return
         self.found[path] = reason
@@ -48,7 +48,7 @@ class Faults:
             tqdm.write(f"unreadable: {reason}", file=sys.stderr)
 
     def error(self) -> UserError:
-        """Return the error that names them."""
+        """Return the error that names the unreadable shards."""
         if self.shards == 1:
             return UserError(*self.found.values())
         names = ", ".join(map(str, [*self.found][:NAMED]))
@@ -59,7 +59,7 @@ class Faults:
 
 @dataclass
 class Work:
-    """What is to be done. windows: first image and number of images of each shard. place: one of the devices."""
+    """A run of ``classify``. windows: first image and number of images of each shard. place: one of the devices."""
 
     shards: Sequence[Shard]
     windows: Sequence[Window]
@@ -69,7 +69,7 @@ class Work:
     tally: Tally = field(default_factory=Tally)
 
     def do(self, runner: Runner) -> None:
-        """Classify what remains and store it. Raises UserError if that cannot go on."""
+        """Classify the remaining shards and store the results. Raises UserError if the work cannot go on."""
         total = sum(self.windows[number][1] for number in self.folder.wanted)
         with (
             tqdm(total=total, unit=" images", unit_scale=True, disable=None) as bar,
@@ -87,7 +87,7 @@ class Work:
                 bar.update(piece.count)
 
     def _pieces(self) -> Iterator[Piece]:
-        """Cut the shards; those that proved unreadable are left out."""
+        """Cut the remaining shards into pieces; skip those found unreadable."""
         size = piece_size(self.place)
         for number in self.folder.wanted:
             for piece in cut(number, self.shards[number], *self.windows[number], size):
@@ -108,7 +108,7 @@ class Work:
 
 
 def classify(request: ClassifyRequest) -> int:
-    """Classify, write and report. Returns 0. Raises UserError, also if some of the shards cannot be read."""
+    """Classify the shards, write labels and report. Returns 0. Raises UserError, also if some shards cannot be read."""
     with ExitStack() as stack:
         with exit_on_interrupt():
             network, weights = load_network(request.network, request.weights)
@@ -166,7 +166,7 @@ def classify(request: ClassifyRequest) -> int:
 
 
 def _open(request: ClassifyRequest, paths: list[Path], graph: Graph, faults: Faults) -> tuple[Graph, list[Shard]]:
-    """Open the shards, which must have images of one shape and type; return the network for them, too.
+    """Open the shards and return the network for their images. All images must have one shape and type.
 
     Raises UserError if no shard can be read, or if the images before --start cannot be counted.
     """
@@ -187,7 +187,7 @@ def _open(request: ClassifyRequest, paths: list[Path], graph: Graph, faults: Fau
                 shards.append(shard)
             except UserError as error:
                 if request.start or request.count is not None:
-                    raise  # its images cannot be counted
+                    raise  # ``windows`` needs its number of images
                 faults.add(path, str(error))
     if not shards:
         raise faults.error()
@@ -195,12 +195,12 @@ def _open(request: ClassifyRequest, paths: list[Path], graph: Graph, faults: Fau
 
 
 def _named(graph: Graph) -> str:
-    """Name a network so that another one of the user's, of the same name, is told apart."""
+    """Return the network's name; a user's network that shares a listed name is marked as such."""
     network = graph.network
     return network.name if is_listed(network) else f"{network.name} ({network.digest[:12]})"
 
 
 def _announced(shard: Shard) -> Dataset:
-    """Return a ``Dataset`` without content, to check whether the network reads such images."""
+    """Return an empty ``Dataset`` of the shard's shape and type, to check it against the network."""
     images = np.broadcast_to(np.zeros((), shard.dtype), (shard.count, *shard.shape))
     return Dataset(images, None, None, str(shard.path), None)

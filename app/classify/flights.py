@@ -1,7 +1,7 @@
-"""Pieces in flight: a worker's feeders take blocks of images from them, and bring back the labels.
+"""Share the pieces in flight among a worker's feeders: these take blocks of images and bring back labels.
 
-No pixels pass between threads: a feeder reads its blocks by itself. The blocks of a compressed shard are read one
-after another, each by a feeder that has nothing else to do.
+Threads pass no pixels to each other: a feeder reads the blocks that it classifies. The blocks of a compressed shard are
+read one after another, each by any idle feeder.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from app.classify.pieces import Piece, Seconds
 
 
 class Flight:
-    """A piece with the arrays of its results, and its error if it has one. ``done``: no feeder uses it any more."""
+    """A piece in flight, with its result arrays, and its error if it has one. ``done``: no feeder uses it any more."""
 
     def __init__(self, piece: Piece, reader: Any, classes: int | None) -> None:
-        """reader: the shard's. classes: number of logits; None if they are not wanted."""
+        """reader: of the piece's shard. classes: number of logits; None if they are not wanted."""
         self.piece = piece
         self.reader = reader
         self.labels = np.empty(piece.count, np.uint8)
@@ -36,19 +36,19 @@ class Flight:
 
     @property
     def open(self) -> bool:
-        """Whether a feeder may take a block now."""
+        """Whether a feeder can take a block now."""
         return not self.busy and self.error is None and self.taken < self.piece.count
 
 
 class Block:
-    """``count`` images of a flight, from ``start`` on, that one feeder holds."""
+    """A block of ``count`` images of a flight from ``start`` on, held by one feeder."""
 
     def __init__(self, feeder: Feeder, flight: Flight, start: int, count: int) -> None:
         self._feeder, self._flight = feeder, flight
         self.start, self.count = start, count
 
     def read(self, images: np.ndarray) -> bool:
-        """Read the pixels into (count, C, H, W) images. If that fails, return False: the flight is over."""
+        """Read the pixels into (count, C, H, W) images. If that fails, end the flight and return False."""
         flight, timer = self._flight, Timer()
         try:
             flight.reader.read(flight.piece.first + self.start, images)
@@ -65,7 +65,7 @@ class Block:
     def deliver(
         self, labels: np.ndarray, logits: np.ndarray | None, *, wait: float = 0.0, compute: float = 0.0
     ) -> None:
-        """Copy labels (count,) and, if wanted, logits (count, classes) to the flight's. wait, compute: seconds."""
+        """Copy labels (count,) and, if wanted, logits (count, classes) to the flight's arrays. wait, compute: seconds."""
         flight, rows = self._flight, slice(self.start, self.start + self.count)
         flight.labels[rows] = labels
         if flight.logits is not None:
@@ -73,7 +73,7 @@ class Block:
         self.give_back(None, wait, compute)
 
     def give_back(self, error: BaseException | None, wait: float = 0.0, compute: float = 0.0) -> None:
-        """Hold the block no longer. error: why it has no labels."""
+        """Return the block to its flight. error: why it has no labels."""
         flight, flights = self._flight, self._feeder.flights
         with flights.changed:
             self._feeder.held.remove(self)
@@ -84,14 +84,14 @@ class Block:
 
 
 class Feeder:
-    """What one thread takes blocks from. held: those that it has not given back."""
+    """The source of one thread's blocks. held: the blocks that it has not given back."""
 
     def __init__(self, flights: Flights) -> None:
         self.flights = flights
         self.held: list[Block] = []
 
     def take(self, *, wait: bool = True) -> Block | None:
-        """Return the next block of the first flight that has one; None at the end, or if there is none now."""
+        """Return the next block of the earliest flight that has one; None at the end, or if there is none now."""
         flights = self.flights
         with flights.changed:
             while flights.ended is None:
@@ -115,16 +115,16 @@ class Feeder:
 
 
 class Flights:
-    """The pieces in flight, the earliest first. size: images in a block. ended: why no more blocks are handed out."""
+    """All flights, earliest first. size: images in a block. ended: why no more blocks are handed out."""
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.changed = Condition()  # guards everything here, and notifies of new blocks and of the end
+        self.changed = Condition()  # guards all state here; notifies of new blocks and of the end
         self.flying: list[Flight] = []
         self.ended: BaseException | None = None
 
     def fly(self, flight: Flight) -> None:
-        """Let the feeders classify the piece; return when they have. Raises what went wrong with it or a feeder."""
+        """Hand a flight's blocks to the feeders and wait until it is done. Raises its error, or a feeder's."""
         with self.changed:
             self.flying.append(flight)
             flight.error = self.ended
@@ -135,13 +135,13 @@ class Flights:
             raise flight.error
 
     def landed(self, flight: Flight) -> None:
-        """Let go of a flight that no feeder uses any more. The caller holds ``changed``."""
+        """Remove a flight that no feeder uses any more. The caller holds ``changed``."""
         if not flight.blocks and (flight.error is not None or flight.taken == flight.piece.count):
             self.flying.remove(flight)
             flight.done.set()
 
     def end(self, reason: BaseException) -> None:
-        """Hand out no more blocks: the flights end with ``reason`` as soon as feeders have given theirs back."""
+        """Hand out no more blocks: flights end with ``reason`` once feeders have given back what they hold."""
         with self.changed:
             self.ended = self.ended or reason
             for flight in [*self.flying]:
@@ -150,14 +150,14 @@ class Flights:
             self.changed.notify_all()
 
     def give_up(self) -> None:
-        """Wait no longer for feeders that hang, after ``end``."""
+        """After ``end``, stop waiting for feeders that hang."""
         with self.changed:
             for flight in self.flying:
                 flight.done.set()
 
     @contextmanager
     def feeder(self) -> Iterator[Feeder]:
-        """Yield a thread's feeder. An error in the thread ends all flights; this does not raise it again."""
+        """Yield a thread's feeder. An error in the block ends all flights and is not raised again."""
         feeder = Feeder(self)
         try:
             yield feeder

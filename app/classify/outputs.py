@@ -1,7 +1,7 @@
-"""The folder of results: labels and logits of each shard, whole or not at all, each with a receipt.
+"""Write the folder of results: labels and logits of each shard, atomically, each with a receipt.
 
 ``NAME.labels.npy`` has uint8 (images,), ``NAME.logits.npy`` float32 (images, classes), ``NAME.json`` is the receipt.
-NAME is the shard's file name without its endings.
+NAME is the shard's file name without its suffixes.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ from app.files.writing import check_unlocked, locked
 from app.records.classify import Identity, Receipt, Results
 
 ENDINGS = (".gz", ".npy", ".h5", ".hdf5", ".idx")
-STEP = 1 << 20  # labels that are compared at a time
+STEP = 1 << 20  # labels compared at a time
 LOCK = ".lenet5-inference.lock"
-UNFINISHED = ".lenet5-inference-unfinished"  # a folder: whoever holds the lock may empty it
+UNFINISHED = ".lenet5-inference-unfinished"  # a folder that the holder of the lock may empty
 
 Window = tuple[int, int]
-"""First image, number of images."""
+"""First image and number of images."""
 
 
 class OutputFolder:
-    """Takes the results of a run's shards in any order, and publishes each shard's once they are complete.
+    """Receive the results of a run's shards in any order, and publish each shard's once they are complete.
 
-    Shards go by their number in ``shards``. One thread uses it, within ``opened``.
-
-    identity: what computes. receipts: of the finished shards, by number; after ``resume`` also of those that an earlier
-    run finished, whose numbers are in ``kept``. notes: one line for each shard that an earlier run began and this one
-    classifies again.
+    Methods take a shard by its index in ``shards``. One thread uses the folder, within ``opened``.
+    identity: of the network and arithmetic. receipts: of the finished shards, by index; after ``resume`` also of those
+    that an earlier run finished, whose indices are in ``kept``. notes: one line for each shard that an earlier run
+    began and this one classifies again.
     """
 
     def __init__(
@@ -52,10 +51,10 @@ class OutputFolder:
         resume: bool = False,
         overwrite: bool = False,
     ) -> None:
-        """windows: the images of each shard that are wanted, maybe none. logits: whether to store them.
+        """windows: the wanted images of each shard, perhaps none. logits: whether to store them.
 
-        resume: keep the results of earlier runs that prove whole. overwrite: replace them. Raises UserError if two
-        shards would have the same results.
+        resume: keep complete, verified results of earlier runs. overwrite: replace them. Raises UserError if two shards
+        would have the same result files.
         """
         self.folder = folder
         self._shards = shards
@@ -71,9 +70,9 @@ class OutputFolder:
         self.notes: list[str] = []
 
     def check(self) -> None:
-        """Raise UserError if another run uses the folder now, or if results there or files read must not be replaced.
+        """Raise UserError if another run uses the folder, or if results or input files must not be replaced.
 
-        ``opened`` checks that again, but devices have to start before it.
+        ``opened`` checks again; this earlier check spares starting the devices in vain.
         """
         check_unlocked(self.folder / LOCK, self._busy)
         self._check_inputs()
@@ -82,7 +81,7 @@ class OutputFolder:
             there.update(self.folder.iterdir())
         except NotADirectoryError as error:
             raise _no_folder(self.folder, error) from error
-        except OSError:  # there is no folder yet, or it cannot be listed
+        except OSError:  # the folder does not exist yet, or cannot be listed
             pass
         self._check_new(path for number in self.wanted for path in self._files(number) if path in there)
 
@@ -90,17 +89,17 @@ class OutputFolder:
     def opened(
         self, identity: Identity, progress: Callable[[int], object] = lambda shards: None
     ) -> Iterator[OutputFolder]:
-        """Make and lock the folder; at the end of the block remove unfinished files. Yields this.
+        """Create and lock the folder and yield this; at the end remove unfinished files.
 
-        identity: what computes the results. progress: called with 1 whenever the results of a shard have been checked.
-        Raises UserError if the folder cannot be used, or holds results that must not be replaced.
+        identity: of the network and arithmetic. progress: called with 1 whenever an earlier shard's results have been
+        checked. Raises UserError if the folder cannot be used, or holds results that must not be replaced.
         """
         self.identity = identity
         _make(self.folder)
         with locked(self.folder / LOCK, self._busy, "name another --out"):
             self._check_inputs()
             self._check_results(progress)
-            shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)  # of a run that was killed
+            shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)  # left by a killed run
             _make(self.folder / UNFINISHED)
             try:
                 yield self
@@ -111,19 +110,18 @@ class OutputFolder:
 
     @property
     def wanted(self) -> list[int]:
-        """The numbers of the shards that remain to be classified."""
+        """Indices of the shards that remain to be classified."""
         return [number for number, (_, count) in enumerate(self._windows) if count and number not in self.receipts]
 
     def write(
         self, number: int, first: int, labels: np.ndarray, logits: np.ndarray | None, correct: int | None
     ) -> Receipt | None:
-        """Store the results of some images; return the receipt if the shard is complete now.
+        """Store the results of some images; return the receipt once the shard is complete.
 
-        first: the number of the first image in its shard. labels: (n,) uint8. logits: (n, classes) float32, ignored
-        unless wanted. correct: how many labels are right, None if unknown. Results that come twice count once.
-
-        Raises UserError if a file cannot be written, ShardError if the shard was written meanwhile or its labels
-        cannot be read; then removes the shard's unfinished files.
+        number: the shard's index. first: index of the first image in its shard. labels: (n,) uint8. logits: (n,
+        classes) float32, ignored unless wanted. correct: how many labels are right, None if unknown. Results that come
+        twice count once. Raises UserError if a file cannot be written, ShardError if the shard was written meanwhile or
+        its true labels cannot be read; then removes the shard's unfinished files.
         """
         begin, _ = self._windows[number]
         try:
@@ -139,7 +137,7 @@ class OutputFolder:
             raise
 
     def abandon(self, number: int) -> None:
-        """Remove the unfinished files of a shard, if it has any."""
+        """Remove a shard's unfinished files, if there are any."""
         unfinished = self._unfinished.pop(number, None)
         if unfinished is not None:
             unfinished.remove()
@@ -165,7 +163,7 @@ class OutputFolder:
             "identity": self.identity,
             "sha256": cast(Results, unfinished.sha256()),
         }
-        if self._replace:  # the receipt first: without one, files of results count as unfinished
+        if self._replace:  # the receipt first: result files without one count as unfinished
             for path in self._files(number):
                 _remove(path)
         unfinished.publish(overwrite=self._replace)
@@ -187,7 +185,7 @@ class OutputFolder:
         return f"process {process} is classifying into {self.folder}: wait for its end, or name another --out"
 
     def _check_inputs(self) -> None:
-        """Raise UserError if a result would replace a file that is read."""
+        """Raise UserError if a result file would replace an input file."""
         stored = [one for shard in self._shards for one in (shard.images, shard.truth) if one is not None]
         read = {os.path.realpath(one.path) for one in stored}
         for number in range(len(self._shards)):
@@ -196,14 +194,14 @@ class OutputFolder:
                     raise UserError(f"{path} is read and would be replaced by results: name another --out")
 
     def _check_new(self, existing: Iterable[Path]) -> None:
-        """Raise UserError if there are results and they must not be replaced."""
+        """Raise UserError if results exist and must not be replaced."""
         if not self._replace and (first := next(iter(existing), None)) is not None:
             raise UserError(
                 f"{first} exists: name another --out, continue with --resume, or replace it with --overwrite"
             )
 
     def _check_results(self, progress: Callable[[int], object]) -> None:
-        """Find results of earlier runs: fill ``receipts`` and ``notes``, or raise UserError."""
+        """Read the results of earlier runs into ``receipts`` and ``notes``. Raises UserError."""
         for number in self.wanted:
             existing = [path for path in self._files(number) if present(path)]
             self._check_new(existing)
@@ -215,7 +213,7 @@ class OutputFolder:
         self.kept = frozenset(self.receipts)
 
     def _keep(self, number: int) -> str | None:
-        """Add the receipt of an earlier run if its results are good; return why they are not."""
+        """Keep an earlier run's results if they are valid; return the reason if they are not."""
         path = self._receipt_path(number)
         if not present(path):
             return f"{path} is missing"
@@ -233,13 +231,13 @@ class OutputFolder:
             if file_sha256(file) != digests[kind] or not self._holds(file, number, kind):
                 return f"{file} is not what was written"
         correct = receipt["correct"]
-        if self._shards[number].labelled:  # the true labels may be others than in the earlier run
+        if self._shards[number].labelled:  # the true labels may differ from the earlier run's
             correct = self._count_right(number, self._path(number, "labels"))
         self.receipts[number] = {**receipt, "correct": correct}
         return None
 
     def _holds(self, file: Path, number: int, kind: str) -> bool:
-        """Return whether the file is an array of the type and shape of these results."""
+        """Return whether the file holds an array of this kind's type and this shard's shape."""
         try:
             found = np.load(file, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError):
@@ -250,12 +248,12 @@ class OutputFolder:
         )
 
     def _shapes(self, number: int) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of a shard's results, by kind."""
+        """Return the shapes of a shard's result arrays by kind (``labels``, ``logits``)."""
         _, count = self._windows[number]
         return {"labels": (count,), "logits": (count, self.identity["classes"])}
 
     def _count_right(self, number: int, path: Path) -> int:
-        """Count the right labels in the file of a shard's results. Raises UserError if the true ones cannot be read."""
+        """Count the right labels in a result file. Raises UserError if the true labels cannot be read."""
         shard, (first, count) = self._shards[number], self._windows[number]
         labels = np.load(path, mmap_mode="r")
         with shard.reader() as reader:
@@ -266,7 +264,7 @@ class OutputFolder:
 
 
 def _names(shards: Sequence[Shard]) -> list[str]:
-    """Return the name of each shard's results. Raises UserError if two are the same."""
+    """Return the base name of each shard's result files. Raises UserError if two are equal."""
     names: dict[str, Path] = {}
     for shard in shards:
         name = shard.path.name

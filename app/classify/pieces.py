@@ -1,4 +1,4 @@
-"""Pieces of shards: what workers are given, and what they give back. All of it can be pickled."""
+"""Pieces of shards, the units of work, and their results. All classes here can be pickled."""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ import numpy as np
 from app.base.errors import UserError
 from app.classify.shards import Reader, Shard
 
-# Images of the largest unit of work, of a retry, and of results in memory; but a compressed shard is one piece.
+# Most images in a piece, hence in a retry and in results held in memory; a compressed shard is one piece of any size.
 GPU_PIECE = 1 << 20
 CPU_PIECE = 1 << 13
 
 
 @dataclass(frozen=True)
 class Piece:
-    """``count`` images of a shard, from image ``first`` on. number: the shard's place among those of the run."""
+    """A piece of a shard: ``count`` images from image ``first`` on. number: the shard's index in the run."""
 
     number: int
     shard: Shard
@@ -28,7 +28,7 @@ class Piece:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the images' pixels."""
+        """Size of the images in bytes."""
         return self.count * self.shard.image_bytes
 
 
@@ -36,9 +36,9 @@ class Piece:
 class Place:
     """A device that classifies. host: its machine. device: such as ``cuda:0`` or ``cpu:0-3`` (its cores).
 
-    name: of the card or processor. arithmetic: such as ``fp32x on sm_90a`` or ``fp32 by NumPy``: where two places have
-    the same, so have their results, to the bit. lanes: its feeders. limit: the slower of its copies and its
-    kernels (``bus`` or ``kernels``), or ``compute`` for a processor.
+    name: of the GPU or processor. arithmetic: such as ``fp32x on sm_90a`` or ``fp32 by NumPy``; devices with equal
+    arithmetic give equal results to the bit. lanes: number of feeders. limit: the slower of copies and kernels (``bus``
+    or ``kernels``), or ``compute`` for a processor.
     """
 
     host: str
@@ -51,10 +51,10 @@ class Place:
 
 @dataclass
 class Seconds:
-    """How long a worker's feeders spent on pieces.
+    """Seconds that a worker's feeders spent, summed over the feeders.
 
-    read, decompress: on bytes of plain and of compressed shards, until they were in memory. wait: for the device, which
-    had to finish with a buffer. compute: on the processor.
+    read, decompress: reading plain and compressed shards into memory. wait: for the device to free a buffer. compute:
+    on the processor.
     """
 
     read: float = 0.0
@@ -63,14 +63,14 @@ class Seconds:
     compute: float = 0.0
 
     def add(self, **more: float) -> None:
-        """Add to the fields of these names."""
+        """Add seconds to the named fields."""
         for name, seconds in more.items():
             setattr(self, name, getattr(self, name) + seconds)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a piece's images are. labels: (count,) uint8. logits: (count, classes) float32, or None if not wanted.
+    """Results of a piece. labels: (count,) uint8. logits: (count, classes) float32, or None if not wanted.
 
     correct: how many labels are right; None if the true ones are unknown, or can only be read for the whole shard.
     """
@@ -84,7 +84,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a piece's shard cannot be read, in one line with the remedy. Others can be classified nevertheless."""
+    """The answer for a piece of an unreadable shard: the reason and remedy in one line. Other shards are unaffected."""
 
     reason: str
 
@@ -93,19 +93,19 @@ Answers = Generator[tuple[Piece, Result | Fault], None, None]
 
 
 class Runner(Protocol):
-    """Classifies pieces, on one device or many."""
+    """Classify pieces on one device or many."""
 
     def run(self, pieces: Iterable[Piece]) -> Answers:
-        """Take a piece whenever there is room for one; yield results as they come. Closing it ends what is in flight.
+        """Classify pieces; yield results as they complete, and take the next piece when there is room.
 
-        Raises UserError if the work cannot go on.
+        Closing the generator ends what is in flight. Raises UserError if the work cannot go on.
         """
 
 
 def count_right(labels: np.ndarray, shard: Shard, reader: Reader, first: int, classes: int) -> int:
-    """Return how many labels, (n,) uint8, are those of a shard's images from ``first`` on. classes: of the network.
+    """Return how many labels, (n,) uint8, equal the true labels of a shard's images from ``first`` on.
 
-    Raises UserError for true labels that cannot be read, or that the network cannot give.
+    classes: of the network. Raises UserError for true labels that cannot be read, or that the network cannot give.
     """
     truth = reader.labels(first, len(labels))
     if shard.truth is not None and truth.max() >= classes:
@@ -117,14 +117,14 @@ def count_right(labels: np.ndarray, shard: Shard, reader: Reader, first: int, cl
 
 
 def piece_size(place: Place) -> int:
-    """Return how many images a piece should have for a device."""
+    """Return the number of images per piece that suits a device."""
     return CPU_PIECE if place.limit == "compute" else GPU_PIECE
 
 
 def windows(counts: Sequence[int], start: int = 0, count: int | None = None) -> list[tuple[int, int]]:
-    """Return (first, count) of each shard's images among ``count`` images from ``start`` on, over all shards in order.
+    """Select ``count`` images from ``start`` on over all shards in order; return (first, count) for each shard.
 
-    counts: images of each shard. Raises UserError if there are not as many.
+    counts: images of each shard. Raises UserError if there are fewer.
     """
     total = sum(counts)
     wanted = total - start if count is None else count
@@ -140,7 +140,7 @@ def windows(counts: Sequence[int], start: int = 0, count: int | None = None) -> 
 
 
 def cut(number: int, shard: Shard, first: int, count: int, size: int) -> Iterator[Piece]:
-    """Cut a shard's images at multiples of ``size``; one piece if the shard can only be read from its start."""
+    """Yield a shard's images in pieces, cut at multiples of ``size``; one piece if it can only be read from its start."""
     at, end = first, first + count
     while at < end:
         stop = end if shard.sequential else min((at // size + 1) * size, end)

@@ -1,4 +1,4 @@
-"""Where pieces are classified: on a device of this process, on several of this machine, or on a Dask cluster."""
+"""Open the devices that classify: one in this process, several on this machine, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from app.cuda.cards import VARIABLE, devices_of
 
 @dataclass(frozen=True)
 class Hello:
-    """A piece that asks a worker for its place."""
+    """A request, sent like a piece, for the description of a worker's device."""
 
 
 @dataclass(frozen=True)
 class Opener:
-    """Opens a worker in its process; see ``app.cluster``."""
+    """Open a worker in the process that calls it; ``app.cluster`` pickles this object and sends it there."""
 
     settings: WorkerSettings
 
     @contextmanager
     def __call__(self, name: str | None) -> Iterator[Callable[[Piece | Hello], Result | Fault | Place]]:
-        """Yield what answers pieces. name: of the worker, for the report; None: its device is called by its number."""
+        """Yield a function that answers pieces. name: of the worker, for the report; None: the device's number."""
         with Worker(replace(self.settings, label=name)) as worker:
 
             def answer(piece: Piece | Hello) -> Result | Fault | Place:
                 if isinstance(piece, Hello):
                     return worker.place
                 found = worker.classify(piece)
-                if name is None and isinstance(found, Fault):  # another machine may lack the file
+                if name is None and isinstance(found, Fault):  # name the machine: only this one may lack the file
                     return Fault(f"{found.reason} (on {worker.place.host})")
                 return found
 
@@ -46,12 +46,13 @@ class Opener:
 
 
 Opened = tuple[Runner, Place, Callable[[], None]]
-"""What runs pieces, one of the devices that do, and what raises KeyboardInterrupt if Ctrl-C came and is deferred."""
+"""A runner of pieces, the description of one of its devices, and a function that raises a deferred KeyboardInterrupt.
+"""
 
 
 @contextmanager
 def opened(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[Opened]:
-    """Open the devices, and close them at the end. Raises UserError if they are of no use."""
+    """Open the requested devices while the block runs. Raises UserError if they cannot be used."""
     if request.scheduler is not None:
         require_dask("--scheduler")
         with exit_on_interrupt():
@@ -93,7 +94,7 @@ def opened(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[Opene
 
 @contextmanager
 def _shared(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[Opened]:
-    """Open several processes: their runner has tasks of similar length."""
+    """Open a runner on several processes, with an estimate of each piece's seconds."""
     rate = 1.0
 
     def estimate(piece: Piece | Hello) -> float:

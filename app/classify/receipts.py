@@ -1,4 +1,4 @@
-"""The files of a shard's results: arrays while they grow, and the receipt that proves them whole, and of what."""
+"""Write a shard's result arrays piece by piece, and the receipt with their hashes."""
 
 import hashlib
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ KINDS = (*DTYPES,)
 
 
 def same_work(receipt: Receipt, shard: Shard, first: int, images: int, identity: Identity) -> str | None:
-    """Return what a receipt's results are of, if it is not this work; None if it is."""
+    """Compare a receipt with the work at hand: return the difference, or None if they agree."""
     pairs = (
         ("images", (receipt["size"], receipt["mtime_ns"]), (shard.images.size, shard.images.mtime_ns)),
         ("--start or --count", (receipt["first"], receipt["images"]), (first, images)),
@@ -35,19 +35,19 @@ def same_work(receipt: Receipt, shard: Shard, first: int, images: int, identity:
 
 
 def write_receipt(path: Path, receipt: Receipt) -> None:
-    """Write a receipt, whole or not at all. Raises UserError."""
+    """Write a receipt atomically. Raises UserError."""
     with replacing(path) as temporary:
         temporary.write_text(json_text(receipt), encoding="utf-8")
 
 
 def read_receipt(path: Path) -> Receipt:
-    """Read a receipt. Raises UserError for anything else."""
+    """Read a receipt. Raises UserError if the file is not a valid one."""
     found: Receipt = read_json(path, _check, "it is no receipt of classify; move it, or name another --out")
     return found
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file of any size, in hexadecimal. Raises UserError."""
+    """Return the SHA-256 of a file in hexadecimal, reading it in blocks. Raises UserError."""
     with open_regular(path) as stream:
         try:
             return hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ def file_sha256(path: Path) -> str:
 
 
 def _check(value: Any) -> Receipt:
-    """Check a receipt, and that no more labels are right than there are images. Raises BadValueError."""
+    """Check a receipt's fields, and that it has no more right labels than images. Raises BadValueError."""
     found: Receipt = check_of(Receipt)(value)
     correct, images = found["correct"], found["images"]
     if correct is not None and correct > images:
@@ -65,13 +65,13 @@ def _check(value: Any) -> Receipt:
 
 
 class Unfinished:
-    """The results of one shard until they are complete. Whoever makes it publishes or removes it.
+    """The temporary files of a shard's results. The caller publishes or removes them.
 
     correct: labels that are right so far; None as soon as that is unknown.
     """
 
     def __init__(self, folder: Path, paths: Mapping[str, Path], shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """folder: of the unfinished files. paths: of the finished ones, by kind. shapes: of the arrays.
+        """folder: for temporary files. paths: final file names, by kind. shapes: of the arrays, by kind.
 
         Raises UserError.
         """
@@ -88,16 +88,16 @@ class Unfinished:
 
     @property
     def labels(self) -> Path:
-        """The unfinished file of labels."""
+        """Path of the temporary file of labels."""
         return self._arrays["labels"].temporary
 
     @property
     def complete(self) -> bool:
-        """Whether the results of all images are there."""
+        """Whether the results of all images are stored."""
         return not self._left
 
     def write(self, first: int, results: Mapping[str, np.ndarray | None], correct: int | None) -> None:
-        """Store the results from row ``first`` on, unless they are there already. Raises UserError."""
+        """Store the results from row ``first`` on, unless they are stored already. Raises UserError."""
         if first in self._written:
             return
         for kind, array in self._arrays.items():
@@ -111,22 +111,22 @@ class Unfinished:
         self.correct = None if self.correct is None or correct is None else self.correct + correct
 
     def sha256(self) -> dict[str, str]:
-        """Return the SHA-256 of each file as it lies on the disk, by kind."""
+        """Return the SHA-256 of each file on disk, by kind."""
         return {kind: file_sha256(array.temporary) for kind, array in self._arrays.items()}
 
     def publish(self, *, overwrite: bool) -> None:
-        """Give the files their names. Raises UserError."""
+        """Close the temporary files and rename them to their final names. Raises UserError."""
         for array in self._arrays.values():
             array.publish(overwrite)
 
     def remove(self) -> None:
-        """Remove what has not been published."""
+        """Remove the files that have not been published."""
         for array in self._arrays.values():
             array.remove()
 
 
 class _Array:
-    """One file: a header, then rows by position."""
+    """An NPY file whose rows are written by position."""
 
     def __init__(self, temporary: Path, path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self._path = path
@@ -156,7 +156,7 @@ class _Array:
             raise unwritable(self._path, error) from error
 
     def publish(self, overwrite: bool) -> None:
-        """Give the file its name. Raises UserError."""
+        """Close the temporary file and rename it to its final name. Raises UserError."""
         try:
             self._stream.close()
             publish(self.temporary, self._path, overwrite=overwrite)

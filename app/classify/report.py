@@ -1,4 +1,4 @@
-"""The report of ``classify``: what was classified, how fast, and what limited it."""
+"""The report of ``classify``: images classified, speed, and what limited it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from app.network.weights import Weights
 from app.records.classify import Classified, Classify, Device, LaneSeconds, Rates
 from app.terminal.text import WIDTH, Column, fields, paragraph, table
 
-# What took most of the feeders' time, or of the run's, and what helps.
+# What took most of the feeders' time, or of the run's, and what would help.
 LIMITS = {
     "disk": "reading the files: faster storage helps, or files in memory",
     "decompression": "decompression: more cores help, and more shards at a time",
@@ -24,7 +24,7 @@ LIMITS = {
 
 @dataclass
 class Share:
-    """What one device did, or all of them. seconds: summed over the device's feeders."""
+    """Work done by one device or by all. seconds: summed over the feeders."""
 
     images: int = 0
     nbytes: int = 0
@@ -38,18 +38,18 @@ class Share:
 
     @property
     def on_device(self) -> float:
-        """Seconds for the device, or on it."""
+        """Seconds spent waiting for the device or computing on it."""
         return self.seconds.wait + self.seconds.compute
 
     def limit(self, of_device: str) -> str:
-        """Return a key of ``LIMITS``. of_device: what the device itself is limited by."""
+        """Return what took most time, a key of ``LIMITS``. of_device: what limits the device itself."""
         spent = {"disk": self.seconds.read, "decompression": self.seconds.decompress, of_device: self.on_device}
         return max(spent, key=spent.__getitem__)
 
 
 @dataclass
 class Tally:
-    """What a run did so far. devices: by host and name. writing: seconds that the results' files took."""
+    """Totals of a run so far. devices: by host and name. writing: seconds spent writing result files."""
 
     devices: dict[tuple[str, str], tuple[Place, Share]] = field(default_factory=dict)
     whole: Share = field(default_factory=Share)
@@ -63,7 +63,7 @@ class Tally:
             each.add(piece, result)
 
     def limit(self, seconds: float) -> str:
-        """Return what limited the run of so many seconds: a key of ``LIMITS``."""
+        """Return what limited a run of this many seconds: a key of ``LIMITS``."""
         if self.writing > seconds / 2:
             return "output"
         slowest = max(self.devices.values(), key=lambda pair: pair[1].on_device)[0]
@@ -73,7 +73,7 @@ class Tally:
 def document(
     network: Network, weights: Weights, results: OutputFolder, unreadable: Sequence[str], tally: Tally, seconds: float
 ) -> Classify:
-    """Return all figures. unreadable: why shards cannot be read. seconds: of the run."""
+    """Build the report's record. unreadable: one reason for each such shard. seconds: duration of the run."""
     receipts, kept = results.receipts, results.kept
     known = [receipt for receipt in receipts.values() if receipt["correct"] is not None]
     compared, correct = sum(one["images"] for one in known), sum(one["correct"] or 0 for one in known)
@@ -117,7 +117,7 @@ def _rates(share: Share, seconds: float) -> Rates:
 
 
 def as_text(report: Classify, width: int = WIDTH) -> str:
-    """Return the report as text without colours. width: columns of a line."""
+    """Format the report as text without colours. width: columns of a line."""
     shards = report["shards"]
     title = f"{report['network']['name']}: {_count(report['images'], 'image')} in "
     title += _count(shards["classified"] + shards["kept"], "shard")

@@ -1,4 +1,4 @@
-"""One device of this process, ready to classify pieces of shards: it reads them, computes, and counts right answers.
+"""Classify pieces of shards on one device of this process, and count right answers.
 
 A worker has as many feeders as its engine takes. A feeder is one thread: it takes the next block of images of any piece
 in flight, reads it into the engine's memory, and has the device classify it.
@@ -28,18 +28,18 @@ from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.request import NetworkRequest
 
-JOIN_SECONDS = 3.0  # a feeder that hangs longer, as in reading from a lost disk, ends with the process
-_on_lost_cards: list[Worker] = []  # nothing there can be freed: CuPy would print an error for each try
+JOIN_SECONDS = 3.0  # wait for feeders; one that hangs, as in reading from a lost disk, ends with the process
+_on_lost_cards: list[Worker] = []  # kept alive: freeing a lost GPU's memory prints errors
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """What a worker computes. It can be pickled, and opened in any process.
+    """The network and options of a worker. Can be pickled, to open a worker in any process.
 
-    graph: the network, for images of the shards' shape. dtype: that of the images, ``uint8`` or ``float32``. device:
+    graph: the network, for images of the shards' shape. dtype: of the images, ``uint8`` or ``float32``. device:
     ``auto``, ``cuda`` (the current one) or ``cpu``. precision: as the option ``--precision``. logits: whether results
-    have them. compressed: some shards are: every core then decompresses one. label: what the report calls the device;
-    None: by its number, or its cores.
+    include them. compressed: some shards are, so every core decompresses one. label: the device's name in the report;
+    None: its number, or its cores.
     """
 
     graph: Graph
@@ -56,9 +56,9 @@ class WorkerClosedError(Exception):
 
 
 class Worker:
-    """A device of this process. A context manager; any number of threads may call ``classify`` at the same time.
+    """A device of this process that classifies pieces. A context manager; threads may call ``classify`` in parallel.
 
-    place: what classifies. why_cpu: why ``auto`` took the CPU, in one line; else None. Raises UserError where the
+    place: describes the device. why_cpu: why ``auto`` chose the CPU, in one line; else None. Raises UserError where the
     device cannot run the network.
     """
 
@@ -69,7 +69,7 @@ class Worker:
         with devices.gpu_errors():
             self._engine = _engine(settings, device)
             self._flights = Flights(self._engine.block)
-            self._bodies: list[Callable[[Feeder], None]] = []  # with all that feeders hold, until ``close``
+            self._bodies: list[Callable[[Feeder], None]] = []  # they keep the feeders' memory alive until ``close``
             self._opened = threading.Semaphore(0)
             self._threads = [
                 threading.Thread(target=self._run, args=(index,), daemon=True) for index in range(self._engine.feeders)
@@ -91,16 +91,16 @@ class Worker:
                 body = self._engine.feed(index)
                 self._bodies.append(body)
             except BaseException as error:
-                self._flights.end(error)  # before ``__init__`` looks
+                self._flights.end(error)  # before ``__init__`` reads it
                 raise
             finally:
                 self._opened.release()
             body(feeder)
 
     def classify(self, piece: Piece) -> Result | Fault:
-        """Read and classify the piece; return when all of it is done.
+        """Read and classify a piece; wait until it is done. Return a ``Fault`` if its shard or labels cannot be read.
 
-        A shard or labels that cannot be read are a ``Fault``. After an exception the worker is of no use.
+        After an exception the worker cannot be used again.
         """
         try:
             with piece.shard.reader() as reader:
@@ -121,7 +121,7 @@ class Worker:
         return Result(flight.labels, flight.logits, correct, self.place, flight.seconds)
 
     def close(self) -> None:
-        """End what is still in flight, and free everything that no feeder hangs on to."""
+        """End the pieces in flight and free all memory that no hanging feeder uses."""
         closed = WorkerClosedError("the worker was closed")
         self._flights.end(closed)
         deadline = Deadline(JOIN_SECONDS)
@@ -143,19 +143,19 @@ class Worker:
 
 
 def _engine(settings: WorkerSettings, device: str) -> Engine:
-    """Open the device's engine. Raises UserError."""
+    """Open the engine for the worker's settings. Raises UserError."""
     if device == "cpu":
         NetworkRequest(precision=settings.precision).check_cpu()
     fed = Feeding(settings.logits, settings.compressed)
     return open_engine(settings.graph, Choices(settings.precision), device=device, dtype=settings.dtype, fed=fed)
 
 
-AHEAD = 4  # pieces: while results are written, which takes a while at the end of a shard, the feeders go on
-POLL_SECONDS = 0.1  # between two looks for Ctrl-C
+AHEAD = 4  # finished pieces that may wait: feeders go on while a shard's results are written
+POLL_SECONDS = 0.1  # between two checks for Ctrl-C
 
 
 class LocalRunner:
-    """Runs pieces on a worker: a few at a time, more while they are small or compressed, so that no feeder is."""
+    """Run pieces on a worker: several at a time, more while they are small or compressed, to keep all feeders busy."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -163,7 +163,7 @@ class LocalRunner:
         self._landed: deque[tuple[Piece, Future[Result | Fault]]] = deque()
 
     def run(self, pieces: Iterable[Piece]) -> Answers:
-        """See ``Runner``. Closing it closes the worker, too."""
+        """See ``Runner``. Closing the generator also closes the worker."""
         waiting = iter(pieces)
         most = max(2 * self._worker.place.lanes, AHEAD)
         with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(most) as pool:
@@ -179,18 +179,18 @@ class LocalRunner:
                     self._wait()
                     check_interrupt()
             except BaseException:
-                self._worker.close()  # otherwise the pool would wait for the pieces in flight
+                self._worker.close()  # or the pool would wait for the pieces in flight
                 raise
 
     def _has_room(self) -> bool:
-        """Return whether another piece should start. Results that nobody has taken yet hold it up."""
+        """Return whether to start another piece: not while too many results wait to be taken."""
         if sum(piece.count for piece, _ in self._landed) > GPU_PIECE:
             return False
         flying = self._flying.values()
         return len(flying) < AHEAD or sum(0 if piece.shard.sequential else piece.count for piece in flying) < GPU_PIECE
 
     def _wait(self) -> None:
-        """Move the pieces that are done from those in flight to those that landed; wait a moment if there are none."""
+        """Move finished pieces from those in flight to those landed; wait briefly if there are none."""
         if self._flying:
             done, _ = wait(self._flying, 0 if self._landed else POLL_SECONDS, FIRST_COMPLETED)
             self._landed.extend((self._flying.pop(future), future) for future in done)

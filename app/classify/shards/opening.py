@@ -1,4 +1,4 @@
-"""Find the files of shards and open them: read the headers of the files, never their content."""
+"""Find shard files and open them, reading only their headers."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ from data_tools.dataset import RANKS, channel_dimension, check_type, no_images
 from data_tools.idx import read_layout
 
 MAX_LIST_BYTES = 64 << 20
-IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"  # in the data set's names of files
+IMAGES, LABELS = "images-idx3-ubyte", "labels-idx1-ubyte"  # parts of Fashion-MNIST's file names
 
 
 def find_shards(arguments: Iterable[str]) -> list[Path]:
-    """Return the files that the arguments name, in their order.
+    """Return the files that the arguments name, in order.
 
     An argument is a file, a pattern such as ``'day-*/part-?.npy'`` (its files in sorted order), or ``@LIST``: a text
-    file with the path of one file in each line. Raises UserError for an argument that names nothing, and for a file
-    that is named twice.
+    file with one path per line. Raises UserError for an argument that names no file, and for a file named twice.
     """
     found = [path for argument in arguments for path in _named(argument)]
     seen: set[str] = set()
@@ -62,9 +61,9 @@ def _named(argument: str) -> list[Path]:
 
 
 def labels_beside(path: Path) -> Path | None:
-    """Return the file of labels beside an IDX file of images by the data set's names, plain or gzipped, if it exists.
+    """Return the labels file beside an IDX file of images, by Fashion-MNIST's names; None if there is none.
 
-    ``t10k-images-idx3-ubyte.gz`` has its labels in ``t10k-labels-idx1-ubyte.gz``.
+    It may be gzipped: ``t10k-images-idx3-ubyte.gz`` has its labels in ``t10k-labels-idx1-ubyte.gz``.
     """
     if IMAGES not in path.name:
         return None
@@ -73,20 +72,20 @@ def labels_beside(path: Path) -> Path | None:
     return next((path.with_name(each) for each in (name, other) if present(path.with_name(each))), None)
 
 
-MAX_BAND_BYTES = 256 << 20  # of a chunk's rows in HDF5: as many lie in memory at once
+MAX_BAND_BYTES = 256 << 20  # most bytes in a row of HDF5 chunks, which is held in memory
 
 
 def open_shard(
     path: Path, labels: Path | None = None, *, unlabelled: bool = False, hdf5: hdf5_process.Reader | None = None
 ) -> Shard:
-    """Read the headers of a file of images: IDX (plain or gzip), NPY or HDF5, recognised by content, of any size.
+    """Open a file of images by its header: IDX (plain or gzip), NPY or HDF5, recognised by content, of any size.
 
-    Images are uint8, or float32 or float64 in [0, 1]: (N, H, W), or with 1 or 3 channels (N, C, H, W) or
-    (N, H, W, C); ``x`` in HDF5.
-    labels: a file of their labels: IDX, NPY, or HDF5 with ``y``. By default it is the IDX file beside the images that
-    has the data set's name for it, or ``y`` of the images' HDF5 file. unlabelled: look for none. hdf5: the process that
-    reads HDF5 files; by default one of its own, which takes a second to start.
-    Raises UserError for files that cannot be read, whose size is not that of their header, or that do not fit together.
+    Images are uint8, or float32 or float64 in [0, 1]: (N, H, W), or with 1 or 3 channels (N, C, H, W) or (N, H, W, C);
+    ``x`` in HDF5.
+    labels: a file of their labels: IDX, NPY, or HDF5 with ``y``. Default: the IDX file beside the images that has
+    Fashion-MNIST's name for it, or ``y`` of the images' HDF5 file. unlabelled: look for none. hdf5: the process that
+    reads HDF5 files; by default a new one, which takes a second to start.
+    Raises UserError for files that cannot be read, whose size differs from their header's, or that do not fit together.
     """
     with nullcontext(hdf5) if hdf5 else hdf5_process.Reader() as reader:
         images, truth = _opened(path, reader, with_labels=labels is None and not unlabelled)
@@ -99,7 +98,7 @@ def open_shard(
 
 
 def _opened(path: Path, hdf5: hdf5_process.Reader, with_labels: bool) -> tuple[Stored, Stored | None]:
-    """Return the images, and the labels that are stored with or beside them."""
+    """Return the images, and their labels if stored in or beside the file."""
     with open_regular(path) as stream:
         if _kind(stream) == "an HDF5 file":
             names, found = _hdf5(path, stream, hdf5, ("x", "y") if with_labels else ("x",))
@@ -143,7 +142,7 @@ def _kind(stream: BinaryIO) -> str | None:
 
 
 def _array(path: Path, stream: BinaryIO, ranks: tuple[int, ...]) -> Stored:
-    """Return the array of an NPY or IDX file."""
+    """Read the header of an NPY or IDX file. ranks: accepted numbers of dimensions."""
     status = os.fstat(stream.fileno())
     if _kind(stream) != "a NumPy array (.npy)":
         layout = read_layout(path, ranks)
@@ -164,7 +163,7 @@ def _array(path: Path, stream: BinaryIO, ranks: tuple[int, ...]) -> Stored:
 def _hdf5(
     path: Path, stream: BinaryIO, hdf5: hdf5_process.Reader, wanted: tuple[str, ...]
 ) -> tuple[list[str], dict[str, Stored]]:
-    """Return the names in the root of an HDF5 file, and the wanted datasets among them."""
+    """Return the names in an HDF5 file's root, and headers of the wanted datasets."""
     status = os.fstat(stream.fileno())
     names, described = hdf5.describe(path, stream, wanted)
     found = {}
@@ -185,6 +184,6 @@ def _hdf5(
 def _stored(
     path: Path, status: os.stat_result, shape: tuple[int, ...], dtype: np.dtype, offset: int, **layout: Any
 ) -> Stored:
-    """Describe an array in the file. layout: further fields."""
+    """Describe an array in a file. layout: further fields of ``Stored``."""
     name = f"{layout['dataset']} in {path}" if "dataset" in layout else str(path)
     return Stored(path.absolute(), name, shape, dtype, status.st_size, status.st_mtime_ns, offset, **layout)

@@ -1,4 +1,4 @@
-"""Read images and labels of a shard by position, as the classifier takes them."""
+"""Read a shard's images and labels by position, in the classifier's layout."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from app.classify.shards.sources import Source, Stored, open_source
 from app.files import hdf5_process
 from data_tools.dataset import channel_dimension, check_fractions, class_labels
 
-STEP_BYTES = 4 << 20  # of rows that are converted at a time
+STEP_BYTES = 4 << 20  # rows converted at a time
 
 
 class Reader(AbstractContextManager["Reader"]):
-    """Reads a shard's images and labels. Every fault of a file is a UserError of one line with its path.
+    """Read a shard's images and labels. Every fault of a file is a one-line UserError with its path.
 
-    Several threads may use one reader. Images that lie plainly in the file are then read at the same time, straight
-    into the caller's memory. Those of a sequential shard are read in turn: to go back starts again at the first image.
-    A process that helps with chunks of HDF5 ends with the thread that was the first to read.
+    Several threads may share a reader. They read uncompressed images in parallel, straight into the caller's memory.
+    They read a sequential shard in turn; going back restarts at the first image. A helper process for chunked HDF5 ends
+    with the thread that first read.
     """
 
     def __init__(self, images: Stored, truth: Stored | None, shape: tuple[int, int, int], dtype: np.dtype) -> None:
@@ -45,10 +45,10 @@ class Reader(AbstractContextManager["Reader"]):
         self._opened.close()
 
     def read(self, first: int, out: np.ndarray) -> None:
-        """Fill ``out`` with the images from number ``first`` on.
+        """Fill ``out`` with images from index ``first`` on.
 
-        out: (n, C, H, W) of the shard's shape and dtype, C-contiguous; n may be 0.
-        Raises UserError for a fault of the file, ValueError for an ``out`` or images that the shard does not have.
+        out: (n, C, H, W) of the shard's shape and dtype, C-contiguous; n may be 0. Raises UserError for a fault of the
+        file, ValueError for a wrong ``out`` or images out of range.
         """
         count = len(out)
         if out.shape[1:] != self._shape or out.dtype != self._dtype or not out.flags.c_contiguous:
@@ -71,7 +71,7 @@ class Reader(AbstractContextManager["Reader"]):
             out[start : start + len(rows)] = rows
 
     def labels(self, first: int, count: int) -> np.ndarray:
-        """Return the true labels, (count,) uint8, of the images from number ``first`` on; only of a labelled shard.
+        """Return the true labels, (count,) uint8, of images from index ``first`` on; the shard must be labelled.
 
         Raises UserError for a fault of the file.
         """
@@ -93,7 +93,7 @@ def _check_range(first: int, count: int, stored: Stored) -> None:
 
 
 def _pieces(stored: Stored, source: Source, first: int, count: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (position after ``first``, rows as they are stored); the memory of rows is used again."""
+    """Yield (offset from ``first``, rows as stored); the rows' memory is reused."""
     most = min(count, max(1, STEP_BYTES // stored.row_bytes))
     memory = np.empty(most * stored.row_bytes, np.uint8)
     for start in range(0, count, most):

@@ -1,4 +1,4 @@
-"""Describe a shard: images of one file, and the labels that belong to them."""
+"""A shard: the images of one file and their labels."""
 
 from __future__ import annotations
 
@@ -14,27 +14,24 @@ from data_tools.dataset import channel_dimension
 
 
 class ShardError(UserError):
-    """There are no results of this shard, as it was written meanwhile or its labels cannot be read; others can have."""
+    """A shard has no results: it was written meanwhile, or its labels cannot be read. Other shards are unaffected."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The images of one file, and their labels if they are known. Frozen and picklable.
-
-    ``open_shard`` makes it from the files' headers.
-    """
+    """The images of one file, and their labels if known. Frozen and picklable; made by ``open_shard``."""
 
     images: Stored
     truth: Stored | None
 
     @property
     def path(self) -> Path:
-        """The file of the images, absolute."""
+        """Absolute path of the images' file."""
         return self.images.path
 
     @property
     def count(self) -> int:
-        """How many images it has."""
+        """Number of images."""
         return self.images.shape[0]
 
     @property
@@ -48,21 +45,21 @@ class Shard:
 
     @property
     def dtype(self) -> np.dtype:
-        """What images are read as: uint8, or float32 in [0, 1] where the file has floats.
+        """Type of images as read: uint8, or float32 in [0, 1] where the file has floats.
 
-        Floats stay floats even if all are k/255: a stream cannot know that before its end.
+        Floats stay floats even if all are k/255: that is known only at the end of the file.
         """
         return np.dtype(np.uint8 if self.images.dtype == np.uint8 else np.float32)
 
     @property
     def image_bytes(self) -> int:
-        """Bytes of an image as it is read."""
+        """Bytes per image as read."""
         channels, height, width = self.shape
         return channels * height * width * self.dtype.itemsize
 
     @property
     def sequential(self) -> bool:
-        """Whether the images can be read only from the first to the last: gzip files and chunks of HDF5."""
+        """Whether the images can only be read in order, as in gzip files and HDF5 chunks."""
         return self.images.form != "plain"
 
     @property
@@ -72,21 +69,21 @@ class Shard:
 
     @property
     def labelled_by_piece(self) -> bool:
-        """Whether labels of a piece can be read with it: they lie plainly in a file, or the shard is one piece.
+        """Whether a piece's labels can be read with it: they are uncompressed, or the shard is one piece.
 
         Compressed labels would have to be read from the beginning for each piece.
         """
         return self.truth is not None and (self.truth.form == "plain" or self.sequential)
 
     def reader(self) -> Reader:
-        """Open the files for reading: ``with shard.reader() as reader: reader.read(first, out)``.
+        """Open the files: ``with shard.reader() as reader: reader.read(first, out)``.
 
-        Raises UserError if they cannot be opened or do not have the size that they had.
+        Raises UserError if they cannot be opened or have changed in size.
         """
         return Reader(self.images, self.truth, self.shape, self.dtype)
 
     def check_unchanged(self) -> None:
-        """Raise ShardError if a file was written or replaced since this machine opened it."""
+        """Raise ShardError if a file was written or replaced since it was opened on this machine."""
         for stored in (self.images, self.truth):
             if stored is None:
                 continue

@@ -1,4 +1,4 @@
-"""Arrays in files, and their bytes by position: plain ones are read straight from the file, others in order."""
+"""Read the bytes of arrays in files by position, or in order where the file is compressed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from data_tools.inflate import Gzip, faults
 
 @dataclass(frozen=True)
 class Stored:
-    """An array in a file, C-contiguous. Frozen and picklable: other processes read the file by it.
+    """An array in a file, C-contiguous. Frozen and picklable, for other processes to read.
 
     path: absolute. name: what errors call the array. shape: (N, ...). dtype: in the file's byte order.
     size, mtime_ns: of the file.
-    offset: bytes of the file or of its content before the numbers. zipped: whether it is a gzip file.
-    dataset: its name in an HDF5 file. band: how many rows a chunk of that has, 0 without chunks.
+    offset: byte in the file, or in its decompressed content, at which the array begins. zipped: whether it is a gzip
+    file. dataset: its name in an HDF5 file. band: rows per HDF5 chunk, 0 without chunks.
     """
 
     path: Path
@@ -43,12 +43,12 @@ class Stored:
 
     @property
     def form(self) -> Literal["plain", "gzip", "chunks"]:
-        """``plain`` numbers of the file, those of a gzip file's content, or an HDF5 dataset in chunks."""
+        """How the array is stored: uncompressed, in a gzip file, or in HDF5 chunks."""
         return "gzip" if self.zipped else "chunks" if self.band else "plain"
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one item of the first dimension."""
+        """Bytes per item of the first dimension."""
         return prod(self.shape[1:]) * self.dtype.itemsize
 
     @property
@@ -58,11 +58,11 @@ class Stored:
 
 
 SKIP_BYTES = 1 << 20
-BAND_BYTES = 16 << 20  # of rows that HDF5 reads at a time; more if a chunk has more
+BAND_BYTES = 16 << 20  # rows that HDF5 reads at a time; at least one row of chunks
 
 
 class Source(AbstractContextManager["Source"]):
-    """The bytes of an array. Its file stays as it is from the time it is opened, or is refused."""
+    """Access to an array's bytes. Raises UserError if the file has changed since ``Stored`` was made."""
 
     def __init__(self, stored: Stored) -> None:
         self.stored = stored
@@ -74,7 +74,7 @@ class Source(AbstractContextManager["Source"]):
             raise UserError(f"{stored.path} {was} when its header was read: run again when nothing writes it")
 
     def fill(self, at: int, target: np.ndarray) -> None:
-        """Fill ``target``, (n,) uint8, with the array's bytes from ``at`` on. Raises UserError."""
+        """Fill ``target``, (n,) uint8, with the array's bytes from position ``at`` on. Raises UserError."""
         raise NotImplementedError
 
     def check_unchanged(self) -> None:
@@ -91,9 +91,9 @@ class Source(AbstractContextManager["Source"]):
 
 
 def open_source(stored: Stored, hdf5: hdf5_process.Reader) -> Source:
-    """Open the file of an array. Raises UserError if it cannot be opened or does not have the size that it had.
+    """Open an array's file. Raises UserError if it cannot be opened or has changed in size. The caller closes it.
 
-    hdf5: for chunks. The caller closes it; its process ends with the thread that asks for the first chunk.
+    hdf5: the process that reads HDF5 chunks; it ends with the thread that first asks for one.
     """
     if stored.form == "chunks":
         return Chunked(stored, hdf5)
@@ -101,11 +101,11 @@ def open_source(stored: Stored, hdf5: hdf5_process.Reader) -> Source:
 
 
 class Plain(Source):
-    """Numbers that lie in the file as they are: read by position, by any number of threads at the same time."""
+    """An uncompressed array: any number of threads read it by position in parallel."""
 
     def __init__(self, stored: Stored) -> None:
         super().__init__(stored)
-        # Several threads read blocks one after the other: the system reads ahead of them.
+        # Threads read consecutive blocks: let the system read ahead.
         os.posix_fadvise(self.stream.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def fill(self, at: int, target: np.ndarray) -> None:
@@ -123,7 +123,7 @@ class Plain(Source):
 
 
 class Gzipped(Source):
-    """The content of a gzip file: inflated from the beginning on, and from there again where a position lies behind.
+    """An array in a gzip file, inflated in order; going back restarts at the beginning.
 
     Checksums and length are checked at the end of the array.
     """
@@ -143,7 +143,7 @@ class Gzipped(Source):
             start = at + self.stored.offset
             if start < self._at:
                 self._begin()
-            found, self._at = self._at, sys.maxsize  # after a fault it would be unknown: begin again
+            found, self._at = self._at, sys.maxsize  # a fault leaves the position unknown: restart then
             skipped = np.empty(min(SKIP_BYTES, start - found), np.uint8)
             while found < start:
                 found += self._take(skipped[: start - found], found)
@@ -161,7 +161,7 @@ class Gzipped(Source):
 
 
 class Chunked(Source):
-    """A dataset that HDF5 has to read: in bands of whole chunks."""
+    """An HDF5 dataset in chunks, read in bands of whole chunks."""
 
     def __init__(self, stored: Stored, hdf5: hdf5_process.Reader) -> None:
         super().__init__(stored)
@@ -186,7 +186,7 @@ class Chunked(Source):
 
     def _read_band(self, first: int) -> None:
         stored = self.stored
-        self._band = np.empty(0, np.uint8)  # the old one need not lie beside the new
+        self._band = np.empty(0, np.uint8)  # free the old band before reading the new one
         shape = (min(self._step, stored.shape[0] - first), *stored.shape[1:])
         rows = self._hdf5.rows(stored.path, self.stream, stored.dataset, first, shape, stored.dtype)
         self.check_unchanged()
