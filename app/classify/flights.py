@@ -65,7 +65,7 @@ class Block:
     def deliver(
         self, labels: np.ndarray, logits: np.ndarray | None, *, wait: float = 0.0, compute: float = 0.0
     ) -> None:
-        """Copy labels (count,) and, if wanted, logits (count, classes) to the flight's arrays. wait, compute: seconds."""
+        """Copy labels (count,) and, if wanted, logits (count, classes) to the flight. wait, compute: seconds."""
         flight, rows = self._flight, slice(self.start, self.start + self.count)
         flight.labels[rows] = labels
         if flight.logits is not None:

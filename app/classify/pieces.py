@@ -140,7 +140,7 @@ def windows(counts: Sequence[int], start: int = 0, count: int | None = None) -> 
 
 
 def cut(number: int, shard: Shard, first: int, count: int, size: int) -> Iterator[Piece]:
-    """Yield a shard's images in pieces, cut at multiples of ``size``; one piece if it can only be read from its start."""
+    """Yield a shard's images in pieces, cut at multiples of ``size``; a sequential shard is one piece."""
     at, end = first, first + count
     while at < end:
         stop = end if shard.sequential else min((at // size + 1) * size, end)

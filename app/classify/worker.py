@@ -150,7 +150,7 @@ def _engine(settings: WorkerSettings, device: str) -> Engine:
     return open_engine(settings.graph, Choices(settings.precision), device=device, dtype=settings.dtype, fed=fed)
 
 
-AHEAD = 4  # finished pieces that may wait: feeders go on while a shard's results are written
+AHEAD = 4  # pieces always in flight, so that feeders go on while a shard's results are written
 POLL_SECONDS = 0.1  # between two checks for Ctrl-C
 
 
@@ -159,8 +159,8 @@ class LocalRunner:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._flying: dict[Future[Result | Fault], Piece] = {}
-        self._landed: deque[tuple[Piece, Future[Result | Fault]]] = deque()
+        self._running: dict[Future[Result | Fault], Piece] = {}
+        self._finished: deque[tuple[Piece, Future[Result | Fault]]] = deque()
 
     def run(self, pieces: Iterable[Piece]) -> Answers:
         """See ``Runner``. Closing the generator also closes the worker."""
@@ -169,14 +169,14 @@ class LocalRunner:
         with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(most) as pool:
             try:
                 while True:
-                    while len(self._flying) < most and self._has_room() and (piece := next(waiting, None)) is not None:
-                        self._flying[pool.submit(self._worker.classify, piece)] = piece
-                    if self._landed:
-                        piece, future = self._landed.popleft()
+                    while len(self._running) < most and self._has_room() and (piece := next(waiting, None)) is not None:
+                        self._running[pool.submit(self._worker.classify, piece)] = piece
+                    if self._finished:
+                        piece, future = self._finished.popleft()
                         yield piece, future.result()
-                    elif not self._flying:
+                    elif not self._running:
                         return
-                    self._wait()
+                    self._collect_finished()
                     check_interrupt()
             except BaseException:
                 self._worker.close()  # or the pool would wait for the pieces in flight
@@ -184,13 +184,15 @@ class LocalRunner:
 
     def _has_room(self) -> bool:
         """Return whether to start another piece: not while too many results wait to be taken."""
-        if sum(piece.count for piece, _ in self._landed) > GPU_PIECE:
+        if sum(piece.count for piece, _ in self._finished) > GPU_PIECE:
             return False
-        flying = self._flying.values()
-        return len(flying) < AHEAD or sum(0 if piece.shard.sequential else piece.count for piece in flying) < GPU_PIECE
+        running = self._running.values()
+        return (
+            len(running) < AHEAD or sum(0 if piece.shard.sequential else piece.count for piece in running) < GPU_PIECE
+        )
 
-    def _wait(self) -> None:
-        """Move finished pieces from those in flight to those landed; wait briefly if there are none."""
-        if self._flying:
-            done, _ = wait(self._flying, 0 if self._landed else POLL_SECONDS, FIRST_COMPLETED)
-            self._landed.extend((self._flying.pop(future), future) for future in done)
+    def _collect_finished(self) -> None:
+        """Move finished pieces out of those in flight; wait briefly if there are none."""
+        if self._running:
+            done, _ = wait(self._running, 0 if self._finished else POLL_SECONDS, FIRST_COMPLETED)
+            self._finished.extend((self._running.pop(future), future) for future in done)

@@ -109,7 +109,7 @@ class Engine(ABC):
 
     @abstractmethod
     def feed(self, index: int) -> Callable[[Source], None]:
-        """Prepare the calling thread, ``index`` of ``feeders``; return a function that classifies a source to its end."""
+        """Prepare feeding thread ``index``, the caller; return a function that classifies a source to its end."""
 
     @abstractmethod
     def describe(self) -> Description:
