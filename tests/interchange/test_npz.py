@@ -91,16 +91,20 @@ def _predicted(content: bytes, folder: Path) -> None:
     assert read_images(folder / "images.npz") is not None
 
 
-BOMBS: dict[str, tuple[Callable[[bytes, Path], object], bytes, str]] = {
-    "a shape that no image has": (_predicted, zipped({"x.npy": header((len(ZEROS),), "|u1") + ZEROS}), "has shape"),
+BOMBS: dict[str, tuple[Callable[[bytes, Path], object], Callable[[], bytes], str]] = {
+    "a shape that no image has": (
+        _predicted,
+        lambda: zipped({"x.npy": header((len(ZEROS),), "|u1") + ZEROS}),
+        "has shape",
+    ),
     "other arrays beside": (
         _predicted,
-        zipped({"x.npy": header((2, 5), "|i2") + bytes(20), "y.npy": header((len(ZEROS),), "|u1") + ZEROS}),
+        lambda: zipped({"x.npy": header((2, 5), "|i2") + bytes(20), "y.npy": header((len(ZEROS),), "|u1") + ZEROS}),
         "is int16",
     ),
     "more than it declares": (
         lambda content, _: read_npz(content),
-        declaring(len(header((900,), "|u1")) + 900, header((900,), "|u1") + ZEROS),
+        lambda: declaring(len(header((900,), "|u1")) + 900, header((900,), "|u1") + ZEROS),
         "Bad CRC-32",
     ),
 }
@@ -108,7 +112,8 @@ BOMBS: dict[str, tuple[Callable[[bytes, Path], object], bytes, str]] = {
 
 @pytest.mark.parametrize("case", BOMBS)
 def test_a_bomb_is_refused_before_it_is_unpacked(case: str, tmp_path: Path) -> None:
-    read, content, message = BOMBS[case]
+    read, packed, message = BOMBS[case]
+    content = packed()
     tracemalloc.start()
     try:
         with pytest.raises((UserError, BadValueError), match=message):

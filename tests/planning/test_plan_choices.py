@@ -1,6 +1,7 @@
 """Test the user's choices for a plan: precision, kernels by layer, and earlier measurements."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -205,6 +206,7 @@ def test_a_named_kernel_says_what_it_lacks_in_its_own_type() -> None:
 LOSS = "conv2 in 8-bit integers: coarser than fp16"
 
 
+@cache
 def lenet5(bias: bool = False) -> Graph:
     return with_bytes(random_graph(LENET5, bias=bias))
 
