@@ -176,7 +176,7 @@ HERE = sorted(
     {
         one.words
         for one in named(r"(?:python )?main\.py(?= )")
-        if one.words and one.words[0] in READS_ONLY and not {*one.words} & {"--instructions", "--json"}
+        if one.words and one.words[0] in READS_ONLY and not {*one.words} & {"--instructions", "--json", "--resources"}
         if HOLE not in "".join(one.words)
     }
 )
