@@ -40,7 +40,7 @@ def _section(step: Step, card: Card, figures: Figures) -> str:
 
 def _origin(row: Variant) -> str:
     if row.system.startswith(("none", "the yardstick")):
-        return "No report had this kernel."
+        return "The reports had no such kernel."
     *others, last = (f"`{system}`" for system in row.system.split(", "))
     reports = f"reports of {', '.join(others)} and {last}" if others else f"report of {last}"
     return f"The idea comes from the {reports}."

@@ -1,5 +1,5 @@
-// A block computes TILE x TILE outputs of one map of one image. For each channel it copies the input tile under them,
-// and the filter, to shared memory; its threads then read both from there.
+// A block computes TILE x TILE outputs of one map of one image. For each channel the block copies the input tile under
+// these outputs, and the filter, to shared memory. Its threads read both from there.
 //
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.
 //       Dynamic shared memory: SIDE * SIDE pixels and K * K taps, converted to REAL once, as they are loaded.

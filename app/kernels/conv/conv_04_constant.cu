@@ -1,4 +1,4 @@
-// As `direct`, but the filters lie in constant memory, whose cache hands one value to a whole warp.
+// The kernel works like `direct`, but the filters lie in constant memory, whose cache hands one value to a whole warp.
 //
 // Data: x (images, C, H, W) INPUT; filters (M, C, K, K) WEIGHT, packed at load and copied before each launch;
 //       bias (M) REAL or null; y (images, M, OH, OW) OUTPUT. The argument w is not read.

@@ -1,4 +1,4 @@
-// As `shared-constant`, but compiled for each layer: all sizes and the tile are constants.
+// The kernel works like `shared-constant`, but is compiled for each layer: all sizes and the tile are constants.
 //
 // Data: x (images, C, H, W) INPUT; filters (M, C, K, K) WEIGHT, packed at load and copied before each launch;
 //       bias (M) REAL or null; y (images, M, OH, OW) OUTPUT. The argument w is not read.

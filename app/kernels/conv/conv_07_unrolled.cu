@@ -1,4 +1,4 @@
-// As `specialised`, with `__restrict__` pointers and both filter loops unrolled.
+// The kernel works like `specialised`, with `__restrict__` pointers and both filter loops unrolled.
 //
 // Data: x (images, C, H, W) INPUT; filters (M, C, K, K) WEIGHT, packed at load and copied before each launch;
 //       bias (M) REAL or null; y (images, M, OH, OW) OUTPUT. The argument w is not read.

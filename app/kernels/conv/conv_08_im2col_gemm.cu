@@ -1,5 +1,5 @@
-// The images are unrolled to a matrix in memory, so that the convolution is a product of matrices, filters times
-// unrolled images, which is computed by tiles in shared memory.
+// The images are unrolled to a matrix in memory, so that the convolution is a product of matrices: filters times
+// unrolled images. A kernel computes this product by tiles in shared memory.
 //
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) WEIGHT; bias (M) REAL or null; y (images, M, OH, OW) OUTPUT.
 //       Workspace, row-major: unrolled (C*K*K, columns), product (M, columns), columns = images * OH * OW:

@@ -1,5 +1,5 @@
-// As `unrolled`, but a thread computes TC neighbouring pixels of a row in TM maps: an input value that it reads serves
-// up to K taps and TM maps.
+// The kernel works like `unrolled`, but a thread computes TC neighbouring pixels of a row in TM maps: an input value
+// that it reads serves up to K taps and TM maps.
 //
 // Data: x (images, C, H, W) INPUT; w packed (blocks of BM maps, C, K, K, BM) float, padded with zero maps; bias (M) or
 //       null; y (images, M, OH, OW) OUTPUT.

@@ -1,5 +1,6 @@
-// As `async-copies`, but a patch holds whole pooling windows and pools them in registers, stores are as wide as
-// neighbours allow, and bytes are converted in batches, whose loads all go out before the first is awaited.
+// The kernel works like `async-copies`, but a patch holds whole pooling windows and pools them in registers. Stores
+// are as wide as neighbours allow. Bytes are converted in batches: a thread starts all loads of a batch before it
+// waits for the first.
 //
 // Data: x (images, C, H, W) INPUT; w packed (blocks of BM maps, C, K, K, BM) float, padded with zero maps; bias (M) or
 //       null; y (images, M, PH, PW) OUTPUT, pooled by POOL x POOL windows with stride POOL (POOL = 1: not pooled).

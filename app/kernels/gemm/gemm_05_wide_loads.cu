@@ -1,5 +1,5 @@
-// As `register-square`, but a thread's rows and columns are four neighbours each, which it reads from shared memory by
-// one instruction of 16 bytes.
+// The kernel works like `register-square`, but a thread's rows and columns are four neighbours each, which it reads
+// from shared memory by one instruction of 16 bytes.
 //
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) float; bias (N) or null; y (rows, N) OUTPUT. All row-major.
 // Launch: blockIdx.x = tile of BM rows, blockIdx.y = tile of BN columns, THREADS threads.
