@@ -23,7 +23,7 @@ L2_BYTES = 50 << 20  # the H100's, for cards that do not report theirs
 
 @dataclass(frozen=True)
 class Batch:
-    """The first N test images, with a network's shipped weights; else random images or weights, as they fit.
+    """The first N test images with a network's shipped weights; images or weights that do not exist are random.
 
     images: (N, C, H, W) uint8 in page-locked memory; truth: (N,) uint8; reference: float64, at least N images.
     """
@@ -52,8 +52,8 @@ class Batch:
 def load_batch(network: str, count: int) -> Batch:
     """Load the first ``count`` test images into page-locked memory. network: a name or a file.
 
-    Other weights than shipped ones are random, and so are images of another shape or with fewer classes than the test
-    images have; the reference is computed then, and of random images gives the truth.
+    Networks without shipped weights get random ones. Networks whose input shape or number of classes differs from the
+    test images' get random images. In both cases the reference is computed; for random images it also gives the truth.
 
     Raises UserError if there are fewer test images than ``count``.
     """
@@ -86,7 +86,7 @@ def random_images(shape: Shape, count: int) -> np.ndarray:
 
 
 def piece_size(graph: Graph, images: int, itemsize: int, l2_bytes: int = 0) -> int:
-    """Choose a number of images per piece: as many as let a layer's input and output lie in the L2 cache together.
+    """Choose how many images to compute at a time, so that a layer's input and output fit the L2 cache together.
 
     All pieces have equal length. Returns the whole batch where it fits, or where no such length divides it well.
     itemsize: bytes per number of an activation. l2_bytes: size of the cache, 0 where the card does not report it.

@@ -1,4 +1,4 @@
-"""Common parts of the documents of ``bench``. Pure but for the clock."""
+"""Parts that the documents of several measuring commands have in common. Pure but for the clock."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -15,28 +15,28 @@ Row = Mapping[str, Any]
 
 
 def utc_date() -> str:
-    """Return the time in the documents' format: ``2026-11-21 21:06 UTC``."""
+    """Return the current time in the documents' format: ``2026-11-21 21:06 UTC``."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def card_text(card: Card) -> str:
-    """Describe the card of a document and the software that drives it, in one line."""
+    """Describe a document's card, driver and libraries in one line."""
     driver = f"driver {card['driver'] or 'unknown'} (CUDA {card['driver_cuda']})"
     which = f"{card['name']} ({place(card, ', ')}{card['architecture']})"
     return f"{which}, {driver}, CUDA {card['cuda']}, CuPy {card['cupy']}"
 
 
 def heading(title: str, document: Bench | Ladder | Peers, pairs: dict[str, str], width: int) -> list[str]:
-    """Return the title and date of the document, a line for its card, and a line for each further name and text."""
+    """Format the title with the date, a line for the card, and a line for each further (name, text) pair."""
     card = {"card": card_text(document["device"])}
     return [*paragraph(f"{title}, {document['date']}", width), *fields((card | pairs).items(), width)]
 
 
 def first_row(rows: Iterable[Row], **values: object) -> Row:
-    """Return the first row with these values; an empty row if there is none."""
+    """Return the first row with these values, or an empty row if there is none."""
     return next((row for row in rows if all(row[name] == value for name, value in values.items())), {})
 
 
 def fastest_row(rows: Iterable[Row], time: str = "ms") -> Row:
-    """Return the row with the shortest such time, among rows that have one; an empty row if none has."""
+    """Return the row with the shortest time among rows that have one, or an empty row if none has."""
     return min((row for row in rows if row[time]), key=lambda row: row[time], default={})

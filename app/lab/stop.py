@@ -6,13 +6,13 @@ from math import ceil
 from app.main_job.statistics import half_width, median
 
 LEAST_RUNS, MOST_RUNS = 10, 200
-SECONDS = 1.0  # after this measured time, PATIENCE runs are enough
+SECONDS = 1.0  # with this much time measured, PATIENCE runs are enough
 PATIENCE = 3
 SHORT_MS = 0.2  # shorter launches are timed several at once if the cache is warm
 
 
 def enough(samples_ms: Sequence[float], noise: float) -> bool:
-    """Return whether the median is known to within the share ``noise``, or more runs would take too long."""
+    """Return whether the median is known to within the relative error ``noise``, or more runs would take too long."""
     count = len(samples_ms)
     if count >= MOST_RUNS or (count >= PATIENCE and sum(samples_ms) >= SECONDS * 1e3):
         return True
@@ -20,12 +20,12 @@ def enough(samples_ms: Sequence[float], noise: float) -> bool:
 
 
 def together(ms: float, l2: str) -> int:
-    """Return the number of launches per pair of events: several only if they are short and the cache is warm."""
+    """Return how many launches to time at once: several only if they are short and the cache is warm."""
     return 1 if l2 == "cold" or ms <= 0 else min(max(ceil(SHORT_MS / ms), 1), 50)
 
 
 def describe(noise: float, l2: str) -> str:
-    """Return the rule in words, for the header of a table."""
+    """Describe the rule in words, for the header of a table."""
     cache = {
         "cold": "cold L2 (flushed before every run)",
         "warm": f"warm L2 (launches below {SHORT_MS} ms timed several at a time)",

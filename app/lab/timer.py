@@ -15,12 +15,12 @@ from app.lab.stop import enough, together
 from app.main_job.result import Timing
 
 WAIT = Path(__file__).with_name("wait.cu")
-ENQUEUE_US = 20  # a generous estimate of the host's time per action
+ENQUEUE_US = 20  # of the host per action, a generous estimate
 LONGEST_WAIT_US = 2000
 
 
 class Clock:
-    """Times work on a stream of its own, which waits while the host enqueues, so that the work runs without gaps.
+    """Times work on its stream by events. The stream waits while the host enqueues, so the work runs without gaps.
 
     arch: e.g. ``sm_90a``.
     """
@@ -35,10 +35,10 @@ class Clock:
         self._wait = wait.bound([self._nanoseconds], tuple)
 
     def time(self, enqueue: Callable[[], None], noise: float, l2: str, actions: int = 1) -> Timing:
-        """Time ``enqueue()``, which puts about ``actions`` actions on the stream; samples are ms of one call.
+        """Time ``enqueue()``, which puts about ``actions`` actions on the stream. Samples are ms of one call.
 
-        l2: ``cold``: a buffer twice the size of the L2 cache is written before each run, outside of the events;
-        ``warm``: short work is enqueued several times between the events.
+        l2: ``cold`` writes a buffer twice the size of the L2 cache before each run, outside of the events; ``warm``
+        enqueues short work several times between the events.
         """
         first = self._run(enqueue, 1, l2, actions)  # warm-up: loads code, raises clocks
         count = together(min(first, self._run(enqueue, 1, l2, actions)), l2)
@@ -62,6 +62,6 @@ class Clock:
         return pair.ms / count
 
     def _occupy(self, actions: int) -> None:
-        """Occupy the stream for about as long as the host takes to enqueue so many actions."""
+        """Keep the stream busy for about as long as the host takes to enqueue so many actions."""
         self._nanoseconds.value = min(ENQUEUE_US * (actions + 1), LONGEST_WAIT_US) * 1000
         self._wait(self.stream.ptr, (1, 1, 1))

@@ -1,1 +1,1 @@
-"""``main.py bench``: every kernel checked against the reference, timed and compared."""
+"""``main.py bench``: check every kernel against the reference, time it and compare it."""

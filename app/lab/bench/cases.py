@@ -1,4 +1,4 @@
-"""The items that ``bench`` times: every layer alone, and together with layers that a kernel may fuse into it. Pure."""
+"""The items that ``bench`` times: every layer alone, and with the layers that a kernel may fuse into it. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,10 +24,10 @@ MATRIX_OPERATIONS = ("conv", "gemm")
 
 @dataclass(frozen=True)
 class Item:
-    """The subject of one table: a layer with the layers fused into it, and its problem for kernels by arithmetic type.
+    """The subject of one table: a layer with the layers fused into it, and its problem for each arithmetic type.
 
-    problems: equal to those of the application's plan, so that ``auto`` finds the results. Operations other than
-    convolution and matrix product are listed by their storage type.
+    problems: arithmetic type → problem, equal to those of the application's plan, so that ``auto`` finds the results.
+    Operations other than convolution and matrix product are listed by their storage type.
     """
 
     layers: tuple[Layer, ...]
@@ -41,16 +41,16 @@ class Item:
 
     @property
     def operation(self) -> str:
-        """The registry's name of the operation."""
+        """The operation's name in the registry."""
         return operation(next(iter(self.problems.values())))
 
     @property
     def is_op(self) -> bool:
-        """Whether this is a convolution alone: an op, in the terms of the seed systems."""
+        """Whether this is a convolution alone."""
         return self.operation == "conv" and len(self.layers) == 1
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Apply the layers' NumPy references, one after the other; behind a layer that keeps bytes in float32."""
+        """Apply the layers' NumPy references one after the other. The first that computes gets bytes as float32."""
         for layer in self.layers:
             x = x.astype(np.float32) if x.dtype == np.uint8 and not layer.keeps_bytes else x
             x = layer.reference(x, parameters)
@@ -68,7 +68,7 @@ def network_items(graph: Graph) -> list[Item]:
 
 
 def _pair_item(graph: Graph, at: int) -> Item:
-    """Return the pair of chains from step ``at`` that one kernel takes, in the types that any card serves."""
+    """Return the item for the two chains from step ``at`` that one kernel fuses, in each precision that has one."""
     problems: dict[str, Problem] = {}
     taken = 0
     for precision in (row for row in OFFERED if row.paired):
@@ -101,7 +101,7 @@ def _item(graph: Graph, at: int, taken: int) -> Item:
 
 
 def _is_served(problem: Problem) -> bool:
-    """Return whether there is a kernel for it, on whichever card."""
+    """Return whether a kernel can compute the problem on some architecture."""
     rows = registry.variants(operation(problem))
     return any(row.refusal(problem, arch) is None for row in rows for arch in ARCHITECTURES)
 
@@ -111,9 +111,9 @@ def _has_matrix(steps: Sequence[Step]) -> bool:
 
 
 def _input_dtype(steps: Sequence[Step], at: int, stored: str) -> str:
-    """Return the type that step ``at`` reads.
+    """Return the dtype of the input of step ``at``.
 
-    Images are bytes; scores behind the last matrix product are never stored in half precision.
+    Images are bytes. Scores after the last matrix product are never stored in half precision.
     """
     if all(isinstance(step.layer, Flatten) or step.layer.keeps_bytes for step in steps[:at]):
         return "uint8"
@@ -121,7 +121,7 @@ def _input_dtype(steps: Sequence[Step], at: int, stored: str) -> str:
 
 
 def shape_items(text: str) -> list[Item]:
-    """Return the item of one convolution with the sizes ``C,H,W,M,K,S``. Raises UserError."""
+    """Parse ``C,H,W,M,K,S`` to the item of one convolution. Raises UserError."""
     try:
         channels, height, width, maps, kernel, stride = sizes = [*map(int, text.split(","))]
     except ValueError:
@@ -136,7 +136,7 @@ def shape_items(text: str) -> list[Item]:
 
 
 def batch_sizes(options_batch: int, text: str | None) -> list[int]:
-    """Return the sizes from ``--batch`` or ``--batches``, ascending. Raises UserError."""
+    """Return the batch sizes from ``--batch`` or ``--batches``, ascending. Raises UserError."""
     if text is None:
         return [options_batch]
     try:
@@ -149,7 +149,7 @@ def batch_sizes(options_batch: int, text: str | None) -> list[int]:
 
 
 def selected(only: str | None) -> set[str] | None:
-    """Return the variants' names from ``--only``, None for all. Raises UserError for an unknown one."""
+    """Return the variant names in ``--only``, None for all variants. Raises UserError for an unknown name."""
     if only is None:
         return None
     known = {row.name for row in registry.VARIANTS}

@@ -1,4 +1,4 @@
-"""Compile kernels before they are measured, and recognise the failures of one that leave the card usable."""
+"""Compile kernels before they are measured, and recognise errors that concern one kernel and leave the card usable."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 from app.planning.tuning import Tuning
 
-# CUDA errors that concern one launch and leave the card usable: invalid value, out of memory, out of resources.
+# CUDA errors of a single launch that leave the card usable: invalid value, out of memory, out of resources.
 HARMLESS = (1, 2, 701)
 CUDA_ERRORS = ("CUDADriverError", "CUDARuntimeError")
 
@@ -20,10 +20,9 @@ class Wrong(Exception):  # noqa: N818 - a verdict, not an error
 
 
 def compile_rows(rows: Sequence[tuple[Problem, Variant]], arch: str, known: Tuning) -> None:
-    """Compile each row for its problem, with a progress bar. What does not compile fails again, with its reason, later.
+    """Compile all rows in parallel, each for its problem, with a progress bar. Failed rows report their error when run.
 
-    All processors do so: one after the other they would keep the card waiting. arch: e.g. ``sm_90a``. Raises UserError
-    without NVRTC.
+    All processors compile, because the card would wait for one. arch: e.g. ``sm_90a``. Raises UserError without NVRTC.
     """
     nvrtc()
 

@@ -1,4 +1,4 @@
-"""cuDNN's times of a convolution, through PyTorch if it is installed: rows to compare with."""
+"""Time cuDNN's convolutions through PyTorch, if it is installed, to compare with."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # needs CuPy
 
 
 def missing() -> str | None:
-    """Return why there are no cuDNN rows, or None."""
+    """Return why cuDNN cannot be timed, or None if it can."""
     if importlib.util.find_spec("torch") is None:
         return "PyTorch is not installed"
     try:
@@ -38,9 +38,10 @@ def row_of(problem: ConvProblem, **figures: Any) -> Result:
 
 
 def cudnn_row(problem: ConvProblem, images: int, clock: Clock, noise: float, l2: str) -> Result:
-    """Time the convolution and its bias alone, by cuDNN's fastest algorithm; input in the arithmetic type.
+    """Time a convolution with bias by cuDNN's fastest algorithm. The input has the arithmetic type.
 
-    It tries both layouts, whole and in pieces that fit the L2 cache. The row holds the fastest; its note names it.
+    Tries both memory layouts, with the whole batch and with pieces that fit the L2 cache. The row holds the fastest;
+    its note names it.
     """
     import torch
 

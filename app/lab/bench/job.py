@@ -30,7 +30,7 @@ from app.terminal.output import publish
 
 @dataclass(frozen=True)
 class Job:
-    """A checked request. graph: None with ``--shape``. batches: ascending; the last one makes the main tables."""
+    """A checked request. graph: None with ``--shape``. batches: ascending; the main tables show the last one."""
 
     subject: str
     graph: Graph | None
@@ -40,7 +40,7 @@ class Job:
 
     @property
     def ops(self) -> list[Item]:
-        """The items that are a convolution alone."""
+        """The items that are one convolution alone."""
         return [item for item in self.items if item.is_op]
 
 
@@ -69,7 +69,7 @@ def time_kernels(request: BenchRequest) -> int:
 
 
 def checked(request: BenchRequest) -> Job:
-    """Find everything that is wrong with the request before anything is measured. Raises UserError."""
+    """Check the whole request before anything is measured. Raises UserError."""
     if not 0 < request.noise < 1:
         raise UserError(f"--noise {request.noise:g}: give a number between 0 and 1, e.g. 0.01")
     batches = batch_sizes(request.batch, request.batches)
@@ -139,7 +139,7 @@ def _measured(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
 
 
 def tuned(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned]]:
-    """Return the times of the registry's own variants by problem and name, as ``auto`` looks them up."""
+    """Return the times of this project's variants by problem and name, as ``auto`` looks them up."""
     found: dict[Problem, dict[str, tuning.Tuned]] = {}
     for served in tables:
         for row in served.rows:

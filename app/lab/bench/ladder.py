@@ -28,7 +28,7 @@ DEBUGGED = "direct"  # the variant that is also compiled without optimisation
 
 @dataclass(frozen=True)
 class Climber:
-    """Measures items. only: names of variants, None for all. step: called after each row."""
+    """Checks and times all rows of an item. only: names of variants, None for all. step: called before each row."""
 
     arch: str
     known: Tuning
@@ -46,7 +46,7 @@ class Climber:
         return 1 + cudnn + len(served) + (item.is_op and debug)
 
     def climb(self, item: Item, graph: Graph | None, images: int) -> Table:
-        """Measure the item over ``images`` images, or as many as fit in device memory. Raises UserError if none do."""
+        """Measure the item on ``images`` images, or on as many as fit in memory. Raises UserError if none fit."""
         while True:
             try:
                 measured = self._measure(item, images)
@@ -83,7 +83,7 @@ class Climber:
         return library.cudnn_row(problem, trial.images, trial.clock, self.noise, self.l2)
 
     def row(self, trial: Trial, row: Variant, *, debug: bool = False) -> Result:
-        """Check and time one variant. Raises DeviceMemoryError if the oracle's or the kernel's arrays do not fit."""
+        """Check and time one variant. Raises DeviceMemoryError if the reference's or the kernel's arrays do not fit."""
         self.step()
         kind = DEBUG if debug else LIBRARY if row.needs_cublas else OURS
         name = f"{row.name}, device debug" if debug else row.name
@@ -115,7 +115,7 @@ def cpu_row(item: Item, graph: Graph | None, images: int) -> Result:
     else:
         x = rng.standard_normal(shape, dtype=np.float32)
     parameters = parameters_of(item, graph)
-    # A reference may work in place: each run gets a copy, made outside the clock.
+    # The reference may work in place: each run gets a copy, made before the clock starts.
     best = min(clocked(partial(item.reference, x.copy(), parameters))[1] for _ in range(CPU_RUNS))
     dtype = "float32" if "float32" in item.problems else problem.dtype
     note = f"{count:,} images, scaled" if count < images else ""

@@ -1,7 +1,7 @@
-"""Random data for any problem, and in float64 what a kernel must return; tolerance.py says how far it may be from that.
+"""Random data for any problem, and the correct results in float64; tolerance.py defines the error allowed.
 
-It shares no code with the kernels: sums grow term by term in element-wise arithmetic, which needs no library: CuPy's
-for arrays on the card, NumPy's for others.
+It shares no code with the kernels and needs no library: sums grow term by term in element-wise arithmetic of CuPy for
+arrays on the card, of NumPy for others.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,9 +41,9 @@ def library(x: Array) -> Any:
 
 
 def expected(problem: Problem, x: Array, *parameters: Array | None) -> Expected:
-    """Return the correct results for x (images, elements) as stored; parameters: as in the problem's arguments.
+    """Return the correct results for x (images, elements) as stored. parameters: as in the problem's arguments.
 
-    They are (images, elements per image) float64 and include the scores that an argmax chooses from.
+    They are (images, elements per image) float64. Problems that end in an argmax get the scores it chooses from.
     """
     match problem:
         case ConvProblem() | LinearProblem():
@@ -68,7 +68,10 @@ def expected(problem: Problem, x: Array, *parameters: Array | None) -> Expected:
 
 
 def bounded(row: Variant, problem: Problem, found: Expected, x: Array, *parameters: Any) -> Expected:
-    """Return what ``expected`` found with the row's own error bound, if it has one; x, parameters: as there."""
+    """Return ``found`` with the row's error bound in place of the default, if the row defines one.
+
+    found: the result of ``expected`` for the same x and parameters.
+    """
     if row.own_error is None or not isinstance(problem, ConvProblem):
         return found
     roundings, magnitude = row.own_error(problem, x, *parameters)
@@ -78,7 +81,7 @@ def bounded(row: Variant, problem: Problem, found: Expected, x: Array, *paramete
 
 
 def _sums(problem: Half, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
-    """Exact values and magnitudes; where operands are rounded or split also plain ones, whose sums are rounded."""
+    """Return exact values and magnitudes; if operands are rounded or split, also a plain implementation's results."""
     results = [_layer(problem, x, w, bias), _magnitude(problem, x, w, bias)]
     if is_coarse(problem) or is_split(problem):
         narrow = _rounder("float32" if is_split(problem) else problem.dtype)
@@ -88,10 +91,10 @@ def _sums(problem: Half, x: Array, w: Array, bias: Array | None = None) -> list[
 
 
 def _pair(problem: PairProblem, x: Array, *parameters: Array | None) -> list[Array]:
-    """Exact values; the second layer's magnitudes; plain values: each layer stores, and sums grow in float32.
+    """Return exact values, the second layer's magnitudes and plain values (float32 sums, each layer's result stored).
 
-    Plain sums are of undivided pixels and scaled afterwards, as in the kernels. Sums of divided ones would be exact for
-    pixels of 255/255 and weights that float16 holds, an accuracy that no other pixel gets.
+    Plain sums take undivided pixels and are scaled afterwards, as in the kernels. Divided pixels would be exact for
+    255/255 and weights that float16 holds, an accuracy that no other pixel gets.
     """
     narrow = _rounder("float16" if is_coarse(problem) else "float32")
     if isinstance(problem, ConvPairProblem) and problem.resize is not None:
@@ -114,9 +117,9 @@ def _pair(problem: PairProblem, x: Array, *parameters: Array | None) -> list[Arr
 
 
 def _probabilities(scores: Array, magnitude: Array | None) -> tuple[Array, Array]:
-    """Return the softmax of (images, classes) scores, and what its rounding errors scale with.
+    """Return the softmax of (images, classes) scores, and the magnitude that its rounding errors scale with.
 
-    magnitude: of the scores. An error of a score, and of the rounded exponent, is a relative error of the results.
+    magnitude: of the scores. An absolute error of a score is a relative error of its probability.
     """
     most = scores.max(axis=1, keepdims=True)
     powers = library(scores).exp(scores - most)
@@ -135,7 +138,7 @@ def _layer(
     *,
     scale: float = 1.0,
 ) -> Array:
-    """Return the layer in float64, term by term. kept: what each partial sum, then scaled, is rounded to."""
+    """Compute the layer in float64, term by term. kept: rounds each partial sum; ``scale`` is applied after that."""
     shape = (problem.maps, *problem.convolved) if isinstance(problem, ConvProblem) else (problem.outputs,)
     sums = library(x).zeros((len(x), *shape))
     for a, b in _terms(problem, x.astype(np.float64), w.astype(np.float64)):
@@ -153,18 +156,18 @@ def _layer(
 
 
 def _activated(function: str, x: Array) -> Array:
-    """By the layer's reference, whose NumPy calls CuPy answers on the card. May work in place on x."""
+    """Apply the activation by the layer's NumPy reference, which also takes CuPy arrays. May change x in place."""
     return ACTIVATIONS[function]("").reference(x, {}) if function else x
 
 
 def _magnitude(problem: Half, x: Array, w: Array, bias: Array | None) -> Array:
-    """Return the layer without its activation, of the operands' magnitudes: what rounding errors scale with."""
+    """Return the layer without activation on absolute values: the magnitude that rounding errors scale with."""
     magnitudes = (None if a is None else abs(a.astype(np.float64)) for a in (x, w, bias))
     return _layer(replace(problem, activation=""), *magnitudes)
 
 
 def _terms(problem: Half, x: Array, w: Array) -> Iterator[tuple[Array, Array]]:
-    """Return the factors of each term of the sums, in the kernels' order, ready to broadcast."""
+    """Yield the two factors of each term of the sums, in the kernels' order, ready to broadcast."""
     if isinstance(problem, LinearProblem):
         w = w.reshape(problem.inputs, problem.outputs)
         for k in range(problem.inputs):
@@ -179,7 +182,7 @@ def _terms(problem: Half, x: Array, w: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def _rounder(dtype: str) -> Callable[[Array], Array]:
-    """float64 → float64 with the significant bits that the arithmetic keeps of its operands."""
+    """Return the function that rounds float64 numbers to the bits that this arithmetic keeps of its operands."""
     if dtype == "tfloat32":
         return _to_tf32
     return lambda x: x.astype(dtype).astype(np.float64) if dtype in ("float16", "float32") else x
@@ -191,7 +194,7 @@ def _to_tf32(x: Array) -> Array:
 
 
 def _pooled(x: Array, window: int, stride: int, is_max: bool, size: tuple[int, int]) -> Array:
-    """Pool (images, C, H, W) to (images, C, *size); of windows over the border the pixels inside."""
+    """Pool (images, C, H, W) to (images, C, *size). Windows over the border count only the pixels inside."""
     down, across = ((length - 1) * stride + 1 for length in size)
     margins = [(0, max(to + window - 1 - size, 0)) for to, size in zip((down, across), x.shape[2:], strict=True)]
     own = library(x)
@@ -212,7 +215,7 @@ def _image(problem: ResizeProblem) -> tuple[int, int, int]:
 
 
 def _resized(problem: ResizeProblem, x: Array) -> Array:
-    """Resize (images, C, H, W) bytes to (images, C, size, size) float64: weights times pixels, rounded or cut."""
+    """Resize (images, C, H, W) bytes to (images, C, size, size) float64; sums are rounded or cut to whole numbers."""
     sums, unit = x.astype(np.float64), 2 * problem.size
     edge = problem.rule == "edge"
     for length in (problem.height, problem.width):
@@ -225,7 +228,7 @@ def _resized(problem: ResizeProblem, x: Array) -> Array:
 
 
 def images_at_once(problem: Problem, budget: int = 64 << 20) -> int:
-    """Return for how many images each float64 array of the oracle stays within ``budget`` bytes; at least one."""
+    """Return how many images keep each float64 array of the oracle within ``budget`` bytes; at least one."""
     sizes = [argument.per_image for argument in problem.arguments()]
     for half in (problem.first, problem.second) if isinstance(problem, PairProblem) else (problem,):
         if isinstance(half, ConvProblem):
@@ -242,7 +245,7 @@ def random_images(rng: np.random.Generator, argument: Argument, images: int) -> 
 
 
 def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.ndarray | None]:
-    """Return weights in the problem's layout and bias (or None), scaled so that results are around 1; [] without."""
+    """Return weights in the problem's layout and bias (or None), scaled so that results are around 1; else []."""
     if isinstance(problem, PairProblem):
         both = [*random_parameters(rng, problem.first), *random_parameters(rng, problem.second)]
         if isinstance(problem, ConvPairProblem) and both[0] is not None:
@@ -266,5 +269,5 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
 
 
 def _held(parameters: list[np.ndarray | None]) -> list[np.ndarray | None]:
-    """Return the parameters, w and bias of each layer in turn, with weights that float16 holds."""
+    """Round the weights to values that float16 holds. parameters: w and bias of each layer in turn."""
     return [a if at % 2 or a is None else a.astype(np.float16).astype(a.dtype) for at, a in enumerate(parameters)]

@@ -1,4 +1,4 @@
-"""Measure limits of the card: arithmetic in registers, and a copy within device memory."""
+"""Measure the card's peaks: arithmetic in registers, and a copy within device memory."""
 
 import ctypes
 from collections.abc import Callable
@@ -23,7 +23,7 @@ NOISE = 0.01
 
 
 class Loop(NamedTuple):
-    """constant: names the loop in the file. operations: per round and thread. serves: architecture number → bool."""
+    """One loop of peak.cu. constant: selects it. operations: per round, thread. serves: architecture number → bool."""
 
     constant: str
     operations: int
@@ -41,14 +41,14 @@ LOOPS = {
 
 
 def measure(arch: str) -> Peaks:
-    """Measure every family of instructions that the architecture has, and a copy (bytes read plus bytes written)."""
+    """Measure the peak of every instruction family that the architecture has, and a copy (bytes read plus written)."""
     clock, number = Clock(arch), architecture_number(arch)
     rates = {name: _rate(clock, arch, loop) for name, loop in LOOPS.items() if loop.serves(number)}
     return {"tflops": rates, "gbytes_per_s": _copy(clock)}
 
 
 def _rate(clock: Clock, arch: str, loop: Loop) -> float:
-    """Return TFLOP/s of the loop."""
+    """Return the loop's TFLOP/s."""
     function = Function(loaded(compile_kernel(SOURCE, {loop.constant: 1}, arch)), "peak", threads=THREADS)
     blocks = BLOCKS_EACH * runtime.getDeviceProperties(runtime.getDevice())["multiProcessorCount"]
     out = device_array(THREADS, "float32")

@@ -13,12 +13,12 @@ Document = Mapping[str, Any]
 
 
 def draw(document: Document, folder: Path) -> list[Path]:
-    """Write every chart that the document has figures for as ``NAME.svg``; return the paths."""
+    """Write each chart that the document has figures for as ``NAME.svg``; return the paths."""
     return [files.save(chart, folder / f"{name}.svg") for name, chart in charts(document).items()]
 
 
 def charts(document: Document) -> dict[str, str]:
-    """Name → chart: the ladder of all convolutions together and of each, their rooflines, the batch sizes."""
+    """Return name → SVG: the ladder of all convolutions and of each, their rooflines, and time by batch size."""
     ops = [table["item"] for table in document["tables"] if table["is_op"]]
     found = {}
     for item in (None, *ops) if len(ops) > 1 else ops:
@@ -40,12 +40,12 @@ def ladder(document: Document, item: str | None = None) -> str:
 
 
 def roof(document: Document, item: str) -> str:
-    """Draw the rates of one convolution below the measured peaks."""
+    """Draw the roofline of one convolution: its rates below the measured peaks."""
     return roofline.roofline(roofline.points(document, item), document["peaks"], _title(document, item))
 
 
 def batch_sizes(document: Document) -> str:
-    """Draw the sum of the op times over the number of images as lines."""
+    """Draw the summed time of the convolutions over the batch size, one line for each kernel."""
     found: dict[tuple[str, str, int | None], list[tuple[float, float]]] = {}
     for batch in document["batches"]:
         for row in batch["totals"]:

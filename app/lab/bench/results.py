@@ -21,8 +21,8 @@ class Result:
     """One row: a kernel or library for a problem, its time in ms over the table's images, or why it has none.
 
     error: the worst error ÷ the error allowed. settings: the kernel's parameters that differ from its defaults. note: a
-    remark on the time for readers. wrong: the result was wrong, or the kernel failed. instructions: as in the registry
-    row; empty if unknown. work: products that the kernel carries out ÷ the layer's.
+    remark on the time for readers. wrong: the result was wrong, or the kernel failed. instructions: the registry row's
+    instruction family, empty if unknown. work: products that the kernel computes ÷ the layer's.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Table:
 
 
 def peak_name(instructions: str, dtype: str) -> str:
-    """Return the name of the peak to compare kernels of that family with.
+    """Return the name of the peak that a kernel with these instructions is compared with.
 
     For mma it is the type, for fma it is float32. Other families have ``float16 hfma2`` or ``float16 wgmma``, which
     int8 is compared with, too.
@@ -65,11 +65,11 @@ def peak_name(instructions: str, dtype: str) -> str:
 
 
 def executed(problem: Problem) -> int:
-    """Return the operations per image that the card carries out.
+    """Return the operations per image that the card executes.
 
-    In fp32x it multiplies the float16 parts of both operands, without low part x low part: three times for each product
-    that counts, twice if one operand has a single part (a byte, or a weight exact in float16), once if both have. In
-    int8 a product of the second convolution takes half the time of float16's and counts half.
+    fp32x multiplies the float16 parts of both operands, except low part × low part: three products for one, two if one
+    operand has a single part (a byte, or a weight exact in float16), one if both have. In int8 a product of the second
+    convolution takes half the time of float16's and counts half.
     """
     if isinstance(problem, ConvPairProblem) and problem.dtype == INTEGERS:
         return problem.first.flops + problem.second.flops // 2
@@ -94,8 +94,8 @@ def rates(
 ) -> Achieved:
     """Return the rates of a batch computed in ``ms``, and the larger of its shares of the card's measured peaks.
 
-    instructions: the family of instructions that multiplies; if it is unknown, the fastest of the type counts. work:
-    products that the kernel carries out ÷ the layer's; the rate counts the layer's, the share of the peak the kernel's.
+    instructions: the family that multiplies; if unknown, the fastest of the type counts. work: products that the kernel
+    computes ÷ the layer's. The rate counts the layer's products, the share of the peak the kernel's.
     """
     flops, nbytes = problem.flops * images, bytes_moved(problem, images)
     tflops, gbytes = flops / ms / 1e9, nbytes / ms / 1e6
@@ -116,7 +116,7 @@ def rates(
 
 
 def library_ms(results: Sequence[Result], dtype: str) -> float | None:
-    """Return the time to compare with: cuBLAS's if it ran in that type, else cuDNN's."""
+    """Return the library's time to compare with: cuBLAS's if it ran in that type, else cuDNN's."""
     timed = [row for row in results if row.kind == LIBRARY and row.dtype == dtype and row.ms is not None]
     timed.sort(key=lambda row: row.step is None)  # the registry's library row has a step, cuDNN's has none
     return timed[0].ms if timed else None
@@ -135,7 +135,7 @@ def previous_ms(results: Sequence[Result], index: int) -> float | None:
 
 
 def totals(tables: Sequence[Table]) -> list[Total]:
-    """Add up the convolutions alone: one row for each kernel or library, in the order of the tables.
+    """Add up the times of single convolutions for each kernel or library, in the order of the tables.
 
     ops: item → ms. sum_ms: None unless every convolution was timed over the same number of images.
     """
@@ -173,7 +173,7 @@ def _ratios(results: Sequence[Result], index: int) -> Ratios:
 
 
 def table_document(table: Table, peaks: Peaks) -> records.Table:
-    """Return the table of the JSON document."""
+    """Return the table as its part of the JSON document."""
     rows: list[records.Row] = []
     for index, row in enumerate(table.rows):
         figures = None

@@ -21,7 +21,7 @@ PROGRAMS = (
 
 
 def as_text(document: Bench, width: int = WIDTH) -> str:
-    """Return the header, a table per item, the sums of the op times, the batch sizes and end-to-end times for each."""
+    """Format the header, a table for each item, the convolutions' sums, the batch sizes and the end-to-end times."""
     parts = [_header(document, width), *(_item(item, width) for item in document["tables"])]
     if document["totals"]:
         parts.append(_totals(document["totals"], width))
@@ -47,7 +47,7 @@ def _header(document: Bench, width: int) -> list[str]:
 
 
 def short_peak(name: str) -> str:
-    """Return a short name of a peak for the tables: ``fp16``, ``fp16 wgmma``."""
+    """Shorten a peak's name for the tables: ``fp16``, ``fp16 wgmma``."""
     dtype, *family = name.split()
     return " ".join([SHORT[dtype], *family])
 
@@ -76,12 +76,12 @@ def _kernel(row: Row) -> list[str]:
 
 
 def _name(row: Row | Total) -> tuple[str, str]:
-    """Return the cells of ``KERNEL``, step and name as in ``02 direct``, and ``TYPE``."""
+    """Return a row's first two cells: step and name as in ``02 direct``, and the type."""
     return row["name"] if row["step"] is None else f"{row['step']:02} {row['name']}", SHORT[row["dtype"]]
 
 
 def _ratios(row: Ratios) -> Iterable[str]:
-    """Return the cells of ``RATIOS``."""
+    """Return the cells of the two ratio columns."""
     return map(format_factor, (row["library_ratio"], row["previous_ratio"]))
 
 

@@ -30,7 +30,7 @@ from app.base.precision import BY_DTYPE, INTEGERS, wide
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
 
-# The greatest relative error of one rounding, and the additional absolute error of subnormal results.
+# The largest relative error of one rounding, and the additional absolute error of subnormal results.
 ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
 SUBNORMAL = {"float64": 1e-300, "float32": 1e-37, "float16": 2.0**-25}
 SLACK = 16  # roundings for bias, pooling, division and exponential
@@ -43,10 +43,10 @@ OF_PAIRS = 4  # roundings of the second layer's terms, and of a layer's alone in
 class Expected:
     """The correct results of a kernel for some images: three float64 arrays of one shape.
 
-    exact: without any rounding. magnitude: the size that rounding errors of each element scale with; for a pair it is
-    that of the second layer with exact input. plain: the result of a plain implementation at the same precision (for
-    float16x2: in float32) before it is stored; None where operands are neither rounded nor split. roundings: of a
-    kernel that does not add the terms one by one; None: as many as there are terms.
+    exact: without any rounding. magnitude: what the rounding errors of each element scale with; for a pair, the second
+    layer's with exact input. plain: the result of a plain implementation at the same precision (for float16x2: in
+    float32) before it is stored; None where operands are neither rounded nor split. roundings: of a kernel that does
+    not add the terms one by one; None: as many as there are terms.
     """
 
     exact: Any
@@ -56,7 +56,7 @@ class Expected:
 
 
 def terms(problem: Problem) -> int:
-    """Return the number of terms in the sum behind one element."""
+    """Return the number of terms summed for one output element."""
     match problem:
         case ConvProblem():
             return problem.depth
@@ -70,7 +70,7 @@ def terms(problem: Problem) -> int:
 
 
 def function_of(problem: Problem) -> str:
-    """Return the activation that the problem is or ends with; empty if there is none."""
+    """Return the name of the activation that the problem is or ends with; empty if there is none."""
     return problem.function if isinstance(problem, ActivationProblem) else getattr(problem, "activation", "")
 
 
@@ -84,20 +84,20 @@ def is_exact(problem: Problem) -> bool:
 
 
 def is_coarse(problem: Problem) -> bool:
-    """Return whether operands are rounded to 11 significant bits. Other operations only store numbers as float16."""
+    """Return whether operands are rounded to 11 significant bits, not merely stored as float16."""
     return isinstance(problem, ConvProblem | LinearProblem | PairProblem) and BY_DTYPE[problem.dtype].coarse
 
 
 def is_split(problem: Problem) -> bool:
-    """Return whether operands are sums of two float16, so that results are as exact as float32's."""
+    """Return whether operands are split into sums of two float16, which makes results as exact as float32's."""
     return problem.dtype == "float16x2"
 
 
 def plain_operands(problem: PairProblem, half: Half, x: Any, w: Any, narrow: Callable[[Any], Any]) -> tuple[Any, Any]:
     """Return x and w (maps last) of one layer of a pair as a plain implementation multiplies them.
 
-    ``narrow`` rounds them, but not in the second convolution of int8. That reads bytes, 255 for 1 and more, and its
-    weights are -127 to 127 steps, a step for each map.
+    ``narrow`` rounds them, except for int8's second convolution: its inputs are bytes, 255 for 1 and more, and its
+    weights are whole numbers from -127 to 127 with one scale for each map.
     """
     if problem.dtype != INTEGERS or not isinstance(problem, ConvPairProblem) or half is problem.first:
         return narrow(x), narrow(w)
@@ -108,7 +108,7 @@ def plain_operands(problem: PairProblem, half: Half, x: Any, w: Any, narrow: Cal
 
 
 def allowed(problem: Problem, expected: Expected) -> tuple[Any, float]:
-    """Return the tolerance of each element, and of the errors' RMS over the tensor (infinite where it has none)."""
+    """Return the error allowed for each element, and for the errors' RMS over the tensor (infinite if not limited)."""
     if is_exact(problem):
         return np.zeros_like(expected.exact), np.inf
     computed = wide(problem.dtype)

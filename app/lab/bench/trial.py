@@ -1,7 +1,7 @@
-"""One problem under test: random data on the card, the same for every variant, the correct results, and a clock.
+"""One problem under test: the same random data for every variant, the correct results, and a clock.
 
-The batch repeats a block of random images. The block has a prime number of images, so no kernel's tiling repeats at the
-same pace. The correct results for the block determine every element of the whole output.
+The batch repeats a block of random images. The block has a prime number of images, so no kernel's tiles repeat at the
+same period. The correct results for the block determine every element of the whole output.
 """
 
 from functools import cached_property
@@ -25,7 +25,7 @@ PRIMES = (1, 2, 3, 5, 7, 13, 31, 61, 127, 251)
 
 
 class Trial:
-    """A problem with data for ``images`` images on the current card. Raises DeviceMemoryError if they do not fit."""
+    """A problem with random data for ``images`` images on the card. Raises DeviceMemoryError if they do not fit."""
 
     def __init__(self, problem: Problem, images: int, arch: str, seed: int = 0) -> None:
         self.problem = problem
@@ -43,7 +43,7 @@ class Trial:
         self.parameters = random_parameters(rng, problem)
         self.outputs = {each.name: device_array(each.per_image * images, each.dtype) for each in outputs}
         self._block = block
-        cupy.cuda.Device().synchronize()  # the data have arrived; the clock's stream waits for no other
+        cupy.cuda.Device().synchronize()  # the data have arrived; the clock's stream does not wait for other streams
 
     def launch(self, row: Variant, parameters: Parameters | None = None, *, debug: bool = False) -> Launch:
         """Bind the variant to this trial's arrays. debug: compile without optimisation.
@@ -57,7 +57,7 @@ class Trial:
     def check(self, launch: Launch) -> float:
         """Launch once on poisoned outputs and compare every element with the oracle.
 
-        Return the worst error ÷ the error allowed there. Raises Wrong if that is above 1 or not a number.
+        Returns the worst error ÷ the error allowed there. Raises Wrong if that is above 1 or not a number.
         """
         row = launch.kernel.variant
         cupy.cuda.Device().synchronize()
@@ -98,9 +98,9 @@ class Trial:
         return self._allowed(None)
 
     def _allowed(self, row: Variant | None) -> tuple[cupy.ndarray, cupy.ndarray, float]:
-        """For the block: exact values, the error allowed for each, the greatest RMS of all errors.
+        """Return for the block: exact values, the error allowed for each, and the RMS allowed for all errors.
 
-        row: whose own error bound counts, if it has one.
+        row: the variant whose error bound replaces the default, if it defines one.
         """
         device = [None if array is None else cupy.asarray(array) for array in self.parameters]
         x = cupy.asarray(self._block)
@@ -117,7 +117,7 @@ class Trial:
 
 
 def _worst(error: cupy.ndarray, tolerance: cupy.ndarray, y: cupy.ndarray, values: cupy.ndarray, first: int) -> float:
-    """Return the greatest error ÷ tolerance. Raises Wrong if it is above 1 or NaN."""
+    """Return the largest error ÷ tolerance. Raises Wrong if it is above 1 or NaN."""
     ratio = cupy.where(error == 0, 0.0, error / cupy.maximum(tolerance, 1e-300))
     wrong = ~(ratio <= 1)  # NaN is wrong, too
     bad = int(wrong.sum())

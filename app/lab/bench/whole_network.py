@@ -25,7 +25,8 @@ from app.planning.plan import plan
 from app.planning.tuning import Tuning
 from app.records.bench import Program
 
-PROGRAMS = sorted(OFFERED, key=lambda row: bool(row.fallback))  # precisions that not every single layer has last
+# Precisions that some layers do not have come last.
+PROGRAMS = sorted(OFFERED, key=lambda row: bool(row.fallback))
 SECONDS = 0.5  # measured time per combination
 WARMUP = 2
 CPU_IMAGES = 1000  # with more, the processor would take longer than the card for everything else

@@ -1,1 +1,1 @@
-"""Compare reports of one kind: rows that were timed in all, and whether those of the second side are faster."""
+"""Compare reports of one kind: find the rows timed in all of them, and judge whether the second side is faster."""

@@ -1,4 +1,4 @@
-"""``main.py compare``: reports of one kind from two sides, row by row."""
+"""``main.py compare``: compare reports of one kind from two sides, row by row."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ COLUMNS = [
 ]
 CONTEXT = ("machines", "settings", "software")  # the first two must be equal
 RUNS: Final = "runs"
-SAMPLES: Final = "samples"  # what the intervals know the noise of
+SAMPLES: Final = "samples"  # noise estimated from the samples within one run
 HOLDS = "If nothing changed, a row is found slower or faster in at most 5 % of cases, over all rows together"
 KNOWN = {
     RUNS: f"{HOLDS}: the intervals know how far runs of one side lie apart.",
@@ -36,7 +36,7 @@ KNOWN = {
 
 @dataclass(frozen=True)
 class Report:
-    """One document. context: values by name, for each of ``CONTEXT``."""
+    """One document. context: values by name, for each kind of ``CONTEXT``."""
 
     path: Path
     document: dict[str, Any]
@@ -123,7 +123,7 @@ def _named(reports: Sequence[Report]) -> str:
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
-    """Return each value once, in order; values may be of any type in JSON."""
+    """Return each value once, in order. Values may be of any JSON type, also unhashable."""
     found: list[Any] = []
     for value in values:
         if value not in found:
@@ -136,7 +136,7 @@ def _values(values: Sequence[Any]) -> str:
 
 
 def _differences(sides: Sides, place: int) -> list[Difference]:
-    """Return what differs between any two reports: its name, and the distinct values of each side."""
+    """Return the names whose values differ between any two reports, with the distinct values of each side."""
     contexts = [[report.context[place] for report in side] for side in sides]
     names = dict.fromkeys(name for side in contexts for one in side for name in one)
     found = [(name, [_distinct(one.get(name) for one in side) for side in contexts]) for name in names]
@@ -163,7 +163,7 @@ def _row(before: Runs, after: Runs, bounds: Bounds | None, fail_above: float | N
 
 
 def as_text(document: Compare, width: int = WIDTH) -> str:
-    """Format the comparison: a row for each timed row of all reports."""
+    """Format the comparison: one line for each row that all reports timed."""
     rows, several = document["rows"], document["noise"] == RUNS
     unit = " and ".join(dict.fromkeys(row["unit"] for row in rows))
     _, kind, _ = document["of"].split("/")

@@ -1,4 +1,4 @@
-"""How much slower rows became: changes, 95 % intervals that hold together, and verdicts. Pure."""
+"""How much slower rows became: changes, simultaneous 95 % intervals and verdicts. Pure."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,28 +9,28 @@ import numpy as np
 
 from app.lab.compare.rows import LEAST_TIME, MOST_TIME, Timed
 
-LEAST_SAMPLES = 5  # on either side, for an interval from one run a side
+LEAST_SAMPLES = 5  # needed on either side for an interval from one run a side
 DRAWS = 10_000
 RELEVANT = 1.0  # percent: two runs of the same program differ by as much
 SLOWER, FASTER, SAME, UNKNOWN = "slower", "faster", "same", "unknown"
-ONE_RUN = " run"  # ends the verdict where one run a side was judged, and not the program
+ONE_RUN = " run"  # ends the verdict where each side has only one run
 VERDICTS = (SLOWER, FASTER, SLOWER + ONE_RUN, FASTER + ONE_RUN, SAME, UNKNOWN)
-# Consecutive parts of a run → Student's 97.5 % quantile for two lists of so many, ÷ that for two lists of MOST_PARTS.
+# Number of parts of a run → Student's 97.5 % quantile for two lists of so many, ÷ that for two lists of MOST_PARTS.
 MOST_PARTS = 5
 PARTS = {MOST_PARTS: 1.0, 3: 2.776 / 2.306, 2: 4.303 / 2.306}
-FARTHEST = log(MOST_TIME / LEAST_TIME)  # no two times that are read lie farther apart
+FARTHEST = log(MOST_TIME / LEAST_TIME)  # no two times that are read differ by a larger factor
 
-Runs = Sequence[Timed]  # one row, in each report of one side
+Runs = Sequence[Timed]  # one row in each report of one side
 Bounds = tuple[float, float]
 
 
 def percent(before: float, after: float) -> float:
-    """Return by how many percent ``after`` exceeds ``before``, which is above 0."""
+    """Return by how many percent ``after`` exceeds ``before``; ``before`` is positive."""
     return (after / before - 1) * 100
 
 
 def level(runs: Runs) -> float:
-    """Return the time of a side: its run's median, or the geometric mean of its runs' medians."""
+    """Return the time of one side: its run's median, or the geometric mean of its runs' medians."""
     return runs[0].median if len(runs) == 1 else geometric_mean(run.median for run in runs)
 
 
@@ -40,12 +40,12 @@ def intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | None]:
     If nothing changed, all intervals together contain 0 in 95 % of cases. None for a row with too few samples. Each
     side has one report, or each has two or more. Equal arguments give equal intervals.
 
-    Several reports a side: the runs' medians are the observations, so the interval knows how far runs lie apart. With
-    one row it is Student's interval for their logarithms.
+    Several reports a side: the runs' medians are the observations, so the interval includes the scatter between runs.
+    With one row it is Student's interval for their logarithms.
 
-    One report a side: only the noise within the runs is known. Successive samples resemble each other, so the
-    observations are medians of consecutive parts of a run: halves, thirds and fifths, of which the widest interval
-    counts. Parts that still resemble each other make the interval too narrow.
+    One report a side: only the noise within the runs is known. Successive samples are correlated, so the observations
+    are medians of consecutive parts of a run: halves, thirds and fifths. The widest of these intervals counts. It is
+    too narrow if the parts are still correlated.
     """
     measured = [_observed(*row) for row in rows]
     known = [values for values, _ in filter(None, measured)]
@@ -62,7 +62,7 @@ def intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | None]:
 
 
 def _observed(before: Runs, after: Runs) -> tuple[np.ndarray, float] | None:
-    """Return the logarithms of all observations, (N,), and the standard error of the change; None for too few."""
+    """Return the logarithms of all observations, (N,), and the change's standard error; None for too few samples."""
     if len(before) > 1:
         sides = [np.log([run.median for run in runs]) for runs in (before, after)]
         return np.concatenate(sides), _standard_error(*sides)
@@ -77,17 +77,18 @@ def _medians(samples: Sequence[float], parts: int) -> np.ndarray:
 
 
 def _standard_error(before: np.ndarray, after: np.ndarray) -> float:
-    """Return the standard error of the difference of the means, of observations that scatter alike on both sides."""
+    """Return the standard error of the difference of the means, assuming equal variance on both sides."""
     squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (before, after))
     return sqrt(squares / (len(before) + len(after) - 2) * (1 / len(before) + 1 / len(after)))
 
 
 def _critical(rows: Sequence[np.ndarray]) -> float:
-    """Return how many standard errors the largest of all rows' changes reaches in 5 % of cases if nothing changed.
+    """Return how many standard errors the largest change of all rows exceeds in 5 % of cases if nothing changed.
 
     rows: (N,) each, the observations of both sides. A rotation test (Langsrud 2005, doi:10.1007/s11222-005-4789-5): if
-    nothing changed, the direction from one side to the other is as likely as any, so changes are drawn in random
-    directions. Rows of one run rise and fall together; unlike Bonferroni's rule, this does not count them as many.
+    nothing changed, every direction from one side to the other is equally likely, so changes are drawn in random
+    directions. Rows of one run rise and fall together; unlike Bonferroni's rule, this does not count them as
+    independent.
     """
     values = np.stack(rows)
     centred = values - values.mean(axis=1, keepdims=True)
@@ -102,14 +103,14 @@ def _critical(rows: Sequence[np.ndarray]) -> float:
 
 @lru_cache(maxsize=1)
 def _directions(count: int) -> np.ndarray:
-    """Draw DRAWS random directions, (DRAWS, count), that do not move the mean."""
+    """Draw DRAWS random unit vectors, (DRAWS, count), whose components sum to 0."""
     drawn = np.random.default_rng(0).standard_normal((DRAWS, count))
     drawn -= drawn.mean(axis=1, keepdims=True)
     return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
 
 def verdict(change: float, bounds: Bounds | None, several: bool) -> str:
-    """Return ``slower`` or ``faster`` for a relevant change whose interval excludes 0; ``unknown`` without one.
+    """Return ``slower`` or ``faster`` for a relevant change whose interval excludes 0, ``unknown`` without an interval.
 
     several: whether each side has several reports; else the verdict is on the two runs and says so.
     """
@@ -121,5 +122,5 @@ def verdict(change: float, bounds: Bounds | None, several: bool) -> str:
 
 
 def exceeds(change: float, bounds: Bounds | None, most: float) -> bool:
-    """Return whether it became slower by over ``most`` percent, beyond noise; without an interval it counts, too."""
+    """Return whether the row became slower by over ``most`` percent and its interval, if any, excludes 0."""
     return change > most and (bounds is None or bounds[0] > 0)

@@ -1,4 +1,4 @@
-"""What each kind of report timed, with which settings and on which machine. Pure."""
+"""Read from each kind of report what was timed, with which settings and on which machine. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from app.records.report import Report
 from app.records.sweep import PipelineSweep, Sweep
 
 Document = Mapping[str, Any]
-LEAST_TIME, MOST_TIME = 1e-9, 1e12  # ms or s: what a clock can have measured; the ratio of two stays a plain number
-ROUNDING = 1e-6  # of samples, which have fewer digits than their median
+LEAST_TIME, MOST_TIME = 1e-9, 1e12  # ms or s, the range that a clock can measure; keeps ratios of times finite
+ROUNDING = 1e-6  # relative error of samples, which have fewer digits than their median
 
 
 @dataclass(frozen=True)
 class Timed:
-    """One timed row. median: in ``unit``, ms or s, as the samples are; older reports have no samples."""
+    """One timed row. median and samples are in ``unit``, ms or s; older reports have no samples."""
 
     name: str
     median: float
@@ -29,7 +29,7 @@ class Timed:
 
 
 def _row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> Timed | None:
-    """Return the row; None for one without a time."""
+    """Return the row, None if it has no time."""
     if part is None or not part.get(time):
         return None
     if not isinstance(name, str):
@@ -92,12 +92,12 @@ def _pipeline(document: PipelineSweep) -> Iterator[Timed | None]:
 
 
 def _of(*names: str) -> Callable[[Document], Mapping[str, Any]]:
-    """Return a function that takes these fields out of a document."""
+    """Return a function that takes the fields with these names out of a document."""
     return lambda document: {name: document[name] for name in names}
 
 
 def _run(document: Report) -> Mapping[str, Any]:
-    """Settings of the main job, without the numbers of runs."""
+    """Return the settings of the main job, without the numbers of runs."""
     settings = {name: value for name, value in document["settings"].items() if name not in ("runs", "layer_runs")}
     return {
         "network": document["network"]["name"],
@@ -108,13 +108,13 @@ def _run(document: Report) -> Mapping[str, Any]:
 
 
 def _machine(document: Document) -> Mapping[str, Any]:
-    """Names of the card and of the processor, of which rows may be there, too."""
+    """Return the names of the card and, where rows may be of the processor, of the processor."""
     named = {"device": document["card"] if "card" in document else document["device"]["name"]}
     return named | ({"cpu": document["cpu"]["name"]} if "cpu" in document else {})
 
 
 def _versions(document: Document) -> Mapping[str, Any]:
-    """Versions of driver and libraries, and the weights of the main job; a sweep has none of them."""
+    """Return the versions of the driver and libraries, and the main job's weights. A sweep has none of them."""
     names = ("driver", "cuda", "cupy", "numpy", "onnxruntime")
     weights = {"weights": document["weights"]["sha256"][:12]} if "weights" in document else {}
     device = document.get("device", {})
@@ -133,7 +133,7 @@ def _train_settings(document: Train) -> Mapping[str, Any]:
 class Kind:
     """How to read a kind of report.
 
-    settings, machine: what must be equal in both reports. software: versions, of which differences are printed.
+    settings, machine: what must be equal in all reports. software: versions, whose differences are printed.
     """
 
     rows: Callable[[Any], Iterator[Timed | None]]
@@ -154,13 +154,13 @@ KINDS = {
 
 
 def timed(document: Document) -> dict[str, Timed]:
-    """Return the timed rows of a report by name. Raises BadValueError for a report that is not whole."""
+    """Return the timed rows of a report by name. Raises BadValueError for an incomplete report."""
     found = [row for row in _whole(KINDS[document["schema"]].rows, document) if row is not None]
     return {row.name: row for row in found}
 
 
 def context(document: Document) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return machine, settings and software of a report. Raises BadValueError for a report that is not whole."""
+    """Return machine, settings and software of a report. Raises BadValueError for an incomplete report."""
     kind = KINDS[document["schema"]]
     machine, settings, software = (_whole(read, document) for read in (kind.machine, kind.settings, kind.software))
     return dict(machine), dict(settings), dict(software)

@@ -1,4 +1,4 @@
-"""A network in JAX, to compare the application with."""
+"""Build and run a network in JAX, to compare the application with."""
 
 import importlib.util
 import os
@@ -16,17 +16,17 @@ from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resiz
 from app.layers.pool import Pool
 from app.network.graph import Graph
 
-# Images of fewer bytes reach the card sooner as an argument of the jitted function (0.28 ms instead of 0.47 for one
-# image), of more by a copy from JAX's page-locked memory (1.4 ms instead of 2.3 for 10,000 images); H100, JAX 0.11.
+# On an H100 with JAX 0.11, one image reaches the card sooner as an argument of the jitted function (0.28 instead of
+# 0.47 ms), 10,000 images by a copy from JAX's page-locked memory (1.4 instead of 2.3 ms).
 DIRECT_BYTES = 256 << 10
-SPARE = 3  # blocks that are poisoned in the memory that JAX hands out next
+SPARE = 3  # blocks overwritten in the memory that JAX allocates next
 
 
 class JaxEngine(Engine):
     """Classifies one batch with JAX: a jitted function, which writes new arrays each time.
 
-    platform: ``cpu`` for tests. XLA chooses the layouts itself: it transposes to what suits a convolution. The images
-    are on the card as an argument. They are not donated: no result has their size, so XLA could not reuse them.
+    platform: ``cpu`` for tests. XLA chooses the layouts itself and inserts transposes. The images on the card are an
+    argument; they are not donated, because no result has their size.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class JaxEngine(Engine):
         self._labels: Any = None
 
     def active(self) -> AbstractContextManager[object]:
-        # The precision of float32 products is a part of the key under which JAX finds compiled functions.
+        # JAX looks up compiled functions by the precision of float32 products, among other keys.
         context: AbstractContextManager[object] = self._jax.default_matmul_precision(self._precision)
         return context
 
@@ -79,7 +79,7 @@ class JaxEngine(Engine):
         self._labels = self._classify(self._parameters, self._images)
 
     def synchronize(self) -> None:
-        # JAX waits for arrays, not for a device. These are the newest: the device finishes them last.
+        # JAX waits for arrays, not for a device. The device finishes these arrays last.
         self._jax.block_until_ready((self._images, self._labels))
 
     def card_labels(self) -> np.ndarray:
@@ -94,7 +94,7 @@ class JaxEngine(Engine):
         self._host_labels[:] = np.asarray(self._classify(self._parameters, images))
 
     def _poison(self) -> None:
-        """Drop the labels, and overwrite the memory that the next ones are put in."""
+        """Drop the labels, and overwrite the memory that JAX allocates for the next ones."""
         self._labels = None
         unwritten = np.full_like(self._host_labels, UNWRITTEN)
         self._jax.block_until_ready([self._jax.device_put(unwritten, self._on_card) for _ in range(SPARE)])
@@ -106,7 +106,7 @@ class JaxEngine(Engine):
 def classifier(jax: Any, dtype: type, graph: Graph) -> Callable[[Any, Any], Any]:
     """Return a function from parameters and images (N, C, H, W) uint8 to labels (N,) uint8.
 
-    Activations are N, H, W, C, which suits the layouts of the weights file: filters are H, W, in, out.
+    Activations are N, H, W, C to suit the weights file, whose filters are H, W, in, out.
     """
     jnp = jax.numpy
     layers = [step.layer for step in graph.steps]
@@ -123,7 +123,7 @@ def classifier(jax: Any, dtype: type, graph: Graph) -> Callable[[Any, Any], Any]
 
 
 def _piecewise(jax: Any, classify: Callable[[Any, Any], Any], piece: int) -> Callable[[Any, Any], Any]:
-    """Return the same function on ``piece`` images at a time, in one loop on the card."""
+    """Return a function that runs ``classify`` on ``piece`` images at a time, in one loop on the card."""
 
     def in_turn(parameters: Any, images: Any) -> Any:
         pieces = images.reshape(-1, piece, *images.shape[1:])
@@ -133,11 +133,11 @@ def _piecewise(jax: Any, classify: Callable[[Any, Any], Any], piece: int) -> Cal
 
 
 def _applied(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
-    """Apply one layer while JAX traces the function. Raises UserError for a kind without a counterpart here."""
+    """Apply one layer while JAX traces the function. Raises UserError for a layer kind that has no JAX form here."""
     jnp, lax = jax.numpy, jax.lax
     activations = {"relu": jax.nn.relu, "tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid}
     match layer:
-        case Resize() if layer.rule == "course":  # in exact integers: cut, every whole value could go either way
+        case Resize() if layer.rule == "course":  # exact in integers: float rounding would move whole values
             x = x.astype(np.int32)
             for axis in (1, 2):
                 low, high, near, far = layer.neighbours(x.shape[axis])

@@ -1,4 +1,4 @@
-"""The application as one of the engines compared: the engine of the main job."""
+"""The application as one of the compared engines, run by the main job's engine."""
 
 from collections.abc import Iterable
 
@@ -18,7 +18,7 @@ from app.planning.tuning import Tuning
 
 
 class OurEngine(Engine):
-    """The application. End to end it is the main job's; on the card, one chunk of the whole batch."""
+    """The application. End to end it runs as the main job does; on the card it runs the whole batch as one chunk."""
 
     def __init__(
         self, graph: Graph, images: np.ndarray, labels: np.ndarray, precision: str, arch: str, known: Tuning
@@ -51,7 +51,7 @@ class OurEngine(Engine):
         return labels
 
     def wipe(self) -> None:
-        # Only what the next run uses: memory that it does not touch would be in its way in the L2 cache.
+        # Only what the next run writes: overwriting other memory would displace it from the L2 cache.
         direct, streams = self._engine.direct, self._engine.stream_buffers
         _overwrite([array for buffers in streams for array in buffers.arrays] if direct is None else direct.arrays)
 
@@ -64,6 +64,6 @@ class OurEngine(Engine):
 
 
 def _overwrite(arrays: Iterable[cupy.ndarray]) -> None:
-    """Fill what a run writes (images white, features NaN, no labels): what a kernel leaves unwritten then shows."""
+    """Overwrite arrays that a run writes (images white, features NaN, no labels), so that unwritten elements show."""
     for array in arrays:
         array.data.memset(UNWRITTEN, array.nbytes)

@@ -1,4 +1,4 @@
-"""``main.py bench --peers``: the application beside other systems, same weights, images and card, in turn."""
+"""``main.py bench --peers``: time the application and other systems in turn, on the same weights, images and card."""
 
 import os
 import sys
@@ -43,7 +43,7 @@ PACKAGES = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "jax", 
 
 
 def compare(request: BenchRequest) -> int:
-    """Measure, print and write. Returns 1 if our labels were wrong, else 0. Raises UserError."""
+    """Measure, print and write. Returns 1 if the application's labels were wrong, else 0. Raises UserError."""
     wanted = engines(request.only)
     find_network(request.network)
     device.require_gpu("bench")
@@ -88,7 +88,7 @@ def compare(request: BenchRequest) -> int:
 
 
 def engines(only: str | None) -> list[str]:
-    """Return the engines named by ``--only``. Raises UserError for an unknown one."""
+    """Return the engines named by ``--only``, by default all. Raises UserError for an unknown one."""
     names = list(ENGINES) if only is None else only.split(",")
     for name in names:
         if name not in ENGINES:
@@ -97,9 +97,9 @@ def engines(only: str | None) -> list[str]:
 
 
 def candidates(wanted: Sequence[str], precision: str | None, ours: Any) -> list[Candidate]:
-    """Return every engine in every precision, or in the others' precision that the requested one is compared with.
+    """Return a candidate for every engine and precision to compare.
 
-    Of ours, all that are compared with that one.
+    precision: restricts peers to the precision that this one is compared with, and ours to those compared with it.
     """
     asked = OF_PEERS if precision is None else (BY_NAME[precision].peers,)
     found = []
@@ -122,12 +122,12 @@ def candidates(wanted: Sequence[str], precision: str | None, ours: Any) -> list[
 
 
 def _with_graph(setting: Setting) -> str:
-    """Name eager's setting that is most like a compiled one: in a CUDA graph its launches cost as little."""
+    """Return the name of this eager setting with a CUDA graph: its launches cost as little as a compiled one's."""
     return str(replace(setting, graph=True))
 
 
 def versions() -> dict[str, str]:
-    """Return the installed versions of the packages that the figures depend on."""
+    """Return the installed versions of the packages that affect the figures."""
     found = {}
     for package in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -137,7 +137,7 @@ def versions() -> dict[str, str]:
 
 @contextmanager
 def output_to_stderr() -> Iterator[None]:
-    """Send everything that frameworks, their libraries and child processes print in the block to standard error."""
+    """Send all standard output of the block to standard error, also from libraries and child processes."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

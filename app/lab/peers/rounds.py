@@ -1,10 +1,11 @@
 """Measure engines side by side: in turn, round after round, every output checked.
 
-The clock is the host's for all engines, since some frameworks do not let events into their streams. On the card:
+The clock is the host's for all engines, since some frameworks do not accept events on their streams. On the card:
 several passes over resident images are enqueued back to back, timed from the first call until the device is idle, and
-divided. End to end: one call from images in page-locked memory to readable labels, with the device idle before it.
+divided by their number. End to end: one call from images in page-locked memory to readable labels, with the device idle
+before it.
 
-A framework has several ways to run the same network. Each is tried for a moment. The fastest one for each of the two
+A framework has several ways to run the same network. Each is tried briefly. The fastest one for each of the two
 measurements enters the rounds. The time for trials may be limited: see ``in_turn``.
 """
 
@@ -25,7 +26,7 @@ from app.main_job.statistics import median, summary
 from app.network.graph import Graph
 from app.records.peers import Row
 
-LEAST_PASSES, PASSES, SERIES_MS = 2, 10, 20.0  # passes in one series: as many as take SERIES_MS, within the limits
+LEAST_PASSES, PASSES, SERIES_MS = 2, 10, 20.0  # passes in one series: as many as take SERIES_MS, within these limits
 WARMUP, UNTIMED = 4, 2  # untimed runs after an engine is made, and at the start of each turn
 TURN_MS = 60.0  # per measurement and turn
 LEAST_RUNS, MOST_RUNS = 5, 300
@@ -38,33 +39,33 @@ MEASUREMENTS = (END_TO_END, ON_CARD)
 class Engine(Protocol):
     """One way to classify one batch. note: a remark on its times for readers.
 
-    arithmetic: the type of the multiplication, if the accuracy check judges the engine; None for a peer.
+    arithmetic: the type of the multiplication if the accuracy rule judges the engine; None for a peer.
     """
 
     note: str = ""
     arithmetic: str | None = None
 
     def active(self) -> AbstractContextManager[object]:
-        """Set the engine's global switches; all other methods are called within this context."""
+        """Return a context with the engine's global switches set; all other methods are called within it."""
         return nullcontext()
 
     def load(self) -> None:
-        """Put the images on the card, and overwrite the last labels."""
+        """Copy the images to the card and overwrite the last labels."""
 
     def enqueue(self) -> None:
-        """Start one pass over the images on the card; may return at once."""
+        """Start one pass over the images on the card; may return before it ends."""
 
     def synchronize(self) -> None:
         """Wait until the device is idle."""
 
     def card_labels(self) -> np.ndarray:
-        """Return a copy of the labels that the last pass left on the card: (N,) uint8."""
+        """Return a copy of the last pass's labels from the card: (N,) uint8."""
 
     def wipe(self) -> None:
-        """Overwrite images, features and labels on the card where the next run will write them again."""
+        """Overwrite the images, features and labels on the card that the next run writes."""
 
     def run(self) -> None:
-        """Classify end to end: on return, the labels are readable in the array given to the engine."""
+        """Classify end to end; on return, the labels are readable in the host array given to the engine."""
 
     def close(self) -> None:
         """Free the device memory."""
@@ -75,11 +76,12 @@ Make = Callable[[Graph, np.ndarray, np.ndarray], Engine]
 
 @dataclass(frozen=True)
 class Candidate:
-    """An engine that is not made yet.
+    """An engine to be made and measured.
 
     makes: setting → function that makes the engine from a graph, images (N, C, H, W) uint8 and labels (N,) uint8 to
-    write to, both page-locked. The fastest setting is measured; the others may fail. like: a quick engine, for one that
-    is slow to make: settings are tried in the order of the quick one's times. likes: setting → the similar one there.
+    write to, both page-locked. The fastest setting is measured; the others may fail. like: for an engine that is slow
+    to make, the name of a quick engine that decides in which order settings are tried. likes: setting → the quick
+    engine's similar setting.
     """
 
     engine: str
@@ -96,7 +98,7 @@ class Entrant:
 
     waiting: settings that were not tried yet. settings: measurement → fastest setting. tried: each setting's times in a
     few runs, or why it did not run. labels: setting → labels of its first timed run. unsteady: number of timed runs
-    with other labels.
+    whose labels differ from those.
     """
 
     candidate: Candidate
@@ -119,11 +121,11 @@ class Entrant:
 
     @property
     def title(self) -> str:
-        """Name the candidate: ``torch-eager fp16``."""
+        """The candidate's name: ``torch-eager fp16``."""
         return f"{self.candidate.engine} {self.candidate.precision}"
 
     def sort(self, tried: Sequence["Entrant"]) -> None:
-        """Let settings wait in the order of the times of the engine that the candidate is like."""
+        """Sort the waiting settings by the times of the similar engine's settings."""
         own, times = self.candidate, dict[str, float]()
         for other in tried:
             if (other.candidate.engine, other.candidate.precision) == (own.like, own.precision):
@@ -131,9 +133,9 @@ class Entrant:
         self.waiting.sort(key=lambda setting: times.get(own.likes.get(setting, ""), inf))
 
     def try_next(self, batch: Batch, late: str = "") -> None:
-        """Make the next engine, warm it up and time it briefly. Slow steps such as compiling happen here.
+        """Make the next setting's engine, warm it up and time it briefly; slow steps such as compiling happen here.
 
-        late: why it is not tried; empty if it is.
+        late: the reason to skip the setting; empty to try it.
         """
         setting = self.waiting.pop(0)
         reason = late or self._guarded(partial(self._try, setting, batch))
@@ -143,7 +145,7 @@ class Entrant:
         self.reason = "" if self.settings else self.tried[0]["reason"]
 
     def turn(self) -> None:
-        """Run one round, if any engine is left."""
+        """Run the timed runs of one round, if any engine is left."""
         if self.engines:
             self.reason = self._guarded(self._turn)
             if self.reason:
@@ -151,7 +153,7 @@ class Entrant:
                 self.close()
 
     def close(self) -> None:
-        """Free the engines, if there are any."""
+        """Close all engines."""
         for setting in list(self.engines):
             self._drop(setting)
 
@@ -160,7 +162,7 @@ class Entrant:
             self.engines.pop(setting).close()
 
     def _try(self, setting: str, batch: Batch) -> None:
-        """Time the setting in a few runs, and close the engines that are the fastest in neither measurement."""
+        """Time the setting in a few runs, then close the engines that are fastest in neither measurement."""
         self.engines[setting] = engine = self.candidate.makes[setting](batch.graph, batch.images, self.host_labels)
         self.passes = 1
         with engine.active():
@@ -209,8 +211,10 @@ class Entrant:
         return clocked(passes)[1] / self.passes
 
     def _guarded(self, action: Callable[[], None]) -> str:
-        """Return why the action failed, empty if it did not. A peer may fail in any way; an error of ours that is no
-        UserError is a bug."""
+        """Run the action; return why it failed, or an empty text.
+
+        A peer may fail in any way. An error of ours that is no UserError is a bug and is raised.
+        """
         try:
             action()
         except Exception as error:
@@ -220,7 +224,7 @@ class Entrant:
         return ""
 
     def row(self, batch: Batch) -> Row:
-        """Return the row of the document: times in ms; of two settings' labels, those with more differences."""
+        """Return the document's row: times in ms; of two settings' labels, those with more wrong ones."""
         row: dict[str, Any] = {
             **{name: getattr(self.candidate, name) for name in ("engine", "precision", "ours")},
             **{name: summary(samples) if self.labels else None for name, samples in self.samples.items()},
@@ -238,10 +242,10 @@ class Entrant:
 def in_turn(
     entrants: Sequence[Entrant], batch: Batch, rounds: int, step: Callable[[str], object], seconds: float = inf
 ) -> None:
-    """Try the settings of all entrants, then run ``rounds`` rounds; another one begins each.
+    """Try the settings of all entrants, then run ``rounds`` rounds, each starting with another entrant.
 
-    step: called with a description before each trial and each turn. seconds: engines that are slow to make begin no
-    trial later, except their first one, and not even that after twice the time.
+    step: called with a description before each trial and each turn. seconds: the time for trials of engines that are
+    slow to make. After it only their first setting is tried, after twice the time none.
     """
     timer, late = Timer(), f"not tried: {seconds:g} s of trials were over"
     alike = [entrant for entrant in entrants if entrant.candidate.like]
@@ -266,7 +270,7 @@ def in_turn(
 
 
 def _passes(ms: float) -> int:
-    """Return the number of passes of ``ms`` in one series."""
+    """Return the number of passes in one series; one pass takes ``ms``."""
     return min(max(ceil(SERIES_MS / max(ms, 1e-6)), LEAST_PASSES), PASSES)
 
 

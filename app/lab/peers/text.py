@@ -1,4 +1,4 @@
-"""Compute ratios between engines, and write a peers document as text. Pure."""
+"""Compute ratios between engines and format a peers document as text. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -18,7 +18,7 @@ RATIOS = (*(Column(head, left=True) for head in ("ours", "peer", "as")), *map(Co
 
 
 def ratios(rows: Sequence[Row]) -> list[Ratio]:
-    """Return for each of our rows each peer's median ÷ ours, by measure and engine, and the best peer's ratio."""
+    """Return for each of our rows each peer's median ÷ ours, by measurement and engine, and the best peer's ratio."""
     found = []
     for own in rows:
         if not own["ours"] or own["on_card_ms"] is None:
@@ -38,7 +38,7 @@ def ratios(rows: Sequence[Row]) -> list[Ratio]:
 
 
 def _best(ours: str, times: Mapping[str, Quantiles | None]) -> Best:
-    """Return each peer's median ÷ ours, and the fastest peer. times: by engine."""
+    """Return each peer's median ÷ ours, and the fastest peer. times: engine → quantiles."""
     medians = {engine: found["p50"] for engine, found in times.items() if found is not None}
     each = {engine: ms / medians[ours] for engine, ms in medians.items() if engine != ours}
     best = min(each, key=lambda name: each[name], default=None)
@@ -46,7 +46,7 @@ def _best(ours: str, times: Mapping[str, Quantiles | None]) -> Best:
 
 
 def as_text(document: Peers, width: int = WIDTH) -> str:
-    """Return the header, a row for each engine, and how many times as fast ours are."""
+    """Format the header, a row for each engine, and the speed-ups over the peers."""
     parts = [_header(document, width), table(ROWS, map(_row, document["rows"]), width)]
     if any(entry["on_card_ms"]["each"] for entry in document["ratios"]):
         title = "Speed-up of ours (the peer's median ÷ ours)"
@@ -79,7 +79,7 @@ def _row(row: Row) -> list[str]:
 
 
 def _ratios(entries: Sequence[Ratio]) -> Iterator[list[str]]:
-    """For each of ours a row for the fastest peer, by either measure, and one for each peer."""
+    """Yield for each of our rows the cells of the fastest peer, then of each peer, by both measurements."""
     for entry in entries:
         on_card, whole = entry["on_card_ms"], entry["end_to_end_ms"]
         if on_card["each"]:
@@ -90,7 +90,7 @@ def _ratios(entries: Sequence[Ratio]) -> Iterator[list[str]]:
 
 
 def _notes(row: Row) -> Iterator[str]:
-    """Return remarks on the row's times for readers."""
+    """Yield remarks on the row's times."""
     start = f"{row['engine']} {row['precision']}: "
     if row["note"]:
         yield start + row["note"]

@@ -1,4 +1,4 @@
-"""A network in PyTorch, written for speed, to compare the application with."""
+"""Build and run a network in PyTorch, tuned for speed, to compare the application with."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,16 +15,16 @@ from app.lab.peers.rounds import Engine
 from app.lab.peers.torch_network import classifier, own_code
 from app.network.graph import Graph
 
-SPARE = 3  # blocks that are poisoned in the memory that PyTorch hands out next
+SPARE = 3  # blocks overwritten in the memory that PyTorch allocates next
 UNCAPTURED = {None: None, "max-autotune": "max-autotune-no-cudagraphs", "reduce-overhead": "default"}
 CAPTURE_WARMUP = 3
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How to run the network: layout of activations, pieces of the batch that fit the L2 cache, one CUDA graph for all.
+    """How to run the network: activation layout, whether in pieces that fit the L2 cache, whether as one CUDA graph.
 
-    Without ``graph``, modes of torch.compile that make graphs of their own do so.
+    Without ``graph``, some modes of torch.compile make CUDA graphs themselves.
     """
 
     channels_last: bool = False
@@ -32,13 +32,13 @@ class Setting:
     graph: bool = False
 
     def __str__(self) -> str:
-        """Name the setting: ``channels last, pieces, CUDA graph``."""
+        """Return the setting's name: ``channels last, pieces, CUDA graph``."""
         layout = "channels last" if self.channels_last else "contiguous"
         return layout + ", pieces" * self.pieces + ", CUDA graph" * self.graph
 
 
-# Each layout plain (compiled: as the mode runs itself), in one graph, and in pieces: only in a graph, as the card would
-# wait for their launches.
+# Each layout plain (compiled: as the mode runs it), in one graph, and in pieces. Pieces need a graph, else the card
+# would wait for their launches.
 SETTINGS = tuple(
     Setting(layout, *way) for way in ((False, False), (False, True), (True, True)) for layout in (False, True)
 )
@@ -69,7 +69,7 @@ class TorchEngine(Engine):
         self._torch, self._device, self._tf32 = torch, device, precision == "tf32"
         self._host, self._host_labels = torch.from_numpy(images), torch.from_numpy(labels)
         self._images = torch.empty_like(self._host, device=device)  # page-locked or not, as PyTorch sees it
-        self._labels: Any = None  # of the last pass; next line: of the last host-to-host graph
+        self._labels: Any = None  # of the last pass; next line: of the last end-to-end graph
         self._whole_labels: Any = None
         half, self._captures = precision == "fp16", setting.graph and device == "cuda"
         count = len(images)
@@ -94,7 +94,7 @@ class TorchEngine(Engine):
             warnings.simplefilter("ignore")  # newer versions warn of new names for the TF32 switches
             torch.backends.cudnn.benchmark = True
             torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = self._tf32
-            if not self._captures:  # graphs that torch.compile makes share memory: another engine's may have taken it
+            if not self._captures:  # graphs of torch.compile share memory, which another engine may have overwritten
                 self._labels = None
             yield
 
@@ -139,7 +139,7 @@ class TorchEngine(Engine):
             self._torch.cuda.empty_cache()
 
     def _poison(self) -> None:
-        """Overwrite the labels, where graphs write them again, and the memory that the next labels are put in."""
+        """Overwrite the labels that graphs write again, and the memory that PyTorch allocates for the next labels."""
         for labels in (self._labels, self._whole_labels):
             if labels is not None:
                 labels.fill_(UNWRITTEN)
@@ -147,7 +147,7 @@ class TorchEngine(Engine):
         spare.clear()
 
     def _classified(self) -> Any:
-        """Return the labels of the images on the card, piece by piece."""
+        """Return the labels of the images on the card, computed piece by piece."""
         if self._piece == len(self._images):
             return self._classify(self._images)
         return self._torch.cat([self._classify(piece) for piece in self._images.split(self._piece)])
@@ -161,7 +161,7 @@ class TorchEngine(Engine):
         self._host_labels.copy_(self._whole_labels, non_blocking=True)
 
     def _captured(self, action: Callable[[], None]) -> Any:
-        """Capture the action as a CUDA graph, after warm-up runs on a stream of its own, as PyTorch asks for."""
+        """Capture the action as a CUDA graph, after the warm-up runs on a side stream that PyTorch requires."""
         cuda = self._torch.cuda
         aside = cuda.Stream()
         aside.wait_stream(cuda.current_stream())

@@ -1,4 +1,4 @@
-"""A network as modules of PyTorch."""
+"""A network as PyTorch modules."""
 
 from collections.abc import Callable, Iterator
 from types import FunctionType
@@ -30,9 +30,10 @@ def classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool, dev
 
 
 def _enlarging(step: Step, torch: Any, device: str) -> Any:
-    """PyTorch's own interpolation, which reads floats, rounded to whole values; halves may go the other way.
+    """Return a module that resizes images by PyTorch's interpolation in float, rounded; halves may round the other way.
 
-    Cut instead of rounded, every whole value could go either way: the course's rule is computed in exact integers.
+    The course's rule cuts instead of rounding, so float errors could change whole values: it is computed in exact
+    integers.
     """
     layer = step.layer
     if not isinstance(layer, Resize):
@@ -60,7 +61,7 @@ def _enlarging(step: Step, torch: Any, device: str) -> Any:
 
 
 def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, device: str) -> Iterator[Any]:
-    """Yield the modules between the scaling and the argmax. Channels-last activations are flattened in that order."""
+    """Yield the modules between scaling and argmax. Channels-last activations are flattened in H, W, C order."""
     nn = torch.nn
 
     class Rows(torch.nn.Module):
@@ -70,7 +71,7 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
             return x.permute(0, 2, 3, 1).flatten(1)
 
     def filled(module: Any, name: str, weights: np.ndarray) -> Any:
-        """Return the module, filled with these weights and the bias of that name, if there is one."""
+        """Return the module with these weights and, if the parameters have it, the bias of that name."""
         tensor = torch.from_numpy(np.ascontiguousarray(weights)).to(device, dtype)
         if channels_last and tensor.ndim == 4:
             tensor = tensor.to(memory_format=torch.channels_last)
@@ -113,10 +114,10 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
 
 
 def own_code(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the function with a code object of its own.
+    """Return the function with a separate code object.
 
-    torch.compile looks through all compiled versions of a code object: versions of other modes and precisions would
-    slow down every call.
+    torch.compile searches all compiled versions of a code object, so versions of other modes and precisions would slow
+    down every call.
     """
     assert isinstance(function, FunctionType)
     return FunctionType(

@@ -1,4 +1,4 @@
-"""Count and time the host's CUDA API calls in a run, by wrapping their functions for a while."""
+"""Count and time the host's CUDA API calls in a run, by temporarily wrapping the functions."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,12 +11,12 @@ from app.base.clock import now
 from app.records import profile
 
 Function = Callable[..., Any]
-Target = tuple[str, Any, str]  # CUDA function; the module or class where callers look it up, and its name there
+Target = tuple[str, Any, str]  # CUDA function; the module or class where callers look it up; its name there
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call. start, stop: seconds of the host's clock."""
+    """One API call. start, stop: seconds of the host's clock."""
 
     name: str
     start: float
@@ -24,7 +24,7 @@ class Call:
 
 
 def targets() -> list[Target]:
-    """Return the functions that the engine and the launches call in the hot loop."""
+    """Return the CUDA API functions that the engine and the launches call for every batch."""
     import cupy
     from cupy.cuda import runtime
     from cupy_backends.cuda.api import driver
@@ -68,7 +68,7 @@ def replaced(owner: Any, attribute: str, wrap: Callable[[Function], Function]) -
 
 @contextmanager
 def counted(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
-    """Yield a list that gets every call of the targets (default: ``targets()``) while the block runs."""
+    """Yield a list that collects every call of the targets (default: ``targets()``) while the block runs."""
     calls: list[Call] = []
 
     def timed(name: str, original: Function) -> Function:

@@ -1,4 +1,4 @@
-"""Hardware counters of kernels by Nsight Compute (``ncu``): which there are, how they are read, and what they tell."""
+"""Collect hardware counters of kernels by Nsight Compute (``ncu``), and parse and interpret them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ BUSY = 60.0  # %; a kernel waits if no unit reaches this share of its peak: Nsig
 
 @dataclass(frozen=True)
 class Counter:
-    """One hardware counter: what it says, Nsight Compute's name for it, and what it counts."""
+    """One hardware counter. words: its description; metric: Nsight Compute's name; unit: what it counts."""
 
     words: str
     metric: str
     unit: Literal["warps", "threads", "bytes", "%"]
 
 
-# Of a step of the ladder, so that a prediction can be held against them.
+# Counters of a ladder step, so that predictions can be compared with them.
 COUNTERS: dict[str, Counter] = {
     "instructions": Counter("instructions", "smsp__inst_executed.sum", "warps"),
     "multiply_adds": Counter("multiply-adds", "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum", "threads"),
@@ -55,9 +55,9 @@ COUNTERS: dict[str, Counter] = {
     "L2": Counter("L2 cache, of its peak", "lts__throughput.avg.pct_of_peak_sustained_elapsed", "%"),
     "DRAM": Counter("device memory, of its peak", "dram__throughput.avg.pct_of_peak_sustained_elapsed", "%"),
 }
-# What one event of a unit is per output of a thread: an instruction of a warp is one of each of its 32 threads.
+# Events per thread that one counted event stands for: an instruction of a warp is one of each of its 32 threads.
 WEIGHTS = {"warps": 32, "threads": 1, "bytes": 1}
-# Of a kernel in the main job, in percent.
+# Counters of a kernel in the main job, in percent.
 THREADS = "smsp__thread_inst_executed_per_inst_executed.ratio"  # active threads of a warp's 32
 EFFICIENCIES = {
     "load": "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct",
@@ -70,7 +70,7 @@ METRICS = (*EFFICIENCIES.values(), *THROUGHPUTS.values())
 
 
 def bound(throughput: Mapping[str, float | None]) -> str:
-    """Name the busiest unit; ``latency`` if none is busy, ``unknown`` without numbers."""
+    """Return the busiest unit's name; ``latency`` if none is busy, ``unknown`` without numbers."""
     known = {unit: share for unit, share in throughput.items() if share is not None}
     if not known:
         return "unknown"
@@ -81,15 +81,15 @@ def bound(throughput: Mapping[str, float | None]) -> str:
 def parse(text: str) -> list[dict[str, Any]]:
     """Parse the table that ``ncu --csv --page raw`` prints, by column names; lines before the table are skipped.
 
-    Return a row for each kernel launch, in percent; None where the tool gave no number. load, store: bytes used ÷ bytes
-    fetched by global memory instructions. warps: active threads of a warp's 32. throughput: unit (a key of THROUGHPUTS)
-    → share of its peak; bound: the busiest unit.
+    Returns a row for each kernel launch, in percent; None where the tool gave no number. load, store: bytes used ÷
+    bytes fetched by global memory instructions. warps: active threads of a warp's 32. throughput: unit (a key of
+    THROUGHPUTS) → share of its peak; bound: the busiest unit.
     """
     return [_counters(launch) for launch in launches(text)]
 
 
 def launches(text: str) -> list[dict[str, str]]:
-    """Return the cells of that table by column, for each launch."""
+    """Return for each launch in ncu's table its cells by column."""
     rows = list(csv.reader(text.splitlines()))
     start = next((i for i, row in enumerate(rows) if row[:1] == ["ID"] and "Kernel Name" in row), None)
     if start is None:
@@ -116,7 +116,7 @@ def number(text: str) -> float | None:
 
 
 def collect(arguments: Sequence[str], entries: Sequence[str]) -> tuple[list[dict[str, Any]], str | None]:
-    """Count the first launches of ``main.py`` with these arguments; return them, or the reason for failure in one line.
+    """Run ``main.py`` with these arguments under ncu; return the launches' counters, and the reason if there are none.
 
     entries: names of the launched functions, in order; ``len(entries)`` launches are counted.
     """
@@ -125,7 +125,7 @@ def collect(arguments: Sequence[str], entries: Sequence[str]) -> tuple[list[dict
 
 
 def run(arguments: Sequence[str], entries: Sequence[str], metrics: Sequence[str]) -> tuple[str, str | None]:
-    """Count as ``collect`` does; return ncu's text with its table, or an empty one and the reason for failure."""
+    """Run ``main.py`` under ncu as ``collect`` does; return ncu's text, or an empty one and the reason for failure."""
     tool = shutil.which("ncu")
     if tool is None:
         return "", "no counters: Nsight Compute (ncu) is not installed or not on PATH"
@@ -152,7 +152,7 @@ def run(arguments: Sequence[str], entries: Sequence[str], metrics: Sequence[str]
 
 
 def failure(text: str, code: int) -> str:
-    """Return why ncu counted nothing, as ncu words it: its first error, else its last line, else the exit code."""
+    """Return why ncu counted nothing: its first error, else its last line, else the exit code."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [
         re.sub(r"^==ERROR==\s*|^error:\s*", "", line) for line in lines if line.startswith(("==ERROR==", "error:"))
@@ -175,9 +175,9 @@ def per_output(name: str, value: float, outputs: float) -> float:
 
 
 def counted(text: str, layers: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return what ncu's table counts of each layer. layers: the layer of each launch, in order.
+    """Return ncu's counts for each layer. layers: the layer of each launch, in order.
 
-    launches: how many; counts: events added up over the layer's launches, and percent of the launch with the most
+    launches: how many; counts: events are summed over the layer's launches, percentages are of the launch with the most
     instructions; None where the tool gave no number. Empty unless the table has every launch.
     """
     rows = launches(text)

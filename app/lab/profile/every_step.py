@@ -1,4 +1,4 @@
-"""``main.py profile --every-step``: hardware counters of every step of the ladder, each layer on its own."""
+"""``main.py profile --every-step``: count hardware events of every ladder step, layer by layer."""
 
 from collections.abc import Iterator, Mapping
 from typing import cast
@@ -26,10 +26,10 @@ SHOWN = ("issue", "occupancy", "SM", "L1", "L2", "DRAM", "tensor")
 
 
 def count_steps(graph: Graph, name: str, batch: int, selected: str) -> Counters:
-    """Count every step that multiplies by itself, on all of the network's layers of its kind, with a progress bar.
+    """Run ncu on every step of the multiplying operations, on all layers of the network that it serves. Needs a GPU.
 
-    name: the network's, or its file. batch: images. selected: the card, as ``--device`` names it. Needs a GPU. The
-    document says in ``note`` why nothing was counted, if so.
+    name: the network's, or its file. batch: images. selected: the card, as ``--device`` names it. The document's
+    ``note`` says why nothing was counted, if so.
     """
     card = device.describe_gpu()
     known = tuning.load(card["name"])
@@ -50,7 +50,7 @@ def count_steps(graph: Graph, name: str, batch: int, selected: str) -> Counters:
             [counter.metric for counter in COUNTERS.values()],
         )
         if note is not None:
-            break  # it would be the same for all
+            break  # other steps would fail the same way
         about = {"operation": row.operation, "name": row.name, "dtype": dtype, "images": batch}
         found = counted(text, [layer for layer, _ in launched])
         rows += [cast(StepRow, {**about, "layer": layer, **values}) for layer, values in found.items()]
@@ -65,7 +65,7 @@ def count_steps(graph: Graph, name: str, batch: int, selected: str) -> Counters:
 
 
 def entries(graph: Graph, arch: str, chosen: Choices, row: Variant, batch: int) -> Iterator[tuple[str, str]]:
-    """Return layer and function of each launch of the row's own kernels for one batch, in order. Raises UserError."""
+    """Yield the layer and function name of each launch of this variant for one batch, in order. Raises UserError."""
     for node in plan(graph, arch, chosen).nodes:
         if node.variant is row:
             config = row.config(node.problem, node.settings)
@@ -74,7 +74,7 @@ def entries(graph: Graph, arch: str, chosen: Choices, row: Variant, batch: int) 
 
 
 def arguments(network: str, row: Variant, precision: str, batch: int, selected: str) -> list[str]:
-    """Return arguments of ``main.py`` that run one batch in one piece, layer by layer, with that kernel."""
+    """Return arguments of ``main.py`` that run one batch in one piece, layer by layer, with this kernel."""
     given = {
         "batch": batch,
         "chunk": batch,
@@ -88,7 +88,7 @@ def arguments(network: str, row: Variant, precision: str, batch: int, selected: 
 
 
 def as_text(document: Counters, width: int = WIDTH) -> str:
-    """Format a line for each step and layer, in percent; or the reason why there are none."""
+    """Format a line for each step and layer, in percent, or the reason why there are none."""
     head = fields([("card", card_text(document["device"])), ("network", document["network"])], width)
     columns = [Column(name, left=True) for name in ("kernel", "layer")] + [Column(f"{name} %") for name in SHOWN]
     rows = []

@@ -64,7 +64,7 @@ def profile(request: ProfileRequest) -> int:
 
 
 def _check_every_step(request: ProfileRequest) -> None:
-    """Raise UserError for options that say what every step runs with."""
+    """Raise UserError for options that ``--every-step`` sets itself."""
     network, usual = request.network, NetworkRequest(network=request.network.network)
     for name, value in vars(network).items():
         if value != getattr(usual, name):
@@ -92,7 +92,7 @@ def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices, weights: s
         outputs = engine.outputs(request.batch)
 
         def enqueue_and_wait() -> None:
-            """Enqueue piece by piece: a graph would show nothing of the pieces."""
+            """Run the batch in chunks, not as a CUDA graph, which would hide the single launches."""
             engine.submit(images, outputs)
             engine.wait()
 
@@ -147,7 +147,7 @@ def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices, weights: s
 
 
 def page(stamped: Mapping[str, Any], batch: int, card: str) -> str:
-    """Return the two pictures of ``--timeline`` as a page of their own."""
+    """Return a page with the two charts of ``--timeline``."""
     what = f"{batch:,} images, {stamped['kernel']}, {card}"
     charts = warpgroups(stamped, f"One multiprocessor's warpgroups: {what}"), bus(stamped, f"Bus and kernels: {what}")
     return (
@@ -202,7 +202,7 @@ def table(runs: Sequence[Sequence[Span]]) -> list[Row]:
 
 
 def overlapping(runs: Sequence[Sequence[Span]]) -> dict[str, float]:
-    """Return means over the runs in ms: copies to and from the host, kernels, and both of them at once."""
+    """Return the mean ms per run spent in copies to and from the host, in kernels, and in both at once."""
     sums = np.zeros(3)
     for run in runs:
         copies = [(span.start, span.stop) for span in run if span.kind in ("h2d", "d2h")]
@@ -212,7 +212,7 @@ def overlapping(runs: Sequence[Sequence[Span]]) -> dict[str, float]:
 
 
 def _counters(request: ProfileRequest, run: Sequence[Span]) -> tuple[list[dict[str, Any]], str | None]:
-    """Count the first chunk's kernels; returns rows of the document, or the reason why there are none."""
+    """Count the first chunk's kernels; return the rows of the document and the reason why there are none, if so."""
     second = [index for index, span in enumerate(run) if span.kind == "h2d"][1:2]
     launched = [span for span in run[: second[0] if second else None] if span.entry]
     counted, note = counters.collect(same_run(request), [span.entry for span in launched])

@@ -33,8 +33,8 @@ COPIES = {
 class Span:
     """One kernel or copy. kind: kernel, h2d, d2h or d2d. start, stop: ms since the recording began.
 
-    layer: the plan's node, empty for the copies in and out. name: the variant and its part, or the copy. stream: its
-    number. entry: name of the kernel's function. nbytes: bytes copied.
+    layer: the plan's node, empty for the batch's copies. name: the variant and its part, or the copy. stream: its
+    index. entry: name of the kernel's function. nbytes: bytes copied.
     """
 
     kind: str
@@ -80,11 +80,10 @@ def nvtx_range(text: str) -> Iterator[None]:
 
 
 class Recorder:
-    """Records runs of one engine, one after another. The first run creates the events, later ones use them again.
+    """Records runs of one engine, one after another. The first run creates the events, later ones reuse them.
 
-    With an event between them, no kernel starts before the one ahead of it has ended (``dependent_launch.cuh``).
-
-    zero: the host's clock when the spans' clock was at 0, to within some microseconds.
+    With an event between them, no kernel starts before the previous one has ended (``dependent_launch.cuh``). zero: the
+    host's clock when the spans' clock was at 0, to within some microseconds.
     """
 
     def __init__(self, engine: GpuEngine) -> None:
@@ -95,9 +94,9 @@ class Recorder:
             for buffers in engine.stream_buffers
             for launch, node in zip(buffers.launches, engine.plan.nodes, strict=True)
         }
-        self._marks = Marks()  # the beginning, and two for each span
+        self._marks = Marks()  # one at the beginning, and two for each span
         self._recorded: list[Span] = []
-        # The layer that is being enqueued, its stream, and its actions: one per call.
+        # The layer being enqueued, its stream, and its actions, one per call.
         self._node: Node | None = None
         self._stream = 0
         self._actions: Iterator[Action] = iter(())
@@ -170,7 +169,7 @@ class Recorder:
 
 
 def without_queueing(spans: Sequence[Span]) -> list[Span]:
-    """Remove the wait for a copy engine: let each copy to or from the host begin when its engine is free."""
+    """Remove the time spent waiting for a copy engine: let each copy begin when its copy engine is free."""
     result = list(spans)
     for kind in ("h2d", "d2h"):
         places = sorted((i for i, span in enumerate(spans) if span.kind == kind), key=lambda i: spans[i].stop)

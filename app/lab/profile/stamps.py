@@ -1,6 +1,6 @@
-"""Read the stamps that lenet5's convolutions for Hopper leave (include/stamps.cuh): what each warpgroup did when.
+"""Decode the time stamps that lenet5's convolutions for Hopper write: what each warpgroup did when.
 
-Pure functions: the words that were in the card's memory in, a part of the profile document out.
+Pure functions from words of device memory (include/stamps.cuh) to a part of the profile document.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,13 +13,13 @@ import numpy as np
 # In the order of stamps.cuh. stage: wait for images and write windows; pool: ReLU, pooling and storing for conv2; load:
 # request the next images; store: ReLU, pooling and storing of features.
 PHASES = ("stage", "conv1", "pool", "load", "conv2", "store")
-HEAD = 5  # words before the stamps of a warpgroup
-POINTS = 100  # of the bus's curves
+HEAD = 5  # words before a warpgroup's stamps
+POINTS = 100  # of the curves of images over time
 
 
 @dataclass(frozen=True)
 class Warpgroup:
-    """One warpgroup's run. clocks: its start, then the end of each phase; phases: their indices."""
+    """One warpgroup's run. clocks: its start, then the end of each phase; phases: their indices in PHASES."""
 
     block: int
     number: int
@@ -32,7 +32,7 @@ class Warpgroup:
 
 @dataclass(frozen=True)
 class Shares:
-    """How a launch deals images out: ``each`` images a time to every warpgroup of ``blocks`` blocks, in turns."""
+    """How a launch distributes images: in each round, every warpgroup of ``blocks`` blocks takes ``each`` images."""
 
     images: int
     each: int
@@ -47,22 +47,22 @@ class Shares:
 
     @property
     def rounds(self) -> int:
-        """Times that the first warpgroup takes images."""
+        """Number of times that the first warpgroup takes images."""
         return -(-self.images // (self.each * self.blocks * self.warpgroups))
 
     @property
     def stamps(self) -> int:
-        """Stamps that a warpgroup leaves, at most: two for each of two passes an image, and four beside."""
+        """The most stamps that a warpgroup writes: two for each of two passes an image, and four more a round."""
         return self.rounds * (4 * self.each + 4)
 
     def taken(self, block: int, number: int, turn: int) -> int:
-        """Return how many images that warpgroup has in its round ``turn``."""
+        """Return how many images that warpgroup takes in round ``turn``."""
         first = (block + number * self.blocks + turn * self.blocks * self.warpgroups) * self.each
         return max(min(self.each, self.images - first), 0)
 
 
 def decode(words: np.ndarray, shares: Shares) -> list[Warpgroup]:
-    """Return the warpgroups that ran, from the words (blocks x warpgroups, HEAD + stamps) uint64."""
+    """Decode the words, (blocks x warpgroups, HEAD + stamps) uint64, to the warpgroups that ran."""
     found = []
     for index, row in enumerate(words[: shares.blocks * shares.warpgroups]):
         count = int(row[0])
@@ -76,13 +76,13 @@ def decode(words: np.ndarray, shares: Shares) -> list[Warpgroup]:
 
 
 def megahertz(groups: Sequence[Warpgroup]) -> float:
-    """Return the clock of the multiprocessors, from the two clocks at the warpgroups' start and end."""
+    """Return the multiprocessors' clock rate in MHz, from both clocks at the warpgroups' start and end."""
     spans = ((group.ended_clock - int(group.clocks[0]), group.ended_ns - group.started_ns) for group in groups)
     return median(clocks / nanoseconds * 1e3 for clocks, nanoseconds in spans if nanoseconds > 0)
 
 
 def timeline(words: np.ndarray, shares: Shares) -> dict[str, Any]:
-    """Return the part of the document that the stamps tell: one multiprocessor's warpgroups, and images over time.
+    """Return what the stamps tell: the warpgroups' phases on one multiprocessor, and images over time.
 
     The multiprocessor is the one with the median time. Times are microseconds since the first warpgroup's start.
     """
@@ -98,7 +98,8 @@ def timeline(words: np.ndarray, shares: Shares) -> dict[str, Any]:
         for group in members:
             times[block, group.number] = (first.started_ns - begun) / 1e3 + (group.clocks - first.clocks[0]) / mhz
         ends.append((max(times[block, group.number][-1] for group in members), block))
-    zero = min(at[0] for at in times.values())  # nanoseconds are coarse: by the clocks another may have started first
+    # The first start by the clocks: the start in ns is too coarse to tell which warpgroup was first.
+    zero = min(at[0] for at in times.values())
     times = {place: at - zero for place, at in times.items()}
     shown = sorted(ends)[len(ends) // 2][1]
     return {

@@ -1,4 +1,4 @@
-"""Run a batch with lenet5's convolutions for Hopper compiled to leave stamps, as the main job replays it."""
+"""Run a batch with lenet5's convolutions for Hopper compiled to write time stamps, replayed as in the main job."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,13 +16,13 @@ from app.main_job import timing
 from app.planning.plan import ExecutionPlan
 
 RUNS, WARMUP = 20, 5
-MOST_STAMPS = 4096  # of a warpgroup
-IMAGES = 2  # that a warpgroup takes at a time, where its row has no constant for it
-THREADS = 128  # of a warpgroup
+MOST_STAMPS = 4096  # the most that a warpgroup may write
+IMAGES = 2  # per warpgroup and round, where the variant has no constant for it
+THREADS = 128  # per warpgroup
 
 
 def shares_of(execution: ExecutionPlan, images: int, multiprocessors: int) -> Shares:
-    """Return how the plan's first kernel deals images out. Raises UserError if it leaves no stamps, or too many."""
+    """Return how the plan's first kernel distributes images. Raises UserError if it writes no stamps, or too many."""
     node = execution.nodes[0]
     if not (node.variant.operation == "conv_pair" and node.variant.instructions == "wgmma"):
         raise UserError(
@@ -68,7 +68,7 @@ def measure(execution: ExecutionPlan, images: np.ndarray, shares: Shares) -> dic
 
 
 def stamped(variant: Variant, shares: Shares) -> Variant:
-    """Return the row, compiled to leave stamps."""
+    """Return the variant with its kernel compiled to write stamps."""
     constants: dict[str, str | int] = {"STAMPS": shares.stamps, "STAMPED": shares.blocks * shares.warpgroups}
 
     def configure(problem: Problem, parameters: Parameters) -> LaunchConfig:
@@ -79,7 +79,7 @@ def stamped(variant: Variant, shares: Shares) -> Variant:
 
 
 def read(kernel: Kernel, shares: Shares) -> np.ndarray:
-    """Return the words of the last launch, (blocks x warpgroups, HEAD + stamps) uint64; the device must be idle."""
+    """Return the last launch's stamps, (blocks x warpgroups, HEAD + stamps) uint64; the device must be idle."""
     words = np.empty((shares.blocks * shares.warpgroups, HEAD + shares.stamps), np.uint64)
     address = kernel.module().get_global_var("stamps")
     runtime.memcpy(words.ctypes.data, address, words.nbytes, runtime.memcpyDeviceToHost)

@@ -20,7 +20,7 @@ from app.planning.tuning import Tuned, Tuning
 from app.records import sweep as records
 from app.records.sweep import Point, Skipped
 
-NOISE = 0.01  # measure a point until its median is known to this share
+NOISE = 0.01  # a point is measured until its median's relative error is below this
 L2 = "cold"
 
 
@@ -32,10 +32,10 @@ class Skip(Exception):  # noqa: N818 - a verdict, not an error
 class Target:
     """One layer to sweep, and its results.
 
-    grid: the points to try, with the defaults and the best known parameters among them. points: the measured ones; ms,
-    spread_ms; error_share: the worst error as a share of the tolerance. skipped: for each reason, the first point left
-    out and the number of such points. finished: number of points tried. rival: the variant that ``auto`` takes now, if
-    it is another one; it is measured in the same run.
+    grid: the points to try; it includes the defaults and the best known parameters. points: the measured ones with ms,
+    spread_ms and error_share (worst error ÷ tolerance). skipped: for each reason, the first point left out and the
+    number of such points. finished: number of points tried. rival: the variant that ``auto`` takes now, if it is
+    another one; it is measured in the same run.
     """
 
     layer: str
@@ -53,12 +53,12 @@ class Target:
 
     @property
     def best(self) -> Point | None:
-        """The fastest point; None if none was measured."""
+        """The fastest point, None if none was measured."""
         return min(self.points, key=itemgetter("ms"), default=None)
 
     @property
     def default_point(self) -> Point | None:
-        """The point with the variant's default parameters; None if it was not measured."""
+        """The point with the variant's default parameters, None if it was not measured."""
         return next((point for point in self.points if point["parameters"] == self.default), None)
 
     def results(self) -> dict[Problem, dict[str, Tuned]]:
@@ -84,7 +84,7 @@ def _shape(reason: str) -> str:
 
 
 def parse_settings(texts: Sequence[str], row: Variant) -> dict[str, tuple[int, ...]]:
-    """Return the values to try of each parameter: from ``--set NAME=V,V`` (``texts``), else as the row declares them.
+    """Return the values to try for each parameter: from ``--set NAME=V,V`` (``texts``), else those the row declares.
 
     Raises UserError if the row has no parameters, for unknown ones, and for values that are not positive integers.
     """
@@ -116,7 +116,7 @@ def make_target(
     values: Mapping[str, Iterable[int]],
     tuning: Tuning,
 ) -> Target:
-    """Make the grid over ``values``, without the points that the row refuses. Raises UserError if it refuses all."""
+    """Make a target with every combination of ``values`` that the row accepts. Raises UserError without any."""
     target = Target(layer, problem, row, images, [], row.defaults(problem))
     for numbers in product(*values.values()):
         parameters = dict(zip(values, numbers, strict=True))
@@ -139,7 +139,7 @@ def make_target(
 
 
 def spell(parameters: Parameters) -> str:
-    """Format parameters: ``BM=32 BN=64``."""
+    """Format parameters as ``BM=32 BN=64``."""
     return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
@@ -151,7 +151,7 @@ def measure_all(
     measuring: Callable[[Target], AbstractContextManager[Measure]],
     done: Callable[[Target], None],
 ) -> None:
-    """Measure all points of all targets. Ctrl-C ends it between two points.
+    """Measure all points of all targets. Ctrl-C stops between two points.
 
     measuring: makes the function that measures a target's points. done: called after each target, finished or not.
     """

@@ -25,7 +25,7 @@ from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.terminal.output import publish
 
-ASSUMED_ARCH = "sm_90a"  # used without a card, so that mistakes in options are found there, too
+ASSUMED_ARCH = "sm_90a"  # used without a card, so that wrong options are found there, too
 
 
 def sweep(request: SweepRequest) -> int:
@@ -58,7 +58,7 @@ def _sweep_layers(request: SweepRequest, targets: list[Target], notes: list[str]
 def find_targets(
     request: SweepRequest, graph: Graph, arch: str, known: tuning.Tuning
 ) -> tuple[list[Target], list[str]]:
-    """Find the layers to sweep, with their points; the notes give the reason for each layer that is left out.
+    """Return the layers to sweep with their points, and a note for each layer that is left out.
 
     Raises UserError for unknown names and values, and if no point can run on any layer.
     """
@@ -97,7 +97,7 @@ def find_targets(
 def precision_of(row: Variant, wanted: str | None) -> str:
     """Return the precision to sweep a kernel in: the wanted one, else fp32 or the kernel's first.
 
-    Raises UserError if the kernel does not compute in the wanted one: a plan would take the kernel's first instead.
+    Raises UserError if the kernel does not compute in the wanted one, for which a plan would silently take the first.
     """
     own = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
     if wanted not in (None, *own):
@@ -109,7 +109,7 @@ def precision_of(row: Variant, wanted: str | None) -> str:
 
 
 def problem_of(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:
-    """Return the layer's problem for this kernel: alone, or fused as in the main job with this kernel."""
+    """Return the layer's problem for this kernel: alone, or fused as the main job fuses it."""
     nodes = plan(graph, arch, Choices(precision, fused, {layer: row})).nodes
     for node in nodes:
         if node.head.name == layer:
@@ -125,7 +125,7 @@ def run(
     card: str,
     measuring: Callable[[Target], AbstractContextManager[Measure]],
 ) -> int:
-    """Measure, store each layer's best point, publish and draw; returns the exit code.
+    """Measure, store each layer's best point, publish and draw; return the exit code.
 
     measuring: as for ``measure_all``. Raises UserError if Ctrl-C ended it early, or if no point could run.
     """

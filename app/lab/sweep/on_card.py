@@ -14,11 +14,11 @@ from app.lab.bench.trial import Trial
 from app.lab.sweep.grid import L2, NOISE, Skip, Target, spell
 from app.main_job.result import Timing
 
-OUT_OF_MEMORY = ("DeviceMemoryError", "OutOfMemoryError")  # from our own allocations, and from CuPy's pool
+OUT_OF_MEMORY = ("DeviceMemoryError", "OutOfMemoryError")  # from our allocations and from CuPy's pool
 
 
 class OnCard:
-    """Measures the points of one target, while threads compile the points that follow. A context manager.
+    """Measures the points of one target while threads compile the points that follow. A context manager.
 
     Raises UserError if the batch does not fit in device memory.
     """
@@ -41,7 +41,7 @@ class OnCard:
             raise
 
     def __call__(self, row: Variant, parameters: dict[str, int]) -> tuple[Timing, float]:
-        """Check and time one point; returns times and error. Raises Skip, Wrong."""
+        """Check and time one point; return its timing and its worst error ÷ tolerance. Raises Skip, Wrong."""
         try:
             if row is self._row:
                 self._compiled.pop(spell(parameters)).result()
@@ -64,5 +64,5 @@ class OnCard:
 
 
 def _compile(row: Variant, problem: Problem, parameters: dict[str, int], arch: str) -> None:
-    """Compile into the cache: the machine code of many points need not stay in memory."""
+    """Compile into the cache only: the machine code of many points need not stay in memory."""
     compile_kernel(row.path, row.config(problem, parameters).defines, arch)

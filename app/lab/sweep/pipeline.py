@@ -30,7 +30,7 @@ Measure = Callable[[int, int], Figures | None]  # None: it does not fit in devic
 
 
 def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan, card: str) -> int:
-    """Measure all points, publish and draw. Returns 0. Raises UserError, also if Ctrl-C ended it early."""
+    """Measure all points, publish and draw. Returns 0. Raises UserError, also if Ctrl-C stops it early."""
     with exit_on_interrupt():
         from app.engine.gpu import GpuEngine
         from app.main_job import timing as measure
@@ -59,7 +59,7 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
 
 
 def draw(request: SweepRequest, points: Sequence[PipelinePoint]) -> None:
-    """Draw end-to-end times by chunk size and streams, if there are any. Raises UserError."""
+    """Draw end-to-end times by chunk size and streams, if any were measured. Raises UserError."""
     times = {(point["chunk"], point["streams"]): point["ms"] for point in points if point["ms"] is not None}
     if request.plot is not None and times:
         title = f"{request.network}, {request.batch:,} images, end to end"
@@ -68,13 +68,13 @@ def draw(request: SweepRequest, points: Sequence[PipelinePoint]) -> None:
 
 
 def settings(batch: int, default: Setting) -> list[Setting]:
-    """Return every number of streams with every chunk size that the batch can fill, the default among them."""
+    """Return every number of streams with every chunk size up to the batch, including the default."""
     chunks = sorted({chunk for chunk in (*CHUNKS, default[1]) if chunk <= batch})
     return [(streams, chunk) for chunk in chunks for streams in STREAMS]
 
 
 def measure_all(grid: Sequence[Setting], measure: Measure) -> list[PipelinePoint]:
-    """Measure one point per setting; ``ms`` is None where it does not fit. Ctrl-C ends it between two points."""
+    """Measure one point per setting; ``ms`` is None where memory does not suffice. Ctrl-C stops between two points."""
     points: list[PipelinePoint] = []
     with suppress(KeyboardInterrupt), progress_bar(len(grid), unit=" points") as progress:
         for streams, chunk in grid:
@@ -87,7 +87,7 @@ def measure_all(grid: Sequence[Setting], measure: Measure) -> list[PipelinePoint
 def as_document(
     request: SweepRequest, card: str, points: Sequence[PipelinePoint], total: int, default: Setting
 ) -> PipelineSweep:
-    """Return the report as plain data."""
+    """Return the report as a JSON document."""
     measured = [point for point in points if point["ms"] is not None]
     best = min(measured, key=lambda point: point["ms"] or 0.0, default=None)
     usual = next((point for point in measured if (point["streams"], point["chunk"]) == default), None)
@@ -109,7 +109,7 @@ def as_document(
 
 
 def as_text(report: PipelineSweep, width: int = WIDTH) -> str:
-    """Format the document: two tables, chunk sizes down and streams across, and the best point."""
+    """Format the document: two tables with chunk sizes down and streams across, and the best point."""
     lines = [
         *paragraph(
             f"Pipeline of {report['network']}, {report['images']:,} images, {report['precision']}, on "
@@ -136,7 +136,7 @@ def as_text(report: PipelineSweep, width: int = WIDTH) -> str:
 
 
 def _across(report: PipelineSweep, width: int, cell: Callable[[PipelinePoint], str]) -> list[str]:
-    """Arrange one figure of every point: a row for each chunk size, a column for each number of streams."""
+    """Format one figure of every point: a row for each chunk size, a column for each number of streams."""
     rows: dict[int, dict[int, str]] = {}
     for point in report["points"]:
         rows.setdefault(point["chunk"], {})[point["streams"]] = "-" if point["ms"] is None else cell(point)

@@ -1,4 +1,4 @@
-"""Write the report of a sweep, as a JSON document, as text and as heat maps."""
+"""Write the report of a sweep as a JSON document, as text and as heat maps."""
 
 from collections.abc import Iterator, Sequence
 from math import inf
@@ -24,7 +24,7 @@ FUSED_HINT = "the main job runs layers fused with what follows them: --fused tun
 def as_document(
     request: SweepRequest, targets: Sequence[Target], notes: Sequence[str], card: str, table: str | None
 ) -> Sweep:
-    """Return the report as plain data. table: the file with the best points, None if there are none."""
+    """Return the report as a JSON document. table: the file with the best points, None if there are none."""
     row = targets[0].row
     return {
         "schema": "lenet5-inference/sweep/1",
@@ -87,7 +87,7 @@ def as_text(report: Sweep, width: int = WIDTH) -> str:
 
 
 def _points(layer: SweptLayer, width: int) -> list[str]:
-    """Return the fastest points as a table, the default one marked."""
+    """Format the fastest points as a table, with the default point marked."""
     fastest = layer["best_ms"]
     if fastest is None:
         return []
@@ -126,9 +126,9 @@ def _remarks(layer: SweptLayer) -> Iterator[str]:
 
 
 def layer_field(target: Target) -> Field | None:
-    """Choose the two parameters that matter most, with the others at their best; None if no parameter was varied.
+    """Return the times over the two parameters that matter most; None if no parameter was varied.
 
-    A parameter matters more the slower its worst value is than its best, with all others at their best.
+    A parameter matters more the slower its worst value is than its best. All other parameters take their best values.
     """
     varied: dict[str, float] = {}
     for name in target.points[0]["parameters"] if target.points else ():
@@ -143,7 +143,7 @@ def layer_field(target: Target) -> Field | None:
 
 
 def _fastest(target: Target, down: str, across: str) -> dict[tuple[int, int], float]:
-    """Values of two parameters, 0 for "", → the least time over all values of the others."""
+    """Return values of two parameters (0 for "") → the least time over all values of the others."""
     best: dict[tuple[int, int], float] = {}
     for point in target.points:
         values = point["parameters"].get(down, 0), point["parameters"].get(across, 0)
@@ -152,7 +152,7 @@ def _fastest(target: Target, down: str, across: str) -> dict[tuple[int, int], fl
 
 
 def both_layers_field(targets: Sequence[Target]) -> Field | None:
-    """Sum two layers' times over the one parameter of each, as in system 2; None for other sweeps."""
+    """Sum two layers' times over the one parameter of each; None unless there are two layers with one parameter."""
     if len(targets) != 2 or len(targets[0].row.tunables) != 1:
         return None
     (name,) = targets[0].row.tunables
@@ -164,7 +164,7 @@ def both_layers_field(targets: Sequence[Target]) -> Field | None:
 
 
 def draw(folder: Path, network: str, targets: Sequence[Target]) -> None:
-    """Draw each layer, and two layers together where each has one parameter. Raises UserError."""
+    """Draw a heat map of each layer, and of two layers together where each has one parameter. Raises UserError."""
     row, images = targets[0].row, targets[0].images
     found = [(f" {target.layer}", f"_{target.layer}", layer_field(target)) for target in targets]
     found.append((", both layers", "", both_layers_field(targets)))
