@@ -1,1 +1,1 @@
-"""The machine: the device, its memory, the run-time compiler, captured graphs."""
+"""Devices, their memory, events and graphs, and the run-time compiler."""

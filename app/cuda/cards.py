@@ -1,7 +1,7 @@
-"""Choose cards by number: ``--device cuda:N`` for one process, ``--devices all|0,2`` for one process per card.
+"""Choose GPUs by number: ``--device cuda:N`` for one process, ``--devices all|0,2`` for one process per GPU.
 
-The numbers are CUDA's, among the cards that CUDA_VISIBLE_DEVICES shows. To choose a card, CUDA_VISIBLE_DEVICES names it
-alone before the driver starts. All threads, child processes and NVML then mean the same card.
+The numbers are CUDA's, among the GPUs that CUDA_VISIBLE_DEVICES lists. To choose one, CUDA_VISIBLE_DEVICES is set to it
+alone before the driver starts. All threads, child processes and NVML then use the same GPU.
 """
 
 import ctypes
@@ -21,12 +21,12 @@ NOT_STARTED = 3  # CUDA_ERROR_NOT_INITIALIZED
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 DEVICES = ("auto", "cuda", "cuda:N", "cpu")
 _NUMBERED = re.compile("cuda:(0|[1-9][0-9]{0,3})")
-_shown: list["NumberedCard"] = []  # the card that ``show`` has chosen, if any
+_shown: list["NumberedCard"] = []  # the GPU that ``show`` has chosen, if any
 
 
 @dataclass(frozen=True)
 class NumberedCard:
-    """The card that ``cuda:N`` names here. visible: the CUDA_VISIBLE_DEVICES of a process that shall see only it."""
+    """A GPU by CUDA's number. visible: the CUDA_VISIBLE_DEVICES of a process that shall see only this GPU."""
 
     number: int
     visible: str
@@ -35,7 +35,7 @@ class NumberedCard:
         return f"cuda:{self.number}"
 
     def show(self) -> None:
-        """Show this process only this card. Raises UserError if CUDA has started: it would look no more."""
+        """Make this the only GPU that the process sees. Raises UserError if CUDA has started, which is too late."""
         try:
             running = ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != NOT_STARTED
         except OSError:
@@ -50,7 +50,7 @@ class NumberedCard:
 
 
 def device_name(text: str, known: Collection[str] = DEVICES) -> str:
-    """Return ``text`` if it is one of the ``known`` names of devices. Raises BadValueError."""
+    """Return ``text`` if it names a device in one of the ``known`` forms. Raises BadValueError."""
     kind = "cuda:N" if _NUMBERED.fullmatch(text) else text
     if kind in known and text != "cuda:N":
         return text
@@ -58,18 +58,18 @@ def device_name(text: str, known: Collection[str] = DEVICES) -> str:
 
 
 def number_of(device: str) -> int | None:
-    """Return the number in ``cuda:N``, None for other names of devices."""
+    """Return N for ``cuda:N``, None for other names of devices."""
     number = device.partition(":")[2]
     return int(number) if number else None
 
 
 def chosen_number(current: int) -> int:
-    """Return the number that the user knows the card by that CUDA calls ``current`` in this process."""
+    """Return the user's number of the GPU that CUDA numbers ``current`` in this process."""
     return _shown[0].number if _shown else current
 
 
 def start_driver() -> int:
-    """Start the driver in this process and return how many cards it sees, at least 1. Raises UserError if none."""
+    """Start the driver in this process; return the number of visible GPUs. Raises UserError if there are none."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -86,9 +86,9 @@ def start_driver() -> int:
 
 
 def select(device: str) -> str:
-    """Return ``device`` without the number of ``cuda:N``, and show this process only that card. Raises UserError.
+    """Make the GPU of ``cuda:N`` the only visible one; return ``device`` without the number. Raises UserError.
 
-    Call it before CUDA starts. It starts the driver if there is a number.
+    Call it before CUDA starts. With a number, it starts the driver.
     """
     number = number_of(device)
     if number is None:
@@ -114,9 +114,9 @@ def select(device: str) -> str:
 
 
 def devices_of(text: str) -> list[NumberedCard]:
-    """Return the cards that ``--devices`` names: ``all``, or numbers as in ``0,2``. Does not start the driver here.
+    """Return the GPUs that ``--devices`` names: ``all``, or numbers as in ``0,2``. Does not start the driver.
 
-    Raises UserError for anything else, for a card named twice, and for a card that is not there.
+    Raises UserError for anything else, for a GPU named twice, and for one that does not exist.
     """
     words = text.split(",")
     if text != ALL and not all(word.isascii() and word.isdecimal() for word in words):
@@ -135,7 +135,7 @@ def devices_of(text: str) -> list[NumberedCard]:
 
 
 def visible_cards() -> list[NumberedCard]:
-    """Return all cards that CUDA sees, at least one, by asking the driver in another process. Raises UserError."""
+    """Return all GPUs that CUDA sees, at least one. Another process asks the driver. Raises UserError."""
     with Child(__name__) as process:
         answer = process.ask(b"").decode()
         if not answer:
@@ -151,7 +151,7 @@ def visible_cards() -> list[NumberedCard]:
 
 
 def _listed() -> list[str] | None:
-    """Return the names of cards in CUDA_VISIBLE_DEVICES, to the first that ends the list; None if it is not set."""
+    """Return the valid names in CUDA_VISIBLE_DEVICES; None if it is not set. The first invalid one ends the list."""
     value = os.environ.get(VARIABLE)
     if value is None:
         return None
@@ -161,12 +161,12 @@ def _listed() -> list[str] | None:
 
 
 def there_are(count: int) -> str:
-    """Say which cards there are."""
+    """Return a sentence that lists the GPUs' numbers."""
     return "there is one GPU, cuda:0" if count == 1 else f"there are {count} GPUs, cuda:0 to cuda:{count - 1}"
 
 
 def main() -> None:
-    """Answer how many cards the driver sees, or why it sees none: the process of ``visible_cards``."""
+    """Run the process of ``visible_cards``: answer how many GPUs the driver sees, or why none."""
 
     def answer(_: bytes) -> bytes:
         try:

@@ -1,4 +1,4 @@
-"""Run-time compilation of the ``.cu`` files in app/kernels/, by NVRTC, for any card, with a disk cache.
+"""Compile the ``.cu`` files of app/kernels/ at run time by NVRTC, for any GPU, with a disk cache.
 
 Compiling needs neither a GPU nor a CUDA toolkit: only the NVRTC library, which the ``cuda`` extra installs.
 """
@@ -23,7 +23,7 @@ from app.files.writing import cache_dir, replacing
 KERNEL_DIR = Path(__file__).parents[1] / "kernels"
 CUPY = "cupy-cuda12x"
 INCLUDE_DIR = KERNEL_DIR / "include"
-# The tests compile every kernel for these architectures; 90a is Hopper with its own instructions.
+# The tests compile every kernel for these architectures; 90a includes Hopper's wgmma instructions.
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 MAX_CUBIN_BYTES = 64 << 20  # our largest cubin is smaller than 1 MiB
@@ -32,7 +32,7 @@ _CACHE_FORMAT = b"lenet5-cubin-2\n"
 
 
 def nvrtc() -> Any:
-    """Import CuPy's low-level NVRTC binding; the import is deferred because it loads CuPy (0.4 s)."""
+    """Import CuPy's low-level NVRTC binding; only when needed, because it loads CuPy (0.4 s)."""
     try:
         from cupy_backends.cuda.libs import nvrtc as binding
 
@@ -46,7 +46,7 @@ def nvrtc() -> Any:
 
 @dataclass(frozen=True)
 class Library:
-    """The NVRTC in use: its file, its version (major, minor), and a hash that identifies its build."""
+    """The NVRTC in use: its file, its version (major, minor), and a hash that identifies the build."""
 
     path: str
     version: tuple[int, int]
@@ -71,7 +71,7 @@ def _loaded_from(major: int) -> str:
 
 @cache
 def build_of(path: str) -> str:
-    """Hash the parts of a library (64-bit ELF) that differ between builds: its size and its notes with the build ID."""
+    """Hash what identifies a build of a library (64-bit ELF): its size and its notes with the build ID."""
     with Path(path).open("rb") as file:
         header = file.read(64)
         (table,) = struct.unpack_from("<Q", header, 0x20)
@@ -98,7 +98,7 @@ def architecture_number(name: str) -> int:
 
 
 def sources(path: Path) -> dict[str, str]:
-    """Read a file and every file that it includes, directly or not: texts by file name.
+    """Read a file and all files that it includes, directly or not; return texts by file name.
 
     Included files lie beside the file or in app/kernels/include/.
     """
@@ -121,11 +121,11 @@ def options(defines: Mapping[str, str | int], arch: str, debug: bool = False) ->
 
 
 def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, debug: bool = False) -> bytes:
-    """Compile one kernel file to machine code (a cubin), or take it from the cache.
+    """Compile a kernel file to machine code (a cubin), or take it from the cache.
 
-    path: the ``.cu`` file. defines: compile-time constants. arch: e.g. ``sm_90a``. debug: without optimisation.
-    Raises UserError if NVRTC is missing or the cache cannot be written; a kernel that does not compile is a
-    bug and raises RuntimeError with file, options and the compiler's log.
+    path: the ``.cu`` file. defines: compile-time constants. arch: e.g. ``sm_90a``. debug: without optimisation. Raises
+    UserError if NVRTC is missing or the cache cannot be written; a kernel that does not compile is a bug and raises
+    RuntimeError with file, options and the compiler's log.
     """
     library, texts, flags = find_library(), sources(path), options(defines, arch, debug)
     cached = _place(library, path, texts, flags)
@@ -137,18 +137,18 @@ def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, d
 
 
 def is_cached(path: Path, defines: Mapping[str, str | int], arch: str) -> bool:
-    """Return whether the cache holds the machine code, undamaged. Raises UserError as ``compile_kernel`` does."""
+    """Return whether the cache holds this kernel's undamaged machine code. Raises UserError as ``compile_kernel``."""
     return _read_cached(_place(find_library(), path, sources(path), options(defines, arch))) is not None
 
 
 def check_cache() -> None:
-    """Raise UserError if the cache cannot keep kernels because other users could replace them."""
+    """Raise UserError if other users could replace files in the cache."""
     if (reason := why_untrusted(cache_dir() / "kernels" / "any.cubin")) is not None:
         raise UserError(f"cannot store compiled kernels: {reason}")
 
 
 def _place(library: Library, path: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> Path:
-    """Cache file for these sources, these options and this NVRTC."""
+    """Return the path of the cache file for these sources, options and NVRTC."""
     key = hashlib.sha256(
         repr((library.version, library.build, flags, path.name, sorted(texts.items()))).encode()
     ).hexdigest()
@@ -156,9 +156,9 @@ def _place(library: Library, path: Path, texts: Mapping[str, str], flags: tuple[
 
 
 def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> str:
-    """Compile again and return the assembler's log: registers, shared memory, spills. Raises as compile_kernel."""
+    """Compile without the cache; return the assembler's log (registers, shared memory, spills). Raises as above."""
     library = find_library()
-    uncached = ("--no-cache",) if library.version >= (12, 9) else ()  # what NVRTC's own cache holds comes without a log
+    uncached = ("--no-cache",) if library.version >= (12, 9) else ()  # NVRTC's cache would give no log
     _, log = _compile(library, path.name, sources(path), (*options(defines, arch), "--ptxas-options=-v", *uncached))
     return log
 
@@ -177,7 +177,7 @@ def _compile(library: Library, source: str, texts: Mapping[str, str], flags: tup
 
 
 def _read_cached(path: Path) -> bytes | None:
-    """Read cached machine code; None if there is none, it is damaged or another user could have written it."""
+    """Read cached machine code; None if missing, damaged, or writable by another user."""
     if not trusted(path):
         return None
     try:
@@ -190,7 +190,7 @@ def _read_cached(path: Path) -> bytes | None:
 
 
 def _write_cached(path: Path, cubin: bytes) -> None:
-    """Write under a temporary name and rename, so that another process never sees half a file."""
+    """Write machine code under a temporary name and rename it, so that no process reads half a file."""
     try:
         private_folder(path.parent)
         if trusted(path):

@@ -1,7 +1,7 @@
-"""NVRTC in processes of its own: safe from any thread, and Ctrl-C interrupts it.
+"""Run NVRTC in child processes, so that any thread can compile and Ctrl-C interrupts it.
 
-While it compiles, NVRTC replaces the whole process's handlers of SIGINT and SIGTERM: Ctrl-C ended our process at once
-or in a crash. To block the signals meanwhile would not do: other threads would still get them.
+While it compiles, NVRTC replaces the process's handlers of SIGINT and SIGTERM: Ctrl-C then ended or crashed the whole
+program. Blocking the signals does not help, because other threads still receive them.
 """
 
 import atexit
@@ -14,16 +14,16 @@ from typing import Any
 from app.base.errors import UserError
 from app.files.child_process import Child, answer_requests
 
-_idle: list[Child] = []  # threads take and return processes by single, atomic list operations
+_idle: list[Child] = []  # idle processes; list operations are atomic, so threads need no lock
 
 
 def compile_program(
     library: str, name: str, text: str, headers: Mapping[str, str], flags: tuple[str, ...]
 ) -> tuple[str, bytes, str]:
-    """Compile a program; return the error's name (empty without an error), machine code and the compiler's log.
+    """Compile a program in a child process; return the error's name (or ""), the machine code and the compiler's log.
 
-    library: NVRTC's file. headers: texts by name. Raises UserError where there is no process or memory for it,
-    RuntimeError if NVRTC crashes.
+    library: NVRTC's file. headers: texts by name. Raises UserError if no process or memory is available, RuntimeError
+    if NVRTC crashes.
     """
     try:
         process = _idle.pop()
@@ -54,7 +54,7 @@ def _end_all() -> None:
 
 
 def main(library: str) -> None:
-    """Compile as the asking process requests, until it ends. It needs no CuPy, which takes long to import."""
+    """Run a child process: compile what the parent requests until it ends. Does not import CuPy, which is slow."""
     nvrtc = ctypes.CDLL(library)
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
 
@@ -70,7 +70,7 @@ def main(library: str) -> None:
 def _compiled(
     nvrtc: Any, name: str, text: str, headers: list[tuple[str, str]], flags: tuple[str, ...]
 ) -> tuple[str, bytes, str]:
-    """Compile a program here; see ``compile_program``. headers: name and text of each included file."""
+    """Compile a program in this process; see ``compile_program``. headers: name and text of each included file."""
     program = ctypes.c_void_p()
     texts, names = [text.encode() for _, text in headers], [name.encode() for name, _ in headers]
     arrays = ((ctypes.c_char_p * len(headers))(*texts), (ctypes.c_char_p * len(headers))(*names))

@@ -21,7 +21,7 @@ _TEXTS = {
 }
 _ENGINE = ", ONNX Runtime {onnxruntime}"
 _REMEDIES: tuple[tuple[str, tuple[int, ...]], ...] = (
-    ("free memory of the GPU and of this machine, or do less at once", (2,)),  # 2: also page-locked memory's error
+    ("free memory of the GPU and of this machine, or do less at once", (2,)),  # 2: also for page-locked memory
     ("wait for the other program that has the GPU for itself, or choose another GPU", (46, 216)),
     ("check nvidia-smi and CUDA_VISIBLE_DEVICES", (100, 101)),
     ("run it again; if the error returns, restart the machine", (3, 4, 49, 127, 304, 999)),
@@ -38,17 +38,17 @@ _REMEDIES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("choose a GPU that drives no display, or a smaller batch", (702,)),
 )
 REMEDY = {status: remedy for remedy, statuses in _REMEDIES for status in statuses}
-"""Number of an error, which driver and run time share, to what the user can do about it.
+"""CUDA error number, shared by driver and runtime → what the user can do about it.
 
 All others are bugs: reads and writes out of bounds (700, 716, 719), impossible launches (1, 9, 701), machine code for
-another card (98, 200, 209), captures (900 to 908).
+another GPU (98, 200, 209), captures (900 to 908).
 """
 
 
 def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None = None) -> str | None:
     """Return why no GPU can be used, in one line, or None if one can. Cheap where there is no driver.
 
-    lap: called with the name of each costly step after it: ``context`` (also the driver's start), ``cupy``, ``nvrtc``.
+    lap: called after each costly step with its name: ``context`` (also the driver's start), ``cupy``, ``nvrtc``.
     number: of the GPU that is needed; None for the current one.
     """
     try:
@@ -64,7 +64,7 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None
         import cupy
 
         built = cupy.cuda.runtime.runtimeGetVersion() // 1000
-    except Exception as error:  # CuPy reports missing or mismatched libraries in several ways
+    except Exception as error:  # CuPy raises various errors for missing or mismatched libraries
         return f"CuPy does not load: {' '.join(str(error).split())}"
     lap("cupy")
     version = ctypes.c_int()
@@ -76,7 +76,7 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None
     except UserError as error:
         return str(error)
     lap("nvrtc")
-    try:  # a full or exclusively used card refuses a context, which either call creates
+    try:  # either call creates a context: a full or exclusively used GPU refuses
         with nullcontext() if number is None else cupy.cuda.Device(number):
             major, minor = capability()
             if (major, minor) < OLDEST_ARCHITECTURE:
@@ -90,9 +90,9 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None
 
 
 def choose(requested: str, lap: Callable[[str], object] = lambda _: None) -> tuple[str, str | None]:
-    """Resolve ``auto`` to ``cuda`` or ``cpu``, and check other devices; also return why auto took the CPU, or None.
+    """Resolve ``auto`` to ``cuda`` or ``cpu``; also return why it chose the CPU, or None.
 
-    lap: as for ``why_no_gpu``. Raises UserError if a GPU was requested and is not available.
+    lap: as for ``why_no_gpu``. Raises UserError if a requested GPU is not available.
     """
     if requested == "cpu":
         return "cpu", None
@@ -105,7 +105,7 @@ def choose(requested: str, lap: Callable[[str], object] = lambda _: None) -> tup
 
 
 def require_gpu(who: str) -> None:
-    """Raise UserError, beginning with ``who``, if no GPU can be used. Ctrl-C ends the process meanwhile."""
+    """Raise UserError, beginning with ``who``, if no GPU can be used. Meanwhile Ctrl-C ends the process."""
     with exit_on_interrupt():
         reason = why_no_gpu()
     if reason is not None:
@@ -114,9 +114,9 @@ def require_gpu(who: str) -> None:
 
 @contextmanager
 def gpu_errors() -> Iterator[None]:
-    """Turn CUDA errors that the user can correct into a UserError. Costs nothing without CuPy.
+    """Turn CUDA errors that the user can correct into UserErrors. Costs nothing without CuPy.
 
-    Any other error passes through: it is a bug.
+    Other errors are bugs and pass through.
     """
     try:
         yield
@@ -132,7 +132,7 @@ def gpu_errors() -> Iterator[None]:
 
 
 def card_is_lost(error: BaseException) -> bool:
-    """Return whether the error is, or comes from, one of CUDA after which no call of this process succeeds."""
+    """Return whether an error, or its cause, is a CUDA error after which no CUDA call of this process succeeds."""
     cause: BaseException | None = error
     while cause is not None:
         # By name, as above. 2: too little memory, 100 and 101: no such device.
@@ -143,7 +143,7 @@ def card_is_lost(error: BaseException) -> bool:
 
 
 def capability() -> tuple[int, int]:
-    """Return the compute capability of the current card, e.g. (9, 0)."""
+    """Return the current GPU's compute capability, e.g. (9, 0)."""
     import cupy
 
     text = cupy.cuda.Device().compute_capability
@@ -151,7 +151,7 @@ def capability() -> tuple[int, int]:
 
 
 def describe_gpu() -> dict[str, Any]:
-    """Describe the card, its driver and the CUDA libraries for the report."""
+    """Describe the GPU, its driver and the CUDA libraries for the report."""
     import cupy
 
     current = cupy.cuda.runtime.getDevice()
@@ -180,21 +180,21 @@ def describe_cpu(threads: int) -> dict[str, Any]:
 
 
 def as_text(device: Mapping[str, Any]) -> str:
-    """Format what ``describe_gpu`` or ``describe_cpu`` returned, and the software that computes on it, in one line."""
+    """Format a device's description and its software in one line. device: from ``describe_gpu`` or ``describe_cpu``."""
     text = _TEXTS[device["kind"]] + _ENGINE * ("onnxruntime" in device)
     return text.format(**device, place=place(device, ", "))
 
 
 def place(device: Mapping[str, Any], then: str = "") -> str:
-    """Say which of the machine's cards it is, ``cuda:0, PCI 0000:1b:00.0``, and ``then``; "" where that is not noted.
+    """Return the GPU's number and bus address, ``cuda:0, PCI 0000:1b:00.0``, and ``then``; "" if not recorded.
 
-    device: as for ``as_text``; older documents do not note it.
+    device: as for ``as_text``; older documents lack them.
     """
     return f"cuda:{device['number']}, PCI {device['bus']}{then}" if "bus" in device else ""
 
 
 def kernel_driver() -> str | None:
-    """Version of the NVIDIA kernel driver, e.g. 580.159.04, if the system shows it."""
+    """Return the version of the NVIDIA kernel driver, e.g. 580.159.04; None if the system does not show it."""
     try:
         words = Path("/proc/driver/nvidia/version").read_text().split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Measure time on the device by CUDA events: between two, around repeated work, along a run."""
+"""Measure time on the device by CUDA events."""
 
 from collections.abc import Callable
 
@@ -7,13 +7,13 @@ from cupy.cuda import runtime
 
 
 class EventPair:
-    """Two CUDA events, one before and one after the work that ``around`` enqueues. They can be reused."""
+    """Two reusable CUDA events, before and after the work that ``around`` enqueues."""
 
     def __init__(self) -> None:
         self._before, self._after = cupy.cuda.Event(), cupy.cuda.Event()
 
     def around(self, enqueue: Callable[[], object], stream: cupy.cuda.Stream) -> None:
-        """Record an event, call ``enqueue``, record the other; do not wait."""
+        """Record an event, call ``enqueue``, record the other event; do not wait."""
         self._before.record(stream)
         enqueue()
         self._after.record(stream)
@@ -24,7 +24,7 @@ class EventPair:
 
     @property
     def ms(self) -> float:
-        """Milliseconds between the events; the device must have passed both."""
+        """Milliseconds between the events, which the device must have passed."""
         elapsed: float = cupy.cuda.get_elapsed_time(self._before, self._after)
         return elapsed
 
@@ -32,7 +32,7 @@ class EventPair:
 def event_timed(
     enqueue: Callable[[], object], stream: cupy.cuda.Stream, repeat: int, warmup: int = 0
 ) -> tuple[float, ...]:
-    """Return the ms of what ``enqueue`` puts on the stream, ``repeat`` times after ``warmup`` untimed ones; wait."""
+    """Return the milliseconds that each of ``repeat`` calls of ``enqueue`` takes, after ``warmup`` untimed ones."""
     for _ in range(warmup):
         enqueue()
     pairs = [EventPair() for _ in range(repeat)]
@@ -43,7 +43,7 @@ def event_timed(
 
 
 class Marks:
-    """Events along a run, on any streams. A later run uses them again, so that creating them costs it nothing.
+    """Events recorded in the course of a run, on any streams, and reused by later runs.
 
     ready: how many to create ahead.
     """
@@ -53,22 +53,22 @@ class Marks:
         self._recorded = 0
 
     def restart(self) -> None:
-        """Begin another run."""
+        """Begin another run, which reuses the events."""
         self._recorded = 0
 
     def record(self, stream: int) -> None:
-        """Mark where the stream, a pointer, is now."""
+        """Record the next event on a stream. stream: a pointer."""
         if self._recorded == len(self._events):
             self._events.append(cupy.cuda.Event())
         runtime.eventRecord(self._events[self._recorded].ptr, stream)
         self._recorded += 1
 
     def synchronize(self) -> None:
-        """Wait for the last mark."""
+        """Wait for the last event."""
         self._events[self._recorded - 1].synchronize()
 
     @property
     def ms(self) -> list[float]:
-        """Milliseconds from the first mark to each, itself included; the device must have passed all of them."""
+        """Milliseconds from the first event to each, itself included; the device must have passed all."""
         first, *_ = self._events
         return [cupy.cuda.get_elapsed_time(first, event) for event in self._events[: self._recorded]]

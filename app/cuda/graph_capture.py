@@ -13,7 +13,7 @@ from app.cuda.memory import is_pinned
 
 
 class BatchGraph:
-    """Captures a batch when the same arrays (the images, then the outputs) come a second time."""
+    """Capture a batch when the same arrays (images, then outputs) come a second time."""
 
     def __init__(self) -> None:
         self._arrays: tuple[np.ndarray, ...] = ()  # kept alive, so that no other arrays get their addresses
@@ -23,7 +23,7 @@ class BatchGraph:
         self._stream: cupy.cuda.Stream | None = None  # created for the first graph
 
     def holds(self, arrays: Sequence[np.ndarray]) -> bool:
-        """Return whether the captured graph was made for exactly these arrays."""
+        """Return whether a graph was captured for exactly these arrays."""
         if self._graph is None:
             return False
         same = len(arrays) == len(self._arrays) and all(a is b for a, b in zip(arrays, self._arrays, strict=True))
@@ -59,7 +59,7 @@ class BatchGraph:
                 enqueue(origin)
             except BaseException:
                 with suppress(runtime.CUDARuntimeError):
-                    origin.end_capture()  # otherwise the streams would stay in capture mode
+                    origin.end_capture()  # or the streams would stay in capture mode
                 raise
             graph = origin.end_capture()
         graph.upload(origin)
@@ -70,5 +70,5 @@ def _key(arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
     return tuple((array.ctypes.data, array.dtype, array.shape, array.strides) for array in arrays)
 
 
-# A thread holds it to capture a graph, or to wait for the whole device: such a wait would break a capture.
+# A lock for capturing a graph or waiting for the whole device: such a wait in another thread breaks a capture.
 DEVICE_WIDE = RLock()

@@ -1,8 +1,8 @@
-"""Launches with attributes: clusters of blocks, and programmatic dependent launch; sm_90 and later.
+"""Launch kernels in clusters of blocks, or by programmatic dependent launch; sm_90 and later.
 
-A cluster's blocks run side by side (``cluster.cuh``). A dependent kernel starts before the one ahead of it in its
-stream has ended, and waits for the other's results itself (``dependent_launch.cuh``): until then the two overlap. CuPy
-has no call for either, so this is the driver's, cuLaunchKernelEx; structures as in the CUDA Driver API's documentation.
+A cluster's blocks run side by side (``cluster.cuh``). A dependent kernel starts before the kernel ahead of it in the
+stream has ended, and itself waits for that kernel's results (``dependent_launch.cuh``). CuPy has no call for either, so
+this calls the driver's cuLaunchKernelEx; structures as in the CUDA Driver API's documentation.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from cupy_backends.cuda.api import driver, runtime
 
 CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 PROGRAMMATIC = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-DEPENDENT_SINCE = 12_030  # the driver's version: before, a CUDA graph cannot hold dependent launches
+DEPENDENT_SINCE = 12_030  # driver version from which CUDA graphs can hold dependent launches
 
 
 class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute: its number, and 64 bytes for any kind of value."""
+    """CUlaunchAttribute: a number, and a union of 64 bytes."""
 
     _fields_ = (
         ("number", ctypes.c_int),
@@ -44,7 +44,7 @@ class _Config(ctypes.Structure):
 
 
 def serves_dependent() -> bool:
-    """Return whether the driver can launch dependent kernels in a stream and in a CUDA graph."""
+    """Return whether the driver supports dependent launches, also in CUDA graphs."""
     version: int = runtime.driverGetVersion()
     return version >= DEPENDENT_SINCE
 
@@ -52,23 +52,23 @@ def serves_dependent() -> bool:
 def attributed_launcher(
     function: int, values: ctypes.Array[ctypes.c_void_p], threads: int, shared_bytes: int, *, dependent: bool
 ) -> Callable[[int, tuple[int, int, int], int], None]:
-    """Return a function of a stream pointer, a grid and a cluster's blocks that enqueues the kernel ``function``.
+    """Return a function that launches ``function``, given a stream pointer, a grid and blocks per cluster.
 
-    values: addresses of the arguments, read at each launch. The cluster's blocks are neighbours along x.
+    values: addresses of the arguments, read at each launch. A cluster's blocks are neighbours along x.
     """
     early = _Attribute(number=PROGRAMMATIC, value=(1, 0, 0))
     together = _Attribute(number=CLUSTER_DIMENSION, value=(1, 1, 1))
     attributes = (_Attribute * 2)(early, together) if dependent else (_Attribute * 1)(together)
     config = _Config(block=(threads, 1, 1), shared_bytes=shared_bytes, attributes=attributes)
     arguments = ctypes.byref(config), ctypes.c_void_p(function), values
-    size = attributes[-1].value  # the same memory
+    size = attributes[-1].value  # views the value's memory
 
     def launch(stream: int, grid: tuple[int, int, int], cluster: int) -> None:
         config.grid[:] = grid
         config.stream = stream
         size[0] = cluster
-        config.attribute_count = dependent + (cluster > 1)  # even a cluster of one block takes longer to launch
-        launch_kernel_ex(*arguments)  # looked up at each launch: ``profile`` replaces it
+        config.attribute_count = dependent + (cluster > 1)  # omitted for 1: it would slow the launch
+        launch_kernel_ex(*arguments)  # a global: ``profile`` replaces it
 
     return launch
 
@@ -81,9 +81,9 @@ def where_needed(
     *,
     always: bool,
 ) -> Callable[[int, Any], None]:
-    """Return a function of a stream pointer and a size: ``start`` where a cluster has several blocks, else ``usual``.
+    """Return a launcher that calls ``start`` for clusters of several blocks, else ``usual``, given a stream and a size.
 
-    always: ``start`` for every size. CuPy's ``usual`` launch takes less of the host's time.
+    always: call ``start`` for every size. CuPy's ``usual`` launch takes less host time.
     """
 
     def launch(stream: int, size: Any) -> None:
@@ -97,7 +97,7 @@ def where_needed(
 
 
 def launch_kernel_ex(config: Any, function: ctypes.c_void_p, values: ctypes.Array[ctypes.c_void_p]) -> None:
-    """Call the driver's cuLaunchKernelEx. Raises CuPy's CUDADriverError as any launch does."""
+    """Call the driver's cuLaunchKernelEx. Raises CUDADriverError, as CuPy's launches do."""
     driver.check_status(_driver_call()(config, function, values, None))
 
 

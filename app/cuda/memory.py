@@ -1,4 +1,4 @@
-"""Allocate arrays on the device and in page-locked host memory, one allocation each."""
+"""Allocate arrays in device memory and in page-locked host memory, without a pool."""
 
 from math import prod
 from typing import Any
@@ -15,7 +15,7 @@ class DeviceMemoryError(Exception):
 
 
 def device_array(elements: int, dtype: str) -> cupy.ndarray:
-    """Allocate an uninitialised device array on its own, so that checkers see its exact bounds."""
+    """Allocate an uninitialised device array outside of the pool, so that memory checkers see its exact bounds."""
     try:
         memory = cupy.cuda.Memory(max(elements * np.dtype(dtype).itemsize, 1))
     except runtime.CUDARuntimeError as error:
@@ -26,18 +26,18 @@ def device_array(elements: int, dtype: str) -> cupy.ndarray:
 
 
 def unplaced_array(elements: int, dtype: str) -> cupy.ndarray:
-    """Return an array without memory, to bind a launch whose argument is moved before every call.
+    """Return an array without memory, for an argument whose address is set before every launch.
 
-    It lies at an address that no card ever maps.
+    Its address is one that no GPU ever maps.
     """
     memory = cupy.cuda.UnownedMemory(16, elements * np.dtype(dtype).itemsize, None, cupy.cuda.Device().id)
     return cupy.ndarray((elements,), dtype, cupy.cuda.MemoryPointer(memory, 0))
 
 
 def uploaded(array: np.ndarray) -> cupy.ndarray:
-    """Copy a contiguous host array to a flat one on the device; it has arrived when this returns.
+    """Copy a contiguous host array to a flat device array and wait for the copy.
 
-    The copy uses this thread's own default stream: waiting for the device would break captures of other threads.
+    It uses this thread's default stream: waiting for the device would break captures of other threads.
     """
     copy = device_array(array.size, array.dtype.name)
     stream = cupy.cuda.Stream.ptds
@@ -47,7 +47,7 @@ def uploaded(array: np.ndarray) -> cupy.ndarray:
 
 
 def pinned_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Allocate an uninitialised array in page-locked host memory; the device can copy from it by itself."""
+    """Allocate an uninitialised array in page-locked host memory."""
     count = prod(shape)
     memory = cupy.cuda.PinnedMemory(max(count * np.dtype(dtype).itemsize, 1))
     pointer = cupy.cuda.PinnedMemoryPointer(memory, 0)
@@ -62,12 +62,12 @@ def pinned_copy(array: np.ndarray) -> np.ndarray:
 
 
 def is_pinned(array: np.ndarray) -> bool:
-    """Return whether the array lies in page-locked memory."""
+    """Return whether an array lies in page-locked memory."""
     return runtime.pointerGetAttributes(array.ctypes.data).type == runtime.memoryTypeHost
 
 
 def mapped(array: np.ndarray) -> cupy.ndarray:
-    """Return a flat view of page-locked host memory that kernels read over the bus; the array must outlive it."""
+    """Return a flat device view of page-locked host memory, which kernels access over the bus. Keep the array alive."""
     address = runtime.pointerGetAttributes(array.ctypes.data).devicePointer
     memory = cupy.cuda.UnownedMemory(address, array.nbytes, array, cupy.cuda.Device().id)
     return cupy.ndarray((array.size,), array.dtype, cupy.cuda.MemoryPointer(memory, 0))

@@ -1,4 +1,4 @@
-"""What NVIDIA's management library (NVML) tells about the current card: clocks, power, energy, temperature."""
+"""Read the current GPU's clocks, power, energy and temperature by NVIDIA's management library (NVML)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,37 +10,37 @@ REMEDY = install("power")
 
 
 class UnavailableError(Exception):
-    """Raised where NVML cannot be used; the text is the reason in one line."""
+    """NVML cannot be used; the text is the reason in one line."""
 
 
 class Card:
-    """One card. Methods return None for what the card does not tell."""
+    """One GPU. Methods return None for what it does not report."""
 
     def __init__(self, library: Any, handle: Any) -> None:
         self._library, self._handle = library, handle
 
     def energy_mj(self) -> int | None:
-        """Return the energy since the driver was loaded, in millijoules."""
+        """Return the energy used since the driver was loaded, in millijoules."""
         return self._ask("nvmlDeviceGetTotalEnergyConsumption")
 
     def power_mw(self) -> int | None:
-        """Return the power draw, in milliwatts; on newer cards the mean of the last second."""
+        """Return the power draw in milliwatts; on newer GPUs the mean of the last second."""
         return self._ask("nvmlDeviceGetPowerUsage")
 
     def power_limit_mw(self) -> int | None:
-        """Return the power limit in force, in milliwatts."""
+        """Return the enforced power limit in milliwatts."""
         return self._ask("nvmlDeviceGetEnforcedPowerLimit")
 
     def sm_clock_mhz(self) -> int | None:
-        """Return the multiprocessors' clock, in MHz."""
+        """Return the SM clock in MHz."""
         return self._ask("nvmlDeviceGetClockInfo", self._library.NVML_CLOCK_SM)
 
     def highest_sm_clock_mhz(self) -> int | None:
-        """Return the highest clock that the multiprocessors may have, in MHz."""
+        """Return the highest possible SM clock in MHz."""
         return self._ask("nvmlDeviceGetMaxClockInfo", self._library.NVML_CLOCK_SM)
 
     def temperature_c(self) -> int | None:
-        """Return the card's temperature, in degrees Celsius."""
+        """Return the GPU's temperature in degrees Celsius."""
         return self._ask("nvmlDeviceGetTemperature", self._library.NVML_TEMPERATURE_GPU)
 
     def _ask(self, function: str, *arguments: Any) -> int | None:
@@ -51,9 +51,9 @@ class Card:
 
 @contextmanager
 def opened(bus_id: Callable[[], str]) -> Iterator[Card]:
-    """Open NVML for the card at a PCI bus address, such as ``0000:1b:00.0``. Raises UnavailableError.
+    """Open NVML for the GPU at a PCI bus address, such as ``0000:1b:00.0``. Raises UnavailableError.
 
-    By its address, because NVML numbers cards in another order than CUDA does.
+    NVML numbers GPUs in another order than CUDA, hence the address.
     """
     try:
         import pynvml
@@ -75,7 +75,7 @@ def opened(bus_id: Callable[[], str]) -> Iterator[Card]:
 
 
 def current_bus_id() -> str:
-    """Return the PCI bus address of the current card."""
+    """Return the current GPU's PCI bus address."""
     import cupy
 
     address: str = cupy.cuda.runtime.deviceGetPCIBusId(cupy.cuda.runtime.getDevice())

@@ -1,4 +1,4 @@
-"""Compile many kernels at a time: each in a process of its own, one thread per core waits for it."""
+"""Compile many kernels in parallel: one child process per core."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +14,9 @@ Result = TypeVar("Result")
 
 
 def on_all_cores(compiled: Callable[[Item], Result], items: Sequence[Item], title: str) -> list[Result]:
-    """Return ``compiled`` of each item, in order; a terminal shows a progress bar with this title.
+    """Return ``compiled(item)`` of each item, in order, computed by one thread per core; show a progress bar.
 
-    If one raises, or the user interrupts, those that have not begun are dropped, and its exception is raised.
+    If one raises, or the user interrupts, those that have not begun are cancelled and the exception is raised.
     """
     with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(usable_cores()) as pool:
 

@@ -1,19 +1,19 @@
-"""Use streams of other owners: of other libraries, or given by their pointers."""
+"""Use streams of other libraries, or streams given by their pointers."""
 
 import cupy
 
 
 class Borrowed:
-    """Another owner's stream, given by its pointer, in the form that CuPy takes."""
+    """A stream of another library by its pointer, with the protocol that CuPy reads."""
 
     def __init__(self, pointer: int) -> None:
         self._pointer = pointer
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        """Version of the protocol, pointer."""
+        """Return the protocol's version and the pointer."""
         return 0, self._pointer
 
 
 def borrowed(pointer: int) -> cupy.cuda.Stream:
-    """Return CuPy's view of a stream; its owner keeps it."""
+    """Return a CuPy stream for a pointer; its owner must keep the stream alive."""
     return cupy.cuda.Stream.from_external(Borrowed(pointer))
