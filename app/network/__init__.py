@@ -1,1 +1,1 @@
-"""Networks as data, their weights, the float64 reference and the accuracy check."""
+"""Networks as data, their weights, the float64 reference and the two verdicts on labels."""

@@ -1,15 +1,15 @@
-"""The accuracy check gives two verdicts: whether labels agree with the reference, and how many are correct.
+"""Give two verdicts on labels: whether they agree with the reference, and how many are correct.
 
-*Agreement*: only few labels may differ from the float64 reference, and only in near-ties, where the reference itself
-hardly prefers one class. An image's margin is its best logit minus the second best. Rounding moves a logit in
-proportion to the magnitudes of its terms, even if these cancel. The check therefore compares the margin with the
-largest sum of a logit's terms without their signs, ``Reference.magnitudes``. So logits that are all tiny, all huge or
-all shifted by one large bias are judged by the resolution of their arithmetic.
+*Agreement*: only few labels may differ from the float64 reference, and only in near-ties, where the reference hardly
+prefers one class. An image's margin is its best logit minus the second best. Rounding moves a logit in proportion to
+the magnitudes of its terms, even if these cancel. The check therefore compares the margin with the largest sum of
+absolute terms of a logit, ``Reference.magnitudes``. Logits that are all tiny, all huge or all shifted by one large bias
+are thus judged by the resolution of their arithmetic.
 
 *Answers*: the check compares the count of correct answers with the promise of the weights and the user's limit. An
 accuracy near chance gives a warning.
 
-Pure functions; they do not know where labels come from.
+All functions are pure.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ import numpy as np
 
 from app.base.precision import BY_DTYPE
 
-COUNT_SHARE = 0.001  # near-ties may move the count of correct answers by this share of the images
-COUNTED = (100, 1_000, 5_000, 10_000)  # first test images over which correct answers are promised
+COUNT_SHARE = 0.001  # share of the images by which near-ties may change the count of correct answers
+COUNTED = (100, 1_000, 5_000, 10_000)  # numbers of first test images with a promised count of correct answers
 # Answers are near chance below a third of the way from 1/classes to all: 40 % of ten classes. The shipped networks
 # and their old reports reach more than 76 %; mistaken weights or images gave 8 to 25 %. Fewer images prove too little.
 NEAR_CHANCE = 1 / 3
@@ -29,11 +29,11 @@ CAUSES = "fc1's rows not in the order H, W, C, another pixel scale, a white back
 
 @dataclass(frozen=True)
 class Reference:
-    """Float64 results on images.
+    """Results of the float64 reference.
 
-    labels: (N,) uint8, the best class. margins: (N,) float64, its logit minus the second best's. magnitudes: (N,)
-    float32; rounding errors of the logits are proportional to them; infinite or NaN where the scores exceed float32's
-    range.
+    labels: (N,) uint8, the best class. margins: (N,) float64, best logit minus second best. magnitudes: (N,) float32,
+    the largest sum of absolute terms of a logit, to which rounding errors are proportional; infinite or NaN where the
+    scores exceed float32's range.
     """
 
     labels: np.ndarray
@@ -48,7 +48,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Difference:
-    """One image with another label than the reference's; ``excused`` if the reference's margin is a near-tie."""
+    """An image whose label differs from the reference's; ``excused`` if the reference's margin is a near-tie."""
 
     index: int
     label: int
@@ -59,10 +59,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The comparison of ``compared`` labels with a reference, and every difference.
+    """The comparison of ``compared`` labels with a reference, with every difference.
 
-    most: number of differences allowed, all of them near-ties. fault: a reason why nothing can agree, whatever the
-    labels; "" without one. steady: whether several passes gave these same labels.
+    most: how many differences are allowed, all of them near-ties. fault: why nothing can agree, whatever the labels; ""
+    without a reason. steady: whether several passes gave these same labels.
     """
 
     source: str
@@ -74,13 +74,13 @@ class Agreement:
 
     @property
     def holds(self) -> bool:
-        """Whether there are few differences, all of them near-ties."""
+        """Whether the differences are few and all near-ties."""
         few = len(self.differences) <= self.most
         return not self.fault and few and all(difference.excused for difference in self.differences)
 
     @property
     def verdict(self) -> str:
-        """One sentence on whether and why the labels agree."""
+        """Say in one sentence whether and why the labels agree."""
         if self.fault:
             return self.fault
         count = len(self.differences)
@@ -101,10 +101,10 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Answers:
-    """How many answers are correct, and whether that is enough.
+    """The count of correct answers, and whether it is enough.
 
-    correct: None for unlabelled data. expected: the promised count, least: the required share; or None. passed: None if
-    neither is given. verdict: the reason, in a sentence. warning: "" unless the answers are near chance.
+    correct: None for unlabelled data. expected: the promised count; least: the required share; None where absent.
+    passed: None if both are absent. verdict: the reason, in a sentence. warning: "" unless the answers are near chance.
     """
 
     passed: bool | None
@@ -118,19 +118,19 @@ class Answers:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Both verdicts: agreement with the reference, and answers."""
+    """Both verdicts."""
 
     agreement: Agreement
     answers: Answers
 
     @property
     def passed(self) -> bool:
-        """Whether no verdict failed."""
+        """Whether neither verdict failed."""
         return self.agreement.holds and self.answers.passed is not False
 
 
 def top_two_margins(logits: np.ndarray) -> np.ndarray:
-    """Return the best minus the second best of (N, classes) logits, (N,); a single class has an infinite margin."""
+    """Return best minus second best of logits: (N, classes) → (N,). A single class has an infinite margin."""
     if logits.shape[1] < 2:
         return np.full(len(logits), np.inf)
     best_two = np.partition(logits, -2, axis=1)[:, -2:]
@@ -138,17 +138,17 @@ def top_two_margins(logits: np.ndarray) -> np.ndarray:
 
 
 def correct_counts(labels: np.ndarray, truth: np.ndarray) -> dict[int, int]:
-    """Count correct answers among the first images, for each number in ``COUNTED`` up to N; arrays (N,)."""
+    """Count the correct answers among the first images, for each number in ``COUNTED`` up to N. labels, truth: (N,)."""
     return {count: int((labels[:count] == truth[:count]).sum()) for count in COUNTED if count <= len(labels)}
 
 
 def at_most(share: float, images: int) -> int:
-    """Return the number of images in this share, but at least one."""
+    """Return the number of images in this share of ``images``, at least 1."""
     return max(round(share * images), 1)
 
 
 def agree(labels: np.ndarray, reference: Reference, source: str, dtype: str = "float32") -> Agreement:
-    """Compare the first labels, as many as both have, with the reference. dtype: the type of the multiplication."""
+    """Compare labels with the reference's, as many as both have. dtype: type of the multiplication."""
     compared, precision = min(len(labels), len(reference.labels)), BY_DTYPE[dtype]
     near = reference.margins < precision.near_tie * reference.magnitudes.astype(np.float64)
     differences = tuple(
@@ -170,10 +170,10 @@ def judge(
     classes: int = 10,
     least: float | None = None,
 ) -> Accuracy:
-    """Judge the answers in labels (N,) and join the verdict with ``agreement``.
+    """Judge the answers in labels (N,) and combine the verdict with ``agreement``.
 
-    truth: (N,), None if unknown. least: the required share. expected: the promised count of correct answers, or None.
-    The count may miss it by the number of near-ties, or by ``COUNT_SHARE`` of the images if that is less.
+    truth: (N,), None if unknown. least: the required share. expected: the promised count of correct answers, or None;
+    the count may miss it by the number of near-ties, or by ``COUNT_SHARE`` of the images if that is less.
     """
     total = len(labels)
     if truth is None:

@@ -1,4 +1,4 @@
-"""Files of other systems that are given as weights: what they are, and the command that makes weights of them."""
+"""Recognise weights files of other systems, and name the command that imports them."""
 
 import os
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from shlex import quote
 from app.base.errors import UserError
 from app.files.formats import START_BYTES, recognise
 
-DESCRIPTION = "lenet5-inference"  # the name of what exports say beside their arrays: in it, the network
+DESCRIPTION = "lenet5-inference"  # name of the entry beside exported arrays that describes the network
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format of other systems' weights files, of which ``import`` makes weights.
+    """A format of other systems' weights files, which ``import`` converts.
 
-    module: of app/interchange, with ``read(content, asked)``. ending: of the names of such files. kind: what
-    ``recognise`` calls their content; "" where nothing tells it from others. network: one to name for them; "" where
-    the file tells or shows its own.
+    module: of app/interchange, with ``read(content, asked)``. ending: suffix of the file names. kind: what
+    ``recognise`` calls the content; "" if the content does not show it. network: an example to name in the command; ""
+    where the file shows its network.
     """
 
     name: str
@@ -42,7 +42,7 @@ GROUPS = (
 
 
 def refuse(path: Path, content: bytes) -> None:
-    """Raise UserError for content, which is no HDF5 file's, whose kind is known, or the ending of its name."""
+    """Raise UserError, with the import command, for a file of another system. content: not HDF5."""
     kind = recognise(content[:START_BYTES])
     shown = (kind, "") if kind else ("", path.suffix.lower())  # an ending counts where nothing shows the kind
     found = next((row for row in FORMATS if shown == (row.kind, "" if row.kind else row.ending)), None)
@@ -57,7 +57,7 @@ def refuse(path: Path, content: bytes) -> None:
 
 
 def _command(path: Path, network: str) -> str:
-    """Return the command that imports the file into one that is not there yet, beside a word on its network."""
+    """Return the command that imports the file under a new name, and a remark on its network."""
     out = f"{path.stem}.h5"
     if os.path.lexists(out):
         out = f"{path.stem}_imported.h5"

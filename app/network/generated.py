@@ -1,4 +1,4 @@
-"""A network with weights to run it with: the user's, the shipped ones, or random ones where only shapes matter."""
+"""Load a network with weights: the user's, the shipped ones, or random ones where only shapes matter."""
 
 from math import prod, sqrt
 from pathlib import Path
@@ -16,10 +16,10 @@ SEED = 0
 
 
 def load_network(network: str | None, weights: Path | None, *, shapes_only: bool = False) -> tuple[Graph, Weights]:
-    """Load the network that a name or a file gives, None for that of the weights, else lenet5. Raises UserError.
+    """Load a network by name or file; None for the network of the weights, else lenet5. Raises UserError.
 
-    weights: a file; None: the shipped ones. shapes_only: a network for which none are shipped gets random ones then;
-    otherwise that is an error.
+    weights: a file; None for the shipped ones. shapes_only: use random weights for a network that has none shipped,
+    instead of raising.
     """
     found = None if network is None else find_network(network)
     if weights is not None:
@@ -32,14 +32,14 @@ def load_network(network: str | None, weights: Path | None, *, shapes_only: bool
 
 
 def network_graph(network: str) -> Graph:
-    """Build the network of that name or file, with weights to measure. Raises UserError for an unknown one."""
+    """Build the network of a name or file, with weights to measure. Raises UserError for an unknown one."""
     return load_network(network, None, shapes_only=True)[0]
 
 
 def shipped_weights(network: Network) -> Weights | None:
-    """Load the shipped weights of this very network; None if there are none. Raises UserError for a damaged file.
+    """Load the shipped weights of a network; None if there are none. Raises UserError for a damaged file.
 
-    A network from a file may have a shipped network's name: what it computes decides.
+    A network from a file may have a shipped network's name, so the computations are compared.
     """
     path = shipped.weights_path(network.name)
     if not path.exists():
@@ -49,7 +49,7 @@ def shipped_weights(network: Network) -> Weights | None:
 
 
 def required_weights(asked: str, option: str = "--weights") -> Weights:
-    """Load the shipped weights of the network that a name or a file gives; without any, the error names ``option``."""
+    """Load the shipped weights of a network's name or file. Raises UserError naming ``option`` if there are none."""
     found = shipped_weights(find_network(asked))
     if found is None:
         raise shipped.missing(asked, option)
@@ -57,7 +57,7 @@ def required_weights(asked: str, option: str = "--weights") -> Weights:
 
 
 def weights_to_measure(network: Network) -> Weights:
-    """Return the shipped weights, else random ones, with a note on standard error: no time depends on them."""
+    """Return the shipped weights, else random ones, noted on standard error: times do not depend on the values."""
     found = shipped_weights(network)
     if found is None:
         say(f"note: no weights of network {network.name} are shipped: random ones, seed {SEED}")
@@ -65,7 +65,7 @@ def weights_to_measure(network: Network) -> Weights:
 
 
 def random_weights(network: Network) -> Weights:
-    """Return seeded random weights, with every bias that the network may have, of a scale that keeps values finite."""
+    """Return seeded random weights with all possible biases, scaled to keep values finite."""
     rng = np.random.default_rng(SEED)
     arrays: dict[str, np.ndarray] = {}
     for step in network.steps:

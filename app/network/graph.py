@@ -1,4 +1,4 @@
-"""A network with its weights: all shapes inferred and checked, and the NumPy reference."""
+"""A network with its weights: infer and check all shapes, and run the NumPy reference."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ REFERENCE_CHUNK = 128  # images: large enough for the matrix products, small eno
 
 @dataclass(frozen=True)
 class Graph:
-    """Layers with shapes and parameters. parameters: float32, in the weights file's layouts.
+    """A network's layers with shapes and parameters. parameters: float32, in the weights file's layouts.
 
-    quantised: a convolution's filters for 8-bit integers, None if the weights have none.
+    quantised: a convolution's 8-bit filters, None if the weights have none.
     """
 
     network: Network
@@ -40,11 +40,11 @@ class Graph:
 
     @property
     def scaled_at(self) -> int:
-        """Index of the first step that does not keep bytes; its input is multiplied by the pixel scale."""
+        """Index of the first step that does not keep bytes; the pixel scale multiplies its input."""
         return next(at for at, step in enumerate(self.steps) if not step.layer.keeps_bytes)
 
     def reading(self, shape: Shape) -> Graph | None:
-        """Return the graph for images of this shape, without Resize for enlarged ones; None if they do not fit."""
+        """Return the graph for images of this shape, without Resize if they are enlarged; None if they do not fit."""
         if shape == self.network.input_shape:
             return self
         first = self.steps[0]
@@ -54,16 +54,15 @@ class Graph:
         return replace(self, network=network, steps=self.steps[1:])
 
     def pixel_scale(self, dtype: np.dtype) -> float:
-        """Return the factor for images of this dtype: floats are in [0, 1], bytes in 0..255."""
+        """Return the factor for pixels of this dtype: floats are in [0, 1], bytes in 0..255."""
         return self.input_scale if dtype == np.uint8 else self.input_scale * 255
 
     def forward(
         self, images: np.ndarray, dtype: type, after_layer: Callable[[Layer], None] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Run the NumPy reference on (B, C, H, W) images in ``dtype``; return scores (B, classes), labels (B) uint8.
+        """Run the NumPy reference on (B, C, H, W) images in ``dtype``; return scores (B, classes), labels (B,) uint8.
 
-        The final argmax chooses from the scores: logits, or probabilities after a softmax. after_layer: called at the
-        end of each layer, for timing.
+        Scores are logits, or probabilities after a softmax. after_layer: called at the end of each layer, for timing.
         """
         scores = x = images
         with np.errstate(over="ignore", invalid="ignore"):  # infinite and NaN values show in the scores
@@ -83,17 +82,17 @@ class Graph:
         return self._scaled(at, x, dtype)
 
     def _scaled(self, at: int, x: np.ndarray, dtype: type) -> np.ndarray:
-        """Apply the pixel scale to the input of step ``at`` if it belongs there."""
+        """Apply the pixel scale if the input of step ``at`` needs it."""
         return x.astype(dtype) * dtype(self.pixel_scale(x.dtype)) if at == self.scaled_at else x
 
     def reference(self, images: np.ndarray, dtype: type = np.float64) -> np.ndarray:
-        """Return the scores (B, classes) of the NumPy reference, computed in cache-sized chunks."""
+        """Return the NumPy reference's scores (B, classes), computed in cache-sized chunks."""
         chunks = range(0, len(images), REFERENCE_CHUNK)
         return np.concatenate([self.forward(images[at : at + REFERENCE_CHUNK], dtype)[0] for at in chunks])
 
 
 def find_network(text: str) -> Network:
-    """Find a network by its name, or in the file of a network (.toml) or of weights (.h5, .hdf5). Raises UserError."""
+    """Find a network by name, or read it from a network file (.toml) or weights file (.h5, .hdf5). Raises UserError."""
     if text.endswith(SUFFIX):
         return read_network(Path(text))
     if text.endswith(ENDINGS):

@@ -1,6 +1,6 @@
-"""What a network may be: limits of its numbers, and the check that its layers fit each other.
+"""Limits of a network's numbers, and the check that its layers fit each other.
 
-A network file holds whatever somebody wrote. Within these limits no size overflows, and one image fits in memory.
+Network files are untrusted. Within these limits no size overflows, and one image fits in memory.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ LEAST_SCALE, MOST_SCALE = float(np.finfo(np.float32).tiny), float(np.finfo(np.fl
 
 
 class LayerError(UserError):
-    """A layer that does not fit; ``at`` is its index in the network."""
+    """A layer does not fit. at: its index in the network."""
 
     def __init__(self, at: int, text: str) -> None:
         super().__init__(text)
@@ -34,7 +34,7 @@ class LayerError(UserError):
 
 
 def check_layers(input_shape: Shape, layers: Sequence[Layer]) -> None:
-    """Raise LayerError for the first of the layers that does not fit. The last must be an Argmax."""
+    """Raise LayerError for the first layer that does not fit. The last must be an Argmax."""
     shape, parameters, weighted = input_shape, 0, False
     names: set[str] = set()
     for at, layer in enumerate(layers):
@@ -64,7 +64,7 @@ def check_layers(input_shape: Shape, layers: Sequence[Layer]) -> None:
 
 
 def _fault(at: int, layer: Layer, layers: Sequence[Layer], weighted: bool) -> str:
-    """Return what is wrong with the layer at its place, "" if nothing is. weighted: weights come before it."""
+    """Return what is wrong with a layer at its position, or "". weighted: layers with weights come before it."""
     if isinstance(layer, Resize) and at > 0:
         return "reads the images, but is not the first layer: move it to the beginning"
     if isinstance(layer, Softmax) and not isinstance(layers[at + 1], Argmax):

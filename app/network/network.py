@@ -1,4 +1,4 @@
-"""A network: its input, its layers with their shapes, the scale of its pixels, and its text in TOML."""
+"""A network: its input, layers, shapes and pixel scale, and its text in TOML."""
 
 import hashlib
 import json
@@ -10,19 +10,19 @@ from typing import Any
 from app import layers
 from app.layers import Argmax, Layer, Shape
 
-# Type in the file → class: every layer but the argmax, which ends each network and is not written.
+# Layer type in a network file → class. The argmax, which ends every network, is not written.
 KINDS: dict[str, type[Layer]] = {
     layer.kind: layer
     for layer in (getattr(layers, name) for name in layers.__all__)
     if hasattr(layer, "kind") and layer is not Argmax
 }
-PIXEL_SCALE = 1 / 255  # bytes become numbers from 0 to 1
+PIXEL_SCALE = 1 / 255  # maps bytes to [0, 1]
 _SHORT = {"conv2d": "conv", "avgpool": "pool", "maxpool": "pool", "linear": "fc"}
-_SINGLE = ("flatten", "resize", "softmax")  # a network has one of each: without a number
+_SINGLE = ("flatten", "resize", "softmax")  # at most one of each in a network, so named without a number
 
 
 def default_names(kinds: Iterable[str]) -> list[str]:
-    """Return the names of layers of these kinds that were given none: ``conv1``, ``relu1``, ``pool1``, ``flatten``."""
+    """Return default names for layers of these kinds: ``conv1``, ``relu1``, ``pool1``, ``flatten``."""
     counts: dict[str, int] = {}
     names = []
     for kind in kinds:
@@ -33,12 +33,12 @@ def default_names(kinds: Iterable[str]) -> list[str]:
 
 
 def defaults_of(layer: Layer | type[Layer]) -> dict[str, Any]:
-    """Return the layer's keys, the fields of its class but the name, with their defaults; MISSING without one."""
+    """Return a layer's keys (the fields of its class but the name) with their defaults, MISSING without one."""
     return {one.name: one.default for one in fields(layer) if one.name != "name"}
 
 
 def settings_of(layer: Layer) -> dict[str, Any]:
-    """Return the layer's settings by key, without those at their default, in the order of its fields."""
+    """Return a layer's settings by key, without those at their default, in the order of its fields."""
     return {key: getattr(layer, key) for key, default in defaults_of(layer).items() if getattr(layer, key) != default}
 
 
@@ -50,7 +50,7 @@ def assignments(values: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Step:
-    """One layer in a network, with the shapes of one image's activations before and after it."""
+    """A layer in a network, with the shapes of one image's activations before and after it."""
 
     layer: Layer
     in_shape: Shape
@@ -58,7 +58,7 @@ class Step:
 
     @property
     def parameter_shapes(self) -> dict[str, Shape]:
-        """Shapes of the layer's arrays in a weights file, with every bias that there may be."""
+        """Shapes of the layer's arrays in a weights file, optional biases included."""
         return self.layer.parameter_shapes(self.in_shape)
 
     @property
@@ -74,9 +74,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Network:
-    """A network: the shape of its input and its layers, the last of which is an Argmax.
+    """A network: its input shape and its layers, the last of which is an Argmax.
 
-    pixel_scale: the factor for pixels of 0 to 255 before the first layer with weights.
+    pixel_scale: factor of pixels 0 to 255 before the first layer with weights.
     """
 
     name: str
@@ -97,14 +97,14 @@ class Network:
 
     @property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of the computation: the canonical TOML without name and summary."""
+        """SHA-256, in hexadecimal, of ``computation``."""
         return hashlib.sha256(self.computation.encode()).hexdigest()
 
     @property
     def computation(self) -> str:
-        """The canonical TOML of everything but name and summary, for files and digests.
+        """Canonical TOML of everything but name and summary, for files and digests.
 
-        Settings at their default are left out, so that a setting that layers get later changes no text from before.
+        Settings at their default are left out, so a setting that layers get later does not change existing texts.
         """
         head: dict[str, Any] = {"input": list(self.input_shape)}
         if self.pixel_scale != PIXEL_SCALE:

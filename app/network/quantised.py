@@ -1,7 +1,7 @@
-"""8-bit integers of the second of two convolutions, in a weights file: filters, their steps, and limits of its input.
+"""The 8-bit integers of a second convolution in a weights file: filters, their steps, and limits of its input.
 
-Each map of its input has a limit: activations are bytes, 255 for the limit and all beyond. Filters are -127 to 127
-steps, a step for each map of its output, so that all products and their sums are exact.
+Each input map has a limit: an activation is a byte, 255 for the limit and above. Filters are integers from -127 to 127,
+times a step for each output map. All products and sums of these integers are exact.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ SUFFIXES = (MARK, f"{MARK}_limits", f"{MARK}_steps")  # of the datasets' names, 
 
 @dataclass(frozen=True)
 class Quantised:
-    """The convolution ``layer`` in 8-bit integers, the second of two.
+    """The second convolution, ``layer``, in 8-bit integers.
 
-    filters: (K, K, in, out) int8, of activations that are divided by their limits; the greatest magnitude of each map
-    is 127, or all of its filters are 0. limits: (in,) float32. steps: (out,) float32, what 1 of a filter stands for.
+    filters: (K, K, in, out) int8, for activations divided by their limits; each map's greatest magnitude is 127, or all
+    of its filters are 0. limits: (in,) float32. steps: (out,) float32, the value of 1 in a filter.
     """
 
     layer: str
@@ -31,18 +31,18 @@ class Quantised:
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """The datasets in a weights file."""
+        """The datasets of a weights file, by name."""
         values = (self.filters, self.limits, self.steps)
         return {f"{self.layer}{suffix}": array for suffix, array in zip(SUFFIXES, values, strict=True)}
 
     def on_unit_bytes(self, parameters: Mapping[str, np.ndarray], first: str) -> dict[str, np.ndarray]:
-        """Return the parameters with 8-bit filters, and those of layer ``first`` divided so that all limits are 1."""
+        """Return the parameters with 8-bit filters; layer ``first`` is divided by the limits, which thus become 1."""
         own = {name: parameters[name] / self.limits for name in (first, f"{first}_bias") if name in parameters}
         return {**parameters, **own, self.layer: self.filters * self.steps}
 
 
 def taken_out(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], Quantised | None]:
-    """Separate a file's datasets into weights and 8-bit integers, None if there are none. Raises BadValueError."""
+    """Split a file's datasets into weights and 8-bit integers, None if absent. Raises BadValueError."""
     others = {name: array for name, array in arrays.items() if not name.endswith(SUFFIXES)}
     names = sorted(arrays.keys() - others.keys())
     if not names:

@@ -1,9 +1,8 @@
-"""Choose 8-bit integers for the second of two convolutions on training images: see ``quantised.py``.
+"""Quantise the second of two convolutions on training images; see ``quantised.py``.
 
-The best limit of a map of activations is the one with the least squared error of its bytes: a greater one rounds all of
-them more coarsely, a smaller one cuts off more of the greatest. Maps with small limits would get steps finer than all
-others', at the cost of coarser filters: every limit is drawn towards the greatest. Filters are then rounded with error
-compensation for those bytes, see ``rounding.py``.
+A map's best limit minimises the squared error of its bytes: a greater one rounds all activations more coarsely, a
+smaller one clips more. Small limits would need finer filter steps and coarsen all other filters, so every limit is
+moved towards the greatest. Filters are then rounded with error compensation for those bytes; see ``rounding.py``.
 """
 
 from functools import partial
@@ -16,23 +15,23 @@ from app.network.graph import REFERENCE_CHUNK, Graph
 from app.network.quantised import BYTE, SIGNED, Quantised
 from app.network.rounding import compensated, products_of, relative_error
 
-SHARES = np.arange(16, 65) / 64  # of a map's greatest activation, what may be its limit
+SHARES = np.arange(16, 65) / 64  # candidate limits, as shares of a map's greatest activation
 # A limit is best ** EXPONENT * greatest ** (1 - EXPONENT); chosen on training images that ``quantise`` does not read.
 EXPONENT = 0.7
-SECOND = 3  # the second convolution's step
+SECOND = 3  # index of the second convolution's step
 BINS = 1 << 14  # of the activations' histogram
 
 
 def quantise_activations(x: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    """Return positive activations (N, C, H, W) over their limits (C), rounded to bytes: multiples of 1/255 up to 1."""
+    """Divide positive activations (N, C, H, W) by their limits (C,) and round to multiples of 1/255, at most 1."""
     return np.minimum(np.rint(x * (BYTE / limits[:, None, None])), BYTE) / BYTE
 
 
 def quantise(graph: Graph, images: np.ndarray) -> tuple[Quantised, float, float]:
-    """Quantise for (N, C, H, W) uint8 images; also return the error of the results, and that of plain rounding.
+    """Quantise on (N, C, H, W) uint8 images; also return the results' relative error, and that of plain rounding.
 
-    Errors are relative, root mean square, and do not include that of the activations. Raises UserError for networks
-    that do not begin with two convolutions, each with ReLU and average pooling.
+    Errors are root mean squares and exclude those of the activations. Raises UserError for networks that do not begin
+    with two convolutions, each with ReLU and average pooling.
     """
     if [type(step.layer) for step in graph.steps[:6]] != [Conv2d, Relu, AvgPool] * 2:
         begins = f"network {graph.network.name} does not begin with two convolutions"
@@ -57,12 +56,12 @@ def quantise(graph: Graph, images: np.ndarray) -> tuple[Quantised, float, float]
 
 
 def _rounded(steps: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Return weights (..., outputs) rounded to multiples of each output's step, at most 127 of them."""
+    """Round weights (..., outputs) to at most 127 multiples of each output's step."""
     return np.clip(np.rint(w / steps), -SIGNED, SIGNED) * steps
 
 
 def _limits(graph: Graph, images: np.ndarray) -> np.ndarray:
-    """Return the limit of each map of activations, float32."""
+    """Return each input map's limit, (maps,) float32."""
     chunks = range(0, len(images), REFERENCE_CHUNK)
     found = [graph.input_of(SECOND, images[at : at + REFERENCE_CHUNK], np.float32) for at in chunks]
     best = np.array([_best_limit(x) for x in np.concatenate(found).swapaxes(0, 1)])
@@ -72,7 +71,7 @@ def _limits(graph: Graph, images: np.ndarray) -> np.ndarray:
 
 
 def _best_limit(x: np.ndarray) -> float:
-    """Return the limit of one map's activations with the least squared error of its bytes."""
+    """Return the limit that minimises the squared error of one map's bytes."""
     counts, edges = np.histogram(x, BINS, (0, float(x.max()) or 1.0))
     centres = ((edges[1:] + edges[:-1]) / 2).reshape(1, 1, -1)
     candidates = x.max() * SHARES

@@ -1,4 +1,4 @@
-"""Compute the float64 reference, store its results on the test images beside the shipped weights, and load them."""
+"""Compute the float64 reference, store its results on test images beside the shipped weights, and load them."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,7 @@ CHUNK = 32  # images per core at a time: in float64, the maps of one enlarged im
 
 
 def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
-    """Compute the reference of (N, C, H, W) images, uint8 or float32, on all cores; a terminal shows a progress bar."""
+    """Compute the reference for (N, C, H, W) images, uint8 or float32, on all cores, with a progress bar."""
     from tqdm import tqdm  # imported only here: stored results do not need it
 
     keep_freed_memory()
@@ -45,11 +45,11 @@ def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
 
 
 def _of_chunk(graph: Graph, images: np.ndarray) -> Reference:
-    """Compute the reference of a few images; logits are the scores before a softmax.
+    """Compute the reference for a few images; logits are the scores before a softmax.
 
-    For the magnitudes, the last layer with weights runs once more, on the absolute values of its input and its
-    parameters. Each function after it that saturates (tanh, sigmoid, softmax) adds 1: it gives two classes the same
-    score if they differ by less than a rounding of 1.
+    For the magnitudes, the last layer with weights runs once more on the absolute values of its input and parameters.
+    Each saturating function after it (tanh, sigmoid, softmax) adds 1, because it gives equal scores to classes that
+    differ by less than a rounding of 1.
     """
     at = max(at for at, step in enumerate(graph.steps) if step.layer.name in graph.parameters)
     product, *behind = (step.layer for step in graph.steps[at:])
@@ -69,9 +69,9 @@ def _of_chunk(graph: Graph, images: np.ndarray) -> Reference:
 
 
 def load_reference(weights: Weights, network: Network) -> Reference | None:
-    """Load the stored results of shipped weights, identified by hash; None for other weights or a changed network.
+    """Load the stored results of shipped weights, found by hash; None for other weights or a changed network.
 
-    Raises UserError if the shipped reference file is missing, damaged or of other weights.
+    Raises UserError if the shipped file is missing, damaged or of other weights.
     """
     known = {digest: name for name, digest in shipped.checksums(shipped.FOLDER).items()}
     if weights.sha256 not in known:
@@ -89,7 +89,7 @@ def load_reference(weights: Weights, network: Network) -> Reference | None:
 
 
 def shipped_reference(weights: Weights, network: Network) -> Reference:
-    """Load the stored results of shipped weights. Raises UserError if the network has changed since."""
+    """Load the stored results of shipped weights. Raises UserError if there are none for this network."""
     found = load_reference(weights, network)
     if found is None:
         path = weights.path
@@ -98,7 +98,7 @@ def shipped_reference(weights: Weights, network: Network) -> Reference:
 
 
 def save_reference(path: Path, reference: Reference, weights_sha256: str, network: Network) -> None:
-    """Write the results for the weights with this hash, atomically and reproducibly. Raises UserError."""
+    """Write reference results atomically and reproducibly. weights_sha256: of the weights file. Raises UserError."""
     content = file_image(vars(reference), {"weights_sha256": weights_sha256, "network": network.digest})
     with replacing(path) as temporary:
         temporary.write_bytes(content)

@@ -32,8 +32,8 @@ Rounding = Callable[[np.ndarray], np.ndarray]
 class RoundedLayer:
     """One layer's rounded weights and bias, float32, by name.
 
-    error: root mean square of what compensated rounding changes in y, over that of y, on the images of the rounding.
-    plain: the same where every number is rounded by itself.
+    error: what compensated rounding changes in y, root mean square relative to y, on the images used. plain: the same
+    with every number rounded to nearest.
     """
 
     name: str
@@ -43,7 +43,7 @@ class RoundedLayer:
 
 
 def round_layers(graph: Graph, images: np.ndarray) -> Iterator[RoundedLayer]:
-    """Round the layers in order; each reads what the rounded layers before it make of (N, C, H, W) uint8 images.
+    """Round the layers in order; each reads what the rounded layers before it compute from (N, C, H, W) uint8 images.
 
     Equal arguments give equal bits on one machine. Raises UserError for weights beyond float16's range.
     """
@@ -68,14 +68,14 @@ def round_layers(graph: Graph, images: np.ndarray) -> Iterator[RoundedLayer]:
 
 
 def in_half(values: np.ndarray) -> np.ndarray:
-    """Return the nearest numbers that float16 holds."""
+    """Round to the nearest float16 numbers, in the array's type."""
     return values.astype(np.float16).astype(np.float64)
 
 
 def compensated(w: np.ndarray, products: np.ndarray, rounded: Rounding = in_half) -> np.ndarray:
-    """Round w (inputs, outputs) for inputs x with these products xᵀ x (inputs, inputs); all float64.
+    """Round weights w (inputs, outputs) with error compensation. products: xᵀ x (inputs, inputs); all float64.
 
-    rounded: rounds one input's weights (outputs).
+    rounded: rounds one input's weights (outputs,).
     """
     order = np.argsort(-np.diag(products) * (w**2).sum(axis=1), kind="stable")
     products, left = products[np.ix_(order, order)], w[order]
@@ -89,7 +89,7 @@ def compensated(w: np.ndarray, products: np.ndarray, rounded: Rounding = in_half
 
 
 def products_of(graph: Graph, at: int, images: np.ndarray, inputs: int, rounded: Rounding = lambda x: x) -> np.ndarray:
-    """Return xᵀ x (inputs, inputs) over all rows x that these images give the layer of step ``at``, rounded."""
+    """Return xᵀ x (inputs, inputs) over all input rows x of step ``at`` on these images; ``rounded`` maps x first."""
     from tqdm import tqdm  # imported only here: nothing else here needs it
 
     step = graph.steps[at]
@@ -108,6 +108,6 @@ def products_of(graph: Graph, at: int, images: np.ndarray, inputs: int, rounded:
 
 
 def relative_error(w: np.ndarray, rounded: np.ndarray, products: np.ndarray) -> float:
-    """Return |x (rounded - w)| / |x w| over all rows x, from xᵀ x; 0 where x w is zero."""
+    """Return |x (rounded - w)| / |x w| over all rows x, given xᵀ x; 0 where x w is zero."""
     change, whole = (float(np.sum((products @ part) * part)) for part in (rounded - w, w))
     return (max(change, 0.0) / whole) ** 0.5 if whole > 0 else 0.0

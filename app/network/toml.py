@@ -1,4 +1,4 @@
-"""Networks as TOML text: read strictly, every fault reported with its line; and written."""
+"""Read networks from TOML text strictly, reporting every fault with its line, and write them."""
 
 import json
 import re
@@ -36,13 +36,13 @@ _FRACTION = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})")
 
 
 def network_toml(network: Network) -> str:
-    """Write the network as TOML; ``parse_network`` reads it back, equal."""
+    """Return the network as TOML, which ``parse_network`` reads back equal."""
     about = {"name": network.name} | ({"summary": network.summary} if network.summary else {})
     return assignments(about) + network.computation
 
 
 def read_network(path: Path) -> Network:
-    """Read the file of a network. Raises UserError for every fault, with its line."""
+    """Read a network file. Raises UserError for every fault, with its line."""
     content = read_file(path, MAX_BYTES)
     try:
         return parse_network(content.decode("utf-8"), path)
@@ -54,21 +54,21 @@ def read_network(path: Path) -> Network:
 def parse_network(text: str, source: str | Path) -> Network:
     """Read a network from TOML text.
 
-    source: the text's origin for error messages; its file name, without suffix, names a network that has no name.
-    Raises UserError for every fault: ``source, line N: what is wrong: remedy``.
+    source: file name for error messages; without its suffix, it names a network that has no name. Raises UserError for
+    every fault: ``source, line N: what is wrong: remedy``.
     """
     return _Reader(text, source).network()
 
 
 class _Rule(NamedTuple):
-    """What a value must be, in words and as a check."""
+    """The requirement of a value, in words and as a check."""
 
     needed: str
     check: Check
 
 
 class _Reader:
-    """One text, its lines and the lines of its [[layers]] headers."""
+    """Reader of one TOML text. headers: lines of the [[layers]] headers."""
 
     def __init__(self, text: str, source: str | Path) -> None:
         self.source = source
@@ -85,7 +85,7 @@ class _Reader:
         self.document = self._parsed(text)
 
     def error(self, at: int, fault: str) -> UserError:
-        """Return the error of a line, counted from 0."""
+        """Return the error for a line. at: counted from 0."""
         return UserError(f"{self.source}, line {at + 1}: {fault}")
 
     def _parsed(self, text: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class _Reader:
             raise self.error(at, f"not TOML ({what}{place}): correct it") from None
 
     def network(self) -> Network:
-        """Check the document and make the network of it."""
+        """Check the document and build the network."""
         self._check_keys(self.document, ("name", "summary", "input", "pixel_scale", "layers"), "a network", None)
         tables = self._tables()
         if "input" not in self.document:
@@ -120,7 +120,7 @@ class _Reader:
         return Network(name, summary, shape, layers, pixel_scale)
 
     def _tables(self) -> list[dict[str, Any]]:
-        """Return the tables of the layers, one per header."""
+        """Return the [[layers]] tables, one per header."""
         tables = self.document.get("layers")
         if tables is None:
             raise self.error(len(self.lines) - 1, "layers are missing: write [[layers]] and its keys for each layer")
@@ -158,7 +158,7 @@ class _Reader:
         raise self.error(self._line("type", at), f"unknown layer type {_told(kind)}: choose one of {known}{hint}")
 
     def _layer(self, at: int, table: dict[str, Any], kind: type[Layer], default_name: str) -> Layer:
-        """Make a layer: its keys are the fields of its class."""
+        """Build a layer from its table, whose keys are the fields of its class."""
         rules = _rules(kind)
         self._check_keys(table, ("type", "name", *rules), f"a {kind.kind} layer", at)
         values = {"name": self._value(table, "name", default_name, _LAYER_NAME, at)}
@@ -189,7 +189,7 @@ class _Reader:
             raise self.error(self._line(key, at), f"{key} is {_told(table[key])}, but must be {rule.needed}") from None
 
     def _line(self, key: str, at: int | None) -> int:
-        """Return the line of a key of the layer ``at``, or of the network; the table's first line if none is found."""
+        """Return the line of a key in layer ``at``, or in the network for None; the table's first line if not found."""
         ends = [*self.headers, len(self.lines)]
         first, end = (0, ends[0]) if at is None else (ends[at], ends[at + 1])
         assigned = re.compile(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[=.]")
@@ -252,7 +252,7 @@ _FROM_ZERO = _Rule(f"a whole number from 0 to {MAX_NUMBER:,}", whole(0, MAX_NUMB
 
 @cache
 def _rules(kind: type[Layer]) -> dict[str, tuple[Any, _Rule]]:
-    """Return each key of a kind of layer, which are its fields, with its default and the rule of its values."""
+    """Return the default and the rule for each key (field) of a kind of layer."""
     rules = {}
     for one in fields(kind):
         if one.name != "name":

@@ -1,4 +1,4 @@
-"""Read, check and write a network's weights in HDF5, with their promised counts of correct answers."""
+"""Read, check and write a network's weights in HDF5, with the promised counts of correct answers."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # the main job starts without them
     from app.records import parts as records
 
 DEFAULT_NETWORK = "lenet5"
-ENDINGS = (".h5", ".hdf5")  # that weights files have where a network's name may stand, too
+ENDINGS = (".h5", ".hdf5")  # suffixes that tell a weights file from a network's name
 STORAGES = ("float32", "float16")  # types that save_weights can write
 SCHEMA = 3  # 1 had no checksum, 2 no definition of the network
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -38,15 +38,15 @@ _CHECKSUM = "arrays_sha256"
 
 @dataclass(frozen=True)
 class Weights:
-    """One network's parameters, as float32 arrays, and further facts in its file.
+    """A network's parameters, as float32 arrays, and the other facts in its file.
 
     arrays: "conv1" (K, K, in, out), "fc1" (in, out), "<name>_bias" (out,), and so on.
-    network: its name. definition: the network itself; None in files that only name it.
-    input_scale: the factor for uint8 pixels before the first layer; None: the network's.
+    network: its name. definition: the network; None in files that only name it.
+    input_scale: factor of uint8 pixels before the first layer; None: the network's.
     expected_correct: number of first test images → correct answers among them; {} without a promise.
     storage: the type in the file; ``float16`` only if every array has it, so that writing it again loses nothing more.
-    quantised: a convolution's filters for 8-bit integers, None in files without.
-    vouched: whether a checksum, the file's own or SHA256SUMS's, confirms the content.
+    quantised: a convolution's 8-bit filters, None in files without.
+    vouched: whether a checksum, the file's or that in SHA256SUMS, confirms the content.
     """
 
     arrays: dict[str, np.ndarray]
@@ -64,11 +64,11 @@ class Weights:
 
     @property
     def described(self) -> "records.Weights":
-        """The file as documents name it."""
+        """The file's record in JSON documents."""
         return {"path": str(self.path), "sha256": self.sha256, "vouched": self.vouched, "recipe": self.recipe}
 
     def own_network(self) -> Network:
-        """Return the network of the file: its definition, or else the listed network of its name. Raises UserError."""
+        """Return the file's network: its definition, or else the listed network of its name. Raises UserError."""
         found = self.definition or named(self.network)
         if found is None:
             unknown = f"{self.path} names network '{printable(self.network)}', which is not listed"
@@ -78,19 +78,17 @@ class Weights:
     def promised(self, network: Network, images: int) -> int | None:
         """Return the promised count of correct answers among the first test images; None without a promise.
 
-        A promise holds for the file's own network, under any name: the arrays may fit other networks, too.
+        A promise holds only for the file's network, under any name: the arrays may fit other networks, too.
         """
         own = self.definition or named(self.network)
         return self.expected_correct.get(images) if own is not None and own.digest == network.digest else None
 
 
 def load_weights(path: Path | None = None) -> Weights:
-    """Read and check a weights file (default: the shipped one of ``lenet5``).
+    """Read and check a weights file; None for the shipped one of ``lenet5``. Raises UserError for every fault.
 
-    Raises UserError for every fault of the file.
-
-    Datasets without any attributes are enough: network ``lenet5`` with its pixel scale, no promises. HDF5 detects
-    little damage to its numbers: ``save_weights`` adds a checksum. If there is one, it must be right.
+    Datasets without attributes suffice: network ``lenet5`` with its pixel scale, no promises. HDF5 hardly detects
+    damaged numbers, so ``save_weights`` adds a checksum, which must be right if present.
     """
     path = shipped.find(DEFAULT_NETWORK) if path is None else path
     content = read_file(path, MAX_BYTES)
@@ -103,7 +101,7 @@ def load_weights(path: Path | None = None) -> Weights:
 
 
 def rounded(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
-    """Round the float32 arrays as if they were stored in this type and read back."""
+    """Round float32 arrays as if stored in type ``storage`` and read back."""
     return {name: _stored(array, storage).astype(np.float32) for name, array in arrays.items()}
 
 
@@ -125,12 +123,11 @@ def save_weights(
     quantised: Quantised | None = None,
     overwrite: bool = True,
 ) -> None:
-    """Write a weights file, atomically; equal arguments give equal bytes.
+    """Write a weights file atomically; equal arguments give equal bytes.
 
-    input_scale: None for the network's pixel scale. storage: one of ``STORAGES``.
-
-    Raises UserError, and writes nothing, for whatever ``load_weights`` would refuse. Without ``overwrite``, an existing
-    file is an error, too, unless it holds these very bytes.
+    input_scale: None for the network's pixel scale. storage: one of ``STORAGES``. Raises UserError, and writes nothing,
+    for whatever ``load_weights`` would refuse. Without ``overwrite``, an existing file is an error unless it holds
+    these very bytes.
     """
     promise = sorted((expected_correct or {}).items())
     attributes: dict[str, str | int | float] = {
@@ -156,7 +153,7 @@ def save_weights(
 
 
 def check_shapes(weights: Weights, expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise UserError, naming every dataset that is missing, superfluous or of another shape than ``expected``."""
+    """Raise UserError, naming every dataset that is missing, unexpected or not of its ``expected`` shape."""
     needs = f"network {weights.network} needs"
     faults = []
     for name in sorted(expected.keys() | weights.arrays.keys()):
@@ -175,7 +172,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _checksum(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Attribute]) -> str:
-    """Hash the arrays, in the type in which they are stored, and the checked attributes."""
+    """Hash the arrays, in their stored type, and the checked attributes."""
     about = {name: attributes[name] for name in _ATTRIBUTE_CHECKS if name in attributes}
     return content_hash(arrays, json.dumps(about, sort_keys=True))
 
@@ -212,7 +209,7 @@ def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
 
 
 def _network(path: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of ``Weights`` that follow from the definition, a text. Raises UserError and BadValueError."""
+    """Return the fields of ``Weights`` that follow from the definition. Raises UserError and BadValueError."""
     definition = parse_network(stated["definition"], f"{path}, attribute 'definition'")
     if stated.get("network", definition.name) != definition.name:
         names = f"attribute 'network' is {stated['network']}, but 'definition' defines {definition.name}"
