@@ -1,4 +1,4 @@
-"""Resolve a command's network options to the choices for the plan; ``tuning.py`` has the default kernel."""
+"""Resolve a command's network options to the plan's choices."""
 
 from collections.abc import Mapping
 
@@ -19,28 +19,28 @@ LATENCY_KERNEL = "split-k"
 
 
 def load_graph(request: NetworkRequest, *, shapes_only: bool = False) -> tuple[Graph, Weights, Choices]:
-    """Return what ``load_network`` and ``choices_of`` do. Raises UserError."""
+    """Load a request's network and weights and resolve its choices. Raises UserError."""
     graph, weights = load_network(request.network, request.weights, shapes_only=shapes_only)
     return graph, weights, choices_of(request, graph)
 
 
 def choices_of(request: NetworkRequest, graph: Graph) -> Choices:
-    """Resolve the request's choices, without tuning. Raises UserError for kernels that are unknown or do not fit."""
+    """Resolve the choices of a request, without tuning. Raises UserError for kernels that are unknown or do not fit."""
     named = {option: _named(graph, option, text) for option, text in request.kernels.items()}
     return Choices(request.precision, request.fuse, _kernel_rows(request, named))
 
 
 def check_architecture(arch: str) -> None:
-    """Raise UserError for an architecture that the kernels are not compiled for."""
+    """Raise UserError for an architecture that no kernel is compiled for."""
     if arch not in ARCHITECTURES:
         raise UserError(f"unknown architecture '{arch}': {choice(arch, ARCHITECTURES)}")
 
 
 def target(asked: str | None, otherwise: str | None = None) -> tuple[str, str]:
-    """Return architecture and card to choose kernels for: the requested ones, else this machine's, else ``otherwise``.
+    """Return the architecture and GPU to plan for: the requested ones, else this machine's, else ``otherwise``.
 
-    The card is a name for ``tuning.load``, empty if unknown. Raises UserError for an unknown architecture, and if there
-    is neither a GPU nor another choice.
+    The GPU is a name for ``tuning.load``, "" if unknown. Raises UserError for an unknown architecture, and if nothing
+    applies.
     """
     if asked is not None:
         check_architecture(asked)
@@ -56,9 +56,9 @@ def target(asked: str | None, otherwise: str | None = None) -> tuple[str, str]:
 
 
 def _kernel_rows(request: NetworkRequest, named: Mapping[str, Mapping[str, str]]) -> dict[str, Variant | None]:
-    """Kernels by operation or layer; None for ``auto``. Raises UserError for names that are unknown or do not fit.
+    """Return kernels by operation or layer; None for ``auto``. Raises UserError for unknown or unfit names.
 
-    named: option → ``_named`` of it.
+    named: option → its ``_named``.
     """
     rows: dict[str, Variant | None] = {}
     for option, names in named.items():
@@ -81,7 +81,7 @@ def _kernel_rows(request: NetworkRequest, named: Mapping[str, Mapping[str, str]]
 
 
 def _named(graph: Graph, option: str, text: str) -> dict[str, str]:
-    """Parse ``NAME`` to {operation: NAME}, ``conv1=NAME,conv2=NAME`` to {conv1: NAME, conv2: NAME}."""
+    """Parse ``NAME`` to {operation: NAME}, and ``conv1=NAME,conv2=NAME`` to {conv1: NAME, conv2: NAME}."""
     operation = OPERATIONS[option]
     layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]
     if text != "auto" and not layers:

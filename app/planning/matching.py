@@ -1,4 +1,4 @@
-"""The choices of a plan, its nodes, and what a kernel may solve for the next layers: one layer with its epilogue."""
+"""A plan's choices and nodes, and the problems that one kernel can solve for the next layers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ from app.network.graph import Graph
 from app.network.network import Step
 from app.planning.tuning import Tuning
 
-PAIRS: dict[str, Any] = {"conv": ConvPairProblem, "gemm": LinearPairProblem}  # by the common operation of both layers
+PAIRS: dict[str, Any] = {"conv": ConvPairProblem, "gemm": LinearPairProblem}  # by operation of both layers
 
 
 @dataclass(frozen=True)
 class Choices:
-    """The user's choices: precision (a name of app/base/precision.py), fusion, and kernels by layer or operation name.
+    """The user's choices: precision (a name of app/base/precision.py), fusion, and kernels by layer or operation.
 
     A kernel that is None or absent is chosen by ``auto``, from the measured results in ``tuning``.
     """
@@ -32,24 +32,24 @@ class Choices:
 
     @property
     def named_pairs(self) -> dict[str, Variant]:
-        """Operation of two layers → the kernel named for it."""
+        """Operation of a pair of layers → the kernel named for it."""
         rows = ((f"{kind}_pair", self.kernels.get(f"{kind}_pair")) for kind in PAIRS)
         return {pair: row for pair, row in rows if row is not None}
 
     def requested(self, layer: Layer) -> Variant | None:
-        """Return the kernel named for this layer, or else for its operation; None if ``auto`` chooses."""
+        """Return the kernel named for a layer, or else for its operation; None if ``auto`` chooses."""
         return self.kernels.get(layer.name, self.kernels.get(layer.operation or ""))
 
 
 @dataclass(frozen=True)
 class Node:
-    """One launch: a kernel, and the layers that it computes.
+    """A kernel and the layers that it computes in one launch.
 
-    head: the main layer, into which the others are fused. steps: all of its layers, in the network's order. settings:
-    the variant's parameters that differ from its defaults; settings_alone: the same for a convolution measured without
-    its epilogue, see ``facts.alone``. parameters: the arrays between input and output, in the problem's layout and
-    dtype, None if absent. scales: powers of two that multiply the channels of its results; the next kernel's weights
-    divide them out; None: results are unscaled. reads, writes: buffer names, in the order of the arguments.
+    head: the main layer, into which the others are fused. steps: all layers, in the network's order. settings: the
+    variant's parameters that differ from its defaults; settings_alone: the same for a convolution measured without its
+    epilogue, see ``facts.alone``. parameters: the arrays between input and output, in the problem's layout and dtype,
+    None if absent. scales: powers of two that multiply the result's channels and that the next kernel's weights divide
+    out; None for unscaled results. reads, writes: buffer names, in the order of the arguments.
     """
 
     head: Layer
@@ -70,29 +70,26 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The layers' names, joined: ``conv1+relu1+pool1``."""
+        """The layers' names, joined as in ``conv1+relu1+pool1``."""
         return "+".join(layer.name for layer in self.layers)
 
     @property
     def flops(self) -> int:
-        """Operations of all layers for one image."""
+        """FLOPs of all layers for one image."""
         return sum(step.layer.flops(step.in_shape) for step in self.steps)
 
 
 def candidates(
     graph: Graph, steps: Sequence[Step], input_dtype: str, choices: Choices
 ) -> Iterator[tuple[Problem, int]]:
-    """Yield what a kernel may solve for the first of the steps and its epilogue, and the number of steps taken.
-
-    The longest epilogue comes first.
-    """
+    """Yield the problems of the first step and its epilogue, and the steps that each covers; longest epilogue first."""
     for taken in range(len(steps) if choices.fuse else 1, 0, -1):
         for problem in problems_of(graph, steps, taken, input_dtype, choices):
             yield problem, taken
 
 
 def problems_of(graph: Graph, steps: Sequence[Step], taken: int, input_dtype: str, choices: Choices) -> list[Problem]:
-    """Return the problems that a kernel may solve for the first ``taken`` steps, one layer and its epilogue.
+    """Return the possible problems of the first ``taken`` steps, one layer and its epilogue.
 
     The chosen precision comes first, then those of the named kernel.
     """
@@ -118,9 +115,9 @@ def problems_of(graph: Graph, steps: Sequence[Step], taken: int, input_dtype: st
 def stored_parameters(
     graph: Graph, at: int, heads: Sequence[Step], problem: Problem, input_dtype: str
 ) -> tuple[np.ndarray | None, ...]:
-    """Return the heads' parameters as stored on the card; the first scaled layer includes the pixel scale.
+    """Return the main layers' parameters as stored on the GPU; the first scaled layer includes the pixel scale.
 
-    Raises UserError for weights that float16 cannot hold, if they are to be stored in it.
+    Raises UserError if weights to be stored as float16 exceed its range.
     """
     first = graph.steps[at]
     apart = isinstance(problem, ConvPairProblem) and problem.exact  # the kernel applies the scale to its results
@@ -140,7 +137,7 @@ def stored_parameters(
 
 
 def _stored(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
-    """Return the parameter as stored on the card. Raises UserError if float16 cannot hold its greatest number."""
+    """Convert a parameter to its dtype on the GPU. Raises UserError if float16 cannot hold its greatest number."""
     if dtype == "float16":
         largest, limits = np.abs(array).max(), np.finfo(np.float16)
         if largest > limits.max or 0 < largest < limits.smallest_normal:

@@ -24,9 +24,9 @@ TENSOR_CORES = 80  # the first architecture whose tensor cores the kernels use
 
 @dataclass(frozen=True)
 class ExecutionPlan:
-    """The nodes in order. buffers: name → dtype and elements per image; every chunk uses the same ones.
+    """A plan for one architecture. buffers: name → dtype and elements per image; all chunks use the same ones.
 
-    input_shape, input_dtype: of an image, (C, H, W), as it lies in the host's memory.
+    input_shape, input_dtype: of an image, (C, H, W), in host memory.
     """
 
     nodes: tuple[Node, ...]
@@ -37,7 +37,7 @@ class ExecutionPlan:
 
     @property
     def unpaired(self) -> list[str]:
-        """Names of the convolutions and products that run in a kernel of their own, not in a pair."""
+        """Names of the convolutions and products that run in separate kernels, not in a pair."""
         return [node.head.name for node in self.nodes if isinstance(node.problem, ConvProblem | LinearProblem)]
 
     @property
@@ -48,14 +48,14 @@ class ExecutionPlan:
 
 
 def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype: str = "uint8") -> ExecutionPlan:
-    """Fuse layers, choose kernels and assign buffers. Raises UserError for unknown layers and unsupported ones."""
+    """Fuse layers, choose kernels and assign buffers. Raises UserError for unknown and unsupported layers."""
     choices = choices or Choices()
     _check_kernels(graph, choices.kernels)
     has_tensor_cores = architecture_number(arch) >= TENSOR_CORES
     if choices.precision == "auto":
         if has_tensor_cores:
             found = plan(graph, arch, replace(choices, precision="fp32x"), input_dtype=input_dtype)
-            # It is as exact as float32. The last product may have a kernel of its own: it is small, and float32.
+            # float16x2 is as exact as float32. The last product may be separate: it is small, and float32.
             split = [node.problem.dtype == "float16x2" for node in found.nodes if node.parameters]
             if (all(split[:-1]) and any(split)) or choices.named_pairs:
                 return found
@@ -79,7 +79,7 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
 
 
 def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
-    """Raise UserError unless every key is an operation or a layer of the network.
+    """Raise UserError unless every key of ``kernels`` is an operation or a layer of the network.
 
     Raises ValueError for a kernel of another operation, which no option can name.
     """
@@ -94,7 +94,7 @@ def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
 
 
 def _check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None:
-    """Raise UserError if a kernel of two layers was named whose operation is not among those ``taken``."""
+    """Raise UserError if a pair kernel was named whose operation is not in ``taken``."""
     for pair, row in choices.named_pairs.items():
         if pair not in taken:
             kind = pair.removesuffix("_pair")
@@ -105,7 +105,7 @@ def _check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None
 
 
 def _why_no_integers(graph: Graph, arch: str, choices: Choices, input_dtype: str) -> str:
-    """Say why no kernel computes two convolutions in 8-bit integers."""
+    """Return why no kernel computes two convolutions in 8-bit integers."""
     what = f"--precision {choices.precision}: no kernel serves network {graph.network.name}"
     found = pair_at(graph, 0, input_dtype, choices) if choices.fuse else None
     if found is None or not isinstance(found[0], ConvPairProblem):
@@ -121,7 +121,7 @@ def _why_no_integers(graph: Graph, arch: str, choices: Choices, input_dtype: str
 
 
 def notices(execution: ExecutionPlan, choices: Choices) -> list[str]:
-    """Return notes on the plan: exact weights; ordinary kernels, though the choices and precision allow fused ones."""
+    """Return notes for the user: on exact weights, and on layers that run unfused although fusion was allowed."""
     exact = ", ".join(node.head.name for node in execution.nodes if getattr(node.problem, "exact", False))
     found = [f"weights exact in float16: two products instead of three in the kernels of {exact}"] if exact else []
     integers = [node for node in execution.nodes if getattr(node.problem, "dtype", "") == INTEGERS]
@@ -137,7 +137,7 @@ def notices(execution: ExecutionPlan, choices: Choices) -> list[str]:
 
 
 def _with_buffers(nodes: list[Node], graph: Graph, arch: str, input_dtype: str) -> ExecutionPlan:
-    """Activations alternate between two buffers; images, enlarged ones, logits and labels have their own."""
+    """Assign buffers: activations alternate between two; images, resized images, logits and labels have one each."""
     buffers = {IMAGES: (input_dtype, prod(graph.network.input_shape))}
     placed: list[Node] = []
     reads = IMAGES
@@ -146,7 +146,7 @@ def _with_buffers(nodes: list[Node], graph: Graph, arch: str, input_dtype: str) 
         outputs = {argument.name: argument for argument in node.problem.arguments() if argument.name in ("y", LABELS)}
         y = LOGITS if scores else PIXELS if node.head.keeps_bytes else f"activations{index % 2}"
         if "y" in outputs and buffers.get(y, (outputs["y"].dtype,))[0] != outputs["y"].dtype:
-            y += f"_{outputs['y'].dtype}"  # scores are stored wider than earlier activations
+            y += f"_{outputs['y'].dtype}"  # scores have a wider type than earlier activations
         writes = tuple(y if name == "y" else LABELS for name in outputs)
         for buffer, argument in zip(writes, outputs.values(), strict=True):
             buffers[buffer] = (argument.dtype, max(argument.per_image, buffers.get(buffer, ("", 0))[1]))

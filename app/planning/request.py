@@ -1,4 +1,4 @@
-"""The options that choose a network and how to run it, as typed; ``choices_of`` resolves their names."""
+"""The options that choose a network and how to run it. ``choices_of`` resolves their names."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from app.terminal.options import option
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkRequest:
-    """Which network to run, with which weights, kernels and precision."""
+    """Options for the network, its weights, kernels and precision."""
 
     network: str | None = option(
         "name of the network, or its .toml file (default: the network of --weights, else lenet5)", metavar="NAME"
@@ -42,7 +42,7 @@ class NetworkRequest:
         return {"conv": self.conv, "fc": self.fc, "pool": self.pool}
 
     def check_cpu(self) -> None:
-        """Raise UserError for options of the GPU alone."""
+        """Raise UserError if an option is set that only a GPU has."""
         for kind, name in self.kernels.items():
             if name != "auto":
                 raise UserError(f"--{kind} {name} chooses a GPU kernel: leave it out on the CPU")
@@ -53,5 +53,5 @@ class NetworkRequest:
 
 
 def for_the_gpu(option: str) -> UserError:
-    """Return the error for an option without a meaning on the CPU."""
+    """Return the error for an option that has no meaning on the CPU."""
     return UserError(f"{option} is for the GPU: leave it out on the CPU")

@@ -1,4 +1,4 @@
-"""Find the kernel for the next layers: one layer with what can be fused into it, or two layers as a pair."""
+"""Find a kernel for the next layers: for one layer and what can be fused into it, or for a pair of layers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,16 +27,16 @@ from app.network.graph import Graph
 from app.network.network import Step
 from app.planning.matching import PAIRS, Choices, Node, candidates, problems_of, stored_parameters
 
-# Halves of numbers beyond float16 are infinite; only the features of a pair are known to be in range.
+# Beyond float16's range both halves are infinite; only a pair's features are known to be in range.
 UNSCALED = "in fp32x it reads only what a kernel of two convolutions wrote"
 NO_INTEGERS = "the weights have no 8-bit filters: run python -m data_tools quantise IN OUT, and name OUT with --weights"
 LOSSY = "with these weights it would lose numbers"
 
 
 def flattened_late(graph: Graph) -> Graph:
-    """Move every Flatten behind the activations that follow it; the results are the same.
+    """Move every Flatten behind the activations that follow it, which does not change the results.
 
-    Activations accept any order of features. The order of a Flatten exists on the GPU only in the rows of weights.
+    Activations accept any order of features. On the GPU, only the order of weight rows expresses a Flatten.
     """
     steps = list(graph.steps)
     for at in range(len(steps) - 1):
@@ -47,23 +47,23 @@ def flattened_late(graph: Graph) -> Graph:
 
 
 def reorders(step: Step) -> bool:
-    """Return whether this Flatten changes the order of the values in memory: of several maps with several pixels."""
+    """Return whether a Flatten reorders values in memory, as it does for several maps of several pixels."""
     channels, *pixels = step.in_shape
     return channels > 1 and prod(pixels) > 1
 
 
 @dataclass(frozen=True)
 class Serving:
-    """Finds the kernels for a graph's layers on an architecture, as the user chose."""
+    """Find kernels for a graph's layers on an architecture, by the user's choices."""
 
     graph: Graph
     arch: str
     choices: Choices
 
     def serve(self, at: int, input_dtype: str, scales: np.ndarray | None = None) -> Node:
-        """Find the kernel that starts at step ``at`` and takes the most layers. Raises UserError if there is none.
+        """Find the kernel for step ``at`` that covers the most layers. Raises UserError if there is none.
 
-        scales: the factors of its input, see ``Node``.
+        scales: factors of its input, see ``Node``.
         """
         graph, lead = self.graph, self._lead(at)
         steps = graph.steps[at + lead :]
@@ -87,14 +87,14 @@ class Serving:
         raise UserError(self._why_unserved(steps[0], input_dtype, scales))
 
     def _lead(self, at: int) -> int:
-        """Return 1 if step ``at`` is a Flatten, which only determines how the next step reads its input; else 0."""
+        """Return the number of leading Flattens, 0 or 1: they only change how the next step reads its input."""
         return int(isinstance(self.graph.steps[at].layer, Flatten))
 
     def _pair(self, at: int, input_dtype: str, scales: np.ndarray | None) -> Node | None:
         """Find a kernel for this layer and the next of its kind; None without one, or if one was named for either.
 
-        A Resize before two convolutions is computed with them, if a kernel can. Raises UserError if the kernel named
-        for both layers cannot serve them.
+        A Resize before two convolutions is fused if a kernel can. Raises UserError if the kernel named for the pair
+        cannot serve it.
         """
         graph, start = self.graph, at + self._lead(at)
         found = pair_at(graph, start, input_dtype, self.choices)
@@ -136,7 +136,7 @@ class Serving:
         return None
 
     def _reads_scaled(self, at: int, input_dtype: str, scales: np.ndarray) -> bool:
-        """Return whether the kernel at step ``at`` divides the features' scales out: it multiplies in float16."""
+        """Return whether the kernel at step ``at`` divides out the features' scales: it multiplies in float16."""
         if at >= len(self.graph.steps):
             return False
         reader = self._pair(at, input_dtype, scales)
@@ -149,7 +149,7 @@ class Serving:
     def _single(
         self, at: int, head: Step, problem: Problem, input_dtype: str, scales: np.ndarray | None
     ) -> tuple[Problem, Variant, dict[str, int], tuple[np.ndarray | None, ...]] | None:
-        """Find one layer's kernel; return the problem as it solves it, the kernel, its settings, the parameters."""
+        """Find a kernel for one layer; return its problem, the kernel, the settings and the parameters."""
         choose, named = self.choices.tuning.choose, self.choices.requested(head.layer)
         if not isinstance(problem, LinearProblem) or problem.dtype != "float16x2":
             served = choose(problem, self.arch, named)
@@ -166,7 +166,7 @@ class Serving:
         return None
 
     def _why_unserved(self, step: Step, input_dtype: str, scales: np.ndarray | None) -> str:
-        """Describe in one line the layer, and each variant's reason against it."""
+        """Return a line that describes the layer and each variant's reason to refuse it."""
         layer, named, precision = step.layer, self.choices.requested(step.layer), self.choices.precision
         last = self.graph.steps[-1]  # last product: wide scores
         problems = problems_of(self.graph, [step, last], 1, input_dtype, self.choices)
@@ -187,7 +187,7 @@ class Serving:
 def _holds(
     form: PairProblem | LinearProblem, row: Variant, settings: dict[str, int], arrays: Sequence[np.ndarray | None]
 ) -> bool:
-    """Return whether float16 holds the weights as the kernel packs them, if it multiplies no low halves."""
+    """Return whether float16 holds the weights as the kernel packs them, if the kernel uses no low halves."""
     packing = row.config(form, settings).packing
     if form.exact and packing is not None:
         try:
@@ -203,7 +203,7 @@ def pair_at(
     """Find the problem of step ``at`` and the next layer of its kind, whether or not a kernel serves it.
 
     A Resize at step ``at`` belongs to the two convolutions behind it. Also returns both layers' steps and the number of
-    steps taken. None if a kernel was named for either layer.
+    steps covered. None if a kernel was named for either layer.
     """
     first = graph.steps[at]
     if isinstance(first.layer, Resize):
@@ -233,7 +233,7 @@ def pair_at(
 
 
 def _forms(problem: PairProblem, pixel_scale: float | None, integers: bool) -> list[PairProblem]:
-    """Return the problem as kernels may solve it, the fastest first: in float16x2 for exact weights, then for any.
+    """Return the forms of the problem that kernels may solve, the fastest first: for exact weights, then for any.
 
     pixel_scale: of the first layer's input, None if it reads no pixels. Weights that include it are not exact.
     integers: whether the weights have 8-bit filters.

@@ -1,7 +1,7 @@
-"""Choose the best variant and parameters for a problem: from measured tables, or by a rule without one.
+"""Choose the best variant and parameters for a problem, from measured tables, or by a rule without one.
 
-A table is one JSON file per card: problem (``facts.key``) → variant → parameters and milliseconds. The table of the
-H100 is shipped in app/kernels/tuned/; results of ``bench`` and ``sweep`` go to the user's cache and override it.
+A table is one JSON file per GPU: problem (``facts.key``) → variant → parameters and milliseconds. The H100's table is
+shipped in app/kernels/tuned/; results of ``bench`` and ``sweep`` go to the user's cache and override it.
 """
 
 import json
@@ -26,7 +26,7 @@ from app.terminal.console import MAX_BATCH
 SCHEMA = "lenet5-inference/tuning/1"
 SHIPPED = KERNEL_DIR / "tuned"
 REMEDY = "delete it, and sweep again"
-REFERENCE_CARDS = {"sm_90a": "NVIDIA H100 80GB HBM3"}  # architecture → the card whose table is used without a card
+REFERENCE_CARDS = {"sm_90a": "NVIDIA H100 80GB HBM3"}  # architecture → the GPU whose table serves without a GPU
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,19 @@ TABLE = document(SCHEMA, fields({"entries": mapping(mapping(lambda value: Tuned(
 
 @dataclass(frozen=True)
 class Tuning:
-    """Measured results of one card: problem key → variant name → result. Empty where nothing was measured."""
+    """Measured results of one GPU: problem key → variant name → result. Empty if nothing was measured."""
 
     entries: Mapping[str, Mapping[str, Tuned]] = field(default_factory=dict)
 
     def known(self, problem: Problem, row: Variant, arch: str) -> Tuned | None:
-        """Return the measured result of a variant; None without one, or if its parameters are no longer valid."""
+        """Return a variant's measured result; None without one, or if its parameters are no longer valid."""
         tuned = self.entries.get(key(problem), {}).get(row.name)
         if tuned is None or not set(tuned.parameters) <= set(row.tunables):
             return None
         return None if row.refusal(problem, arch, tuned.parameters) else tuned
 
     def parameters(self, problem: Problem, row: Variant, arch: str) -> dict[str, int]:
-        """Return the best known parameters of a variant; empty (its defaults) if unknown or no longer valid."""
+        """Return a variant's best known parameters; empty (its defaults) if unknown or no longer valid."""
         tuned = self.known(problem, row, arch)
         return tuned.parameters if tuned else {}
 
@@ -79,7 +79,7 @@ class Tuning:
     ) -> tuple[Variant, dict[str, int]] | None:
         """Return the variant to use and its parameters; None if the named variant, or every one, refuses the problem.
 
-        Without a name it is the highest automatic step that serves the problem. A lower step replaces it only if both
+        Without a name, it is the highest automatic step that serves the problem. A lower step replaces it only if both
         were measured and the lower one is faster.
         """
         if named is not None:
@@ -94,7 +94,7 @@ class Tuning:
 
 
 def load(card: str) -> Tuning:
-    """Load the results of a card, given by its CUDA name: the shipped table, overridden by the user's.
+    """Load the results of a GPU, given by its CUDA name: the shipped table, overridden by the user's.
 
     A missing table is empty. A table that another user could have written is ignored with a note. Raises UserError for
     a damaged one.
@@ -137,12 +137,12 @@ def store(card: str, results: Mapping[Problem, Mapping[str, Tuned]]) -> Path:
 
 
 def file_name(card: str) -> str:
-    """Return the table's file name: ``NVIDIA H100 80GB HBM3`` → ``nvidia_h100_80gb_hbm3.json``."""
+    """Return a table's file name: ``NVIDIA H100 80GB HBM3`` → ``nvidia_h100_80gb_hbm3.json``."""
     return re.sub(r"[^a-z0-9]+", "_", card.lower()).strip("_") + ".json"
 
 
 def _merge(entries: Entries, newer: Mapping[str, Mapping[str, Tuned]]) -> None:
-    """Replace older results by newer ones, except those measured over more images: few images prove little."""
+    """Replace older results by newer ones, except those measured over more images, which are more reliable."""
     for problem, variants in newer.items():
         kept = entries.setdefault(problem, {})
         for name, tuned in variants.items():
