@@ -21,10 +21,10 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm")
 # The sizes that the project has reached: a person can hold only so much in mind. To raise one, change it here in the
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
 CAPS = {
-    "lines of sources": 49_700,
-    "lines of Python in app without comments, docstrings and blank lines": 27_700,
-    "lines of tests": 38_900,
-    "tracked files": 970,
+    "lines of sources": 49_000,
+    "lines of Python in app without comments, docstrings and blank lines": 27_100,
+    "lines of tests": 37_500,
+    "tracked files": 890,
 }
 
 
