@@ -187,9 +187,8 @@ class LocalRunner:
         if sum(piece.count for piece, _ in self._finished) > GPU_PIECE:
             return False
         running = self._running.values()
-        return (
-            len(running) < AHEAD or sum(0 if piece.shard.sequential else piece.count for piece in running) < GPU_PIECE
-        )
+        images = sum(0 if piece.shard.sequential else piece.count for piece in running)
+        return len(running) < AHEAD or images < GPU_PIECE
 
     def _collect_finished(self) -> None:
         """Move finished pieces out of those in flight; wait briefly if there are none."""
