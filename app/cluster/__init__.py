@@ -1,7 +1,7 @@
-"""Work on several processes or machines by Dask's ``distributed`` (extra ``cluster``).
+"""Distribute work over processes or machines by Dask's ``distributed`` (extra ``cluster``).
 
-This room hands pieces of work to workers and gives back their answers; it does not know what a piece is. It needs the
-extra: other rooms import it inside functions, after ``require_dask``.
+A *piece* is any picklable unit of work; workers return an answer for each. Other rooms import this one inside
+functions, after ``require_dask``, because the extra may be missing.
 """
 
 from importlib.util import find_spec
@@ -10,6 +10,6 @@ from app.base.errors import UserError, install
 
 
 def require_dask(what: str) -> None:
-    """Raise UserError, beginning with ``what``, unless the packages of the extra ``cluster`` are installed."""
+    """Raise UserError, beginning with ``what``, unless the extra ``cluster`` is installed."""
     if find_spec("distributed") is None:
         raise UserError(f"{what} needs Dask: {install('cluster')}")

@@ -1,4 +1,4 @@
-"""A cluster of processes on this machine; they end with the program, and nothing listens beyond 127.0.0.1."""
+"""Run a Dask cluster of processes on this machine. They end with the program and listen on 127.0.0.1 only."""
 
 import asyncio
 import fcntl
@@ -25,9 +25,9 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class LocalWorker:
-    """A process of the local cluster. environment: set before the process loads a driver.
+    """A worker process of the local cluster. environment: variables set before it loads a driver.
 
-    cores: what it may use; () for all.
+    cores: the cores that it may use; () for all.
     """
 
     name: str
@@ -37,7 +37,7 @@ class LocalWorker:
 
 @asynccontextmanager
 async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: WorkerPlugin) -> AsyncIterator[Client]:
-    """Yield the client of a new cluster whose workers have the plugin. A worker that ends is started again.
+    """Start a cluster whose workers have the plugin; yield its client. A worker that ends is restarted.
 
     in_flight: tasks at a time in each worker. Raises UserError if the processes do not start.
     """
@@ -48,7 +48,7 @@ async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
         own = {"dashboard": False, "dashboard_address": f"{HOST}:0", "host": HOST}
         common = own | {
             "nthreads": in_flight,
-            "memory_limit": None,  # an engine allocates once, as much as it needs
+            "memory_limit": None,  # engines allocate all their memory once
             "silence_logs": CRITICAL,
         }
         spec = {
@@ -69,39 +69,39 @@ async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
         finally:
             deaths.expected = True
             with suppress(Exception):  # was raised above
-                await starting  # what is half started could not be ended
+                await starting  # a half-started cluster cannot be closed
             for nanny in cluster.workers.values():
                 _kill(nanny)
             await cluster.close()
 
 
 class Deaths(SchedulerPlugin):
-    """Says which process ended, or was given up. expected: all of them end now."""
+    """Report each worker process that ends or is given up. expected: all workers are being shut down."""
 
     def __init__(self) -> None:
         self.expected = False
         self._names: dict[str, object] = {}
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        """Called by Dask with the address of a new worker."""
+        """Record a new worker; Dask calls this with its address."""
         self._names[worker] = scheduler.workers[worker].name
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **_: object) -> None:
-        """Called by Dask with the address of a worker that is gone."""
+        """Report a worker that is gone; Dask calls this with its address."""
         name = self._names.pop(worker, worker)
         if not self.expected:
             tqdm.write(f"note: the process {name} ended, or was silent for too long: a new one takes over", sys.stderr)
 
 
 def _cause(error: BaseException) -> str:
-    """Return what the error comes from, in one line."""
+    """Return the root cause of an error in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(str(error).split())
 
 
 def _kill(nanny: Nanny) -> None:
-    """End the nanny's process now: it holds nothing, and one that hangs would have to be waited for."""
+    """Kill the nanny's process: it has nothing to save, and a hanging one would delay the end."""
     nanny.close_gracefully()
     with suppress(ProcessLookupError):
         if nanny.pid:
@@ -109,15 +109,15 @@ def _kill(nanny: Nanny) -> None:
 
 
 PREFIX = "lenet5-cluster-"
-YOUNG_SECONDS = 60.0  # a folder may be so new that its process has yet to lock it
+YOUNG_SECONDS = 60.0  # the process of a folder newer than this may not have locked it yet
 
 
 @contextmanager
 def scratch_folder() -> Iterator[str]:
-    """Yield a new temporary folder; remove it at the end of the block, and now those of processes that were killed.
+    """Yield a temporary folder and remove it at the end; at the start, remove those of killed processes.
 
-    A process locks its folder, and the system ends the lock with the process. Where there are no locks, nobody else
-    removes a folder.
+    Each process locks its folder; the system releases the lock when the process ends. On a file system without locks,
+    folders of killed processes stay.
     """
     for left in Path(gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):  # in use, another user's, or just removed

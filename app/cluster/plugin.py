@@ -1,4 +1,4 @@
-"""What runs on a worker: a plugin that opens the engine once, and the task that gives it pieces."""
+"""The code that runs on a worker: a plugin that opens the engine once, and the task that passes it pieces."""
 
 import asyncio
 import os
@@ -18,18 +18,18 @@ from app.cluster.settings import quieten
 from app.cuda.device import card_is_lost
 
 Engine = Callable[[Any], Any]
-"""Answers a piece; several threads call it at the same time."""
+"""A function that answers a piece; several threads call it in parallel."""
 Opener = Callable[[str | None], AbstractContextManager[Engine]]
-"""Opens a worker's engine.
+"""A picklable function that opens a worker's engine.
 
-It gets the name of a worker of the local cluster, or None on another cluster. It can be pickled.
+Its argument is the name of a worker of the local cluster, or None on another cluster.
 """
-MOST_AT_ONCE = 16  # of the small pieces of one task
-LOST = 70  # exit code of a process that lost its card
+MOST_AT_ONCE = 16  # small pieces in one task
+LOST = 70  # exit code of a process that lost its GPU
 
 
 class EnginePlugin(WorkerPlugin):
-    """Opens the engine in the background when a worker starts, and closes it at the end.
+    """Open the engine in the background when a worker starts, and close it when the worker ends.
 
     cores: name of a worker of the local cluster → the cores that its process may use, () for all.
     """
@@ -60,7 +60,7 @@ class EnginePlugin(WorkerPlugin):
                 self._engine.set_exception(error)
 
     def engine(self) -> Engine:
-        """Return the engine once it is open. Raises what opening it raised."""
+        """Wait until the engine is open and return it. Raises what opening it raised."""
         try:
             return self._engine.result()
         except UserError as error:
@@ -72,9 +72,9 @@ class EnginePlugin(WorkerPlugin):
 
 
 def answer(name: str, pieces: Sequence[Any]) -> list[Any]:
-    """The task: let the engine of the plugin of that name answer the pieces. Ends the process if its card is lost.
+    """Answer pieces by the engine of the named plugin: the task that Dask runs. Ends the process if its GPU is lost.
 
-    No later call in a process succeeds after such an error. A new process continues, as after any other death.
+    CUDA calls of such a process would all fail; Dask starts a new one, as after any other death.
     """
     try:
         engine = get_worker().plugins[name].engine()
@@ -89,6 +89,6 @@ def answer(name: str, pieces: Sequence[Any]) -> list[Any]:
 
 
 def _use_cores(cores: Sequence[int]) -> None:
-    """Bind this process to the cores. Threads take them over from the threads that start them."""
+    """Bind this process to the cores; threads started later inherit the binding."""
     for thread in Path("/proc/self/task").iterdir():
         os.sched_setaffinity(int(thread.name), cores)

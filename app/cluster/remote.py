@@ -1,4 +1,4 @@
-"""A Dask cluster that runs already: on this machine or on many."""
+"""Use a Dask cluster that is already running, on this machine or on many."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,17 +11,17 @@ from app.base.errors import UserError
 
 CONNECT_SECONDS = 10.0
 REGISTER_SECONDS = 60.0  # the network's weights go to every worker
-# Of this module's own package: app, or lenet5_inference.app where it is installed.
+# The name under which this package is imported: app, or lenet5_inference.app where it is installed.
 PACKAGE = __name__.partition(".cluster")[0]
-# Only builtins: a worker without the package could not even load a function of it.
+# Builtins only: a worker without the package could not unpickle one of its functions.
 ASK_VERSION = f"__import__('importlib').import_module({PACKAGE!r}).VERSION"
 
 
 @asynccontextmanager
 async def running_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterator[Client]:
-    """Yield a client of the scheduler at ``tcp://HOST:PORT``, whose workers have the plugin meanwhile.
+    """Connect to the scheduler at ``tcp://HOST:PORT``; yield a client whose workers have the plugin meanwhile.
 
-    Raises UserError if it, or one of its workers, is of no use.
+    Raises UserError if the scheduler or a worker cannot be used.
     """
     client = Client(address, asynchronous=True, direct_to_workers=True, set_as_default=False, timeout=CONNECT_SECONDS)
     try:
@@ -35,7 +35,7 @@ async def running_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterator[C
         try:
             yield client
         finally:
-            if client.status == "running":  # not while it looks for a scheduler that is gone
+            if client.status == "running":  # not while it tries to reconnect
                 with suppress(OSError, TimeoutError):
                     async with asyncio.timeout(CONNECT_SECONDS):
                         await client.unregister_worker_plugin(plugin.name)
@@ -47,7 +47,7 @@ async def running_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterator[C
 
 async def _connect(client: Client, address: str) -> None:
     try:
-        async with asyncio.timeout(CONNECT_SECONDS):  # Dask's own does not hold for a process that was stopped
+        async with asyncio.timeout(CONNECT_SECONDS):  # Dask's timeout misses a stopped process
             await client
     except ValueError:
         raise UserError(f"--scheduler {address} is no address: give it as tcp://HOST:PORT") from None
@@ -60,7 +60,7 @@ async def _connect(client: Client, address: str) -> None:
 
 
 async def _check(client: Client, address: str) -> None:
-    """Raise UserError unless the scheduler has workers, and it and all of them have this version of this package."""
+    """Raise UserError unless there are workers, and they and the scheduler have this version of this package."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             found = {

@@ -1,4 +1,4 @@
-"""Hands pieces to a Dask cluster and brings back their answers. Dask lives in asyncio, in a thread of its own."""
+"""Send pieces to a Dask cluster and return their answers. Dask's event loop runs in a separate thread."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from app.cluster.plugin import EnginePlugin, Opener, answer
 from app.cluster.remote import running_cluster
 from app.cluster.settings import apply_defaults, quieten
 
-IN_FLIGHT = 2  # tasks of a worker of this machine
-TASK_SECONDS = 0.015  # that a task should take at least, and for every worker, all of which one process serves:
+IN_FLIGHT = 2  # tasks at a time in each worker of this machine
+# Least duration of a task; the second for each worker, because one process handles the tasks of all.
+TASK_SECONDS = 0.015
 HANDLING_SECONDS = 0.005
-COUNT_SECONDS = 5.0  # how often the workers are counted again
-SILENT_SECONDS = 7.0  # without any worker or an answer, after which the user is told
-EMPTY_SECONDS = 60.0  # the same, after which the work is given up
+COUNT_SECONDS = 5.0  # interval between counts of the workers
+SILENT_SECONDS = 7.0  # without workers or an answer, until the user is told
+EMPTY_SECONDS = 60.0  # the same, until the run is given up
 END_SECONDS = 20.0
-POLL_SECONDS = 0.1  # between two looks for Ctrl-C
+POLL_SECONDS = 0.1  # between two checks for Ctrl-C
 Estimate = Callable[[Any], float]
 Check = Callable[[], object]
 Answers = list[tuple[Any, Any]]
@@ -46,7 +47,7 @@ def local_runner(
     estimate: Estimate = lambda piece: 1.0,
     check: Check = lambda: None,
 ) -> Iterator[Runner]:
-    """Yield a runner on processes of this machine. in_flight: tasks that each works on at a time.
+    """Start worker processes on this machine and yield a runner. in_flight: tasks at a time in each process.
 
     estimate, check: as for ``Runner``.
     """
@@ -63,9 +64,9 @@ def cluster_runner(
     estimate: Estimate = lambda piece: 1.0,
     check: Check = lambda: None,
 ) -> Iterator[Runner]:
-    """Yield a runner on the workers of the scheduler at ``address``. Raises UserError if they are of no use.
+    """Connect to the scheduler at ``address`` and yield a runner. Raises UserError if its workers cannot be used.
 
-    Each of a worker's threads works on a task. estimate, check: as for ``Runner``.
+    Each thread of a worker runs one task at a time. estimate, check: as for ``Runner``.
     """
     plugin = EnginePlugin(opener, {})
     cluster = running_cluster(address, plugin)
@@ -74,40 +75,40 @@ def cluster_runner(
 
 
 class Runner:
-    """Answers pieces on the workers of a cluster.
+    """Answer pieces on a cluster's workers.
 
-    A task is one piece, or several. Tasks go to Dask's thread by its event loop, and answers come back by a queue;
-    Ctrl-C leaves no lock of them taken.
+    A task is one or more pieces. Tasks reach Dask's thread through its event loop, and answers return through a queue,
+    so that Ctrl-C cannot leave a lock held.
     """
 
     def __init__(
         self, cluster: AbstractAsyncContextManager[Client], name: str, estimate: Estimate, check: Check
     ) -> None:
-        """name: of the plugin that the cluster's workers have. estimate: returns the seconds of a piece, roughly.
+        """name: of the workers' plugin. estimate: returns a piece's seconds, roughly.
 
-        check: called every now and then in the thread of ``run``; it may raise, for Ctrl-C.
+        check: called regularly in the thread of ``run``; it may raise, for Ctrl-C.
         """
         self._cluster, self._name = cluster, name
         self._estimate, self._check = estimate, check
         self._workers = self._threads = 0
         self._ready: SimpleQueue[None] = SimpleQueue()
-        self._error: BaseException | None = None  # that ended Dask's thread
+        self._error: BaseException | None = None  # what ended Dask's thread
         self._answering: set[asyncio.Task[None]] = set()
         self._client: Client
         self._loop = asyncio.new_event_loop()
         self._main = self._loop.create_task(self._live())
 
     def run(self, pieces: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        """Yield (piece, answer) of every piece, as they come. Takes a piece when there is room for one.
+        """Yield (piece, answer) for every piece as answers arrive; take the next piece when there is room.
 
         Raises UserError if the work cannot go on, and whatever an engine raised.
         """
         waiting, in_flight = self._tasks(pieces), 0
         queue: Queue = SimpleQueue()
         while True:
-            # A worker has one more than it works on, which it begins at once when another ends.
+            # One task more than each worker runs, so that it always has a next one.
             while in_flight < self._threads + self._workers and (task := next(waiting, None)) is not None:
-                with suppress(RuntimeError):  # Dask's thread has ended: ``_next`` raises why
+                with suppress(RuntimeError):  # Dask's thread has ended: ``_next`` raises the reason
                     self._loop.call_soon_threadsafe(self._begin, task, queue)
                 in_flight += 1
             if not in_flight:
@@ -119,7 +120,7 @@ class Runner:
             yield from answers
 
     def _next(self, queue: SimpleQueue[Any]) -> Any:
-        """Wait for the next thing in the queue. Raises what ended Dask's thread."""
+        """Wait for the next queue entry. Raises what ended Dask's thread."""
         while True:
             with suppress(Empty):
                 return queue.get(timeout=POLL_SECONDS)
@@ -129,9 +130,9 @@ class Runner:
 
     @contextmanager
     def running(self) -> Iterator[Runner]:
-        """Enter the cluster, and leave it at the end of the block."""
+        """Run Dask's thread, connected to the cluster, while the block runs."""
         thread = Thread(target=self._serve, name="Dask", daemon=True)
-        with signals_blocked():  # Dask's threads and processes inherit that
+        with signals_blocked():  # inherited by Dask's threads and processes
             thread.start()
         try:
             self._next(self._ready)
@@ -142,7 +143,7 @@ class Runner:
             thread.join(END_SECONDS)
 
     def _serve(self) -> None:
-        """What Dask's thread does."""
+        """Run Dask's event loop: the body of Dask's thread."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # by which Python ends processes that are left
         asyncio.set_event_loop(self._loop)
         try:
@@ -170,9 +171,9 @@ class Runner:
             raise UserError(f"the work through Dask ends: {error}; free some room, then go on by --resume") from error
 
     async def _count_workers(self) -> None:
-        """Count the workers, for ever: those of a running cluster come and go.
+        """Count the workers regularly, because those of a running cluster come and go.
 
-        Says when there are none, or the scheduler does not answer. Raises UserError when it stays so.
+        Tells the user when there are none or the scheduler does not answer. Raises UserError if that lasts.
         """
         last, told = self._loop.time(), False
         asked = asyncio.ensure_future(self._client.scheduler.ncores())
@@ -198,7 +199,7 @@ class Runner:
             asked.cancel()
 
     def _tasks(self, pieces: Iterable[Any]) -> Iterator[list[Any]]:
-        """Gather consecutive pieces to tasks that take long enough."""
+        """Group consecutive pieces into tasks that last long enough."""
         task: list[Any] = []
         seconds = 0.0
         for piece in pieces:

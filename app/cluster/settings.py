@@ -1,4 +1,4 @@
-"""Dask's settings. A user's own (its files, or variables like DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL) outrank them."""
+"""Dask's settings. The user's (files, or variables like DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL) take precedence."""
 
 import logging
 import warnings
@@ -11,7 +11,7 @@ DEFAULTS = {
             "worker-ttl": "30s",  # a worker that is silent for so long is killed, and its pieces go to others
             "active-memory-manager": {"start": False},  # results are taken at once
         },
-        "worker": {"profile": {"enabled": False}},  # a hundred looks at every thread, each second
+        "worker": {"profile": {"enabled": False}},  # it samples every thread a hundred times a second
         "diagnostics": {"nvml": False},  # it would open every GPU in every process
         "deploy": {"lost-worker-timeout": "1h"},  # a busy machine may take long to start a process again
     }
@@ -25,7 +25,7 @@ def apply_defaults() -> None:
 
 
 def quieten() -> None:
-    """Let Dask log nothing in this process: what matters is raised."""
+    """Silence Dask's logging in this process: errors that matter are raised."""
     warnings.filterwarnings("ignore", module="distributed")
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
