@@ -12,15 +12,15 @@ from app.layers.base import Layer, Parameters, Shape
 
 @dataclass(frozen=True)
 class Activation(Layer):
-    """y = f(x), element by element; NaN stays NaN.
+    """y = f(x) for each element; NaN stays NaN.
 
-    ``kind`` names f; in capitals, it is the name of a struct in ``app/kernels/include/activations.cuh``.
+    ``kind`` names f; in capitals, it names the struct in ``app/kernels/include/activations.cuh``.
     """
 
     operation: ClassVar[str] = "activation"
 
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the shape: activations keep it."""
+        """Return ``shape``: activations keep it."""
         return shape
 
     def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ActivationProblem | None:
@@ -36,7 +36,7 @@ class Relu(Activation):
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Compute y in place."""
-        # Zeros for one image, not the number 0: NumPy's vectorised loop takes arrays, three times as fast.
+        # Zeros for one image instead of a scalar 0: NumPy's loop over two arrays is three times as fast.
         return np.maximum(x, np.zeros_like(x[:1]), out=x)
 
 
@@ -59,7 +59,7 @@ class Sigmoid(Activation):
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Compute y in place."""
-        with np.errstate(over="ignore"):  # exp(-x) overflows to infinity far below 0; its reciprocal, 0, is right
+        with np.errstate(over="ignore"):  # far below 0, exp(-x) is infinite and its reciprocal 0, as it should be
             np.exp(np.negative(x, out=x), out=x)
         x += 1
         return np.reciprocal(x, out=x)

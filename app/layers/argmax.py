@@ -1,4 +1,4 @@
-"""Argmax: from scores to the label."""
+"""Argmax, which turns scores into labels."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +11,7 @@ from app.layers.base import Layer, Parameters, Shape
 
 @dataclass(frozen=True)
 class Argmax(Layer):
-    """The index of the greatest score, the first among equals, as one byte."""
+    """The index of the greatest score as one byte; among equal scores, the first."""
 
     kind: ClassVar[str] = "argmax"
     operation: ClassVar[str] = "argmax"
@@ -23,9 +23,9 @@ class Argmax(Layer):
         return ()
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Find the labels of scores: (B, classes) → (B) uint8."""
+        """Return the labels of scores: (B, classes) → (B,) uint8."""
         return x.argmax(axis=1).astype(np.uint8)
 
     def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ArgmaxProblem | None:
-        """Return the problem. Labels are bytes, whatever ``output_dtype``."""
+        """Return the kernel's problem. Labels are bytes, whatever ``output_dtype``."""
         return None if input_dtype == "uint8" else ArgmaxProblem(shape[0], input_dtype)

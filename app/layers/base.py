@@ -1,4 +1,4 @@
-"""The interface of every layer: shape rule, parameters, NumPy reference and its part on the GPU."""
+"""The interface of layers: shape rule, parameters, NumPy reference and GPU problem."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ class Layer(ABC):
 
     name: str
     kind: ClassVar[str]
-    # The registry's name of the GPU operation that this layer is; None: it only relabels its input.
+    # The registry's name of this layer's GPU operation; None: it only relabels its input.
     operation: ClassVar[str | None] = None
     # uint8 in, uint8 out (Resize): the next layer applies the pixel scale.
     keeps_bytes: ClassVar[bool] = False
 
     @abstractmethod
     def output_shape(self, shape: Shape) -> Shape:
-        """Return the shape of one image's output. Raises UserError where the layer does not fit."""
+        """Return one image's output shape. Raises UserError if the layer does not fit the input shape."""
 
     @abstractmethod
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Compute the layer in NumPy, in the float type of x: (B, *input shape) → (B, *output shape).
 
-        It is the definition of correct. Activations are N, C, H, W whatever their strides. May work in place on x.
+        This defines the correct result. Activations are N, C, H, W whatever their strides. May overwrite x.
         """
 
     def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
-        """Return the shapes of the arrays in the weights file by name.
+        """Return the shapes of the layer's arrays in the weights file, by name.
 
-        A ``<name>_bias`` entry is optional there unless the layer's ``bias`` is True; if that is False, there is none.
+        ``<name>_bias`` is optional in the file if the layer's ``bias`` is None, required if True, absent if False.
         """
         return {}
 
     def flops(self, shape: Shape) -> int:
-        """Floating-point operations for one image (a multiply-add is two): those of its problem, 0 without one."""
+        """Return the FLOPs for one image (a multiply-add is two): those of its problem, 0 without one."""
         stored = "uint8" if self.keeps_bytes else "float32"
         problem = self.problem(shape, [], bias=False, input_dtype=stored, dtype="float32", output_dtype="float32")
         return 0 if problem is None else problem.flops
@@ -57,13 +57,13 @@ class Layer(ABC):
         """Return the problem of a kernel that computes this layer and then the layers of ``epilogue``.
 
         input_dtype, output_dtype: types of the activations in memory, uint8 for raw images; dtype: type of the
-        multiplication. Returns None if this layer cannot take these layers into its epilogue, or cannot convert between
-        the types. By default a layer takes nothing into its epilogue.
+        multiplication. Returns None if the layer cannot fuse this epilogue, or cannot convert between the types. By
+        default, a layer fuses nothing.
         """
         return None if epilogue else self.own_problem(shape, input_dtype, output_dtype)
 
     def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> Problem | None:
-        """Return the problem of this layer in a kernel of its own; None if it cannot convert between the types."""
+        """Return the problem of a kernel for this layer alone; None if it cannot convert between the types."""
         return None
 
     def device_parameters(
@@ -71,13 +71,13 @@ class Layer(ABC):
     ) -> list[np.ndarray | None]:
         """Return the arrays that a kernel takes between input and output: float64, in the kernels' layout.
 
-        scale: a factor of the input, multiplied into the weights. flattened: the (C, H, W) shape of the input before it
-        was flattened, if it was. Raises UserError if the input has a scale and there are no weights.
+        scale: factor of the input, multiplied into the weights. flattened: the input's (C, H, W) shape before
+        flattening, if it was flattened. Raises UserError if the input has a scale and the layer no weights.
         """
         if scale != 1:
             raise UserError(f"layer {self.name} ({self.kind}) cannot scale images: put a Conv2d or Linear layer first")
         return []
 
     def fail(self, shape: Shape, needs: str) -> UserError:
-        """Return the error for an input shape that this layer cannot take."""
+        """Return the UserError for an input shape that this layer cannot take."""
         return UserError(f"layer {self.name} ({self.kind}) got input of shape {shape}, but needs {needs}")

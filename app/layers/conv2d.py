@@ -1,4 +1,4 @@
-"""Two-dimensional convolution (cross-correlation), on request with zeros around the image."""
+"""Two-dimensional convolution (cross-correlation), optionally with zero padding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,20 +49,22 @@ class Conv2d(Layer):
         return {self.name: (self.kernel, self.kernel, shape[0], self.maps), **bias}
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Convolve by im2col and a matrix product for each image, in pieces whose im2col matrix fits a core's cache.
+        """Convolve by im2col and one matrix product per image, on groups of images whose im2col matrices fit in cache.
 
-        One product for all images of a piece would be no faster, and its shape, so its rounding, would depend on their
-        number. Works on N, H, W, C memory, where a row of a window is contiguous.
+        One product for several images would be no faster, and its rounding would depend on their number. Works in N, H,
+        W, C memory, where a row of a window is contiguous.
         """
         filters = parameters[self.name].astype(x.dtype, copy=False).reshape(-1, self.maps)
         maps, height, width = self.output_shape(x.shape[1:])
         windows = windows_of(x, self.kernel, self.stride, self.padding)
         y = np.empty((len(x), height, width, maps), x.dtype)
         few = max(IM2COL_BYTES // (height * width * len(filters) * x.itemsize), 1)
-        memory = np.empty(min(few, len(x)) * height * width * len(filters), x.dtype)  # once: allocating takes time
+        memory = np.empty(
+            min(few, len(x)) * height * width * len(filters), x.dtype
+        )  # allocated once: allocation is slow
         for at in range(0, len(x), few):
             matrix = im2col(windows[at : at + few], memory)
-            if height * width == 1:  # a product of one row, many times slower
+            if height * width == 1:  # products of one row are many times slower
                 y[at : at + few] = multiply_rows(matrix, filters).reshape(-1, 1, 1, maps)
             else:
                 pixels = matrix.reshape(-1, height * width, len(filters))
@@ -75,7 +77,7 @@ class Conv2d(Layer):
     def problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> ConvProblem | None:
-        """Return the problem; the epilogue may hold an activation, then a pooling with window equal to stride."""
+        """Return the kernel's problem; the epilogue may be an activation, then a pooling with stride equal to window."""
         rest = list(epilogue)
         activation = ""
         if rest and isinstance(rest[0], Activation):
@@ -94,13 +96,13 @@ class Conv2d(Layer):
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None
     ) -> list[np.ndarray | None]:
-        """Return filters as (C, K, K, M), the order in which kernels sum (maps innermost), and the bias."""
+        """Return filters as (C, K, K, M), the kernels' order of summation with maps innermost, and the bias."""
         filters = parameters[self.name].astype(np.float64).transpose(2, 0, 1, 3) * scale
         return [filters, parameters.get(f"{self.name}_bias")]
 
 
 def windows_of(x: np.ndarray, kernel: int, stride: int, padding: int) -> np.ndarray:
-    """Return a view of the windows of images, with padding of a copy: (B, C, H, W) → (B, OH, OW, C, K, K)."""
+    """Return a view of all windows of the images, zero-padded in a copy: (B, C, H, W) → (B, OH, OW, C, K, K)."""
     x = x.transpose(0, 2, 3, 1)
     if padding:
         x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
@@ -109,7 +111,7 @@ def windows_of(x: np.ndarray, kernel: int, stride: int, padding: int) -> np.ndar
 
 
 def im2col(windows: np.ndarray, memory: np.ndarray) -> np.ndarray:
-    """Copy windows to rows in ``memory``: (B, OH, OW, C, K, K) → (B·OH·OW, K·K·C), in the order with longer runs."""
+    """Copy windows to rows of ``memory``: (B, OH, OW, C, K, K) → (B·OH·OW, K·K·C), which has longer runs."""
     images, height, width, channels, kernel, _ = windows.shape
     order = (0, 1, 2, 4, 5, 3) if channels > 1 else (4, 5, 3, 0, 1, 2)
     copied = windows.transpose(order)

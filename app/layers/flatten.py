@@ -1,4 +1,4 @@
-"""Flatten: from feature maps to one row of features per image."""
+"""Flatten, which turns feature maps into one row of features per image."""
 
 from dataclasses import dataclass
 from math import prod
@@ -11,10 +11,10 @@ from app.layers.base import Layer, Parameters, Shape
 
 @dataclass(frozen=True)
 class Flatten(Layer):
-    """(C, H, W) → (H·W·C): in H, W, C order, as the weights files of system 1 expect.
+    """(C, H, W) → (H·W·C), in the H, W, C order of system 1's weights files.
 
-    On the GPU it costs nothing: activations stay in C, H, W order and the rows of the following fully
-    connected layer are permuted once, when its weights are loaded (see ``channel_first_rows``).
+    On the GPU it costs nothing: activations stay in C, H, W order and the rows of the next fully connected layer are
+    permuted once, when its weights are loaded (see ``channel_first_rows``).
     """
 
     kind: ClassVar[str] = "flatten"
@@ -31,6 +31,6 @@ class Flatten(Layer):
 
 
 def channel_first_rows(shape: Shape) -> np.ndarray:
-    """Return the index in H, W, C order of each feature in C, H, W order. shape: (C, H, W)."""
+    """Return, for each feature in C, H, W order, its index in H, W, C order. shape: (C, H, W)."""
     channels, height, width = shape
     return np.arange(prod(shape)).reshape(height, width, channels).transpose(2, 0, 1).ravel()

@@ -39,7 +39,7 @@ class Linear(Layer):
         return {self.name: (shape[0], self.outputs), **bias}
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute y by matrix products; an image's bits do not depend on the others."""
+        """Compute y by matrix products. An image's bits do not depend on the other images."""
         y = multiply_rows(x, parameters[self.name].astype(x.dtype, copy=False))
         bias = parameters.get(f"{self.name}_bias")
         if bias is not None:
@@ -62,7 +62,7 @@ class Linear(Layer):
     def device_parameters(
         self, shape: Shape, parameters: Parameters, *, scale: float, flattened: Shape | None
     ) -> list[np.ndarray | None]:
-        """Return weights as (in, out) and the bias; rows are in the order of the features on the device."""
+        """Return weights (in, out), rows in the device's order of features, and the bias."""
         weights = parameters[self.name].astype(np.float64) * scale
         if flattened is not None:
             weights = weights[channel_first_rows(flattened)]

@@ -14,9 +14,9 @@ from app.layers.base import Layer, Parameters, Shape
 class Pool(Layer):
     """Reduce each window of ``window`` x ``window`` pixels, every ``stride`` (default: window) pixels, to one value.
 
-    Rows and columns that do not fill a window are dropped. With ``ceil`` they get windows that reach over the bottom or
-    right border: such a window gives the maximum, or the mean, of its pixels inside the image (the mean's divisor is
-    the number of these pixels). PyTorch's ceil_mode is the same, and ONNX's with count_include_pad = 0.
+    Without ``ceil``, rows and columns that do not fill a window are dropped. With ``ceil``, windows may cross the
+    bottom or right border and reduce only the pixels inside the image; a mean divides by their number. This equals
+    PyTorch's ceil_mode, and ONNX's with count_include_pad = 0.
     """
 
     window: int
@@ -42,24 +42,24 @@ class Pool(Layer):
         return shape[0], *(windows(size, self.window, self.step, self.ceil) for size in shape[1:])
 
     def margins(self, shape: Shape) -> list[tuple[int, int]]:
-        """Return (0, rows) and (0, columns) by which the last windows reach over the border of an image (C, H, W)."""
+        """Return padding (0, rows), (0, columns) by which the last windows cross the border of an image (C, H, W)."""
         return [(0, self.window - inside[-1]) for inside in self._inside(shape)]
 
     def pixels(self, shape: Shape) -> np.ndarray:
         """Return how many pixels of each window lie inside an image (C, H, W): (PH, PW) integers.
 
-        The length is 1 along an axis whose windows all lie inside.
+        An axis has length 1 if all windows lie inside along it.
         """
         rows, columns = (inside if inside[-1] < self.window else [self.window] for inside in self._inside(shape))
         return np.outer(rows, columns)
 
     def _inside(self, shape: Shape) -> list[list[int]]:
-        """Return how many rows of the windows lie inside an image (C, H, W), from top to bottom, and columns."""
+        """Return for each axis of an image (C, H, W) how many rows, or columns, of each window lie inside."""
         sizes = zip(shape[1:], self.output_shape(shape)[1:], strict=True)
         return [[min(self.window, size - at * self.step) for at in range(count)] for size, count in sizes]
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Combine the rows of each window, then its columns; what lies beyond the border changes neither."""
+        """Reduce the rows of each window, then its columns. Padding does not change the results."""
         shape = x.shape[1:]
         _, height, width = self.output_shape(shape)
         combine, beyond = (np.maximum, -np.inf) if self.is_max else (np.add, 0.0)
@@ -73,7 +73,7 @@ class Pool(Layer):
         return result if self.is_max else result / self.pixels(shape).astype(x.dtype)
 
     def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> PoolProblem | None:
-        """Return the problem of a kernel of its own; input and output have one type."""
+        """Return the problem of a kernel for this layer alone; input and output have one type."""
         if input_dtype != output_dtype:
             return None
         channels, height, width = shape

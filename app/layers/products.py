@@ -1,8 +1,8 @@
-"""Matrix products in which no row's bits depend on the rows beside it, nor on its place among them.
+"""Matrix products in which a row's bits depend neither on the other rows nor on the row's index.
 
-A matrix library chooses its loops by a shape, and each loop rounds in an order of its own: with AVX2, OpenBLAS
-rounds the first and the last rows of a product otherwise than those between. Here a row always has the bits that a
-product of eight rows gives it. Whether larger products give the same bits is measured, once for each shape.
+A matrix library chooses its loops by shape, and each loop rounds in its own order: with AVX2, OpenBLAS rounds the first
+and last rows of a product differently. Here a row always has the bits that a product of eight rows gives it. For each
+shape, a measurement tells once whether larger products give the same bits.
 """
 
 from functools import cache
@@ -12,17 +12,17 @@ import numpy as np
 
 from app.base.processor import one_blas_thread
 
-GROUP = 8  # rows of the product that defines a row's bits
-BLOCK = 128  # rows of a larger product, up to twice as fast: it reads the weights once
-MARGIN = 8  # rows of zeros on both sides of a block where its first and last rows round otherwise
-COMPARED = 256  # results of a row, at least, before its places count as alike
+GROUP = 8  # rows of the reference product, which defines a row's bits
+BLOCK = 128  # rows of a larger product, up to twice as fast because it reads the weights once
+MARGIN = 8  # rows of zeros at both ends of a block whose first and last rows round differently
+COMPARED = 256  # least number of results to compare before rows count as rounded alike
 
 
 class Alike(NamedTuple):
     """Which rows a matrix library rounds alike.
 
-    rows: how many of a group, from its first. margin: how many rows at either end of a block do not round as a group
-    does; None: others do not, either.
+    rows: how many of a group, from its first. margin: how many rows at either end of a block round differently from a
+    group; None: all may.
     """
 
     rows: int
@@ -30,7 +30,7 @@ class Alike(NamedTuple):
 
 
 def multiply_rows(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return x weights: (B, in) times (in, out) → (B, out), all of one float type."""
+    """Return x @ weights: (B, in) times (in, out) → (B, out), all of one float type."""
     alike = measure(*weights.shape, x.dtype.str)
     y = np.empty((len(x), weights.shape[1]), x.dtype)
     blocks = 0 if alike.margin is None else len(x) // BLOCK * BLOCK
@@ -44,21 +44,21 @@ def multiply_rows(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
 @cache
 @one_blas_thread()
 def measure(inputs: int, outputs: int, dtype: str) -> Alike:
-    """Compare the bits of one row everywhere in a group and in a block, times random weights (inputs, outputs)."""
-    values = np.random.default_rng(0).standard_normal(4093).astype(dtype)  # a prime: no two columns are the same
+    """Measure which rows round alike: multiply equal rows at all positions of a group and a block by random weights."""
+    values = np.random.default_rng(0).standard_normal(4093).astype(dtype)  # a prime length makes all columns differ
     weights = np.resize(values, (inputs, outputs))
     rows, margins = GROUP, [0, MARGIN]
     for turn in range(-(-COMPARED // outputs)):
         x = np.tile(np.resize(np.roll(values, turn), inputs), (BLOCK, 1))
         group = _groups(x[:GROUP], weights, GROUP)
         if (group != group[0]).any():
-            rows = 1  # the first of every group: one place in one shape
+            rows = 1  # only the first row of every group is used
         margins = [margin for margin in margins if (_block(x, weights, margin) == group[0]).all()]
     return Alike(rows, margins[0] if margins else None)
 
 
 def _block(x: np.ndarray, weights: np.ndarray, margin: int) -> np.ndarray:
-    """Multiply BLOCK rows at once, transposed: along that axis OpenBLAS rounds more rows alike."""
+    """Multiply BLOCK rows at once. Transposed, because OpenBLAS rounds more rows alike along that axis."""
     if margin:
         rows = np.empty((margin + BLOCK + margin, x.shape[1]), x.dtype)
         rows[:margin], rows[margin:-margin], rows[-margin:] = 0, x, 0
@@ -67,7 +67,7 @@ def _block(x: np.ndarray, weights: np.ndarray, margin: int) -> np.ndarray:
 
 
 def _groups(x: np.ndarray, weights: np.ndarray, used: int) -> np.ndarray:
-    """Multiply (B, in) by products of GROUP rows; ``used`` of them are rows of x, the others zeros."""
+    """Multiply (B, in) in products of GROUP rows: ``used`` rows of x and zeros."""
     products = -(-len(x) // used)
     if len(x) == products * GROUP:
         rows = x.reshape(products, GROUP, -1)

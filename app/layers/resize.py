@@ -16,9 +16,9 @@ RULES = {
 
 
 class Neighbours(NamedTuple):
-    """Along one axis, the two pixels around each output and their weights, whole numbers: int32 arrays (size).
+    """The two pixels around each output along one axis, and their integer weights: int32 arrays (size,).
 
-    The weights add up to 2 · size, except where one of the pixels is 0 because it lies beyond the image.
+    The weights add up to 2 · size, except where a pixel beyond the image has weight 0.
     """
 
     low: np.ndarray
@@ -31,10 +31,10 @@ class Neighbours(NamedTuple):
 class Resize(Layer):
     """(C, H, W) bytes → (C, size, size) bytes, each the weighted mean of the four pixels around its centre.
 
-    Pixels have their centres at halves: output i of ``size`` lies at (i + 1/2) · L / size - 1/2 on an axis of L
-    pixels. In units of 1 / (2 · size) this is a whole number, so the mean is an exact fraction with the divisor
-    (2 · size)². ``rule`` says what lies beyond the image and how the mean becomes a byte, see ``RULES``: ``edge`` is
-    this project's own, ``course`` that of the data files of systems 2 to 4.
+    Pixel centres lie at halves: output i of ``size`` lies at (i + 1/2) · L / size - 1/2 on an axis of L pixels. This is
+    a whole number of units of 1 / (2 · size), so the mean is an exact fraction with the divisor (2 · size)². ``rule``
+    says what lies beyond the image and how the mean is rounded to a byte, see ``RULES``: ``edge`` is this project's
+    rule, ``course`` that of the data files of systems 2 to 4.
     """
 
     size: int
@@ -54,7 +54,7 @@ class Resize(Layer):
         return shape[0], self.size, self.size
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Interpolate along the rows, then the columns; only the last step rounds. ValueError unless x is uint8."""
+        """Interpolate along rows, then columns, and round once at the end. Raises ValueError unless x is uint8."""
         if x.dtype != np.uint8:
             raise ValueError(f"layer {self.name} ({self.kind}) reads uint8, not {x.dtype}")
         sums = self._between(self._between(x, 3), 2)
@@ -64,12 +64,12 @@ class Resize(Layer):
 
     @property
     def divisor(self) -> int:
-        """(2 · size)², the divisor of every mean."""
+        """The divisor of every mean: (2 · size)²."""
         return 4 * self.size**2
 
     @property
     def rounding(self) -> int:
-        """What is added to a sum before it is divided and cut: half a divisor, or nothing."""
+        """The number added to a sum before the integer division: half a divisor, or 0."""
         return self.divisor // 2 if self.rule == "edge" else 0
 
     def neighbours(self, length: int) -> Neighbours:
@@ -86,7 +86,7 @@ class Resize(Layer):
         return Neighbours(*(part.astype(np.int32) for part in (*pixels, near, far)))
 
     def _between(self, x: np.ndarray, axis: int) -> np.ndarray:
-        """Along one axis: the sums of the two pixels around each output, times their weights. int32."""
+        """Return the weighted sums of the two pixels around each output along one axis, int32."""
         low, high, near, far = self.neighbours(x.shape[axis])
         near, far = (weights.reshape(-1, *(1,) * (x.ndim - 1 - axis)) for weights in (near, far))
         sums = x.take(low, axis) * near
@@ -94,6 +94,6 @@ class Resize(Layer):
         return sums
 
     def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ResizeProblem | None:
-        """Return the problem: bytes in, bytes out, whatever ``output_dtype``."""
+        """Return the kernel's problem: bytes in, bytes out, whatever ``output_dtype``."""
         channels, height, width = shape
         return ResizeProblem(channels, height, width, self.size, self.rule) if input_dtype == "uint8" else None

@@ -1,4 +1,4 @@
-"""Softmax: from scores to probabilities."""
+"""Softmax, which turns scores into probabilities."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,9 +11,9 @@ from app.layers.base import Layer, Parameters, Shape
 
 @dataclass(frozen=True)
 class Softmax(Layer):
-    """y[k] = exp(x[k] - max x) / Σ_j exp(x[j] - max x): without the maximum, exp would overflow.
+    """y[k] = exp(x[k] - max x) / Σ_j exp(x[j] - max x); subtracting the maximum avoids overflow.
 
-    A row with NaN or +infinity, or of -infinity only, becomes NaN throughout.
+    A row becomes NaN throughout if it has NaN or +infinity, or -infinity only.
     """
 
     kind: ClassVar[str] = "softmax"
@@ -34,5 +34,5 @@ class Softmax(Layer):
         return x
 
     def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> SoftmaxProblem | None:
-        """Return the problem of a kernel of its own; input and output have one type."""
+        """Return the problem of a kernel for this layer alone; input and output have one type."""
         return SoftmaxProblem(shape[0], input_dtype) if input_dtype == output_dtype else None
