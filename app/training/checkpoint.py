@@ -1,6 +1,6 @@
-"""Checkpoints: settings and progress of a training in HDF5, written atomically and verified by a hash.
+"""Write and read checkpoints: a training's settings and progress in HDF5, atomic, verified by a hash.
 
-The settings and some figures are JSON in an attribute, the header; every value read is checked like an option.
+Settings and some figures are JSON in an attribute, the header. Every value read is checked like an option.
 """
 
 import dataclasses
@@ -47,13 +47,13 @@ _HEADER = fields({"settings": fields({name: setting.check for name, setting in S
 
 
 def header(settings: Settings, progress: Mapping[str, Any]) -> str:
-    """Write the header as JSON, for ``parsed`` to read. progress: values of ``Progress`` by their names."""
+    """Return the header as JSON, which ``parsed`` reads. progress: values of ``Progress`` by name."""
     values = {"settings": vars(settings), **{name: progress[name] for name in _FIGURES}}
-    return json.dumps(values, ensure_ascii=False)  # shorter than escapes: HDF5 limits attributes
+    return json.dumps(values, ensure_ascii=False)  # shorter without escapes: HDF5 limits attributes
 
 
 def parsed(content: str) -> tuple[Settings, Model, dict[str, Any]]:
-    """Read the header; return the settings, their network, and the values of ``Progress``.
+    """Parse the header; return the settings, their network, and the values of ``Progress``.
 
     Raises BadValueError for every value that ``train`` would refuse as an option.
     """
@@ -93,12 +93,12 @@ def _check_together(settings: Settings, model: Model, values: Mapping[str, Any])
 
 
 def checkpoint_path(output: Path) -> Path:
-    """Return the checkpoint's path for a training that will write ``output``."""
+    """Return the checkpoint's path for a training that writes its weights to ``output``."""
     return output.with_name(f"{output.name}{SUFFIX}")
 
 
 def stamp(path: Path) -> Stamp:
-    """Return the file's inode, size and time, which change with the file; None if it cannot be found."""
+    """Return the file's inode, size and time, to detect changes; None if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -121,7 +121,7 @@ def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose parts fit together. stamp: the file's, from before it was read."""
+    """A checked checkpoint. stamp: the file's, taken before it was read."""
 
     path: Path
     stamp: Stamp
@@ -146,7 +146,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             head = str(words.attributes.get("head"))
             settings, model, values = parsed(head)
             limits = array_limits(settings, model)
-            # Arrays are stored uncompressed; several names for one of them must not make large arrays of a small file.
+            # Arrays are uncompressed; a small file must not claim large arrays by giving one array several names.
             if sum(limits.values()) - limits["history"] > len(content):
                 raise BadValueError("it is too small for its network")
             if set(words.names) != limits.keys():
@@ -168,7 +168,7 @@ def array_limits(settings: Settings, model: Model) -> dict[str, int]:
 
 
 def checked_progress(settings: Settings, model: Model, values: Mapping[str, Any], arrays: Arrays) -> Progress:
-    """Build the progress from the header's values and the arrays. Raises BadValueError if they are inconsistent."""
+    """Build a ``Progress`` from the header's values and the arrays. Raises BadValueError if they are inconsistent."""
     slots, best_epoch = OPTIMISERS[settings.optimiser].slots, values["best_epoch"]
     parameters, best, *own = (_part(part, model, arrays) for part in ("parameter", "best", *slots))
     if "square" in slots and any((array < 0).any() for array in own[slots.index("square")].values()):

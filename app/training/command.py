@@ -1,4 +1,4 @@
-"""``main.py train``: train a network, epoch by epoch, with a checkpoint after each."""
+"""The command ``train``: train a network, with a checkpoint after each epoch."""
 
 import sys
 from collections.abc import Callable
@@ -26,7 +26,7 @@ CPU = "the CPU with NumPy"
 
 
 def train(request: TrainRequest) -> int:
-    """Train as requested and print a line for each epoch. Returns the exit code; raises UserError."""
+    """Train as requested and print a line per epoch. Returns the exit code. Raises UserError."""
     with exit_on_interrupt():
         kind, why_not = device.choose(request.device)
         task = choose(request, kind)
@@ -59,7 +59,7 @@ def _say(text: str) -> None:
 
 
 def _run(task: Task, job: Job, say: Callable[[str], object]) -> None:
-    """Train the remaining epochs and write the results. Raises UserError that says how to use the checkpoint."""
+    """Train the remaining epochs and write the results. UserErrors say how to use the checkpoint."""
     try:
         progress = _epochs(task, job, say)
         with memory_errors(job.settings):
@@ -74,7 +74,7 @@ def _run(task: Task, job: Job, say: Callable[[str], object]) -> None:
         if not task.places.checkpoint.exists():
             raise
         raise UserError(f"interrupted{task.places.hint()}") from None
-    task.places.checkpoint.unlink(missing_ok=True)  # last: before that, only it has every epoch's figures
+    task.places.checkpoint.unlink(missing_ok=True)  # last: until then, only it holds every epoch's figures
 
 
 def _epochs(task: Task, job: Job, say: Callable[[str], object]) -> Progress:

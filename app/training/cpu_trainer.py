@@ -1,4 +1,4 @@
-"""The trainer of each process: the arithmetic of training in NumPy, on the processor's cores, or else the GPU's."""
+"""Train with NumPy on the CPU's cores, and choose this or the GPU's trainer."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,17 +20,17 @@ from app.training.random_bits import FRACTION_BITS, Use, random_bits, thinning, 
 from app.training.settings import Settings
 from app.training.team import Team, own_share
 
-PIECE = 32  # images per unit of a thread's work. Fixed, so that sums do not depend on the number of cores
-QUIET = partial(np.errstate, over="ignore", invalid="ignore", divide="ignore")  # the loop reports such values
+PIECE = 32  # images per task of a thread; fixed, so that sums do not depend on the number of cores
+QUIET = partial(np.errstate, over="ignore", invalid="ignore", divide="ignore")  # the loop reports NaN and infinity
 
 
 class CpuTrainer:
-    """Trains with the NumPy references, pieces of a batch in parallel. Results do not depend on the number of threads.
+    """Train with the NumPy references, pieces of a batch in parallel. Results do not depend on the number of threads.
 
-    pool: runs the pieces; check_interrupt: called before each piece; an exception from it ends the work on the batch.
+    pool: runs the pieces. check_interrupt: called before each piece; an exception from it ends the work on the batch.
     """
 
-    together = 1  # Ctrl-C and the progress bar wait for all batches of a call
+    together = 1  # batches per call, which Ctrl-C and the progress bar wait for
 
     def __init__(
         self, job: Job, pool: ThreadPoolExecutor, team: Team, check_interrupt: Callable[[], object] = lambda: None
@@ -40,7 +40,7 @@ class CpuTrainer:
         self.parameters, self.slots = deepcopy((job.progress.parameters, job.progress.slots))
         self.optimiser = OPTIMISERS[job.settings.optimiser](job.settings.weight_decay)
         self._pool, self._team, self._check_interrupt = pool, team, check_interrupt
-        # One array for all gradients, so that a team adds them up in one call; each gradient is a view of it.
+        # One array for all gradients, so that a team sums them in one call; each gradient is a view of it.
         self._gradients = np.zeros(sum(array.size for array in self.parameters.values()), np.float32)
         ends = np.cumsum([array.size for array in self.parameters.values()])[:-1]
         pieces = zip(self.parameters.items(), np.split(self._gradients, ends), strict=True)
@@ -54,7 +54,7 @@ class CpuTrainer:
             self._gradients[:] = 0
             pieces = self._map(partial(self._piece, epoch=epoch, total=len(items)), own_share(items, self._team))
             with QUIET():
-                for loss, correct, part in pieces:  # in their order
+                for loss, correct, part in pieces:  # in order, for reproducible sums
                     found[number] += loss, correct
                     for name, array in self._gradient.items():
                         array += part[name]
@@ -66,7 +66,7 @@ class CpuTrainer:
         ]
 
     def _update(self, gradients: Arrays, step: int) -> float:
-        """Make one step of the optimiser; returns the L2 part of the loss."""
+        """Update the parameters by the optimiser; return the L2 loss."""
         schedule = one_cycle(step, self.settings.steps, self.settings.rate)
         with QUIET():
             penalty = add_l2(self.parameters, gradients, self.settings.l2)
@@ -116,7 +116,7 @@ class CpuTrainer:
 
 @contextmanager
 def cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
-    """Yield a thread pool with one thread per core; ``processes`` share the cores evenly.
+    """Yield a thread pool with one thread per core; ``processes`` processes share the cores evenly.
 
     The matrix library should use one thread per call (main.py sets that). Raises MemoryError if the address space is
     too small for the threads.
@@ -129,10 +129,10 @@ def cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def augmented(images: np.ndarray, items: np.ndarray, *, seed: int, epoch: int, shift: int, flip: bool) -> np.ndarray:
-    """Shift (B, C, H, W) images by whole pixels, filling with zeros, and flip half of them.
+    """Shift (B, C, H, W) images at random by whole pixels, filling with zeros, and flip half of them.
 
-    items: (B,) indices in the training set; shift: the most pixels, in either direction of each axis. The changes to an
-    image depend on seed, epoch and item alone.
+    items: (B,) indices in the training set. shift: most pixels in each direction. An image's changes depend only on
+    seed, epoch and item.
     """
     if not (shift or flip):
         return images
@@ -149,7 +149,7 @@ def augmented(images: np.ndarray, items: np.ndarray, *, seed: int, epoch: int, s
 def dropout_mask(
     settings: Settings, layer: str, shape: tuple[int, ...], items: np.ndarray, epoch: int
 ) -> np.ndarray | None:
-    """Return factors for the input of ``layer``, in its ``shape``: 0 or 1 / (1 - share); None without dropout.
+    """Return the dropout factors of a layer's input, of ``shape``: 0 or 1 / (1 - share); None without dropout.
 
     items: (B,) indices of the images in the training set.
     """
@@ -164,10 +164,10 @@ def dropout_mask(
 
 @contextmanager
 def trainer_of(job: Job, team: Team, check_interrupt: Callable[[], object]) -> Iterator[Trainer]:
-    """Yield this member's trainer, in the state of the job's progress.
+    """Yield this process's trainer, in the state of the job's progress.
 
-    check_interrupt: called now and then, from any thread; an exception from it ends the training. GPU errors within the
-    block, and too little memory there or here, become UserErrors.
+    check_interrupt: called regularly, from any thread; an exception from it ends the training. Within the block, GPU
+    errors and lack of memory become UserErrors.
     """
     if job.device == "cpu":
         with memory_errors(job.settings), cpu_pool(team.size) as pool:
@@ -186,7 +186,7 @@ def trainer_of(job: Job, team: Team, check_interrupt: Callable[[], object]) -> I
 
 @contextmanager
 def memory_errors(settings: Settings) -> Iterator[None]:
-    """Turn a MemoryError within the block into a UserError."""
+    """Turn a MemoryError in the block into a UserError."""
     try:
         yield
     except MemoryError:

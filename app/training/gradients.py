@@ -1,8 +1,9 @@
-"""Compute gradients, by layer class: a layer without one cannot be trained.
+"""Gradients of the layers in NumPy. A layer class without one cannot be trained.
 
-A gradient takes the layer, its input x and output y, the gradient dy of the loss by y, the parameters, and whether dx,
-the gradient by x, is wanted (the first layer's is not). It returns dx, or None, and the gradients by parameters' names,
-all in the float type of x. A convolution lays out its windows again: that costs less than keeping K² copies of x.
+A gradient function takes the layer, its input x and output y, the gradient dy of the loss by y, the parameters, and
+whether dx, the gradient by x, is wanted (the first layer's is not). It returns dx, or None, and the parameters'
+gradients by name, all in the float type of x. A convolution repeats its im2col, which costs less than keeping K² copies
+of x.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ SLOPES: dict[type[Activation], Callable[[np.ndarray], np.ndarray]] = {
 
 
 def forward(layer: Layer, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-    """Compute the layer's reference. That of an activation works in place: it gets a copy, for ``x`` is kept."""
+    """Compute the layer by its reference and keep ``x``; activations, which work in place, get a copy."""
     return layer.reference(x.copy(order="K") if isinstance(layer, Activation) else x, parameters)
 
 
@@ -52,9 +53,9 @@ def linear(layer: Linear, x: Array, y: Array, dy: Array, parameters: Parameters,
 
 
 def conv2d(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
-    """Compute dk = im2col(x)ᵀ dy; dx is the sum of the windows' gradients dy kᵀ, each added at its window's place.
+    """Compute dk = im2col(x)ᵀ dy; dx is the sum of the windows' gradients dy kᵀ, each added at its window's position.
 
-    Both are matrix products over im2col pieces that fit a core's cache.
+    Both are matrix products over pieces of im2col that fit in cache.
     """
     images, maps, height, width = dy.shape
     filters = parameters[layer.name]
@@ -80,15 +81,15 @@ def conv2d(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Parameters,
 
 
 def _bias(layer: Conv2d | Linear, dy: np.ndarray, parameters: Parameters) -> Arrays:
-    """Return the gradient of the layer's bias, if it has one. dy: (rows, outputs)."""
+    """Return the bias's gradient by its name, {} without a bias. dy: (rows, outputs)."""
     name = f"{layer.name}_bias"
     return {name: dy.sum(axis=0)} if name in parameters else {}
 
 
 def _scatter(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, width: int) -> None:
-    """Add the gradients of all windows, (B·OH·OW, K·K·C), to dx, (B, H, W, C); columns of a window come before rows.
+    """Add all windows' gradients, (B·OH·OW, K·K·C), to dx, (B, H, W, C). A window's columns come before its rows.
 
-    Along W first, so that whole columns of a window are contiguous in memory; single pixels would be too short.
+    They are added along W first: a window's columns are contiguous in memory, and single pixels would be too short.
     """
     kernel, step = layer.kernel, layer.stride
     windows = columns.reshape(len(dx), height, width, kernel, kernel, -1)
@@ -100,7 +101,7 @@ def _scatter(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, wi
 
 
 def average(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
-    """Give every pixel of a window the same share of the window's gradient; windows may overlap."""
+    """Distribute each window's gradient evenly over its pixels; windows may overlap."""
     dx = np.zeros_like(x)
     share = dy / layer.pixels(x.shape[1:]).astype(x.dtype)
     for place, windows in _places(layer, x, dy):
@@ -109,7 +110,7 @@ def average(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, 
 
 
 def maximum(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
-    """Give the maximum of a window its whole gradient; among equals the first one, by rows."""
+    """Pass each window's gradient to its maximum; among equals to the first, by rows."""
     dx = np.zeros_like(x)
     open_ = np.ones_like(y, dtype=bool)  # windows whose maximum is not found yet
     for place, windows in _places(layer, x, dy):
@@ -120,7 +121,7 @@ def maximum(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, 
 
 
 def _places(layer: Pool, x: np.ndarray, dy: np.ndarray) -> Iterator[tuple[Index, Index]]:
-    """For each pixel of a window, by rows: the index of that pixel in x, and of the windows that have it inside x."""
+    """Yield for each pixel of a window, by rows, its index in x and the index of the windows that have it inside x."""
     height, width = dy.shape[2:]
     for p, q in product(range(layer.window), repeat=2):
         rows = slice(p, p + layer.step * (height - 1) + 1, layer.step)

@@ -1,4 +1,4 @@
-"""The training loop: epochs of minibatches, validation, selection of the best parameters."""
+"""The training loop: epochs of minibatches, validation, and selection of the best parameters."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,38 +16,38 @@ from app.training.progress import EpochResult, Progress
 from app.training.random_bits import Use, order
 from app.training.settings import Settings
 
-# Called after some batches with their number of images, and with loss and accuracy of the epoch so far.
+# Called after one or more batches with their number of images, and with the epoch's loss and accuracy so far.
 AfterBatches = Callable[[int, float, float], None]
-FAR = 10  # times the loss of guessing: a training that learns stays far below
-GUESSING = 1.5  # times the share of the most frequent label, the accuracy of guessing
+FAR = 10  # diverged: loss above this many times that of guessing
+GUESSING = 1.5  # diverged: accuracy below this many times the share of the most frequent label
 
 
 class Trainer(Protocol):
-    """Does the arithmetic of training; holds the images, the parameters and the optimiser's slots."""
+    """Compute gradients and updates; hold the images, the parameters and the optimiser's slots."""
 
     together: int  # number of batches per call that suits the trainer
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
         """Compute the gradients of each batch's mean loss and update the parameters once per batch.
 
-        batches: indices of images in the training set; epoch: counted from 1; step: number of the first batch, counted
+        batches: indices of images in the training set. epoch: counted from 1. step: number of the first batch, counted
         from 0 at the training's start. Returns loss (with L2) and correct answers of each batch, before its update.
         """
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """Return the mean loss without smoothing, and correct answers, without augmentation and dropout."""
+        """Return mean loss and correct answers, without smoothing, augmentation and dropout."""
 
     def state(self) -> tuple[Arrays, Slots]:
-        """Return copies of parameters and slots, float32."""
+        """Return float32 copies of parameters and slots."""
 
 
 class DivergedError(Exception):
-    """The loss is NaN, infinite or far above that of guessing; the text names epoch and batch."""
+    """The loss is NaN, infinite or far above that of guessing. The text names epoch and batch."""
 
 
-@lru_cache(1)  # every epoch asks for it
+@lru_cache(1)  # called every epoch
 def split(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the images to train on, and of the images held out, chosen by the seed; read-only."""
+    """Return the indices of the training images, and of the validation images, chosen by the seed; read-only."""
     mixed = order(settings.seed, Use.SPLIT, np.arange(settings.images))
     parts = np.sort(mixed[settings.validation :]), np.sort(mixed[: settings.validation])
     for part in parts:
@@ -64,7 +64,7 @@ def start(model: Model, settings: Settings) -> Progress:
 
 
 def run_epoch(trainer: Trainer, settings: Settings, progress: Progress, after_batches: AfterBatches) -> Progress:
-    """Train one more epoch with a trainer whose state is that of ``progress``. Raises DivergedError."""
+    """Train one more epoch; the trainer must be in the state ``progress``. Raises DivergedError."""
     timer = Timer()
     epoch = len(progress.history) + 1
     training, held_out = split(settings)
@@ -95,9 +95,9 @@ def run_epoch(trainer: Trainer, settings: Settings, progress: Progress, after_ba
 
 
 def check_sense(progress: Progress, labels: np.ndarray, classes: int) -> None:
-    """Raise DivergedError if the last epoch was far worse than guessing: its steps were too large; more cannot help.
+    """Raise DivergedError if the last epoch was far worse than guessing, which more training cannot repair.
 
-    labels: of all images. Both accuracies must be as low as those of guessing, too: a network that memorises images may
+    labels: of all images. Both accuracies must also be as low as those of guessing: a network that memorises images may
     have a large loss.
     """
     last, guess = progress.history[-1], math.log(classes)

@@ -1,4 +1,4 @@
-"""A network for training: the layers that have gradients, the parameters, the loss and its gradients."""
+"""A network for training: trainable layers, parameters, the loss and its gradients."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from app.network.definitions import Network
 from app.training.gradients import GRADIENTS, Arrays, forward
 from app.training.random_bits import Use, fractions, random_bits
 
-# Layer, shape of its input → factors of the input and of its gradient in training; None: all are 1.
+# (layer's name, shape of its input) → dropout factors of the input and of its gradient; None: all are 1.
 Masks = Callable[[str, tuple[int, ...]], np.ndarray | None]
 
 
@@ -21,7 +21,7 @@ Masks = Callable[[str, tuple[int, ...]], np.ndarray | None]
 class Model:
     """A trainable network.
 
-    front: layers without gradient that process the bytes first; layers: the trained ones, up to the logits; shapes: of
+    front: layers without gradient that first process the bytes. layers: the trained ones, up to the logits. shapes: of
     the parameters, by name.
     """
 
@@ -32,7 +32,7 @@ class Model:
     classes: int
 
     def initial(self, seed: int) -> Arrays:
-        """Return float32 parameters to start from: weights uniform within ± 1/√(terms of a sum), biases 0."""
+        """Return initial float32 parameters: weights uniform within ± 1/√(terms of a sum), biases 0."""
         arrays: Arrays = {}
         for part, (name, shape) in enumerate(self.shapes.items()):
             if name.endswith("_bias"):
@@ -50,7 +50,7 @@ class Model:
         return images.astype(dtype) * dtype.type(self.network.pixel_scale)
 
     def logits(self, parameters: Parameters, images: np.ndarray) -> np.ndarray:
-        """Compute logits (B, classes) of (B, C, H, W) bytes by the layers' references, in the parameters' type."""
+        """Compute logits (B, classes) of (B, C, H, W) uint8 images by the references, in the parameters' type."""
         x = self.inputs(images, _dtype(parameters))
         for layer in self.layers:
             x = layer.reference(x, parameters)
@@ -66,9 +66,9 @@ class Model:
         total: int,
         masks: Masks | None = None,
     ) -> tuple[float, int, Arrays]:
-        """Compute loss, correct answers and gradients of a share of a batch; the sums over all shares are the batch's.
+        """Compute a batch share's loss, correct answers and gradients. Sums over all shares are those of the batch.
 
-        images: (B, C, H, W) uint8; labels: (B,); total: images in the whole batch; masks: dropout. A pure function.
+        images: (B, C, H, W) uint8. labels: (B,). total: images in the whole batch. masks: dropout. A pure function.
         """
         x = self.inputs(images, _dtype(parameters))
         tape: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
@@ -93,9 +93,9 @@ class Model:
 
 
 def training_model(network: Network, biases: tuple[str, ...]) -> Model:
-    """Return the network with a bias in the named layers. Raises UserError if an inner layer has no gradient."""
+    """Return the trainable form of a network. biases: layers with one. Raises UserError if a layer has no gradient."""
     layers = list(network.layers)
-    while layers and isinstance(layers[-1], Argmax | Softmax):  # the loss has its own softmax
+    while layers and isinstance(layers[-1], Argmax | Softmax):  # the loss includes a softmax
         layers.pop()
     front = [*takewhile(lambda layer: type(layer) not in GRADIENTS, layers)]
     del layers[: len(front)]
@@ -119,7 +119,7 @@ def training_model(network: Network, biases: tuple[str, ...]) -> Model:
 def cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, total: int) -> tuple[float, np.ndarray]:
     """Return the loss -Σ_b Σ_k t[b,k] log softmax(logits)[b,k] / total and its gradient by the logits, (B, classes).
 
-    t: 1 - smoothing for the label, plus smoothing / classes for every class; labels: (B,) integers; total: images in
+    t: 1 - smoothing for the label, plus smoothing / classes for every class. labels: (B,) integers. total: images in
     the whole batch, of which ``logits`` may be a share.
     """
     count, classes = logits.shape
@@ -134,7 +134,7 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, tota
 
 
 def add_l2(parameters: Arrays, gradients: Arrays, l2: float) -> float:
-    """Return the penalty l2 / 2 · Σ w² over all weights, without biases; add its gradient to ``gradients``."""
+    """Return the L2 loss l2 / 2 · Σ w² over all weights, without biases; add its gradient to ``gradients``."""
     if l2 == 0:
         return 0.0
     penalty = 0.0

@@ -1,4 +1,4 @@
-"""Optimisers, and the one-cycle schedule of rate and momentum."""
+"""Optimisers, and the one-cycle schedule of learning rate and momentum."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from app.training.gradients import Arrays
 
 Slots = dict[str, Arrays]  # slot → parameter → array
 WARM_UP = 0.3  # share of the steps
-START_DIVISOR, END_DIVISOR = 25, 25e4  # what the peak rate is divided by at the start and at the end
+START_DIVISOR, END_DIVISOR = 25, 25e4  # divisors of the peak rate at the start and at the end
 MOMENTUM_LOW, MOMENTUM_HIGH = 0.85, 0.95
 
 
 class Step(NamedTuple):
-    """The schedule of one update. number: counted from 1."""
+    """The learning rate and momentum of one update. number: counted from 1."""
 
     number: int
     rate: float
@@ -25,13 +25,13 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Optimiser(ABC):
-    """An update rule. weight_decay: each step shrinks weights by the share rate · weight_decay; biases are exempt."""
+    """An update rule. weight_decay: each update shrinks weights by the share rate · weight_decay; biases are exempt."""
 
     weight_decay: float = 0.0
     slots: ClassVar[tuple[str, ...]]
 
     def update(self, parameters: Arrays, gradients: Arrays, slots: Slots, step: Step) -> None:
-        """Make one step, in place."""
+        """Update parameters and slots in place."""
         for name, parameter in parameters.items():
             if self.weight_decay and not name.endswith("_bias"):
                 parameter *= 1 - step.rate * self.weight_decay
@@ -40,7 +40,7 @@ class Optimiser(ABC):
 
     @abstractmethod
     def _change(self, gradient: np.ndarray, slots: list[np.ndarray], step: Step) -> np.ndarray:
-        """Update the slots in place; returns what is subtracted from the parameter."""
+        """Update the slots in place; return what to subtract from the parameter."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ OPTIMISERS: dict[str, type[Optimiser]] = {"adamw": AdamW, "sgd": Sgd}
 
 
 def one_cycle(step: int, steps: int, peak: float) -> Step:
-    """Return the schedule of a step: the rate rises to ``peak`` and falls to nearly 0; momentum falls and rises.
+    """Return rate and momentum of a step: the rate rises to ``peak`` and falls to nearly 0, momentum the reverse.
 
     step: from 0 to ``steps`` - 1. Both follow cosines, as in L. N. Smith's "1cycle" (2018) and, with its defaults, in
     PyTorch's OneCycleLR.

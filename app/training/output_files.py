@@ -1,4 +1,4 @@
-"""The files of a training: checked before it begins, so that nothing is lost hours later, and locked.
+"""Choose, check and lock a training's files before it begins, so that hours of work cannot be lost.
 
 A lock file beside each of them keeps other trainings from writing it.
 """
@@ -26,15 +26,15 @@ from app.training.optimisers import OPTIMISERS
 from app.training.request import TrainRequest
 from app.training.settings import Settings
 
-BESIDE_ARRAYS = 1 << 20  # bytes per file, more than enough for 10,000 epochs of history
+BESIDE_ARRAYS = 1 << 20  # bytes per file besides arrays: more than 10,000 epochs of history take
 
 
 @dataclass(frozen=True)
 class Places:
     """The files of a training.
 
-    output: the weights; overwrite: whether to replace a file there; resumed: the content of ``checkpoint`` from which
-    the training continues, None for a new training.
+    output: the weights. overwrite: whether to replace an existing file. resumed: the content of ``checkpoint`` from
+    which the training continues, None for a new training.
     """
 
     output: Path
@@ -46,12 +46,12 @@ class Places:
         """Raise UserError if ``output`` exists and must not be overwritten."""
         resumed = self.resumed
         ended = resumed is not None and len(resumed.progress.history) == resumed.settings.epochs
-        # A training that has ended may have written its output before it failed.
+        # A training with all epochs done may have written its output before it failed.
         if not (self.overwrite or ended) and os.path.lexists(self.output):
             raise UserError(f"{self.output} exists: name another --out, or replace it with --overwrite")
 
     def hint(self) -> str:
-        """Return the end of an error message: how to resume; empty without a checkpoint."""
+        """Return the end of an error message: how to resume; "" without a checkpoint."""
         kept = self.checkpoint
         if not kept.exists():
             return ""
@@ -61,7 +61,7 @@ class Places:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Lock the files while the block runs. Raises UserError if another training writes them, or did meanwhile."""
+        """Lock the files while the block runs. Raises UserError if another training writes them, or just did."""
         with alone(self.output, self.checkpoint):
             self.check_output()
             if stamp(self.checkpoint) != (self.resumed and self.resumed.stamp):
@@ -70,7 +70,7 @@ class Places:
 
 
 def find_places(request: TrainRequest, network: Network, resumed: Checkpoint | None) -> Places:
-    """Choose the files for the weights and the checkpoint; ``--resume`` names the checkpoint if it is given.
+    """Choose the files for weights and checkpoint. ``--resume`` names the checkpoint.
 
     Raises UserError if one of them, or ``--json``, cannot be written, or equals another file of this training.
     """
@@ -88,7 +88,7 @@ def find_places(request: TrainRequest, network: Network, resumed: Checkpoint | N
         }
     )
     if request.resume is None and kept.exists():
-        with alone(kept):  # otherwise it may belong to a running training and must not be removed
+        with alone(kept):  # locked: a running training's must not be removed
             raise UserError(f"{kept} stores an unfinished training: continue with --resume {kept}, or remove it")
     places = Places(output, kept, request.overwrite, resumed)
     places.check_output()
@@ -96,7 +96,7 @@ def find_places(request: TrainRequest, network: Network, resumed: Checkpoint | N
 
 
 def check_sizes(settings: Settings, model: Model) -> None:
-    """Raise UserError if the file of weights or the checkpoint would be too large to read back."""
+    """Raise UserError if the weights file or the checkpoint would be too large to read back."""
     elements = sum(map(prod, model.shapes.values()))
     copies = 2 + len(OPTIMISERS[settings.optimiser].slots)  # the parameters, the best ones, the optimiser's slots
     stored = elements * np.dtype(settings.storage).itemsize
@@ -126,9 +126,9 @@ def _check_different(places: dict[str, Path | None]) -> None:
 
 @contextmanager
 def alone(*places: Path) -> Iterator[None]:
-    """Hold the locks of these files while the block runs; every training calls this before it writes.
+    """Lock these files while the block runs; every training does so before it writes.
 
-    Raises UserError, naming the other process, if one is held, see ``locked``.
+    Raises UserError, naming the other process, if one is locked, see ``locked``.
     """
     with ExitStack() as held:
         for real, place in {os.path.realpath(place): place for place in places}.items():

@@ -1,4 +1,4 @@
-"""A training, and its state between two epochs: the content of a checkpoint besides the settings."""
+"""A training job, and its state between two epochs: what a checkpoint holds besides the settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +15,8 @@ from app.training.settings import Settings
 class EpochResult:
     """The figures of one epoch.
 
-    loss, accuracy: on the augmented training images, while the weights changed; validation_loss (without smoothing),
-    validation_accuracy: on the held-out images, after the epoch.
+    loss, accuracy: on the augmented training images, while the weights changed. validation_loss (without smoothing),
+    validation_accuracy: on the validation images, after the epoch.
     """
 
     loss: float
@@ -26,7 +26,7 @@ class EpochResult:
     seconds: float
 
     def describe(self, epoch: int, epochs: int) -> str:
-        """Return one line about the epoch, to print after it."""
+        """Return one line of the epoch's figures."""
         return (
             f"epoch {epoch}/{epochs}  loss {self.loss:.4f}, accuracy {self.accuracy:.2%}; "
             f"validation {self.validation_loss:.4f}, {self.validation_accuracy:.2%}; {self.seconds:.1f} s"
@@ -37,9 +37,9 @@ class EpochResult:
 class Progress:
     """The state after ``len(history)`` epochs.
 
-    best: the parameters after ``best_epoch``, the most accurate on validation; workers, trained_on: number of processes
-    that shared the batches of the last epoch, and their device (others round sums differently); options: those that
-    --resume need not repeat. There is no random state: random numbers depend on seed, epoch and image alone.
+    best: the parameters after ``best_epoch``, the most accurate on validation. workers, trained_on: number of processes
+    that shared the last epoch's batches, and their device; others round sums differently. options: those that --resume
+    need not repeat. There is no random state: random numbers depend only on seed, epoch and image.
     """
 
     parameters: Arrays
@@ -53,15 +53,15 @@ class Progress:
 
     @property
     def best_accuracy(self) -> float:
-        """The accuracy of ``best`` on validation; -1 before the first epoch, because an epoch's may be 0."""
+        """The validation accuracy of ``best``; -1 before the first epoch, because an epoch's may be 0."""
         return self.history[self.best_epoch - 1].validation_accuracy if self.best_epoch else -1.0
 
 
 @dataclass(frozen=True)
 class Job:
-    """A training that continues from ``progress``. Jobs are pickled for other processes.
+    """A training to continue from ``progress``; picklable, for other processes.
 
-    images: (N, C, H, W) uint8; labels: (N,) uint8; device: ``cuda`` or ``cpu``.
+    images: (N, C, H, W) uint8. labels: (N,) uint8. device: ``cuda`` or ``cpu``.
     """
 
     settings: Settings

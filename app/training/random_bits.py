@@ -1,4 +1,4 @@
-"""Counter-based random bits: a pure function of their use, so that batches, shares and cards draw the same ones.
+"""Counter-based random bits: a pure function of their use, so that batches, shares and GPUs draw the same.
 
 The mixing function is SplitMix64's (Steele, Lea, Flood, 2014). It needs integer arithmetic only, as on the GPU.
 """
@@ -13,7 +13,7 @@ FRACTION_BITS = 24
 
 
 class Use(IntEnum):
-    """The uses of random bits; each use has a stream of its own."""
+    """Uses of random bits, each with a separate stream."""
 
     SPLIT = 1
     ORDER = 2
@@ -25,17 +25,17 @@ class Use(IntEnum):
 def random_bits(seed: int, use: Use, items: np.ndarray, count: int = 1, *, part: int = 0, epoch: int = 0) -> np.ndarray:
     """Return (len(items), count) uint64 random bits.
 
-    items: integers, for example the images' indices in the training set; part: number of the stream among several of
-    one use, for example of the layer.
+    items: integers, such as the images' indices in the training set. part: number of the stream among several of one
+    use, such as of the layer.
     """
     key = stream_key(seed, use, part=part, epoch=epoch)
     rows = _mix(key + (items.astype(np.uint64) + np.uint64(1)) * GOLDEN)
     return _mix(rows[:, None] + np.arange(1, count + 1, dtype=np.uint64) * GOLDEN)
 
 
-@lru_cache(64)  # all batches of an epoch need the same few keys
+@lru_cache(64)  # all batches of an epoch use the same few keys
 def stream_key(seed: int, use: Use, *, part: int = 0, epoch: int = 0) -> np.uint64:
-    """Return the key of a stream: a kernel that gets it draws the same bits for each item and number."""
+    """Return a stream's key, from which a kernel draws the same bits for each item."""
     key = np.array([seed], np.uint64)
     for number in (use, part, epoch):
         key = _mix(key) + np.array([number], np.uint64) * GOLDEN
@@ -43,7 +43,7 @@ def stream_key(seed: int, use: Use, *, part: int = 0, epoch: int = 0) -> np.uint
 
 
 def whole(bits: np.ndarray, below: int) -> np.ndarray:
-    """Convert the upper half of the bits to integers from 0 to ``below`` - 1, int64."""
+    """Convert the bits' upper halves to int64 integers from 0 to ``below`` - 1."""
     return ((bits >> np.uint64(32)) * np.uint64(below) >> np.uint64(32)).astype(np.int64)
 
 
@@ -53,12 +53,12 @@ def fractions(bits: np.ndarray) -> np.ndarray:
 
 
 def thinning(share: float) -> tuple[int, np.float32]:
-    """Return for a dropout of ``share`` the FRACTION_BITS-bit bound below which features become 0, and the factor."""
+    """Return the bound below which FRACTION_BITS-bit numbers drop a feature, and the others' factor 1 / (1 - share)."""
     return round(share * (1 << FRACTION_BITS)), np.float32(1 / (1 - share))
 
 
 def order(seed: int, use: Use, items: np.ndarray, *, epoch: int = 0) -> np.ndarray:
-    """Return the items in random order: sorted by their bits."""
+    """Return the items in random order, sorted by their random bits."""
     return items[np.argsort(random_bits(seed, use, items, epoch=epoch)[:, 0], kind="stable")]
 
 

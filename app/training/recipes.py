@@ -1,4 +1,4 @@
-"""The settings for the training of each network, unless the options set others."""
+"""Default training settings of each network."""
 
 from dataclasses import replace
 
@@ -31,9 +31,9 @@ GENERAL = Recipe(epochs=40, rate=3e-3, weight_decay=0.01)
 
 
 def recipe_of(network: Network) -> Recipe:
-    """Return the recipe of a listed network, or of the one that it is a wider or narrower form of.
+    """Return the recipe of a listed network, or of the one that it is a wider or narrower variant of.
 
-    Other networks get a general recipe, with every bias that they may have.
+    Other networks get a general recipe, with all possible biases.
     """
     own = RECIPES.get(family(network.name))
     if own is not None and is_listed(network):

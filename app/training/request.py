@@ -18,8 +18,8 @@ from app.terminal.options import option
 from app.terminal.output import OVERWRITE
 from app.training.settings import SETTINGS, WORKERS, Settings, parse_dropout
 
-# Options without effect on the learned weights. A checkpoint keeps them, so that ``--resume`` need not repeat them.
-IMAGES = ("data", "labels", "data_dir")  # replaced only together
+# Options that do not affect the learned weights. A checkpoint keeps them, so that ``--resume`` need not repeat them.
+IMAGES = ("data", "labels", "data_dir")  # replaced together or not at all
 OUTPUTS = ("plot", "json")
 KEPT = (*IMAGES, *OUTPUTS)
 MAX_LENGTH = 2000
@@ -27,7 +27,7 @@ KEPT_CHECK: Check = checks.fields({name: checks.text(MAX_LENGTH) for name in KEP
 
 
 def _setting(setting: str, help: str, group: str | None = None, **more: Any) -> Any:
-    """Return the option for one of the ``SETTINGS``. more: as for ``option``."""
+    """Declare the option for one of the ``SETTINGS``. more: as for ``option``."""
     return option(help, group=group, **SETTINGS[setting].option, **more)
 
 
@@ -85,22 +85,23 @@ class TrainRequest:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The given fields of ``Settings``, ``network`` and ``images`` among them."""
+        """The fields of ``Settings`` that were given, ``network`` and ``images`` among them."""
         # ``--data`` names a file; the setting is the hash of its images.
         names = [field.name for field in fields(Settings) if field.name not in ("data", "biases", "definition")]
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         return given | ({"dropout": parse_dropout(given["dropout"])} if "dropout" in given else {})
 
     def kept(self) -> dict[str, str]:
-        """Return the options for the checkpoint: absolute paths, or ``-``. Unprintable paths are left out."""
+        """Return the options to keep in the checkpoint: absolute paths, or ``-``. Unprintable paths are left out."""
         given = {name: str(value) for name in KEPT if (value := getattr(self, name)) is not None}
         paths = {n: "-" if (n, path) == ("json", "-") else str(Path(path).absolute()) for n, path in given.items()}
         return {name: path for name, path in paths.items() if path.isprintable() and len(path) <= MAX_LENGTH}
 
     def resumed(self, kept: Mapping[str, str]) -> tuple[TrainRequest, dict[str, str]]:
-        """Fill in missing options from the checkpoint's; also return the ones filled in.
+        """Fill in missing options from the checkpoint's; also return those filled in.
 
-        Raises UserError if its JSON file exists: the author of a checkpoint must not choose which file is overwritten.
+        Raises UserError if the checkpoint's JSON file exists: a checkpoint's author must not choose which file is
+        overwritten.
         """
         images = () if any(getattr(self, name) is not None for name in IMAGES) else IMAGES
         used = {name: kept[name] for name in (*images, *OUTPUTS) if name in kept and getattr(self, name) is None}

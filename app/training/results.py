@@ -1,4 +1,4 @@
-"""What a training leaves when it ends: weights with their accuracy, the learning curve, the figures as JSON."""
+"""Write a training's results: weights with their accuracy, the learning curve, and the figures as JSON."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ from app.training.task import Task
 
 
 def write_results(task: Task, progress: Progress, say: Callable[[str], object]) -> None:
-    """Write everything that was asked for, and report it by ``say``. Raises UserError."""
+    """Write all requested results and report them by ``say``. Raises UserError."""
     request = task.request
     weights = _write_weights(task, progress)
     say(f"wrote {task.places.output}: epoch {progress.best_epoch}, {progress.best_accuracy:.2%} on validation")
@@ -33,7 +33,7 @@ def write_results(task: Task, progress: Progress, say: Callable[[str], object]) 
 
 
 def draw(settings: Settings, progress: Progress, folder: Path) -> Path:
-    """Draw loss and accuracy by epoch to learning_curve_NAME.svg and return its path. Raises UserError."""
+    """Draw loss and accuracy by epoch to learning_curve_NAME.svg; return its path. Raises UserError."""
 
     def line(name: str, measure: str, colour: str, dashed: bool) -> lines.Line:
         points = [(epoch, getattr(result, measure)) for epoch, result in enumerate(progress.history, 1)]
@@ -55,9 +55,9 @@ def draw(settings: Settings, progress: Progress, folder: Path) -> Path:
 
 
 def _write_weights(task: Task, progress: Progress) -> Weights:
-    """Write the best epoch's weights; with Fashion-MNIST, count what they get right among its test images first."""
+    """Write the best epoch's weights; for Fashion-MNIST, first count the correct answers on its test images."""
     settings, network = task.job.settings, task.job.model.network
-    best = rounded(progress.best, settings.storage)  # as a later load reads them: the promised counts are for these
+    best = rounded(progress.best, settings.storage)  # as loaded later: promised counts are for these
     workers = f", {progress.workers} workers" if progress.workers > 1 else ""
     found = f"best epoch {progress.best_epoch}, {progress.best_accuracy:.4f} on those held out"
     recipe = f"{settings.describe()}{workers}; {found}"

@@ -1,4 +1,4 @@
-"""The settings of a training: type and bounds of each, for the command line and for checkpoints. No NumPy here."""
+"""The settings of a training: type and bounds of each, for command line and checkpoints. No NumPy here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ Dropout = tuple[tuple[str, float], ...]
 class Recipe:
     """The settings that a network's recipe chooses.
 
-    rate: the peak of the one-cycle schedule; dropout: (layer, share of its inputs that become 0); biases: the layers
-    with a bias; storage: the type of the weights in their file.
+    rate: peak of the one-cycle schedule. dropout: (layer, share of its inputs that become 0). biases: the layers with a
+    bias. storage: type of the weights in their file.
     """
 
     epochs: int
@@ -37,10 +37,10 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Recipe):
-    """All inputs to a training. With the same workers on one machine they determine the result to the last bit.
+    """All inputs of a training. On one machine with equal workers, they determine the result to the last bit.
 
-    network: its name; definition: its TOML. images: number of images; validation: number of them held out; data: their
-    SHA-256, labels included.
+    network: its name. definition: its TOML. images: number of images. validation: number of them kept for validation.
+    data: their SHA-256, labels included.
     """
 
     network: str
@@ -61,7 +61,7 @@ class Settings(Recipe):
         return self.epochs * self.batches_an_epoch
 
     def describe(self) -> str:
-        """Return one line for the weights file."""
+        """Describe the settings in one line, for the weights file."""
         parts = [
             f"epochs {self.epochs}",
             f"{self.optimiser} (weight decay {self.weight_decay:g}, L2 {self.l2:g})",
@@ -82,8 +82,8 @@ class Settings(Recipe):
 class Setting:
     """Type and bounds of a setting.
 
-    check: for a value from a checkpoint; option: the same check as keywords for argparse, empty for settings that are
-    not one value on the command line.
+    check: for a value from a checkpoint. option: the same check as argparse keywords, empty for settings that are not a
+    single value on the command line.
     """
 
     check: Check
@@ -140,7 +140,7 @@ WORKERS = _whole(1)
 
 
 def parse_dropout(text: str) -> Dropout:
-    """Parse LAYER=SHARE,… or none to (layer, share) pairs in the order of the layers' names. Raises UserError."""
+    """Parse LAYER=SHARE,… or none to (layer, share) pairs, sorted by layer. Raises UserError."""
     if text == "none":
         return ()
     parts: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Load the images and settings of a training, from the request and the checkpoint, if there is one."""
+"""Load the images and settings of a training, from the request and perhaps a checkpoint."""
 
 import hashlib
 from collections.abc import Mapping
@@ -30,9 +30,9 @@ VALIDATION_PART = 12  # 5,000 of 60,000
 
 @dataclass(frozen=True)
 class Task:
-    """A training that can begin: everything is loaded and checked.
+    """A training with everything loaded and checked.
 
-    request: with the options from the checkpoint; again: the options taken from there; test: Fashion-MNIST's test
+    request: completed by the checkpoint's options. again: the options taken from there. test: Fashion-MNIST's test
     split, (N, 28, 28) and (N,), if the training uses Fashion-MNIST.
     """
 
@@ -45,9 +45,9 @@ class Task:
 
 
 def choose(request: TrainRequest, device: str) -> Task:
-    """Load and check the files and settings of ``request``. Raises UserError, before anything is computed.
+    """Load and check a request's files and settings. Raises UserError before anything is computed.
 
-    Invalid options are refused before Fashion-MNIST is fetched.
+    Invalid options are refused before Fashion-MNIST is downloaded.
     """
     content = None if request.resume is None else checkpoint.load_checkpoint(request.resume)
     stored = None if content is None else content.settings
@@ -101,7 +101,7 @@ def _load(request: TrainRequest) -> Dataset:
 def _settle(
     request: TrainRequest, device: str, stored: Settings | None, network: Network, data: Dataset
 ) -> tuple[Settings, Model]:
-    """Return the settings except for the images' hash, and the model. Raises UserError."""
+    """Return the settings without the images' hash, and the model. Raises UserError."""
     _check_data(data, network)
     settings = stored or _settings(network, request, data)
     model = training_model(network, settings.biases)
@@ -127,7 +127,7 @@ def _check_data(data: Dataset, network: Network) -> None:
 
 
 def _settings(network: Network, request: TrainRequest, data: Dataset) -> Settings:
-    """Return the recipe's settings, replaced by those of the request."""
+    """Return the recipe's settings, overridden by the request's."""
     images = request.settings.get("images", len(data.images))
     if images > len(data.images):
         raise UserError(f"--images {images} is more than the {len(data.images)} of {data.source}: use fewer")

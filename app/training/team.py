@@ -1,11 +1,11 @@
-"""Data-parallel training: each process takes a share of every batch, and the team adds up the gradients.
+"""Data-parallel training: each process takes a share of every batch, and the team sums the gradients (all-reduce).
 
-Every member runs the same loop (loop.run_epoch) with a trainer of its own, from the same start. It computes the
-gradients of its own share of a batch (``own_share``), divided by the images of the whole batch. The team adds them up
-in one call (all-reduce), and every member makes the same update. L2 is added after the sum, or each member would add
-it. Loss and correct answers must be equal in all members, or their loops would diverge: they are added up, too, for
-batches and for the images held out. Dropout and augmentation are functions of the image, so only the order of the sums,
-hence their rounding, depends on the team's size. A share may be empty: its gradients are 0.
+Every member runs the same loop (loop.run_epoch) with its trainer, from the same start. It computes the gradients of its
+share of a batch (``own_share``), divided by the images of the whole batch. One call sums them, and every member makes
+the same update. L2 is added after the sum, or each member would add it. Loss and correct answers are summed too, also
+on the validation images: they must be equal in all members, or their loops would diverge. Dropout and augmentation are
+functions of the image, so the team's size affects only the order, hence the rounding, of sums. A share may be empty:
+its gradients are 0.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ HERE = b"."
 
 
 class Team(Protocol):
-    """The processes that share each batch. rank: this process's number among ``size``; rank 0 is the command itself."""
+    """The processes that share each batch. rank: this process's number among ``size``; rank 0 is the command."""
 
     rank: int
     size: int
@@ -27,8 +27,8 @@ class Team(Protocol):
     def add(self, values: Any) -> None:
         """Replace ``values`` by the sum over all members: bit-identical in all members and in every run.
 
-        values: contiguous, float32 or float64; a NumPy array, or for a team of GPUs a CuPy array, added up on the
-        current stream. All members make the same calls, with arrays of one shape and type.
+        values: contiguous float32 or float64; a NumPy array, or for GPUs a CuPy array summed on the current stream. All
+        members make the same calls, with arrays of one shape and type.
         """
 
 
@@ -38,20 +38,20 @@ class Alone:
     rank, size = 0, 1
 
     def add(self, values: Any) -> None:
-        """Do nothing: the sum over one member is its own values."""
+        """Do nothing: with one member, the values are the sum."""
 
 
 class SharedMemoryTeam:
-    """Processes of one machine that add up in shared memory, in the order of their ranks.
+    """Processes of one machine that sum in shared memory, in the order of their ranks.
 
-    links: in rank 0 the connections to all others, elsewhere the one to rank 0; memory: ``shared_bytes(size)`` bytes. A
+    links: in rank 0 the connections to all others, elsewhere the one to rank 0. memory: ``shared_bytes(size)`` bytes. A
     member that ends closes its connections: ``add`` then raises EOFError or OSError, in rank 0 at once.
     """
 
     def __init__(self, rank: int, size: int, links: Sequence[Connection], memory: Any) -> None:
         self.rank, self.size = rank, size
         self._links = links
-        # Two halves, used in turn: a member at the second barrier after writing to one half has read the other.
+        # Two halves in turn: a member that reaches the second barrier after writing one half has read the other.
         self._halves = np.frombuffer(memory, np.uint8).reshape(2, size, -1)
         self._turn = 0
 
@@ -70,7 +70,7 @@ class SharedMemoryTeam:
             self._turn = 1 - self._turn
 
     def _barrier(self) -> None:
-        """Return when all members have called it."""
+        """Wait until all members have called this."""
         if self.rank == 0:
             for link in self._links:
                 link.recv_bytes()
@@ -82,10 +82,10 @@ class SharedMemoryTeam:
 
 
 def shared_bytes(size: int) -> int:
-    """Return the bytes of shared memory for a SharedMemoryTeam of ``size`` members."""
+    """Return the bytes of shared memory that a team of ``size`` needs."""
     return 2 * size * SLOT_BYTES
 
 
 def own_share(items: np.ndarray, team: Team) -> np.ndarray:
-    """Return this member's contiguous part of the items; the parts' sizes differ by 1 at most."""
+    """Return this member's contiguous share of the items; shares differ by 1 at most."""
     return items[len(items) * team.rank // team.size : len(items) * (team.rank + 1) // team.size]

@@ -1,7 +1,7 @@
-"""The processes of ``train --workers N``: rank 0 is the command itself; it starts, watches and ends the others.
+"""The processes of ``train --workers N``: rank 0, the command, starts, supervises and ends the others.
 
-Only rank 0 prints and writes. The workers run the same loop silently. They end with rank 0, whatever ends it. If a
-worker ends too early, the training ends with one line.
+Only rank 0 prints and writes. Workers run the same loop silently and end with rank 0, whatever ends it. If a worker
+ends too early, the training ends with a one-line error.
 """
 
 import os
@@ -23,13 +23,13 @@ from app.training.progress import Job
 from app.training.settings import Settings
 from app.training.team import Alone, SharedMemoryTeam, Team, shared_bytes
 
-REASON_SECONDS = 2.0  # time to learn the reason for a worker's end
-END_SECONDS = 10.0  # time for workers to end after the last epoch
-GRACE = 10.0  # seconds for rank 0 to notice a worker's end; it cannot while it waits for its card
+REASON_SECONDS = 2.0  # wait for the reason of a worker's end
+END_SECONDS = 10.0  # wait for workers after the last epoch
+GRACE = 10.0  # seconds for rank 0 to notice a worker's end, which it cannot while it waits for its GPU
 
 
 def check_workers(count: int, settings: Settings, device: str) -> None:
-    """Raise UserError unless ``count`` processes can share each batch, on ``cuda`` or ``cpu``."""
+    """Raise UserError unless ``count`` processes can share each batch on ``device``, ``cuda`` or ``cpu``."""
     batch = min(settings.batch, settings.images - settings.validation)
     if count > batch:
         raise UserError(f"--workers {count} is more than the {batch} images of a batch: use fewer")
@@ -61,7 +61,7 @@ def team_of(count: int, job: Job, kept: Callable[[], str]) -> Iterator[Team]:
         with _member(job, 0, count, [worker.link for worker in workers], memory) as team:
             yield team
         watch.over.set()
-        watch.join(END_SECONDS)  # the workers have done the same work and end by themselves
+        watch.join(END_SECONDS)  # the workers finish the same work and end by themselves
     except (EOFError, OSError, UserError) as error:  # perhaps because a worker ended
         watch.settled.wait(REASON_SECONDS)
         if watch.reason:
@@ -73,7 +73,7 @@ def team_of(count: int, job: Job, kept: Callable[[], str]) -> Iterator[Team]:
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that rank 0 started. link: for the job and the team; errors: delivers the reason of a failure."""
+    """A worker process. link: for the job and the team. errors: delivers the reason of a failure."""
 
     rank: int
     process: BaseProcess
@@ -92,7 +92,7 @@ class Worker:
 
 
 class Watch(Thread):
-    """Waits for the workers to end, and ends one that was stopped.
+    """Supervise the workers: wait for their end, and kill a suspended one.
 
     over: set it when they may end. settled: set when all have ended or one has ended too early, for ``reason``. kept:
     returns the end of an error message, about saved progress, for errors that only this thread can report.
@@ -126,7 +126,7 @@ class Watch(Thread):
             self._exit_unless_over()
 
     def end(self) -> None:
-        """Kill all running workers, and wait for their end."""
+        """Kill all running workers and wait for their end."""
         self.over.set()
         self._kill()
         self.join()
@@ -139,7 +139,7 @@ class Watch(Thread):
             worker.process.kill()
 
     def _exit_unless_over(self) -> None:
-        """Exit from this thread if rank 0 waits for its card, which waits for the worker's card, for ever."""
+        """End the whole process if rank 0 does not: it hangs waiting for its GPU, which waits for the ended worker's."""
         if not self.over.wait(GRACE):
             self._kill()
             with suppress(OSError, ValueError):
@@ -160,7 +160,7 @@ def _start(count: int, memory: Any) -> list[Worker]:
                 arguments = (os.getpid(), rank, count, their_link, their_errors, memory)
                 process = context.Process(target=_work, args=arguments, name=f"worker {rank + 1}", daemon=True)
                 process.start()
-                their_link.close()  # so that the connection breaks when the worker ends
+                their_link.close()  # then the connection breaks when the worker ends
                 their_errors.close()
                 workers.append(Worker(rank, process, link, errors))
     except OSError:
@@ -171,7 +171,7 @@ def _start(count: int, memory: Any) -> list[Worker]:
 
 
 def _work(lead: int, rank: int, count: int, link: Connection, errors: Connection, memory: Any) -> None:
-    """Entry point of a worker process: run the same loop as rank 0, silently. lead: the process of rank 0."""
+    """Run a worker process: the same loop as rank 0, silently. lead: process id of rank 0."""
     end_with_parent(lead)
     try:
         job = link.recv()
@@ -190,7 +190,7 @@ def _work(lead: int, rank: int, count: int, link: Connection, errors: Connection
 
 @contextmanager
 def _member(job: Job, rank: int, count: int, links: list[Connection], memory: Any) -> Iterator[Team]:
-    """This process as a member of the team."""
+    """Join the team as member ``rank``; yield the team."""
     if job.device == "cpu":
         yield SharedMemoryTeam(rank, count, links, memory)
         return

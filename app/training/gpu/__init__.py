@@ -1,1 +1,1 @@
-"""The arithmetic of training on the GPU, by the kernels app/kernels/train/train_*.cu."""
+"""Training on the GPU by the kernels app/kernels/train/train_*.cu."""

@@ -1,4 +1,4 @@
-"""Arenas: one device array for all parameters, weights first; gradients and slots have arenas of the same layout."""
+"""Arenas: device arrays that each hold all parameters, weights first; gradients and slots have the same layout."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ import numpy as np
 from app.layers import Shape
 from app.training.gradients import Arrays
 
-ALIGNMENT = 4  # float32 elements: kernels read four at a time
+ALIGNMENT = 4  # float32 elements: kernels load four at a time
 
 
 @dataclass(frozen=True)
 class Layout:
     """The layout of an arena, in elements.
 
-    places: parameter → slice of its elements; weights: end of the weights, where the biases begin; size: of the whole
+    places: parameter → slice of its elements. weights: end of the weights, where biases begin. size: of the whole
     arena. Up to three padding elements between parameters are 0 in every arena and stay 0.
     """
 
@@ -27,23 +27,23 @@ class Layout:
     size: int
 
     def packed(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Copy the arrays into an arena in host memory, (size,) float32."""
+        """Pack the arrays into a host array, (size,) float32."""
         flat = np.zeros(self.size, np.float32)
         for name, place in self.places.items():
             flat[place] = arrays[name].ravel()
         return flat
 
     def unpacked(self, flat: np.ndarray) -> Arrays:
-        """Return copies of the arrays by name, in the order of the shapes."""
+        """Unpack an arena in host memory: return copies of the arrays by name, in the order of the shapes."""
         return {name: flat[self.places[name]].reshape(shape).copy() for name, shape in self.shapes.items()}
 
     def view(self, arena: Any, name: str) -> Any:
-        """Return the flat view of a parameter in an arena; None if there is no such parameter."""
+        """Return a flat view of a parameter in an arena; None if there is no such parameter."""
         return arena[self.places[name]] if name in self.places else None
 
 
 def layout(shapes: Mapping[str, Shape]) -> Layout:
-    """Compute the layout for parameters of these shapes."""
+    """Return the layout for parameters of these shapes."""
     places: dict[str, slice] = {}
     at = weights = 0
     for name in sorted(shapes, key=lambda name: name.endswith("_bias")):  # a stable sort

@@ -1,4 +1,4 @@
-"""Launch training's kernels, except for the matrix products (products.py): constants, grids and arguments.
+"""Launch training's kernels, except for the matrix products (products.py).
 
 A launcher takes a stream, usually the number of images, and device arrays; it enqueues its work and returns at once.
 """
@@ -20,8 +20,8 @@ from app.training.gpu.arena import Layout
 from app.training.optimisers import AdamW, Optimiser, Sgd, Step
 from app.training.random_bits import thinning
 
-TILE = 32  # rows and columns of a tile of the transpose; columns per block of the sums
-SUMMED = 512  # values per part of a column sum, roughly
+TILE = 32  # rows and columns of a transpose's tile; columns per block of the sums
+SUMMED = 512  # approximate number of values per part of a column sum
 MOST_PARTS = 64
 
 
@@ -32,13 +32,13 @@ def training_kernel(name: str, defines: Mapping[str, str | int], arch: str, *, t
 
 
 def sum_parts(images: int, pixels: int) -> int:
-    """Return the number of parts of sums over images and pixels: by sizes alone, so that results are, too."""
+    """Return the number of parts of sums over images and pixels. It depends on sizes only, hence so do results."""
     wanted = tiles(images * pixels, SUMMED)
     return min(wanted, MOST_PARTS, images)
 
 
 class Gather:
-    """Gathers images by index, as bytes or as float32 times ``factor``, optionally shifted and flipped at random."""
+    """Kernel that gathers images by index, as bytes or as float32 times ``factor``, optionally shifted and flipped."""
 
     def __init__(
         self, arch: str, shape: Shape, output: str, factor: float, *, shift: int = 0, flip: bool = False
@@ -47,35 +47,35 @@ class Gather:
         self._function = _kernel("gather", arch, **_image(shape), OUTPUT=output, SCALE=repr(factor), **random)
 
     def __call__(self, stream: Any, images: int, all_images: Any, items: Any, y: Any, key: np.uint64) -> None:
-        """Enqueue y[i] = image items[i]. items: int32; key: the key of the stream of random bits."""
+        """Enqueue y[i] = images[items[i]]. items: int32. key: of the stream of random bits."""
         self._function(stream, (images, 1, 1), all_images, items, y, key)
 
 
 class Elementwise:
-    """A kernel with one thread per element. size: elements per image."""
+    """Kernel with one thread per element. size: elements per image."""
 
     def __init__(self, name: str, arch: str, size: int, **constants: str | int) -> None:
         self._size = size
         self._function = _kernel(name, arch, **constants)
 
     def __call__(self, stream: Any, images: int, *arrays: Any, scalars: tuple[Any, ...] = ()) -> None:
-        """Enqueue the kernel on its arrays; its scalars follow the number of images."""
+        """Enqueue the kernel on its arrays. scalars: arguments after the number of images."""
         grid = (tiles(images * self._size, BLOCK), 1, 1)
         self._function(stream, grid, *arrays, np.int32(images), *scalars)
 
 
 def scale(arch: str, size: int, factor: float) -> Elementwise:
-    """Make the kernel for (x, y): y = x · factor, from bytes to float32."""
+    """Return the kernel for (x, y): y = x · factor, from bytes to float32."""
     return Elementwise("scale", arch, size, SIZE=size, SCALE=repr(factor))
 
 
 def activation_gradient(arch: str, size: int, function: str) -> Elementwise:
-    """Make the kernel for (y, dy): dy ← dy · slope(y), the gradient by the activation's input. y: its output."""
+    """Return the kernel for (y, dy): dy ← dy · slope(y), an activation's gradient. y: its output."""
     return Elementwise("activation_gradient", arch, size, SIZE=size, ACTIVATION=activation_name(function))
 
 
 def pool_gradient(arch: str, layer: Pool, shape: Shape, function: str) -> Elementwise:
-    """Make the kernel for (x, y, dy, dx): dx from dy. x, y: the layer's input and output.
+    """Return the kernel for (x, y, dy, dx): dx from dy. x, y: the layer's input and output.
 
     With ``function``, dx is the gradient by the input of the activation that computed x.
     """
@@ -86,31 +86,31 @@ def pool_gradient(arch: str, layer: Pool, shape: Shape, function: str) -> Elemen
 
 
 class Dropout:
-    """Multiplies features by 0 or by 1 / (1 - share)."""
+    """Kernel that multiplies features by 0 or 1 / (1 - share)."""
 
     def __init__(self, arch: str, features: int) -> None:
         self._function = Elementwise("dropout", arch, features, FEATURES=features)
 
     def __call__(self, stream: Any, images: int, x: Any, y: Any, items: Any, key: np.uint64, share: float) -> None:
-        """share: of the features that become 0; with 0, y is a copy of x. x and y may be one array."""
+        """Enqueue y from x, which may be one array. share: of the features that become 0; 0 copies x."""
         least, factor = thinning(share)
         self._function(stream, images, x, y, items, scalars=(key, np.int32(least), factor))
 
 
 class Transpose:
-    """Transposes (images, rows, columns) to (images, columns, rows)."""
+    """Kernel that transposes (images, rows, columns) to (images, columns, rows)."""
 
     def __init__(self, arch: str, rows: int, columns: int) -> None:
         self._tiles = tiles(rows, TILE) * tiles(columns, TILE)
         self._function = _kernel("transpose", arch, ROWS=rows, COLUMNS=columns)
 
     def __call__(self, stream: Any, images: int, x: Any, y: Any) -> None:
-        """Write y, which must not overlap x."""
+        """Enqueue the transpose. y must not overlap x."""
         self._function(stream, (images * self._tiles, 1, 1), x, y)
 
 
 class ColumnSums:
-    """Sums (images, columns, pixels) to (columns,). images: the most in a call."""
+    """Kernel that sums over images and pixels, (images, columns, pixels) → (columns,). images: the most per call."""
 
     def __init__(self, arch: str, images: int, columns: int, pixels: int = 1) -> None:
         self._columns, self._pixels = columns, pixels
@@ -119,7 +119,7 @@ class ColumnSums:
         self._last = self._function if pixels == 1 else _kernel("column_sums", arch, COLUMNS=columns, PIXELS=1)
 
     def __call__(self, stream: Any, images: int, x: Any, y: Any) -> None:
-        """Write the sums to y, in one launch, or in two if there are several parts."""
+        """Enqueue the sums to y: one launch, or two if the sums have several parts."""
         parts = sum_parts(images, self._pixels)
         groups = tiles(self._columns, TILE)
         blocks = groups if self._pixels == 1 else self._columns
@@ -129,17 +129,17 @@ class ColumnSums:
 
 
 class CrossEntropy:
-    """Computes loss, correct answers and the loss's gradient by the logits."""
+    """Kernel that computes the loss, correct answers and the loss's gradient by the logits."""
 
     def __init__(self, arch: str, classes: int) -> None:
         self._classes = classes
         self._function = _kernel("cross_entropy", arch, CLASSES=classes)
 
     def __call__(self, stream: Any, images: int, *arrays: Any, total: int, smoothing: float) -> None:
-        """Enqueue it on the arrays: logits, labels, items, slope, result.
+        """Enqueue the kernel on the arrays logits, labels, items, slope and result.
 
-        labels: of all images, uint8; items: (images,) int32; slope: gets the gradient; result: (2,) float64, gets
-        loss / total and correct answers.
+        labels: of all images, uint8. items: (images,) int32. slope: receives the gradient. result: (2,) float64,
+        receives loss / total and the number of correct answers.
         """
         even = np.float32(smoothing / self._classes)
         own = np.float32(even + np.float32(1 - smoothing))
@@ -147,7 +147,7 @@ class CrossEntropy:
 
 
 class Update:
-    """Computes ``add_l2`` and ``Optimiser.update`` on arenas: one launch for all parameters, one for the L2 penalty."""
+    """Kernels of ``add_l2`` and ``Optimiser.update`` on arenas: one launch for all parameters, one for the L2 loss."""
 
     def __init__(self, arch: str, places: Layout, optimiser: Optimiser, l2: float) -> None:
         self._layout, self._optimiser, self._l2 = places, optimiser, l2
@@ -160,7 +160,7 @@ class Update:
     def __call__(
         self, stream: Any, parameters: Any, gradients: Any, slots: list[Any], penalty: Any, step: Step
     ) -> None:
-        """Make one step in place. penalty: (1,) float64, gets the L2 part of the loss, if any."""
+        """Update the parameters in place. penalty: (1,) float64, receives the L2 loss."""
         keep = 1 - step.rate * self._optimiser.weight_decay
         arrays = parameters, gradients, self._squares
         sizes = np.int32(self._layout.weights), np.int32(self._layout.size)
@@ -172,7 +172,7 @@ class Update:
             self._penalty(stream, (1, 1, 1), self._squares, penalty, np.int32(self._blocks), half)
 
     def _scalars(self, step: Step) -> tuple[float, ...]:
-        """Return the schedule's arguments of the kernel, computed in float64 as in the references."""
+        """Return the kernel's arguments for a step of the schedule, computed in float64 as in the references."""
         number, rate, momentum = step
         if not isinstance(self._optimiser, AdamW):
             return momentum, rate

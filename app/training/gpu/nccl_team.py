@@ -1,4 +1,4 @@
-"""A team of GPUs in one machine; it adds up by NVIDIA's NCCL, through CuPy's binding."""
+"""A team of GPUs in one machine that sums by NVIDIA's NCCL, through CuPy's binding."""
 
 import os
 import warnings
@@ -14,7 +14,7 @@ from app.cuda.cards import there_are
 
 
 class NcclTeam:
-    """A ``Team`` with one GPU per member; the values to add up are in GPU memory."""
+    """A ``Team`` with one GPU per member; it sums values in GPU memory."""
 
     def __init__(self, rank: int, size: int, nccl: Any, communicator: Any) -> None:
         self.rank, self.size = rank, size
@@ -22,7 +22,7 @@ class NcclTeam:
         self._types = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64}
 
     def add(self, values: Any) -> None:
-        """Implement ``Team.add``; enqueues the sum and returns at once."""
+        """Implement ``Team.add``: enqueue the sum and return at once."""
         address, stream = values.data.ptr, cupy.cuda.get_current_stream().ptr
         self._communicator.allReduce(
             address, address, values.size, self._types[values.dtype], self._nccl.NCCL_SUM, stream
@@ -31,25 +31,25 @@ class NcclTeam:
 
 @contextmanager
 def nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
-    """Join the team with GPU ``rank`` and make it the current GPU. Waits until all members have joined.
+    """Join the team with GPU ``rank`` as the current GPU; wait until all members have joined.
 
-    name: from ``unique_id`` in rank 0. Raises UserError.
+    name: from rank 0's ``unique_id``. Raises UserError.
     """
     with _nccl() as nccl:
         cupy.cuda.Device(rank).use()
-        # A ring adds in one order, whatever the size; other algorithms may not. For few values it is as fast.
+        # A ring sums in the same order for every size; other algorithms may not. For few values it is as fast.
         os.environ.setdefault("NCCL_ALGO", "Ring")
         communicator = nccl.NcclCommunicator(size, name, rank)
         try:
             yield NcclTeam(rank, size, nccl, communicator)
         except BaseException:
-            communicator.abort()  # does not wait for the other members: they may have ended
+            communicator.abort()  # without waiting for other members, which may have ended
             raise
         communicator.destroy()
 
 
 def unique_id() -> Any:
-    """Return a new name for a team; members find each other by it. It can be pickled. Raises UserError."""
+    """Return a new, picklable name by which a team's members find each other. Raises UserError."""
     with _nccl() as nccl:
         return nccl.get_unique_id()
 
@@ -67,7 +67,7 @@ def check_cards(count: int) -> None:
 
 @contextmanager
 def _nccl() -> Iterator[Any]:
-    """CuPy's binding of NCCL, whose errors within the block become UserErrors. Raises UserError without NCCL."""
+    """Yield CuPy's binding of NCCL; NCCL's errors in the block become UserErrors. Raises UserError without NCCL."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # CuPy's warning of several lines repeats the error below
         from cupy.cuda import nccl

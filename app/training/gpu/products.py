@@ -1,8 +1,8 @@
-"""The matrix products of training on the GPU: fully connected layers, and convolutions with both their gradients.
+"""The matrix products of training on the GPU: fully connected layers, and convolutions with both gradients.
 
-All arrays are contiguous float32 on the device, as large as needed or larger, and aligned to 16 bytes. Activations are
+All arrays are contiguous float32 on the device, at least as large as needed, and aligned to 16 bytes. Activations are
 (B, C, H, W), convolution filters (K, K, C, M). A call enqueues one or two launches and returns; sizes are not checked.
-The order of a sum depends on the sizes of the call alone: results are bit-identical, on any card.
+The order of a sum depends only on the call's sizes: results are bit-identical on any GPU.
 """
 
 from collections.abc import Callable
@@ -32,17 +32,17 @@ from app.training.gpu.tiles import (
 Array = Any  # cupy.ndarray or None
 Defines = dict[str, str | int]
 Sizes = tuple[int, int, int]
-# Three products of a layer: the output, the weights' gradient and the input's gradient. Each takes a stream, the number
+# A layer's three products: its output, its weights' gradient and its input's gradient. Each takes a stream, the number
 # of images and the arrays (x, w, bias, y), (x, dy, dw) or (dy, w, dx).
 Products = tuple[Callable[..., None], Callable[..., None], Callable[..., None]]
 SUM_THREADS = 256
 
 
 class Gemm:
-    """Computes y = activation(alpha · op(a) op(b) + beta · y + bias), row-major; cuts long sums into parts (split-K).
+    """Kernel for y = activation(alpha · op(a) op(b) + beta · y + bias), row-major; splits long sums (split-K).
 
-    alpha and beta exist because system 5's product has them; the trainer leaves them 1 and 0. activation: "", "relu",
-    "tanh" or "sigmoid".
+    alpha and beta serve system 5's product; the trainer leaves them 1 and 0. activation: "", "relu", "tanh" or
+    "sigmoid".
     """
 
     def __init__(
@@ -65,9 +65,10 @@ class Gemm:
         alpha: float = 1.0,
         beta: float = 0.0,
     ) -> None:
-        """a: (m, k), or (k, m) if transposed; b: (k, n), or (n, k); bias: (n,); y: (m, n), not read if beta is 0.
+        """Enqueue the product. a: (m, k), or (k, m) if transposed; b: (k, n), or (n, k); bias: (n,); y: (m, n).
 
-        sizes: (m, n, k); m · n must stay below 2^31. The first call of a shape may compile and allocate.
+        sizes: (m, n, k); m · n must stay below 2^31. y is not read if beta is 0. The first call of a shape may compile
+        and allocate.
         """
         m, n, k = sizes
         choice = split(m, n, k, GEMM_TILES)
@@ -80,7 +81,7 @@ class Gemm:
             self._parts.add(stream, (m, n, choice.parts), bias, y, alpha, beta)
 
     def _product(self, tile: Tile, cut: bool) -> Function:
-        """Return the kernel for a tile, compiled when it is first needed; cut: whether it writes parts of sums."""
+        """Return the kernel for a tile, compiled when first needed. cut: it writes parts of sums."""
         if (tile, cut) not in self._products:
             defines = self._defines | tile.defines | {"SPLIT": int(cut)}
             self._products[tile, cut] = training_kernel("gemm", defines, self._arch, threads=tile.threads)
@@ -88,9 +89,9 @@ class Gemm:
 
 
 class ImplicitProduct:
-    """A matrix product with windows of images, read directly from the images.
+    """Kernel for a matrix product with windows of images, read directly from the images (implicit GEMM).
 
-    rows, pixels: of one image's result; inner: terms of its sums per tap of the window.
+    rows, pixels: of one image's result. inner: terms of its sums per tap of the window.
     """
 
     def __init__(
@@ -103,25 +104,25 @@ class ImplicitProduct:
         self._product = training_kernel(name, defines, arch, threads=self._tile.threads)
 
     def __call__(self, stream: Any, images: int, *arrays: Array) -> None:
-        """Enqueue the product for ``images`` images on the kernel's arrays."""
+        """Enqueue the product on the kernel's arrays."""
         rows, pixels = self._tile.blocks(self._rows, images * self._pixels)
         self._product(stream, (pixels, rows, 1), *arrays, np.int32(images))
 
 
 def conv_forward(arch: str, problem: ConvProblem, bias: bool = False, activation: str = "") -> ImplicitProduct:
-    """Make (x, w, bias, y): y (B, M, OH, OW) = activation(x (B, C, H, W) * w (K, K, C, M) + bias (M,))."""
+    """Return the kernel for (x, w, bias, y): y (B, M, OH, OW) = activation(x (B, C, H, W) * w (K, K, C, M) + bias)."""
     pixels, epilogue = prod(problem.convolved), _epilogue(bias, activation)
     return ImplicitProduct("conv", arch, problem, problem.maps, pixels, problem.channels, epilogue)
 
 
 def conv_input_gradient(arch: str, problem: ConvProblem) -> ImplicitProduct:
-    """Make (dy, w, dx): dx (B, C, H, W) from dy (B, M, OH, OW) and w (K, K, C, M)."""
+    """Return the kernel for (dy, w, dx): dx (B, C, H, W) from dy (B, M, OH, OW) and w (K, K, C, M)."""
     pixels = problem.height * problem.width
     return ImplicitProduct("conv_input", arch, problem, problem.channels, pixels, problem.maps, {})
 
 
 class ConvFilterGradient:
-    """Computes dw (K, K, C, M) from x (B, C, H, W) and dy (B, M, OH, OW). The number of parts of its sums is fixed."""
+    """Kernel for dw (K, K, C, M) from x (B, C, H, W) and dy (B, M, OH, OW), in a fixed number of partial sums."""
 
     def __init__(self, arch: str, problem: ConvProblem) -> None:
         self._rows, self._columns, self._pixels = problem.depth, problem.maps, prod(problem.convolved)
@@ -142,7 +143,7 @@ class ConvFilterGradient:
 
 
 class _Parts:
-    """Memory for the parts of a product, (parts, rows, columns), and the launch that adds them up."""
+    """Workspace for a product's partial sums, (parts, rows, columns), and the launch that adds them."""
 
     def __init__(self, arch: str, bias: bool, activation: str) -> None:
         self._arch, self._defines = arch, _epilogue(bias, activation) | {"THREADS": SUM_THREADS}
@@ -150,7 +151,7 @@ class _Parts:
         self._space: Array = None
 
     def workspace(self, elements: int) -> Array:
-        """Return at least ``elements`` float32; the memory is kept from call to call."""
+        """Return a workspace of at least ``elements`` float32, kept from call to call."""
         if self._space is None or self._space.size < elements:
             self._space = device_array(elements, "float32")
         return self._space
@@ -168,7 +169,7 @@ class _Parts:
 
 
 def conv_products(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation: str) -> Products:
-    """Make the three implicit products of a convolution. shape: of one image's input."""
+    """Return the three implicit products of a convolution. shape: of one image's input."""
     channels, height, width = shape
     problem = ConvProblem(channels, height, width, layer.maps, layer.kernel, layer.stride, padding=layer.padding)
     forward = conv_forward(arch, problem, bias, activation)
@@ -176,7 +177,7 @@ def conv_products(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation
 
 
 def linear_products(arch: str, layer: Linear, shape: Shape, bias: bool, activation: str) -> Products:
-    """Make the three products of a fully connected layer, two with transposes. shape: of one image's input."""
+    """Return the three products of a fully connected layer. shape: of one image's input."""
     (k,), n = shape, layer.outputs
     forward, weights = Gemm(arch, bias=bias, activation=activation), Gemm(arch, transpose_a=True)
     inputs = Gemm(arch, transpose_b=True)

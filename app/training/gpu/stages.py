@@ -1,4 +1,4 @@
-"""The layers on the device, forward and backward. Arrays are allocated once, for the largest batch.
+"""The layers' forward and backward passes on the device. Arrays are allocated once, for the largest batch.
 
 app/training/gradients.py defines what a stage computes.
 """
@@ -23,7 +23,7 @@ from app.training.settings import Settings
 
 @dataclass(frozen=True)
 class Site:
-    """Common data of all stages. images: the most per batch; parameters, gradients: arenas."""
+    """Data shared by all stages. images: most per batch. parameters, gradients: arenas."""
 
     arch: str
     images: int
@@ -32,7 +32,7 @@ class Site:
     gradients: Any
 
     def activations(self, shape: Shape) -> Any:
-        """Allocate an array for a batch's activations; shape: of one image's."""
+        """Allocate an array for a batch's activations. shape: of one image's."""
         return device_array(self.images * prod(shape), "float32")
 
     def views(self, name: str) -> tuple[Any, Any]:
@@ -42,7 +42,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch. items: indices of its images, int32 on the device; epoch: 0 for evaluation, where nothing is random."""
+    """A batch. items: indices of its images, int32 on the device. epoch: 0 for evaluation, without randomness."""
 
     stream: Any
     items: Any
@@ -52,11 +52,11 @@ class Batch:
 
 @dataclass(frozen=True)
 class Stage:
-    """One layer, or two that are computed in one pass.
+    """A layer, or two computed in one pass.
 
-    y: the output. forward: enqueues y from the output of the stage before. backward(batch, dy, dx, wanted): enqueues
-    the gradients by parameters into their arena, and the gradient by the stage's input if it is ``wanted``. It returns
-    the array that then holds the latter: dx, or dy if it was computed in place.
+    y: the output. forward: enqueues y from the previous stage's output. backward(batch, dy, dx, wanted): enqueues the
+    parameters' gradients into their arena and, if ``wanted``, the gradient by the stage's input. It returns the array
+    of the latter: dx, or dy if it was computed in place.
     """
 
     y: Any
@@ -66,7 +66,7 @@ class Stage:
 
 
 def product_stage(site: Site, layer: Conv2d | Linear, shape: Shape, x: Any, function: str, slope: bool) -> Stage:
-    """Make the stage of a layer with weights, and of the activation after it if ``function`` names one.
+    """Return the stage of a layer with weights, and of the activation after it if ``function`` names one.
 
     slope: whether this stage's backward applies the activation's slope; otherwise the next stage's does.
     """
@@ -96,7 +96,7 @@ def product_stage(site: Site, layer: Conv2d | Linear, shape: Shape, x: Any, func
 
 
 def pool_stage(site: Site, layer: Pool, shape: Shape, x: Any, function: str) -> Stage:
-    """Make the stage of a pooling; its backward also covers the activation before it if ``function`` names one."""
+    """Return the stage of a pooling; its backward includes the activation before it if ``function`` names one."""
     y = site.activations(layer.output_shape(shape))
     launch = inference_launch(site, layer, shape, x, y, "float32")
     gradient = pool_gradient(site.arch, layer, shape, function)
@@ -109,7 +109,7 @@ def pool_stage(site: Site, layer: Pool, shape: Shape, x: Any, function: str) -> 
 
 
 def activation_stage(site: Site, layer: Activation, shape: Shape, x: Any, slope: bool) -> Stage:
-    """Make the stage of an activation that does not follow a product directly. slope: as for ``product_stage``."""
+    """Return the stage of an activation that does not follow a product directly. slope: as for ``product_stage``."""
     y = site.activations(shape)
     launch = inference_launch(site, layer, shape, x, y, "float32")
     slopes = activation_gradient(site.arch, prod(shape), layer.kind) if slope else None
@@ -123,7 +123,7 @@ def activation_stage(site: Site, layer: Activation, shape: Shape, x: Any, slope:
 
 
 def flatten_stage(site: Site, shape: Shape, x: Any) -> Stage:
-    """Make the stage that transposes (C, H, W) to (H, W, C) and back; it does nothing if the order is the same."""
+    """Return the stage that transposes (C, H, W) to (H, W, C) and back; it does nothing if the order is the same."""
     channels, pixels = shape[0], prod(shape[1:])
     if channels == 1 or pixels == 1:
         return Stage(x, lambda batch: None, lambda batch, dy, dx, wanted: dy)
@@ -138,9 +138,9 @@ def flatten_stage(site: Site, shape: Shape, x: Any) -> Stage:
 
 
 def dropout_stage(site: Site, features: int, x: Any, share: float, seed: int, part: int) -> Stage:
-    """Make the stage of a dropout before a layer; in evaluation it copies. part: its number among the dropouts.
+    """Return the stage of the dropout before a layer; in evaluation it copies. part: its number among the dropouts.
 
-    y has an array of its own: the activation before it still needs its output. backward draws the same mask.
+    y has a separate array, because the activation before it still needs its output. backward draws the same mask.
     """
     y = site.activations((features,))
     function = Dropout(site.arch, features)
@@ -157,7 +157,7 @@ def dropout_stage(site: Site, features: int, x: Any, share: float, seed: int, pa
 
 
 def inference_launch(site: Site, layer: Layer, shape: Shape, x: Any, y: Any, dtype: str) -> Launch:
-    """Bind the registry's kernel for a layer without parameters to arrays of ``dtype``."""
+    """Bind a layer without parameters to arrays of ``dtype``, by the registry's kernel."""
     problem = layer.problem(shape, (), bias=False, input_dtype=dtype, dtype="float32", output_dtype=dtype)
     assert problem is not None and layer.operation is not None, f"{layer.kind} is a pass of its own"
     variant = eligible(layer.operation, problem, site.arch)[0]
@@ -165,9 +165,9 @@ def inference_launch(site: Site, layer: Layer, shape: Shape, x: Any, y: Any, dty
 
 
 def stages(site: Site, model: Model, settings: Settings, x: Any, shape: Shape) -> list[Stage]:
-    """Make one stage per trained layer. Activations join the product before them; dropouts come before their layers.
+    """Return one stage per trained layer. Activations join the product before them; dropouts precede their layers.
 
-    Pooling's backward covers the activation before it, too: its slopes then cost no pass over the largest arrays.
+    Pooling's backward includes the activation before it, which saves a pass over the largest arrays.
     """
     made: list[Stage] = []
     dropouts = {name: (part, share) for part, (name, share) in enumerate(settings.dropout)}

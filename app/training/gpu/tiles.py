@@ -1,7 +1,7 @@
-"""Choose tiles for training's products and, for long sums, the number of parts: pure functions of the sizes.
+"""Choose tiles and split-K parts for training's products: pure functions of the sizes.
 
-The order of an element's sum does not depend on the tile, only on the number of parts. That depends on the sizes alone,
-not on the card, so results are bit-identical on every card.
+The order of an element's sum depends on the number of parts, not on the tile. The number depends only on the sizes, so
+results are bit-identical on every GPU.
 """
 
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ from itertools import product
 from app.kernels.variant import STATIC_SHARED_LIMIT, tiles
 
 TYPICAL_IMAGES = 256  # images per batch, for choices made once for all batches
-GEMM_SLICE = 16  # values of k in shared memory at a time
+GEMM_SLICE = 16  # k values in shared memory at a time
 SLICES = range(8, 17)
-MOST_LOADS = {16: 68, 32: 36, 64: 32}  # sums per thread → most elements of a slice per thread: registers are scarce
+MOST_LOADS = {16: 68, 32: 36, 64: 32}  # sums per thread → most slice elements it loads: registers are scarce
 MOST_PARTS = 1024
-LEAST_PART = 64  # values of k per part
-# The card to fill, and estimated costs on it, in multiply-adds of one multiprocessor.
+LEAST_PART = 64  # k values per part
+# The GPU to fill, and estimated costs on it, in multiply-adds of one multiprocessor.
 MULTIPROCESSORS = 132
 FULL = 256  # threads that keep a multiprocessor busy
-AROUND = 32  # a block's beginning and end take as long as so many values of k
+AROUND = 32  # a block's prologue and epilogue cost as much as this many k values
 SUM_LAUNCH = 400_000
 SUM_ELEMENT = 0.65
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A block's tile of bm x bn elements; each thread computes tm x tn of them."""
+    """A block's tile of bm x bn elements, of which each thread computes tm x tn."""
 
     bm: int
     bn: int
@@ -40,13 +40,13 @@ class Tile:
 
     @property
     def lanes(self) -> int:
-        """Columns of threads in a warp: the squarest shape with whole warps per block; 0 if there is none."""
+        """Threads along a warp's row: the squarest warp shape that tiles the block; 0 if there is none."""
         down, across = self.bm // self.tm, self.bn // self.tn
         return next((n for n in (8, 4, 16, 2, 32, 1) if across % n == 0 and down % (32 // n) == 0), 0)
 
     @property
     def fits(self) -> bool:
-        """Whether a block has whole warps, not too many, and its loads fit its registers and shared memory."""
+        """Whether the tile is possible: whole warps, not too many, and loads that fit registers and shared memory."""
         size = self.bm + self.bn
         shared = 2 * 4 * SLICES[-1] * (size + 8)
         few = size * SLICES[-1] <= self.threads * MOST_LOADS[self.tm * self.tn]
@@ -54,11 +54,11 @@ class Tile:
 
     @property
     def defines(self) -> dict[str, str | int]:
-        """The sizes as compile-time constants of the kernels."""
+        """The tile's compile-time constants of the kernels."""
         return {"BM": self.bm, "BN": self.bn, "TM": self.tm, "TN": self.tn, "LANES_N": self.lanes}
 
     def blocks(self, rows: int, columns: int) -> tuple[int, int]:
-        """Return the number of blocks along rows and along columns."""
+        """Return the number of blocks along rows and columns."""
         return tiles(rows, self.bm), tiles(columns, self.bn)
 
 
@@ -68,13 +68,13 @@ ALL_TILES = tuple(
     for tile in (Tile(bm, bn, tm, tn) for bm, bn, tm, tn in product(SIDES, SIDES, (4, 8), (4, 8)))
     if tile.bm % tile.tm == 0 and tile.bn % tile.tn == 0 and tile.fits
 )
-# Few: sizes come at run time, and each tile is a separate kernel to compile.
+# Few, because each tile is compiled as a separate kernel at run time.
 GEMM_TILES = (Tile(128, 64, 8, 8), Tile(64, 64, 8, 4), Tile(32, 32, 4, 4), Tile(64, 16, 4, 4))
 
 
 @dataclass(frozen=True)
 class Split:
-    """A tile, and the number of parts that sums are cut into."""
+    """A tile, and the number of split-K parts."""
 
     tile: Tile
     parts: int
@@ -82,45 +82,45 @@ class Split:
 
 @cache
 def split(rows: int, columns: int, depth: int, candidates: tuple[Tile, ...] = ALL_TILES) -> Split:
-    """Return the tile and the number of parts with the least estimated cost for sums of ``depth`` products."""
+    """Return the tile and number of parts with the least estimated cost. depth: products per sum."""
     choices = (Split(tile, n) for tile in candidates for n in _parts(tile, rows, columns, depth))
     return min(choices, key=lambda choice: _cost(choice, rows, columns, depth))
 
 
 @cache
 def whole(rows: int, columns: int, depth: int) -> Tile:
-    """Return the tile with the least estimated cost for sums in one piece."""
+    """Return the tile with the least estimated cost for sums that are not split."""
     return min(ALL_TILES, key=lambda tile: _cost(Split(tile, 1), rows, columns, depth))
 
 
 def part_length(depth: int, parts: int) -> int:
-    """Return the values of k per part, a multiple of the slice; the last parts have fewer, or none."""
+    """Return the k values per part, a multiple of the slice; the last parts have fewer, or none."""
     return max(tiles(tiles(depth, parts), GEMM_SLICE), 1) * GEMM_SLICE
 
 
 def slice_depth(inner: int, depth: int) -> int:
-    """Return how many values of k to hold in shared memory at a time.
+    """Return how many k values to hold in shared memory at a time.
 
-    It is the largest slice that divides ``inner``, the values per tap, else the one that pads ``depth`` products least.
+    This is the largest slice that divides ``inner``, the values per tap, else the one that pads ``depth`` least.
     """
     together = [size for size in SLICES if inner % size == 0]
     return max(together) if together else min(SLICES, key=lambda size: (tiles(depth, size) * size, -size))
 
 
 def sum_groups(parts: int) -> int:
-    """Return how many threads share an element's parts."""
+    """Return how many threads add up one element's parts."""
     return 8 if parts >= 32 else 1
 
 
 def _parts(tile: Tile, rows: int, columns: int, depth: int) -> set[int]:
-    """Numbers of parts to try: one, or enough to fill a card once, twice or four times."""
+    """Return the numbers of parts to try: one, or enough to fill the GPU once, twice or four times."""
     threads = tile.threads * tiles(rows, tile.bm) * tiles(columns, tile.bn)
     most = max(min(depth // LEAST_PART, MOST_PARTS), 1)
     return {1} | {min(tiles(MULTIPROCESSORS * FULL * times, threads), most) for times in (1, 2, 4)}
 
 
 def _cost(choice: Split, rows: int, columns: int, depth: int) -> float:
-    """Estimated multiply-adds of the busiest multiprocessor, with delays by loads and reads of shared memory."""
+    """Estimate the multiply-adds of the busiest multiprocessor, plus delays of loads and shared-memory reads."""
     tile, (down, across) = choice.tile, choice.tile.blocks(rows, columns)
     blocks = tiles(down * across * choice.parts, MULTIPROCESSORS)
     idle = max(FULL / (blocks * tile.threads), 1)

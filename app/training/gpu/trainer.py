@@ -1,4 +1,4 @@
-"""Train on the current GPU by our own kernels: images to logits, gradients, updates."""
+"""Train on the current GPU by this project's kernels."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -21,16 +21,16 @@ from app.training.random_bits import Use, stream_key
 from app.training.settings import Settings
 from app.training.team import Team, own_share
 
-# Enqueues the work on one batch, or on one piece of an evaluation. It takes its number, the indices of its images and
-# the (2,) float64 array for its loss and correct answers.
+# Enqueues a batch, or one piece of an evaluation, given its number, the indices of its images and the (2,) float64
+# array that receives loss and correct answers.
 Work = Callable[[int, Any, Any], None]
 
 
 class Inputs:
-    """The input of the first trained layer: images gathered, augmented in training, enlarged, as float32."""
+    """Kernels that prepare the first trained layer's input, float32: gather images, augment in training, resize."""
 
     def __init__(self, site: Site, model: Model, settings: Settings, images: Any) -> None:
-        """images: the whole training set, bytes on the device."""
+        """images: the whole training set, uint8 on the device."""
         shape, factor = model.network.input_shape, model.network.pixel_scale
         self.seed, self._images = settings.seed, images
         dtype = "uint8" if model.front else "float32"
@@ -48,7 +48,7 @@ class Inputs:
             self.y, self._scale = site.activations(shape), scale(site.arch, prod(shape), factor)
 
     def forward(self, batch: Batch) -> None:
-        """Enqueue the input ``y`` for the images of the batch."""
+        """Enqueue the computation of the input ``y`` for a batch."""
         gather = self._altered if batch.epoch else self._plain
         key = stream_key(self.seed, Use.AUGMENT, epoch=batch.epoch)
         gather(batch.stream, batch.images, self._images, batch.items, self._gathered, key)
@@ -59,7 +59,7 @@ class Inputs:
 
 
 class DeviceNetwork:
-    """The model's stages and their arrays. images, labels: of the whole training set, uint8 on the device."""
+    """The model's stages and arrays. images, labels: of the whole training set, uint8 on the device."""
 
     def __init__(self, site: Site, model: Model, settings: Settings, images: Any, labels: Any) -> None:
         self._labels = labels
@@ -73,7 +73,7 @@ class DeviceNetwork:
     def forward(self, batch: Batch, result: Any, *, total: int, smoothing: float) -> None:
         """Enqueue the forward pass and the loss.
 
-        result: (2,) float64; receives the batch's part of the mean loss of ``total`` images, and its correct answers.
+        result: (2,) float64; receives the batch's share of the mean loss of ``total`` images, and its correct answers.
         """
         self._inputs.forward(batch)
         for stage in self._stages:
@@ -91,13 +91,13 @@ class DeviceNetwork:
 
 
 class GpuTrainer:
-    """Trains on the GPU, with images, labels, parameters and slots in device memory.
+    """Train on the GPU, with images, labels, parameters and slots in device memory.
 
-    team: shares the batches. Sums have a fixed order: results on the same card are bit-identical. ``train`` waits for
-    the device once. Raises DeviceMemoryError if the device has too little memory.
+    team: shares the batches. Sums have a fixed order, so results on the same GPU model are bit-identical. ``train``
+    waits for the device once. Raises DeviceMemoryError if the device has too little memory.
     """
 
-    together = 8  # several, so that the device does not wait for the host after each
+    together = 8  # batches per call, so that the device does not wait for the host after each
 
     def __init__(self, job: Job, team: Team) -> None:
         settings = job.settings
@@ -136,7 +136,7 @@ class GpuTrainer:
         return [(loss + float(penalty), correct) for (loss, correct), penalty in zip(found, penalties, strict=True)]
 
     def _update(self, number: int, step: int) -> None:
-        """Enqueue the optimiser's step after batch ``number`` of those enqueued together."""
+        """Enqueue the optimiser's update after batch ``number`` of this call."""
         slots, penalty = list(self._slots.values()), self._penalties[number : number + 1]
         schedule = one_cycle(step, self.settings.steps, self.settings.rate)
         self._optimise(self.stream, self._parameters, self._gradients, slots, penalty, schedule)
@@ -154,7 +154,7 @@ class GpuTrainer:
         return sum(losses), sum(correct)
 
     def _each(self, batches: Sequence[np.ndarray], work: Work) -> list[tuple[float, int]]:
-        """Enqueue all batches, then wait; returns loss and correct answers of each, summed over the team."""
+        """Enqueue all batches and wait; return loss and correct answers of each, summed over the team."""
         shares = [own_share(batch, self._team) for batch in batches]
         places = np.concatenate(shares)
         if len(places) > self._items.size:
@@ -164,7 +164,7 @@ class GpuTrainer:
             self._results, self._penalties = (device_array(n * len(batches), "float64") for n in (2, 1))
         self._staged[: len(places)] = places
         results = self._results[: 2 * len(batches)]
-        with self.stream:  # the team adds up on the current stream
+        with self.stream:  # the team sums on the current stream
             self._items.data.copy_from_host_async(
                 self._staged.ctypes.data, len(places) * self._staged.itemsize, self.stream
             )
