@@ -156,7 +156,7 @@ def _place(library: Library, path: Path, texts: Mapping[str, str], flags: tuple[
 
 
 def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> str:
-    """Compile without the cache; return the assembler's log (registers, shared memory, spills). Raises as above."""
+    """Compile uncached; return the assembler's log: registers, shared memory, spills. Raises as compile_kernel."""
     library = find_library()
     uncached = ("--no-cache",) if library.version >= (12, 9) else ()  # NVRTC's cache would give no log
     _, log = _compile(library, path.name, sources(path), (*options(defines, arch), "--ptxas-options=-v", *uncached))
