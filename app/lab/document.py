@@ -19,7 +19,7 @@ def utc_date() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def card_text(card: Card) -> str:
+def describe_card(card: Card) -> str:
     """Describe a document's card, driver and libraries in one line."""
     driver = f"driver {card['driver'] or 'unknown'} (CUDA {card['driver_cuda']})"
     which = f"{card['name']} ({place(card, ', ')}{card['architecture']})"
@@ -28,7 +28,7 @@ def card_text(card: Card) -> str:
 
 def heading(title: str, document: Bench | Ladder | Peers, pairs: dict[str, str], width: int) -> list[str]:
     """Format the title with the date, a line for the card, and a line for each further (name, text) pair."""
-    card = {"card": card_text(document["device"])}
+    card = {"card": describe_card(document["device"])}
     return [*paragraph(f"{title}, {document['date']}", width), *fields((card | pairs).items(), width)]
 
 

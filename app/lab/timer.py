@@ -11,7 +11,7 @@ from app.cuda.compiler import compile_kernel
 from app.cuda.events import EventPair
 from app.cuda.memory import device_array
 from app.kernels.launch import Function, loaded
-from app.lab.stop import enough, together
+from app.lab.stop import is_enough, launches_per_sample
 from app.main_job.result import Timing
 
 WAIT = Path(__file__).with_name("wait.cu")
@@ -41,9 +41,9 @@ class Clock:
         enqueues short work several times between the events.
         """
         first = self._run(enqueue, 1, l2, actions)  # warm-up: loads code, raises clocks
-        count = together(min(first, self._run(enqueue, 1, l2, actions)), l2)
+        count = launches_per_sample(min(first, self._run(enqueue, 1, l2, actions)), l2)
         samples: list[float] = []
-        while not enough(samples, noise):
+        while not is_enough(samples, noise):
             samples.append(self._run(enqueue, count, l2, actions))
         return Timing(tuple(samples))
 

@@ -10,11 +10,11 @@ from app.cuda.memory import DeviceMemoryError
 from app.lab.bench import peak
 from app.lab.bench.cases import Item, network_items
 from app.lab.bench.compiling import compile_rows
-from app.lab.bench.ladder import Climber
+from app.lab.bench.ladder import ItemTimer
 from app.lab.bench.results import Result, Table, table_document, totals
 from app.lab.bench.trial import Trial
 from app.lab.document import Row, utc_date
-from app.lab.stop import describe
+from app.lab.stop import describe_rule
 from app.ladder.steps import LADDERS, Step, ladder
 from app.network.graph import Graph
 from app.planning import tuning
@@ -34,10 +34,10 @@ def measured(graph: Graph, images: int, card: Row) -> dict[str, Any]:
     compile_rows([(item.problems[step.dtype], step.row) for step, item in rungs], arch, known)
     peaks = peak.measure(arch)
     rows: dict[str, list[Result]] = {item.name: [] for item in items}
-    climber = Climber(arch, known, NOISE, L2, None, False, lambda: None)
+    timer = ItemTimer(arch, known, NOISE, L2, None, False, lambda: None)
     with tqdm(rungs, desc="ladder", unit=" rows", disable=None) as bar:
         try:
-            for (step, item), result in zip(bar, _climbed(rungs, climber, images), strict=True):
+            for (step, item), result in zip(bar, _climbed(rungs, timer, images), strict=True):
                 bar.set_description(f"{step.title}, {item.name}")
                 rows[item.name].append(result)
         except DeviceMemoryError:
@@ -52,7 +52,7 @@ def measured(graph: Graph, images: int, card: Row) -> dict[str, Any]:
         "network": graph.network.name,
         "device": card,
         "images": images,
-        "settings": {"noise": NOISE, "l2": L2, "rule": describe(NOISE, L2)},
+        "settings": {"noise": NOISE, "l2": L2, "rule": describe_rule(NOISE, L2)},
         "peaks": peaks,
         "tables": [table_document(table, peaks) for table in tables],
         "totals": totals(tables),
@@ -66,7 +66,7 @@ def _served(items: list[Item], step: Step) -> Iterator[Item]:
             yield item
 
 
-def _climbed(rungs: list[Rung], climber: Climber, images: int) -> Iterator[Result]:
+def _climbed(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Result]:
     """Yield each step's result. The data of a layer stay on the card while steps of one number format follow."""
     trials: dict[str, Trial] = {}
     before = ("", "")
@@ -75,5 +75,5 @@ def _climbed(rungs: list[Rung], climber: Climber, images: int) -> Iterator[Resul
             trials.clear()
             before = kind
         if item.name not in trials:
-            trials[item.name] = Trial(item.problems[step.dtype], images, climber.arch)
-        yield climber.row(trials[item.name], step.row)
+            trials[item.name] = Trial(item.problems[step.dtype], images, timer.arch)
+        yield timer.time_row(trials[item.name], step.row)

@@ -13,7 +13,7 @@ from app.cli import main
 from app.kernels.facts import key
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
-from app.lab.bench.cases import Item, network_items, rungs, shape_items
+from app.lab.bench.cases import Item, network_items, shape_items, table_rows
 from app.lab.bench.results import CPU_NAME
 from app.lab.bench.whole_network import combinations
 from app.lab.profile.stamps import PHASES
@@ -43,7 +43,7 @@ def own_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def rung_cases(items: list[Item], only: set[str] | None = None) -> list[Case]:
     """The kernels that bench will time."""
-    cases = [Case(row, problem) for item in items for problem, row in rungs(item, only)]
+    cases = [Case(row, problem) for item in items for problem, row in table_rows(item, only)]
     return [case for case in cases if case.refusal is None]
 
 
@@ -84,7 +84,7 @@ def check_tables(document: dict[str, Any], items: list[Item], only: set[str] | N
         rows = table["rows"]
         assert table["item"] == item.name and rows[0]["kind"] == "cpu" and rows[0]["ms"] > 0
         found = {(row["dtype"], row["name"]): row for row in rows}
-        for problem, variant in rungs(item, only):
+        for problem, variant in table_rows(item, only):
             row = found[problem.dtype, variant.name]
             assert not row["wrong"], row
             refusal = variant.refusal(problem, architecture())
@@ -141,7 +141,7 @@ def test_bench_of_a_shape(capsys: pytest.CaptureFixture[str], own_tuning: Path) 
 def test_bench_of_other_networks(network: str, capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
     only = {"direct", "register-patch", "tensor-core", "naive"}
     graph = network_graph(network)
-    items = [item for item in network_items(graph) if rungs(item, only)]
+    items = [item for item in network_items(graph) if table_rows(item, only)]
     compile_all([*rung_cases(items, only), *node_cases(graph, combinations(graph, only))])
     arguments = ("bench", "--network", network, "--batch", "7", "--noise", "0.3", "--only", ",".join(sorted(only)))
     check_tables(ran(capsys, own_tuning, *arguments)[1], items, only)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.lab.bench.cases import network_items, rungs
+from app.lab.bench.cases import network_items, table_rows
 from app.lab.bench.results import CPU, DEBUG, LIBRARY, OURS, Result, Table
 from app.network.generated import network_graph
 from app.records.parts import Peaks
@@ -23,7 +23,7 @@ def made_up(network: str) -> dict[str, Any]:
     tables = []
     for item in network_items(network_graph(network)):
         rows = [Result(CPU, "CPU, NumPy", next(iter(item.problems)), ms=1000.0)]
-        for problem, row in rungs(item, None):
+        for problem, row in table_rows(item, None):
             kind, dtype = LIBRARY if row.needs_cublas else OURS, problem.dtype
             rung = row.step if row.automatic or row.needs_cublas else 1
             ms = (40 - rung) / (2 if dtype == "float16" else 1)

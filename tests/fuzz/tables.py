@@ -90,7 +90,7 @@ def make_compared(folder: Path) -> Pair:
     goods = [{"schema": f"lenet5-inference/{kind}", **document} for kind, (document, _) in REPORTS.items()]
 
     def read(path: Path) -> None:
-        assert all(row.median > 0 for row in compare_command._read(path).rows.values())
+        assert all(row.median > 0 for row in compare_command._read_report(path).rows.values())
 
     return lambda rng: other_json(rng, rng.choice(goods)), read
 

@@ -123,7 +123,7 @@ def _bounded(case: Case, wanted: Expected) -> Expected:
 
     x, given = operands(case.problem, IMAGES)
     device = [None if array is None else cupy.asarray(array) for array in device_parameters(case.problem, given)]
-    return oracle.bounded(case.row, case.problem, wanted, cupy.asarray(x), *device)
+    return oracle.with_row_bound(case.row, case.problem, wanted, cupy.asarray(x), *device)
 
 
 @pytest.mark.parametrize("case", _layer_cases(), ids=str)

@@ -17,10 +17,10 @@ from app.kernels import registry
 from app.kernels.facts import alone, key
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem
 from app.lab.bench import job, plots
-from app.lab.bench.cases import batch_sizes, network_items, rungs, shape_items
+from app.lab.bench.cases import batch_sizes, network_items, shape_items, table_rows
 from app.lab.bench.results import CPU, DEBUG, LIBRARY, OURS, Result, Table, rates, table_document, totals
 from app.lab.bench.table import as_text
-from app.lab.stop import LEAST_RUNS, MOST_RUNS, enough, together
+from app.lab.stop import LEAST_RUNS, MOST_RUNS, is_enough, launches_per_sample
 from app.network.definitions import NETWORKS
 from app.network.generated import network_graph
 from app.planning.matching import Choices
@@ -75,12 +75,12 @@ def document() -> dict[str, Any]:
     ],
 )
 def test_stop_rule(samples: list[float], noise: float, stops: bool) -> None:
-    assert enough(samples, noise) is stops
+    assert is_enough(samples, noise) is stops
 
 
 def test_only_short_launches_with_a_warm_cache_are_timed_together() -> None:
-    assert together(0.004, "cold") == together(5.0, "warm") == 1
-    assert together(0.01, "warm") == 20
+    assert launches_per_sample(0.004, "cold") == launches_per_sample(5.0, "warm") == 1
+    assert launches_per_sample(0.01, "warm") == 20
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -108,7 +108,7 @@ def test_every_item_has_a_kernel_that_serves_it(name: str) -> None:
     """Some chains no kernel takes as they are: a fully connected layer with softmax and argmax, but without a pair."""
     for item in network_items(network_graph(name)):
         for problem in item.problems.values():
-            rows = [row for found, row in rungs(item, None) if found is problem]
+            rows = [row for found, row in table_rows(item, None) if found is problem]
             assert any(row.refusal(problem, arch) is None for row in rows for arch in ARCHITECTURES), item.name
 
 
@@ -131,10 +131,10 @@ def test_biases_are_those_of_the_seed_systems() -> None:
 
 def test_rungs_are_in_order_and_can_be_narrowed() -> None:
     (item,) = shape_items("12,33,33,24,5,1")
-    found = [row for problem, row in rungs(item, None) if problem.dtype == "float32"]
+    found = [row for problem, row in table_rows(item, None) if problem.dtype == "float32"]
     assert found == [row for row in registry.variants("conv") if "float32" in row.dtypes]
     assert len(found) > 5
-    assert {row.name for _, row in rungs(item, {"direct"})} == {"direct"}
+    assert {row.name for _, row in table_rows(item, {"direct"})} == {"direct"}
 
 
 def test_rates_say_which_limit_is_nearer() -> None:
@@ -178,7 +178,7 @@ def test_text_holds_every_row() -> None:
 
 
 def test_tuned_results_are_the_registry_s_own() -> None:
-    found = job.tuned([table("conv1")])
+    found = job.tuned_times([table("conv1")])
     assert set(found[CONV]) == {"cublas", "direct", "shared-tile"}
     assert found[CONV]["shared-tile"].parameters == {"TILE": 16}
     assert len(found) == 2
@@ -208,7 +208,7 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
 def test_plot_folder_is_checked_first(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
-        job.checked(requested("bench", f"--plot {tmp_path / 'file' / 'plots'}"))
+        job.check_request(requested("bench", f"--plot {tmp_path / 'file' / 'plots'}"))
 
 
 def test_batch_sizes_are_sorted_and_distinct() -> None:

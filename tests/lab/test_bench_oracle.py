@@ -10,7 +10,7 @@ from app.kernels.facts import key
 from app.kernels.plain_problems import ActivationProblem, SoftmaxProblem
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
 from app.lab.bench.oracle import random_images, random_parameters
-from app.lab.bench.tolerance import allowed, rms
+from app.lab.bench.tolerance import allowed_errors, rms
 from tests.support.drawn_pairs import DRAWN_PAIRS
 from tests.support.kernel_cases import input_shape
 from tests.support.kernel_grid import convolution_pair, exactly, product_pair, typed
@@ -70,16 +70,16 @@ def test_oracle_is_the_tests_own(problem: Problem, modules: tuple[Any, Any]) -> 
     wanted = expected_of(problem, x.astype(np.float64).reshape(IMAGES, *input_shape(problem)), given)
     for own, other in ((found.exact, wanted.exact), (found.magnitude, wanted.magnitude)):
         np.testing.assert_allclose(own.ravel(), other, rtol=1e-10, atol=1e-12)
-    each, _ = allowed(problem, found)
+    each, _ = allowed_errors(problem, found)
     # float32 arithmetic passes, one element a little off does not.
     narrow = found.exact.astype(np.float32).astype(np.float64)
-    assert trial._worst(abs(narrow - found.exact), each, narrow, found.exact, 0) <= 1
+    assert trial._worst_error(abs(narrow - found.exact), each, narrow, found.exact, 0) <= 1
     narrow[2, 3] += 20 * max(each[2, 3], 1e-6)
     with pytest.raises(trial.Wrong, match="image 102, element 3 "):
-        trial._worst(abs(narrow - found.exact), each, narrow, found.exact, 100)
+        trial._worst_error(abs(narrow - found.exact), each, narrow, found.exact, 100)
     narrow[2, 3] = np.nan
     with pytest.raises(trial.Wrong):
-        trial._worst(abs(narrow - found.exact), each, narrow, found.exact, 0)
+        trial._worst_error(abs(narrow - found.exact), each, narrow, found.exact, 0)
     if isinstance(problem, PairProblem):
         assert [a is None or (a.dtype, a.size) for a in arrays] == [
             a is None or (b.dtype, b.fixed) for a, b in zip(arrays, problem.arguments()[1:], strict=False)
@@ -107,17 +107,17 @@ def test_tolerances_pass_plain_sums_and_catch_a_lost_term(dtype: str, modules: t
             y = (y + rounded_x[:, k, None] * rounded_w[k]).astype(kind)
         return y.astype(np.float64)
 
-    each, most_rms = allowed(problem, found)
+    each, most_rms = allowed_errors(problem, found)
     good, short = summed(400), summed(399)
-    assert trial._worst(abs(good - found.exact), each, good, found.exact, 0) <= 1
+    assert trial._worst_error(abs(good - found.exact), each, good, found.exact, 0) <= 1
     trial._check_rms(rms(good - found.exact), most_rms, 0)
     with pytest.raises(trial.Wrong):
-        trial._worst(abs(short - found.exact), each, short, found.exact, 0)
+        trial._worst_error(abs(short - found.exact), each, short, found.exact, 0)
     if dtype == "float32":
         return
     # Errors that no element betrays: all of them twice as great as a plain implementation's greatest.
     even = found.exact + 2 * abs(found.plain - found.exact).max()
-    assert trial._worst(abs(even - found.exact), each, even, found.exact, 0) <= 1
+    assert trial._worst_error(abs(even - found.exact), each, even, found.exact, 0) <= 1
     with pytest.raises(trial.Wrong, match="from image 7 on the RMS"):
         trial._check_rms(rms(even - found.exact), most_rms, 7)
 

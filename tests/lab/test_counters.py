@@ -8,7 +8,7 @@ import pytest
 
 from app.kernels.registry import find
 from app.lab.profile import counters, every_step
-from app.lab.profile.counters import COUNTERS, counted
+from app.lab.profile.counters import COUNTERS, counts_by_layer
 from app.lab.profile.spans import Span
 from app.network.generated import network_graph
 from app.planning.matching import Choices
@@ -29,7 +29,7 @@ CSV = f'''\
 
 
 def test_counters_are_found_by_name() -> None:
-    first, second = counters.parse(CSV)
+    first, second = counters.parse_shares(CSV)
     shares = {"load": 99.25, "store": None, "warps": 50, "occupancy": None}
     throughput = {"SM": 88.1, "L1": 1000.5, "L2": None, "DRAM": 12.5}
     assert first == {"kernel": "conv_direct", **shares, "throughput": throughput, "bound": "L1"}
@@ -37,22 +37,22 @@ def test_counters_are_found_by_name() -> None:
 
 
 def test_the_bound() -> None:
-    assert counters.bound({"SM": 70, "DRAM": 60.5}) == "SM"
-    assert counters.bound({"SM": 59, "DRAM": 30}) == "latency"
-    assert counters.bound({"SM": None}) == "unknown"
+    assert counters.busiest_unit({"SM": 70, "DRAM": 60.5}) == "SM"
+    assert counters.busiest_unit({"SM": 59, "DRAM": 30}) == "latency"
+    assert counters.busiest_unit({"SM": None}) == "unknown"
 
 
 @pytest.mark.parametrize("text", ["", "==PROF== no kernels", '"ID","a"\n', "\x00,\n"])
 def test_no_table(text: str) -> None:
-    assert counters.parse(text) == []
+    assert counters.parse_shares(text) == []
 
 
 def test_labels_only_where_the_order_agrees() -> None:
-    counted = counters.parse(CSV)
+    counted = counters.parse_shares(CSV)
     expected = [{"layer": "conv1+relu1", "name": "direct", **row} for row in counted]
-    assert counters.labelled(counted, [DIRECT, DIRECT]) == expected
+    assert counters.label_rows(counted, [DIRECT, DIRECT]) == expected
     other = [Span("kernel", "fc1", "naive", 0, entry="gemm_naive")]
-    assert [row["layer"] for row in counters.labelled(counted, other)] == ["", ""]
+    assert [row["layer"] for row in counters.label_rows(counted, other)] == ["", ""]
 
 
 def tool(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,11 +111,11 @@ def test_events_are_added_up_and_percent_are_of_the_largest_launch() -> None:
             {"instructions": "7"},
         ]
     )
-    found = counted(text, ["conv1", "conv1", "conv2"])
+    found = counts_by_layer(text, ["conv1", "conv1", "conv2"])
     assert found["conv1"]["launches"] == 2 and found["conv2"]["launches"] == 1
     assert [found["conv1"]["counts"][name] for name in ("instructions", "issue", "dram_read")] == [1000, 90, 1500]
     assert found["conv2"]["counts"]["issue"] is None and found["conv1"]["counts"]["tensor"] is None
-    assert counted(text, ["conv1", "conv2"]) == {} and counted("", []) == {}
+    assert counts_by_layer(text, ["conv1", "conv2"]) == {} and counts_by_layer("", []) == {}
 
 
 @pytest.mark.parametrize(
@@ -131,14 +131,14 @@ def test_the_launches_of_a_step(operation: str, name: str, precision: str, expec
     row = find(operation, name)
     assert row is not None
     chosen = Choices(precision, fuse=False, kernels={operation: row})
-    assert [*every_step.entries(LENET5, "sm_90a", chosen, row, 1000)] == expected
+    assert [*every_step.launched_functions(LENET5, "sm_90a", chosen, row, 1000)] == expected
 
 
 def test_pieces_of_a_large_batch_are_launches_of_their_own() -> None:
     row = find("conv", "im2col-gemm")
     assert row is not None
     chosen = Choices("fp32", fuse=False, kernels={"conv": row})
-    one, many = ([*every_step.entries(LENET5, "sm_90a", chosen, row, batch)] for batch in (1, 10_000))
+    one, many = ([*every_step.launched_functions(LENET5, "sm_90a", chosen, row, batch)] for batch in (1, 10_000))
     assert one[:3] == [("conv1", f"conv_im2col_gemm{part}") for part in ("_unroll", "", "_layout")]
     assert len(one) == 6 and len(many) > 12 and {*many} == {*one}
 
@@ -155,7 +155,7 @@ def test_every_step_is_counted_on_its_own(monkeypatch: pytest.MonkeyPatch, capsy
         return table([{"instructions": "640", "DRAM": "12.5"}] * len(entries)), None
 
     fake(monkeypatch)
-    monkeypatch.setattr(every_step.counters, "run", run)
+    monkeypatch.setattr(every_step.counters, "run_ncu", run)
     document = every_step.count_steps(LENET5, "lenet5", 100, "cuda:1")
     assert not mistakes(document) and document["note"] is None
     names = [(row["operation"], row["name"], row["layer"]) for row in document["rows"]]

@@ -11,7 +11,7 @@ from app.kernels import registry
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem
 from app.kernels.variant import Variant
 from app.lab.bench import plots
-from app.lab.bench.results import executed, peak_name, rates
+from app.lab.bench.results import executed_operations, peak_name, rates
 from app.lab.bench.table import short_peak
 from app.records.parts import Peaks
 from tests.lab.test_bench import document
@@ -55,14 +55,17 @@ def test_split_operands_are_multiplied_several_times() -> None:
     first = ConvProblem(1, 28, 28, 32, 5, activation="relu", pool=2, input_dtype="uint8", dtype="float16x2")
     second = replace(CONV, activation="relu", pool=2, dtype="float16x2")
     pair = ConvPairProblem(first, second)
-    assert executed(pair) == 2 * first.flops + 3 * second.flops
-    assert executed(replace(pair, exact=True)) == first.flops + 2 * second.flops
-    assert _share(pair, "wgmma") == pytest.approx(executed(pair) / pair.flops / 9, rel=1e-2)
+    assert executed_operations(pair) == 2 * first.flops + 3 * second.flops
+    assert executed_operations(replace(pair, exact=True)) == first.flops + 2 * second.flops
+    assert _share(pair, "wgmma") == pytest.approx(executed_operations(pair) / pair.flops / 9, rel=1e-2)
     products = [LinearProblem(1024, 128, dtype="float16x2"), LinearProblem(128, 10, argmax=True, dtype="float16x2")]
     both, flops = LinearPairProblem(products[0], products[1]), products[0].flops + products[1].flops
-    assert executed(both) == 3 * flops and executed(replace(both, exact=True)) == 2 * flops
-    assert [executed(replace(products[0], exact=exact)) // products[0].flops for exact in (False, True)] == [3, 2]
-    assert executed(HALF) == HALF.flops
+    assert executed_operations(both) == 3 * flops and executed_operations(replace(both, exact=True)) == 2 * flops
+    assert [executed_operations(replace(products[0], exact=exact)) // products[0].flops for exact in (False, True)] == [
+        3,
+        2,
+    ]
+    assert executed_operations(HALF) == HALF.flops
 
 
 @pytest.mark.parametrize("row", registry.VARIANTS, ids=lambda row: f"{row.operation} {row.name}")

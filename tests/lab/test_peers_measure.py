@@ -13,12 +13,12 @@ import pytest
 from app.base.errors import UserError
 from app.lab.batch import UNWRITTEN, Batch, piece_size
 from app.lab.peers.jax import JaxEngine
-from app.lab.peers.jax import _applied as jax_layer
+from app.lab.peers.jax import _apply_layer as jax_layer
 from app.lab.peers.peers import OURS
-from app.lab.peers.rounds import Candidate, Engine, in_turn, one_line
+from app.lab.peers.rounds import Candidate, Engine, measure_in_turn, one_line
 from app.lab.peers.torch import SETTINGS, Setting, TorchEngine
-from app.lab.peers.torch_network import _enlarging as torch_module
-from app.lab.peers.torch_network import own_code
+from app.lab.peers.torch_network import _resize_module as torch_module
+from app.lab.peers.torch_network import with_separate_code
 from app.layers import Resize, Shape
 from app.network.definitions import LENET5, NETWORKS, Network
 from app.network.network import Step
@@ -37,7 +37,7 @@ def batch() -> Batch:
 def rows(batch: Batch, *candidates: Candidate, rounds: int = 1) -> list[Any]:
     """Their rows in the document, after so many rounds."""
     found = entrants([*candidates], len(batch.images))
-    in_turn(found, batch, rounds, lambda _: None)
+    measure_in_turn(found, batch, rounds, lambda _: None)
     return [entrant.row(batch) for entrant in found]
 
 
@@ -45,7 +45,7 @@ def test_engines_run_in_turn_and_are_closed(batch: Batch) -> None:
     diary: list[str] = []
     steps: list[str] = []
     found = entrants([fake(name, batch.truth, diary) for name in "abc"])
-    in_turn(found, batch, 2, steps.append)
+    measure_in_turn(found, batch, 2, steps.append)
     order = [name for index, name in enumerate(diary) if index == 0 or diary[index - 1] != name]
     assert order == [*"abc", *"abc", *"bca", "a closed", "b closed", "c closed"]
     assert steps == [
@@ -145,7 +145,7 @@ def test_the_time_for_trials_is_limited(
     makes = {name: fake(name, batch.truth, []).makes[""] for name in ("first", "second")}
     quick, slow = Candidate("quick", "fp32", False, makes), Candidate("slow", "fp32", False, makes, "quick")
     found = entrants([quick, slow])
-    in_turn(found, batch, 1, lambda _: None, seconds=10.0)
+    measure_in_turn(found, batch, 1, lambda _: None, seconds=10.0)
     for row, most in zip((entrant.row(batch) for entrant in found), (2, tried), strict=True):
         late = "not tried: 10 s of trials were over"
         assert [known["reason"] for known in row["tried"]] == [""] * most + [late] * (2 - most)
@@ -197,7 +197,7 @@ def test_functions_with_code_of_their_own() -> None:
         return x + offset
 
     offset = 2
-    other = own_code(plus)
+    other = with_separate_code(plus)
     assert other(1) == 3 and other.__code__ is not plus.__code__
 
 

@@ -50,7 +50,7 @@ class OwnStream(Stream):
 def test_calls_are_counted_and_functions_restored() -> None:
     module = SimpleNamespace(copy=lambda *arguments: arguments)
     before, stream = module.copy, OwnStream()
-    with api_calls.counted([("copy", module, "copy"), ("wait", OwnStream, "synchronize")]) as calls:
+    with api_calls.recorded_calls([("copy", module, "copy"), ("wait", OwnStream, "synchronize")]) as calls:
         assert module.copy(1, 2) == (1, 2)
         assert module.copy() == ()
         assert stream.synchronize() == "done"
@@ -66,15 +66,15 @@ def test_functions_are_restored_after_an_error() -> None:
         raise ValueError
 
     module = SimpleNamespace(copy=fails)
-    with pytest.raises(ValueError), api_calls.counted([("copy", module, "copy")]) as calls:
+    with pytest.raises(ValueError), api_calls.recorded_calls([("copy", module, "copy")]) as calls:
         module.copy()
     assert module.copy is fails and len(calls) == 1
 
 
 def test_the_session_s_functions_are_there_to_be_counted() -> None:
-    found = [target[1:] for target in api_calls.targets()]
+    found = [target[1:] for target in api_calls.traced_functions()]
     originals = [getattr(*place) for place in found]
-    with api_calls.counted():
+    with api_calls.recorded_calls():
         assert all(getattr(*place) != original for place, original in zip(found, originals, strict=True))
     assert [getattr(*place) for place in found] == originals
 
@@ -91,7 +91,7 @@ def test_summary() -> None:
 
 
 def test_table() -> None:
-    kernel, h2d, d2h = job.table([RUN, RUN])
+    kernel, h2d, d2h = job.span_rows([RUN, RUN])
     assert kernel["kind"] == "kernel" and kernel["calls"] == 2 and kernel["total_ms"] == pytest.approx(4)
     assert (kernel["min_ms"], kernel["average_ms"], kernel["max_ms"]) == (1, 2, 3)
     assert kernel["bytes"] is None and kernel["share"] == pytest.approx(4 / 6.5)
@@ -100,7 +100,7 @@ def test_table() -> None:
 
 
 def test_overlap() -> None:
-    assert job.overlapping([RUN]) == pytest.approx({"copies_ms": 2.5, "kernels_ms": 3.0, "both_ms": 1.0})
+    assert job.mean_overlap([RUN]) == pytest.approx({"copies_ms": 2.5, "kernels_ms": 3.0, "both_ms": 1.0})
 
 
 def test_text() -> None:
@@ -216,7 +216,7 @@ def test_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
     originals = card.runtime.memcpyAsync, card.driver.launchKernel, FakeLaunch.__call__
     for _ in range(2):  # the second recording uses the first one's events
         recorder.start()
-        with recorder.watching():
+        with recorder.recording():
             card.runtime.memcpyAsync(1, 2, 784, 1, 77)
             buffers.launches[0](77, 10)
             card.runtime.memcpyAsync(1, 2, 10, 2, 77)
@@ -234,8 +234,11 @@ def test_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_names_of_parts() -> None:
     variant: Any = SimpleNamespace(name="im2col-gemm", entry="conv_im2col_gemm")
     part = KernelLaunch(32, lambda _: (1, 1, 1), entry="conv_im2col_gemm_unroll")
-    assert spans.describe(part, variant) == ("kernel", "im2col-gemm: unroll", "conv_im2col_gemm_unroll")
-    assert spans.describe(KernelLaunch(32, lambda _: (1, 1, 1)), variant)[1:] == ("im2col-gemm", "conv_im2col_gemm")
+    assert spans.describe_action(part, variant) == ("kernel", "im2col-gemm: unroll", "conv_im2col_gemm_unroll")
+    assert spans.describe_action(KernelLaunch(32, lambda _: (1, 1, 1)), variant)[1:] == (
+        "im2col-gemm",
+        "conv_im2col_gemm",
+    )
 
 
 def test_waiting_for_the_copy_engine_is_no_copying() -> None:

@@ -10,7 +10,7 @@ from app.base.precision import SHORT
 from app.drawing import files
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, Problem
-from app.lab.bench.compiling import Wrong, reason_of
+from app.lab.bench.compiling import Wrong, failure_reason
 from app.lab.sweep import job, pipeline, report
 from app.lab.sweep.grid import Skip, Target, measure_all, parse_settings
 from app.lab.sweep.report import as_document, as_text
@@ -93,7 +93,7 @@ def test_points_that_fail_are_left_out() -> None:
 def test_an_interrupted_sweep_keeps_finished_points(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     asked = request(f"--conv swept --json {tmp_path}/sweep.json")
     with pytest.raises(UserError, match="interrupted after 4 of 12 points"):
-        job.run(asked, [target(), target()], [], CARD, measured(failing(KeyboardInterrupt, tile=16)))
+        job.run_sweep(asked, [target(), target()], [], CARD, measured(failing(KeyboardInterrupt, tile=16)))
     out = capsys.readouterr().out
     assert "interrupted after 4 of 12 points" in out and "best: TILE=12 DEPTH=4: 1.0000 ms" in out
     assert tuning.load(CARD).entries[tuning.key(PROBLEM)]["swept"] == Tuned({"TILE": 12, "DEPTH": 4}, 1.0, 100)
@@ -104,20 +104,22 @@ def test_an_interrupted_sweep_keeps_finished_points(capsys: pytest.CaptureFixtur
 
 def test_interrupted_before_the_first_point(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match="interrupted after 0 of 6 points"):
-        job.run(request(), [target()], [], CARD, measured(failing(KeyboardInterrupt)))
+        job.run_sweep(request(), [target()], [], CARD, measured(failing(KeyboardInterrupt)))
     assert capsys.readouterr().out == "" and tuning.load(CARD) == Tuning()
 
 
 def test_report_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert job.run(request(), [target()], ["a note"], CARD, measured()) == 0
+    assert job.run_sweep(request(), [target()], ["a note"], CARD, measured()) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "TILE DEPTH ms" in out and "12 4 1.0000 " in out and "2.240 default " in out
     assert "default: 2.2400 ms, gain 2.240 ×" in out and "note: a note" in out and "--fused" in out
     assert "skipped TILE=64 DEPTH=4 and 1 more: needs 262,144 bytes" in out
-    assert job.run(request(), [target()], [], CARD, measured(failing(Wrong("image 0")))) == 1
+    assert job.run_sweep(request(), [target()], [], CARD, measured(failing(Wrong("image 0")))) == 1
     assert "WRONG TILE=12 DEPTH=4: image 0" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"no point could run \(does not compile"):
-        job.run(request(), [target()], [], CARD, measured(failing(Skip("does not compile: too much shared data"))))
+        job.run_sweep(
+            request(), [target()], [], CARD, measured(failing(Skip("does not compile: too much shared data")))
+        )
 
 
 def test_the_tables_fit_the_terminal() -> None:
@@ -129,7 +131,7 @@ def test_the_tables_fit_the_terminal() -> None:
 
 
 def test_json_alone_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    assert job.run(request("--conv swept --json -"), [target()], [], CARD, measured()) == 0
+    assert job.run_sweep(request("--conv swept --json -"), [target()], [], CARD, measured()) == 0
     (layer,) = json.loads(capsys.readouterr().out)["layers"]
     assert layer["best"] == {"TILE": 12, "DEPTH": 4} and layer["gain"] == pytest.approx(2.24)
     assert [point["ms"] for point in layer["points"]] == sorted(point["ms"] for point in layer["points"])
@@ -147,7 +149,7 @@ def test_what_auto_would_take_is_measured_in_the_same_run(
     tuning.store(CARD, stored)
     found = target(tuning.load(CARD), tiles=(8,), depths=(4,))
     assert found.rival == (RIVAL, {}) and found.rival_result is None
-    assert job.run(request(), [found], [], CARD, measured(rival_ms=0.5)) == 0
+    assert job.run_sweep(request(), [found], [], CARD, measured(rival_ms=0.5)) == 0
     assert tuning.load(CARD).choose(PROBLEM, ARCH) == (RIVAL, {})
 
 
@@ -204,14 +206,14 @@ LOGS = {
     ],
 )
 def test_only_what_concerns_one_kernel_is_a_reason(error: Exception, reason: str | None) -> None:
-    assert reason_of(error) == reason
+    assert failure_reason(error) == reason
 
 
 # --- the pipeline ----------------------------------------------------------------------------------------------------
 
 
 def test_pipeline_settings() -> None:
-    found = pipeline.settings(1000, (4, 100))
+    found = pipeline.pipeline_grid(1000, (4, 100))
     assert found == [(streams, chunk) for chunk in (100, 250, 500, 1000) for streams in range(1, 9)]
 
 
@@ -222,7 +224,7 @@ def test_pipeline_points(stop: int | None) -> None:
             raise KeyboardInterrupt
         return None if streams == 2 else {"ms": 10.0 / streams + chunk, "p90_ms": 1.0, "overlap": 0.5}
 
-    grid = pipeline.settings(250, (4, 25))
+    grid = pipeline.pipeline_grid(250, (4, 25))
     points = pipeline.measure_all(grid, measure)
     assert len(points) == (16 if stop is None else 4)
     report = pipeline.as_document(request("--pipeline"), CARD, points, len(grid), (4, 25))

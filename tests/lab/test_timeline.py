@@ -15,7 +15,7 @@ from app.kernels.variant import Variant
 from app.lab.profile import job, stamps
 from app.lab.profile.stamps import PHASES, Shares
 from app.lab.profile.text import as_text
-from app.lab.profile.timeline import shares_of, stamped
+from app.lab.profile.timeline import shares_of, with_stamps
 from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
@@ -54,7 +54,7 @@ def test_without_stamps_nothing_of_them_is_in_the_code() -> None:
 
 
 def test_with_stamps_the_kernel_compiles_for_hopper() -> None:
-    config = stamped(EXACT, SHARES).config(served(EXACT, "sm_90a")[0])
+    config = with_stamps(EXACT, SHARES).config(served(EXACT, "sm_90a")[0])
     assert config.defines.items() >= {"STAMPS": SHARES.stamps, "STAMPED": 64}.items()
     assert b"\0stamps\0" in compile_kernel(EXACT.path, config.defines, "sm_90a")  # by this name the host finds them
 
@@ -73,7 +73,7 @@ def test_the_header_and_python_agree() -> None:
 def test_every_image_is_taken_once(images: int) -> None:
     shares = Shares.of(images, 2, 132, 4)
     turns = [
-        shares.taken(block, number, turn)
+        shares.image_count(block, number, turn)
         for block in range(shares.blocks)
         for number in range(shares.warpgroups)
         for turn in range(shares.rounds + 1)
@@ -140,7 +140,7 @@ def test_warpgroups_in_a_product_are_counted() -> None:
 
 
 def test_the_page_and_the_document() -> None:
-    page = job.page(document(), 1000, "<Card>")
+    page = job.timeline_page(document(), 1000, "<Card>")
     assert page.startswith("<!DOCTYPE html>\n<title>Timeline of 1,000 images, wgmma, &lt;Card&gt;</title>")
     assert page.count("</svg>") == 2 and svg.style() in page
     stored = json.loads((FIGURES / "h100_profile_lenet5.json").read_text(encoding="utf-8"))

@@ -98,7 +98,7 @@ def in_name_only(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("app.cuda.device.why_no_gpu", lambda: None)
     monkeypatch.setattr("app.cuda.device.describe_gpu", lambda: CARD)
     monkeypatch.setattr(measuring, "Trial", Fake)
-    monkeypatch.setattr(measuring.Climber, "row", row)
+    monkeypatch.setattr(measuring.ItemTimer, "time_row", row)
     monkeypatch.setattr(
         measuring.peak, "measure", lambda _: {"tflops": {"float32": 50.0, "float16": 600.0}, "gbytes_per_s": 3000.0}
     )

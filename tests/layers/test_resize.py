@@ -11,7 +11,7 @@ from app.kernels.facts import key
 from app.kernels.plain_problems import ResizeProblem
 from app.kernels.registry import variants
 from app.lab.bench import oracle
-from app.lab.bench.tolerance import allowed
+from app.lab.bench.tolerance import allowed_errors
 from app.layers import Resize, Shape
 from app.layers.resize import MAX_SIZE, RULES
 from app.network.definitions import FA19
@@ -62,7 +62,7 @@ def test_it_is_its_definition_and_the_benchmark_s_oracle_says_the_same(shape: Sh
     np.testing.assert_array_equal(found, network_oracle.resized(images, size, rule), strict=True)
     wanted = oracle.expected(problem, images.reshape(2, -1))
     np.testing.assert_array_equal(wanted.exact, found.reshape(2, -1))
-    assert not allowed(problem, wanted)[0].any() and oracle.images_at_once(problem) >= 1
+    assert not allowed_errors(problem, wanted)[0].any() and oracle.images_at_once(problem) >= 1
 
 
 @pytest.mark.grid

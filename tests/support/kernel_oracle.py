@@ -21,7 +21,7 @@ from app.kernels.problems import (
     Problem,
 )
 from app.kernels.variant import Variant
-from app.lab.bench.tolerance import Expected, allowed, function_of, is_coarse, is_split, plain_operands, rms
+from app.lab.bench.tolerance import Expected, activation_of, allowed_errors, is_coarse, is_split, plain_operands, rms
 from app.layers import ACTIVATIONS, Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Resize, Softmax
 from tests.support.kernel_cases import input_shape
 
@@ -36,7 +36,7 @@ def layers_of(problem: Problem, name: str = "layer") -> list[Layer]:
     """
     if isinstance(problem, PairProblem):
         return [*layers_of(problem.first, f"{name}1"), *layers_of(problem.second, f"{name}2")]
-    activation: list[Layer] = [ACTIVATIONS[function]("activation") for function in [function_of(problem)] if function]
+    activation: list[Layer] = [ACTIVATIONS[function]("activation") for function in [activation_of(problem)] if function]
     match problem:
         case ConvProblem():
             pool = (MaxPool if problem.pool_is_max else AvgPool)("pool", problem.pool, ceil=problem.pool_ceil)
@@ -280,7 +280,7 @@ def check(y: Any, problem: Problem, expected: Expected) -> float:
     y may be shorter: of fewer images. The RMS is then not compared, for it is a property of the whole tensor.
     Raises AssertionError that names the worst element.
     """
-    each, most_rms = allowed(problem, expected)
+    each, most_rms = allowed_errors(problem, expected)
     y, exact, each = y.astype(np.float64), expected.exact.reshape(-1)[: y.size], each.reshape(-1)[: y.size]
     error = np.abs(y - exact)
     excess = error - each

@@ -19,7 +19,7 @@ def words(shares: Shares = SHARES) -> np.ndarray:
         begin = clock = 10_000 + 1_000_000 * block + 300 * number
         stamps = []
         for turn in range(shares.rounds):
-            taken = shares.taken(block, number, turn)
+            taken = shares.image_count(block, number, turn)
             if not taken:
                 break
             for phase in ("stage", *("conv1", "pool") * (2 * taken), "load", "conv2", "store"):

@@ -93,7 +93,7 @@ def _item(graph: Graph, at: int, taken: int) -> Item:
             bias=f"{step.layer.name}_bias" in graph.parameters,
             input_dtype=_input_dtype(graph.steps, at, stored),
             dtype=precision.dtype,
-            output_dtype=stored if _has_matrix(after) else wide(stored),
+            output_dtype=stored if _has_matrix_operation(after) else wide(stored),
         )
         if problem is not None and problem not in problems.values() and _is_served(problem):
             problems[problem.dtype] = problem
@@ -106,7 +106,7 @@ def _is_served(problem: Problem) -> bool:
     return any(row.refusal(problem, arch) is None for row in rows for arch in ARCHITECTURES)
 
 
-def _has_matrix(steps: Sequence[Step]) -> bool:
+def _has_matrix_operation(steps: Sequence[Step]) -> bool:
     return any(step.layer.operation in MATRIX_OPERATIONS for step in steps)
 
 
@@ -117,7 +117,7 @@ def _input_dtype(steps: Sequence[Step], at: int, stored: str) -> str:
     """
     if all(isinstance(step.layer, Flatten) or step.layer.keeps_bytes for step in steps[:at]):
         return "uint8"
-    return stored if _has_matrix(steps[at:]) else wide(stored)
+    return stored if _has_matrix_operation(steps[at:]) else wide(stored)
 
 
 def shape_items(text: str) -> list[Item]:
@@ -148,7 +148,7 @@ def batch_sizes(options_batch: int, text: str | None) -> list[int]:
     return sizes
 
 
-def selected(only: str | None) -> set[str] | None:
+def variant_names(only: str | None) -> set[str] | None:
     """Return the variant names in ``--only``, None for all variants. Raises UserError for an unknown name."""
     if only is None:
         return None
@@ -160,7 +160,7 @@ def selected(only: str | None) -> set[str] | None:
     return names
 
 
-def rungs(item: Item, only: set[str] | None) -> list[tuple[Problem, Variant]]:
+def table_rows(item: Item, only: set[str] | None) -> list[tuple[Problem, Variant]]:
     """Return the rows of an item's table as (problem, variant): by type, then in the ladder's order."""
     rows = [row for row in registry.variants(item.operation) if only is None or row.name in only]
     return [(problem, row) for problem in item.problems.values() for row in rows if problem.dtype in row.dtypes]

@@ -36,7 +36,7 @@ def compile_rows(rows: Sequence[tuple[Problem, Variant]], arch: str, known: Tuni
     on_all_cores(one, rows, "compiling")
 
 
-def reason_of(error: Exception) -> str | None:
+def failure_reason(error: Exception) -> str | None:
     """Describe the error in one line if it concerns one kernel alone (compilation or launch); else return None."""
     if type(error) is RuntimeError:  # the compiler's own errors; CUDA errors have derived classes
         return compiler_reason(str(error))

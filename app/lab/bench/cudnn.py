@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # needs CuPy
     from app.main_job.result import Timing
 
 
-def missing() -> str | None:
+def why_no_cudnn() -> str | None:
     """Return why cuDNN cannot be timed, or None if it can."""
     if importlib.util.find_spec("torch") is None:
         return "PyTorch is not installed"
@@ -32,7 +32,7 @@ def missing() -> str | None:
         return f"PyTorch does not load: {' '.join(str(error).split())}"
 
 
-def row_of(problem: ConvProblem, **figures: Any) -> Result:
+def cudnn_result(problem: ConvProblem, **figures: Any) -> Result:
     """Return cuDNN's row for the problem, with these figures or the reason why there are none."""
     return Result(LIBRARY, BY_DTYPE[problem.dtype].cudnn, problem.dtype, **figures)
 
@@ -58,20 +58,22 @@ def cudnn_row(problem: ConvProblem, images: int, clock: Clock, noise: float, l2:
         with torch.inference_mode(), torch.cuda.stream(stream):
             for layout in ("contiguous", "channels last"):
                 for piece in dict.fromkeys((images, cached)):
-                    call = _call(torch, problem, images, piece, layout == "channels last")
+                    call = _convolution_call(torch, problem, images, piece, layout == "channels last")
                     name = layout if piece == images else f"{layout}, pieces of {piece:,}"
                     found[name] = clock.time(call, noise, l2, actions=4 * -(-images // piece))
         best = min(found, key=lambda name: found[name].median)
         note = f"{best}; {problem.input_dtype} input as float" if problem.input_dtype == "uint8" else best
-        return row_of(problem, **found[best].row, note=note)
+        return cudnn_result(problem, **found[best].row, note=note)
     except torch.cuda.OutOfMemoryError:
-        return row_of(problem, reason="PyTorch finds too little free device memory")
+        return cudnn_result(problem, reason="PyTorch finds too little free device memory")
     finally:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
 
-def _call(torch: Any, problem: ConvProblem, images: int, piece: int, channels_last: bool) -> Callable[[], None]:
+def _convolution_call(
+    torch: Any, problem: ConvProblem, images: int, piece: int, channels_last: bool
+) -> Callable[[], None]:
     kind = torch.float16 if problem.dtype == "float16" else torch.float32
     layout = torch.channels_last if channels_last else torch.contiguous_format
     random = partial(torch.randn, dtype=kind, device="cuda")

@@ -14,12 +14,12 @@ from app.cuda import device
 from app.drawing import files
 from app.kernels.problems import Problem
 from app.lab.bench import cudnn, plots
-from app.lab.bench.cases import Item, batch_sizes, network_items, rungs, selected, shape_items
+from app.lab.bench.cases import Item, batch_sizes, network_items, shape_items, table_rows, variant_names
 from app.lab.bench.results import DEBUG, Table, table_document, totals
 from app.lab.bench.table import as_text
 from app.lab.document import utc_date
 from app.lab.peers.peers import compare
-from app.lab.stop import describe
+from app.lab.stop import describe_rule
 from app.network.generated import network_graph
 from app.network.graph import Graph
 from app.planning import tuning
@@ -55,12 +55,12 @@ def time_kernels(request: BenchRequest) -> int:
     Raises UserError.
     """
     with exit_on_interrupt():
-        job = checked(request)
+        job = check_request(request)
     device.require_gpu("bench")
     if request.plot is not None:
         files.prepare(request.plot)
     with device.gpu_errors():
-        document, tables = _measured(request, job)
+        document, tables = _measure(request, job)
 
     publish(document, as_text, request.output)
     if request.plot is not None:
@@ -68,12 +68,12 @@ def time_kernels(request: BenchRequest) -> int:
     return int(any(row.wrong for table in tables for row in table.rows))
 
 
-def checked(request: BenchRequest) -> Job:
+def check_request(request: BenchRequest) -> Job:
     """Check the whole request before anything is measured. Raises UserError."""
     if not 0 < request.noise < 1:
         raise UserError(f"--noise {request.noise:g}: give a number between 0 and 1, e.g. 0.01")
     batches = batch_sizes(request.batch, request.batches)
-    only = selected(request.only)
+    only = variant_names(request.only)
     if request.save_tuning and only is not None:
         raise UserError("--save-tuning stores times that 'auto' compares with all others: leave --only out")
     if request.plot is not None:
@@ -81,33 +81,35 @@ def checked(request: BenchRequest) -> Job:
     if request.shape is not None:
         return Job(f"convolution {request.shape} (C,H,W,M,K,S)", None, shape_items(request.shape), batches, only)
     graph = network_graph(request.network)
-    items = [item for item in network_items(graph) if rungs(item, only)]
+    items = [item for item in network_items(graph) if table_rows(item, only)]
     return Job(f"network {graph.network.name}", graph, items, batches, only)
 
 
-def _measured(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
+def _measure(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
     with exit_on_interrupt():  # these load CuPy
         from app.lab.bench import peak
         from app.lab.bench.compiling import compile_rows
-        from app.lab.bench.ladder import Climber
+        from app.lab.bench.ladder import ItemTimer
         from app.lab.bench.whole_network import combinations, whole_program
 
-        no_cudnn = cudnn.missing() if job.ops else None
+        no_cudnn = cudnn.why_no_cudnn() if job.ops else None
     card = device.describe_gpu()
     known, arch, main = tuning.load(card["name"]), card["architecture"], job.batches[-1]
     notes = [f"no cuDNN rows: {no_cudnn}"] if no_cudnn else []
-    compile_rows([pair for item in job.items for pair in rungs(item, job.only)], arch, known)
+    compile_rows([pair for item in job.items for pair in table_rows(item, job.only)], arch, known)
     with tqdm(desc="bench", unit=" rows", disable=None) as progress:
-        climber = Climber(arch, known, request.noise, request.l2, job.only, no_cudnn is None, progress.update)
-        progress.total = sum(climber.rows(item) for item in job.items)
-        progress.total += sum(climber.rows(item) for item in job.ops) * (len(job.batches) - 1)
+        timer = ItemTimer(arch, known, request.noise, request.l2, job.only, no_cudnn is None, progress.update)
+        progress.total = sum(timer.row_count(item) for item in job.items)
+        progress.total += sum(timer.row_count(item) for item in job.ops) * (len(job.batches) - 1)
         progress.total += len(combinations(job.graph, job.only)) * len(job.batches) if job.graph else 0
         peaks = peak.measure(arch)
-        tables = {main: [climber.climb(item, job.graph, main) for item in job.items]}
+        tables = {main: [timer.time_item(item, job.graph, main) for item in job.items]}
         if request.save_tuning:
-            notes.append(f"'auto' goes by these results from now on: {tuning.store(card['name'], tuned(tables[main]))}")
+            notes.append(
+                f"'auto' goes by these results from now on: {tuning.store(card['name'], tuned_times(tables[main]))}"
+            )
             known = tuning.load(card["name"])  # for the whole program
-        tables |= {size: [climber.climb(item, job.graph, size) for item in job.ops] for size in job.batches[:-1]}
+        tables |= {size: [timer.time_item(item, job.graph, size) for item in job.ops] for size in job.batches[:-1]}
         whole = {
             size: whole_program(job.graph, arch, known, size, job.only, progress.update) if job.graph else []
             for size in job.batches
@@ -125,7 +127,7 @@ def _measured(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
         "device": cast(Card, card),
         "cpu": cast(Processor, device.describe_cpu(usable_cores())),
         "images": main,
-        "settings": {"noise": request.noise, "l2": request.l2, "rule": describe(request.noise, request.l2)},
+        "settings": {"noise": request.noise, "l2": request.l2, "rule": describe_rule(request.noise, request.l2)},
         "peaks": peaks,
         "tables": [table_document(table, peaks) for table in tables[main]],
         "totals": totals(tables[main]),
@@ -138,7 +140,7 @@ def _measured(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
     return document, tables[main]
 
 
-def tuned(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned]]:
+def tuned_times(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned]]:
     """Return the times of this project's variants by problem and name, as ``auto`` looks them up."""
     found: dict[Problem, dict[str, tuning.Tuned]] = {}
     for served in tables:

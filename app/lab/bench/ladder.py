@@ -14,8 +14,8 @@ from app.cuda.memory import DeviceMemoryError
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import Variant
 from app.lab.bench import cudnn as library
-from app.lab.bench.cases import Item, parameters_of, rungs
-from app.lab.bench.compiling import Wrong, reason_of
+from app.lab.bench.cases import Item, parameters_of, table_rows
+from app.lab.bench.compiling import Wrong, failure_reason
 from app.lab.bench.results import CPU, CPU_NAME, CPU_RUNS, DEBUG, LIBRARY, OURS, Result, Table
 from app.lab.bench.trial import Trial
 from app.network.graph import Graph
@@ -27,7 +27,7 @@ DEBUGGED = "direct"  # the variant that is also compiled without optimisation
 
 
 @dataclass(frozen=True)
-class Climber:
+class ItemTimer:
     """Checks and times all rows of an item. only: names of variants, None for all. step: called before each row."""
 
     arch: str
@@ -38,14 +38,14 @@ class Climber:
     with_cudnn: bool
     step: Callable[[], object]
 
-    def rows(self, item: Item) -> int:
+    def row_count(self, item: Item) -> int:
         """Return the number of rows that the item's table will have, for a progress bar."""
-        served = rungs(item, self.only)
+        served = table_rows(item, self.only)
         cudnn = len(item.problems) if item.is_op and self.with_cudnn else 0
         debug = sum(row.name == DEBUGGED and problem.dtype == "float32" for problem, row in served)
         return 1 + cudnn + len(served) + (item.is_op and debug)
 
-    def climb(self, item: Item, graph: Graph | None, images: int) -> Table:
+    def time_item(self, item: Item, graph: Graph | None, images: int) -> Table:
         """Measure the item on ``images`` images, or on as many as fit in memory. Raises UserError if none fit."""
         while True:
             try:
@@ -62,7 +62,7 @@ class Climber:
     def _measure(self, item: Item, images: int) -> list[Result]:
         found: list[Result] = []
         for problem in item.problems.values():
-            served = [row for own, row in rungs(item, self.only) if own == problem]
+            served = [row for own, row in table_rows(item, self.only) if own == problem]
             cudnn = item.is_op and self.with_cudnn
             if not served and not cudnn:
                 continue
@@ -70,19 +70,19 @@ class Climber:
             if cudnn and isinstance(problem, ConvProblem):
                 found.append(self._cudnn(trial, problem))
             for row in served:
-                found.append(self.row(trial, row))
+                found.append(self.time_row(trial, row))
                 if row.name == DEBUGGED and problem.dtype == "float32" and item.is_op:
-                    found.append(self.row(trial, row, debug=True))
+                    found.append(self.time_row(trial, row, debug=True))
             del trial  # free its memory before the next trial allocates
         return found
 
     def _cudnn(self, trial: Trial, problem: ConvProblem) -> Result:
         self.step()
         if problem.dtype == "tfloat32" and architecture_number(self.arch) < 80:
-            return library.row_of(problem, reason=f"needs sm_80 or later, this is {self.arch}")
+            return library.cudnn_result(problem, reason=f"needs sm_80 or later, this is {self.arch}")
         return library.cudnn_row(problem, trial.images, trial.clock, self.noise, self.l2)
 
-    def row(self, trial: Trial, row: Variant, *, debug: bool = False) -> Result:
+    def time_row(self, trial: Trial, row: Variant, *, debug: bool = False) -> Result:
         """Check and time one variant. Raises DeviceMemoryError if the reference's or the kernel's arrays do not fit."""
         self.step()
         kind = DEBUG if debug else LIBRARY if row.needs_cublas else OURS
@@ -97,7 +97,7 @@ class Climber:
             error = trial.check(launch)
             timing = trial.time(launch, self.noise, self.l2)
         except Exception as failure:
-            reason = str(failure) if isinstance(failure, Wrong | UserError) else reason_of(failure)
+            reason = str(failure) if isinstance(failure, Wrong | UserError) else failure_reason(failure)
             if reason is None:
                 raise
             return replace(result, reason=reason, wrong=not isinstance(failure, UserError))  # e.g. cuBLAS is missing

@@ -31,7 +31,7 @@ from app.layers import ACTIVATIONS
 Array = Any  # of NumPy or CuPy
 
 
-def library(x: Array) -> Any:
+def array_module(x: Array) -> Any:
     """Return NumPy, or CuPy for an array on the card."""
     if isinstance(x, np.ndarray):
         return np
@@ -47,9 +47,9 @@ def expected(problem: Problem, x: Array, *parameters: Array | None) -> Expected:
     """
     match problem:
         case ConvProblem() | LinearProblem():
-            found = _sums(problem, x, *parameters)
+            found = _layer_results(problem, x, *parameters)
         case ConvPairProblem() | LinearPairProblem():
-            found = _pair(problem, x, *parameters)
+            found = _pair_results(problem, x, *parameters)
         case PoolProblem():
             maps = x.astype(np.float64).reshape(-1, problem.channels, problem.height, problem.width)
             window = problem.window, problem.stride, problem.is_max, problem.pooled
@@ -67,7 +67,7 @@ def expected(problem: Problem, x: Array, *parameters: Array | None) -> Expected:
     return Expected(*(array.reshape(len(x), -1) for array in found))
 
 
-def bounded(row: Variant, problem: Problem, found: Expected, x: Array, *parameters: Any) -> Expected:
+def with_row_bound(row: Variant, problem: Problem, found: Expected, x: Array, *parameters: Any) -> Expected:
     """Return ``found`` with the row's error bound in place of the default, if the row defines one.
 
     found: the result of ``expected`` for the same x and parameters.
@@ -80,17 +80,17 @@ def bounded(row: Variant, problem: Problem, found: Expected, x: Array, *paramete
     return replace(found, magnitude=magnitude.reshape(len(x), -1), roundings=roundings)
 
 
-def _sums(problem: Half, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
+def _layer_results(problem: Half, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
     """Return exact values and magnitudes; if operands are rounded or split, also a plain implementation's results."""
-    results = [_layer(problem, x, w, bias), _magnitude(problem, x, w, bias)]
+    results = [_layer_result(problem, x, w, bias), _magnitude(problem, x, w, bias)]
     if is_coarse(problem) or is_split(problem):
         narrow = _rounder("float32" if is_split(problem) else problem.dtype)
         kept = None if problem.dtype == "tfloat32" else narrow
-        results.append(_layer(problem, narrow(x), narrow(w), bias, kept))
+        results.append(_layer_result(problem, narrow(x), narrow(w), bias, kept))
     return results
 
 
-def _pair(problem: PairProblem, x: Array, *parameters: Array | None) -> list[Array]:
+def _pair_results(problem: PairProblem, x: Array, *parameters: Array | None) -> list[Array]:
     """Return exact values, the second layer's magnitudes and plain values (float32 sums, each layer's result stored).
 
     Plain sums take undivided pixels and are scaled afterwards, as in the kernels. Divided pixels would be exact for
@@ -106,9 +106,9 @@ def _pair(problem: PairProblem, x: Array, *parameters: Array | None) -> list[Arr
     for half, w, bias in zip(halves, parameters[::2], parameters[1::2], strict=True):
         exact = exact * scale
         magnitude = _magnitude(half, exact, w, bias)
-        exact = _layer(half, exact, w, bias)
+        exact = _layer_result(half, exact, w, bias)
         operands = plain_operands(problem, half, plain, w, narrow)
-        plain = _layer(half, *operands, bias, _rounder("float32"), scale=scale)
+        plain = _layer_result(half, *operands, bias, _rounder("float32"), scale=scale)
         scale = 1.0
     if isinstance(problem, LinearPairProblem) and problem.second.softmax:
         exact, magnitude = _probabilities(exact, magnitude)
@@ -122,14 +122,14 @@ def _probabilities(scores: Array, magnitude: Array | None) -> tuple[Array, Array
     magnitude: of the scores. An absolute error of a score is a relative error of its probability.
     """
     most = scores.max(axis=1, keepdims=True)
-    powers = library(scores).exp(scores - most)
+    powers = array_module(scores).exp(scores - most)
     values = powers / powers.sum(axis=1, keepdims=True)
     around = 1 + most - scores.min(axis=1, keepdims=True)
     errors = 0 if magnitude is None else 2 * magnitude.max(axis=1, keepdims=True)
     return values, values * (around + errors)
 
 
-def _layer(
+def _layer_result(
     problem: Half,
     x: Array,
     w: Array,
@@ -140,7 +140,7 @@ def _layer(
 ) -> Array:
     """Compute the layer in float64, term by term. kept: rounds each partial sum; ``scale`` is applied after that."""
     shape = (problem.maps, *problem.convolved) if isinstance(problem, ConvProblem) else (problem.outputs,)
-    sums = library(x).zeros((len(x), *shape))
+    sums = array_module(x).zeros((len(x), *shape))
     for a, b in _terms(problem, x.astype(np.float64), w.astype(np.float64)):
         sums += a * b
         if kept is not None:
@@ -163,7 +163,7 @@ def _activated(function: str, x: Array) -> Array:
 def _magnitude(problem: Half, x: Array, w: Array, bias: Array | None) -> Array:
     """Return the layer without activation on absolute values: the magnitude that rounding errors scale with."""
     magnitudes = (None if a is None else abs(a.astype(np.float64)) for a in (x, w, bias))
-    return _layer(replace(problem, activation=""), *magnitudes)
+    return _layer_result(replace(problem, activation=""), *magnitudes)
 
 
 def _terms(problem: Half, x: Array, w: Array) -> Iterator[tuple[Array, Array]]:
@@ -175,7 +175,7 @@ def _terms(problem: Half, x: Array, w: Array) -> Iterator[tuple[Array, Array]]:
         return
     channels, height, width, maps, kernel, stride = problem.sizes
     x, w = x.reshape(-1, channels, height, width), w.reshape(channels, kernel, kernel, maps)
-    x = library(x).pad(x, ((0, 0), (0, 0), *[(problem.padding, problem.padding)] * 2))
+    x = array_module(x).pad(x, ((0, 0), (0, 0), *[(problem.padding, problem.padding)] * 2))
     down, across = ((size - 1) * stride + 1 for size in problem.convolved)
     for c, p, q in product(range(channels), range(kernel), range(kernel)):
         yield x[:, None, c, p : p + down : stride, q : q + across : stride], w[c, p, q][:, None, None]
@@ -189,7 +189,7 @@ def _rounder(dtype: str) -> Callable[[Array], Array]:
 
 
 def _to_tf32(x: Array) -> Array:
-    bits = library(x).ascontiguousarray(x.astype(np.float32)).view(np.uint32)
+    bits = array_module(x).ascontiguousarray(x.astype(np.float32)).view(np.uint32)
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
 
 
@@ -197,7 +197,7 @@ def _pooled(x: Array, window: int, stride: int, is_max: bool, size: tuple[int, i
     """Pool (images, C, H, W) to (images, C, *size). Windows over the border count only the pixels inside."""
     down, across = ((length - 1) * stride + 1 for length in size)
     margins = [(0, max(to + window - 1 - size, 0)) for to, size in zip((down, across), x.shape[2:], strict=True)]
-    own = library(x)
+    own = array_module(x)
 
     def places(maps: Array, beyond: float) -> Iterator[Array]:
         if any(map(max, margins)):
@@ -222,9 +222,9 @@ def _resized(problem: ResizeProblem, x: Array) -> Array:
         centres = (np.arange(problem.size) + 0.5) * length / problem.size - 0.5
         places = centres.clip(0, length - 1) if edge else centres  # beyond the image there is no pixel to weigh
         distances = abs(places[:, None] - np.arange(length))
-        weights = library(x).asarray(np.rint((1 - distances).clip(0) * unit))  # whole numbers: the sums are exact
+        weights = array_module(x).asarray(np.rint((1 - distances).clip(0) * unit))  # whole numbers: the sums are exact
         sums = sum(weights[:, at, None] * sums[:, :, None, at] for at in range(length)).swapaxes(2, 3)
-    return library(x).floor(sums / unit**2 + (0.5 if edge else 0))
+    return array_module(x).floor(sums / unit**2 + (0.5 if edge else 0))
 
 
 def images_at_once(problem: Problem, budget: int = 64 << 20) -> int:
@@ -251,7 +251,7 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
         if isinstance(problem, ConvPairProblem) and both[0] is not None:
             both[0] = both[0] / problem.pixel_scale
         if problem.exact:
-            both = _held(both)
+            both = _rounded_weights(both)
         wanted = problem.arguments()[1:]
         return [None if a is None else a.astype(b.dtype) for a, b in zip(both, wanted, strict=False)]
     if not isinstance(problem, ConvProblem | LinearProblem):
@@ -265,9 +265,9 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
     w = rng.standard_normal(shape) / (magnitude * np.sqrt(prod(shape[:-1])))
     bias = rng.standard_normal(shape[-1]).astype(arguments["bias"].dtype) if problem.bias else None
     parameters = [w.astype(arguments["w"].dtype), bias]
-    return _held(parameters) if getattr(problem, "exact", False) else parameters
+    return _rounded_weights(parameters) if getattr(problem, "exact", False) else parameters
 
 
-def _held(parameters: list[np.ndarray | None]) -> list[np.ndarray | None]:
+def _rounded_weights(parameters: list[np.ndarray | None]) -> list[np.ndarray | None]:
     """Round the weights to values that float16 holds. parameters: w and bias of each layer in turn."""
     return [a if at % 2 or a is None else a.astype(np.float16).astype(a.dtype) for at, a in enumerate(parameters)]

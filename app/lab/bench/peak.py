@@ -43,11 +43,11 @@ LOOPS = {
 def measure(arch: str) -> Peaks:
     """Measure the peak of every instruction family that the architecture has, and a copy (bytes read plus written)."""
     clock, number = Clock(arch), architecture_number(arch)
-    rates = {name: _rate(clock, arch, loop) for name, loop in LOOPS.items() if loop.serves(number)}
-    return {"tflops": rates, "gbytes_per_s": _copy(clock)}
+    rates = {name: _loop_rate(clock, arch, loop) for name, loop in LOOPS.items() if loop.serves(number)}
+    return {"tflops": rates, "gbytes_per_s": _copy_rate(clock)}
 
 
-def _rate(clock: Clock, arch: str, loop: Loop) -> float:
+def _loop_rate(clock: Clock, arch: str, loop: Loop) -> float:
     """Return the loop's TFLOP/s."""
     function = Function(loaded(compile_kernel(SOURCE, {loop.constant: 1}, arch)), "peak", threads=THREADS)
     blocks = BLOCKS_EACH * runtime.getDeviceProperties(runtime.getDevice())["multiProcessorCount"]
@@ -61,7 +61,7 @@ def _rate(clock: Clock, arch: str, loop: Loop) -> float:
     return blocks * THREADS * rounds.value * loop.operations / ms / 1e9
 
 
-def _copy(clock: Clock) -> float:
+def _copy_rate(clock: Clock) -> float:
     """Return GB/s of a copy between the largest buffers that fit."""
     size = COPY_BYTES
     while True:

@@ -64,7 +64,7 @@ def peak_name(instructions: str, dtype: str) -> str:
     return {"fma": "float32", "mma": dtype}.get(instructions, f"{dtype} {instructions}")
 
 
-def executed(problem: Problem) -> int:
+def executed_operations(problem: Problem) -> int:
     """Return the operations per image that the card executes.
 
     fp32x multiplies the float16 parts of both operands, except low part × low part: three products for one, two if one
@@ -104,7 +104,7 @@ def rates(
     families = (instructions,) if instructions else ("mma", "wgmma")
     known = [peaks["tflops"].get(peak_name(family if multiplies else "fma", dtype)) for family in families]
     peak = max((rate for rate in known if rate), default=None)
-    arithmetic = work * executed(problem) * images / ms / 1e9 / peak if peak else 0.0
+    arithmetic = work * executed_operations(problem) * images / ms / 1e9 / peak if peak else 0.0
     memory = gbytes / peaks["gbytes_per_s"]
     return {
         "tflops": tflops,

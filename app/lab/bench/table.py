@@ -22,11 +22,11 @@ PROGRAMS = (
 
 def as_text(document: Bench, width: int = WIDTH) -> str:
     """Format the header, a table for each item, the convolutions' sums, the batch sizes and the end-to-end times."""
-    parts = [_header(document, width), *(_item(item, width) for item in document["tables"])]
+    parts = [_header(document, width), *(_item_table(item, width) for item in document["tables"])]
     if document["totals"]:
-        parts.append(_totals(document["totals"], width))
-        parts += [_batches(document["batches"], width)] if len(document["batches"]) > 1 else []
-    parts += [_whole_program(batch, width) for batch in document["batches"] if batch["whole_program"]]
+        parts.append(_totals_table(document["totals"], width))
+        parts += [_batches_table(document["batches"], width)] if len(document["batches"]) > 1 else []
+    parts += [_program_table(batch, width) for batch in document["batches"] if batch["whole_program"]]
     parts += [paragraph(f"note: {note}", width) for note in document["notes"]]
     return "\n\n".join("\n".join(lines) for lines in parts)
 
@@ -52,53 +52,58 @@ def short_peak(name: str) -> str:
     return " ".join([SHORT[dtype], *family])
 
 
-def _item(item: Table, width: int) -> list[str]:
+def _item_table(item: Table, width: int) -> list[str]:
     problem = next(iter(item["problems"].values()))
     title = f"{item['item']} ({item['images']:,} images; {problem})"
-    return [*paragraph(title, width), *table(KERNELS, map(_kernel, item["rows"]), width)]
+    return [*paragraph(title, width), *table(KERNELS, map(_kernel_cells, item["rows"]), width)]
 
 
-def _kernel(row: Row) -> list[str]:
+def _kernel_cells(row: Row) -> list[str]:
     rates = row["rates"]
     if row["ms"] is None or rates is None:
-        return [*_name(row), "–", row["reason"]]
+        return [*_name_cells(row), "–", row["reason"]]
     settings = " ".join(f"{name}={value}" for name, value in row["settings"].items())
     return [
-        *_name(row),
+        *_name_cells(row),
         *map(format_ms, (row["ms"], row["spread_ms"])),
         *(f"{rates['tflops']:.2f}", f"{rates['gbytes_per_s']:.0f}"),
         "" if rates["share"] is None else f"{rates['share']:.1%} {rates['limit'][:3]}",
-        *_ratios(rates),
+        *_ratio_cells(rates),
         "" if row["error"] is None else f"{row['error']:.2f}",
         str(row["runs"]),
         ", ".join(text for text in (row["note"], settings) if text),
     ]
 
 
-def _name(row: Row | Total) -> tuple[str, str]:
+def _name_cells(row: Row | Total) -> tuple[str, str]:
     """Return a row's first two cells: step and name as in ``02 direct``, and the type."""
     return row["name"] if row["step"] is None else f"{row['step']:02} {row['name']}", SHORT[row["dtype"]]
 
 
-def _ratios(row: Ratios) -> Iterable[str]:
+def _ratio_cells(row: Ratios) -> Iterable[str]:
     """Return the cells of the two ratio columns."""
     return map(format_factor, (row["library_ratio"], row["previous_ratio"]))
 
 
-def _totals(rows: Sequence[Total], width: int) -> list[str]:
+def _totals_table(rows: Sequence[Total], width: int) -> list[str]:
     ops = list(dict.fromkeys(op for row in rows for op in row["ops"]))
     columns = (KERNEL, TYPE, *map(Column, (*ops, "+".join(ops))), *RATIOS)
     cells = (
-        [*_name(row), *(format_ms(row["ops"].get(op)) for op in ops), format_ms(row["sum_ms"]), *_ratios(row)]
+        [
+            *_name_cells(row),
+            *(format_ms(row["ops"].get(op)) for op in ops),
+            format_ms(row["sum_ms"]),
+            *_ratio_cells(row),
+        ]
         for row in rows
     )
     title = "Op times, ms (each convolution and its bias alone, unpooled output)"
     return [*paragraph(title, width), *table(columns, cells, width)]
 
 
-def _batches(batches: Sequence[Batch], width: int) -> list[str]:
+def _batches_table(batches: Sequence[Batch], width: int) -> list[str]:
     sums: list[dict[tuple[str, ...], float | None]] = [
-        {_name(row): row["sum_ms"] for row in batch["totals"]} for batch in batches
+        {_name_cells(row): row["sum_ms"] for row in batch["totals"]} for batch in batches
     ]
     columns = (KERNEL, TYPE, *(Column(f"{batch['images']:,}") for batch in batches))
     names = dict.fromkeys(name for found in sums for name in found)
@@ -106,16 +111,16 @@ def _batches(batches: Sequence[Batch], width: int) -> list[str]:
     return ["Sum of the op times by batch size, ms", *table(columns, cells, width)]
 
 
-def _whole_program(batch: Batch, width: int) -> list[str]:
+def _program_table(batch: Batch, width: int) -> list[str]:
     title = (
         f"Whole program, {batch['images']:,} images (pinned host memory → host labels, transfers included; host "
         "clock; the other layers as auto chooses)"
     )
-    cells = (_program(row, batch["images"]) for row in batch["whole_program"])
+    cells = (_program_cells(row, batch["images"]) for row in batch["whole_program"])
     return [*paragraph(title, width), *table(PROGRAMS, cells, width)]
 
 
-def _program(row: Program, images: int) -> list[str]:
+def _program_cells(row: Program, images: int) -> list[str]:
     if row["ms"] is None:
         return [row["conv"], row["precision"], "–", row["reason"]]
     kernels = ", ".join(row.get("nodes", [])) if row["conv"] == "auto" else ""

@@ -55,7 +55,7 @@ class Expected:
     roundings: int | None = None
 
 
-def terms(problem: Problem) -> int:
+def term_count(problem: Problem) -> int:
     """Return the number of terms summed for one output element."""
     match problem:
         case ConvProblem():
@@ -69,7 +69,7 @@ def terms(problem: Problem) -> int:
     return 0
 
 
-def function_of(problem: Problem) -> str:
+def activation_of(problem: Problem) -> str:
     """Return the name of the activation that the problem is or ends with; empty if there is none."""
     return problem.function if isinstance(problem, ActivationProblem) else getattr(problem, "activation", "")
 
@@ -107,7 +107,7 @@ def plain_operands(problem: PairProblem, half: Half, x: Any, w: Any, narrow: Cal
     return whole / 255, ((filters / (steps + (steps == 0))).round() * steps).reshape(w.shape)
 
 
-def allowed(problem: Problem, expected: Expected) -> tuple[Any, float]:
+def allowed_errors(problem: Problem, expected: Expected) -> tuple[Any, float]:
     """Return the error allowed for each element, and for the errors' RMS over the tensor (infinite if not limited)."""
     if is_exact(problem):
         return np.zeros_like(expected.exact), np.inf
@@ -116,10 +116,10 @@ def allowed(problem: Problem, expected: Expected) -> tuple[Any, float]:
     stored = getattr(last, "output_dtype", problem.dtype)
     size = np.abs(expected.exact)
     few = isinstance(problem, PairProblem) or is_split(problem)
-    in_sum = terms(problem) if expected.roundings is None else expected.roundings
+    in_sum = term_count(problem) if expected.roundings is None else expected.roundings
     roundings = OF_PAIRS if few else in_sum + SLACK
     each = roundings * ROUNDING[computed] * expected.magnitude + SUBNORMAL[computed]
-    if function_of(problem) not in ("", "relu"):
+    if activation_of(problem) not in ("", "relu"):
         each = each + OWN * ROUNDING[computed] * size
     if ROUNDING[stored] > ROUNDING[computed]:
         each = each + ROUNDING[stored] * (size + each) + SUBNORMAL[stored]

@@ -16,8 +16,8 @@ from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import Problem
 from app.kernels.variant import Parameters, Variant, tiles
 from app.lab.bench.compiling import Wrong
-from app.lab.bench.oracle import bounded, expected, images_at_once, random_images, random_parameters
-from app.lab.bench.tolerance import allowed, rms
+from app.lab.bench.oracle import expected, images_at_once, random_images, random_parameters, with_row_bound
+from app.lab.bench.tolerance import allowed_errors, rms
 from app.lab.timer import Clock
 from app.main_job.result import Timing
 
@@ -75,7 +75,7 @@ class Trial:
                 if "y" in results:
                     y = results["y"][first : first + count].astype(np.float64)
                     error = abs(y - values)
-                    worst = max(worst, _worst(error, tolerance, y, values, first))
+                    worst = max(worst, _worst_error(error, tolerance, y, values, first))
                     if count == self._period and most_rms < np.inf:
                         _check_rms(rms(error), most_rms, first)
                 if "labels" in results:
@@ -106,8 +106,8 @@ class Trial:
         x = cupy.asarray(self._block)
         found = expected(self.problem, x, *device)
         if row is not None:
-            found = bounded(row, self.problem, found, x, *device)
-        return found.exact, *allowed(self.problem, found)
+            found = with_row_bound(row, self.problem, found, x, *device)
+        return found.exact, *allowed_errors(self.problem, found)
 
     def _repeat(self, block: Any) -> None:
         """Fill x with copies of the block."""
@@ -116,7 +116,9 @@ class Trial:
             runtime.memcpy(self.x.data.ptr + start, block.data.ptr, count, runtime.memcpyDeviceToDevice)
 
 
-def _worst(error: cupy.ndarray, tolerance: cupy.ndarray, y: cupy.ndarray, values: cupy.ndarray, first: int) -> float:
+def _worst_error(
+    error: cupy.ndarray, tolerance: cupy.ndarray, y: cupy.ndarray, values: cupy.ndarray, first: int
+) -> float:
     """Return the largest error ÷ tolerance. Raises Wrong if it is above 1 or NaN."""
     ratio = cupy.where(error == 0, 0.0, error / cupy.maximum(tolerance, 1e-300))
     wrong = ~(ratio <= 1)  # NaN is wrong, too

@@ -10,8 +10,8 @@ from app.base.errors import UserError
 from app.commands.compare import CompareRequest
 from app.files.checks import BadValueError, fields, shown
 from app.files.reading import read_json
-from app.lab.compare.interval import RELEVANT, VERDICTS, Bounds, Runs, exceeds, intervals, level, percent, verdict
-from app.lab.compare.rows import KINDS, Timed, context, timed
+from app.lab.compare.interval import RELEVANT, VERDICTS, Bounds, Runs, exceeds, intervals, percent, side_time, verdict
+from app.lab.compare.rows import KINDS, Timed, context, timed_rows
 from app.records.operate import Compare, ComparedRow, Difference
 from app.terminal.output import publish
 from app.terminal.text import WIDTH, Column, format_ms, paragraph, table
@@ -49,22 +49,26 @@ Sides = tuple[Sequence[Report], Sequence[Report]]
 
 def compare(request: CompareRequest) -> int:
     """Compare, print and write. Returns 1 if a row became slower by over ``fail_above`` percent. Raises UserError."""
-    before, after = sides = _sides(request)
+    before, after = sides = _read_sides(request)
     reports = [*before, *after]
     if len(kinds := _distinct(report.document["schema"] for report in reports)) > 1:
-        raise UserError(f"{_named(reports)} are of different kinds ({' and '.join(kinds)}): name reports of one kind")
+        raise UserError(
+            f"{_paths_text(reports)} are of different kinds ({' and '.join(kinds)}): name reports of one kind"
+        )
     differences = [_differences(sides, place) for place in range(len(CONTEXT))]
     for what, found in zip(CONTEXT[:2], differences, strict=False):
         if found and not request.ignore_settings:
-            told = "; ".join(f"{one['name']}: {_values(one['before'] + one['after'])}" for one in found)
+            told = "; ".join(f"{one['name']}: {_values_text(one['before'] + one['after'])}" for one in found)
             raise UserError(f"the reports are of different {what} ({told}): add --ignore-settings to compare them")
     names = dict.fromkeys(name for report in reports for name in report.rows)
     counts = {name: [sum(name in report.rows for report in side) for side in sides] for name in names}
     complete = [name for name, found in counts.items() if found == [len(before), len(after)]]
     if not complete:
-        raise UserError(f"{_named(reports)} have no timed row in common: compare others")
+        raise UserError(f"{_paths_text(reports)} have no timed row in common: compare others")
     pairs = [([report.rows[name] for report in before], [report.rows[name] for report in after]) for name in complete]
-    rows = [_row(*pair, bounds, request.fail_above) for pair, bounds in zip(pairs, intervals(pairs), strict=True)]
+    rows = [
+        _compared_row(*pair, bounds, request.fail_above) for pair, bounds in zip(pairs, intervals(pairs), strict=True)
+    ]
     document: Compare = {
         "schema": "lenet5-inference/compare/2",
         "of": kinds[0],
@@ -85,7 +89,7 @@ def compare(request: CompareRequest) -> int:
     return int(bool(document["failed"]))
 
 
-def _sides(request: CompareRequest) -> Sides:
+def _read_sides(request: CompareRequest) -> Sides:
     """Read the reports of both sides: one each, or at least two each. Raises UserError."""
     before, after = request.before, request.after
     if after is None:
@@ -94,7 +98,7 @@ def _sides(request: CompareRequest) -> Sides:
         before, after = before[:1], before[1:]
     if min(len(before), len(after)) == 1 < max(len(before), len(after)):
         raise UserError("one report cannot be held against several: name at least two on either side of the --")
-    sides = ([_read(path) for path in before], [_read(path) for path in after])
+    sides = ([_read_report(path) for path in before], [_read_report(path) for path in after])
     for side in sides:
         for at, report in enumerate(side):
             for other in side[:at]:
@@ -103,22 +107,22 @@ def _sides(request: CompareRequest) -> Sides:
     return sides
 
 
-def _read(path: Path) -> Report:
+def _read_report(path: Path) -> Report:
     """Read a report of a known kind. Raises UserError."""
-    document: dict[str, Any] = read_json(path, fields({"schema": _known}, others=True), REMEDY)
+    document: dict[str, Any] = read_json(path, fields({"schema": _known_schema}, others=True), REMEDY)
     try:
-        return Report(path, document, timed(document), context(document))
+        return Report(path, document, timed_rows(document), context(document))
     except BadValueError as error:
         raise UserError(f"{path} has wrong content ({error}): {REMEDY}") from None
 
 
-def _known(schema: Any) -> str:
+def _known_schema(schema: Any) -> str:
     if not isinstance(schema, str) or schema not in KINDS:
         raise BadValueError(f"{shown(schema)} has no times that this version compares")
     return schema
 
 
-def _named(reports: Sequence[Report]) -> str:
+def _paths_text(reports: Sequence[Report]) -> str:
     return ", ".join(str(report.path) for report in reports)
 
 
@@ -131,7 +135,7 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
     return found
 
 
-def _values(values: Sequence[Any]) -> str:
+def _values_text(values: Sequence[Any]) -> str:
     return ", ".join(map(shown, _distinct(values)))
 
 
@@ -147,8 +151,8 @@ def _differences(sides: Sides, place: int) -> list[Difference]:
     ]
 
 
-def _row(before: Runs, after: Runs, bounds: Bounds | None, fail_above: float | None) -> ComparedRow:
-    times = level(before), level(after)
+def _compared_row(before: Runs, after: Runs, bounds: Bounds | None, fail_above: float | None) -> ComparedRow:
+    times = side_time(before), side_time(after)
     change = percent(*times)
     return {
         "name": before[0].name,
@@ -203,11 +207,11 @@ def _cells(row: ComparedRow) -> list[str]:
         row["name"],
         format_ms(row["before"]),
         format_ms(row["after"]),
-        f"{_signed(row['percent'])} %",
-        "" if bounds is None else " to ".join(map(_signed, bounds)),
+        f"{_signed_percent(row['percent'])} %",
+        "" if bounds is None else " to ".join(map(_signed_percent, bounds)),
         row["verdict"],
     ]
 
 
-def _signed(percent: float) -> str:
+def _signed_percent(percent: float) -> str:
     return f"{percent:+.1f}" if abs(percent) < 1e6 else f"{percent:+.1e}"

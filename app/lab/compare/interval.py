@@ -29,7 +29,7 @@ def percent(before: float, after: float) -> float:
     return (after / before - 1) * 100
 
 
-def level(runs: Runs) -> float:
+def side_time(runs: Runs) -> float:
     """Return the time of one side: its run's median, or the geometric mean of its runs' medians."""
     return runs[0].median if len(runs) == 1 else geometric_mean(run.median for run in runs)
 
@@ -47,32 +47,32 @@ def intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | None]:
     are medians of consecutive parts of a run: halves, thirds and fifths. The widest of these intervals counts. It is
     too narrow if the parts are still correlated.
     """
-    measured = [_observed(*row) for row in rows]
+    measured = [_observations(*row) for row in rows]
     known = [values for values, _ in filter(None, measured)]
-    critical = _critical(known) if known else 0.0
+    critical = _critical_value(known) if known else 0.0
     found: list[Bounds | None] = []
     for row, observed in zip(rows, measured, strict=True):
         if observed is None:
             found.append(None)
             continue
-        change, reach = log(level(row[1])) - log(level(row[0])), critical * observed[1]
+        change, reach = log(side_time(row[1])) - log(side_time(row[0])), critical * observed[1]
         low, high = max(change - reach, -FARTHEST), min(change + reach, FARTHEST)
         found.append((expm1(low) * 100, expm1(high) * 100))
     return found
 
 
-def _observed(before: Runs, after: Runs) -> tuple[np.ndarray, float] | None:
+def _observations(before: Runs, after: Runs) -> tuple[np.ndarray, float] | None:
     """Return the logarithms of all observations, (N,), and the change's standard error; None for too few samples."""
     if len(before) > 1:
         sides = [np.log([run.median for run in runs]) for runs in (before, after)]
         return np.concatenate(sides), _standard_error(*sides)
     if min(len(before[0].samples), len(after[0].samples)) < LEAST_SAMPLES:
         return None
-    cut = {parts: [_medians(run.samples, parts) for run in (before[0], after[0])] for parts in PARTS}
+    cut = {parts: [_part_medians(run.samples, parts) for run in (before[0], after[0])] for parts in PARTS}
     return np.concatenate(cut[MOST_PARTS]), max(PARTS[parts] * _standard_error(*sides) for parts, sides in cut.items())
 
 
-def _medians(samples: Sequence[float], parts: int) -> np.ndarray:
+def _part_medians(samples: Sequence[float], parts: int) -> np.ndarray:
     return np.array([median(part.tolist()) for part in np.array_split(np.log(samples), parts)])
 
 
@@ -82,7 +82,7 @@ def _standard_error(before: np.ndarray, after: np.ndarray) -> float:
     return sqrt(squares / (len(before) + len(after) - 2) * (1 / len(before) + 1 / len(after)))
 
 
-def _critical(rows: Sequence[np.ndarray]) -> float:
+def _critical_value(rows: Sequence[np.ndarray]) -> float:
     """Return how many standard errors the largest change of all rows exceeds in 5 % of cases if nothing changed.
 
     rows: (N,) each, the observations of both sides. A rotation test (Langsrud 2005, doi:10.1007/s11222-005-4789-5): if

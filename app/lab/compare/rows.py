@@ -28,7 +28,7 @@ class Timed:
     unit: Unit = "ms"
 
 
-def _row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> Timed | None:
+def _timed_row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> Timed | None:
     """Return the row, None if it has no time."""
     if part is None or not part.get(time):
         return None
@@ -46,57 +46,59 @@ def _row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> Timed |
 
 
 def _report(document: Report) -> Iterator[Timed | None]:
-    yield _row("on the card", document["on_card_ms"], "p50")
-    yield _row("end to end", document["end_to_end_ms"], "p50")
-    yield _row("raw copy", document["raw_copy_ms"], "p50")
+    yield _timed_row("on the card", document["on_card_ms"], "p50")
+    yield _timed_row("end to end", document["end_to_end_ms"], "p50")
+    yield _timed_row("raw copy", document["raw_copy_ms"], "p50")
     if document["compare"] is not None:
-        yield _row(f"end to end in {document['compare']['precision']}", document["compare"]["end_to_end_ms"], "p50")
+        yield _timed_row(
+            f"end to end in {document['compare']['precision']}", document["compare"]["end_to_end_ms"], "p50"
+        )
     for layer in document["layers"]:
-        yield _row(layer["name"], layer)
+        yield _timed_row(layer["name"], layer)
     for layer in document["op_times"] if document["device"]["kind"] == "cuda" else ():  # on the CPU: the layers again
-        yield _row(f"{layer['name']} alone", layer)
+        yield _timed_row(f"{layer['name']} alone", layer)
 
 
 def _bench(document: Bench) -> Iterator[Timed | None]:
     for table in document["tables"]:
         for row in table["rows"]:
-            yield _row(f"{table['item']} {row['name']} {row['dtype']}", row)
+            yield _timed_row(f"{table['item']} {row['name']} {row['dtype']}", row)
     for batch in document["batches"]:
         for program in batch["whole_program"]:
             name = f"program of {batch['images']} images, {program['conv']} {program['precision']}"
-            yield _row(name, program)
+            yield _timed_row(name, program)
 
 
 def _peers(document: Peers) -> Iterator[Timed | None]:
     for row in document["rows"]:
-        yield _row(f"{row['engine']} {row['precision']} on the card", row["on_card_ms"], "p50")
-        yield _row(f"{row['engine']} {row['precision']} end to end", row["end_to_end_ms"], "p50")
+        yield _timed_row(f"{row['engine']} {row['precision']} on the card", row["on_card_ms"], "p50")
+        yield _timed_row(f"{row['engine']} {row['precision']} end to end", row["end_to_end_ms"], "p50")
 
 
 def _train(document: Train) -> Iterator[Timed | None]:
     seconds = [epoch["seconds"] for epoch in document["epochs"]]
     if seconds:
-        yield _row("an epoch", {"seconds": median(seconds), "samples": seconds}, "seconds")
+        yield _timed_row("an epoch", {"seconds": median(seconds), "samples": seconds}, "seconds")
 
 
 def _sweep(document: Sweep) -> Iterator[Timed | None]:
     for layer in document["layers"]:
         for point in layer["points"]:
             parameters = " ".join(f"{name}={value}" for name, value in point["parameters"].items())
-            yield _row(f"{layer['layer']} {parameters}", point)
+            yield _timed_row(f"{layer['layer']} {parameters}", point)
 
 
 def _pipeline(document: PipelineSweep) -> Iterator[Timed | None]:
     for point in document["points"]:
-        yield _row(f"{point['streams']} streams, chunks of {point['chunk']}", point)
+        yield _timed_row(f"{point['streams']} streams, chunks of {point['chunk']}", point)
 
 
-def _of(*names: str) -> Callable[[Document], Mapping[str, Any]]:
+def _take_fields(*names: str) -> Callable[[Document], Mapping[str, Any]]:
     """Return a function that takes the fields with these names out of a document."""
     return lambda document: {name: document[name] for name in names}
 
 
-def _run(document: Report) -> Mapping[str, Any]:
+def _run_settings(document: Report) -> Mapping[str, Any]:
     """Return the settings of the main job, without the numbers of runs."""
     settings = {name: value for name, value in document["settings"].items() if name not in ("runs", "layer_runs")}
     return {
@@ -121,7 +123,7 @@ def _versions(document: Document) -> Mapping[str, Any]:
     return {**{name: device[name] for name in names if name in device}, **document.get("software", {}), **weights}
 
 
-def _nothing(document: Document) -> Mapping[str, Any]:
+def _no_fields(document: Document) -> Mapping[str, Any]:
     return {}
 
 
@@ -144,29 +146,31 @@ class Kind:
 
 # Schema → how to read it.
 KINDS = {
-    "lenet5-inference/report/4": Kind(_report, _run),
-    "lenet5-inference/bench/1": Kind(_bench, _of("subject", "images", "settings")),
-    "lenet5-inference/peers/1": Kind(_peers, _of("network", "images")),
-    "lenet5-inference/train/1": Kind(_train, _train_settings, _nothing, _nothing),
-    "lenet5-inference/sweep/1": Kind(_sweep, _of("network", "operation", "variant", "precision", "fused", "images")),
-    "lenet5-inference/pipeline-sweep/1": Kind(_pipeline, _of("network", "precision", "images")),
+    "lenet5-inference/report/4": Kind(_report, _run_settings),
+    "lenet5-inference/bench/1": Kind(_bench, _take_fields("subject", "images", "settings")),
+    "lenet5-inference/peers/1": Kind(_peers, _take_fields("network", "images")),
+    "lenet5-inference/train/1": Kind(_train, _train_settings, _no_fields, _no_fields),
+    "lenet5-inference/sweep/1": Kind(
+        _sweep, _take_fields("network", "operation", "variant", "precision", "fused", "images")
+    ),
+    "lenet5-inference/pipeline-sweep/1": Kind(_pipeline, _take_fields("network", "precision", "images")),
 }
 
 
-def timed(document: Document) -> dict[str, Timed]:
+def timed_rows(document: Document) -> dict[str, Timed]:
     """Return the timed rows of a report by name. Raises BadValueError for an incomplete report."""
-    found = [row for row in _whole(KINDS[document["schema"]].rows, document) if row is not None]
+    found = [row for row in _read_whole(KINDS[document["schema"]].rows, document) if row is not None]
     return {row.name: row for row in found}
 
 
 def context(document: Document) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return machine, settings and software of a report. Raises BadValueError for an incomplete report."""
     kind = KINDS[document["schema"]]
-    machine, settings, software = (_whole(read, document) for read in (kind.machine, kind.settings, kind.software))
+    machine, settings, software = (_read_whole(read, document) for read in (kind.machine, kind.settings, kind.software))
     return dict(machine), dict(settings), dict(software)
 
 
-def _whole(read: Callable[[Document], Any], document: Document) -> Any:
+def _read_whole(read: Callable[[Document], Any], document: Document) -> Any:
     try:
         found = read(document)
         return [*found] if isinstance(found, Iterator) else dict(found)

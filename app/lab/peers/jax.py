@@ -61,7 +61,7 @@ class JaxEngine(Engine):
         dtype = np.float16 if precision == "fp16" else np.float32
         arrays = {name: array.astype(dtype) for name, array in graph.parameters.items()}
         self._parameters = jax.device_put(arrays, self._on_card)
-        classify = classifier(jax, dtype, graph)
+        classify = make_classifier(jax, dtype, graph)
         self._classify = jax.jit(_piecewise(jax, classify, piece) if in_pieces else classify)
         self._images: Any = None
         self._labels: Any = None
@@ -103,7 +103,7 @@ class JaxEngine(Engine):
         self._images = self._labels = self._host = self._parameters = self._classify = None
 
 
-def classifier(jax: Any, dtype: type, graph: Graph) -> Callable[[Any, Any], Any]:
+def make_classifier(jax: Any, dtype: type, graph: Graph) -> Callable[[Any, Any], Any]:
     """Return a function from parameters and images (N, C, H, W) uint8 to labels (N,) uint8.
 
     Activations are N, H, W, C to suit the weights file, whose filters are H, W, in, out.
@@ -116,7 +116,7 @@ def classifier(jax: Any, dtype: type, graph: Graph) -> Callable[[Any, Any], Any]
         for at, layer in enumerate(layers):
             if at == graph.scaled_at:
                 x = x.astype(dtype) * dtype(graph.input_scale)
-            x = _applied(jax, layer, parameters, x)
+            x = _apply_layer(jax, layer, parameters, x)
         return x.astype(jnp.uint8)
 
     return classify
@@ -132,7 +132,7 @@ def _piecewise(jax: Any, classify: Callable[[Any, Any], Any], piece: int) -> Cal
     return in_turn
 
 
-def _applied(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
+def _apply_layer(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
     """Apply one layer while JAX traces the function. Raises UserError for a layer kind that has no JAX form here."""
     jnp, lax = jax.numpy, jax.lax
     activations = {"relu": jax.nn.relu, "tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid}

@@ -21,7 +21,7 @@ from app.cuda import device
 from app.lab.batch import load_batch
 from app.lab.document import utc_date
 from app.lab.peers.jax import JaxEngine
-from app.lab.peers.rounds import Candidate, Entrant, Make, in_turn
+from app.lab.peers.rounds import Candidate, Entrant, Make, measure_in_turn
 from app.lab.peers.text import as_text, ratios
 from app.lab.peers.torch import SETTINGS, Setting, TorchEngine
 from app.network.graph import find_network
@@ -65,7 +65,7 @@ def compare(request: BenchRequest) -> int:
                 progress.set_postfix_str(what)
                 progress.update()
 
-            in_turn(entrants, batch, rounds, step, request.seconds or inf)
+            measure_in_turn(entrants, batch, rounds, step, request.seconds or inf)
     rows = [entrant.row(batch) for entrant in entrants]
     options = {"network": request.network, "batch": request.batch, "rounds": rounds}
     options |= {"precision": request.precision, "only": request.only, "seconds": request.seconds}

@@ -6,7 +6,7 @@ divided by their number. End to end: one call from images in page-locked memory 
 before it.
 
 A framework has several ways to run the same network. Each is tried briefly. The fastest one for each of the two
-measurements enters the rounds. The time for trials may be limited: see ``in_turn``.
+measurements enters the rounds. The time for trials may be limited: see ``measure_in_turn``.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -124,7 +124,7 @@ class Entrant:
         """The candidate's name: ``torch-eager fp16``."""
         return f"{self.candidate.engine} {self.candidate.precision}"
 
-    def sort(self, tried: Sequence["Entrant"]) -> None:
+    def sort_settings(self, tried: Sequence["Entrant"]) -> None:
         """Sort the waiting settings by the times of the similar engine's settings."""
         own, times = self.candidate, dict[str, float]()
         for other in tried:
@@ -138,16 +138,16 @@ class Entrant:
         late: the reason to skip the setting; empty to try it.
         """
         setting = self.waiting.pop(0)
-        reason = late or self._guarded(partial(self._try, setting, batch))
+        reason = late or self._failure_of(partial(self._try, setting, batch))
         if reason:
             self.tried.append({"setting": setting, ON_CARD: None, END_TO_END: None, "reason": reason})
-            self._drop(setting)
+            self._close_engine(setting)
         self.reason = "" if self.settings else self.tried[0]["reason"]
 
-    def turn(self) -> None:
+    def run_round(self) -> None:
         """Run the timed runs of one round, if any engine is left."""
         if self.engines:
-            self.reason = self._guarded(self._turn)
+            self.reason = self._failure_of(self._run_timed)
             if self.reason:
                 self.labels = {}
                 self.close()
@@ -155,9 +155,9 @@ class Entrant:
     def close(self) -> None:
         """Close all engines."""
         for setting in list(self.engines):
-            self._drop(setting)
+            self._close_engine(setting)
 
-    def _drop(self, setting: str) -> None:
+    def _close_engine(self, setting: str) -> None:
         if setting in self.engines:
             self.engines.pop(setting).close()
 
@@ -168,20 +168,20 @@ class Entrant:
         with engine.active():
             for _ in range(WARMUP):
                 last = {name: self._timed(engine, name) for name in MEASUREMENTS}
-            self.passes = _passes(last[ON_CARD])
+            self.passes = _pass_count(last[ON_CARD])
             took = {name: median([self._timed(engine, name) for _ in range(TRIES)]) for name in MEASUREMENTS}
         self.tried.append({"setting": setting, **took, "reason": ""})
         ran = [known for known in self.tried if not known["reason"]]
         fastest = {name: min(ran, key=itemgetter(name)) for name in MEASUREMENTS}
         self.settings = {name: known["setting"] for name, known in fastest.items()}
         for other in [known for known in self.engines if known not in self.settings.values()]:
-            self._drop(other)
+            self._close_engine(other)
         kept = self.engines[self.settings[END_TO_END]]
         self.note, self.arithmetic = kept.note, kept.arithmetic
         self.runs = min(max(ceil(TURN_MS / fastest[END_TO_END][END_TO_END]), LEAST_RUNS), MOST_RUNS)
-        self.passes = _passes(fastest[ON_CARD][ON_CARD])
+        self.passes = _pass_count(fastest[ON_CARD][ON_CARD])
 
-    def _turn(self) -> None:
+    def _run_timed(self) -> None:
         for measurement, runs in ((END_TO_END, self.runs), (ON_CARD, max(ceil(self.runs / self.passes), LEAST_SERIES))):
             setting = self.settings[measurement]
             engine = self.engines[setting]
@@ -210,7 +210,7 @@ class Entrant:
 
         return clocked(passes)[1] / self.passes
 
-    def _guarded(self, action: Callable[[], None]) -> str:
+    def _failure_of(self, action: Callable[[], None]) -> str:
         """Run the action; return why it failed, or an empty text.
 
         A peer may fail in any way. An error of ours that is no UserError is a bug and is raised.
@@ -239,7 +239,7 @@ class Entrant:
         return cast(Row, row)
 
 
-def in_turn(
+def measure_in_turn(
     entrants: Sequence[Entrant], batch: Batch, rounds: int, step: Callable[[str], object], seconds: float = inf
 ) -> None:
     """Try the settings of all entrants, then run ``rounds`` rounds, each starting with another entrant.
@@ -252,7 +252,7 @@ def in_turn(
     try:
         for group in ([entrant for entrant in entrants if entrant not in alike], alike):
             for entrant in group:
-                entrant.sort(entrants)
+                entrant.sort_settings(entrants)
             while waiting := [entrant for entrant in group if entrant.waiting]:
                 for entrant in waiting:
                     step(f"{entrant.title}: {entrant.waiting[0]}")
@@ -263,13 +263,13 @@ def in_turn(
             first = index % len(entrants)
             for entrant in [*entrants[first:], *entrants[:first]]:
                 step(f"{entrant.title}, round {index + 1}")
-                entrant.turn()
+                entrant.run_round()
     finally:
         for entrant in entrants:
             entrant.close()
 
 
-def _passes(ms: float) -> int:
+def _pass_count(ms: float) -> int:
     """Return the number of passes in one series; one pass takes ``ms``."""
     return min(max(ceil(SERIES_MS / max(ms, 1e-6)), LEAST_PASSES), PASSES)
 

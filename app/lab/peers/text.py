@@ -30,14 +30,14 @@ def ratios(rows: Sequence[Row]) -> list[Ratio]:
         entry: Ratio = {
             "precision": own["precision"],
             "against": against,
-            "on_card_ms": _best(own["engine"], of_card),
-            "end_to_end_ms": _best(own["engine"], whole),
+            "on_card_ms": _peer_ratios(own["engine"], of_card),
+            "end_to_end_ms": _peer_ratios(own["engine"], whole),
         }
         found.append(entry)
     return found
 
 
-def _best(ours: str, times: Mapping[str, Quantiles | None]) -> Best:
+def _peer_ratios(ours: str, times: Mapping[str, Quantiles | None]) -> Best:
     """Return each peer's median ÷ ours, and the fastest peer. times: engine → quantiles."""
     medians = {engine: found["p50"] for engine, found in times.items() if found is not None}
     each = {engine: ms / medians[ours] for engine, ms in medians.items() if engine != ours}

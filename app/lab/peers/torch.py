@@ -12,7 +12,7 @@ from app.base.errors import UserError
 from app.lab.batch import UNWRITTEN, piece_size
 from app.lab.bench import cudnn
 from app.lab.peers.rounds import Engine
-from app.lab.peers.torch_network import classifier, own_code
+from app.lab.peers.torch_network import make_classifier, with_separate_code
 from app.network.graph import Graph
 
 SPARE = 3  # blocks overwritten in the memory that PyTorch allocates next
@@ -61,7 +61,7 @@ class TorchEngine(Engine):
         setting: Setting = Setting(),
         device: str = "cuda",
     ) -> None:
-        missing = cudnn.missing() if device == "cuda" else None
+        missing = cudnn.why_no_cudnn() if device == "cuda" else None
         if missing is not None:
             raise UserError(missing)
         import torch
@@ -78,12 +78,14 @@ class TorchEngine(Engine):
         if setting.pieces and self._piece == count:
             raise UserError("the batch is one piece")
         self.note = f"pieces of {self._piece:,}" if setting.pieces else ""
-        self._classify: Any = classifier(graph, torch, half=half, channels_last=setting.channels_last, device=device)
+        self._classify: Any = make_classifier(
+            graph, torch, half=half, channels_last=setting.channels_last, device=device
+        )
         if mode is not None:
             if self._piece == count:
                 torch._dynamo.mark_static_address(self._images)  # CUDA graphs then read it in place
             mode = UNCAPTURED[mode] if setting.graph else mode
-            self._classify = torch.compile(own_code(self._classify), mode=mode, fullgraph=True, dynamic=False)
+            self._classify = torch.compile(with_separate_code(self._classify), mode=mode, fullgraph=True, dynamic=False)
         self._pass: Any = None  # two graphs: a pass over the images on the card, and a run from host to host
         self._whole: Any = None
 

@@ -14,12 +14,12 @@ from app.network.graph import Graph
 from app.network.network import Step
 
 
-def classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool, device: str) -> Callable[[Any], Any]:
+def make_classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool, device: str) -> Callable[[Any], Any]:
     """Return a function from images (N, C, H, W) uint8 to labels (N,) uint8."""
     dtype = torch.float16 if half else torch.float32
     layout = torch.channels_last if channels_last else torch.contiguous_format
     scale = graph.input_scale
-    front = torch.nn.Sequential(*(_enlarging(step, torch, device) for step in graph.steps[: graph.scaled_at]))
+    front = torch.nn.Sequential(*(_resize_module(step, torch, device) for step in graph.steps[: graph.scaled_at]))
     body = torch.nn.Sequential(*_modules(graph, torch, dtype=dtype, channels_last=channels_last, device=device))
 
     def classify(images: Any) -> Any:
@@ -29,7 +29,7 @@ def classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool, dev
     return classify
 
 
-def _enlarging(step: Step, torch: Any, device: str) -> Any:
+def _resize_module(step: Step, torch: Any, device: str) -> Any:
     """Return a module that resizes images by PyTorch's interpolation in float, rounded; halves may round the other way.
 
     The course's rule cuts instead of rounding, so float errors could change whole values: it is computed in exact
@@ -113,7 +113,7 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
                 raise UserError(f"layer {layer.name} ({layer.kind}) cannot be built in PyTorch here")
 
 
-def own_code(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def with_separate_code(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return the function with a separate code object.
 
     torch.compile searches all compiled versions of a code object, so versions of other modes and precisions would slow

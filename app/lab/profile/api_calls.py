@@ -23,7 +23,7 @@ class Call:
     stop: float
 
 
-def targets() -> list[Target]:
+def traced_functions() -> list[Target]:
     """Return the CUDA API functions that the engine and the launches call for every batch."""
     import cupy
     from cupy.cuda import runtime
@@ -67,8 +67,8 @@ def replaced(owner: Any, attribute: str, wrap: Callable[[Function], Function]) -
 
 
 @contextmanager
-def counted(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
-    """Yield a list that collects every call of the targets (default: ``targets()``) while the block runs."""
+def recorded_calls(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
+    """Yield a list that collects every call of the targets (default: ``traced_functions()``) while the block runs."""
     calls: list[Call] = []
 
     def timed(name: str, original: Function) -> Function:
@@ -82,7 +82,7 @@ def counted(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
         return call
 
     with ExitStack() as undo:
-        for name, owner, attribute in targets() if among is None else among:
+        for name, owner, attribute in traced_functions() if among is None else among:
             undo.enter_context(replaced(owner, attribute, partial(timed, name)))
         yield calls
 

@@ -69,7 +69,7 @@ THROUGHPUTS = {unit: COUNTERS[unit].metric for unit in ("SM", "L1", "L2", "DRAM"
 METRICS = (*EFFICIENCIES.values(), *THROUGHPUTS.values())
 
 
-def bound(throughput: Mapping[str, float | None]) -> str:
+def busiest_unit(throughput: Mapping[str, float | None]) -> str:
     """Return the busiest unit's name; ``latency`` if none is busy, ``unknown`` without numbers."""
     known = {unit: share for unit, share in throughput.items() if share is not None}
     if not known:
@@ -78,17 +78,17 @@ def bound(throughput: Mapping[str, float | None]) -> str:
     return busiest if known[busiest] >= BUSY else "latency"
 
 
-def parse(text: str) -> list[dict[str, Any]]:
+def parse_shares(text: str) -> list[dict[str, Any]]:
     """Parse the table that ``ncu --csv --page raw`` prints, by column names; lines before the table are skipped.
 
     Returns a row for each kernel launch, in percent; None where the tool gave no number. load, store: bytes used ÷
     bytes fetched by global memory instructions. warps: active threads of a warp's 32. throughput: unit (a key of
     THROUGHPUTS) → share of its peak; bound: the busiest unit.
     """
-    return [_counters(launch) for launch in launches(text)]
+    return [_launch_shares(launch) for launch in parse_launches(text)]
 
 
-def launches(text: str) -> list[dict[str, str]]:
+def parse_launches(text: str) -> list[dict[str, str]]:
     """Return for each launch in ncu's table its cells by column."""
     rows = list(csv.reader(text.splitlines()))
     start = next((i for i, row in enumerate(rows) if row[:1] == ["ID"] and "Kernel Name" in row), None)
@@ -97,16 +97,16 @@ def launches(text: str) -> list[dict[str, str]]:
     return [dict(zip(rows[start], row, strict=False)) for row in rows[start + 1 :] if row and row[0].isdigit()]
 
 
-def _counters(launch: Mapping[str, str]) -> dict[str, Any]:
-    shares = {name: number(launch.get(metric, "")) for name, metric in EFFICIENCIES.items()}
+def _launch_shares(launch: Mapping[str, str]) -> dict[str, Any]:
+    shares = {name: parse_number(launch.get(metric, "")) for name, metric in EFFICIENCIES.items()}
     if (threads := shares["warps"]) is not None:
         shares["warps"] = threads / 32 * 100
-    throughput = {unit: number(launch.get(metric, "")) for unit, metric in THROUGHPUTS.items()}
+    throughput = {unit: parse_number(launch.get(metric, "")) for unit, metric in THROUGHPUTS.items()}
     kernel = launch["Kernel Name"].partition("(")[0]
-    return {"kernel": kernel, **shares, "throughput": throughput, "bound": bound(throughput)}
+    return {"kernel": kernel, **shares, "throughput": throughput, "bound": busiest_unit(throughput)}
 
 
-def number(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """Parse a number: ``1,234.5`` → 1234.5; None for ``n/a`` and the like."""
     try:
         value = float(text.replace(",", ""))
@@ -120,11 +120,11 @@ def collect(arguments: Sequence[str], entries: Sequence[str]) -> tuple[list[dict
 
     entries: names of the launched functions, in order; ``len(entries)`` launches are counted.
     """
-    text, note = run(arguments, entries, METRICS)
-    return parse(text), note
+    text, note = run_ncu(arguments, entries, METRICS)
+    return parse_shares(text), note
 
 
-def run(arguments: Sequence[str], entries: Sequence[str], metrics: Sequence[str]) -> tuple[str, str | None]:
+def run_ncu(arguments: Sequence[str], entries: Sequence[str], metrics: Sequence[str]) -> tuple[str, str | None]:
     """Run ``main.py`` under ncu as ``collect`` does; return ncu's text, or an empty one and the reason for failure."""
     tool = shutil.which("ncu")
     if tool is None:
@@ -146,12 +146,12 @@ def run(arguments: Sequence[str], entries: Sequence[str], metrics: Sequence[str]
         except OSError as error:
             return "", f"no counters: {tool} does not start ({error.strerror})"
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    if launches(text):
+    if parse_launches(text):
         return text, None
-    return "", f"no counters: {failure(f'{text}{done.stdout}{done.stderr}', done.returncode)}"
+    return "", f"no counters: {ncu_failure(f'{text}{done.stdout}{done.stderr}', done.returncode)}"
 
 
-def failure(text: str, code: int) -> str:
+def ncu_failure(text: str, code: int) -> str:
     """Return why ncu counted nothing: its first error, else its last line, else the exit code."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [
@@ -160,7 +160,7 @@ def failure(text: str, code: int) -> str:
     return next(iter([*errors, *lines[-1:]]), f"ncu ended with exit code {code}")
 
 
-def labelled(counted: Sequence[Mapping[str, Any]], launched: Sequence[Span]) -> list[dict[str, Any]]:
+def label_rows(counted: Sequence[Mapping[str, Any]], launched: Sequence[Span]) -> list[dict[str, Any]]:
     """Add layer and kernel name to each row of counters. launched: the spans of the same launches, in order."""
     pairs = list(zip(counted, launched, strict=False))
     if all(row["kernel"] == span.entry for row, span in pairs):
@@ -174,20 +174,20 @@ def per_output(name: str, value: float, outputs: float) -> float:
     return value if unit == "%" else value * WEIGHTS[unit] / outputs
 
 
-def counted(text: str, layers: Sequence[str]) -> dict[str, dict[str, Any]]:
+def counts_by_layer(text: str, layers: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return ncu's counts for each layer. layers: the layer of each launch, in order.
 
     launches: how many; counts: events are summed over the layer's launches, percentages are of the launch with the most
     instructions; None where the tool gave no number. Empty unless the table has every launch.
     """
-    rows = launches(text)
+    rows = parse_launches(text)
     if len(rows) != len(layers):
         return {}
     found = {}
     for layer in dict.fromkeys(layers):
         own = [row for row, name in zip(rows, layers, strict=True) if name == layer]
         instructions = COUNTERS["instructions"].metric
-        largest = max(own, key=lambda row: number(row.get(instructions, "")) or 0)
+        largest = max(own, key=lambda row: parse_number(row.get(instructions, "")) or 0)
         counts = {
             name: _value([largest] if counter.unit == "%" else own, counter.metric)
             for name, counter in COUNTERS.items()
@@ -197,6 +197,6 @@ def counted(text: str, layers: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _value(rows: Sequence[Mapping[str, str]], metric: str) -> float | None:
-    values = [number(row.get(metric, "")) for row in rows]
+    values = [parse_number(row.get(metric, "")) for row in rows]
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None

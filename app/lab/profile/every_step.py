@@ -10,9 +10,9 @@ from app.base.precision import BY_DTYPE
 from app.cuda import device
 from app.kernels import registry
 from app.kernels.variant import Variant, tiles
-from app.lab.document import card_text, utc_date
+from app.lab.document import describe_card, utc_date
 from app.lab.profile import counters
-from app.lab.profile.counters import COUNTERS, counted
+from app.lab.profile.counters import COUNTERS, counts_by_layer
 from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.matching import Choices
@@ -41,18 +41,18 @@ def count_steps(graph: Graph, name: str, batch: int, selected: str) -> Counters:
         dtype = "float32" if "float32" in row.dtypes else row.dtypes[0]
         chosen = Choices(BY_DTYPE[dtype].name, fuse=False, kernels={row.operation: row}, tuning=known)
         try:
-            launched = [*entries(graph, card["architecture"], chosen, row, batch)]
+            launched = [*launched_functions(graph, card["architecture"], chosen, row, batch)]
         except UserError:
             continue  # the step does not serve this network, or not on this card
-        text, note = counters.run(
-            arguments(name, row, chosen.precision, batch, selected),
+        text, note = counters.run_ncu(
+            main_arguments(name, row, chosen.precision, batch, selected),
             [entry for _, entry in launched],
             [counter.metric for counter in COUNTERS.values()],
         )
         if note is not None:
             break  # other steps would fail the same way
         about = {"operation": row.operation, "name": row.name, "dtype": dtype, "images": batch}
-        found = counted(text, [layer for layer, _ in launched])
+        found = counts_by_layer(text, [layer for layer, _ in launched])
         rows += [cast(StepRow, {**about, "layer": layer, **values}) for layer, values in found.items()]
     return {
         "schema": "lenet5-inference/counters/1",
@@ -64,7 +64,7 @@ def count_steps(graph: Graph, name: str, batch: int, selected: str) -> Counters:
     }
 
 
-def entries(graph: Graph, arch: str, chosen: Choices, row: Variant, batch: int) -> Iterator[tuple[str, str]]:
+def launched_functions(graph: Graph, arch: str, chosen: Choices, row: Variant, batch: int) -> Iterator[tuple[str, str]]:
     """Yield the layer and function name of each launch of this variant for one batch, in order. Raises UserError."""
     for node in plan(graph, arch, chosen).nodes:
         if node.variant is row:
@@ -73,7 +73,7 @@ def entries(graph: Graph, arch: str, chosen: Choices, row: Variant, batch: int) 
             yield from [(node.head.name, launch.entry or row.entry) for launch in config.launches] * pieces
 
 
-def arguments(network: str, row: Variant, precision: str, batch: int, selected: str) -> list[str]:
+def main_arguments(network: str, row: Variant, precision: str, batch: int, selected: str) -> list[str]:
     """Return arguments of ``main.py`` that run one batch in one piece, layer by layer, with this kernel."""
     given = {
         "batch": batch,
@@ -89,7 +89,7 @@ def arguments(network: str, row: Variant, precision: str, batch: int, selected: 
 
 def as_text(document: Counters, width: int = WIDTH) -> str:
     """Format a line for each step and layer, in percent, or the reason why there are none."""
-    head = fields([("card", card_text(document["device"])), ("network", document["network"])], width)
+    head = fields([("card", describe_card(document["device"])), ("network", document["network"])], width)
     columns = [Column(name, left=True) for name in ("kernel", "layer")] + [Column(f"{name} %") for name in SHOWN]
     rows = []
     for row in document["rows"]:

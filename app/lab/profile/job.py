@@ -58,7 +58,7 @@ def profile(request: ProfileRequest) -> int:
         publish(counted, every_step.as_text, request.output)
         return 0
     with device.gpu_errors():
-        document = _profiled(request, graph, chosen, str(weights.path))
+        document = _measure(request, graph, chosen, str(weights.path))
     publish(document, as_text, request.output)
     return 0
 
@@ -75,7 +75,7 @@ def _check_every_step(request: ProfileRequest) -> None:
             raise UserError(f"--every-step prints counters alone: leave --{name} out")
 
 
-def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices, weights: str) -> Profile:
+def _measure(request: ProfileRequest, graph: Graph, chosen: Choices, weights: str) -> Profile:
     from app.engine.chunks import chunk_size
     from app.engine.gpu import GpuEngine
     from app.lab.profile.spans import Recorder
@@ -104,14 +104,14 @@ def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices, weights: s
         for _ in range(WARMUP):
             run()
         plain = [run() for _ in range(RUNS)]
-        with api_calls.counted() as calls:
+        with api_calls.recorded_calls() as calls:
             counted = [run() for _ in range(RUNS)]
         recorder = Recorder(engine)
         recorded: list[list[Span]] = []
         samples: list[float] = []
         for index in range(RUNS + 1):
             recorder.start()
-            with api_calls.counted() as last_calls, recorder.watching():
+            with api_calls.recorded_calls() as last_calls, recorder.recording():
                 sample = run()
             if index:  # skip the first run: it creates the events
                 samples.append(sample)
@@ -124,7 +124,7 @@ def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices, weights: s
     stamped = measure(execution, images, shares) if shares else None
     if request.timeline is not None and stamped is not None:
         with replacing(request.timeline, overwrite=request.output.overwrite) as temporary:
-            temporary.write_text(page(stamped, request.batch, card["name"]), encoding="utf-8")
+            temporary.write_text(timeline_page(stamped, request.batch, card["name"]), encoding="utf-8")
     rows, note = _counters(request, recorded[-1]) if request.counters else ([], None)
     return {
         "schema": "lenet5-inference/profile/1",
@@ -136,8 +136,8 @@ def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices, weights: s
         "precision": request.network.precision,
         "settings": settings,
         "end_to_end_ms": {"plain": median(plain), "counted": median(counted), "events": median(samples)},
-        "rows": table(recorded),
-        "overlap": cast(Overlap, overlapping(recorded)),
+        "rows": span_rows(recorded),
+        "overlap": cast(Overlap, mean_overlap(recorded)),
         "api": api_calls.summary(calls, RUNS, sum(counted) / RUNS),
         "trace": None if request.trace is None else str(request.trace),
         "timeline": cast(Timeline | None, stamped),
@@ -146,7 +146,7 @@ def _profiled(request: ProfileRequest, graph: Graph, chosen: Choices, weights: s
     }
 
 
-def page(stamped: Mapping[str, Any], batch: int, card: str) -> str:
+def timeline_page(stamped: Mapping[str, Any], batch: int, card: str) -> str:
     """Return a page with the two charts of ``--timeline``."""
     what = f"{batch:,} images, {stamped['kernel']}, {card}"
     charts = warpgroups(stamped, f"One multiprocessor's warpgroups: {what}"), bus(stamped, f"Bus and kernels: {what}")
@@ -174,7 +174,7 @@ def load_images(graph: Graph, batch: int) -> tuple[np.ndarray, str]:
     return images, data.source
 
 
-def table(runs: Sequence[Sequence[Span]]) -> list[Row]:
+def span_rows(runs: Sequence[Sequence[Span]]) -> list[Row]:
     """Return one row for each kernel and copy, the most expensive first; calls, total_ms and bytes are per run."""
     groups: dict[tuple[str, str, str], list[Span]] = {}
     for span in (span for run in runs for span in run):
@@ -201,7 +201,7 @@ def table(runs: Sequence[Sequence[Span]]) -> list[Row]:
     return sorted(rows, key=lambda row: -row["total_ms"])
 
 
-def overlapping(runs: Sequence[Sequence[Span]]) -> dict[str, float]:
+def mean_overlap(runs: Sequence[Sequence[Span]]) -> dict[str, float]:
     """Return the mean ms per run spent in copies to and from the host, in kernels, and in both at once."""
     sums = np.zeros(3)
     for run in runs:
@@ -216,7 +216,7 @@ def _counters(request: ProfileRequest, run: Sequence[Span]) -> tuple[list[dict[s
     second = [index for index, span in enumerate(run) if span.kind == "h2d"][1:2]
     launched = [span for span in run[: second[0] if second else None] if span.entry]
     counted, note = counters.collect(same_run(request), [span.entry for span in launched])
-    return counters.labelled(counted, launched), note
+    return counters.label_rows(counted, launched), note
 
 
 def timeline(spans: Sequence[Span], calls: Sequence[api_calls.Call], zero: float, card: str) -> dict[str, Any]:

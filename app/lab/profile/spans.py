@@ -52,7 +52,7 @@ class Span:
         return self.stop - self.start
 
 
-def describe(action: Action, variant: Variant) -> tuple[str, str, str]:
+def describe_action(action: Action, variant: Variant) -> tuple[str, str, str]:
     """Return kind, name and entry point of one action of a variant."""
     match action:
         case KernelLaunch():
@@ -110,7 +110,7 @@ class Recorder:
         self.zero = now()
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def recording(self) -> Iterator[None]:
         """Record every kernel and copy that is enqueued while the block runs."""
         with ExitStack() as undo:
             undo.enter_context(replaced(Launch, "__call__", self._layer))
@@ -157,7 +157,7 @@ class Recorder:
 
     def _action(self) -> Span:
         assert self._node is not None, "kernels are launched by layers"
-        kind, name, entry = describe(next(self._actions), self._node.variant)
+        kind, name, entry = describe_action(next(self._actions), self._node.variant)
         return Span(kind, self._node.name, name, self._streams[self._stream], entry=entry)
 
     def _timed(self, span: Span, stream: int, original: Callable[..., None], arguments: Iterable[Any]) -> None:

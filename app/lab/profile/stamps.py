@@ -55,7 +55,7 @@ class Shares:
         """The most stamps that a warpgroup writes: two for each of two passes an image, and four more a round."""
         return self.rounds * (4 * self.each + 4)
 
-    def taken(self, block: int, number: int, turn: int) -> int:
+    def image_count(self, block: int, number: int, turn: int) -> int:
         """Return how many images that warpgroup takes in round ``turn``."""
         first = (block + number * self.blocks + turn * self.blocks * self.warpgroups) * self.each
         return max(min(self.each, self.images - first), 0)
@@ -75,7 +75,7 @@ def decode(words: np.ndarray, shares: Shares) -> list[Warpgroup]:
     return found
 
 
-def megahertz(groups: Sequence[Warpgroup]) -> float:
+def clock_megahertz(groups: Sequence[Warpgroup]) -> float:
     """Return the multiprocessors' clock rate in MHz, from both clocks at the warpgroups' start and end."""
     spans = ((group.ended_clock - int(group.clocks[0]), group.ended_ns - group.started_ns) for group in groups)
     return median(clocks / nanoseconds * 1e3 for clocks, nanoseconds in spans if nanoseconds > 0)
@@ -87,7 +87,7 @@ def timeline(words: np.ndarray, shares: Shares) -> dict[str, Any]:
     The multiprocessor is the one with the median time. Times are microseconds since the first warpgroup's start.
     """
     groups = decode(words, shares)
-    mhz, begun = megahertz(groups), min(group.started_ns for group in groups)
+    mhz, begun = clock_megahertz(groups), min(group.started_ns for group in groups)
     blocks: dict[int, list[Warpgroup]] = {}
     for group in groups:
         blocks.setdefault(group.block, []).append(group)
@@ -123,14 +123,14 @@ def _images(groups: Iterable[Warpgroup], times: dict[tuple[int, int], np.ndarray
     for group in groups:
         at = times[group.block, group.number]
         turn = 0
-        events["requested"].append((at[0], shares.taken(group.block, group.number, 0)))
+        events["requested"].append((at[0], shares.image_count(group.block, group.number, 0)))
         for phase, stop in zip(group.phases.tolist(), at[1:].tolist(), strict=True):
-            taken = shares.taken(group.block, group.number, turn)
+            taken = shares.image_count(group.block, group.number, turn)
             match PHASES[phase]:
                 case "stage":
                     events["staged"].append((stop, taken))
                 case "load":
-                    events["requested"].append((stop, shares.taken(group.block, group.number, turn + 1)))
+                    events["requested"].append((stop, shares.image_count(group.block, group.number, turn + 1)))
                 case "store":
                     events["computed"].append((stop, taken))
                     turn += 1

@@ -48,12 +48,12 @@ def measure(execution: ExecutionPlan, images: np.ndarray, shares: Shares) -> dic
         labels, how = outputs.labels.copy(), engine.direct.how if engine.direct else "copied in chunks"
         resident = timing.on_card(engine, images, RUNS, WARMUP)
     node = execution.nodes[0]
-    with_stamps = replace(node, variant=stamped(node.variant, shares))
-    stamping = replace(execution, nodes=(with_stamps, *execution.nodes[1:]))
+    stamped_node = replace(node, variant=with_stamps(node.variant, shares))
+    stamping = replace(execution, nodes=(stamped_node, *execution.nodes[1:]))
     with GpuEngine(stamping, chunk=len(images), streams=1) as engine:
         outputs = engine.outputs(len(images))
         slowed = timing.end_to_end(engine, images, outputs, RUNS, WARMUP)
-        words = read(engine.loaded.kernels[0], shares)
+        words = read_stamps(engine.loaded.kernels[0], shares)
     if not np.array_equal(labels, outputs.labels):
         raise RuntimeError(f"{node.variant.source} computes other labels with stamps")
     return {
@@ -67,7 +67,7 @@ def measure(execution: ExecutionPlan, images: np.ndarray, shares: Shares) -> dic
     }
 
 
-def stamped(variant: Variant, shares: Shares) -> Variant:
+def with_stamps(variant: Variant, shares: Shares) -> Variant:
     """Return the variant with its kernel compiled to write stamps."""
     constants: dict[str, str | int] = {"STAMPS": shares.stamps, "STAMPED": shares.blocks * shares.warpgroups}
 
@@ -78,7 +78,7 @@ def stamped(variant: Variant, shares: Shares) -> Variant:
     return replace(variant, configure=configure)
 
 
-def read(kernel: Kernel, shares: Shares) -> np.ndarray:
+def read_stamps(kernel: Kernel, shares: Shares) -> np.ndarray:
     """Return the last launch's stamps, (blocks x warpgroups, HEAD + stamps) uint64; the device must be idle."""
     words = np.empty((shares.blocks * shares.warpgroups, HEAD + shares.stamps), np.uint64)
     address = kernel.module().get_global_var("stamps")

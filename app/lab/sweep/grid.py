@@ -72,14 +72,16 @@ class Target:
 
     def skip(self, parameters: dict[str, int], reason: str) -> None:
         """Record a point that cannot run. Reasons that differ only in numbers are counted as one."""
-        alike = next((known for known in self.skipped if _shape(known["reason"]) == _shape(reason)), None)
+        alike = next(
+            (known for known in self.skipped if _without_numbers(known["reason"]) == _without_numbers(reason)), None
+        )
         if alike:
             alike["count"] += 1
         else:
             self.skipped.append({"parameters": parameters, "reason": reason, "count": 1})
 
 
-def _shape(reason: str) -> str:
+def _without_numbers(reason: str) -> str:
     return re.sub(r"\d[\d,]*", "#", reason)
 
 
@@ -126,19 +128,21 @@ def make_target(
         else:
             target.skip(parameters, reason)
     if not target.grid:
-        reasons = "; ".join(f"{spell(skipped['parameters'])}: {skipped['reason']}" for skipped in target.skipped[:3])
+        reasons = "; ".join(
+            f"{format_parameters(skipped['parameters'])}: {skipped['reason']}" for skipped in target.skipped[:3]
+        )
         raise UserError(f"no point of {row.name} can compute layer {layer} ({reasons}): try other values")
     known = tuning.parameters(problem, row, arch)
     always = [{name: point[name] for name in values} for point in (target.default, {**target.default, **known})]
     valid = [parameters for parameters in always if row.refusal(problem, arch, parameters) is None]
-    target.grid = list({spell(parameters): parameters for parameters in (*valid, *target.grid)}.values())
+    target.grid = list({format_parameters(parameters): parameters for parameters in (*valid, *target.grid)}.values())
     chosen = tuning.choose(problem, arch)
     if chosen is not None and row.automatic and chosen[0].name != row.name:
         target.rival = chosen
     return target
 
 
-def spell(parameters: Parameters) -> str:
+def format_parameters(parameters: Parameters) -> str:
     """Format parameters as ``BM=32 BN=64``."""
     return " ".join(f"{name}={value}" for name, value in parameters.items())
 

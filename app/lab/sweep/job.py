@@ -51,8 +51,8 @@ def sweep(request: SweepRequest) -> int:
 
 def _sweep_layers(request: SweepRequest, targets: list[Target], notes: list[str], card: str, arch: str) -> int:
     with exit_on_interrupt():
-        from app.lab.sweep.on_card import OnCard
-    return run(request, targets, notes, card, lambda target: OnCard(target, arch))
+        from app.lab.sweep.on_card import PointTimer
+    return run_sweep(request, targets, notes, card, lambda target: PointTimer(target, arch))
 
 
 def find_targets(
@@ -118,7 +118,7 @@ def problem_of(graph: Graph, layer: str, row: Variant, arch: str, precision: str
     raise UserError(f"layer {layer} is not a kernel of its own but part of {within}: leave --fused out")
 
 
-def run(
+def run_sweep(
     request: SweepRequest,
     targets: list[Target],
     notes: list[str],

@@ -9,15 +9,15 @@ from app.base.errors import UserError
 from app.cuda.compiler import compile_kernel
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
-from app.lab.bench.compiling import reason_of
+from app.lab.bench.compiling import failure_reason
 from app.lab.bench.trial import Trial
-from app.lab.sweep.grid import L2, NOISE, Skip, Target, spell
+from app.lab.sweep.grid import L2, NOISE, Skip, Target, format_parameters
 from app.main_job.result import Timing
 
 OUT_OF_MEMORY = ("DeviceMemoryError", "OutOfMemoryError")  # from our allocations and from CuPy's pool
 
 
-class OnCard:
+class PointTimer:
     """Measures the points of one target while threads compile the points that follow. A context manager.
 
     Raises UserError if the batch does not fit in device memory.
@@ -28,7 +28,7 @@ class OnCard:
         self._pool = ThreadPoolExecutor(max((os.cpu_count() or 1) // 2, 1))  # the other cores enqueue and check
         try:
             self._compiled = {
-                spell(parameters): self._pool.submit(_compile, target.row, target.problem, parameters, arch)
+                format_parameters(parameters): self._pool.submit(_compile, target.row, target.problem, parameters, arch)
                 for parameters in target.grid
             }
             self._trial = Trial(target.problem, target.images, arch)
@@ -44,18 +44,18 @@ class OnCard:
         """Check and time one point; return its timing and its worst error ÷ tolerance. Raises Skip, Wrong."""
         try:
             if row is self._row:
-                self._compiled.pop(spell(parameters)).result()
+                self._compiled.pop(format_parameters(parameters)).result()
             launch = self._trial.launch(row, parameters)
             worst = self._trial.check(launch)
             return self._trial.time(launch, NOISE, L2), worst
         except Exception as error:
             out_of_memory = type(error).__name__ in OUT_OF_MEMORY
-            reason = "needs more device memory than is free" if out_of_memory else reason_of(error)
+            reason = "needs more device memory than is free" if out_of_memory else failure_reason(error)
             if reason is None:
                 raise
             raise Skip(reason) from None
 
-    def __enter__(self) -> OnCard:
+    def __enter__(self) -> PointTimer:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -35,7 +35,7 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
         from app.engine.gpu import GpuEngine
         from app.main_job import timing as measure
     default = (DEFAULT_STREAMS, default_chunk(request.batch))
-    grid = settings(request.batch, default)
+    grid = pipeline_grid(request.batch, default)
     images = random_images(graph.network.input_shape, request.batch)
 
     def run(streams: int, chunk: int) -> Figures | None:
@@ -67,7 +67,7 @@ def draw(request: SweepRequest, points: Sequence[PipelinePoint]) -> None:
         save(chart, request.plot / f"sweep_pipeline_{request.network}_heat.svg")
 
 
-def settings(batch: int, default: Setting) -> list[Setting]:
+def pipeline_grid(batch: int, default: Setting) -> list[Setting]:
     """Return every number of streams with every chunk size up to the batch, including the default."""
     chunks = sorted({chunk for chunk in (*CHUNKS, default[1]) if chunk <= batch})
     return [(streams, chunk) for chunk in chunks for streams in STREAMS]
@@ -117,9 +117,9 @@ def as_text(report: PipelineSweep, width: int = WIDTH) -> str:
             f"{report['runs']} runs by the host clock",
             width,
         ),
-        *_across(report, width, lambda point: format_ms(point["ms"])),
+        *_figure_table(report, width, lambda point: format_ms(point["ms"])),
         *paragraph("share of copy time behind kernels", width),
-        *_across(report, width, lambda point: f"{point['overlap']:.0%}"),
+        *_figure_table(report, width, lambda point: f"{point['overlap']:.0%}"),
     ]
     best, default = report["best"], report["default"]
     last = ["-: does not fit in device memory"] if any(point["ms"] is None for point in report["points"]) else []
@@ -135,7 +135,7 @@ def as_text(report: PipelineSweep, width: int = WIDTH) -> str:
     return "\n".join([*lines, *(line for text in last for line in paragraph(text, width))])
 
 
-def _across(report: PipelineSweep, width: int, cell: Callable[[PipelinePoint], str]) -> list[str]:
+def _figure_table(report: PipelineSweep, width: int, cell: Callable[[PipelinePoint], str]) -> list[str]:
     """Format one figure of every point: a row for each chunk size, a column for each number of streams."""
     rows: dict[int, dict[int, str]] = {}
     for point in report["points"]:

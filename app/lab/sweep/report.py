@@ -10,8 +10,8 @@ from app.commands.sweep import SweepRequest
 from app.drawing.files import save
 from app.drawing.matrix import Times, heat_map
 from app.kernels.facts import key
-from app.lab.stop import describe
-from app.lab.sweep.grid import L2, NOISE, Target, spell
+from app.lab.stop import describe_rule
+from app.lab.sweep.grid import L2, NOISE, Target, format_parameters
 from app.main_job.statistics import speedup
 from app.records.sweep import Sweep, SweptLayer
 from app.terminal.text import INDENT, WIDTH, Column, format_ms, paragraph, table
@@ -73,7 +73,7 @@ def as_text(report: Sweep, width: int = WIDTH) -> str:
         f"Sweep of {report['operation']} kernel {report['variant']}, network {report['network']}, "
         f"{report['images']:,} images, {report['precision']}, layers {kind}, on {report['card']}"
     )
-    checked = f"every point checked, then timed on the card by CUDA events: {describe(NOISE, L2)}"
+    checked = f"every point checked, then timed on the card by CUDA events: {describe_rule(NOISE, L2)}"
     lines = [*paragraph(head, width), *paragraph(checked, width, INDENT)]
     for layer in report["layers"]:
         lines += [*paragraph(f"{layer['layer']} ({layer['problem']})", width), *_points(layer, width)]
@@ -113,16 +113,16 @@ def _remarks(layer: SweptLayer) -> Iterator[str]:
         default = (
             f"{format_ms(layer['default_ms'])} ms, gain {layer['gain']:.3f} ×" if layer["gain"] else "not measured"
         )
-        yield f"best: {spell(layer['best'])}: {format_ms(layer['best_ms'])} ms; default: {default}"
+        yield f"best: {format_parameters(layer['best'])}: {format_ms(layer['best_ms'])} ms; default: {default}"
     auto = layer["auto"]
     if auto and auto["ms"]:
-        kernel = f"{auto['variant']} {spell(auto['parameters'])}".strip()
+        kernel = f"{auto['variant']} {format_parameters(auto['parameters'])}".strip()
         yield f"auto so far: {kernel}: {format_ms(auto['ms'])} ms"
     for skipped in layer["skipped"]:
         more_points = f" and {skipped['count'] - 1} more" if skipped["count"] > 1 else ""
-        yield f"skipped {spell(skipped['parameters'])}{more_points}: {skipped['reason']}"
+        yield f"skipped {format_parameters(skipped['parameters'])}{more_points}: {skipped['reason']}"
     for wrong in layer["wrong"]:
-        yield f"WRONG {spell(wrong['parameters'])}: {wrong['reason']}"
+        yield f"WRONG {format_parameters(wrong['parameters'])}: {wrong['reason']}"
 
 
 def layer_field(target: Target) -> Field | None:
@@ -132,17 +132,17 @@ def layer_field(target: Target) -> Field | None:
     """
     varied: dict[str, float] = {}
     for name in target.points[0]["parameters"] if target.points else ():
-        times = _fastest(target, "", name).values()
+        times = _least_times(target, "", name).values()
         if len(times) > 1:
             varied[name] = max(times) - min(times)
     names = sorted(varied, key=lambda name: -varied[name])[:2]
     if not names:
         return None
     down, across = names if len(names) == 2 else ("", *names)
-    return down, across, _fastest(target, down, across)
+    return down, across, _least_times(target, down, across)
 
 
-def _fastest(target: Target, down: str, across: str) -> dict[tuple[int, int], float]:
+def _least_times(target: Target, down: str, across: str) -> dict[tuple[int, int], float]:
     """Return values of two parameters (0 for "") → the least time over all values of the others."""
     best: dict[tuple[int, int], float] = {}
     for point in target.points:

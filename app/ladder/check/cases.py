@@ -11,8 +11,8 @@ from app.base.precision import storage
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
 from app.kernels.variant import Variant
 from app.lab.bench.cases import network_items
-from app.lab.bench.oracle import bounded, expected, random_images, random_parameters
-from app.lab.bench.tolerance import allowed
+from app.lab.bench.oracle import expected, random_images, random_parameters, with_row_bound
+from app.lab.bench.tolerance import allowed_errors
 from app.network.generated import network_graph
 
 Single = ConvProblem | LinearProblem | PoolProblem
@@ -74,8 +74,8 @@ class Case:
     def reference(self) -> tuple[np.ndarray, np.ndarray]:
         """The correct results in float64 and the error allowed for each, both (images, elements)."""
         found = expected(self.problem, self.x, *self.parameters)
-        found = bounded(self.row, self.problem, found, self.x, *self.parameters)
-        return found.exact, allowed(self.problem, found)[0]
+        found = with_row_bound(self.row, self.problem, found, self.x, *self.parameters)
+        return found.exact, allowed_errors(self.problem, found)[0]
 
     def mistake(self, outputs: Sequence[np.ndarray]) -> str | None:
         """Compare outputs, y and perhaps labels, flat; return where the first one differs, or None."""

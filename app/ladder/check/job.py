@@ -18,7 +18,7 @@ from app.commands.check import CheckRequest
 from app.cuda import device
 from app.kernels import registry
 from app.kernels.variant import Variant
-from app.lab.bench.compiling import reason_of
+from app.lab.bench.compiling import failure_reason
 from app.ladder.check.cases import Case, described, named_cases, small_cases, types_of
 from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, Fault, built, why_not
 from app.planning.choices import OPERATIONS
@@ -126,7 +126,7 @@ def _on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
             try:
                 yield _mistake(case, partial(run, case, arch))
             except Exception as error:
-                reason = reason_of(error)
+                reason = failure_reason(error)
                 lost = reason is None and device.card_is_lost(error)
                 if reason is None and not lost:
                     raise
