@@ -1,1 +1,1 @@
-"""The one kit that draws: SVG for pages and files, by pure functions that need neither a library nor a GPU."""
+"""Draw charts as SVG for pages and files, by pure functions that need neither a library nor a GPU."""

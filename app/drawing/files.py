@@ -16,14 +16,14 @@ START = svg.START.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ')  
 
 
 def check(folder: Path) -> None:
-    """Raise UserError where ``folder`` cannot be made or written to; leave no trace."""
+    """Raise UserError if ``folder`` cannot be made or written to; leave no trace."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     with _told(folder), tempfile.TemporaryFile(dir=existing):
         pass
 
 
 def prepare(folder: Path) -> None:
-    """Check the folder, before the work, and make it. Raises UserError."""
+    """Check the folder and make it. Raises UserError."""
     check(folder)
     with _told(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,10 +40,10 @@ def _told(folder: Path) -> Iterator[None]:
 
 
 def save(chart: str, path: Path, source: str = "") -> Path:
-    """Write a chart of this kit as a file and return the path. source: what it was drawn from, for ``source_of``.
+    """Write a chart as an SVG file and return the path. source: what it was drawn from, for ``source_of``.
 
-    The file has the style sheet in it, for light grounds. Raises UserError if it cannot be written, or if the name
-    belongs to a file that is no chart of this kit.
+    The file includes the style sheet for light backgrounds. Raises UserError if it cannot be written, or if the path is
+    a file that is no chart of this program.
     """
     if present(path) and first_bytes(path, len(START)) not in (b"", START.encode()):
         raise UserError(
@@ -58,7 +58,7 @@ def save(chart: str, path: Path, source: str = "") -> Path:
 
 
 def source_of(path: Path) -> str | None:
-    """Return what a saved chart says it was drawn from; None without a file, or where it says nothing."""
+    """Return the ``source`` stored in a saved chart; None if the file or the text is missing."""
     try:
         found = re.search(r"<metadata>(.*)</metadata>", path.read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""The three interactives of the pages: HTML that reads without its script, and the script in a file beside the page.
+"""The three interactives of the pages: HTML that can be read without its script, and the script in a file beside it.
 
-They need no server: a page opened from a file runs them. The fragments need the style sheets of ``styles``.
+They need no server: they run in a page opened from a file. The fragments need the style sheets of ``styles``.
 """
 
 from pathlib import Path
@@ -17,11 +17,11 @@ def styles() -> str:
 
 
 def fragment(name: str, folder: str = "scripts") -> str:
-    """Return one interactive as HTML. folder: address of the folder with the scripts, from the page."""
+    """Return one interactive as HTML. folder: the scripts' address relative to the page."""
     html = (FOLDER / f"{name}.html").read_text(encoding="utf-8")
     return f'{html}<script src="{folder}/{name}.js" defer></script>\n'
 
 
 def scripts() -> dict[str, str]:
-    """Return file name → text of the scripts, which belong in the folder that fragments name."""
+    """Return file name → text of the scripts, to be written into the folder that fragments name."""
     return {f"{name}.js": (FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in INTERACTIVES}

@@ -1,4 +1,4 @@
-"""The journey: a bar for every step of the ladder on a logarithmic scale, slower steps kept, prediction beside it."""
+"""Draw a bar for every step of the ladder on a logarithmic time scale, with its prediction; slower steps are kept."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,16 +10,16 @@ from app.base.precision import BY_DTYPE, SHORT
 from app.drawing import svg
 
 HEIGHT, LEFT, WIDTH, RIGHT, TOP = 24, 210, 560, 190, 66
-SAME = 0.03  # a smaller difference is none
-Key = tuple[str, str]  # a step's name and number format
+SAME = 0.03  # relative differences below this count as none
+Key = tuple[str, str]  # a step's name and number format (dtype)
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One step. ms: measured; predicted_ms: before the measurement, None without one.
+    """One bar. ms: measured; predicted_ms: predicted before the measurement, None without a prediction.
 
-    ratio: time of the step that it continues ÷ its own, None without one. step: None for other systems, 0 for cuBLAS;
-    both are drawn in grey. link: address of the step's page, or empty.
+    ratio: time of the step that it continues ÷ this step's time, None without one. step: None for other systems, 0 for
+    cuBLAS; both are drawn in grey. link: address of the step's page, or empty.
     """
 
     name: str
@@ -32,17 +32,17 @@ class Bar:
 
     @property
     def label(self) -> str:
-        """``13 register-patch``, with the number format unless it is fp32."""
+        """The bar's name: ``13 register-patch``, with the number format unless it is fp32."""
         return label(self.name, self.dtype, self.step)
 
     @property
     def lost(self) -> bool:
-        """Whether it is slower than the step that it continues."""
+        """Whether the step is slower than the one that it continues."""
         return self.ratio is not None and self.ratio < 1 - SAME
 
 
 def label(name: str, dtype: str, step: int | None) -> str:
-    """Return what a row is called in charts of several number formats."""
+    """Return a row's name in charts of several number formats."""
     number = "" if step is None else f"{step} "
     return f"{number}{name}" + ("" if dtype == "float32" else f", {SHORT[dtype]}")
 
@@ -50,7 +50,7 @@ def label(name: str, dtype: str, step: int | None) -> str:
 def measured_before(
     since: Mapping[str, str | None], name: str, dtype: str, is_measured: Callable[[str, str], bool]
 ) -> Key | None:
-    """Return the nearest measured step that a step continues, in the same format or else fp32; None without one."""
+    """Return the nearest measured predecessor of a step, in the same format or else fp32; None if there is none."""
     while (before := since.get(name)) is not None:
         for key in ((before, dtype), (before, "float32")):
             if is_measured(*key):
@@ -68,8 +68,8 @@ def bars(
 ) -> list[Bar]:
     """Return the bars of a bench document, in its order: of one convolution, or of the sum of all (item None).
 
-    predicted: ms; links: addresses; each by name and number format. since: step → the step that it continues. The build
-    for debugging is left out.
+    predicted: ms; links: addresses; each by name and number format. since: step → the step that it continues. The debug
+    build is left out.
     """
     predicted, links, since = predicted or {}, links or {}, since or {}
     rows = [row for row in document["totals"] if row["kind"] != "debug"]
@@ -87,7 +87,7 @@ def bars(
 
 
 def journey(bars: Sequence[Bar], title: str, name: str = "journey") -> str:
-    """Draw the bars, one a row. Raises ValueError without any."""
+    """Draw one row for each bar. Raises ValueError without bars."""
     times = [ms for one in bars for ms in (one.ms, one.predicted_ms) if ms is not None]
     if not times:
         raise ValueError("a journey needs a step")
@@ -146,7 +146,7 @@ def _legend(bars: Sequence[Bar]) -> list[str]:
 
 
 def _described(bars: Sequence[Bar]) -> str:
-    """Say every bar in words: this is the table behind the picture."""
+    """Describe every bar in words; this is the chart's alternative text."""
     slower = [one.label for one in bars if one.lost]
     lost = f" Slower than the steps that they continue: {', '.join(slower)}." if slower else ""
     return f"Bars on a logarithmic scale, shorter is faster. {'; '.join(map(_told, bars))}.{lost}"

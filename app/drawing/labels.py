@@ -1,4 +1,4 @@
-"""Places for the labels of points: none covers another, a point, or the panel's edge."""
+"""Place the labels of points so that none covers another label, a point, or the panel's edge."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ class Box:
     height: float
 
     def covers(self, other: "Box") -> bool:
-        """Whether the two have an area in common."""
+        """Return whether the two boxes overlap."""
         return (
             self.x < other.x + other.width
             and other.x < self.x + self.width
@@ -28,7 +28,7 @@ class Box:
         )
 
     def holds(self, other: "Box") -> bool:
-        """Whether the other lies inside."""
+        """Return whether the other box lies inside."""
         return (
             self.x <= other.x
             and self.y <= other.y
@@ -41,13 +41,13 @@ Point = tuple[float, float]
 
 
 class NoRoomError(ValueError):
-    """A panel is too small for its labels."""
+    """Raised if a panel is too small for its labels."""
 
 
 def placed(points: Sequence[tuple[Point, float]], panel: Box, others: Sequence[Box] = ()) -> list[Box]:
-    """Return a box for the label of each point, given with its label's width: the nearest free one.
+    """Return for each (point, label width) the nearest free box for its label.
 
-    others: what is written already. Raises NoRoomError if the panel has no room for a label.
+    others: boxes that are occupied already. Raises NoRoomError if the panel has no room for a label.
     """
     taken = [*others, *(Box(x - RADIUS, y - RADIUS, 2 * RADIUS, 2 * RADIUS) for (x, y), _ in points)]
     found = []
@@ -65,7 +65,7 @@ def _free(box: Box, taken: Iterable[Box], panel: Box) -> bool:
 
 
 def _around(x: float, y: float, width: float, panel: Box) -> Iterator[Box]:
-    """Yield boxes further and further from the point, right and left of it: above and below, others' lines run."""
+    """Yield boxes further and further right and left of the point; others' lines run above and below it."""
     far = math.hypot(panel.width, panel.height)
     distance = RADIUS + 1.0
     while distance < far:
@@ -77,7 +77,7 @@ def _around(x: float, y: float, width: float, panel: Box) -> Iterator[Box]:
 
 
 def spread(at: Sequence[float], low: float, high: float) -> list[float]:
-    """Return places in a column for labels near ``at`` (ascending): ``HEIGHT`` apart, within low..high if they fit."""
+    """Return y positions for labels near ``at`` (ascending): ``HEIGHT`` apart, within low..high if they fit."""
     found: list[float] = []
     for wanted in at:
         found.append(max(wanted, found[-1] + HEIGHT) if found else max(wanted, low))

@@ -1,4 +1,4 @@
-"""Lines over one quantity, a panel for each measure. Each line has its name at its end: no colour must be read."""
+"""Draw lines over one quantity, in a panel for each measure. Names at the lines' ends spare reading colours."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ NAMES = 24  # pixels between a line's end and its name
 
 @dataclass(frozen=True)
 class Line:
-    """One line: its name, the class of its colour, and its points from left to right."""
+    """One line: its name, its colour class, and its points from left to right."""
 
     name: str
     colour: str
@@ -20,13 +20,13 @@ class Line:
 
     @property
     def kind(self) -> str:
-        """The classes of its path."""
+        """The classes of its path element."""
         return f"{self.colour} curve dashed" if self.dashed else f"{self.colour} curve"
 
 
 @dataclass(frozen=True)
 class Panel:
-    """The lines of one measure, which ``down`` names."""
+    """The lines of one measure. down: the name of the vertical axis."""
 
     down: str
     lines: Sequence[Line]
@@ -41,9 +41,9 @@ def chart(
     mark: tuple[float, str] | None = None,
     name: str = "lines",
 ) -> str:
-    """Draw panels over the whole numbers that ``across`` names. mark: one of them, and what it is.
+    """Draw panels over the whole numbers that ``across`` names. mark: a number to mark, and its label.
 
-    logarithmic: both axes, all values positive. Raises ValueError without a point.
+    logarithmic: both axes are, and all values must be positive. Raises ValueError without a point.
     """
     height = max(HEIGHT, *(labels.HEIGHT * len(panel.lines) for panel in panels))
     parts, left = [svg.text(title, 8, 20, "head")], float(LEFT)
@@ -82,7 +82,7 @@ def _panel(
 
 
 def _range(values: Iterable[float], logarithmic: bool) -> tuple[float, float]:
-    """Return the ends of an axis: a little more than the values."""
+    """Return the ends of an axis, with a small margin around the values."""
     found = [*values]
     low, high = min(found), max(found)
     if logarithmic:
@@ -92,7 +92,7 @@ def _range(values: Iterable[float], logarithmic: bool) -> tuple[float, float]:
 
 
 def _described(across: str, panels: Sequence[Panel]) -> str:
-    """Say where every line begins and ends."""
+    """Describe in words where every line begins and ends."""
     told = [
         f"{line.name}, {panel.down}: from {svg.number(line.points[0][1])} at {line.points[0][0]:,g} "
         f"to {svg.number(line.points[-1][1])} at {line.points[-1][0]:,g}"

@@ -1,18 +1,18 @@
-"""Cells of a table, the stronger the colour the greater the value: alone, and as a heat map with its axes."""
+"""Draw a grid of cells, coloured the stronger the greater the value: alone, or as a heat map with axes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.drawing import svg
 
-FULL = 0.75  # opacity of the strongest cell: numbers stay readable on it
-WIDTH, HEIGHT, TOP = 66, 34, 76  # of a cell of a heat map; above the first
+FULL = 0.75  # opacity of the strongest cell, so that numbers stay readable
+WIDTH, HEIGHT, TOP = 66, 34, 76  # of a heat map's cell; space above the first
 Times = Mapping[tuple[int, int], float]  # (value down, value across) → ms
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell. strength: of its colour, 0 to 1; said: what stands in it; told: what a pointer on it says."""
+    """A cell. strength: of its colour, 0 to 1; said: its text; told: its tooltip."""
 
     strength: float
     said: str
@@ -21,7 +21,7 @@ class Cell:
 
 
 def cells(grid: Sequence[Sequence[Cell | None]], left: float, top: float, width: float, height: float) -> Iterator[str]:
-    """Draw rows of cells of that size, from above; None leaves a cell empty."""
+    """Draw rows of cells of the given size, from the top. None leaves a cell empty."""
     for row, line in enumerate(grid):
         for column, cell in enumerate(line):
             if cell is None:
@@ -33,7 +33,7 @@ def cells(grid: Sequence[Sequence[Cell | None]], left: float, top: float, width:
 
 
 def heat_map(title: str, down: str, across: str, ms: Times, name: str = "heat") -> str:
-    """Draw times by their values down and across, and frame the least. down, across: names of the axes, or empty.
+    """Draw times by their values down and across, and frame the shortest. down, across: names of the axes, or empty.
 
     An axis without a name has no labels.
     """

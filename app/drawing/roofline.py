@@ -1,4 +1,4 @@
-"""The roofline: TFLOP/s over FLOPs per byte of device memory, a panel for each number format, labels at all points."""
+"""Draw rooflines: TFLOP/s over FLOPs per byte of device memory, a panel for each number format, labelled points."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,18 +11,20 @@ from app.base.precision import BY_DTYPE, SHORT
 from app.drawing import svg
 from app.drawing.labels import Box, NoRoomError, placed
 
-WIDTH, HEIGHT, COLUMNS = 440, 330, 2  # of a panel, and of the panels
-CROWDED, TALL = 8, 430  # most points of a panel that shares its row; the height of one that does not
+WIDTH, HEIGHT, COLUMNS = 440, 330, 2  # of a panel; panels side by side
+CROWDED, TALL = 8, 430  # the most points of a panel that shares its row; the height of a panel with more
 LEFT, TOP, GAP, HEAD = 52, 34, 64, 70
-STRETCHES = (1, 1.5, 2, 4)  # panels grow so, until their labels have room
-LINE, FAR = 4, 100  # what labels keep free of a line, across and along it; from which length on, between steps
-Key = tuple[str, str]  # a row's name and number format
+STRETCHES = (1, 1.5, 2, 4)  # panels grow by these factors until their labels have room
+LINE, FAR = 4, 100  # size of the boxes that keep labels off a line; only lines between steps longer than FAR get them
+Key = tuple[str, str]  # a row's name and number format (dtype)
 
 
 @dataclass(frozen=True)
 class Point:
-    """One kernel. intensity: FLOPs per byte; tflops: of what it was given to compute; measured: its bytes were counted
-    by the hardware, not by moving each array once. step: None for other systems, 0 for cuBLAS.
+    """One kernel. step: None for other systems, 0 for cuBLAS.
+
+    intensity: FLOPs per byte; tflops: achieved rate of the layer's operations. measured: the hardware counted the
+    bytes; else each array is counted once.
     """
 
     name: str
@@ -34,15 +36,15 @@ class Point:
 
     @property
     def label(self) -> str:
-        """``13 register-patch``."""
+        """The point's name: ``13 register-patch``."""
         return self.name if self.step is None else f"{self.step} {self.name}"
 
 
 def points(document: Mapping[str, Any], item: str, dram_bytes: Mapping[Key, float] | None = None) -> list[Point]:
     """Return the points of one convolution of a bench document, in its order.
 
-    dram_bytes: bytes that device memory moved in the document's batch, as the hardware counted them, by name and number
-    format; other rows get the bytes of moving each array once.
+    dram_bytes: name and number format → device memory traffic of the batch in bytes, as the hardware counted it. For
+    other rows each array is counted once.
     """
     dram_bytes = dram_bytes or {}
     (table,) = (table for table in document["tables"] if table["item"] == item)
@@ -57,7 +59,7 @@ def points(document: Mapping[str, Any], item: str, dram_bytes: Mapping[Key, floa
 
 
 def roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str = "roofline") -> str:
-    """Draw the points below the measured peaks of a bench document. Raises ValueError without any."""
+    """Draw the points below the measured peaks of a bench document. Raises ValueError without points."""
     if not points:
         raise ValueError("a roofline needs a point")
     for stretch in STRETCHES:
@@ -67,7 +69,7 @@ def roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name
 
 
 def _drawn(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str, stretch: float) -> str:
-    """Draw it with panels so many times as high. Raises NoRoomError."""
+    """Draw the chart with panels ``stretch`` times as high. Raises NoRoomError."""
     formats = [dtype for dtype in BY_DTYPE if any(point.dtype == dtype for point in points)]
     bandwidth = peaks["gbytes_per_s"] / 1e3
     parts = [svg.text(title, 8, 20, "head"), *_legend(points)]
@@ -88,7 +90,7 @@ def _drawn(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: 
 
 
 def _panels(counts: Sequence[int], stretch: float) -> list[Box]:
-    """Return places for panels of so many points each: side by side, crowded ones in a row of their own."""
+    """Return the panels' boxes for so many points each: side by side, a crowded panel in a row alone."""
     found: list[Box] = []
     column, top = 0, float(HEAD + TOP)
     for count in counts:
@@ -104,7 +106,7 @@ def _panels(counts: Sequence[int], stretch: float) -> list[Box]:
 def _ranges(
     points: Sequence[Point], roofs: Mapping[str, float], bandwidth: float
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return what a panel shows of both axes: its points, and its roofs with their bends."""
+    """Return the ranges of both axes that include the points, the roofs and the roofs' ridge points."""
     xs, ys = [point.intensity for point in points], [point.tflops for point in points]
     ridges = [tflops / bandwidth for tflops in roofs.values()]
     across = (
@@ -126,7 +128,7 @@ def _axes(x: svg.Scale, y: svg.Scale, xs: tuple[float, float], ys: tuple[float, 
 def _roofs(
     roofs: Mapping[str, float], bandwidth: float, x: svg.Scale, y: svg.Scale, xs: tuple[float, float], colour: str
 ) -> tuple[list[str], list[Box]]:
-    """Draw the limits, each with its rate above it, or below if another's is there. Return what both of them cover."""
+    """Draw the roofs with labels of their rates, above if there is room, else below; return SVG and occupied boxes."""
     low, high = xs
     parts: list[str] = []
     boxes: list[Box] = []

@@ -1,4 +1,4 @@
-"""A drawing that grows: shapes in order, which take their room. The page's style sheet colours their kinds."""
+"""Draw freely: shapes are added in order, and the picture grows to contain them. The page's style colours them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,8 +7,8 @@ from html import escape
 from app.drawing import svg
 
 GAP, MARGIN = 12, 2
-CELL = 4  # pixels of the smallest square whose grid is drawn
-TIP = (  # an id, which a page with two drawings may have once: none but tiles have arrows
+CELL = 4  # smallest side of a square, in pixels, whose grid lines are drawn
+TIP = (  # defines the arrowhead; the id may occur once in a page, and only one drawing of a page has arrows
     '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
     f"{svg.path('M0 0L8 4L0 8z', 'tip')}</marker></defs>"
 )
@@ -16,9 +16,9 @@ TIP = (  # an id, which a page with two drawings may have once: none but tiles h
 
 @dataclass
 class Drawing:
-    """A picture that grows: shapes in order, and the room that they take. summary: the alternative text.
+    """A picture to which shapes are added; it grows to contain them. summary: the alternative text.
 
-    keys: class of a shape → what such shapes are, for the legend.
+    keys: class of a shape → its meanings, for the legend.
     """
 
     summary: str
@@ -31,7 +31,7 @@ class Drawing:
         self.width, self.height = max(self.width, right), max(self.height, bottom)
 
     def cells(self, x: float, y: float, rows: int, columns: int, cell: float, kind: str = "plain") -> None:
-        """Draw a grid of squares; ``kind`` is its class."""
+        """Draw a grid of squares of side ``cell`` pixels; ``kind`` is its class."""
         width, height = columns * cell, rows * cell
         across = "".join(f"M{x:g} {y + row * cell:g}h{width:g}" for row in range(1, rows))
         down = "".join(f"M{x + column * cell:g} {y:g}v{height:g}" for column in range(1, columns))
@@ -41,19 +41,19 @@ class Drawing:
         self._takes(x + width, y + height)
 
     def area(self, x: float, y: float, width: float, height: float, kind: str, title: str = "") -> None:
-        """Mark a rectangle; ``title`` says what it is, also in the legend."""
+        """Draw a rectangle; ``title`` says what it is, also in the legend."""
         if title and title not in self.keys.setdefault(kind, []):
             self.keys[kind].append(title)
         self.parts.append(svg.bar(x, y, width, height, kind, title))
         self._takes(x + width, y + height)
 
     def text(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> None:
-        """Write a line."""
+        """Write one line of text."""
         self.parts.append(svg.text(words, x, y, kind, anchor))
         self._takes(x + svg.width_of(words, 11) * {"start": 1, "middle": 0.5, "end": 0}[anchor], y + 4)
 
     def lines_of_text(self, x: float, y: float, lines: Sequence[str], kind: str = "") -> None:
-        """Write lines below one another."""
+        """Write lines of text below one another."""
         for number, words in enumerate(lines):
             self.text(x, y + 17 * number, words, kind)
 
@@ -63,7 +63,7 @@ class Drawing:
         self._takes(max(x, to_x) + 4, max(y, to_y) + 4)
 
     def svg(self) -> str:
-        """Return the picture."""
+        """Return the SVG element."""
         tip = TIP * any("url(#tip)" in part for part in self.parts)
         size = svg.size(self.width + GAP, self.height + GAP, MARGIN)
         return f'<svg role="img" {size} aria-label="{escape(self.summary)}">{tip}{"".join(self.parts)}</svg>'

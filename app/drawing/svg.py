@@ -1,7 +1,7 @@
-"""The parts that all drawings share: text, axes, a legend, and the picture around them with its alternative text.
+"""The elements that all charts share: text, axes, legends, and the enclosing picture with its alternative text.
 
 A chart is the text of one ``svg`` element, for a page or a file. Colours are classes of style.css: c0 to c7, of which
-c0 is grey; ``full`` fills a shape, ``open`` outlines it. No chart says anything by colour alone.
+c0 is grey; ``full`` fills a shape, ``open`` outlines it. No chart shows anything by colour alone.
 """
 
 import math
@@ -13,23 +13,23 @@ from pathlib import Path
 START = '<svg class="chart" '  # of every chart
 STYLE = Path(__file__).with_name("style.css")
 Scale = Callable[[float], float]  # a value → its coordinate
-Label = Callable[[float], str]  # a tick → what stands beside it
+Label = Callable[[float], str]  # a tick → its label
 
 
 def style() -> str:
-    """Return the style sheet that a page with charts needs."""
+    """Return the style sheet for pages with charts."""
     return STYLE.read_text(encoding="utf-8")
 
 
 def light_style() -> str:
-    """Return the style sheet for files: light colours alone, and no variables, which some viewers do not know."""
+    """Return the style sheet for files: light colours only, and no CSS variables, which some viewers do not know."""
     palettes, _, rules = style().partition("svg.chart {  /* every ground */\n")
     light = dict(re.findall(r"(--chart-\w+): (#\w+);", palettes.partition("@media")[0]))
     return "svg.chart {\n" + re.sub(r"var\((--chart-\w+)\)", lambda found: light[found[1]], rules)
 
 
 def number(value: float) -> str:
-    """Return three significant digits: ``635``, ``24.7``, ``0.403``; thousands have commas."""
+    """Format a number in three significant digits: ``635``, ``24.7``, ``0.403``; thousands have commas."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     digits = max(2 - math.floor(math.log10(abs(value))), 0)
@@ -37,18 +37,18 @@ def number(value: float) -> str:
 
 
 def width_of(text: str, size: float = 12) -> float:
-    """Return about the width in pixels of a text in the charts' font, from above."""
+    """Estimate the width of a text in pixels, from above. size: of the font."""
     return 0.6 * size * len(text)
 
 
 def log_scale(low: float, high: float, start: float, stop: float) -> Scale:
-    """Return the scale from low..high, both positive, to start..stop by logarithms."""
+    """Return the logarithmic scale from low..high, both positive, to start..stop."""
     span = math.log(high / low)
     return lambda value: start + (stop - start) * math.log(value / low) / span
 
 
 def linear_scale(low: float, high: float, start: float, stop: float) -> Scale:
-    """Return the scale from low..high to start..stop."""
+    """Return the linear scale from low..high to start..stop."""
     return lambda value: start + (stop - start) * (value - low) / (high - low)
 
 
@@ -58,7 +58,7 @@ def decades(low: float, high: float) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return the powers of ten within low..high; where there are fewer than two, also twice and five times as much."""
+    """Return the powers of ten within low..high; if there are fewer than two, also their multiples by two and five."""
     tens = decades(low, high)
     if len(tens) > 1:
         return tens
@@ -74,26 +74,26 @@ def ticks(high: float, most: int = 6, low: float = 0) -> list[float]:
 
 
 def tick_text(value: float) -> str:
-    """Return a tick's label: ``0.01``, ``1``, ``1,000``."""
+    """Format a tick's label: ``0.01``, ``1``, ``1,000``."""
     return f"{value:,.0f}" if value >= 1 else f"{value:.10f}".rstrip("0").rstrip(".") or "0"
 
 
 def text(
     said: str, x: float, y: float, kind: str = "", anchor: str = "start", *, turned: float = 0, title: str = ""
 ) -> str:
-    """Return a text element. kind: its classes; turned: degrees, clockwise; title: what a shortened text stands for."""
+    """Return a text element. kind: its classes; turned: degrees, clockwise; title: its tooltip."""
     where = f'transform="translate({x:g} {y:g}) rotate({turned:g})"' if turned else f'x="{x:g}" y="{y:g}"'
     ends = "" if anchor == "start" else f' text-anchor="{anchor}"'
     return f"<text {where}{ends}{_class(kind)}>{_title(title)}{escape(said)}</text>"
 
 
 def path(commands: str, kind: str, more: str = "") -> str:
-    """Return a path element of these classes. more: further attributes."""
+    """Return a path element. kind: its classes; more: further attributes."""
     return f'<path class="{kind}"{more} d="{commands}"/>'
 
 
 def bar(x: float, y: float, width: float, height: float, kind: str, title: str = "", more: str = "") -> str:
-    """Return a rectangle. title: what a pointer on it and a screen reader say; more: further attributes."""
+    """Return a rectangle. title: its tooltip, also for screen readers; more: further attributes."""
     size = f'x="{x:g}" y="{y:g}" width="{max(width, 0.5):g}" height="{height:g}"'
     return f"<rect{_class(kind)}{more} {size}>{_title(title)}</rect>"
 
@@ -112,7 +112,7 @@ def _title(words: str) -> str:
 
 
 def across_axis(ticks: Iterable[float], x: Scale, top: float, bottom: float, label: Label) -> list[str]:
-    """Return the upright lines of a grid, each with its label below."""
+    """Return the vertical grid lines, each with its label below."""
     parts = []
     for tick in ticks:
         parts.append(path(f"M{x(tick):.5g} {top:g}V{bottom:g}", "grid"))
@@ -121,7 +121,7 @@ def across_axis(ticks: Iterable[float], x: Scale, top: float, bottom: float, lab
 
 
 def down_axis(ticks: Iterable[float], y: Scale, left: float, right: float, label: Label) -> list[str]:
-    """Return the level lines of a grid, each with its label on the left."""
+    """Return the horizontal grid lines, each with its label on the left."""
     parts = []
     for tick in ticks:
         parts.append(path(f"M{left:g} {y(tick):.5g}H{right:g}", "grid"))
@@ -130,7 +130,7 @@ def down_axis(ticks: Iterable[float], y: Scale, left: float, right: float, label
 
 
 def legend(entries: Mapping[str, str], x: float, y: float) -> list[str]:
-    """Return a line of samples with their meaning. entries: meaning → an SVG element drawn around (0, 0)."""
+    """Return a line of samples with their meanings. entries: meaning → an SVG element drawn around (0, 0)."""
     parts = []
     for meaning, sample in entries.items():
         parts.append(f'<g transform="translate({x + 8:g} {y - 4:g})">{sample}</g>')
@@ -140,12 +140,12 @@ def legend(entries: Mapping[str, str], x: float, y: float) -> list[str]:
 
 
 def picture(name: str, title: str, description: str, width: float, height: float, parts: Iterable[str]) -> str:
-    """Return the chart. name: unlike that of any other chart of the page; description: what it shows, in words."""
+    """Return the whole chart. name: unique in the page; description: what it shows, in words."""
     told = f'<title id="{name}-title">{escape(title)}</title>\n<desc id="{name}-desc">{escape(description)}</desc>\n'
     head = f'{START}role="img" aria-labelledby="{name}-title {name}-desc"'
     return f"{head} {size(width, height)}>\n{told}" + "\n".join(parts) + "\n</svg>"
 
 
 def size(width: float, height: float, margin: float = 0) -> str:
-    """Return the attributes of an ``svg`` element of that size, whose parts begin at (-margin, -margin)."""
+    """Return the size attributes of an ``svg`` element whose coordinates begin at (-margin, -margin)."""
     return f'viewBox="{0 - margin:g} {0 - margin:g} {width:g} {height:g}" width="{width:g}" height="{height:g}"'

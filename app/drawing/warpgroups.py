@@ -1,4 +1,4 @@
-"""One multiprocessor's warpgroups over time: who multiplies, who pools, who waits; and the bus against the kernels."""
+"""Draw one multiprocessor's warpgroups over time (multiplying, pooling, waiting), and the bus beside the kernels."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -7,7 +7,7 @@ from typing import Any
 from app.drawing import svg
 
 LEFT, WIDTH, ROW, TOP = 110, 800, 26, 66
-ZOOM = 8  # the second strip shows so many times more
+ZOOM = 8  # magnification of the second strip
 # Phase → class of its colour, class of its shape, and what it means.
 PHASES = {
     "stage": ("c0", "open", "waits for images, writes windows"),
@@ -25,7 +25,7 @@ Interval = tuple[float, float]
 
 
 def warpgroups(timeline: Mapping[str, Any], title: str, name: str = "warpgroups") -> str:
-    """Draw the warpgroups of the ``timeline`` of a profile document: the whole run, and a part of it enlarged."""
+    """Draw the warpgroups of a profile document's ``timeline``: the whole run, and a part of it enlarged."""
     rows: Sequence[Sequence[Span]] = timeline["warpgroups"]
     end = max(stop for spans in rows for _, _, stop in spans)
     part = (end / 2 - end / ZOOM / 2, end / 2 + end / ZOOM / 2)
@@ -44,19 +44,19 @@ def warpgroups(timeline: Mapping[str, Any], title: str, name: str = "warpgroups"
 
 
 def idle(rows: Sequence[Sequence[Span]]) -> float:
-    """Return the share of the whole time in which no warpgroup multiplies."""
+    """Return the share of the time in which no warpgroup multiplies."""
     end = max(stop for spans in rows for _, _, stop in spans)
     return 1 - sum(stop - start for start, stop, count in multiplying(rows) if count) / end
 
 
 def waiting(rows: Sequence[Sequence[Span]]) -> float:
-    """Return the share of the warpgroups' time in which they wait for images, and write windows."""
+    """Return the share of the warpgroups' time spent waiting for images and writing windows."""
     spent = [(phase, stop - start) for spans in rows for phase, start, stop in spans]
     return sum(time for phase, time in spent if phase == "stage") / sum(time for _, time in spent)
 
 
 def multiplying(rows: Iterable[Sequence[Span]]) -> list[tuple[float, float, int]]:
-    """Return (start, stop, warpgroups in a product) of every interval between two changes of that number."""
+    """Return (start, stop, number of multiplying warpgroups) for every interval between two changes of that number."""
     changes: dict[float, int] = {}
     for spans in rows:
         for phase, start, stop in spans:
@@ -111,7 +111,7 @@ def _legend() -> list[str]:
 def bus(timeline: Mapping[str, Any], title: str, name: str = "bus") -> str:
     """Draw how many images were requested over the bus, had arrived and were computed, over time.
 
-    timeline: of a profile document. The distance between the curves, across, is time; down, images in flight.
+    timeline: of a profile document. The horizontal distance of the curves is time, the vertical one images in flight.
     """
     found = timeline["images"]
     times, total = found["us"], max(found["computed"])
@@ -129,7 +129,7 @@ def bus(timeline: Mapping[str, Any], title: str, name: str = "bus") -> str:
     for (curve, colour), dashes in zip(CURVES.items(), ("dashed", "", ""), strict=True):
         line = "L".join(f"{x(time):.5g} {y(count):.5g}" for time, count in zip(times, found[curve], strict=True))
         parts.append(svg.path(f"M{line}", f"{colour} {'thin' if curve == 'requested' else 'curve'} {dashes}".strip()))
-    dots = list(zip(times, found["computed"], strict=True))[5::10]  # the curve stands out without its colour, too
+    dots = list(zip(times, found["computed"], strict=True))[5::10]  # the curve can be told apart without its colour
     parts += [svg.dot(x(time), y(count), "c3 open", radius=3.5) for time, count in dots]
     parts.append(svg.path(f"M{x(plain):.5g} {bottom - height}V{bottom}", "mark dashed"))
     parts.append(svg.text(f"labels readable: {svg.number(plain)} µs", x(plain) - 6, bottom - 8, anchor="end"))

@@ -1,4 +1,4 @@
-"""The fast path's budget: what each stage adds, from the tensor cores' clocks to the labels in the host's memory."""
+"""Draw the fast path's time budget: what each stage adds, from the tensor cores' cycles to labels in host memory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ from typing import Any
 from app.drawing import svg
 
 HEIGHT, LEFT, WIDTH, RIGHT, TOP = 40, 240, 560, 150, 66
-# Clocks of a multiprocessor's tensor cores for an image of lenet5: m64nNk16 takes N/2. conv1 is 12 of m64n72k16, conv2
-# 50 of m64n64k16.
+# Cycles of a multiprocessor's tensor cores for an image of lenet5: m64nNk16 takes N/2. conv1 takes 12 instructions
+# m64n72k16, conv2 50 of m64n64k16.
 CONV1, CONV2 = 12 * 36, 50 * 32
-# Kernel → how often it multiplies conv1 and conv2; bytes take half the time of float16.
+# Kernel → number of multiplications for conv1 and conv2; bytes take half the time of float16.
 PRODUCTS = {"wgmma": (1, 1), "wgmma-split": (2, 3), "wgmma-exact": (1, 2), "wgmma-int8": (1, 0.5)}
-BOOST_MHZ = 1980  # an H100's clock under this load, where the report does not tell it
+BOOST_MHZ = 1980  # an H100's clock under this load, used if the report has none
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A time that contains the stages before it. ms: its whole; what: what it adds to them."""
+    """A time that includes the stages before it. ms: the total; what: what this stage adds."""
 
     name: str
     ms: float
@@ -25,7 +25,7 @@ class Stage:
 
 
 def stages(report: Mapping[str, Any]) -> list[Stage]:
-    """Return the stages of a report of the main job on lenet5's kernels for Hopper. Raises ValueError for others."""
+    """Return the stages of a main-job report of lenet5's kernels for Hopper. Raises ValueError for other reports."""
     convolutions = report["layers"][0]
     if convolutions["kernel"] not in PRODUCTS or report["batch"] != convolutions["images"]:
         raise ValueError("a budget needs a report of lenet5's fast path")
@@ -42,7 +42,7 @@ def stages(report: Mapping[str, Any]) -> list[Stage]:
 
 
 def waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None, name: str = "budget") -> str:
-    """Draw what each stage adds. copy_ms: time of the bus for the images alone, drawn as a line."""
+    """Draw what each stage adds. copy_ms: time to copy only the images over the bus, drawn as a line."""
     high = 1.02 * max(*(stage.ms for stage in stages), copy_ms or 0)
     scale = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)
     bottom = TOP + HEIGHT * len(stages)

@@ -1,1 +1,1 @@
-"""The main job on either device, and the measurements of a run."""
+"""The main job on GPU or CPU, and the measurements of a run."""

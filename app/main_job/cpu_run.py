@@ -1,4 +1,4 @@
-"""The main job on the CPU: the NumPy references over the batch, with per-layer times."""
+"""Run the main job on the CPU, on the NumPy references or ONNX Runtime, and measure it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +19,7 @@ from data_tools.dataset import Dataset
 def run_on_cpu(
     request: RunRequest, graph: Graph, data: Dataset, batch: int, lap: Callable[[str], object] = lambda _: None
 ) -> Outcome:
-    """Classify ``batch`` of the images, in several passes if there are fewer, and measure.
+    """Classify ``batch`` images and measure; fewer images are passed over several times.
 
     lap: called with ``engine`` when another engine than NumPy is ready.
     """
@@ -73,7 +73,7 @@ def run_on_cpu(
 
 
 def _without_effect(request: RunRequest) -> tuple[str, ...]:
-    """Return a note on the options that have an effect on a GPU only, if any were given."""
+    """Return a note on the given options that only have an effect on a GPU, if there are any."""
     given = {"--chunk": request.pipeline.chunk is not None, "--streams": request.pipeline.streams != STREAMS}
     given |= {"--no-fuse": not request.network.fuse, "--warmup": request.warmup != DEFAULT_WARMUP}
     names = [name for name, is_given in given.items() if is_given]

@@ -1,4 +1,4 @@
-"""The main job on a GPU: stream the batch, then measure its parts."""
+"""Run the main job on a GPU: stream the batch, then measure its parts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +33,7 @@ def run_on_gpu(
     batch: int,
     lap: Callable[[str], None],
 ) -> Outcome:
-    """Classify ``batch`` of the images, in several passes if there are fewer, and measure.
+    """Classify ``batch`` images and measure; fewer images are passed over several times.
 
     Raises UserError for kernels that cannot serve the network, and for ``--compare`` with an equal precision.
     """
@@ -119,7 +119,7 @@ def run_on_gpu(
 
 
 def _verdict(per_image: float, resident: timing.CardTimes) -> str:
-    """Return the limit of a run without phases: with several passes, or with a first kernel that reads over the bus.
+    """Say what limits a run that cannot be traced: one with several passes, or whose first kernel reads over the bus.
 
     per_image: its ms end to end.
     """

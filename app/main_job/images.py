@@ -18,10 +18,10 @@ def load_images(
     check: Callable[[Dataset], object],
     allocate: Callable[[int], np.ndarray] | None,
 ) -> tuple[Dataset, Graph]:
-    """Load images, and labels unless there are none, and the graph for their shape. Raises UserError.
+    """Load images, their labels if there are any, and the graph for the images' shape. Raises UserError.
 
-    check: called before Fashion-MNIST is fetched, with a ``Dataset`` that only has its size, to report mistakes in
-    options early. allocate: memory for the images, from a number of bytes; None for NumPy's.
+    check: called before Fashion-MNIST is fetched, with a ``Dataset`` that only has its size, to report wrong options
+    early. allocate: number of bytes → memory for the images; None for NumPy's.
     """
     unlabelled = wanted.labels == UNLABELLED
     if wanted.data is None:
@@ -50,7 +50,7 @@ def load_images(
 
 
 def fitting(graph: Graph, data: Dataset) -> Graph:
-    """Return the network's graph for images of this shape and dtype. Raises UserError if there is none."""
+    """Return the network's graph for images of this shape and dtype. Raises UserError if they do not fit."""
     shape, network = data.images.shape[1:], graph.network
     found = graph.reading(shape)
     if found is None:

@@ -21,14 +21,14 @@ from app.network.weights import Weights
 from app.terminal.output import publish
 from data_tools.dataset import Dataset
 
-RECHECKED = 1000  # images to recompute without stored reference labels
+RECHECKED = 1000  # images to recompute if no reference labels are stored
 DEFAULT_BATCH = 10_000
 
 
 def run(request: RunRequest, watch: Stopwatch) -> int:
-    """Do the main job and print its report; returns 0 if its checks passed, else 1. Raises UserError.
+    """Run the main job and print its report; return 0 if its checks passed, else 1. Raises UserError.
 
-    watch: the stopwatch of the command, with the time spent so far.
+    watch: the command's stopwatch, with the time spent so far.
     """
     # Load.
     with exit_on_interrupt():
@@ -40,7 +40,7 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
     watch.lap("context")
     chosen = None
     if where == "cuda" or {*request.network.kernels.values()} != {"auto"}:
-        with exit_on_interrupt():  # the CPU needs no kernels, but wrong names of kernels are told first
+        with exit_on_interrupt():  # the CPU needs no kernels, but wrong kernel names are reported
             from app.planning.choices import choices_of
         chosen = choices_of(request.network, graph)
         watch.lap("import")
@@ -78,7 +78,7 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
 def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset, Graph]:
     """Load the images and labels (page-locked for a GPU) and the graph for their shape. Raises UserError.
 
-    Mistakes in the options are reported before Fashion-MNIST is fetched.
+    Wrong options are reported before Fashion-MNIST is fetched.
     """
     wanted = request.images
     unlabelled = wanted.labels == UNLABELLED
@@ -91,7 +91,7 @@ def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset,
 
 
 def _pinned(nbytes: int) -> np.ndarray:
-    """Page-locked memory: (nbytes,) uint8."""
+    """Allocate page-locked memory: (nbytes,) uint8."""
     from app.cuda.memory import pinned_array
 
     return pinned_array((nbytes,), np.uint8)
@@ -112,9 +112,9 @@ def batch_size(request: RunRequest, data: Dataset) -> int:
 def reference_agreement(
     graph: Graph, weights: Weights, data: Dataset, recheck: bool, labels: np.ndarray, dtype: str
 ) -> Agreement:
-    """Compare labels (N,) with the float64 reference: the stored one, or else one computed here for the first images.
+    """Compare labels (N,) with the float64 reference: the stored one, else one computed now for the first images.
 
-    recheck: recompute it for all images. dtype: the arithmetic type of the labels.
+    recheck: recompute the reference for all images. dtype: the arithmetic type of the labels.
     """
     stored = load_reference(weights, graph.network) if data.split == "test" and not recheck else None
     if stored is not None:
@@ -122,7 +122,7 @@ def reference_agreement(
     images = data.images[: len(labels) if recheck else min(len(labels), RECHECKED)]
     found = compute_reference(graph, images)
     agreement = agree(labels, found, "recomputed float64 reference", dtype)
-    if found.constant and (images != images[0]).any():  # equal labels prove nothing then
+    if found.constant and (images != images[0]).any():  # equal labels prove nothing if the reference is constant
         fault = f"scores are the same for all {len(images)} images by the {agreement.source}"
         return replace(agreement, fault=agreement.fault or fault)
     return agreement
@@ -131,7 +131,7 @@ def reference_agreement(
 def check(
     graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, agreement: Agreement, least: float | None
 ) -> Accuracy:
-    """Judge the labels of the run. least: the smallest accepted share of correct answers."""
+    """Judge the run's labels. least: the smallest accepted share of correct labels."""
     labels, expected = outcome.labels, None
     truth = None if data.labels is None else data.labels[: len(labels)]
     if outcome.cycle is not None:

@@ -1,4 +1,4 @@
-"""Analyse a run: which copies and kernels ran at the same time, and what limited it. Pure functions.
+"""Analyse a traced run: which copies and kernels ran at the same time, and what limited it. Pure functions.
 
 An interval is (start, stop) in milliseconds on one clock.
 """
@@ -56,10 +56,10 @@ def overlap(left: Iterable[Interval], right: Iterable[Interval]) -> float:
 
 
 def one_at_a_time(intervals: Iterable[Interval]) -> list[Interval]:
-    """Shorten the intervals of copies in one direction: they share one engine, so each begins when the one before ends.
+    """Shorten the intervals of copies in one direction, so that each begins when the one before ends.
 
-    An event in front of a copy fires when the copy may begin. The copy may then still queue for the engine, and that
-    wait is not copying.
+    The copies share one copy engine. The event before a copy fires when the copy may begin; the copy may then still
+    queue for the engine, and that wait is not copying.
     """
     trimmed: list[Interval] = []
     free_from = float("-inf")
@@ -70,7 +70,7 @@ def one_at_a_time(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def verdict(use: Pipeline) -> str:
-    """Say in one sentence what limits the run, with the numbers that show it."""
+    """Say in one sentence what limits the run, with the shares that show it."""
     shares = f"kernels ran {use['kernel_share']:.0%} of the run, copies {use['copy_share']:.0%}"
     match use["limit"]:
         case "compute":
@@ -85,7 +85,7 @@ def verdict(use: Pipeline) -> str:
 
 
 def usage(timeline: Timeline) -> Pipeline:
-    """Compute overlap, shares and the limit of a run, as the report has them.
+    """Compute overlap, shares and the limit of a run for the report.
 
     The limit is the host if enqueueing took nearly all of the run, else the longest of kernels, copies and idle time.
     Time between the launches of one chunk counts as kernel time: events mark only where phases begin.

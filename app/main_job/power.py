@@ -1,4 +1,4 @@
-"""Power, energy per image and clock of the card while a batch is repeated (``--power``)."""
+"""Measure power, energy per image and the card's clock while a batch is repeated (``--power``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.cuda.nvml import Card
 from app.main_job.statistics import median
 from app.terminal.text import format_factor
 
-SECONDS = 5.0  # the energy counter moves every 20 to 100 ms: at most 2 % of it
+SECONDS = 5.0  # the energy counter is updated every 20 to 100 ms: at most 2 % of it
 POLL_SECONDS = 0.05
 PATIENCE_SECONDS = 0.5  # wait no longer for the energy counter to move
 Source = Literal["energy counter", "power samples"]
@@ -31,7 +31,7 @@ def described(
     source: Literal["energy counter", "power samples"],
     clocks: Sequence[int],
 ) -> records.Power:
-    """Return a measurement as the report has it. joules: of the whole card, counted or from the mean of readings."""
+    """Return a measurement as its part of the report. joules: of the whole card, counted or the readings' mean."""
     shown: records.Clock | None = None
     if clocks:
         shown = {"min": min(clocks), "median": int(median(clocks)), "max": max(clocks)}
@@ -47,13 +47,13 @@ def described(
 
 
 def check() -> None:
-    """Raise UserError where NVML cannot be used: call it before the work."""
+    """Raise UserError if NVML cannot be used; call it before the work."""
     with _current_card():
         pass
 
 
 def on_current_card(run: Callable[[], object], images: int) -> records.Power | None:
-    """``measure`` on the current card, with a progress bar. Raises UserError where NVML cannot be used."""
+    """Measure the current card, with a progress bar. Raises UserError if NVML cannot be used."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 
     with _current_card() as card, tqdm(total=SECONDS, desc="power", unit=" s", disable=None) as bar:
@@ -76,13 +76,13 @@ def measure(
     progress: Callable[[float], object] = lambda _: None,
     clock: Callable[[], float] = now,
 ) -> records.Power | None:
-    """Repeat ``run``, which classifies ``images`` images, for ``SECONDS`` or a little longer.
+    """Repeat ``run``, which classifies ``images`` images, for ``SECONDS`` or a little longer; return the measurement.
 
-    The energy counter moves in steps: the measurement begins at a step and ends at one. progress: called with the
-    seconds since its last call. Returns None for a card that gives neither energy nor power.
+    The measurement begins and ends with an update of the energy counter. progress: called with the seconds since its
+    last call. Returns None for a card that reports neither energy nor power.
     """
     for _ in range(2):
-        run()  # the clocks rise
+        run()  # raises the clocks
     begin, _ = _step(card, run, clock)
     if begin is None and card.power_mw() is None:
         return None
@@ -106,7 +106,7 @@ def measure(
 
 
 def _step(card: Card, run: Callable[[], object], clock: Callable[[], float]) -> tuple[int | None, int]:
-    """Run until the energy counter moves; return its value in millijoules, None if it does not, and the runs."""
+    """Run until the energy counter changes; return its value in mJ (None if it does not) and the number of runs."""
     before, start, runs = card.energy_mj(), clock(), 0
     while before is not None and clock() - start < PATIENCE_SECONDS:
         run()
@@ -117,7 +117,7 @@ def _step(card: Card, run: Callable[[], object], clock: Callable[[], float]) -> 
 
 
 def power_text(power: records.Power) -> str:
-    """Format a measurement; microjoules per image are joules per million images."""
+    """Format a measurement. Microjoules per image are joules per million images."""
     clocks = power["sm_clock_mhz"]
     clock = f"; SM clock {clocks['median']:,} MHz ({clocks['min']:,} to {clocks['max']:,})" if clocks else ""
     joules = f"{format_factor(power['microjoules_per_image'])} J per million images"

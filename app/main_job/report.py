@@ -1,4 +1,4 @@
-"""Build the report: one document for programs (JSON), and the same document as text for people."""
+"""Build the main job's report as a JSON document, and format that document as text."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ def document(
     command_ms: float,
     compared_agreement: Agreement | None = None,
 ) -> records.Report:
-    """Return the report as plain data, ready for JSON. All times in ms unless the name gives another unit.
+    """Return the report as a JSON document. All times are in ms unless the name gives another unit.
 
-    one_off_ms, command_ms: a Stopwatch's ``spent`` and ``elapsed``. compared_agreement: that of ``outcome.compared``.
+    one_off_ms, command_ms: a Stopwatch's ``spent`` and ``elapsed``. compared_agreement: the agreement of
+    ``outcome.compared``.
     """
     on_card = outcome.on_card
     names = data.classes and (weights.classes or data.classes)
@@ -102,7 +103,7 @@ def _differences(agreement: Agreement) -> list[records.Difference]:
 
 
 def _answers(answers: Answers, cycle: Cycle | None) -> records.Accuracy:
-    """Return the verdict on the answers. With a cycle, its answers are counted."""
+    """Return the verdict on the answers; with a cycle, on those of all passes."""
     found = cast("records.Accuracy", vars(answers))
     return found if cycle is None else {**found, "correct": cycle.correct, "total": cycle.total, "expected": None}
 
@@ -125,7 +126,7 @@ def _percentiles(timing: Timing) -> records.Times:
 
 
 def as_text(report: records.Report, width: int = WIDTH) -> str:
-    """Return the document as plain text without colours; it reads the same in a file."""
+    """Format the report as plain text without colours."""
     blocks = [
         _head(report, width),
         _verdict_lines(report, width),
@@ -155,7 +156,7 @@ def _head(report: records.Report, width: int) -> list[str]:
 
 
 def _verdict_lines(report: records.Report, width: int) -> list[str]:
-    """Format the verdicts; a warning replaces the note that no limit on the answers was set."""
+    """Format the verdicts. A warning replaces the note that no accuracy limit was set."""
     agreement, answers = report["agreement"], report["accuracy"]
     correct, total = answers["correct"], answers["total"]
     share = "unlabelled" if correct is None else f"{correct:,} / {total:,} correct = {correct / total:.2%}"
@@ -177,7 +178,7 @@ def _difference_lines(differences: Sequence[records.Difference]) -> list[str]:
 
 
 def _compared(report: records.Report, width: int) -> list[str]:
-    """Gain and differing labels that ``--compare`` found; no lines without that option."""
+    """Format the speed-up and differing labels that ``--compare`` found; no lines without that option."""
     other = report["compare"]
     if other is None:
         return []

@@ -1,4 +1,4 @@
-"""The result of a measured run, on either device. The report needs nothing else."""
+"""The result of a measured run on GPU or CPU, from which the report is made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.main_job import statistics
 if TYPE_CHECKING:
     from app.records.report import Layer, Pipeline, Power
 
-DISAGREE = 1.5  # the pass on the card ÷ its layers: 0.70 to 1.01 in the stored reports
+DISAGREE = 1.5  # limits of time on the card ÷ its layers' sum, which is 0.70 to 1.01 in the stored reports
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Timing:
 
 
 def layer_row(name: str, kernel: str, images: int, timing: Timing, flops: int, nbytes: int) -> Layer:
-    """Return the report's row of a launch, or on the CPU of a layer, over ``images`` images.
+    """Return the report's row of a kernel launch, or on the CPU of a layer, over ``images`` images.
 
-    flops and bytes are for all of them. The share of all layers is still open.
+    flops and nbytes are for all of them. The row's share of all layers is filled in later.
     """
     ms = timing.median
     return {
@@ -74,13 +74,13 @@ class Cycle:
 
 
 def passes_over(images: np.ndarray, batch: int) -> Iterator[np.ndarray]:
-    """Yield the images again and again, until they are ``batch`` images."""
+    """Yield the images repeatedly, the last time only some, until ``batch`` images were yielded."""
     for start in range(0, batch, len(images)):
         yield images[: batch - start]
 
 
 def count_passes(passes: Iterable[np.ndarray], truth: np.ndarray | None, first: np.ndarray) -> Cycle:
-    """Count the correct labels of all passes, and the passes with other labels than the first.
+    """Count the correct labels of all passes, and the passes whose labels differ from the first's.
 
     passes: labels (N,) of each; the first pass's are copied to ``first``. truth: correct labels (N,).
     """
@@ -112,11 +112,11 @@ class Compared:
 class Outcome:
     """Labels and measurements of a run. labels: (N,) uint8 of the first pass, as the timed runs wrote them.
 
-    On a GPU also: on_card: the whole pass over ``on_card_images`` images already on the card; usage: overlap and limit
-    of a traced run; device_bytes: the pipeline's buffers and weights; peak_device_bytes: those and the buffers of the
-    measurements on the card; raw_copy: the same images copied to the card in one piece; compared: with ``--compare``;
-    power: with ``--power``.
-    arithmetic: the coarsest type of any layer's multiplication.
+    arithmetic: the coarsest type of any layer's multiplication. compared: with ``--compare``; power: with ``--power``.
+
+    On a GPU also: on_card: the whole pass over ``on_card_images`` resident images; usage: overlap and limit of a traced
+    run; device_bytes: the pipeline's buffers and weights; peak_device_bytes: those and the buffers of the measurements
+    on the card; raw_copy: the same images copied to the card in one piece.
     """
 
     device: dict[str, Any]
@@ -140,7 +140,7 @@ class Outcome:
 
 
 def level_notes(outcome: Outcome) -> Iterator[str]:
-    """Yield a sentence for each time whose runs fall into two groups, and for a pass that disagrees with its layers."""
+    """Yield a note on each time whose runs form two groups, and on a pass on the card that disagrees with layers."""
     for name, samples in _samples(outcome):
         if (groups := statistics.two_levels(samples)) is not None:
             (low, few), (high, rest) = ((f"{statistics.median(group):.3f} ms", len(group)) for group in groups)
@@ -154,7 +154,7 @@ def level_notes(outcome: Outcome) -> Iterator[str]:
 
 
 def _samples(outcome: Outcome) -> Iterator[tuple[str, Sequence[float]]]:
-    """Yield every list of times that ``compare`` reads of the report, by name."""
+    """Yield name and samples of every time in the report that ``compare`` reads."""
     yield "end to end", outcome.end_to_end.samples
     if outcome.compared is not None:
         yield f"end to end in {outcome.compared.precision}", outcome.compared.end_to_end.samples
@@ -163,5 +163,5 @@ def _samples(outcome: Outcome) -> Iterator[tuple[str, Sequence[float]]]:
             yield name, timing.samples
     for layer in outcome.layers:
         yield layer["name"], layer["samples"]
-    for layer in () if outcome.on_card is None else outcome.op_times:  # on the CPU: the layers again
+    for layer in () if outcome.on_card is None else outcome.op_times:  # on the CPU they equal the layers
         yield f"{layer['name']} alone", layer["samples"]

@@ -1,4 +1,4 @@
-"""Measure one-off costs of a command by name, from the start of its process."""
+"""Measure a command's one-off costs by name, from the start of its process."""
 
 import os
 import sys
@@ -9,15 +9,15 @@ from pathlib import Path
 
 from app.base.clock import now
 
-# Costs of any program that uses the GPU through CuPy, which imports NumPy: not the program's own.
+# One-off costs of any program that uses the GPU through CuPy, which imports NumPy.
 BARE = ("numpy", "cupy", "context")
 
 
 class Stopwatch:
-    """One-off costs in ms. spent: name → time booked so far, in the order of first booking.
+    """Measures one-off costs in ms. spent: name → time booked so far, in the order of first booking.
 
-    It begins where main.py does, and books the time of the process before that, the interpreter's start-up, under
-    ``start``. In other programs it begins when it is made.
+    In main.py it begins with the program and books the time of the process before that, the interpreter's start-up,
+    under ``start``. In other programs it begins when it is made.
     """
 
     def __init__(self) -> None:
@@ -43,12 +43,12 @@ class Stopwatch:
 
 
 def own(spent: Mapping[str, float]) -> float:
-    """Return the booked ms that a minimal program on CuPy would not spend."""
+    """Return the booked ms that a minimal CuPy program would not spend."""
     return sum(ms for name, ms in spent.items() if name not in BARE)
 
 
 def _process_age() -> float:
-    """Seconds since the system created this process, to a hundredth; 0 where it does not tell."""
+    """Return the seconds since the process was created, in steps of 0.01 s; 0 where the system does not tell."""
     with suppress(OSError, ValueError, IndexError, AttributeError):
         # Field 22 of proc(5)'s stat, in clock ticks since boot; field 2, the name, may contain spaces.
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

@@ -9,10 +9,10 @@ from math import ceil, floor, log, sqrt
 from typing import Any
 
 SHOWN = (10, 50, 90, 99)
-CLOCK_STEP_MS = 1e-6  # no clock here resolves less; samples are stored to as much
+CLOCK_STEP_MS = 1e-6  # samples are stored to this resolution, finer than any clock used here
 # Two levels of samples.
 LEAST_SAMPLES = 20
-LEAST_SHARE = 0.2  # of the samples, in either group: fewer are outliers
+LEAST_SHARE = 0.2  # of the samples in either group: fewer are outliers
 EXPLAINED = 0.93  # share of the logarithms' variance: a uniform distribution reaches 0.75, a normal one 0.64
 LEAST_RATIO = 1.1
 LEAST_GAP_MS = 0.001  # two steps of CUDA's events
@@ -24,31 +24,31 @@ def nearest_rank(samples: Sequence[float], q: int) -> float:
 
 
 def median(samples: Sequence[float]) -> float:
-    """Return the 50th percentile; of an even number of samples, the lower of the two in the middle."""
+    """Return the 50th percentile: of an even number of samples, the lower of the middle two."""
     return nearest_rank(samples, 50)
 
 
 def percentile(samples: Sequence[float], q: int) -> float | None:
     """Return the q-th percentile (1..99), or None if there are too few samples; the median always exists.
 
-    p10 and p90 need 10 samples, p99 needs 100; with fewer it would be the slowest run by another name.
+    p10 and p90 need 10 samples, p99 needs 100; with fewer, p99 would just be the slowest run.
     """
     supported = q == 50 or len(samples) * min(q, 100 - q) >= 100
     return nearest_rank(samples, q) if supported else None
 
 
 def summary(samples: Sequence[float], shown: Sequence[int] = SHOWN) -> dict[str, Any]:
-    """Return ``p10``, ``p50`` and so on, each None for too few samples; ``runs``, their number; ``samples``."""
+    """Return ``p10``, ``p50`` and so on (None for too few samples), ``runs`` (number of samples) and ``samples``."""
     return {**{f"p{q}": percentile(samples, q) for q in shown}, "runs": len(samples), "samples": stored(samples)}
 
 
 def stored(samples: Sequence[float]) -> list[float]:
-    """Return samples as documents store them, in order and to a millionth: of a millisecond, that is a nanosecond."""
+    """Return samples as documents store them: in order, in ms, rounded to a nanosecond."""
     return [round(float(sample), 6) for sample in samples]
 
 
 def half_width(samples: Sequence[float]) -> float:
-    """Return half the 95 % interval of the median, by order statistics: valid for any distribution of the samples."""
+    """Return half the width of the median's 95 % interval, by order statistics; valid for any distribution."""
     ordered = sorted(samples)
     count = len(ordered)
     reach = 1.96 * sqrt(count) / 2
@@ -58,21 +58,20 @@ def half_width(samples: Sequence[float]) -> float:
 
 
 def rate(amount: float, ms: float) -> float:
-    """Return ``amount`` ÷ ``ms``; 0 where the clock's step hides the time."""
+    """Return ``amount`` ÷ ``ms``; 0 for a time below the clock's resolution."""
     return amount / ms if ms >= CLOCK_STEP_MS else 0.0
 
 
 def speedup(before_ms: float | None, after_ms: float | None) -> float | None:
-    """Return ``before_ms`` ÷ ``after_ms`` (times as fast), or None if a time is missing."""
+    """Return ``before_ms`` ÷ ``after_ms``, or None if a time is missing."""
     return before_ms / after_ms if before_ms and after_ms else None
 
 
 def two_levels(samples: Sequence[float]) -> tuple[list[float], list[float]] | None:
-    """Return the lower and the upper samples, in order, if they fall into two groups; else None.
+    """Split samples into a lower and an upper group, each in order, if they fall into two groups; else return None.
 
-    samples: ms. The samples are cut where the groups explain most of the variance (Otsu's method). Of 20 samples or
-    more with one peak, however skewed, at most 0.3 % of all lists are found to fall into groups, also if each sample
-    depends on the one before.
+    samples: ms. The cut explains most of the variance of the logarithms (Otsu's method). Of lists of 20 or more samples
+    with one peak, however skewed, at most 0.3 % are split, also if each sample depends on the one before.
     """
     count = len(samples)
     if count < LEAST_SAMPLES or min(samples) <= 0:

@@ -38,10 +38,10 @@ TRACES = 9
 
 @dataclass(frozen=True)
 class CardTimes:
-    """Measurements with ``images`` images already on the card, as one chunk, without transfers.
+    """Measurements with ``images`` images resident on the card, as one chunk, without transfers.
 
-    op_times: each convolution and its bias alone, output unpooled, as in the seed systems' reports. raw_copy: one copy
-    of the images' bytes from page-locked memory to the card.
+    op_times: each convolution and its bias alone, without pooling. raw_copy: one copy of the images' bytes from
+    page-locked memory to the card.
     """
 
     images: int
@@ -55,7 +55,7 @@ class CardTimes:
 def on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> CardTimes:
     """Time the layers, the convolutions alone and the whole pass on resident images.
 
-    It uses as many of the images as fit in device memory.
+    Uses as many of the images as fit in device memory.
     """
     count = len(images)
     while True:
@@ -98,7 +98,7 @@ def on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> 
 
 
 def _resident(engine: GpuEngine, count: int) -> tuple[StreamBuffers, list[tuple[int, Node, Launch, cupy.ndarray]]]:
-    """Buffers for ``count`` images, and each convolution's place in the plan, node, launch alone and output."""
+    """Return buffers for ``count`` images, and for each convolution its index in the plan, node, launch and output."""
     plan = engine.plan
     buffers = StreamBuffers(engine.loaded, count)
     ops = []
@@ -125,7 +125,7 @@ def end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, repeat: 
 def trace(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
     """Record one run with an event at each boundary between copy in, kernels and copy out of every chunk.
 
-    The host's share is 0 if runs without events replay a graph, because the host does not enqueue a graph's work.
+    The host's share is 0 if untraced runs replay a CUDA graph, because the host does not enqueue a graph's work.
     """
     chunks = len(list(pieces(len(images), engine.chunk)))
     marks = Marks(ready=4 * chunks)
