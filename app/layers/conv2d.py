@@ -77,7 +77,7 @@ class Conv2d(Layer):
     def problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> ConvProblem | None:
-        """Return the kernel's problem; the epilogue may be an activation, then a pooling with stride equal to window."""
+        """Return the kernel's problem; the epilogue may be an activation, then a pooling with stride = window."""
         rest = list(epilogue)
         activation = ""
         if rest and isinstance(rest[0], Activation):

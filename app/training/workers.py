@@ -139,7 +139,7 @@ class Watch(Thread):
             worker.process.kill()
 
     def _exit_unless_over(self) -> None:
-        """End the whole process if rank 0 does not: it hangs waiting for its GPU, which waits for the ended worker's."""
+        """End the process if rank 0 cannot: it hangs waiting for its GPU, which waits for the ended worker's."""
         if not self.over.wait(GRACE):
             self._kill()
             with suppress(OSError, ValueError):
