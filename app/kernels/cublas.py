@@ -1,4 +1,4 @@
-"""cuBLAS for the library rows of the registry, on the stream of the launch."""
+"""Call cuBLAS for the registry's library rows, on the stream of the launch."""
 
 import ctypes
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from app.kernels.variant import LibraryGemm
 
 
 def gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> Callable[[int, int], None]:
-    """Prepare the product. Returns a function of a stream pointer and a number of images that enqueues it.
+    """Prepare a cuBLAS product; return a function that enqueues it, given a stream pointer and a number of images.
 
     pointers: device addresses by argument name, read at each call. Raises UserError if cuBLAS is not installed.
     """
@@ -23,7 +23,7 @@ def gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> C
 
     def step(stream: int, images: int) -> None:
         m, n, k = action.sizes(images)
-        # The binding takes CuPy's current stream, not the handle's.
+        # The binding uses CuPy's current stream, not the handle's.
         with borrowed(stream):
             # cuBLAS is column-major: it computes cᵀ = bᵀ aᵀ.
             handle.library.sgemm(
@@ -35,9 +35,9 @@ def gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> C
 
 
 class Handle:
-    """CuPy's cuBLAS binding with a handle per launch, so that no other stream shares its workspace.
+    """CuPy's cuBLAS binding with one handle per launch, so that streams do not share a workspace.
 
-    Creating and destroying a handle waits for the device. Raises UserError if the library is not installed.
+    Creating or destroying a handle waits for the device. Raises UserError if the library is not installed.
     """
 
     def __init__(self) -> None:
@@ -52,5 +52,5 @@ class Handle:
             raise UserError(f"cuBLAS cannot be loaded ({reason}): {install('bench')}") from None
 
     def __del__(self) -> None:
-        with suppress(Exception), DEVICE_WIDE:  # there may be no handle or, at the end of the program, no library
+        with suppress(Exception), DEVICE_WIDE:  # the handle, or at exit the library, may be gone
             self.library.destroy(self.value)

@@ -1,4 +1,4 @@
-"""Facts of a problem: what it is alone, its key in tuning tables, and the least bytes that it moves."""
+"""Derive facts of a problem: its convolution alone, its key in tuning tables, and its memory traffic."""
 
 from dataclasses import fields, replace
 
@@ -7,12 +7,12 @@ from app.kernels.problems import ConvProblem, PairProblem, Problem, operation
 
 
 def alone(problem: ConvProblem) -> ConvProblem:
-    """Return the convolution and its bias without activation and pooling: an op, in the terms of the seed systems."""
+    """Return a problem's convolution and bias without activation and pooling, which the seed systems call an op."""
     return replace(problem, activation="", pool=1, pool_is_max=False)
 
 
 def key(problem: Problem) -> str:
-    """Return a short unique text: the operation and every field other than its default, e.g. for tuning tables."""
+    """Return a short unique key for tuning tables: the operation and every field not at its default."""
     if isinstance(problem, PairProblem):
         form = " exact" if problem.exact else ""
         resize = getattr(problem, "resize", None)
@@ -24,7 +24,7 @@ def key(problem: Problem) -> str:
 
 
 def bytes_moved(problem: Problem, images: int) -> int:
-    """Return the least bytes through device memory for ``images`` images: each argument read or written once."""
+    """Return the minimum device-memory traffic in bytes: each argument read or written once for ``images`` images."""
     return sum(
         (argument.fixed + argument.per_image * images) * ITEMSIZE[argument.dtype]
         for argument in problem.arguments()

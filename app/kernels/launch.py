@@ -1,7 +1,7 @@
-"""The one gate through which kernels are launched.
+"""Check and launch kernels: all launches go through this module.
 
-A launch checks nothing by itself: it silently misreads a wrong dtype, a view or a short buffer. So inference checks and
-packs arguments once, when a kernel is bound to its buffers: a launch is then one call per action. Training, whose
+A launch itself checks nothing: a wrong dtype, a view or a short buffer is silently misread. Inference therefore checks
+and packs arguments once, when a kernel is bound to its buffers; a launch is then one call per action. Training, whose
 arguments change from batch to batch, passes them with each call of a ``Function``.
 """
 
@@ -46,11 +46,11 @@ C_TYPES: dict[type, Any] = {
     np.float32: ctypes.c_float,
     np.float64: ctypes.c_double,
 }
-Step = Callable[[int, int], None]  # enqueues one action; takes a stream pointer and a number of images
+Step = Callable[[int, int], None]  # enqueues one action, given a stream pointer and a number of images
 
 
 class Kernel:
-    """A compiled variant for one problem on the current device. debug: compiled without optimisation."""
+    """A variant compiled for one problem on the current device. debug: compile without optimisation."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Kernel:
         self._cubin = compile_kernel(variant.path, self.config.defines, arch, debug=debug)
 
     def module(self) -> Any:
-        """Return the loaded code; a separate copy for each launch if the launch writes constant memory."""
+        """Return the loaded module; a separate copy for each launch if the launch writes constant memory."""
         own = any(isinstance(action, ConstantCopy) for action in self.config.actions)
         return loaded(self._cubin) if own else self._shared
 
@@ -77,27 +77,26 @@ class Kernel:
 
     @property
     def capturable(self) -> bool:
-        """Whether launches can become part of a CUDA graph; no library guarantees that."""
+        """Whether a CUDA graph can capture the launches; library calls may not allow it."""
         return not any(isinstance(action, LibraryGemm) for action in self.config.actions)
 
     def pack(self, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-        """Convert the problem's parameters to the arrays that the kernel takes."""
+        """Pack the problem's parameters into the arrays that the kernel takes."""
         return list(arrays) if self.config.packing is None else self.config.packing.pack(arrays)
 
     def arguments(self) -> tuple[Argument, ...]:
-        """Return the arguments of the kernel: the problem's, with packed parameters."""
+        """Return the kernel's arguments: the problem's, with packed parameters."""
         if self.config.packing is None:
             return self.problem.arguments()
         x, *others = self.problem.arguments()
         return x, *self.config.packing.takes, *(argument for argument in others if argument.per_image)
 
     def bind(self, arrays: Sequence[cupy.ndarray | None], images: int, *, early: bool = True) -> Launch:
-        """Prepare a launch on these arrays, for at most ``images`` images at a time.
+        """Bind the kernel to these arrays, for at most ``images`` images per launch.
 
-        arrays: one per argument of the problem, None for an optional one that is absent. A wrong count, dtype, size,
-        layout or device is a bug, not a user's error, and raises ValueError. Raises DeviceMemoryError if the workspace
-        does not fit. early: dependent kernels start before those ahead have ended; False where other streams need the
-        room.
+        arrays: one per argument of the problem, None for an absent optional one. A wrong count, dtype, size, layout or
+        device is a bug and raises ValueError. Raises DeviceMemoryError if the workspace does not fit. early: dependent
+        kernels start before those ahead have ended; False where other streams need the multiprocessors.
         """
         arguments = self.arguments()
         if len(arrays) != len(arguments):
@@ -126,7 +125,7 @@ class Kernel:
 
 
 class Launch:
-    """A kernel with its arguments packed; call it with a stream pointer and the number of images."""
+    """A kernel bound to its arguments; call it with a stream pointer and the number of images."""
 
     def __init__(self, kernel: Kernel, arrays: Sequence[cupy.ndarray | None], images: int, early: bool) -> None:
         self.kernel = kernel
@@ -139,7 +138,7 @@ class Launch:
         self._images = ctypes.c_int(images)
         arguments = kernel.arguments()
         self._names = dict(zip([a.name for a in (*arguments, *config.workspace)], self._pointers, strict=True))
-        # Pointers that move from piece to piece, by the argument's place: pointer, start address, bytes per image.
+        # Pointers that advance from piece to piece, by position of the argument: pointer, start address, bytes per image.
         self._moving = {
             place: (pointer, pointer.value, argument.per_image * np.dtype(argument.dtype).itemsize)
             for place, (pointer, argument) in enumerate(zip(self._pointers, arguments, strict=False))
@@ -151,11 +150,11 @@ class Launch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory in the workspace."""
+        """Bytes of device memory that the workspace occupies."""
         return sum(array.nbytes for array in self.workspace)
 
     def __call__(self, stream: int, images: int) -> None:
-        """Enqueue on the stream for the first ``images`` images of the bound buffers; returns at once."""
+        """Enqueue the kernel on the first ``images`` images of the bound buffers; return at once. stream: a pointer."""
         if not 0 < images <= self.capacity:
             raise ValueError(f"{self.kernel.variant.source} is bound for 1 to {self.capacity} images, not {images}")
         for first in range(0, images, self._piece):
@@ -167,9 +166,9 @@ class Launch:
                 step(stream, count)
 
     def move(self, place: int, address: int) -> None:
-        """Let the argument at ``place`` lie at another address from the next call on: of the images, or of results.
+        """Set the address of argument ``place``, the images or a result, for later calls.
 
-        The memory there is as large as what was bound and aligned to 16 bytes; the caller keeps it.
+        The memory must be as large as what was bound and aligned to 16 bytes; the caller keeps it alive.
         """
         pointer, _, stride = self._moving[place]
         self._moving[place] = pointer, address, stride
@@ -209,16 +208,16 @@ class Launch:
 
 
 def _persistent(grid: Callable[[int], Grid]) -> Callable[[int], Grid]:
-    """Return the grid, cut to one block for each of the current device's multiprocessors."""
+    """Limit a grid to one block per multiprocessor of the current device."""
     most = cupy.cuda.Device().attributes["MultiProcessorCount"]
     return lambda images: (min(grid(images)[0], most), 1, 1)
 
 
 class Function:
-    """A kernel in a loaded module, with its block size and dynamic shared memory, in bytes.
+    """A kernel in a loaded module, with its block size and dynamic shared memory in bytes.
 
     dependent: it may start before the kernel ahead of it in the stream has ended (``dependent_launch.cuh``). cluster:
-    the grid's argument → blocks of a cluster (``cluster.cuh``). Raises ValueError for a block that no card can launch.
+    the grid's argument → blocks per cluster (``cluster.cuh``). Raises ValueError for a block that no GPU can launch.
     """
 
     def __init__(
@@ -242,14 +241,14 @@ class Function:
         self._launch: Callable[[int, Grid], None] | None = None
 
     def bound(self, values: Sequence[Any], grid: Callable[[Any], Grid]) -> Callable[[int, Any], None]:
-        """Pack ctypes ``values``; return a function of a stream pointer and ``grid``'s argument that enqueues a launch.
+        """Pack ctypes ``values``; return a function that launches, given a stream pointer and ``grid``'s argument.
 
-        A launch reads the values at that time.
+        Each launch reads the values anew.
         """
         packed = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         address, handle = ctypes.addressof(packed), self._function.ptr
         threads, shared = self._threads, self._shared_bytes
-        alive = (self._function, packed, values)  # the closure keeps them alive
+        alive = (self._function, packed, values)  # kept alive by the closure
 
         def launch(stream: int, size: Any, _: Any = alive) -> None:
             driver.launchKernel(handle, *grid(size), threads, 1, 1, shared, stream, address, 0)
@@ -261,11 +260,11 @@ class Function:
         return launch_attributes.where_needed(start, launch, grid, self._cluster, always=dependent)
 
     def __call__(self, stream: Any, grid: Grid, *values: Value) -> None:
-        """Enqueue a launch on a CuPy stream; returns at once. The caller checks sizes of arrays.
+        """Enqueue a launch on a CuPy stream; return at once. The caller checks the arrays' sizes.
 
-        Raises ValueError for a grid that no card can launch. The first call settles the kinds of the values: it raises
-        ValueError for an array with gaps, and TypeError for a Python number or a host array, because kernels declare
-        neither. Later calls raise ValueError for another number of values, and check no array again.
+        Raises ValueError for a grid that no GPU can launch. The first call fixes the values' types: it raises
+        ValueError for an array with gaps, and TypeError for a Python number or a host array, which kernels cannot take.
+        Later calls raise ValueError for another number of values, and do not check arrays again.
         """
         x, y, z = grid
         if not (0 < x <= MAX_GRID_X and 0 < y <= MAX_GRID_YZ and 0 < z <= MAX_GRID_YZ):
@@ -279,7 +278,7 @@ class Function:
 
 
 def _c_value(name: str, value: Value) -> Any:
-    """Return a ctypes object for values of this type; it is kept from call to call."""
+    """Return a ctypes object for values of this type, to reuse in all calls."""
     if value is None or isinstance(value, cupy.ndarray):
         if value is not None and not value.flags.c_contiguous:
             raise ValueError(f"{name} takes contiguous arrays")
@@ -290,7 +289,7 @@ def _c_value(name: str, value: Value) -> Any:
 
 
 def loaded(cubin: bytes) -> Any:
-    """Load the machine code as a module in the current context."""
+    """Load machine code as a module in the current context."""
     module = cupy.cuda.function.Module()
     module.load(cubin)
     return module

@@ -1,4 +1,4 @@
-"""The requests to kernels without parameters, and the arguments of all kernels; see ``problems.py``."""
+"""Problems of kernels without parameters, and the type of kernels' arguments; see ``problems.py``."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ ITEMSIZE = {"int8": 1, "uint8": 1, "float16": 2, "float32": 4, "float64": 8}
 
 @dataclass(frozen=True)
 class Argument:
-    """One pointer argument: its dtype and how many elements it must hold (per image, or in all)."""
+    """A pointer argument: its dtype and number of elements (per image, or fixed)."""
 
     name: str
     dtype: str
@@ -17,13 +17,13 @@ class Argument:
 
 
 def x_and_y(dtype: str, read: int, written: int) -> tuple[Argument, ...]:
-    """Return the arguments of a kernel without parameters: elements that it reads and writes per image."""
+    """Return the arguments x and y of a kernel without parameters. read, written: elements per image."""
     return Argument("x", dtype, per_image=read), Argument("y", dtype, per_image=written)
 
 
 @dataclass(frozen=True)
 class ResizeProblem:
-    """Bytes, interpolated between the four nearest pixels, to ``size`` x ``size``: see ``app/layers/resize.py``."""
+    """Resize bytes to ``size`` x ``size`` by bilinear interpolation; see ``app/layers/resize.py``."""
 
     channels: int
     height: int
@@ -34,7 +34,7 @@ class ResizeProblem:
 
     @property
     def flops(self) -> int:
-        """Four products and three sums for each output, by convention."""
+        """FLOPs by convention: four products and three sums per output."""
         return 7 * self.channels * self.size**2
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -44,7 +44,7 @@ class ResizeProblem:
 
 @dataclass(frozen=True)
 class ActivationProblem:
-    """A function (relu, tanh or sigmoid) of each of ``size`` elements per image."""
+    """Apply ``function`` (relu, tanh or sigmoid) to ``size`` elements per image."""
 
     size: int
     function: str
@@ -52,7 +52,7 @@ class ActivationProblem:
 
     @property
     def flops(self) -> int:
-        """One operation for each element, by convention."""
+        """FLOPs by convention: one per element."""
         return self.size
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -62,14 +62,14 @@ class ActivationProblem:
 
 @dataclass(frozen=True)
 class SoftmaxProblem:
-    """exp(x - max x), divided by its sum over ``classes`` values."""
+    """Softmax over ``classes`` values: exp(x - max x), divided by its sum."""
 
     classes: int
     dtype: str = "float32"
 
     @property
     def flops(self) -> int:
-        """Four operations per value, by convention: subtraction, exponential, sum, division."""
+        """FLOPs by convention: four per value (subtraction, exponential, sum, division)."""
         return 4 * self.classes
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -79,14 +79,14 @@ class SoftmaxProblem:
 
 @dataclass(frozen=True)
 class ArgmaxProblem:
-    """The index of the greatest of ``classes`` values, the first among equals."""
+    """Find the index of the greatest of ``classes`` values, the first among equals."""
 
     classes: int
     dtype: str = "float32"
 
     @property
     def flops(self) -> int:
-        """One comparison per value."""
+        """FLOPs by convention: one comparison per value."""
         return self.classes
 
     def arguments(self) -> tuple[Argument, ...]:

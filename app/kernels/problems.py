@@ -1,9 +1,9 @@
-"""The requests to kernels: one frozen record per operation, and the arguments that its kernels take.
+"""Problems that kernels solve: one frozen record per operation, with the arguments of its kernels.
 
 All sizes are per image. ``input_dtype`` and ``output_dtype`` are types of activations in memory, ``dtype`` is that of
 the multiplication: ``float64``, ``float32``, ``float16x2`` (float32 as the sum of two float16), ``tfloat32`` (float32
-rounded to 11 bits), ``float16`` or ``int8`` (pairs of convolutions alone, see there). Biases are added and activations
-computed in float32 (float64 for float64).
+rounded to 11 bits), ``float16`` or ``int8`` (see ``ConvPairProblem``). Biases are added and activations computed in
+float32 (float64 for float64).
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from app.kernels.plain_problems import (
 def windows(size: int, window: int, stride: int, ceil: bool) -> int:
     """Return the number of pooling windows along an axis of ``size`` pixels, at least ``window``.
 
-    ceil: pixels that fill no window get one that reaches over the border, if it begins inside the image.
+    ceil: remaining pixels get a window that crosses the border, if it begins inside the image.
     """
     if ceil:
         return min(1 - (window - size) // stride, -(-size // stride))
@@ -52,7 +52,7 @@ class ConvProblem:
     pool_ceil: bool = False  # windows over the border count, see app/layers/pool.py; False where there are none
 
     def __post_init__(self) -> None:
-        """Without windows over the border it is the same problem as without ``pool_ceil``: kernels are, too."""
+        """Clear ``pool_ceil`` if no window crosses the border, so that equal problems get equal kernels."""
         if self.pool_ceil and self.pooled == replace(self, pool_ceil=False).pooled:
             object.__setattr__(self, "pool_ceil", False)
 
@@ -63,7 +63,7 @@ class ConvProblem:
 
     @property
     def depth(self) -> int:
-        """Number of products in one sum: C * K * K."""
+        """Products per sum: C * K * K."""
         return self.channels * self.kernel**2
 
     @property
@@ -80,7 +80,7 @@ class ConvProblem:
 
     @property
     def flops(self) -> int:
-        """Operations of the convolution itself, two for each product."""
+        """FLOPs of the convolution alone, two per product."""
         return 2 * self.maps * prod(self.convolved) * self.depth
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -95,7 +95,7 @@ class ConvProblem:
 
 @dataclass(frozen=True)
 class PoolProblem:
-    """Average or maximum over window x window pixels, every ``stride`` pixels."""
+    """Average or maximum pooling over window x window pixels, every ``stride`` pixels."""
 
     channels: int
     height: int
@@ -107,7 +107,7 @@ class PoolProblem:
     ceil: bool = False  # windows over the border count, see app/layers/pool.py; False where there are none
 
     def __post_init__(self) -> None:
-        """Without windows over the border it is the same problem as without ``ceil``: kernels are, too."""
+        """Clear ``ceil`` if no window crosses the border, so that equal problems get equal kernels."""
         if self.ceil and self.pooled == replace(self, ceil=False).pooled:
             object.__setattr__(self, "ceil", False)
 
@@ -119,7 +119,7 @@ class PoolProblem:
 
     @property
     def flops(self) -> int:
-        """One operation for each place of each window, by convention."""
+        """FLOPs by convention: one per pixel of each window."""
         return self.channels * prod(self.pooled) * self.window**2
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -144,17 +144,17 @@ class LinearProblem:
 
     @property
     def parts(self) -> int:
-        """Number of float16 whose sum is one input; of bytes, and of numbers of other types, 1."""
+        """Number of float16 whose sum is one input; 1 for bytes and other types."""
         return 2 if self.dtype == "float16x2" and self.input_dtype != "uint8" else 1
 
     @property
     def weight_parts(self) -> int:
-        """Number of float16 whose sum is one weight; of numbers of other types 1."""
+        """Number of float16 whose sum is one weight; 1 for other types."""
         return 2 if self.dtype == "float16x2" and not self.exact else 1
 
     @property
     def flops(self) -> int:
-        """Operations of the product itself, two for each weight."""
+        """FLOPs of the product alone, two per weight."""
         return 2 * self.inputs * self.outputs
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -199,7 +199,7 @@ class _Pair(Generic[Half]):
 
     @property
     def flops(self) -> int:
-        """Operations of both layers."""
+        """FLOPs of both layers."""
         return self.first.flops + self.second.flops
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -214,18 +214,17 @@ class _Pair(Generic[Half]):
 class ConvPairProblem(_Pair[ConvProblem]):
     """Two convolutions: x (C, H, W), w1 (C, K, K, M), bias1 (M), w2, bias2, y (M, PH, PW).
 
-    pixel_scale: a factor of the pixels that w1 does not include, if the weights are exact. resize: x holds smaller
-    images, which are enlarged first; None if there is nothing to enlarge.
-
-    In int8 the first convolution multiplies in float16. What is pooled of it becomes a byte, 1 and more 255. The second
-    multiplies these by -127 to 127 steps, a step for each map: 1/127 of its greatest weight.
+    pixel_scale: factor of the pixels that w1 does not include if the weights are exact. resize: resizing of x before
+    the convolutions, or None.
+    In int8 the first convolution multiplies in float16. Its pooled results become bytes, 255 for 1 and above. The
+    second multiplies these by integers -127 to 127; one unit is 1/127 of a map's greatest weight.
     """
 
     pixel_scale: float = 1.0
     resize: ResizeProblem | None = None
 
     def arguments(self) -> tuple[Argument, ...]:
-        """Return the arguments of a pair; x holds the images before they are enlarged."""
+        """Return the arguments of a pair; x holds the images before resizing."""
         x, *others = super().arguments()
         return (x if self.resize is None else self.resize.arguments()[0]), *others
 

@@ -1,7 +1,7 @@
-"""The one list of kernels: all code that chooses, lists, tests, sweeps or measures variants reads ``VARIANTS``.
+"""The list of all kernels: code that chooses, lists, tests, sweeps or measures variants reads ``VARIANTS``.
 
-File, entry point and name of a variant follow from one another: ``conv_02_direct.cu`` holds ``conv_direct``, chosen by
-``--conv direct``. Numbers follow the order in which to read: a step comes behind the one that it continues.
+File, entry point and name of a variant correspond: ``conv_02_direct.cu`` holds ``conv_direct``, chosen by ``--conv
+direct``. Numbers give the reading order: a step follows the one that it continues.
 """
 
 from app.base.errors import UserError, choice
@@ -37,12 +37,12 @@ VARIANTS: list[Variant] = [
 
 
 def variants(operation: str) -> list[Variant]:
-    """Return the rows of one operation in the order of the ladder."""
+    """Return the variants of an operation in the ladder's order."""
     return sorted((row for row in VARIANTS if row.operation == operation), key=lambda row: row.step)
 
 
 def find(operation: str, requested: str, *others: str) -> Variant | None:
-    """Return the named variant of an operation or of one of others, None for ``auto``. Raises UserError without one."""
+    """Return the requested variant of an operation or of ``others``; None for ``auto``. Raises UserError if unknown."""
     known = {row.name: row for name in (operation, *others) for row in variants(name)}
     if requested != "auto" and requested not in known:
         raise UserError(f"unknown {operation} kernel '{requested}': {choice(requested, ['auto', *known])}")
@@ -50,6 +50,6 @@ def find(operation: str, requested: str, *others: str) -> Variant | None:
 
 
 def eligible(operation: str, problem: Problem, arch: str) -> list[Variant]:
-    """Return the choices of ``auto``: the automatic rows that serve the problem, the highest step first."""
+    """Return the automatic variants that serve the problem, the highest step first: the candidates of ``auto``."""
     rows = [row for row in reversed(variants(operation)) if row.automatic]
     return [row for row in rows if row.refusal(problem, arch) is None]

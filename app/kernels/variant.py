@@ -1,4 +1,4 @@
-"""Define a registry row: the problems that a kernel serves, and the launches for each."""
+"""Define registry rows: the problems that a kernel serves, and how it is launched for each."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,24 +28,24 @@ FAMILIES = {"conv": "conv", "gemm": "gemm", "conv_pair": "fused", "gemm_pair": "
 
 
 class Unfit(Exception):  # noqa: N818 - a verdict, not an error
-    """Raised by ``configure`` if these parameters cannot serve this problem; the text is the reason."""
+    """The parameters cannot serve the problem; the text is the reason. Raised by ``configure``."""
 
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """How to launch a kernel: threads per block, grid for a number of images, last arguments, dynamic shared memory.
+    """How to launch a kernel: threads per block, grid for a number of images, scalars, dynamic shared memory.
 
     Every kernel takes the problem's arrays, then the workspace's, then ``int images``, then the scalars.
     """
 
     threads: int
     grid: Callable[[int], Grid]
-    entry: str = ""  # the function's name; empty: the variant's own
+    entry: str = ""  # the function's name; empty: that of the variant
     scalars: tuple[int, ...] = ()
     shared_bytes: int = 0
-    persistent: bool = False  # blocks loop over the work: at most one per multiprocessor
-    dependent: bool = False  # programmatic dependent launch: waits by itself for the results of the kernel ahead
-    cluster: Callable[[int], int] | None = None  # images → blocks of a cluster, 1 for none; sm_90 and later
+    persistent: bool = False  # at most one block per multiprocessor; blocks loop over the work
+    dependent: bool = False  # programmatic dependent launch: the kernel itself waits for the results of the one ahead
+    cluster: Callable[[int], int] | None = None  # images → blocks per cluster, 1 for none; sm_90 and later
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class ConstantCopy:
 
 @dataclass(frozen=True)
 class LibraryGemm:
-    """Compute c = a b in float32 by cuBLAS, row-major: a (m, k), b (k, n), c (m, n), named as in the arguments."""
+    """Compute c = a b in float32 by cuBLAS, row-major: a (m, k), b (k, n), c (m, n), by the arguments' names."""
 
     a: str
     b: str
@@ -72,10 +72,10 @@ Action = KernelLaunch | ConstantCopy | LibraryGemm
 
 @dataclass(frozen=True)
 class Packing:
-    """The difference between a kernel's parameters and the problem's; they are packed once, when weights are loaded.
+    """The packing of the problem's parameters for a kernel, done once when weights are loaded.
 
     takes: the kernel's arguments between x and the outputs. pack: computes their arrays from the problem's parameters,
-    None for an optional one that is absent.
+    None for an absent optional one.
     """
 
     takes: tuple[Argument, ...]
@@ -84,10 +84,10 @@ class Packing:
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """How a variant serves one problem: compile-time constants, and its actions for some images, in order.
+    """How a variant serves one problem: compile-time constants, and the actions of a launch in order.
 
-    workspace: scratch arrays. images_at_a_time: larger batches are served piece by piece, 0: all at once. packing: None
-    if the kernel takes the problem's parameters unchanged.
+    workspace: scratch arrays. images_at_a_time: larger batches run piece by piece; 0: no limit. packing: None if the
+    kernel takes the problem's parameters unchanged.
     """
 
     defines: dict[str, str | int]
@@ -108,13 +108,12 @@ class Variant:
 
     system: the seed systems that had it. since: name of the row of this operation that it continues; None for the first
     of a line. summary: the idea; empty where the file begins with it. limits: problems that it does not serve, in
-    words. tunables: parameter → the values that a sweep tries; defaults: problem → parameters without a
-    sweep. reads_host: it reads its input just once and in long runs, so that the input may be page-locked host memory.
-    automatic: ``auto`` may choose it; other rows run only if named. only_arch: the one architecture with its
-    instructions. instructions: the family that multiplies (fma, hfma2, mma or wgmma); reports compare the kernel with
-    its peak. own_error: problem, x, w, bias → the roundings and their magnitudes that bound a convolution's errors, if
-    it does not add the terms one by one. work: problem → products that it carries out ÷ the layer's. folder: folder of
-    its file, if not its operation's family.
+    words. tunables: parameter → the values that a sweep tries; defaults: problem → parameters without a sweep.
+    reads_host: it reads its input just once and in long runs, so the input may be page-locked host memory. automatic:
+    ``auto`` may choose it; other rows run only if named. only_arch: the one architecture with its instructions.
+    instructions: the family that multiplies (fma, hfma2, mma or wgmma), whose peak reports compare with. own_error:
+    problem, x, w, bias → the roundings and magnitudes that bound a convolution's errors, if it does not add the terms
+    one by one. work: problem → products computed ÷ the layer's. folder: of its file, if not that of its operation.
     """
 
     operation: str
@@ -157,7 +156,7 @@ class Variant:
 
     @property
     def idea(self) -> str:
-        """The idea: ``summary``, or else the first paragraph of the comment at the top of the file."""
+        """The idea: ``summary``, or else the first paragraph of the file's head comment."""
         if self.summary:
             return self.summary
         head = takewhile(lambda line: line.startswith("// "), self.path.read_text(encoding="utf-8").splitlines())
@@ -169,9 +168,9 @@ class Variant:
         return f"{self.operation}_{self.technique}"
 
     def config(self, problem: Problem, parameters: Parameters | None = None) -> LaunchConfig:
-        """Configure the problem with these parameters in place of the defaults, all positive. Raises Unfit.
+        """Configure the problem with these parameters, all positive, or the defaults. Raises Unfit.
 
-        The kernel compares SHARED_BYTES, what the launch asks for, with the size of its ``SharedStorage``.
+        The kernel checks SHARED_BYTES, the launch's shared memory, against the size of its ``SharedStorage``.
         """
         merged = {**self.defaults(problem), **(parameters or {})}
         for name, value in merged.items():
@@ -182,7 +181,7 @@ class Variant:
         return replace(config, defines=config.defines | {"SHARED_BYTES": max(asked)}) if asked else config
 
     def refusal(self, problem: Problem, arch: str, parameters: Parameters | None = None) -> str | None:
-        """Return why this variant cannot serve the problem on that architecture with those parameters, or None."""
+        """Return why the variant cannot serve the problem on this architecture with these parameters, or None."""
         number = architecture_number(arch)
         if number < self.min_arch:
             return f"needs sm_{self.min_arch} or later, this is {arch}"
@@ -217,7 +216,7 @@ wgmma_row = partial(Variant, min_arch=90, only_arch=90, instructions="wgmma", au
 
 
 def reordered_weights(problem: Problem, elements: int, reorder: Callable[[np.ndarray], np.ndarray]) -> Packing:
-    """Return the packing of a kernel with reordered weights, ``elements`` with padding, and an unchanged bias.
+    """Return a packing that reorders the weights and keeps the bias. elements: of the weights, padding included.
 
     reorder: maps the weights, (C, K, K, M) or (inputs, outputs), to any shape.
     """
@@ -237,7 +236,7 @@ def tiles(size: int, tile: int) -> int:
 
 
 def workspace_images(arguments: tuple[Argument, ...], budget: int = 256 << 20) -> int:
-    """Return how many images at a time keep the workspace within ``budget`` bytes; at least one."""
+    """Return the most images whose workspace fits in ``budget`` bytes; at least one."""
     per_image = sum(argument.per_image * ITEMSIZE[argument.dtype] for argument in arguments)
     return max(budget // max(per_image, 1), 1)
 
@@ -258,7 +257,7 @@ def types(problem: ConvProblem | LinearProblem) -> dict[str, str | int]:
 
 
 def activation_name(function: str) -> str:
-    """Return the struct in ``include/activations.cuh`` for a layer's ``function``; NONE if it is empty."""
+    """Return the name of a function's struct in ``include/activations.cuh``; NONE for ""."""
     return function.upper() or "NONE"
 
 
@@ -273,7 +272,7 @@ def conv_sizes(problem: ConvProblem) -> dict[str, str | int]:
 
 
 def padding(problem: ConvProblem) -> dict[str, str | int]:
-    """Return the constant PADDING: a constant even where sizes are arguments, so that without it no check is left."""
+    """Return the constant PADDING. Even kernels with run-time sizes take it, so that 0 removes the border checks."""
     return {"PADDING": problem.padding}
 
 
@@ -283,7 +282,7 @@ def pooling(problem: ConvProblem) -> dict[str, str | int]:
 
 
 def pooled_sizes(problem: ConvProblem | PoolProblem) -> dict[str, str | int]:
-    """Return the constants PH and PW: windows along each axis, those over the border included where they count."""
+    """Return the constants PH and PW: pooling windows along each axis, counting those over the border if ``ceil``."""
     return dict(zip(("PH", "PW"), problem.pooled, strict=True))
 
 

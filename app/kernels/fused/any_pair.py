@@ -1,4 +1,4 @@
-"""The registry row of the kernel that computes any two convolutions at once, and its packed parameters."""
+"""Registry row of the kernel that computes any two convolutions in one launch, and the packing of its parameters."""
 
 from functools import partial
 
@@ -10,14 +10,14 @@ from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem, ConvProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, activation_name, mma_row, tiles
 
-WINDOW = 8  # pixels of a channel's row that a step of the first convolution takes
-MOST_SIZE = 128  # of enlarged images: half enlarged ones are numbers of two bytes
-SLACK = 8  # words behind the last row, which steps may read; filters multiply them by zero
+WINDOW = 8  # pixels of a channel's row in a k step of the first convolution
+MOST_SIZE = 128  # most pixels per side of resized images
+SLACK = 8  # words after the last row that k steps may read; zero filters multiply them
 THREADS = 256
 
 
 def refuses(problem: ConvPairProblem) -> str | None:
-    """Return why the kernel cannot serve the problem, whatever its size in shared memory; None if it can."""
+    """Return why the kernel cannot serve the problem, apart from its shared memory; None if it can."""
     first, second = problem.first, problem.second
     if first.input_dtype != "uint8":
         return "reads bytes"
@@ -33,7 +33,7 @@ def refuses(problem: ConvPairProblem) -> str | None:
 
 
 def _pixel_words(problem: ConvPairProblem) -> int:
-    """Words of two maps from one pixel of the first convolution's results to the next, as in the .cu file."""
+    """Return the stride, in words of two maps, of pixels in the first convolution's results, as in the .cu file."""
     words, second = tiles(problem.first.maps, 2), problem.second
     apart = second.pool * second.stride
     return words if words % 8 else words + (4 if apart % 2 else 2 if apart % 4 else 1)
@@ -44,7 +44,7 @@ def _round_up(number: int, to: int) -> int:
 
 
 def _fragments(problem: ConvPairProblem) -> tuple[int, int]:
-    """Return the float16 numbers of both packed filters, one part of each."""
+    """Return the size of each convolution's packed filters, one part of each, in float16 numbers."""
     first, second = problem.first, problem.second
     steps1 = tiles(first.channels * first.kernel, 2)
     steps2 = second.kernel * tiles(second.kernel * tiles(first.maps, 2), 8)
@@ -52,7 +52,7 @@ def _fragments(problem: ConvPairProblem) -> tuple[int, int]:
 
 
 def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
-    """Configure a block for each image."""
+    """Configure one block per image."""
     first, second, resize = problem.first, problem.second, problem.resize
     source = first if resize is None else resize
     filters = [problem.weight_parts * size for size in _fragments(problem)]
@@ -122,14 +122,14 @@ def _sizes(number: int, problem: ConvProblem) -> dict[str, str | int]:
 def pack(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2) as [filters1, factors1, bias1, filters2, factors2, bias2].
 
-    Every map's weights have a power of two of their own; its factor takes it out of the sums again.
+    Each map's weights are scaled by a power of two; its factor divides the sums by it again.
     """
     w1, bias1, w2, bias2 = arrays
     assert w1 is not None and w2 is not None
     first, second = problem.first, problem.second
     between = activation_scales(problem, arrays)
     if problem.parts == 1 and first.activation in ("tanh", "sigmoid"):
-        between = np.ones_like(between)  # float16 holds them as they are
+        between = np.ones_like(between)  # float16 holds them unscaled
     folded = np.ones_like(between) if _scales_after(problem) else between
     w1 = w1.astype(np.float64).reshape(first.channels, first.kernel, first.kernel, first.maps)
     w2 = w2.astype(np.float64).reshape(first.maps, second.kernel, second.kernel, second.maps)
@@ -150,9 +150,9 @@ def pack(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
 
 
 def window_fragments(filters: np.ndarray) -> np.ndarray:
-    """Pack (C, K, K, M) as (steps, columns of 8 maps, 32 lanes, 2 registers, 2): mma's B.
+    """Pack (C, K, K, M) as mma's B: (k steps, columns of 8 maps, 32 lanes, 2 registers, 2).
 
-    A step of 16 is two rows of windows, each of one channel, eight pixels wide.
+    A k step of 16 is two rows of windows, each of one channel and eight pixels wide.
     """
     channels, kernel, _, maps = filters.shape
     steps, columns = tiles(channels * kernel, 2), tiles(maps, 8)
@@ -163,9 +163,9 @@ def window_fragments(filters: np.ndarray) -> np.ndarray:
 
 
 def row_fragments(filters: np.ndarray) -> np.ndarray:
-    """Pack (C, K, K, M) as (K, steps, columns of 8 maps, 32 lanes, 2 registers, 2): mma's B.
+    """Pack (C, K, K, M) as mma's B: (K rows, k steps, columns of 8 maps, 32 lanes, 2 registers, 2).
 
-    Along k lies a row of a window: pixel after pixel, each with all channels, an even number.
+    k runs along a row of a window: pixel after pixel, each with all channels, an even number.
     """
     channels, kernel, _, maps = filters.shape
     even, columns = _round_up(channels, 2), tiles(maps, 8)

@@ -1,4 +1,4 @@
-"""The registry row of the kernel that computes any two fully connected layers at once, and its packed parameters."""
+"""Registry row of the kernel that computes any two fully connected layers in one launch, and its packing."""
 
 from dataclasses import replace
 from functools import partial
@@ -58,8 +58,8 @@ def _configure(problem: LinearPairProblem, parameters: Parameters) -> LaunchConf
 def pack(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2) as [core matrices of w1, factors, bias1, fragments of w2, bias2].
 
-    Every hidden value's weights have a power of two of their own; its factor takes it out of the sums again. Hidden
-    values are padded to a multiple of 8: those beyond have weights of zero.
+    Each hidden value's weights are scaled by a power of two; its factor divides the sums by it again. Hidden values are
+    padded to a multiple of 8 by zero weights.
     """
     w1, bias1, w2, bias2 = arrays
     assert w2 is not None

@@ -1,4 +1,4 @@
-"""Registry rows of the kernels that compute two convolutions at once, with ReLU and pooling after each."""
+"""Registry rows of the kernels that compute two convolutions in one launch, with ReLU and pooling after each."""
 
 from dataclasses import replace
 from functools import partial
@@ -22,10 +22,10 @@ from app.kernels.variant import (
     wgmma_row,
 )
 
-# lenet5's convolutions: C, H, W, M, K, S.
+# C, H, W, M, K, S of lenet5's convolutions.
 SIZES = ((1, 28, 28, 32, 5, 1), (32, 12, 12, 64, 5, 1))
 HOPPER_LIMITS = f"{ONLY_HOPPER}; lenet5's two convolutions without bias, from bytes"
-# Bytes of shared memory, as in conv_pair.cuh.
+# Bytes in shared memory, as in conv_pair.cuh.
 POOLED_IMAGE, WINDOWS, FILTER_STEP = 9216, 2880, 2048
 BYTE, SIGNED = 255, 127  # greatest activation and filter in int8
 
@@ -55,7 +55,7 @@ def _refuses_wgmma(problem: ConvPairProblem, exact: bool = False) -> str | None:
 
 
 def _persistent(problem: ConvPairProblem, warpgroups: int, shared: int) -> LaunchConfig:
-    """Configure a block per multiprocessor, or per image if there are fewer images."""
+    """Configure one block per multiprocessor, or per image if there are fewer images."""
     integers, parts, maps = problem.dtype == INTEGERS, problem.weight_parts, problem.second.maps
     takes = (
         Argument("filters1", "float16", fixed=parts * 2 * 3 * 128 * 8),
@@ -82,7 +82,7 @@ def _wgmma_exact(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
 
 def _wgmma_int8(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
     images, warpgroups = parameters["images"], parameters["warpgroups"]
-    # Of both convolutions' registers, as the assembler counts them; a thread gets a multiple of eight.
+    # Registers of both convolutions, as ptxas counts them; a thread gets a multiple of eight.
     if images > 4 or max(32 * images + 31, 80) > 64 // warpgroups * 8:
         raise Unfit(f"there are no registers for {images} images in each of {warpgroups} warpgroups")
     taps = problem.second.kernel**2
@@ -121,7 +121,10 @@ def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
 def _filters(
     problem: ConvPairProblem, arrays: Arrays
 ) -> tuple[list[np.ndarray], float, np.ndarray | None, list[np.ndarray], float]:
-    """Return parts and scale of the first filters (5, 5, 32), their bias, and the second's (32, 5, 5, 64)."""
+    """Return the first filters' float16 parts (5, 5, 32) and scale, their bias, and the second's parts and scale.
+
+    The second filters are (32, 5, 5, 64).
+    """
     w1, bias1, w2 = balance_convolutions(problem, arrays)
     w1 = w1.reshape(problem.first.kernel, problem.first.kernel, -1)
     w2 = w2.reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
@@ -133,8 +136,8 @@ def _filters(
 def pack_convolutions(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2) as [filters1, filters2, scales], for the wgmma kernels. Biases must be None.
 
-    The first convolution's results are pooled as sums, not averages, of balanced activations. scales holds two factors:
-    from twice the first products to those sums, and from twice the second products to features.
+    The first convolution's scaled results are pooled as sums instead of averages. scales holds two factors: from twice
+    the first products to those sums, and from twice the second products to features.
     """
     parts1, scale1, _, parts2, scale2 = _filters(problem, arrays)
     filters1 = np.stack([window_fragments(part) for part in parts1])
@@ -145,10 +148,10 @@ def pack_convolutions(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarr
 
 
 def pack_integers(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
-    """Pack (w1, None, w2, None) as [filters1, filters2, scales] for the kernel of bytes.
+    """Pack (w1, None, w2, None) as [filters1, filters2, scales] for the int8 kernel.
 
-    The first convolution's results, summed over a window, are 1 where bytes end. scales holds a factor for each map,
-    from sums of products of bytes to features.
+    The first convolution's results, summed over a pooling window, are scaled so that 1 becomes byte 255. scales holds a
+    factor per map, from sums of products of bytes to features.
     """
     w1, _, w2, _ = (None if array is None else array.astype(np.float64) for array in arrays)
     assert w1 is not None and w2 is not None
@@ -161,10 +164,10 @@ def pack_integers(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray |
 
 
 def window_fragments(filters: np.ndarray) -> np.ndarray:
-    """Pack (5, 5, 32) as (even and odd maps, 3 steps, 128 threads, 4 registers, 2): wgmma's A from registers.
+    """Pack (5, 5, 32) as wgmma's A in registers: (even and odd maps, 3 k steps, 128 threads, 4 registers, 2).
 
     Row 16 w + 8 h + g of A is map 2 (4 w + g % 4) + odd, moved right by 2 (g // 4) + h columns in a window of eight;
-    the 16 columns of a step are filter rows 0 and 2, 1 and 3, 4 and none.
+    the 16 columns of a k step are filter rows 0 and 2, 1 and 3, 4 and none.
     """
     rows = np.zeros((2, 6, 4, 2, 8, 8), filters.dtype)  # axes: odd, filter row, w, h, g, column of the window
     for g in range(8):
@@ -178,7 +181,10 @@ def window_fragments(filters: np.ndarray) -> np.ndarray:
 
 
 def core_matrices(filters: np.ndarray, channels: int = 8) -> np.ndarray:
-    """Pack (32, 5, 5, 64) as (25 taps, 32/channels, 8 groups of maps, 8 maps, channels): 16 bytes of a map in a row."""
+    """Pack (32, 5, 5, 64) as wgmma core matrices: (25 taps, 32/channels, 8 groups of maps, 8 maps, channels).
+
+    The 16 bytes of a map are contiguous.
+    """
     parts = filters.reshape(-1, channels, 25, 8, 8)  # axes: of channels, channel, tap, group, map
     return np.ascontiguousarray(parts.transpose(2, 0, 3, 4, 1))
 
@@ -186,9 +192,9 @@ def core_matrices(filters: np.ndarray, channels: int = 8) -> np.ndarray:
 def pack_for_mma(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2) as [filters1, bias1, filters2, bias2, scales].
 
-    The first convolution's results are pooled as sums, not averages, of balanced activations. scales holds two factors:
-    from twice the first sums to those, and from twice the second sums to features. The pixel scale, which exact weights
-    do not include, enters with the latter, so biases are divided by it.
+    The first convolution's scaled results are pooled as sums instead of averages. scales holds two factors: from twice
+    the first sums to those, and from twice the second sums to features. The second includes the pixel scale if exact
+    weights do not, so biases are divided by it.
     """
     scale = problem.pixel_scale
     w1, w2, *biases = arrays[0], arrays[2], *(None if b is None else b.astype(np.float64) / scale for b in arrays[1::2])
@@ -206,7 +212,7 @@ def _scaled(bias: np.ndarray | None, scale: float) -> np.ndarray | None:
 
 
 def tap_fragments(filters: np.ndarray) -> np.ndarray:
-    """Pack (5, 5, 32) as (4 tiles of 8 maps, 32 lanes, 4 words, 2): mma's B. Rows are padded to six taps with a zero.
+    """Pack (5, 5, 32) as mma's B: (4 tiles of 8 maps, 32 lanes, 4 words, 2). A zero pads each row to six taps.
 
     Lane 4 g + t has map g of a tile; its words are pairs of taps t, t + 4, t + 8 and t + 12 of 16, the last one zero.
     """
@@ -219,9 +225,9 @@ def tap_fragments(filters: np.ndarray) -> np.ndarray:
 
 
 def map_fragments(filters: np.ndarray, maps: int) -> np.ndarray:
-    """Pack (32, 5, 5, 64) as (passes, 50 steps, tiles of 16 maps, 32 lanes, 4 registers, 2): mma's A.
+    """Pack (32, 5, 5, 64) as mma's A: (passes, 50 k steps, tiles of 16 maps, 32 lanes, 4 registers, 2).
 
-    A step is one tap and 16 channels; a pass covers ``maps`` maps.
+    A k step is one tap and 16 channels; a pass covers ``maps`` maps.
     """
     # axes: step, half of k, t, pair, tap | pass, tile, half of the rows, g
     parts = filters.reshape(2, 2, 4, 2, 25, 64 // maps, maps // 16, 2, 8)

@@ -1,4 +1,4 @@
-"""Registry rows of the kernels that compute two matrix products at once, ReLU between and argmax after them."""
+"""Registry rows of the kernels that compute two products in one launch, ReLU between and argmax after them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,8 +23,8 @@ from app.kernels.variant import (
 )
 
 DEPTH = {"float16": 128, "float16x2": 64}  # wgmma kernel: terms of the first sum per stage
-CLASSES = 16  # wgmma kernels: rows of the second product at a time
-FEW = 8  # wgmma kernel: images that it serves as a cluster of blocks, or by fewer columns
+CLASSES = 16  # wgmma kernels: rows of the second product per tile
+FEW = 8  # wgmma kernel: up to this many images use a cluster of blocks, or fewer columns
 MOST_BLOCKS = 8  # of a cluster: what CUDA calls its portable size
 PRODUCT_TUNABLES = {"ROWS": (16, 32, 48, 64, 80, 96, 128), "STAGES": (2, 3, 4)}
 
@@ -49,7 +49,7 @@ def _configured(
     pack: Callable[[LinearPairProblem, Arrays], list[np.ndarray | None]],
     w2_size: int = 0,
 ) -> LaunchConfig:
-    """Configure one launch. w2_size: elements of the second matrix as packed, 0 for all its own."""
+    """Configure one launch. w2_size: elements of the packed second matrix, 0 if it is not packed."""
     first, second = problem.first, problem.second
     defines: dict[str, str | int] = {
         "INPUTS": first.inputs,
@@ -106,7 +106,7 @@ def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> Launc
         raise Unfit(f"{first.inputs} inputs do not fill {stages} stages")
     w2_size = second_matrix_size(first.outputs, problem.second.outputs)
     stage = 2 * DEPTH[problem.dtype] * (problem.weight_parts * first.outputs + problem.parts * (rows + 1))
-    # In float16x2 the products of low halves are one sum over all steps: no block could have a step of it alone.
+    # In float16x2 the products of low halves are one sum over all k steps, which cannot be split among blocks.
     step_blocks = steps if problem.parts == 1 and steps <= MOST_BLOCKS else 1
 
     def cluster(images: int) -> int:
@@ -147,7 +147,7 @@ def pack_for_wgmma(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarra
 
 
 def core_matrices(weights: np.ndarray, depth: int) -> np.ndarray:
-    """Pack (inputs, hidden) as (inputs / depth, depth / 8, hidden, 8 inputs): wgmma's A from shared memory."""
+    """Pack (inputs, hidden) as wgmma's A in shared memory: (inputs / depth, depth / 8, hidden, 8 inputs)."""
     inputs, hidden = weights.shape
     planes = weights.reshape(inputs // depth, depth // 8, 8, hidden)
     return np.ascontiguousarray(planes.transpose(0, 1, 3, 2))
@@ -164,7 +164,7 @@ def _rounded(values: np.ndarray) -> np.ndarray:
 
 
 def second_matrix(weights: np.ndarray) -> np.ndarray:
-    """Pack (hidden, classes) as the high, then the low parts of ``class_fragments``, flat."""
+    """Pack (hidden, classes) as a flat array: high parts as ``class_fragments``, then low parts."""
     return np.stack([class_fragments(part) for part in split_tf32(weights.astype(np.float32))]).reshape(-1)
 
 
@@ -174,7 +174,7 @@ def second_matrix_size(hidden: int, classes: int) -> int:
 
 
 def class_fragments(weights: np.ndarray) -> np.ndarray:
-    """Pack (hidden, classes) as (tiles, hidden / 8, 32 lanes, 4 registers): mma_tf32's A, zeros beyond the classes.
+    """Pack (hidden, classes) as mma_tf32's A: (tiles, hidden / 8, 32 lanes, 4 registers), zeros beyond the classes.
 
     Lane 4 g + t has classes g and g + 8 of a tile of 16 for hidden value t, then the same for t + 4.
     """

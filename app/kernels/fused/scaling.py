@@ -1,9 +1,9 @@
-"""Powers of two that keep the numbers of the pair kernels in float16's range, whatever the weights. Pure.
+"""Scale weights by powers of two that keep the pair kernels' numbers in float16's range. Pure functions.
 
-Scaling costs nothing. Sums, ReLU and pooling preserve a positive factor, so the next layer's weights divide out the
-factor of this layer's weights and bias. Every map and every hidden value has its own factor, from the greatest value
-that any image can give it. That bound may be loose: a sum of two float16 keeps its 22 bits down to 2**-18 of LARGEST,
-and down to 2**-29 where the low half is scaled once more (LOW_SCALE), as in features and the products' weights.
+Scaling costs no time. Sums, ReLU and pooling preserve a positive factor, so the next layer's weights divide out the
+factor of this layer's weights and bias. Every map and every hidden value has a separate factor, from the greatest value
+that any image can give it. That bound may be loose: a sum of two float16 keeps 22 bits down to 2**-18 of LARGEST, and
+down to 2**-29 where the low half is scaled once more (LOW_SCALE), as in features and the products' weights.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ Arrays = Sequence[np.ndarray | None]
 LARGEST = 30_000  # limit of scaled numbers; float16 ends at 65,504
 SMALLEST_NORMAL = 2.0**-14  # float16's; smaller numbers lose bits
 BRIGHTEST = 255.0  # greatest pixel
-LARGEST_SCALE = 2.0**120  # also for zeros: their products vanish beside the others
-# If a bias is so much greater than the weights, float32 loses the products beside it, too.
+LARGEST_SCALE = 2.0**120  # also for zeros, whose products do not count beside the others
+# Greater biases, relative to the weights, make float32 lose the products beside them.
 LARGEST_BIAS1, LARGEST_BIAS2 = 2.0**30, 2.0**40
 # The kernels' factors and the second matrix of the products are float32: within these limits they keep all bits.
 SMALLEST, GREATEST = 2.0**-80, 2.0**80
@@ -35,9 +35,9 @@ class Inexact(Exception):  # noqa: N818 - a verdict, not an error
 
 
 def scales_for(largest: np.ndarray | float) -> np.ndarray:
-    """Return for each number the power of two that brings it into the range from half of LARGEST to LARGEST.
+    """Return for each number the power of two that scales it to between LARGEST / 2 and LARGEST.
 
-    It is LARGEST_SCALE for zeros, and 1 for infinite numbers and NaN.
+    Zeros get LARGEST_SCALE, infinite numbers and NaN get 1.
     """
     largest = np.asarray(largest, np.float64)
     usable = np.isfinite(largest) & (largest > 0)
@@ -46,7 +46,7 @@ def scales_for(largest: np.ndarray | float) -> np.ndarray:
 
 
 def scale_for(weights: np.ndarray, bias: np.ndarray | None = None) -> float:
-    """Choose one power of two for all weights of a layer, at most LARGEST_SCALE; a bias is added in float32."""
+    """Return one power of two for all weights of a layer, at most LARGEST_SCALE. bias: added in float32, limits it."""
     largest = np.abs(weights).max()
     if bias is not None:
         largest = np.maximum(largest, np.abs(bias).max() / LARGEST_BIAS2)
@@ -60,10 +60,7 @@ def split(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarray, np.nd
 
 
 def parts_of(problem: PairProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0) -> list[np.ndarray]:
-    """Return the float16 operands that stand for float64 weights: rounded values, or both halves of ``split``.
-
-    Raises Inexact.
-    """
+    """Return the float16 operands for float64 weights: rounded values, or both halves of ``split``. Raises Inexact."""
     if problem.weight_parts == 2:
         return [*split(values, low_scale)]
     rounded = values.astype(np.float16)
@@ -73,30 +70,30 @@ def parts_of(problem: PairProblem | LinearProblem, values: np.ndarray, low_scale
 
 
 def as_float32(bias: np.ndarray | None) -> np.ndarray | None:
-    """Convert a bias, if there is one, to float32, the type in which it is added."""
+    """Convert a bias to float32, in which it is added; None stays None."""
     return None if bias is None else bias.astype(np.float32)
 
 
 def feature_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
-    """Return the greatest value that any image can give each map of features: (maps) float64."""
+    """Return an upper bound of each feature map over all possible images: (maps,) float64."""
     w2 = _filters(problem, arrays)[1]
     with np.errstate(invalid="ignore"):  # infinite weights
         return _bounds(w2, arrays[3], activation_bounds(problem, arrays), problem.second.activation)
 
 
 def activation_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
-    """Return the greatest value that any image can give each map between the convolutions: (maps) float64."""
+    """Return an upper bound of each map between the convolutions over all possible images: (maps,) float64."""
     pixels = np.full(problem.first.channels, BRIGHTEST * problem.pixel_scale)
     return _bounds(_filters(problem, arrays)[0], arrays[1], pixels, problem.first.activation)
 
 
 def activation_scales(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
-    """Return the power of two for each map between the convolutions that brings it close to LARGEST: (maps) float64."""
+    """Return the power of two that brings each map between the convolutions close to LARGEST: (maps,) float64."""
     return scales_for(activation_bounds(problem, arrays))
 
 
 def balance_convolutions(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Scale (w1, bias1, w2, bias2) to w1 (K², maps), bias1, w2 (channels, K², maps), all float64.
+    """Scale (w1, bias1, w2, bias2) for float16; return w1 (K², maps), bias1, w2 (channels, K², maps), all float64.
 
     A sum of four activations of a map then comes close to LARGEST for some image, and exceeds it for none.
     """
@@ -107,9 +104,9 @@ def balance_convolutions(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.n
 
 
 def scale_features(problem: ConvPairProblem, arrays: Arrays) -> tuple[tuple[np.ndarray | None, ...], np.ndarray | None]:
-    """Scale convolutions to bring features close to LARGEST; return parameters and the maps' factors (maps) float64.
+    """Scale convolutions to bring features close to LARGEST; return their parameters and the maps' factors (maps,).
 
-    Activations that preserve no factor give features as they are, with factors of 1; None if some are too small for it.
+    Factors are float64, and 1 if activations preserve no factor; None if features are then too small for float16.
     """
     w1, bias1, w2, bias2 = arrays
     assert w2 is not None
@@ -121,14 +118,14 @@ def scale_features(problem: ConvPairProblem, arrays: Arrays) -> tuple[tuple[np.n
 
 
 def unscale_features(arrays: Arrays, scales: np.ndarray) -> tuple[np.ndarray | None, ...]:
-    """Divide the features' factors out of the products' first matrix (maps x pixels, hidden); return all parameters."""
+    """Divide the features' factors out of the first product's matrix (maps x pixels, hidden); return all parameters."""
     w1, *rest = arrays
     assert w1 is not None
     return _scaled(w1.reshape(len(scales), -1), 1 / scales[:, None]).reshape(w1.shape), *rest
 
 
 def balance_products(problem: LinearPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Scale (w1, bias1, w2, bias2) to w1 (inputs, hidden), bias1, w2 (hidden, outputs), all float64.
+    """Scale (w1, bias1, w2, bias2); return w1 (inputs, hidden), bias1, w2 (hidden, outputs), all float64.
 
     The greatest weight of each hidden value is then close to LARGEST.
     """
@@ -144,7 +141,7 @@ def balance_products(problem: LinearPairProblem, arrays: Arrays) -> tuple[np.nda
 
 
 def scaled_outputs(problem: LinearProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Scale the matrix (inputs, outputs) of one product by a power of two for each output; return it and these."""
+    """Scale a product's matrix (inputs, outputs) by a power of two per output; return it and these factors."""
     w = arrays[0]
     assert w is not None
     w = w.astype(np.float64).reshape(problem.inputs, problem.outputs)
@@ -153,9 +150,9 @@ def scaled_outputs(problem: LinearProblem, arrays: Arrays) -> tuple[np.ndarray, 
 
 
 def within_range(problem: PairProblem | LinearProblem, arrays: Arrays) -> bool:
-    """Return whether the kernels lose no number that matters, whatever the image.
+    """Return whether float16 loses no number that matters, for any image.
 
-    Products read features of LARGEST at most; features of convolutions must be in range as they are to be stored.
+    Products read features of at most LARGEST. Features of convolutions must be in range as stored.
     """
     if not all(array is None or np.isfinite(array).all() for array in arrays):
         return False
@@ -177,7 +174,7 @@ def within_range(problem: PairProblem | LinearProblem, arrays: Arrays) -> bool:
 
 
 def _filters(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Both convolutions' weights, float64: (channels, K², maps)."""
+    """Return both convolutions' weights as (channels, K², maps) float64."""
     w1, w2 = arrays[0], arrays[2]
     assert w1 is not None and w2 is not None
     first, second = problem.first, problem.second
@@ -188,7 +185,7 @@ def _filters(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.n
 
 
 def _bounds(weights: np.ndarray, bias: np.ndarray | None, inputs: np.ndarray, activation: str = "") -> np.ndarray:
-    """Return the greatest magnitude of each output of (inputs, terms, outputs) weights, given that of each input."""
+    """Return each output's greatest magnitude, given weights (inputs, terms, outputs) and each input's greatest."""
     sums = inputs @ np.abs(weights).sum(axis=1)
     shift = np.zeros(len(sums)) if bias is None else bias.astype(np.float64)
     if activation == "sigmoid":
@@ -199,7 +196,7 @@ def _bounds(weights: np.ndarray, bias: np.ndarray | None, inputs: np.ndarray, ac
 
 
 def _scaled(array: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """Scale in the array's type: exact, except for numbers that leave its range."""
+    """Scale an array in its type: exact, except for numbers that leave its range."""
     with np.errstate(over="ignore"):  # infinite results are refused later
         return (array * scales).astype(array.dtype)
 

@@ -24,8 +24,8 @@ from app.kernels.variant import (
     workspace_images,
 )
 
-MOST_CLASSES = 32  # most classes for an argmax in the epilogue, by a row of lanes
-SIDE = 4  # of a thread's tile of elements
+MOST_CLASSES = 32  # most classes that a fused argmax can compare, within a warp
+SIDE = 4  # rows and columns of a thread's register tile
 TILE_TUNABLES = {"BM": (16, 32, 64, 128), "BN": (16, 32, 64, 128), "BK": (8, 16, 32)}
 
 
@@ -120,7 +120,7 @@ def _split_k(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     return LaunchConfig(defines, (add_up, finish), workspace, workspace_images(workspace))
 
 
-# --- register tiles: one element a thread becomes 4 x 4, step by step -------------------------------------------------
+# --- register tiles: from one element per thread to 4 x 4, step by step -----------------------------------------------
 
 
 def _column_defaults(problem: LinearProblem) -> dict[str, int]:
@@ -140,7 +140,7 @@ def _launch(problem: LinearProblem, bm: int, bn: int, threads: int, shared_bytes
 
 
 def _scalar_tiles(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
-    """Configure a register tile of TM x 1, or of SIDE x SIDE without TM, whose elements are read one by one."""
+    """Configure a register tile of TM x 1, or of SIDE x SIDE without TM, with scalar loads."""
     bm, bn, bk = (parameters[name] for name in TILE_TUNABLES)
     tm, tn = (parameters["TM"], 1) if "TM" in parameters else (SIDE, SIDE)
     if bm % tm or bn % tn:
@@ -151,7 +151,7 @@ def _scalar_tiles(problem: LinearProblem, parameters: Parameters) -> LaunchConfi
 
 
 def _wide_tiles(problem: LinearProblem, parameters: Parameters, stages: int) -> LaunchConfig:
-    """Configure a register tile of SIDE x SIDE that is read four floats at a time, from ``stages`` block tiles."""
+    """Configure a register tile of SIDE x SIDE with four-float loads from ``stages`` block tiles."""
     bm, bn, bk = (parameters[name] for name in TILE_TUNABLES)
     threads = bm * bn // SIDE**2
     if bm % SIDE or bn % SIDE or 128 % bn:

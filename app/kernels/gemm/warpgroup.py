@@ -1,4 +1,4 @@
-"""The registry row of the matrix product by warpgroup tensor-core instructions, and its packed parameters."""
+"""Registry row of the wgmma matrix product, and the packing of its parameters."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -21,11 +21,11 @@ from app.kernels.variant import (
 )
 
 DEPTH = 64  # terms of the sum per stage
-MOST_TILE = 192  # outputs of a block
-PRODUCERS = 128
-SHARED = 227 << 10  # bytes that a block may have
+MOST_TILE = 192  # most outputs per block
+PRODUCERS = 128  # producer threads per block
+SHARED = 227 << 10  # most bytes of shared memory per block
 MOST_STAGES = 8
-REGISTERS = 512  # of one thread in each of the 128-thread groups together, shared out between the groups
+REGISTERS = 512  # registers per thread, summed over a block's warpgroups, which divide them among themselves
 
 
 def refuses_input(problem: LinearProblem) -> str | None:
@@ -42,19 +42,19 @@ def _refuses(problem: LinearProblem) -> str | None:
 
 
 def tile_of(problem: LinearProblem) -> int:
-    """Return how many outputs a block computes: all of them, if they are few enough."""
+    """Return the outputs per block: all of them, if they are few enough."""
     return min(tiles(problem.outputs, 8) * 8, MOST_TILE)
 
 
 def threads_of(tile: int) -> int:
-    """Return the threads of a block: a warpgroup for 64 outputs, and the producers."""
+    """Return the threads per block: a warpgroup for each 64 outputs, and the producers."""
     return 128 * tiles(tile, 64) + PRODUCERS
 
 
 def ring(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[str, str | int]:
-    """Return the constants of ``warpgroup_product.cuh`` for blocks of ``rows`` images.
+    """Return the pipeline's constants of ``warpgroup_product.cuh`` for blocks of ``rows`` images.
 
-    fixed: bytes of shared memory besides the ring. Raises Unfit.
+    fixed: bytes of shared memory besides the stages. Raises Unfit.
     """
     if rows not in (40, 80):
         raise Unfit("multiplies for 40 or 80 images at a time")
@@ -74,7 +74,7 @@ def ring(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[str, str | i
         "TILE": tile,
         "ROWS": rows,
         "STAGES": stages,
-        "LAG": max(min(stages - 2, steps - 1), min(1, stages - 1, steps - 1)),  # a lone stage is waited for
+        "LAG": max(min(stages - 2, steps - 1), min(1, stages - 1, steps - 1)),  # without lag if there is one stage
         "PRODUCER_REGISTERS": producers,
         "CONSUMER_REGISTERS": (REGISTERS - producers) // tiles(tile, 64) // 8 * 8,
         "SHARED_BYTES": stages * (stage + 16) + fixed,
@@ -82,7 +82,7 @@ def ring(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[str, str | i
 
 
 def packed_size(problem: LinearProblem) -> int:
-    """Return the number of float16 of the packed weights."""
+    """Return the size of the packed weights in float16 numbers."""
     tile = tile_of(problem)
     return tiles(problem.outputs, tile) * tiles(problem.inputs, DEPTH) * problem.weight_parts * DEPTH * tile
 
@@ -108,15 +108,15 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
 
 
 def pack(problem: LinearProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-    """Pack (w, bias) as [core matrices of w, factors, bias]; every output has a power of two of its own."""
+    """Pack (w, bias) as [core matrices of w, factors, bias]; each output is scaled by a power of two."""
     scaled, scales = scaled_outputs(problem, arrays)
     return [core_matrices(problem, scaled), (1 / scales).astype(np.float32), as_float32(arrays[1])]
 
 
 def core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
-    """Pack scaled weights (inputs, outputs) as (tiles of outputs, steps, parts, 8 planes, tile, 8 inputs), flat.
+    """Pack scaled weights (inputs, outputs) as wgmma's A in shared memory, flat, with zeros beyond the weights.
 
-    That is wgmma's A from shared memory, with zeros beyond the weights.
+    Axes: (tiles of outputs, k steps, parts, 8 planes, tile, 8 inputs).
     """
     tile = tile_of(problem)
     steps, across = tiles(problem.inputs, DEPTH), tiles(problem.outputs, tile)

@@ -1,1 +1,1 @@
-"""Pooling, activations, softmax, argmax and enlarging, and their registry rows."""
+"""Kernels and registry rows of pooling, activations, softmax, argmax and resizing."""

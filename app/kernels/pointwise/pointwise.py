@@ -20,7 +20,7 @@ from app.kernels.variant import (
     tiles,
 )
 
-RESIZED = 16  # outputs per thread of a resizing, roughly
+RESIZED = 16  # approximate outputs per thread of a resizing
 
 
 def _pool_defines(problem: PoolProblem) -> dict[str, str | int]:
@@ -34,7 +34,7 @@ def _pool_direct(problem: PoolProblem, _: Parameters) -> LaunchConfig:
 
 
 def _pool_tile(problem: PoolProblem, tile: int) -> tuple[tuple[int, int], int]:
-    """Height and width of a tile of at most tile x tile outputs, and the bytes of the input under it."""
+    """Return height and width of a tile of at most tile x tile outputs, and the bytes of its input."""
     height, width = (min(tile, size) for size in problem.pooled)
     pixels = prod((size - 1) * problem.stride + problem.window for size in (height, width))
     return (height, width), pixels * ITEMSIZE[problem.dtype]

@@ -1,4 +1,4 @@
-"""All training kernels: the purpose of each, and the systems that had it. app/training/gpu/ launches them."""
+"""The list of training kernels, with purpose and seed systems. app/training/gpu/ launches them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +8,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class TrainingKernel:
-    """A kernel in train_NAME.cu with the entry point train_NAME."""
+    """A training kernel: file train_NAME.cu, entry point train_NAME."""
 
     name: str
     summary: str

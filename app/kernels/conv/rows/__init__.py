@@ -1,1 +1,1 @@
-"""Registry rows of the convolutions, by the way to cut a layer into threads."""
+"""Registry rows of the convolutions, one module per way to divide a layer among threads."""

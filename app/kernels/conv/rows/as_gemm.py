@@ -27,7 +27,7 @@ from app.kernels.variant import (
     workspace_images,
 )
 
-# Memory for the unrolled images and the product: a large product keeps the card busy, a small one stays in L2.
+# MiB for the im2col matrix and the product: a large product fills the GPU, a small one stays in L2.
 _WORKSPACE: dict[str, tuple[int, ...]] = {"MIB": (16, 32, 64, 128, 256, 512)}
 COLUMN_TUNABLES = {"BM": (8, 16, 24, 32, 64), "BN": (32, 64, 128, 256), "BK": (8, 16, 25, 32), "TM": (4, 8)}
 SQUARE_TUNABLES = {
@@ -40,19 +40,19 @@ SQUARE_TUNABLES = {
 
 
 def _fits_static(size: int) -> None:
-    """Raise Unfit for tiles of more bytes than static shared memory has."""
+    """Raise Unfit if tiles exceed static shared memory. size: bytes."""
     if size > STATIC_SHARED_LIMIT:
         raise Unfit(f"the tiles take {size:,} bytes of shared memory, at most {STATIC_SHARED_LIMIT:,} are planned for")
 
 
 def _tile_grid(problem: ConvProblem, tile: int, rows: int) -> Callable[[int], Grid]:
-    """Return a grid: one block per row of ``rows`` and tile of all images' pixels; rows vary fastest along x."""
+    """Return a grid with one block per tile of all images' pixels and group of ``rows`` maps, which vary fastest."""
     pixels = prod(problem.convolved)
     return lambda images: (tiles(images * pixels, tile) * rows, 1, 1)
 
 
 def _workspace(problem: ConvProblem) -> tuple[Argument, ...]:
-    """unrolled (C * K * K, images * pixels), product (M, images * pixels)."""
+    """Return the workspace arrays: im2col matrix (C * K * K, images * pixels), product (M, images * pixels)."""
     pixels, dtype = prod(problem.convolved), wide(problem.dtype)
     return (
         Argument("unrolled", dtype, per_image=problem.depth * pixels),
@@ -93,7 +93,7 @@ def _im2col_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 
 
 def _equal_steps(depth: int, most: int) -> int:
-    """Return the length of steps that cut a sum into equal parts: the longest of 8 to ``most`` terms."""
+    """Return the k step, 8 to ``most`` terms, that cuts a sum of ``depth`` into equal parts and is longest."""
     return next((size for size in range(min(depth, most), 7, -1) if depth % size == 0), min(depth, 16))
 
 
@@ -111,7 +111,7 @@ def _implicit_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig
     return LaunchConfig(types(problem) | conv_sizes(problem) | dict(parameters), (launch,))
 
 
-# --- register tiles: one output a thread becomes 8 x 8, step by step ------------------------------------------------
+# --- register tiles: from one output per thread to 8 x 8, step by step ----------------------------------------------
 
 
 def _block_maps(problem: ConvProblem) -> int:
@@ -131,7 +131,7 @@ def _square_defaults(problem: ConvProblem) -> dict[str, int]:
 
 
 def _scalar_tiles(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    """Configure a register tile of TM x TN outputs, TN 1 where there is none, of which each is read by itself."""
+    """Configure a register tile of TM x TN outputs (TN is 1 if absent) with scalar loads."""
     bm, bn, bk, tm, tn = (parameters.get(name, 1) for name in SQUARE_TUNABLES)
     if bm % tm or bn % tn:
         raise Unfit("BM must be a multiple of TM, BN one of TN")
@@ -144,13 +144,13 @@ def _scalar_tiles(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 
 
 def _wide_tiles(problem: ConvProblem, parameters: Parameters, stages: int) -> LaunchConfig:
-    """Configure a register tile of TM x TN outputs that is read four floats at a time, from ``stages`` block tiles."""
+    """Configure a register tile of TM x TN outputs with four-float loads from ``stages`` block tiles."""
     bm, bn, bk, tm, tn = (parameters[name] for name in SQUARE_TUNABLES)
     if tm % 4 or tn % 4:
         raise Unfit("TM and TN must be multiples of four")
     if bm % tm or bn % tn:
         raise Unfit("BM must be a multiple of TM, BN one of TN")
-    rows, columns = bm // tm, bn // tn  # rows and columns of threads
+    rows, columns = bm // tm, bn // tn  # rows and columns of threads in a block
     threads, lanes = rows * columns, min(rows, 4)  # a warp is `lanes` rows of threads
     if rows % lanes or 32 % lanes or columns % (32 // lanes):
         raise Unfit("a block of these tiles does not consist of whole warps")
@@ -171,7 +171,7 @@ def _pooled(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 def _register_tiled_refuses(problem: ConvProblem) -> str | None:
     if problem.pool not in (1, 2):
         return "fuses pooling windows of 2 x 2 only"
-    # Tap offsets lie in constant memory: 64 KB of four bytes each.
+    # Constant memory holds 64 KB of tap offsets, four bytes each.
     return "tap offsets of more than 16,384 products exceed constant memory" if problem.depth > 16_384 else None
 
 

@@ -1,4 +1,4 @@
-"""Registry rows of direct convolutions: each thread sums whole windows in its own registers."""
+"""Registry rows of direct convolutions: each thread sums whole windows in registers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,36 +40,36 @@ def _too_many_maps(problem: ConvProblem) -> str | None:
     return f"takes at most {MAX_GRID_Y:,} maps, the grid's limit" if problem.maps > MAX_GRID_Y else None
 
 
-# --- launches: what a block covers ----------------------------------------------------------------------------------
+# --- launches: the outputs that a block covers -----------------------------------------------------------------------
 
 
 def _pixel_grid(problem: ConvProblem, maps: int) -> Callable[[int], Grid]:
-    """Return a grid: one thread for each output pixel of all images; grid y over ``maps``."""
+    """Return a grid with one thread for each output pixel of all images; grid y covers ``maps``."""
     return lambda images: (tiles(images * prod(problem.convolved), BLOCK), maps, 1)
 
 
 def _tile_count(problem: ConvProblem, tile: int) -> int:
-    """Number of tiles in one output map."""
+    """Return the number of tiles in one output map."""
     return prod(tiles(size, tile) for size in problem.convolved)
 
 
 def _tile_grid(problem: ConvProblem, tile: int, maps: int) -> Callable[[int], Grid]:
-    """Return a grid: one block for each tile of all images; grid y over ``maps``."""
+    """Return a grid with one block for each tile of all images; grid y covers ``maps``."""
     return lambda images: (images * _tile_count(problem, tile), maps, 1)
 
 
 def _tile_bytes(problem: ConvProblem, tile: int) -> int:
-    """Shared memory, in bytes, of one channel's input under tile x tile outputs; its elements have the sums' type."""
+    """Return the bytes of shared memory for one channel's input under tile x tile outputs, in the sums' type."""
     return ((tile - 1) * problem.stride + problem.kernel) ** 2 * ITEMSIZE[wide(problem.dtype)]
 
 
 def _filter_bytes(problem: ConvProblem) -> int:
-    """Shared memory, in bytes, of one channel's filter."""
+    """Return the bytes of shared memory for one channel's filter."""
     return problem.kernel**2 * ITEMSIZE[wide(problem.dtype)]
 
 
 def _default_tile(problem: ConvProblem) -> dict[str, int]:
-    """Return the tile with the fewest idle threads; the largest among equals, because its rim is the smallest share."""
+    """Return the tile with the fewest idle threads; among equals the largest, which has the smallest share of halo."""
     fitting = [tile for tile in TILES if _tile_bytes(problem, tile) + _filter_bytes(problem) <= STATIC_SHARED_LIMIT]
     return {"TILE": min(fitting[::-1] or TILES[:1], key=lambda tile: _tile_count(problem, tile) * tile**2)}
 
@@ -85,7 +85,7 @@ def _checked_tile(parameters: Parameters) -> int:
 
 
 def _pack(w: np.ndarray, together: int) -> np.ndarray:
-    """Reorder (C, K, K, M) to (entries, C, K, K, together): a range of maps has its filters together, then zeros."""
+    """Reorder filters (C, K, K, M) to (entries, C, K, K, together), so that slices are contiguous; pad by zeros."""
     padded = np.pad(w, ((0, 0), (0, 0), (0, 0), (0, -w.shape[3] % together)))
     return np.moveaxis(padded.reshape(*w.shape[:3], -1, together), 3, 0)
 
@@ -99,10 +99,10 @@ def _from_constant(
     shared_bytes: int = 0,
     together: int = 1,
 ) -> LaunchConfig:
-    """Slice after slice of the filters, as few and as even as can be: copy it to constant memory, launch.
+    """Configure copies of the filters to constant memory, in the fewest even slices, with a launch after each.
 
     together: maps that share a filter entry, 1 or 2. grid: number of entries → their grid. The last scalar is the
-    first entry of the slice.
+    slice's first entry.
     """
     entry = problem.depth * together
     entry_bytes = entry * ITEMSIZE[storage(problem.dtype)]
@@ -165,7 +165,7 @@ def _specialised(problem: ConvProblem, parameters: Parameters, together: int = 1
     return _from_constant(problem, defines, tile**2, grid, (), _tile_bytes(problem, tile), together)
 
 
-# By the place of the filters. Columns: step, technique, system, configure, dtypes, since.
+# By the memory that holds the filters. Columns: step, technique, system, configure, dtypes, since.
 _in_memory = partial(Variant, "conv", refuses=_too_many_maps, limits=MAPS_LIMIT, automatic=True)
 _in_memory_tiled = partial(_in_memory, tunables={"TILE": TILES}, defaults=_default_tile)
 _in_constants = partial(Variant, "conv", limits=CONSTANT_LIMIT, automatic=True)

@@ -47,7 +47,7 @@ POINTS = {taps: tuple(map(Fraction, text.split())) for taps, text in _POINTS.ite
 
 @cache
 def transforms(taps: int) -> tuple[Matrix, Matrix, Matrix]:
-    """Return B (K + 1, K + 1), G (K + 1, K) and A (2, K + 1) for K = ``taps``, one of POINTS."""
+    """Return the matrices B (K + 1, K + 1), G (K + 1, K) and A (2, K + 1) for K = ``taps``, one of POINTS."""
     points = POINTS[taps]
     inputs, filters = [], []
     for at, point in enumerate(points):
@@ -77,20 +77,20 @@ def as_array(matrix: Matrix) -> np.ndarray:
 
 @cache
 def initialiser(matrix: Matrix) -> str:
-    """Write the matrix as the initialiser of an array of float, for a compile-time constant. It must be exact there."""
+    """Return the matrix as a C++ initialiser of an array of float, which must hold it exactly."""
     assert all(Fraction(float(np.float32(float(value)))) == value for row in matrix for value in row)
     return "{" + ",".join("{" + ",".join(f"{float(value)!r}f" for value in row) + "}" for row in matrix) + "}"
 
 
 def transformed_filters(weights: np.ndarray) -> np.ndarray:
-    """Map filters (C, K, K, M) to their values at the points, (C, K + 1 points, K rows, M) float64."""
+    """Return the filters (C, K, K, M) at the points: (C, K + 1 points, K rows, M) float64."""
     return np.einsum("jq,cpqm->cjpm", as_array(transforms(weights.shape[2])[1]), weights.astype(np.float64))
 
 
 def error_bound(problem: ConvProblem, x: Any, w: Any, bias: Any) -> tuple[int, Any]:
-    """Return the roundings and their magnitudes whose product bounds an output's error before activation and pooling.
+    """Return a count of roundings and magnitudes; their product bounds an output's error before activation and pooling.
 
-    x: (images, C * H * W), w: (C, K, K, M), bias: (M) or None; NumPy or CuPy arrays. Magnitudes: (images, M, OH, OW)
+    x: (images, C * H * W), w: (C, K, K, M), bias: (M,) or None; NumPy or CuPy arrays. Magnitudes: (images, M, OH, OW)
     float64.
     """
     taps, (height, width) = problem.kernel, problem.convolved

@@ -1,4 +1,4 @@
-"""Registry rows of register patches: direct convolutions of several outputs a thread, the last the fastest in fp32."""
+"""Registry rows of register patches: direct convolutions of several outputs per thread; the last is fastest in fp32."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -26,7 +26,7 @@ from app.kernels.variant import (
 Value = TypeVar("Value")
 REGISTERS = 65_536  # per multiprocessor
 MOST_SUMS = 96  # per thread
-MOST_GROUPS = 8  # groups of maps, by default
+MOST_GROUPS = 8  # default limit for groups of maps
 PATCH_TUNABLES = {
     "TM": (4, 6, 8, 12, 16),
     "TR": (1, 2, 3, 4),
@@ -38,18 +38,18 @@ PATCH_TUNABLES = {
 
 
 def vector_width(size: int) -> int:
-    """Width, in floats, of the widest access that divides ``size``."""
+    """Return the width, in floats, of the widest load or store that divides ``size``."""
     return 4 if size % 4 == 0 else 2 if size % 2 == 0 else 1
 
 
 def _row_floats(problem: ConvProblem, tc: int) -> int:
-    """Number of input values that a row of ``tc`` outputs needs, rounded up to whole loads."""
+    """Return the number of inputs that a row of ``tc`` outputs needs, rounded up to whole loads."""
     vector = vector_width(tc * problem.stride)
     return tiles((tc - 1) * problem.stride + problem.kernel, vector) * vector
 
 
 def _patch_defaults(problem: ConvProblem, heights: Sequence[int] = (1, 2, 3, 4)) -> dict[str, int]:
-    """Return the cheapest patch of these heights by a count: idle lanes, loads beside products, scattered stores."""
+    """Return the patch of these heights with the least estimated cost: idle threads, loads and scattered stores."""
     height, width = (size * problem.pool for size in problem.pooled)
 
     def cost(tm: int, tr: int, tc: int) -> float:
@@ -83,9 +83,9 @@ def _without(values: dict[str, Value], *names: str) -> dict[str, Value]:
 
 
 def _patch(problem: ConvProblem, parameters: Parameters, stages: int = 2, of_one_row: bool = False) -> LaunchConfig:
-    """Configure patches; TR and CK are 1 where they are no parameters.
+    """Configure register patches; TR and CK are 1 if absent.
 
-    stages: most stages in shared memory. of_one_row: a block covers one image, and inputs are read one by one.
+    stages: most stages in shared memory. of_one_row: a block covers one image, and inputs are loaded one by one.
     """
     tm, tr, tc, most_groups, most_threads, ck = (parameters.get(name, 1) for name in PATCH_TUNABLES)
     groups = min(tiles(problem.maps, tm), most_groups)
@@ -131,7 +131,7 @@ def _patch(problem: ConvProblem, parameters: Parameters, stages: int = 2, of_one
 
 
 def _blocks_of_maps(weights: np.ndarray, problem: ConvProblem, block: int) -> np.ndarray:
-    """Reorder (C, K, K, M) to (blocks, C * K * K, block), with zeros where the last block has no map."""
+    """Reorder filters (C, K, K, M) to (blocks, C * K * K, block); maps beyond the last are zeros."""
     flat = weights.reshape(problem.depth, problem.maps)
     padded = np.pad(flat, ((0, 0), (0, -problem.maps % block)))
     return padded.reshape(problem.depth, -1, block).transpose(1, 0, 2)

@@ -1,4 +1,4 @@
-"""The registry row of the tensor-core convolution, and the packing of its filters as tensor-core operands."""
+"""Registry row of the tensor-core convolution, and the packing of its filters as mma operands."""
 
 import numpy as np
 
@@ -26,9 +26,9 @@ TENSOR_TUNABLES = {
 
 
 class FilterWords:
-    """Cuts filters into steps of ``channels``, and each step into the 32-bit words of tensor-core operands.
+    """Pack filters as mma operands: k steps of ``channels`` channels, each in 32-bit words.
 
-    A word holds one tfloat32 or two float16: neighbouring channels, or neighbouring taps where there is one channel.
+    A word holds one tfloat32 or two float16: neighbouring channels, or neighbouring taps if there is one channel.
     """
 
     def __init__(self, problem: ConvProblem, channels: int) -> None:
@@ -36,7 +36,7 @@ class FilterWords:
         self.half = problem.dtype == "float16"
         self.pairs_of_taps = self.half and problem.channels == 1
         self.steps = tiles(problem.channels, channels)
-        # Words per tap and step, words per row of a filter, and tensor-core products per step (eight words each).
+        # Words per tap and k step, words per row of a filter, and mma instructions per k step (eight words each).
         self.planes = tiles(channels, 2) if self.half and problem.channels > 1 else channels
         self.taps_q = tiles(problem.kernel, 2) if self.pairs_of_taps else problem.kernel
         self.k_steps = tiles(self.planes * problem.kernel * self.taps_q, 8)
@@ -66,13 +66,13 @@ class FilterWords:
 
 
 def rounded_to_tf32(values: np.ndarray) -> np.ndarray:
-    """Round float32 to 11 significant bits, ties away from zero: the input format of the tensor cores."""
+    """Round float32 to 11 significant bits, ties away from zero: tfloat32, the tensor cores' input."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
-    """Return defaults: maps in one block if they fit; about 128 pixels per block, in the tile that wastes least."""
+    """Return defaults: all maps in one block if they fit, and the tile of about 128 pixels that wastes least."""
     m_tiles = tiles(problem.maps, 16)
     mt = next(size for size in (4, 3, 2, 1) if m_tiles % size == 0)
     half = problem.dtype == "float16"
@@ -86,7 +86,7 @@ def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
 
 
 def _tensor_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
-    """Choose the images, rows and columns of a block's tile, at most ``pixels`` pixels in all."""
+    """Return the images, rows and columns of a block's tile, at most ``pixels`` pixels in all."""
     height, width = problem.convolved
     columns = min(width, pixels // 2 * 2)
     rows = min(height, max(pixels // columns, 1))
@@ -95,7 +95,7 @@ def _tensor_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
 
 
 def _tensor_waste(problem: ConvProblem, pixels: int) -> float:
-    """Ratio of computed pixels to output pixels."""
+    """Return the ratio of computed pixels to output pixels."""
     images, rows, columns = _tensor_tile(problem, pixels)
     height, width = problem.convolved
     return pixels * tiles(height, rows) * tiles(width, columns) / (images * height * width)

@@ -1,4 +1,4 @@
-"""The registry row of the convolution with fewer multiplications, and the packing of its filters."""
+"""Registry row of the Toom-Cook convolution, which needs fewer multiplications, and the packing of its filters."""
 
 from itertools import product
 
@@ -43,7 +43,7 @@ TUNABLES = {
 
 
 def _refuses(problem: ConvProblem) -> str | None:
-    """Return why no parameters can serve the problem: what it computes together must share pixels as taps do."""
+    """Return why no parameters can serve the problem: outputs computed together must share pixels."""
     if problem.stride != 1:
         return f"computes with stride 1 alone, not {problem.stride}"
     if problem.kernel not in POINTS:
@@ -52,7 +52,7 @@ def _refuses(problem: ConvProblem) -> str | None:
 
 
 def _defaults(problem: ConvProblem) -> dict[str, int]:
-    """Return the cheapest column of sums by a simple count, idle lanes and loads beside products; then what fits."""
+    """Return the column of sums with the least estimated cost that fits: idle threads and loads per product."""
     height = problem.pooled[0] * problem.pool
 
     def cost(tm: int, tr: int) -> float:
@@ -79,7 +79,7 @@ def _fits(problem: ConvProblem, parameters: Parameters) -> bool:
 
 
 def _tile(problem: ConvProblem, tr: int, most: int) -> tuple[int, int, int]:
-    """Choose the images, bands of TR rows and pairs of columns of a block, about ``most`` bands x pairs in all."""
+    """Return the images, bands of TR rows and pairs of columns of a block, about ``most`` bands x pairs in all."""
     height, width = (size * problem.pool for size in problem.pooled)
     together = problem.pool if problem.pool % 2 else problem.pool // 2  # pairs, in whole pooling windows
     bands, columns = tiles(height, tr), tiles(width, OUTPUTS * together)
@@ -138,7 +138,7 @@ def _toom_cook(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 
 
 def _blocks_of_maps(weights: np.ndarray, problem: ConvProblem, block: int) -> np.ndarray:
-    """Transform (C, K, K, M) to (blocks, C, K + 1 points, K rows, block); maps that do not exist are zeros."""
+    """Transform filters (C, K, K, M) to (blocks, C, K + 1 points, K rows, block); maps beyond the last are zeros."""
     kernel = problem.kernel
     values = transformed_filters(weights.reshape(problem.channels, kernel, kernel, problem.maps))
     padded = np.pad(values, ((0, 0), (0, 0), (0, 0), (0, -problem.maps % block)))
