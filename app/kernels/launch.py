@@ -138,7 +138,7 @@ class Launch:
         self._images = ctypes.c_int(images)
         arguments = kernel.arguments()
         self._names = dict(zip([a.name for a in (*arguments, *config.workspace)], self._pointers, strict=True))
-        # Pointers that advance from piece to piece, by position of the argument: pointer, start address, bytes per image.
+        # Pointers that advance from piece to piece, by argument position: pointer, start address, bytes per image.
         self._moving = {
             place: (pointer, pointer.value, argument.per_image * np.dtype(argument.dtype).itemsize)
             for place, (pointer, argument) in enumerate(zip(self._pointers, arguments, strict=False))
