@@ -8,10 +8,10 @@ from typing import Any
 from app.base.errors import UserError, escaped
 from app.base.interrupts import deferred_interrupts
 from app.files import shipped
-from app.network.accuracy import correct_counts
 from app.network.definitions import is_listed
 from app.network.graph import build
 from app.network.reference import compute_reference, save_reference
+from app.network.verdicts import correct_counts
 from app.network.weights import Weights, load_weights, save_weights
 from data_tools.fashion_mnist import CLASSES, open_split
 

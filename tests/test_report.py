@@ -14,8 +14,8 @@ from app.engine.buffers import AT_ONCE, DIRECT
 from app.main_job.overlap import Timeline, usage, verdict
 from app.main_job.report import as_text, document
 from app.main_job.result import Compared, Outcome, Timing, layer_row
-from app.network.accuracy import Accuracy, Agreement, Reference, agree, judge
 from app.network.definitions import LENET5
+from app.network.verdicts import Accuracy, Agreement, Reference, agree, judge
 from app.network.weights import Weights
 from app.records.derive import fields, part_of
 from app.records.report import GpuSettings, Layer

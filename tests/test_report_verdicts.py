@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.main_job.report import SHOWN_DIFFERENCES, as_text
-from app.network.accuracy import agree, judge
+from app.network.verdicts import agree, judge
 from data_tools.fashion_mnist import CLASSES
 from tests.test_report import AGREED, BATCH, CPU, DATA, LABELS, STORED, report, wide
 

@@ -26,23 +26,23 @@ class Timer:
 
 
 class Deadline:
-    """A moment some seconds from when it is made; they may be infinite."""
+    """A deadline ``seconds`` after its creation; they may be infinite."""
 
     def __init__(self, seconds: float) -> None:
         self._end = now() + seconds
 
     @property
     def left(self) -> float:
-        """Seconds until then; 0 once it has passed."""
+        """Seconds until the deadline; 0 once it is over."""
         return max(self._end - now(), 0.0)
 
     @property
-    def passed(self) -> bool:
-        """Whether it is that late."""
+    def is_over(self) -> bool:
+        """Whether the deadline is over."""
         return now() >= self._end
 
     def extend(self, seconds: float, most: float) -> None:
-        """Move it back by so many seconds, to at most ``most`` from now."""
+        """Move the deadline back by ``seconds``, to at most ``most`` from now."""
         self._end = min(self._end + seconds, now() + most)
 
 

@@ -98,7 +98,7 @@ class Child(AbstractContextManager["Child"]):
             except TimeoutError:
                 if self._stop.stopped():
                     raise UserError(f"helper process {self._process.pid} was stopped by a signal: try again") from None
-                if deadline.passed:
+                if deadline.is_over:
                     raise
             except ConnectionError:
                 return b""

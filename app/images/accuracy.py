@@ -6,11 +6,11 @@ from app.base.precision import SHORT
 from app.commands.accuracy import AccuracyRequest
 from app.cuda import device
 from app.engine.opening import cpu_engine, open_engine
-from app.network.accuracy import COUNTED, agree, correct_counts, judge
 from app.network.definitions import NETWORKS, Network, is_listed
 from app.network.generated import required_weights, shipped_weights
 from app.network.graph import build, find_network
 from app.network.reference import compute_reference, load_reference, shipped_reference
+from app.network.verdicts import COUNTED, agree, correct_counts, judge
 from app.network.weights import Weights, load_weights
 from app.planning.matching import Choices
 from app.records.networks import Accuracy, NetworkAccuracy

@@ -9,10 +9,10 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.interrupts import exit_on_interrupt
 from app.layers import Shape
-from app.network.accuracy import Reference, agree, judge
 from app.network.generated import load_network
 from app.network.graph import Graph
 from app.network.reference import compute_reference, load_reference
+from app.network.verdicts import Reference, agree, judge
 from app.network.weights import Weights
 from data_tools.dataset import load_fashion_mnist
 from data_tools.fashion_mnist import CLASSES

@@ -13,10 +13,10 @@ from app.main_job.images import load_images
 from app.main_job.report import as_text, document
 from app.main_job.result import Outcome
 from app.main_job.startup import Stopwatch
-from app.network.accuracy import Accuracy, Agreement, agree, judge
 from app.network.generated import load_network
 from app.network.graph import Graph
 from app.network.reference import compute_reference, load_reference
+from app.network.verdicts import Accuracy, Agreement, agree, judge
 from app.network.weights import Weights
 from app.terminal.output import publish
 from data_tools.dataset import Dataset

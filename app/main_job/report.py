@@ -10,8 +10,8 @@ from app.cuda import device as devices
 from app.main_job.result import Cycle, Outcome, Timing, level_notes
 from app.main_job.startup import own
 from app.main_job.statistics import rate, summary
-from app.network.accuracy import Accuracy, Agreement, Answers
 from app.network.graph import Graph
+from app.network.verdicts import Accuracy, Agreement, Answers
 from app.network.weights import Weights
 from app.terminal.text import WIDTH, Column, fields, format_ms, paragraph, table
 from data_tools.dataset import Dataset

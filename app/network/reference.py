@@ -15,9 +15,9 @@ from app.files.hdf5_process import read_pinned
 from app.files.reading import read_file
 from app.files.writing import replacing
 from app.layers import Argmax, Sigmoid, Softmax, Tanh
-from app.network.accuracy import Reference, top_two_margins
 from app.network.definitions import Network
 from app.network.graph import Graph
+from app.network.verdicts import Reference, top_two_margins
 from app.network.weights import MAX_BYTES, Weights
 
 _BUNDLE = "run: python -m data_tools bundle"

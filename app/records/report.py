@@ -43,7 +43,7 @@ class Difference(TypedDict):
     excused: Annotated[
         bool,
         "the margin is a near-tie: below 64 roundings of the magnitudes that the image's logits sum, 4 in tf32, 8 in "
-        "fp16 and 48 in int8, see app/network/accuracy.py",
+        "fp16 and 48 in int8, see app/network/verdicts.py",
     ]
 
 

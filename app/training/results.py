@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import cast
 
 from app.drawing import files, lines
-from app.network.accuracy import correct_counts
 from app.network.graph import build
 from app.network.reference import compute_reference
+from app.network.verdicts import correct_counts
 from app.network.weights import Weights, load_weights, rounded, save_weights
 from app.records import networks as records
 from app.records.networks import Train

@@ -12,8 +12,8 @@ from app.lab.document import Row, first_row
 from app.lab.peers.peers import EAGER, JAX, OURS
 from app.lab.peers.text import MEASURES
 from app.main_job.statistics import speedup
-from app.network.accuracy import COUNTED
 from app.network.definitions import NETWORKS
+from app.network.verdicts import COUNTED
 from app.terminal.text import format_factor, format_ms
 from app.tools.networks import describe, shipped_weights
 from docs.generate.figures import ONE_IMAGE, PEERS, PEERS_IN_ONE, Figures, command_of

@@ -15,10 +15,10 @@ from app.cuda.device import why_no_gpu
 from app.engine.cpu import CpuEngine
 from app.files.shipped import find, record_checksum, reference_path
 from app.images import accuracy
-from app.network.accuracy import Reference
 from app.network.definitions import NETWORKS
 from app.network.graph import Graph
 from app.network.reference import load_reference, save_reference
+from app.network.verdicts import Reference
 from app.network.weights import load_weights, save_weights
 from data_tools.dataset import Dataset
 from tests.support.bundle_for_tests import IMAGES, TRUTH

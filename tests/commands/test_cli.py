@@ -15,10 +15,10 @@ from app.base.precision import BY_DTYPE
 from app.cli import main
 from app.engine.cpu import CpuEngine
 from app.main_job import job as main_job
-from app.network.accuracy import Reference
 from app.network.definitions import LENET5
 from app.network.graph import Graph
 from app.network.reference import load_reference
+from app.network.verdicts import Reference
 from app.network.weights import load_weights, save_weights
 from data_tools.fashion_mnist import CLASSES, open_split
 from data_tools.idx import write_idx

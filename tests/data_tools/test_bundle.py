@@ -13,10 +13,10 @@ from app.base.errors import UserError
 from app.files import shipped
 from app.layers import Tanh
 from app.network import weights as module
-from app.network.accuracy import Reference
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import build
 from app.network.reference import compute_reference, load_reference, save_reference
+from app.network.verdicts import Reference
 from app.network.weights import load_weights, save_weights
 from data_tools.__main__ import main as data_tools
 from tests.support.bundle_for_tests import FILES, IMAGES, STORAGE, TRUTH

@@ -21,10 +21,10 @@ from app.engine.interface import CPU_ENGINE, Outputs
 from app.engine.onnx_runtime import OnnxEngine
 from app.engine.opening import cpu_engine
 from app.layers import Parameters, Relu
-from app.network.accuracy import agree
 from app.network.definitions import LENET5, Network
 from app.network.graph import REFERENCE_CHUNK, Graph
 from app.network.reference import compute_reference
+from app.network.verdicts import agree
 from app.terminal.text import WIDTH
 from tests.support.networks_for_tests import TEST_NETWORKS, random_graph, random_images
 from tests.support.schemas import mistakes

@@ -11,9 +11,9 @@ from app.base.errors import UserError
 from app.base.precision import BY_NAME
 from app.kernels.problems import PairProblem
 from app.kernels.registry import variants
-from app.network.accuracy import top_two_margins
 from app.network.definitions import LENET5
 from app.network.graph import Graph
+from app.network.verdicts import top_two_margins
 from app.planning.plan import ExecutionPlan, plan
 from data_tools.fashion_mnist import open_split
 from tests.engine.test_gpu_engine import engine

@@ -11,10 +11,10 @@ import pytest
 
 from app.kernels.problems import PairProblem
 from app.kernels.registry import variants
-from app.network.accuracy import agree
 from app.network.definitions import LENET5
 from app.network.graph import build
 from app.network.reference import load_reference
+from app.network.verdicts import agree
 from app.network.weights import load_weights
 from data_tools.fashion_mnist import open_split
 from tests.engine.test_gpu_engine import classify

@@ -46,11 +46,11 @@ def test_timers_and_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     for now[0] in (11.0, 12.5):
         laps.append(timer.lap())
     assert laps == [1.0, 1.5] and timer.seconds == 2.5
-    assert (deadline.left, deadline.passed) == (0.5, False)
+    assert (deadline.left, deadline.is_over) == (0.5, False)
     deadline.extend(9.0, most=2.0)
     assert deadline.left == 2.0
     now[0] = 14.5
-    assert (deadline.left, deadline.passed) == (0.0, True)
+    assert (deadline.left, deadline.is_over) == (0.0, True)
     assert (never.left, never.passed) == (inf, False)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.base.precision import BY_DTYPE, ROWS
-from app.network.accuracy import Accuracy, Agreement, Reference, agree, judge, top_two_margins
+from app.network.verdicts import Accuracy, Agreement, Reference, agree, judge, top_two_margins
 
 TRUTH = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], np.uint8)
 CLEAR = np.ones(10)

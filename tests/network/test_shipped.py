@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from app.files import shipped
-from app.network.accuracy import COUNTED, agree, correct_counts
 from app.network.definitions import NETWORKS
 from app.network.reference import load_reference
+from app.network.verdicts import COUNTED, agree, correct_counts
 from app.network.weights import load_weights
 from data_tools.fashion_mnist import open_split
 from tests.support.oracle import onnx_logits

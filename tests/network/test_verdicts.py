@@ -14,10 +14,10 @@ from app.cli import main
 from app.engine.cpu import CpuEngine
 from app.files import shipped
 from app.layers import Argmax, Flatten, Linear, Parameters, Relu, Softmax, Tanh
-from app.network.accuracy import agree
 from app.network.definitions import LENET5, NETWORKS, Network
 from app.network.graph import Graph
 from app.network.reference import compute_reference
+from app.network.verdicts import agree
 from data_tools.dataset import Dataset
 from data_tools.idx import write_idx
 from tests.support.bundle_for_tests import IMAGES, TRUTH

@@ -22,10 +22,10 @@ from app.layers import (
     Softmax,
     Tanh,
 )
-from app.network.accuracy import Reference, agree
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import Graph, build
 from app.network.quantised import Quantised
+from app.network.verdicts import Reference, agree
 from app.network.weights import Weights
 
 

@@ -19,8 +19,8 @@ from app.files.hdf5 import file_image
 from app.images.predict import command
 from app.main_job import job as main_job
 from app.main_job.result import Outcome
-from app.network.accuracy import Accuracy
 from app.network.definitions import LENET5
+from app.network.verdicts import Accuracy
 from app.network.weights import load_weights, save_weights
 from app.terminal.text import WIDTH
 from data_tools.fashion_mnist import CLASSES
