@@ -31,7 +31,7 @@ DEVICE_BYTES = 512 << 20  # most device memory per thread
 TIMED = 5  # timed copies, and timed runs of the kernels
 
 
-def sizes(plan: ExecutionPlan, fed: Feeding) -> tuple[int, int]:
+def block_and_threads(plan: ExecutionPlan, fed: Feeding) -> tuple[int, int]:
     """Return images per block, and the number of feeding threads."""
     image_bytes = prod(plan.input_shape) * np.dtype(plan.input_dtype).itemsize
     device_bytes = sum(size * np.dtype(dtype).itemsize for dtype, size in plan.buffers.values())
@@ -41,7 +41,7 @@ def sizes(plan: ExecutionPlan, fed: Feeding) -> tuple[int, int]:
     return max(most, 1), cores if fed.compressed else min(FEEDERS, max(cores, 2))
 
 
-def body(slots: Sequence[Slot], buffers: StreamBuffers) -> Callable[[Source], None]:
+def feeding_loop(slots: Sequence[Slot], buffers: StreamBuffers) -> Callable[[Source], None]:
     """Return the function of a feeding thread: it classifies a source's blocks until the source ends."""
 
     def classify(source: Source) -> None:
@@ -89,7 +89,7 @@ class Slot:
         self._block = None
 
 
-def slower(buffers: StreamBuffers, images: np.ndarray) -> str:
+def slower_part(buffers: StreamBuffers, images: np.ndarray) -> str:
     """Measure whether a block's copy (``bus``) or its kernels (``kernels``) take longer; takes a few milliseconds."""
     stream = buffers.stream
     work: dict[str, Callable[[], None]] = {

@@ -30,7 +30,7 @@ from app.cuda.graph_capture import BatchGraph
 from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array
 from app.engine.buffers import LoadedPlan, Mark, StreamBuffers, WholeBatch
 from app.engine.chunks import STREAMS, default_chunk, equal_pieces, pieces
-from app.engine.feeding import SLOTS, Slot, body, sizes, slower
+from app.engine.feeding import SLOTS, Slot, block_and_threads, feeding_loop, slower_part
 from app.engine.interface import Description, Engine, Feeding, Outputs, Progress, Source
 from app.engine.on_card import OnCard
 from app.planning.plan import IMAGES, LOGITS, ExecutionPlan
@@ -66,7 +66,7 @@ class GpuEngine(Engine):
         self.on_card = OnCard(self.loaded)
         self._fed = fed
         if fed is not None:
-            chunk, streams = sizes(plan, fed)
+            chunk, streams = block_and_threads(plan, fed)
         self.feeders, self._grows = streams, chunk is None
         self.stream_buffers: list[StreamBuffers] = []
         self.chunk = self.block = 0
@@ -131,7 +131,7 @@ class GpuEngine(Engine):
         """
         if outputs is None:
             outputs = self._run_to_kept(images)
-        elif self._again(images, outputs):
+        elif self._replays_again(images, outputs):
             if self._busy:
                 self.wait()
             self._graph.launch()
@@ -165,7 +165,7 @@ class GpuEngine(Engine):
         self.wait()
         return outputs.copy()
 
-    def _again(self, images: np.ndarray, outputs: Outputs) -> bool:
+    def _replays_again(self, images: np.ndarray, outputs: Outputs) -> bool:
         """As ``replays``, but recognise the objects of the last call without reading their addresses."""
         if images is not self._last[0] or outputs is not self._last[1]:
             self._last = (images, outputs) if self.replays(images, outputs) else (None, None)
@@ -269,7 +269,7 @@ class GpuEngine(Engine):
         outputs = partial(self.outputs, self.block, logits=self._fed.logits)
         slots = [Slot(self.plan, self.block, outputs()) for _ in range(SLOTS)]
         self._sample = slots[0].images
-        return body(slots, self.stream_buffers[index])
+        return feeding_loop(slots, self.stream_buffers[index])
 
     def describe(self) -> Description:
         """See ``Engine.describe``."""
@@ -278,7 +278,7 @@ class GpuEngine(Engine):
                 device=f"cuda:{chosen_number(self._device.id)}",
                 name=device.describe_gpu()["name"],
                 arithmetic=f"{SHORT[self.arithmetic]} on {self.plan.arch}",
-                limit=slower(self.stream_buffers[0], self._sample),
+                limit=slower_part(self.stream_buffers[0], self._sample),
             )
 
     def close(self) -> None:

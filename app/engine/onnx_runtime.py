@@ -16,7 +16,7 @@ from app.network.graph import Graph
 WHOLE = "whole graph"
 
 
-def library() -> Any:
+def import_onnx_runtime() -> Any:
     """Import ONNX Runtime and ``onnx``, which builds models. Raises ImportError."""
     import onnx  # noqa: F401
     import onnxruntime
@@ -34,10 +34,10 @@ class OnnxEngine(CpuEngine):
 
     def __init__(self, graph: Graph, dtype: str = "uint8", fed: Feeding | None = None) -> None:
         super().__init__(graph, dtype, fed)
-        self._library = library()
+        self._library = import_onnx_runtime()
         self.software = {"onnxruntime": self._library.__version__}
         self._models: dict[str, Any] = {}
-        self._model_of(dtype)
+        self._session_for(dtype)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -49,12 +49,12 @@ class OnnxEngine(CpuEngine):
         """Return scores (B, classes), labels (B,) and the whole graph's seconds for one chunk (B, C, H, W)."""
         if images.dtype != np.uint8:
             images = images.astype(np.float32, copy=False)
-        model = self._model_of(images.dtype.name)
+        model = self._session_for(images.dtype.name)
         timer = Timer()
         scores, labels = model.run([SCORES, LABELS], {IMAGES: np.ascontiguousarray(images)})
         return scores, labels, {WHOLE: timer.seconds}
 
-    def _model_of(self, dtype: str) -> Any:
+    def _session_for(self, dtype: str) -> Any:
         """Return the ONNX Runtime session for images of this type; it is created once."""
         with self._lock:
             if dtype not in self._models:

@@ -52,10 +52,10 @@ def cpu_engine() -> type[CpuEngine]:
         raise UserError(f"{CPU_ENGINE} is {shown(wanted)}: set it to {NUMPY} or {ONNX_RUNTIME}, or unset it{hint}")
     if wanted == NUMPY:
         return CpuEngine
-    from app.engine.onnx_runtime import OnnxEngine, library
+    from app.engine.onnx_runtime import OnnxEngine, import_onnx_runtime
 
     try:
-        library()
+        import_onnx_runtime()
     except ImportError as error:
         if wanted == ONNX_RUNTIME:
             raise UserError(f"{CPU_ENGINE}={wanted} needs ONNX Runtime ({shown(str(error))}): {REMEDY}") from None

@@ -168,13 +168,13 @@ def test_only_the_same_images_and_outputs_are_those_of_the_last_run() -> None:
             return any(images is known[0] and outputs is known[1] for known in captured)
 
     engine = Known()
-    assert engine._again(images, outputs)
-    assert engine._again(images, outputs)
+    assert engine._replays_again(images, outputs)
+    assert engine._replays_again(images, outputs)
     assert len(looked) == 1
     for given in ((images, others), (other, outputs), (other, others)):
-        assert not engine._again(*given)
-        assert not engine._again(*given)
-    assert engine._again(images, outputs)
+        assert not engine._replays_again(*given)
+        assert not engine._replays_again(*given)
+    assert engine._replays_again(images, outputs)
     assert len(looked) == 8
 
 

@@ -26,7 +26,7 @@ class BadArgumentError(UserError, ValueError):
 
 
 @dataclass(frozen=True)
-class Batch:
+class ImageBatch:
     """Checked images, (N, C, H, W) and C-contiguous.
 
     graph: the network's graph for images of this size. single: the caller gave one image, without an axis N.
@@ -72,7 +72,7 @@ def check_device(device: str) -> None:
         raise BadArgumentError(f"device={error}") from None
 
 
-def host_batch(images: Any, graph: Graph) -> Batch:
+def host_batch(images: Any, graph: Graph) -> ImageBatch:
     """Check images in host memory and convert them: (H, W), (N, H, W), (C, H, W) or (N, C, H, W).
 
     uint8, or floats in [0, 1]. If all floats are k/255, they become uint8, as in files. Raises BadArgumentError.
@@ -83,9 +83,9 @@ def host_batch(images: Any, graph: Graph) -> Batch:
         raise BadArgumentError(f"the images are no array: {' '.join(str(error).split())}") from None
     if array.dtype.kind not in "biufc":  # text, or objects such as paths
         raise BadArgumentError(f"the images are {type(images).__name__}: give an array of pixels")
-    batch = shaped(array, graph, array.dtype.name)
+    batch = as_batch(array, graph, array.dtype.name)
     if array.dtype == np.uint8:
-        return Batch(np.ascontiguousarray(batch.images), batch.graph, batch.single)
+        return ImageBatch(np.ascontiguousarray(batch.images), batch.graph, batch.single)
     try:
         found = bytes_or_floats(
             batch.images if array.itemsize > 2 else batch.images.astype(np.float32), "the array of images"
@@ -93,10 +93,10 @@ def host_batch(images: Any, graph: Graph) -> Batch:
     except UserError as error:
         raise BadArgumentError(str(error)) from None
     check_bytes(batch.graph, found.dtype.name)
-    return Batch(found, batch.graph, batch.single)
+    return ImageBatch(found, batch.graph, batch.single)
 
 
-def shaped(array: Any, graph: Graph, dtype: str) -> Batch:
+def as_batch(array: Any, graph: Graph, dtype: str) -> ImageBatch:
     """Return an array, of any library, reshaped to (N, C, H, W).
 
     dtype: the name of its type. Raises BadArgumentError for types other than uint8 and floats, and for shapes that do
@@ -111,12 +111,12 @@ def shaped(array: Any, graph: Graph, dtype: str) -> Batch:
     full = (1, *one) if one is not None else whole
     fitting = None if full is None else graph.reading(full[1:])
     if full is None or fitting is None:
-        sizes = " or ".join(_text(("N", *size)) for size in _sizes(graph))
+        sizes = " or ".join(_shape_text(("N", *size)) for size in _accepted_shapes(graph))
         raise BadArgumentError(
             f"the images have the shape {_text(shape)}, network {graph.network.name} reads {sizes}: "
             "give one image, or N of them"
         )
-    return Batch(array.reshape(full), fitting, one is not None)
+    return ImageBatch(array.reshape(full), fitting, one is not None)
 
 
 def check_bytes(graph: Graph, dtype: str) -> None:
@@ -127,10 +127,10 @@ def check_bytes(graph: Graph, dtype: str) -> None:
         )
 
 
-def _sizes(graph: Graph) -> list[tuple[int, ...]]:
+def _accepted_shapes(graph: Graph) -> list[tuple[int, ...]]:
     """Return the (C, H, W) shapes that the network accepts: before and after its resizing."""
     return [graph.network.input_shape, *(step.out_shape for step in graph.steps[:1] if step.layer.keeps_bytes)]
 
 
-def _text(shape: Iterable[object]) -> str:
+def _shape_text(shape: Iterable[object]) -> str:
     return f"({', '.join(map(str, shape))})"

@@ -10,7 +10,7 @@ import numpy as np
 from cupy.cuda import runtime
 
 from app.cuda.streams import borrowed
-from app.engine.classifier.arguments import BadArgumentError, check_bytes, shaped
+from app.engine.classifier.arguments import BadArgumentError, as_batch, check_bytes
 from app.engine.classifier.engines import Engines
 from app.engine.gpu import GpuEngine
 from app.layers import Shape
@@ -18,20 +18,20 @@ from app.network.graph import Graph
 from app.planning.matching import Choices
 
 
-def viewed(images: Any, stream: cupy.cuda.Stream) -> cupy.ndarray:
+def as_cupy_array(images: Any, stream: cupy.cuda.Stream) -> cupy.ndarray:
     """Return a CuPy view of the images, ready on ``stream``, CuPy's current stream. Raises BadArgumentError."""
     if isinstance(images, cupy.ndarray):
         return images
     try:
         if hasattr(images, "__dlpack__"):
             return cupy.from_dlpack(images)
-        return _of_interface(images, images.__cuda_array_interface__, stream)
+        return _view_interface(images, images.__cuda_array_interface__, stream)
     except (BufferError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise BadArgumentError(f"the array of images on the card cannot be read: {reason}") from None
 
 
-def _of_interface(owner: Any, interface: dict[str, Any], stream: cupy.cuda.Stream) -> cupy.ndarray:
+def _view_interface(owner: Any, interface: dict[str, Any], stream: cupy.cuda.Stream) -> cupy.ndarray:
     """View an array by its ``__cuda_array_interface__``: CuPy would make the host wait for the array's stream."""
     ready = interface.get("stream")
     if ready is not None and ready != (stream.ptr or 1):  # the interface calls the null stream 1
@@ -43,7 +43,7 @@ def _of_interface(owner: Any, interface: dict[str, Any], stream: cupy.cuda.Strea
     return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0), interface.get("strides"))
 
 
-def uploaded_copy(images: np.ndarray, stream: cupy.cuda.Stream) -> cupy.ndarray:
+def upload_copy(images: np.ndarray, stream: cupy.cuda.Stream) -> cupy.ndarray:
     """Return a copy of the images in GPU memory, ready on ``stream``."""
     copy = cupy.empty(images.shape, images.dtype)
     copy.set(images, stream=stream)
@@ -96,7 +96,7 @@ class CardEngines(Engines):
             with as_stream(stream):
                 return self.run_on_card(graph, images)
         current = cupy.cuda.get_current_stream()
-        array = uploaded_copy(images, current) if isinstance(images, np.ndarray) else viewed(images, current)
+        array = upload_copy(images, current) if isinstance(images, np.ndarray) else as_cupy_array(images, current)
         if array.data.device_id != self._card.id:
             raise BadArgumentError(
                 f"the images lie on GPU {array.data.device_id}, the classifier on GPU {self._card.id}: copy them there"
@@ -108,7 +108,7 @@ class CardEngines(Engines):
             array = array.copy()
         return *engine.run_on_card(array, current), single
 
-    def fetched(self, labels: cupy.ndarray, scores: cupy.ndarray, stream: Any) -> tuple[np.ndarray, np.ndarray]:
+    def fetch(self, labels: cupy.ndarray, scores: cupy.ndarray, stream: Any) -> tuple[np.ndarray, np.ndarray]:
         """Wait for the work enqueued on the stream; return copies of the results in host memory."""
         with self._card:
             wait = cupy.cuda.get_current_stream() if stream is None else as_stream(stream)
@@ -116,7 +116,7 @@ class CardEngines(Engines):
 
     def _prepared(self, graph: Graph, array: cupy.ndarray) -> tuple[cupy.ndarray, GpuEngine, bool]:
         """Return images of a new form as an engine takes them, the engine, and whether they are a single image."""
-        batch = shaped(array, graph, array.dtype.name)
+        batch = as_batch(array, graph, array.dtype.name)
         check_bytes(batch.graph, array.dtype.name)
         images = batch.images if array.dtype == np.uint8 else batch.images.astype(np.float32, copy=False)
         engine = self.of(batch.graph, images.dtype)

@@ -123,7 +123,7 @@ class Classifier:
                     labels, scores, single = engines.run_on_card(self.graph, given, stream)
                     single = single if batch is None else batch.single
                     if not on_card:
-                        labels, scores = engines.fetched(labels, scores, stream)
+                        labels, scores = engines.fetch(labels, scores, stream)
         except Exception:
             with devices.gpu_errors():  # not for calls on the card, which take microseconds
                 raise
