@@ -110,7 +110,7 @@ def _last_words(child: Child, target: Path, progress: tqdm) -> str:
         received += more
         progress.update(more)
         deadline.extend(more / LEAST_BYTES_PER_S, PATIENCE_SECONDS)  # a fast start does not allow a stop later
-        if deadline.passed:
+        if deadline.is_over:
             raise DownloadError(f"sends less than {LEAST_BYTES_PER_S >> 10} kB/s for {PATIENCE_SECONDS:g} s")
 
 

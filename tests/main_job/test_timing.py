@@ -51,7 +51,7 @@ def test_timers_and_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert deadline.left == 2.0
     now[0] = 14.5
     assert (deadline.left, deadline.is_over) == (0.0, True)
-    assert (never.left, never.passed) == (inf, False)
+    assert (never.left, never.is_over) == (inf, False)
 
 
 def test_events_are_recorded_around_what_is_enqueued(monkeypatch: pytest.MonkeyPatch) -> None:

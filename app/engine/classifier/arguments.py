@@ -113,7 +113,7 @@ def as_batch(array: Any, graph: Graph, dtype: str) -> ImageBatch:
     if full is None or fitting is None:
         sizes = " or ".join(_shape_text(("N", *size)) for size in _accepted_shapes(graph))
         raise BadArgumentError(
-            f"the images have the shape {_text(shape)}, network {graph.network.name} reads {sizes}: "
+            f"the images have the shape {_shape_text(shape)}, network {graph.network.name} reads {sizes}: "
             "give one image, or N of them"
         )
     return ImageBatch(array.reshape(full), fitting, one is not None)
