@@ -1,1 +1,1 @@
-"""The ladder, taught: one page for each step, written for one card's measurements, and the site that holds them."""
+"""Teach the ladder: one page for each step, written for one card's measurements, and the site that holds them."""

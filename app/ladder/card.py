@@ -1,4 +1,4 @@
-"""One card's measurements, as pages need them: times of ``bench``, loops of the machine code, hardware counters."""
+"""One card's measurements for the pages: times of ``bench``, loops of the machine code, hardware counters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,19 +16,19 @@ from app.ladder.steps import Step
 from app.network.generated import network_graph
 from app.tools.resources import EXAMPLES, SM_LIMITS
 
-SHOWN = ("lenet5", "fa19")  # networks of the pages' tables, where they were measured
-EXAMPLE = EXAMPLES[0][0].name  # the network of the layers whose machine code was looked at
+SHOWN = ("lenet5", "fa19")  # networks shown in the pages' tables, if they were measured
+EXAMPLE = EXAMPLES[0][0].name  # the network whose layers' machine code was examined
 FIRST, LATER = "conv1", "conv2"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One step on one layer: what it counts, what that predicts, and what was measured.
+    """One step on one layer: its counts, the time predicted from them, and the measurements.
 
     parameters: the compile-time constants that ran. ms: None where it was not measured; counters: empty likewise.
-    executed: the kernel's instructions for an output, as the hardware counted them; None where it did not.
-    per_product: instructions of the hottest loop for a product; None without one. example: the layer of ``EXAMPLE``
-    that resources and loop are of; tuned: parameters that ran, where those were compiled with others.
+    executed: the kernel's instructions per output, as the hardware counted them; None where it did not. per_product:
+    instructions per product in the hottest loop; None without one. example: the layer of ``EXAMPLE`` that resources and
+    loop are of; tuned: parameters that ran, where those were compiled with others.
     """
 
     network: str
@@ -48,7 +48,7 @@ class Layer:
 
     @property
     def slots_from(self) -> str:
-        """Where the issue slots come from: ``executed``, ``loop`` of the machine code, or ``formula``."""
+        """Where the number of issue slots comes from: ``executed``, ``loop`` of the machine code, or ``formula``."""
         return "executed" if self.executed is not None else "loop" if self.per_product is not None else "formula"
 
     @property
@@ -59,12 +59,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Card:
-    """Documents about one card, as the program writes them.
+    """The measurement documents about one card, as the program writes them.
 
     benches: network → ``bench --json``. kernels: ``kernels --resources --instructions --json``. counters: network →
     ``profile --every-step --json``; a network may be missing. reports, timelines: precision → the main job's report of
-    lenet5, and ``profile --timeline --json``; likewise. alike: another run on a card of the same name, with counters:
-    what it executed, this one executes.
+    lenet5, and ``profile --timeline --json``; a precision may be missing. alike: measurements with counters on another
+    card of the same name; their executed instructions hold here, too.
     """
 
     benches: Mapping[str, Row]
@@ -76,7 +76,7 @@ class Card:
 
     @property
     def device(self) -> Row:
-        """The card."""
+        """The device part of the documents."""
         found: Row = next(iter(self.benches.values()))["device"]
         return found
 
@@ -86,13 +86,13 @@ class Card:
         return [name for name in SHOWN if name in self.benches] or [*self.benches]
 
     def speeds(self, network: str, step: Step) -> Speeds:
-        """Return what the card can do with the step's instructions, by the peaks of the network's run."""
+        """Return the card's rates for the step's instructions, by the peaks measured in the network's run."""
         bench = self.benches[network]
         number = architecture_number(bench["device"]["architecture"])
         peaks, sms = bench["peaks"]["tflops"], bench["device"]["multiprocessors"]
         best = peaks.get(f"{step.dtype} {step.row.instructions}") or peaks.get(step.dtype) or peaks["float32"]
         if step.row.instructions == "hfma2" and f"{step.dtype} hfma2" not in peaks:
-            best = peaks["float32"]  # its multiply-adds per instruction make up for half the instructions
+            best = peaks["float32"]  # it executes half the instructions, each with two multiply-adds
         return Speeds(
             best * 1e12 / 2,
             bench["peaks"]["gbytes_per_s"] * 1e9,
@@ -102,7 +102,7 @@ class Card:
         )
 
     def layers(self, step: Step) -> Iterator[Layer]:
-        """Return the step on every layer of its kind, network by network."""
+        """Yield the step on every layer that it can compute, network by network."""
         for network in self.networks:
             for item, problem in problems(network, step.row.operation, step.dtype):
                 if found := self._layer(step, network, item, problem):
@@ -118,7 +118,7 @@ class Card:
         first = isinstance(problem, ConvProblem) and problem.channels == 1
         like = FIRST if first else LATER if isinstance(problem, ConvProblem) else "fc1"
         about = {"operation": step.row.operation, "name": step.row.name, "layer": like}
-        # In a ring, jumps back from waits for a barrier span several loops, and would be taken for one.
+        # In a ring of stages, jumps back from barrier waits span several loops, and would be taken for one loop.
         loop = {} if step.row.instructions == "wgmma" else first_row(self.kernels.get("instructions", ()), **about)
         compiled = [one for one in self.kernels.get("resources", ()) if "registers" in one]
         resources = first_row(compiled, **about, entry=step.row.entry) or first_row(compiled, **about)
@@ -146,7 +146,7 @@ class Card:
         )
 
     def _row(self, step: Step, network: str, item: str) -> Row:
-        """Return the measurement of the step on a layer; empty if there is none."""
+        """Return the bench row of the step on a layer; empty if there is none."""
         tables = (table for table in self.benches.get(network, {}).get("tables", ()) if table["item"] == item)
         rows = (row for table in tables for row in table["rows"])
         return first_row(rows, name=step.row.name, dtype=step.dtype)
@@ -162,7 +162,7 @@ class Card:
 
 
 def _in_loop(loop: Row, step: Step) -> float | None:
-    """Instructions per product in the hottest loop of the machine code."""
+    """Return the instructions per product in the hottest loop of the machine code."""
     if not loop:
         return None
     return loop["instructions"] / loop["multiply"] / products_of(step.row.instructions, step.dtype)
@@ -170,7 +170,7 @@ def _in_loop(loop: Row, step: Step) -> float | None:
 
 @cache
 def problems(network: str, operation: str, dtype: str) -> Sequence[tuple[str, Any]]:
-    """Return the layers of an operation, each alone, with their problems in that arithmetic."""
+    """Return (name, problem) of each layer of that operation, unfused, in that arithmetic type."""
     return [
         (item.name, item.problems[dtype])
         for item in network_items(network_graph(network))

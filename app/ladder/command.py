@@ -1,4 +1,4 @@
-"""``main.py ladder``: every step in order, with the time that its counts predict and the time that it takes."""
+"""``main.py ladder``: show every step in order, with its predicted and its measured time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 def ladder(request: LadderRequest) -> int:
-    """Measure the steps, or without a GPU take the stored figures; print, write. Returns 1 if a step was wrong, else 0.
+    """Measure the steps, or take stored figures without a GPU; print and write. Returns 1 if a step was wrong, else 0.
 
     Raises UserError.
     """
@@ -73,7 +73,7 @@ def _measured(request: LadderRequest, name: str) -> Card:
 
 
 def _document(card: Card, network: str, notes: Sequence[str]) -> Ladder:
-    """Return the measurements with a row for each step."""
+    """Return the ladder document: the measurements, with a row for each step."""
     bench = card.benches[network]
     alone = replace(card, benches={network: bench})
     steps = [_step(alone, step) for operation in LADDERS for step in ladder_of(operation)]
@@ -125,7 +125,7 @@ def _step(card: Card, step: Step) -> records.Step:
 
 
 def as_text(document: Ladder, width: int) -> str:
-    """Return a header, a table for each ladder, and the notes."""
+    """Format a header, a table for each ladder, and the notes."""
     title = f"The ladder on {document['network']}, {document['images']:,} images"
     parts = [heading(title, document, {"times": f"ms, {document['settings']['rule']}"}, width)]
     for operation, name in LADDERS.items():

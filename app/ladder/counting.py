@@ -1,8 +1,8 @@
 """Count what a step does for one output, and predict from it how long a layer takes.
 
-Every count is a thread's, per output that it computes; ``round_trips`` alone is for all of its outputs. A prediction
-asks how long each part of the card would be busy if nothing else held it up; the longest of these times is the
-prediction, and no kernel with these counts can be faster.
+Every count is per thread and per output that it computes; only ``round_trips`` is for all of its outputs. For each part
+of the card, the prediction asks how long it would be busy if nothing else held it up. The longest of these times is the
+prediction; no kernel with these counts can be faster.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from app.kernels.facts import bytes_moved
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.ladder.formulas import WARP, Names, Number, value
 
-# Count → what it is. Lessons give a formula for each; one that is not given is the default.
+# Count → (description, default). Lessons give a formula for each; a count without one gets the default.
 COUNTS: Mapping[str, tuple[str, str]] = {
     "products": ("multiply-adds", "DEPTH"),
     "global_loads": ("loads from global memory", "0"),
@@ -31,11 +31,11 @@ COUNTS: Mapping[str, tuple[str, str]] = {
         "(products / per_instruction + global_loads + shared_loads + constant_loads + copies) * waste",
     ),
 }
-# Products of one instruction of a thread: fma 1, two halves 2; mma: 16 x 8 sums of 16 or 8 terms by 32 threads.
+# Products per thread of one instruction: fma 1, two halves 2; mma: 16 x 8 sums of 16 or 8 terms by 32 threads.
 PER_INSTRUCTION = {"fma": 1, "hfma2": 2, "mma float16": 64, "mma tfloat32": 32}
-LANES = {75: 64, 80: 64}  # float32 multiply-adds of an SM in a cycle; all later cards: 128
-CONSTANT_CYCLES = 2  # of the constant cache for a warp's load, as counters of an H100 show where little else is busy
-ROUND_TRIP = 40  # cycles until a load that the L1 cache serves has delivered
+LANES = {75: 64, 80: 64}  # float32 multiply-adds per SM and cycle by architecture; all later cards: 128
+CONSTANT_CYCLES = 2  # of the constant cache per warp's load, from counters of an H100
+ROUND_TRIP = 40  # latency in cycles of a load from the L1 cache
 PARTS = {
     "arithmetic": "multiplying",
     "issue": "issuing instructions",
@@ -48,18 +48,18 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Speeds:
-    """What a card can do. Rates are measured: products per second, bytes per second; cycles of one SM per second."""
+    """A card's rates, measured: products per second, bytes per second; cycles of one SM per second."""
 
     products: float
     bytes: float
     cycles: float
     multiprocessors: int
-    resident_threads: int  # of the whole card
+    resident_threads: int  # on the whole card
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Milliseconds that each part of the card is busy; ``ms`` is the longest and ``bound`` its part."""
+    """The milliseconds that each part of the card is busy. ``ms`` is the longest, ``bound`` its part."""
 
     parts: Mapping[str, float]
 
@@ -75,7 +75,7 @@ class Prediction:
 
 
 def products_of(instructions: str, dtype: str) -> int:
-    """Return how many products an instruction of that family does for a thread."""
+    """Return the number of products per thread of one instruction of that family."""
     return PER_INSTRUCTION.get(instructions) or PER_INSTRUCTION.get(f"{instructions} {dtype}", 1)
 
 
@@ -89,8 +89,8 @@ def count(
 ) -> dict[str, Number]:
     """Compute every count of ``COUNTS``. loop: instructions per product in the hottest loop, None if unknown.
 
-    executed: instructions of the whole kernel for an output, if the hardware counted them; else the loop's stand for
-    them. formulas: in order; later ones may use earlier names. least_bytes: each array moved once, per output.
+    executed: instructions of the whole kernel per output, if the hardware counted them; else the loop's are used.
+    formulas: in order; later ones may use earlier names. least_bytes: each array moved once, per output.
     """
     outputs, images = names["OUTPUTS"], int(names["BATCH"])
     found: dict[str, Number] = {
@@ -116,7 +116,7 @@ def predict(counts: Mapping[str, Number], names: Names, speeds: Speeds) -> Predi
     outputs = names["OUTPUTS"] * names["BATCH"]
     done = outputs * counts["waste"]
     blocks = names["BLOCKS"] or speeds.multiprocessors
-    # Blocks that are fewer than the SMs leave the others idle; that concerns what an SM does.
+    # With fewer blocks than SMs, some SMs are idle; that affects only the parts that belong to an SM.
     busy = min(blocks, speeds.multiprocessors) / speeds.multiprocessors
     sm = speeds.cycles * speeds.multiprocessors * busy
     at_once = min(blocks * names["THREADS"], speeds.resident_threads) or 1

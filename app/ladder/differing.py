@@ -1,4 +1,4 @@
-"""Hold the counts of a step against the hardware counters of the same layer, and say why they differ where they do."""
+"""Compare a step's counts with the hardware counters of the same layer, and give the reason where they differ."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from app.lab.profile.counters import COUNTERS, per_output
 from app.ladder.card import Layer
 from app.ladder.steps import Step
 
-FACTOR = 1.25  # a count and its counter that differ by more need a reason
-# Counts of an output, with the work that is wasted, that a counter shows; bytes pass through device memory both ways.
+FACTOR = 1.25  # a count and its counter that differ by a larger factor need a reason
+# Counter → its count per output, including wasted work; bytes pass through device memory both ways.
 COUNTED = {
     "multiply_adds": "products",
     "global_loads": "global_loads",
@@ -17,9 +17,9 @@ COUNTED = {
     "dram": "memory_bytes",
 }
 WORDS = {name: COUNTERS[name].words for name in COUNTED if name in COUNTERS} | {"dram": "bytes through device memory"}
-# What threads without outputs leave out; a warp of which one thread has an output still loads.
+# What threads without outputs skip; a warp still loads if one of its threads has an output.
 IDLE_SKIPS = {"multiply_adds": "products", "global_loads": "loads"}
-COPY = 3  # loads from shared memory into no register that the compiler puts before a cp.async, at most
+COPY = 3  # the most loads from shared memory that the compiler adds before a cp.async
 AGAIN = (
     "Blocks of different maps read the same images, and where the images in flight outgrow the L2 cache, they come "
     "from device memory again."
@@ -31,7 +31,7 @@ BY_LAUNCH = (
 
 @dataclass(frozen=True)
 class Difference:
-    """One count on one layer: ``told`` by formula, and as the hardware ``counted`` it, each for an output."""
+    """One count on one layer, per output: ``told`` by formula, and as the hardware ``counted`` it."""
 
     counter: str
     told: float
@@ -45,7 +45,7 @@ class Difference:
 
 
 def differences(layer: Layer) -> Iterator[Difference]:
-    """Return every count of a layer that a counter shows, as far as there are counters."""
+    """Yield every count of a layer that a hardware counter measured."""
     if not layer.counters:
         return
     outputs = layer.names["OUTPUTS"] * layer.counters["images"]
@@ -59,7 +59,7 @@ def differences(layer: Layer) -> Iterator[Difference]:
 
 
 def reason(step: Step, layer: Layer, found: Difference) -> str | None:
-    """Return why a large difference is one: the lesson's reason, else what holds for every step; None if none does."""
+    """Return the reason for a large difference: the lesson's, else one that holds for every step; None if none does."""
     if found.counter in step.lesson.differs:
         return step.lesson.differs[found.counter]
     fewer = found.counted < found.told

@@ -1,4 +1,4 @@
-"""The parts of a step's file that show its idea: the diff to the step that it continues, coloured by Pygments."""
+"""The parts of a step's file that show its idea: the diff from the step that it continues, coloured by Pygments."""
 
 import re
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from app.ladder.steps import Step
 
 LEAST, MOST = 8, 24
 GAP = "…"
-ALIKE = 0.6  # a removed line that the next one replaces is like it by at least this much
+ALIKE = 0.6  # least similarity of a removed line and the line that replaces it
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a diff. change: ``+``, ``-`` or a space; html: the coloured text. number: in its own file, from 1.
+    """One line of a diff. change: ``+``, ``-`` or a space; html: the coloured text; number: line number in its file.
 
-    A line with ``GAP`` for its change stands for lines that are left out.
+    A line whose change is ``GAP`` stands for lines that are left out.
     """
 
     change: str
@@ -28,7 +28,7 @@ class Line:
 
 
 def coloured(source: str) -> list[str]:
-    """Return the lines of a CUDA file as HTML. Raises UserError without Pygments."""
+    """Return the lines of a CUDA file as coloured HTML. Raises UserError without Pygments."""
     try:
         from pygments import highlight
         from pygments.formatters import HtmlFormatter
@@ -40,9 +40,9 @@ def coloured(source: str) -> list[str]:
 
 
 def diff(old: str, new: str) -> list[Line]:
-    """Return the lines of both files in the order of a diff; comments at their tops are left out.
+    """Return the lines of both files in the order of a diff, without the comments at their tops.
 
-    Lines that are alike stand together: what is removed stands before what replaces it.
+    A removed line stands directly before the similar line that replaces it.
     """
     left, right = iter(_body(old)), iter(_body(new))
     lines = []
@@ -58,7 +58,7 @@ def diff(old: str, new: str) -> list[Line]:
 
 
 def _body(source: str) -> list[Line]:
-    """Return the lines of a file behind the comment at its top that are not empty."""
+    """Return the non-empty lines of a file below the comment at its top."""
     texts = source.splitlines()
     head = next((at for at, line in enumerate(texts) if not line.startswith("//")), len(texts))
     lines = (Line(" ", *one) for one in zip(texts, coloured(source), range(1, len(texts) + 1), strict=True))
@@ -85,7 +85,7 @@ def changed_by(step: Step) -> int | None:
 
 
 def excerpt(step: Step) -> list[Line]:
-    """Return the parts of the diff, or of the file where it continues no step, that the lesson's ``excerpt`` names.
+    """Return the parts of the diff (of the file, if it continues no step) that the lesson's ``excerpt`` names.
 
     Raises ValueError if a text is in no line.
     """
@@ -101,10 +101,10 @@ def excerpt(step: Step) -> list[Line]:
 
 
 def _part(lines: Sequence[Line], start: str, until: str) -> Sequence[Line]:
-    """Return the lines from the one with ``start`` to the next with ``until``, and what the first one replaces."""
+    """Return the lines from the one with ``start`` to the next with ``until``, and the lines that the first replace."""
 
     def find(text: str, after: int) -> int:
-        alone = not text.strip("} ")  # a brace that ends a block: its indentation tells which
+        alone = not text.strip("} ")  # a closing brace: its indentation tells which block it ends
         places = (at for at in range(after, len(lines)) if lines[at].change != "-")
         held = (at for at in places if (text == lines[at].text if alone else text in lines[at].text))
         if (found := next(held, None)) is None:

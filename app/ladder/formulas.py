@@ -1,10 +1,9 @@
 """Compute the formulas of lessons from a row's parameters and a problem's shape.
 
-A formula is an arithmetic expression of this package's own data files, such as ``2 * C * K * K``. Its names: the
-problem's sizes (C, H, W, M, K, S, PADDING, OH, OW; of a product N), DEPTH (products of one sum), BATCH (images),
-OUTPUTS (of one image), the row's compile-time constants (TILE, BM, …), THREADS and SHARED of a block of its own kernel,
-BLOCKS (its grid), BYTES_IN, BYTES_W and BYTES_OUT (of one input, weight and output), SMS (of the card), and
-``FUNCTIONS``.
+A formula is an arithmetic expression of this package's data files, such as ``2 * C * K * K``. Its names: the problem's
+sizes (C, H, W, M, K, S, PADDING, OH, OW; of a product N), DEPTH (products of one sum), BATCH (images), OUTPUTS (of one
+image), the row's compile-time constants (TILE, BM, …), THREADS and SHARED of a block of its kernel, BLOCKS (its grid),
+BYTES_IN, BYTES_W and BYTES_OUT (of one input, weight and output), SMS (of the card), and ``FUNCTIONS``.
 """
 
 import re
@@ -21,18 +20,18 @@ from app.kernels.variant import Parameters, Variant
 
 Number = int | float
 Names = Mapping[str, Number]
-LINE = 128  # bytes that the L1 cache looks up, and shared memory delivers, in a cycle
+LINE = 128  # bytes per cycle that the L1 cache looks up or shared memory delivers
 WARP, BANKS = 32, 32
 _PLACE = re.compile(r"\{([^{}]+?)(?::([^{}:]+))?\}")
 
 
 def lines(span: float) -> float:
-    """Return how many cache lines ``span`` neighbouring bytes touch, on average over where they begin."""
+    """Return how many cache lines ``span`` consecutive bytes touch, averaged over their start address."""
     return 1 + max(span - 4, 0) / LINE
 
 
 def pixel_lines(columns: float, pitch: float, size: float) -> float:
-    """Return the cache lines that a warp touches which reads one value for each of 32 neighbouring output pixels.
+    """Return how many cache lines a warp touches that reads one value for each of 32 consecutive output pixels.
 
     columns: of the output; pitch: columns of the input; size: bytes of a value.
     """
@@ -43,9 +42,9 @@ def pixel_lines(columns: float, pitch: float, size: float) -> float:
 
 
 def conflicts(columns: int, pitch: int, stride: int) -> int:
-    """Return the cycles of a warp's load from shared memory: the most different words that it wants of one bank.
+    """Return the cycles of a warp's load from shared memory: the most different words that it reads from one bank.
 
-    Thread t reads the word of row t ÷ columns and column t mod columns, times the stride, in rows of ``pitch`` words.
+    Thread t reads, in rows of ``pitch`` words, the word at row t ÷ columns and column t mod columns, times the stride.
     """
     words = {thread // columns * stride * pitch + thread % columns * stride for thread in range(WARP)}
     return max(Counter(word % BANKS for word in words).values())
@@ -54,10 +53,10 @@ def conflicts(columns: int, pitch: int, stride: int) -> int:
 def cycles(threads: int, width: int, *digits: int) -> float:
     """Return the cycles of a load of ``width`` words from shared memory, averaged over the warps of a block.
 
-    digits: sizes, each with a stride in words, of which a thread's number consists, the fastest first: ``8, 4, 4, 0``
-    reads at 4 times the number's remainder by 8. Threads that no digits are left for read nothing.
-    Loads of 8 bytes are served by half a warp, those of 16 bytes by a quarter; two of these share a cycle if all of
-    their threads want the same as the next one, or as the next but one.
+    digits: pairs (size, stride in words) that split a thread's number into digits, the fastest first: ``8, 4, 4, 0``
+    reads at 4 times the number's remainder by 8. Threads beyond the digits read nothing. Loads of 8 bytes are served by
+    half a warp at a time, those of 16 bytes by a quarter; two of these share a cycle if all of their threads read the
+    same as the next thread, or as the next but one.
     """
     sizes, strides = digits[::2], digits[1::2]
     spent = []
@@ -74,7 +73,7 @@ def cycles(threads: int, width: int, *digits: int) -> float:
 
 
 def _served(starts: Sequence[int | None], width: int) -> int:
-    """Return the cycles of threads whose halves share a cycle if they can. starts: their words, None where none."""
+    """Return the cycles of a group of threads; its halves share one if they can. starts: first words, None for idle."""
     asked = {thread: start for thread, start in enumerate(starts) if start is not None}
     alike = any(all(asked.get(thread ^ by, start) == start for thread, start in asked.items()) for by in (1, 2))
     halves = [range(len(starts))] if alike or width == 1 else [range(at, at + 32 // width) for at in (0, 32 // width)]
@@ -86,17 +85,17 @@ def _served(starts: Sequence[int | None], width: int) -> int:
 
 
 def banks(rows: int, pitch: int) -> int:
-    """Return in how many banks the first words of ``rows`` rows of ``pitch`` words lie."""
+    """Return how many banks hold the first words of ``rows`` rows of ``pitch`` words."""
     return len({row * pitch % BANKS for row in range(rows)})
 
 
 def input_products(taps: int) -> int:
-    """Return the multiply-adds that transform K + 1 neighbouring pixels to their values at Toom and Cook's points."""
+    """Return the multiply-adds that transform K + 1 consecutive pixels to their values at Toom and Cook's points."""
     return sum(factor != 0 for row in transforms(taps)[0] for factor in row) - taps - 1  # each begins with 1
 
 
 def vector(count: int) -> int:
-    """Return the values of the widest load that ``count`` is a multiple of: 4, 2 or 1."""
+    """Return the values per load for the widest load that divides ``count``: 4, 2 or 1."""
     return 4 if count % 4 == 0 else 2 if count % 2 == 0 else 1
 
 
@@ -118,7 +117,7 @@ FUNCTIONS: Mapping[str, Callable[..., Number]] = {
 def names_of(
     row: Variant, problem: ConvProblem | LinearProblem, parameters: Parameters, images: int, multiprocessors: int
 ) -> dict[str, Number]:
-    """Return what the names of formulas stand for, with these parameters in place of the row's defaults."""
+    """Return name → value for formulas, with these parameters in place of the row's defaults."""
     config = row.config(problem, parameters)
     if isinstance(problem, ConvProblem):
         sizes: dict[str, Number] = dict(zip("CHWMKS", problem.sizes, strict=True))
@@ -147,7 +146,7 @@ def names_of(
 
 
 def value(formula: str, names: Names) -> Number:
-    """Compute a formula. Raises ValueError for one that cannot be computed."""
+    """Compute a formula. Raises ValueError if it cannot be computed."""
     try:
         found = eval(formula, {"__builtins__": {}, **FUNCTIONS}, dict(names))
     except (ArithmeticError, NameError, SyntaxError, TypeError) as error:
@@ -158,12 +157,12 @@ def value(formula: str, names: Names) -> Number:
 
 
 def filled(text: str, names: Names) -> str:
-    """Put values in the place of ``{formula}`` and ``{formula:format}``."""
+    """Replace ``{formula}`` and ``{formula:format}`` in the text by their values."""
     return _PLACE.sub(lambda found: format(value(found[1], names), found[2] or ",.4g"), text)
 
 
 def exact(number: Number) -> str:
-    """Write a number for a table: whole ones in full, others with three digits."""
+    """Format a number for a table: whole numbers in full, others with three digits."""
     if number == round(number):
         return f"{round(number):,}"
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"

@@ -1,4 +1,4 @@
-"""Turn a document of docs/ into HTML by markdown-it, with the addresses and names that the site's pages need."""
+"""Convert a document of docs/ to HTML by markdown-it, with the links and anchors that the site's pages need."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from markdown_it.token import Token
 
-Link = Callable[[str], str | None]  # a link's target → its address in the page, None: text without a link
+Link = Callable[[str], str | None]  # a link's target → its address in the page; None: keep the text without a link
 
 
 def anchor(heading: str) -> str:
-    """Return a heading's name in links, as GitHub makes it."""
+    """Return a heading's anchor, as GitHub makes it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def to_html(text: str, link: Link) -> str:
-    """Return the document as HTML, without a page around it. Comments, which are generators' markers, go."""
+    """Return the document as HTML without an enclosing page; comments, which mark generated parts, are removed."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").enable("table")
@@ -28,7 +28,7 @@ def to_html(text: str, link: Link) -> str:
 
 
 def _for_pages(tokens: list[Token], link: Link) -> Iterator[Token]:
-    """Name headings, scope the heads of tables' rows and columns, and lead links to their addresses."""
+    """Give headings ids, give table heads their scope, and replace links' targets by their addresses."""
     first = False  # whether the next cell is a row's first
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         if token.type == "html_block" and token.content.startswith("<!--"):

@@ -1,4 +1,4 @@
-"""Draw products of matrices: tiles, fragments of tensor cores, passes, parts of a sum, rings of stages."""
+"""Draw matrix products: tiles, tensor-core fragments, passes, split sums, rings of stages."""
 
 from itertools import product as product_of
 
@@ -19,7 +19,7 @@ def product(
     columns_apart: int = 0,
     together: int = 1,
 ) -> Drawing:
-    """Tiles of two matrices; a thread computes some elements of the product."""
+    """Draw tiles of two matrices, and the elements of the product that one thread computes."""
     cell = max(min(260 / max(rows + depth, columns + depth), 12), 1.5)
     products = f"{tall * wide} multiply-add{'s' * (tall * wide > 1)}"
     drawing = Drawing(
@@ -63,9 +63,9 @@ def product(
 
 
 def _runs(count: int, about: int, apart: int, together: int) -> list[tuple[int, int]]:
-    """Return where a thread's rows or columns begin, and how many are neighbours there.
+    """Return (start, length) of each run of consecutive rows or columns that a thread computes.
 
-    about: where the first one should lie. Runs of ``together`` begin ``apart`` from each other; 0: all are neighbours.
+    about: where the first one should lie. Runs of ``together`` begin ``apart`` from each other; 0: all are consecutive.
     """
     together = together if apart else count
     first = about % apart if apart else about
@@ -73,7 +73,7 @@ def _runs(count: int, about: int, apart: int, together: int) -> list[tuple[int, 
 
 
 def fragments(terms: int, down: int, across: int, rows_are: str, columns_are: str) -> Drawing:
-    """The operands of one tensor-core instruction, and what one lane holds of them."""
+    """Draw the operands of one tensor-core instruction, and what one lane (thread of the warp) holds of them."""
     cell, lane_row, lane_column = 15, 1, 1
     drawing = Drawing(
         f"One mma: 16 rows x 8 words times 8 words x 8 columns, {terms} terms. The marked lane holds 4 words "
@@ -110,7 +110,7 @@ def fragments(terms: int, down: int, across: int, rows_are: str, columns_are: st
 
 
 def passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
-    """Kernels that hand matrices on through device memory; ``terms`` is 0 where nothing is unrolled."""
+    """Draw kernels that pass matrices on through device memory; ``terms`` is 0 where nothing is unrolled."""
     boxes = ["im2col", "cuBLAS", "layout"] if terms else ["cuBLAS", "bias, activation"]
     drawing = Drawing(" then ".join(boxes) + ": each pass reads and writes its matrices in device memory.")
     between = [f"{terms:,} × {columns:,} values", "product"] if terms else ["product"]
@@ -128,7 +128,7 @@ def passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
 
 
 def split(depth: int, parts: int, part: int) -> Drawing:
-    """One sum cut into parts that several blocks compute."""
+    """Draw one sum split into parts that several blocks compute."""
     shown, width = min(parts, 12), 44
     drawing = Drawing(f"A sum of {depth} terms is cut into {parts} parts of {part}; a block adds up each part.")
     drawing.text(0, 12, f"{depth:,} terms of one sum", "head")
@@ -144,7 +144,7 @@ def split(depth: int, parts: int, part: int) -> Drawing:
 
 
 def ring(stages: int, producers: int, consumers: int, tile: int, rows: int, terms: int) -> Drawing:
-    """Warps that copy ahead of warps that multiply, through a ring of stages in shared memory."""
+    """Draw warps that copy ahead of warps that multiply, through a ring of stages in shared memory."""
     drawing = Drawing(
         f"{producers} producer threads fill a ring of {stages} stages in shared memory; {consumers} "
         f"consumer threads multiply {tile} outputs x {rows} images from it by wgmma."

@@ -1,4 +1,4 @@
-"""Measure every step of the ladders on the current card, in their order, as ``bench`` does one kernel."""
+"""Measure every step of the ladders on the current card, in their order, as ``bench`` measures one kernel."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -19,12 +19,12 @@ from app.ladder.steps import LADDERS, Step, ladder
 from app.network.graph import Graph
 from app.planning import tuning
 
-NOISE, L2 = 0.02, "cold"  # half of what bench asks of a median: the steps differ by more
+NOISE, L2 = 0.02, "cold"  # twice bench's noise limit: the steps differ by more
 Rung = tuple[Step, Item]
 
 
 def measured(graph: Graph, images: int, card: Row) -> dict[str, Any]:
-    """Check and time each step on each layer of its kind; return the document, without predictions.
+    """Check and time each step on each layer that it serves; return the document, without predictions.
 
     Raises UserError, also if the images do not fit in the card's memory.
     """
@@ -60,14 +60,14 @@ def measured(graph: Graph, images: int, card: Row) -> dict[str, Any]:
 
 
 def _served(items: list[Item], step: Step) -> Iterator[Item]:
-    """Return the layers of the step's kind."""
+    """Yield the layers of the step's operation and type."""
     for item in items:
         if item.operation == step.row.operation and step.dtype in item.problems:
             yield item
 
 
 def _climbed(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Result]:
-    """Yield each step's result. The data of a layer stay on the card while steps of one number format follow."""
+    """Yield each step's result. A layer's data stay on the card while consecutive steps have the same number format."""
     trials: dict[str, Trial] = {}
     before = ("", "")
     for step, item in rungs:

@@ -1,4 +1,4 @@
-"""Fill the pages: one for each step, one for each source file, and the first page."""
+"""Fill the pages: one for each step, one for each source file, and the index."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from app.ladder.pictures import Text
 from app.ladder.steps import LADDERS, Step, ladder, steps
 from app.terminal.text import format_ms
 
-# Change of a line → its class, and what a screen reader says.
+# Change of a line → its CSS class, and its text for screen readers.
 KINDS = {"+": ("plus", "added"), "-": ("minus", "removed"), " ": ("same", ""), GAP: ("gap", "left out")}
 IN_LIBRARY = "This step multiplies in the library, whose machine code is not counted."
 NOT_COMPILED = "What the compiler made of this step is not stored for this card."
@@ -36,7 +36,7 @@ class Page:
 
 
 class Pages:
-    """The pages of one card. more: further pages, which every page links to. command: what made the site."""
+    """The pages of one card. more: further pages, which every page links to. command: what wrote the site."""
 
     def __init__(self, card: Card, command: str, more: Sequence[Text] = ()) -> None:
         self.card, self.more = card, more
@@ -63,7 +63,7 @@ class Pages:
         return Page(name, title, html)
 
     def all(self) -> Iterator[Page]:
-        """Return every page."""
+        """Yield every page."""
         yield self.index()
         for step in steps():
             yield self.step(step)
@@ -72,7 +72,7 @@ class Pages:
             yield self._page("text", text.name, text.title, {"body": text.body})
 
     def index(self) -> Page:
-        """The first page: all steps, with the first network's times."""
+        """Return the index page: all steps, with the first network's times."""
         ladders, sizes = [], list[dict[str, str]]()
         for operation, name in LADDERS.items():
             rows, heads = [], dict[str, None]()
@@ -89,11 +89,11 @@ class Pages:
         return self._page("index", "index", "All steps", values)
 
     def source(self, step: Step) -> Page:
-        """A step's whole file."""
+        """Return the page with a step's whole source file."""
         return self._page("source", step.file_page, step.row.source, {"lines": coloured(step.source), "step": step})
 
     def step(self, step: Step) -> Page:
-        """One step."""
+        """Return a step's page."""
         layers = [*self.card.layers(step)]
         shown = next((layer for layer in layers if layer.name == LATER), layers[0])
         order, since, parts = [*steps()], step.since, excerpt(step)
@@ -139,17 +139,17 @@ class Pages:
 
 
 def prose(text: str, layer: Layer) -> str:
-    """Return a lesson's text as HTML: formulas computed for the layer, code between backticks."""
+    """Return a lesson's text as HTML, with formulas computed for the layer and code between backticks."""
     return coded(filled(text, layer.names))
 
 
 def coded(text: str) -> str:
-    """Return a text as HTML, code between backticks."""
+    """Return a text as HTML, with code between backticks."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
 
 
 def _sizes(layer: Layer) -> dict[str, str]:
-    """Name a layer's sizes as formulas do: of its input, its filters and its output."""
+    """Return a layer's sizes in the formulas' names: input, filters and output."""
     names = layer.names
     if isinstance(layer.problem, LinearProblem):
         return {"layer": layer.title, "input": f"{names['DEPTH']:,}", "filter": "", "output": f"{names['N']:,}"}

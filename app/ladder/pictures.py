@@ -1,4 +1,4 @@
-"""The pages of pictures and of interactives: what one card's documents show, step by step and as a whole."""
+"""The pages of pictures and of interactives: one card's measurements, step by step and as a whole."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from app.ladder.card import Card, Layer
 from app.ladder.steps import Step, ladder
 
 STAMPS = "python main.py profile --precision {} --timeline FILE.html --json FILE.json"
-Key = tuple[str, str]  # a step's name and number format
+Key = tuple[str, str]  # a step's name and number format (dtype)
 Layers = Sequence[tuple[Step, Sequence[Layer]]]
 
 
 @dataclass(frozen=True)
 class Text:
-    """What stands in a page beside the steps' own: its name without ``.html``, its title, and HTML."""
+    """A further page of the site: its name without ``.html``, its title, and its HTML body."""
 
     name: str
     title: str
@@ -43,7 +43,7 @@ def try_it() -> Text:
 
 
 def _ladder(card: Card, network: str, layers: Layers) -> Iterator[str]:
-    """The journey of a network's convolutions, and the roofline of each."""
+    """Yield the bars of a network's convolutions over the steps, and the roofline of each convolution."""
     bench = card.benches[network]
     on = f"{bench['images']:,} images, {bench['device']['name']}"
     yield f'<h2 id="journey-{network}">{escape(network)}: every step of the convolution</h2>'
@@ -70,7 +70,7 @@ def _ladder(card: Card, network: str, layers: Layers) -> Iterator[str]:
 
 
 def _fast_path(card: Card) -> Iterator[str]:
-    """What each stage of the fast path adds, and what its warpgroups do when."""
+    """Yield the charts of what each stage of the fast path adds, and of its warpgroups over time."""
     if card.reports or card.timelines:
         yield '<h2 id="fast-path">The fast path</h2>'
     for precision, report in card.reports.items():
@@ -85,8 +85,8 @@ def _fast_path(card: Card) -> Iterator[str]:
         bus = " Most of the time they wait for images: the bus brings them more slowly than they are computed."
         yield (
             "<p>Each row is a warpgroup. While one pools, the tensor cores are free for the others: that is why there "
-            f"are several. For {warpgroups.idle(rows):.0%} of the time none of them multiplies."
-            f"{bus if warpgroups.waiting(rows) > 1 / 2 else ''}</p>"
+            f"are several. For {warpgroups.idle_share(rows):.0%} of the time none of them multiplies."
+            f"{bus if warpgroups.waiting_share(rows) > 1 / 2 else ''}</p>"
         )
         yield _figure(warpgroups.warpgroups(timeline, f"Warpgroups: {what}", f"warpgroups-{precision}-chart"))
         yield _figure(warpgroups.bus(timeline, f"Bus and kernels: {what}", f"bus-{precision}-chart"))
@@ -100,7 +100,7 @@ def _figure(chart: str) -> str:
 
 
 def _predicted(bench: Row, network: str, layers: Layers) -> dict[Key, float]:
-    """Step and number format → the sum of its predictions for all convolutions, where it serves them all."""
+    """Return (step, number format) → the sum of its predictions, where it serves all convolutions."""
     ops = {table["item"] for table in bench["tables"] if table["is_op"]}
     found: dict[Key, float] = {}
     for step, served in layers:
@@ -115,7 +115,7 @@ def _links() -> dict[Key, str]:
 
 
 def _dram_bytes(bench: Row, network: str, item: str, layers: Layers) -> dict[Key, float]:
-    """Step and number format → bytes through device memory for the batch of the times, as the hardware counted them."""
+    """Return (step, number format) → device memory traffic in bytes for the timed batch, as the hardware counted it."""
     found: dict[Key, float] = {}
     for step, served in layers:
         for layer in served:

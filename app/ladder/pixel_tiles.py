@@ -1,4 +1,4 @@
-"""Draw convolutions whose threads own pixels: what a thread reads of the input, and where its outputs lie."""
+"""Draw convolutions with one or more pixels for each thread: what a thread reads of the input, and its outputs."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from app.drawing.sketch import Drawing
 from app.kernels.conv.rows.interpolation import transforms
 from app.ladder.formulas import WARP
 
-ROOM = 210  # pixels for the longer side of a grid
+ROOM = 210  # pixels of the longer side of a grid
 FOOT = 26
 
 
@@ -26,7 +26,7 @@ def _warp(drawing: Drawing, x: float, rows: int, columns: int, cell: float) -> N
 
 
 def window(rows: int, columns: int, kernel: int, stride: int, threads: int, taps: str) -> Drawing:
-    """One thread for each output pixel of a map, in rows; a thread reads its window in global memory."""
+    """Draw one thread for each output pixel of a map, which reads its window in global memory."""
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     drawing = Drawing(
         f"Output map of {rows} x {columns} pixels, one thread each, {threads} threads a block. The marked "
@@ -39,7 +39,7 @@ def window(rows: int, columns: int, kernel: int, stride: int, threads: int, taps
 
 
 def tile(tile: int, kernel: int, stride: int, taps: str) -> Drawing:
-    """A block of TILE x TILE outputs reads a copy of the input under it in shared memory."""
+    """Draw a block of TILE x TILE outputs, which reads a copy of the input below it in shared memory."""
     side = (tile - 1) * stride + kernel
     drawing = Drawing(
         f"A block of {tile} x {tile} threads copies {side} x {side} pixels of one channel to shared memory. A thread "
@@ -88,7 +88,7 @@ def _windows(
 
 
 def patch(maps: int, rows: int, columns: int, kernel: int, stride: int, threads: int) -> Drawing:
-    """A thread keeps a patch of pixels in several maps, and reads each input row once for all taps of a filter row."""
+    """Draw a thread with a patch of pixels in several maps; it reads an input row once for all taps of a row."""
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     cell = 16
     drawing = Drawing(
@@ -122,7 +122,7 @@ def patch(maps: int, rows: int, columns: int, kernel: int, stride: int, threads:
 
 
 def points(kernel: int, maps: int, rows: int, threads: int) -> Drawing:
-    """Two outputs of a row by products at points: inputs and filters are transformed, sums are transformed back."""
+    """Draw two outputs of a row by Toom-Cook: inputs and filters are transformed, sums are transformed back."""
     count, cell = kernel + 1, 22
     to_values, _, to_outputs = transforms(kernel)
     drawing = Drawing(

@@ -13,11 +13,11 @@ from app.ladder.pictures import Text, pictures, try_it
 
 STATIC = Path(__file__).with_name("static")
 NEEDED = {"jinja2": "Jinja2", "pygments": "Pygments", "markdown_it": "markdown-it-py"}  # module → package
-MARK = "made-by-lenet5-inference"  # an empty file: what stands beside it may be replaced
+MARK = "made-by-lenet5-inference"  # an empty file that marks a folder whose content may be replaced
 
 
 def prepare(folder: Path) -> None:
-    """Find what would keep a site from being written there. Raises UserError."""
+    """Check that a site can be written there. Raises UserError."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is no folder: name another one")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
@@ -28,10 +28,10 @@ def prepare(folder: Path) -> None:
 
 
 def write_site(folder: Path, card: Card, command: str, more: Sequence[Text] = ()) -> list[Path]:
-    """Write all pages and what they load; return the files. An earlier site in the folder is replaced.
+    """Write all pages and the files they load; return the paths. An earlier site in the folder is replaced.
 
-    more: pages from elsewhere, before those of pictures and interactives. Raises UserError, also for a folder that
-    holds anything but a site.
+    more: further pages, before those of pictures and interactives. Raises UserError, also for a folder that holds
+    anything but a site.
     """
     prepare(folder)
     made = [*Pages(card, command, [*more, pictures(card), try_it()]).all()]

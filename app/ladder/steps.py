@@ -2,7 +2,7 @@
 
 A lesson is ``steps/OPERATION/NAME.toml``: the step's text for people, from which the pages of ``ladder`` and the
 sections of docs/kernels.md are made. It names other steps in backticks, never by number. Every number in it is a
-formula in braces, which ``formulas.py`` computes. The idea itself is the first paragraph of the step's file.
+formula in braces, which ``formulas.py`` computes. The idea itself is the first paragraph of the step's .cu file.
 """
 
 import tomllib
@@ -20,7 +20,7 @@ LADDERS = {"conv": "convolution", "gemm": "matrix product"}
 
 @dataclass(frozen=True)
 class Exercise:
-    """A task, the command that checks it, and the outcome; the answer is folded on the page."""
+    """A task, the command that checks it, and its answer, which is folded on the page."""
 
     task: str
     command: str
@@ -29,15 +29,15 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a person judged about one step.
+    """The hand-written text about one step.
 
-    title: the idea in a few words. change: what is new, against the step that it continues and the reports, and why.
-    excerpt: the parts of the file that show the idea, each by texts of its first and its last line, and the file if it
-    is one that the step's own includes. drawing: the ``kind`` of the drawing and its parameters' formulas. counts:
-    formulas, see ``counting.py``. bound: what bounds the step now; bounded_by: the same as keys of ``counting.PARTS``.
-    proof: how hardware counters show it; proven_by: which, as keys of ``counters.COUNTERS``. detail: more about
-    the idea, where that is not enough. differs: counter → why it differs from the count, where the general reasons of
-    ``differing.py`` do not hold.
+    title: the idea in a few words. change: what is new compared with the step that it continues and the reports, and
+    why. excerpt: the parts of the file that show the idea, each by texts of its first and its last line, and the file
+    if it is one that the step's file includes. drawing: the ``kind`` of the drawing and its parameters' formulas.
+    counts: formulas, see ``counting.py``. bound: what bounds the step now; bounded_by: the same as keys of
+    ``counting.PARTS``. proof: how hardware counters show it; proven_by: which, as keys of ``counters.COUNTERS``.
+    detail: more about the idea, if needed. differs: counter → why it differs from the count, where the general reasons
+    of ``differing.py`` do not hold.
     """
 
     title: str
@@ -78,22 +78,22 @@ class Step:
 
     @property
     def ladder(self) -> str:
-        """What its operation is called."""
+        """The name of its ladder."""
         return LADDERS[self.row.operation]
 
     @property
     def dtype(self) -> str:
-        """The arithmetic that its page shows: float32, where the step has it."""
+        """The arithmetic type shown on its page: float32 if the step has it, else its first type."""
         return "float32" if "float32" in self.row.dtypes else self.row.dtypes[0]
 
     @cached_property
     def source(self) -> str:
-        """Its .cu file."""
+        """The text of its .cu file."""
         return self.row.path.read_text(encoding="utf-8")
 
     @property
     def since(self) -> "Step | None":
-        """The step that it continues, None for a beginning."""
+        """The step that it continues, None for a first step."""
         return find(self.row.operation, self.row.since)
 
 
@@ -109,7 +109,7 @@ def steps() -> tuple[Step, ...]:
 
 
 def find(operation: str, name: str | None) -> Step | None:
-    """Return a step by name, None without one of that name."""
+    """Return a step by name, None if there is none."""
     return next((step for step in ladder(operation) if step.row.name == name), None)
 
 

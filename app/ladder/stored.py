@@ -1,4 +1,4 @@
-"""What the repository stores for the pages: one card's figures in docs/benchmarks/, and the way in, docs/learn.md."""
+"""What the repository stores for the pages: one card's figures in docs/benchmarks/, and docs/learn.md."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,16 +21,16 @@ from app.records.report import Report
 
 DOCS = Path(__file__).parents[2] / "docs"
 FIGURES, LEARN = DOCS / "benchmarks", DOCS / "learn.md"
-# Names of the files, by network or precision.
+# File names, by network or precision.
 BENCHES, COUNTED_STEPS = "h100_bench_{}.json", "h100_counters_{}.json"
 REPORTED, STAMPED = "h100_lenet5_{}.json", "h100_timeline_lenet5_{}.json"
 RESOURCES, INSTRUCTIONS = "kernels_resources.json", "kernels_instructions.json"
 FAST = tuple(row.name for row in OFFERED if row.paired and not row.calibrated)  # of the fast path, for any weights
-MOST_BYTES = 1 << 20  # of the way in
+MOST_BYTES = 1 << 20  # of the introduction
 
 
 def stored_card(network: str) -> Card:
-    """Return the card whose figures are stored: those of that network; of one of ``SHOWN`` all. Raises UserError."""
+    """Return the card with the stored figures of that network; of one of ``SHOWN``, with all. Raises UserError."""
     names = list(dict.fromkeys((network, *(SHOWN if network in SHOWN else ()))))
     path = FIGURES / BENCHES.format(network)
     if not present(path):
@@ -46,7 +46,7 @@ def stored_card(network: str) -> Card:
 
 
 def alike(network: str, card: str) -> Card | None:
-    """Return the card whose figures of that network are stored, if it has that name."""
+    """Return the card with the stored figures of that network, if it has that name; else None."""
     if not present(FIGURES / BENCHES.format(network)):
         return None
     found = stored_card(network)
@@ -54,7 +54,7 @@ def alike(network: str, card: str) -> Card | None:
 
 
 def compiled(arch: str | None) -> Row:
-    """Return what the kernels compile to, as far as it is stored for that architecture; None: for whichever it is."""
+    """Return the stored data on compiled kernels for that architecture; None: for any architecture."""
     found: dict[str, object] = {}
     for name in (RESOURCES, INSTRUCTIONS):
         if present(FIGURES / name):
@@ -64,7 +64,7 @@ def compiled(arch: str | None) -> Row:
 
 
 def way_in() -> list[Text]:
-    """Return docs/learn.md as a page, if it is there. Its links lead to pages of the site; others become text."""
+    """Return docs/learn.md as a page, if it exists. Links to steps lead to their pages; others become text."""
     if not present(LEARN):
         return []
     pages = {step.row.source: f"{step.file_page}.html" for step in steps()}

@@ -1,4 +1,4 @@
-"""The tables of a step's page."""
+"""Build the tables of a step's page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from app.ladder.steps import Step
 from app.terminal.text import format_factor, format_ms
 
 DASH = "–"
-# Where the issue slots come from → how a page says so.
+# Source of the number of issue slots → its description on a page.
 SLOTS = {
     "executed": "counted by the hardware: all instructions of the kernel",
     "loop": f"products × those for each in {EXAMPLE}'s hottest loop × waste: instructions elsewhere are not counted",
@@ -22,7 +22,7 @@ MACHINE = (
     "What the compiler made of it; this needs no card. The hottest loop is the one with the most multiplications; "
     "where all loops are unrolled, none is left"
 )
-# What the compiler made of a kernel → how to say it of its resources; of its hottest loop → its name there.
+# Row title → text from a kernel's resources; below, row title → key of its hottest loop.
 RESOURCES: Mapping[str, Callable[[Row], str]] = {
     "function": lambda found: str(found["entry"]),
     "registers of a thread": lambda found: f"{found['registers']:,}",
@@ -40,12 +40,12 @@ LOOPS = {
 
 
 def ms(layer: Layer) -> str:
-    """Write the measured time."""
+    """Format the measured time."""
     return format_ms(layer.ms) or DASH
 
 
 def counts(step: Step, layers: Sequence[Layer]) -> Any:
-    """What a thread does for one output, on each layer."""
+    """Return the table of what a thread does for one output, on each layer."""
     rows = []
     for name, (words, default) in COUNTS.items():
         if not any(layer.counts[name] for layer in layers):
@@ -61,7 +61,10 @@ def counts(step: Step, layers: Sequence[Layer]) -> Any:
 
 
 def times(layers: Sequence[Layer], since: Step | None, earlier: Mapping[str, Layer]) -> Any:
-    """How long each part of the card is busy, predicted and measured; earlier: the layers of the step since."""
+    """Return the table of how long each part of the card is busy, predicted, and of the measured time.
+
+    earlier: the layers of the step ``since``.
+    """
     rows = [
         _row(
             words[:1].upper() + words[1:],
@@ -83,7 +86,10 @@ def times(layers: Sequence[Layer], since: Step | None, earlier: Mapping[str, Lay
 
 
 def counters(step: Step, layers: Sequence[Layer], earlier: Mapping[str, Layer]) -> Any:
-    """Hardware counters, None without any; earlier: the layers of the step since, whose counters stand before these."""
+    """Return the table of hardware counters, or None without any.
+
+    earlier: the layers of the step that this one continues; their counters stand before these.
+    """
     counted = [layer for layer in layers if layer.counters]
     if not counted:
         return None
@@ -110,7 +116,7 @@ def _counted(layer: Layer, name: str) -> str:
 
 
 def beside(layers: Sequence[Layer]) -> Any:
-    """Every count that a counter shows, None without counters: the count with its waste, and what was counted."""
+    """Return the table of counts (with waste) beside the hardware's, or None without counters."""
     found = [(layer, {one.counter: one for one in differences(layer)}) for layer in layers if layer.counters]
     if not found:
         return None
@@ -128,7 +134,7 @@ def beside(layers: Sequence[Layer]) -> Any:
 
 
 def shares(layers: Sequence[Layer]) -> Any:
-    """What stands in place of counters: how busy the counts keep each part while the kernel runs. None unmeasured."""
+    """Return the table shown without counters: how busy the counts keep each part. None if no layer was timed."""
     timed = [layer for layer in layers if layer.ms]
     if not timed:
         return None
@@ -144,7 +150,7 @@ def shares(layers: Sequence[Layer]) -> Any:
 
 
 def machine(layers: Sequence[Layer]) -> Any:
-    """What the compiler made of the step, None where that is unknown."""
+    """Return the table of the compiler's figures for the step, or None if they are unknown."""
     found = {layer.example: layer for layer in reversed(layers) if layer.resources}  # the first network's
     known = [found[name] for name in sorted(found)]
     if not known:

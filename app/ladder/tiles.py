@@ -1,4 +1,4 @@
-"""Draw which thread reads what: one kind of drawing for each way to cut a layer into threads.
+"""Draw which thread reads what: one kind of drawing for each way to divide a layer among threads.
 
 A lesson names the kind and gives formulas for its sizes, so that a drawing shows what a row really launches.
 """
@@ -10,7 +10,7 @@ from app.ladder import matrix_tiles, pixel_tiles
 from app.ladder.formulas import Names, value
 from app.ladder.steps import Step
 
-WORDS = ("kind", "taps", "where", "rows_are", "columns_are")  # parts of a drawing that are no formulas
+WORDS = ("kind", "taps", "where", "rows_are", "columns_are")  # parameters of a drawing that are no formulas
 KINDS: Mapping[str, Callable[..., Drawing]] = {
     "window": pixel_tiles.window,
     "tile": pixel_tiles.tile,
@@ -25,7 +25,7 @@ KINDS: Mapping[str, Callable[..., Drawing]] = {
 
 
 def draw(step: Step, names: Names) -> Drawing:
-    """Return the drawing of a step on the layer that the names are of."""
+    """Return the drawing of a step on the layer whose formula names are given."""
     given = step.lesson.drawing
     sizes = {name: text if name in WORDS else round(value(text, names)) for name, text in given.items()}
     return KINDS[given["kind"]](**{name: size for name, size in sizes.items() if name != "kind"})

@@ -1,1 +1,1 @@
-"""``main.py check``: is one kernel right? On small shapes, on the processor or on the card."""
+"""``main.py check``: test one kernel on small shapes, on the CPU or on the card."""

@@ -1,4 +1,4 @@
-"""What a kernel is checked on: small problems off every tile's edge, or one that the user names. Pure."""
+"""The problems that a kernel is checked on: small ones that no tile divides, or one that the user names. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -42,8 +42,8 @@ SHAPES: dict[str, Sequence[Single]] = {
         PoolProblem(3, 8, 10, 3, 2, False, ceil=True),
     ],
 }
-IMAGES = {"conv": 3, "gemm": 70, "pool": 3}  # rows of a product
-# What --shape gives for each operation.
+IMAGES = {"conv": 3, "gemm": 70, "pool": 3}  # number of images, the rows of a matrix product
+# The sizes that --shape gives for each operation.
 SIZES = {"conv": "C,H,W,M,K,S", "gemm": "INPUTS,OUTPUTS", "pool": "C,H,W,WINDOW,STRIDE"}
 
 
@@ -57,16 +57,16 @@ class Case:
 
     @cached_property
     def x(self) -> np.ndarray:
-        """The images, (images, elements)."""
+        """Random images, (images, elements)."""
         return random_images(np.random.default_rng(0), self.problem.arguments()[0], self.images)
 
     @cached_property
     def parameters(self) -> list[np.ndarray | None]:
-        """Weights and bias as the problem takes them."""
+        """Random weights and bias in the problem's layout."""
         return random_parameters(np.random.default_rng(1), self.problem)
 
     def packed(self) -> list[np.ndarray | None]:
-        """The parameters as the kernel takes them."""
+        """Return the parameters in the kernel's layout."""
         packing = self.row.config(self.problem).packing
         return packing.pack(self.parameters) if packing else self.parameters
 
@@ -78,7 +78,7 @@ class Case:
         return found.exact, allowed_errors(self.problem, found)[0]
 
     def mistake(self, outputs: Sequence[np.ndarray]) -> str | None:
-        """Compare outputs, y and perhaps labels, flat; return where the first one differs, or None."""
+        """Compare flat outputs, y and perhaps labels; describe the first wrong element, or return None."""
         exact, each = self.reference
         y = outputs[0].reshape(exact.shape)
         with np.errstate(invalid="ignore"):
@@ -94,7 +94,7 @@ class Case:
         return None
 
     def _place(self, at: int) -> str:
-        """Name the output at that place of y."""
+        """Describe the output at index ``at`` of y."""
         if isinstance(self.problem, LinearProblem):
             image, output = divmod(at, self.problem.outputs)
             return f"image {image}, output {output}"
@@ -105,7 +105,7 @@ class Case:
 
 
 def _wrong_label(labels: np.ndarray, exact: np.ndarray, each: np.ndarray) -> str | None:
-    """Return the first label whose score is not the best one, within the errors allowed."""
+    """Describe the first label whose score is not the best one within the errors allowed; None if there is none."""
     for image, (label, scores, slack) in enumerate(zip(labels, exact, each, strict=True)):
         best = int(scores.argmax())
         if label >= len(scores) or scores[best] - scores[label] > slack[best] + slack[label]:
@@ -115,7 +115,7 @@ def _wrong_label(labels: np.ndarray, exact: np.ndarray, each: np.ndarray) -> str
 
 
 def described(problem: Problem) -> str:
-    """Return a problem's sizes and whatever differs from a plain layer, in a few characters."""
+    """Describe a problem's sizes, and its differences from a plain layer, in a few characters."""
     match problem:
         case ConvProblem():
             parts = ["C{} {}x{} M{} K{} S{}".format(*problem.sizes)]
@@ -136,13 +136,13 @@ def described(problem: Problem) -> str:
 
 
 def types_of(problem: Problem) -> str:
-    """Return how x lies in memory and what multiplies."""
+    """Return the types of x in memory and of the arithmetic."""
     read = problem.arguments()[0].dtype
     return problem.dtype if read == problem.dtype else f"{read}, {problem.dtype}"
 
 
 def small_cases(row: Variant, arch: str) -> list[Case]:
-    """Return every shape in the kernel's first type, and the first that it serves in each other."""
+    """Return every shape in the kernel's first type, and for each other type the first shape that it serves."""
     found = []
     for dtype in row.dtypes:
         problems = (_typed(problem, dtype) for problem in SHAPES[row.operation])
@@ -152,7 +152,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
 
 
 def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
-    """Return the layer of the network, or the shape, in each of the kernel's types that serve it. Raises UserError."""
+    """Return the layer of the network, or the shape, in each type that the kernel serves. Raises UserError."""
     if shape is not None:
         problems = [*_of_shape(row, shape)]
     else:
@@ -195,7 +195,7 @@ def _of_shape(row: Variant, text: str) -> Iterator[Problem]:
 
 
 def _typed(problem: Single, dtype: str) -> Problem:
-    """Return the problem in that arithmetic, stored alike; bytes stay bytes."""
+    """Return the problem in that arithmetic type, stored in the matching type; bytes stay bytes."""
     if isinstance(problem, ConvProblem | LinearProblem):
         stored = storage(dtype)
         read = "uint8" if problem.input_dtype == "uint8" else stored

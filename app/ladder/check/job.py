@@ -1,4 +1,4 @@
-"""``main.py check``: hold one kernel against the NumPy reference, on the processor or on the card."""
+"""``main.py check``: compare one kernel with the NumPy reference, on the CPU or on the card."""
 
 import tempfile
 import threading
@@ -26,7 +26,7 @@ from app.records.kernels import Check, Verdict
 from app.terminal.output import publish
 from app.terminal.text import Column, paragraph, table
 
-LIKE = "sm_90a"  # whose limits hold on the processor
+LIKE = "sm_90a"  # architecture whose limits apply on the CPU
 RIGHT: Final = "right"
 WRONG: Final = "WRONG"
 NOT_TRIED: Final = "not tried"
@@ -34,7 +34,7 @@ OFF_THE_CARD = "check --device cpu names the line"
 
 
 def check(request: CheckRequest) -> int:
-    """Check the kernel, print each shape's verdict and each first mistake. Returns 1 if there was one, else 0.
+    """Check the kernel; print a verdict for each shape, with its first error. Returns 1 if there was one, else 0.
 
     Raises UserError.
     """
@@ -63,7 +63,7 @@ def check(request: CheckRequest) -> int:
 
 
 def _check_processor(row: Variant) -> None:
-    """Raise UserError if the row cannot run there."""
+    """Raise UserError if the row cannot run on the CPU."""
     if (reason := why_not(row)) is not None:
         raise UserError(f"{row.operation} kernel '{row.name}' runs on a GPU alone: {reason}")
     if COMPILER is None:
@@ -71,7 +71,7 @@ def _check_processor(row: Variant) -> None:
 
 
 def _on_processor(cases: list[Case]) -> Iterator[str | None]:
-    """Yield each case's first mistake, or None, in turn."""
+    """Yield each case's first error, or None, in order."""
     with (
         tempfile.TemporaryDirectory() as folder,
         deferred_interrupts() as check_interrupt,
@@ -89,13 +89,13 @@ def _on_processor(cases: list[Case]) -> Iterator[str | None]:
                     endless.set()
                 return found
             finally:
-                check_interrupt()  # a compiler or a program that Ctrl-C has ended says nothing of the kernel
+                check_interrupt()  # a compiler or a program that Ctrl-C has ended proves nothing about the kernel
 
         yield from pool.map(verdict, range(len(cases)), cases)
 
 
 def on_processor(case: Case, folder: Path) -> str | None:
-    """Compile and run a case in a new folder; return its first mistake, or None. Raises UserError."""
+    """Compile and run a case in a new folder; return its first error, or None. Raises UserError."""
     program = built(case.row, case.problem, {}, case.images, folder)
     arrays = [case.x, *case.packed()]
 
@@ -114,7 +114,7 @@ def _mistake(case: Case, run: Callable[[], list[np.ndarray]]) -> str | None:
 
 
 def _on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
-    """The same on the current card."""
+    """Yield each case's first error, or None, in order, from runs on the current card."""
     lost = False
     with exit_on_interrupt(), device.gpu_errors():
         from app.ladder.check.on_card import run
@@ -158,7 +158,7 @@ def _verdict(reason: str | None) -> Verdict:
 
 
 def as_text(document: Check, width: int) -> str:
-    """Return the verdict on each shape, each first mistake, and the count of right shapes."""
+    """Format the verdict on each shape, each first error, and the number of right shapes."""
     kernel = f"{document['operation']} {document['kernel']} ({document['source']})"
     columns = [Column("shape", left=True), Column("type", left=True), Column("images"), Column("verdict", left=True)]
     shapes = document["shapes"]

@@ -1,4 +1,4 @@
-"""Run a case on the current card: poisoned outputs with guards behind them."""
+"""Run a case on the current card, with poisoned outputs and guards behind them."""
 
 import cupy
 import numpy as np
@@ -8,11 +8,11 @@ from app.kernels.launch import Kernel
 from app.ladder.check.cases import Case
 from app.ladder.emulation.program import Fault
 
-GUARD = 256  # elements behind an output that no kernel may touch
+GUARD = 256  # elements behind an output that no kernel may write
 
 
 def run(case: Case, arch: str) -> list[np.ndarray]:
-    """Return the outputs, flat, whose bytes are 0xFF where the kernel wrote nothing. Raises Fault."""
+    """Return the flat outputs; bytes that the kernel did not write are 0xFF. Raises Fault if a guard was written."""
     kernel = Kernel(case.row, case.problem, arch)
     arrays = [None if array is None else uploaded(array) for array in (case.x.ravel(), *case.packed())]
     outputs = []

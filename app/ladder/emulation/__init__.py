@@ -1,5 +1,5 @@
-"""Kernels on the processor: compiled by the host's C++ compiler and run thread by thread, as ``host_cuda.h`` says.
+"""Emulate kernels on the CPU: the host's C++ compiler compiles them, and ``host_cuda.h`` runs them thread by thread.
 
-Slow, and blind to what only a card can show; but index arithmetic, edges, barriers, descriptors and splits are the
-kernels' own. Functions of PTX alone have a C++ function in their place, in the headers here.
+This is slow, and blind to what only a card can show. But index arithmetic, edges, barriers, descriptors and splits are
+the kernels' code. Functions that consist of PTX are replaced by C++ functions in the headers here.
 """

@@ -1,6 +1,6 @@
-"""Compile a kernel's file by g++, with C++ in place of its functions that are PTX, and run it in a program of its own.
+"""Compile a kernel's file by g++, with its PTX functions replaced by C++, and run it in a separate process.
 
-There it works on arrays between fences, with every index into a declared array checked.
+There it works on arrays between guard pages, and every index into a declared array is checked.
 """
 
 import re
@@ -22,7 +22,7 @@ from app.kernels.variant import ConstantCopy, Grid, KernelLaunch, Parameters, Va
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")
 MISSING = "g++ is not installed: kernels run on the processor only where it is (Debian, Ubuntu: apt install g++)"
-# Header of the kernels → the header here that has its functions of PTX in C++.
+# Header of the kernels → the header here with C++ versions of its PTX functions.
 IN_PLACE_OF = {
     "common.cuh": "host_cuda.h",
     "half.cuh": "host_half.h",
@@ -33,17 +33,17 @@ IN_PLACE_OF = {
     "dependent_launch.cuh": "host_cluster.h",
     "wgmma.cuh": "host_wgmma.h",
 }
-# Without contraction: each operation is rounded by itself, as kernels say. Ubuntu's g++ checks that jumps stay
-# on one stack, unless told not to: threads here have stacks of their own.
+# Without contraction, each operation is rounded separately, as the kernels say. Ubuntu's g++ would reject jumps to
+# another stack, which threads here have.
 FLAGS = ("-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
-# Shared memory whose size the launch gives, and its element type.
+# A declaration of dynamic shared memory; the group is its element type.
 _SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?((?:unsigned )?\w+) memory\[\];")
 _PTX = re.compile(r"\basm\b")
-_MACRO = re.compile(r"[A-Z][A-Z0-9_]*\(.*\)$")  # between declarations, it makes functions of PTX
+_MACRO = re.compile(r"[A-Z][A-Z0-9_]*\(.*\)$")  # an invocation between declarations that defines PTX functions
 _ERROR = re.compile(r"^(?:\S*/)?([\w.]+:\d+):\d+: (?:fatal )?error: (.*)$", re.MULTILINE)
-SECONDS, RATE = 3, 1e6  # of the processor: as many for any run, and one more for so many operations
-ENDLESS = "does not come to an end"  # as host_program.h says
-# Line numbers for the report, and checks of indices. (-fsanitize=address would lose track of threads' stacks.)
+SECONDS, RATE = 3, 1e6  # of CPU time for any run, plus one second for so many operations
+ENDLESS = "does not come to an end"  # the message in host_program.h
+# For line numbers in reports, and index checks. (-fsanitize=address would lose track of threads' stacks.)
 CHECKED = ("-g1", "-fno-omit-frame-pointer", "-no-pie", "-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
 _MISUSE = re.compile(r"^(?:\S*/)?([\w.]+:\d+):\d+: runtime error: (.*)$", re.MULTILINE)
 _FAULT = re.compile(r"^FAULT (.*)$", re.MULTILINE)
@@ -52,20 +52,20 @@ _CALLERS = re.compile(r"^AT((?: [0-9a-f]+)*)$", re.MULTILINE)
 
 
 class Fault(Exception):  # noqa: N818 - a verdict, not an error
-    """Raised for a kernel that does what no kernel may; the text names the array, the line and the thread."""
+    """Raised for a kernel that breaks a rule of CUDA C++; the text names the array, the line and the thread."""
 
 
 def why_not(row: Variant) -> str | None:
-    """Return why the row cannot run on the processor, or None."""
+    """Return why the row cannot run on the CPU, or None."""
     if row.needs_cublas:
         return "it multiplies in cuBLAS, a library for GPUs"
     return None
 
 
 def for_the_processor(name: str, text: str) -> str:
-    """Return a kernel's file, or a header's, without its functions and types of PTX, whose lines are left empty.
+    """Return a kernel's file, or a header, with its PTX functions and types left out as empty lines.
 
-    In their place stands the header here that has them, and an array in shared memory becomes the current block's.
+    The header here that replaces them is included instead, and a shared array refers to the current block's memory.
     """
     lines: list[str] = []
     block: list[str] = []
@@ -89,12 +89,12 @@ def for_the_processor(name: str, text: str) -> str:
 
 
 def headers() -> dict[str, str]:
-    """Return the headers here by name."""
+    """Return the headers of this folder: name → text."""
     return {path.name: path.read_text(encoding="utf-8") for path in HERE.glob("*.h")}
 
 
 def grid_of(launch: KernelLaunch, images: int) -> Grid:
-    """Return the launch's blocks along each axis, on a card of two multiprocessors: persistent ones are two at most."""
+    """Return the launch's grid on a card of two multiprocessors, where persistent launches have at most two blocks."""
     x, *others = launch.grid(images)
     return (min(x, 2) if launch.persistent else x, *others)  # type: ignore[return-value]
 
@@ -112,7 +112,7 @@ def build(folder: Path, source: Path, main: str, defines: Mapping[str, str | int
     texts = {name: for_the_processor(name, text) for name, text in texts.items()} | headers()
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    # In the text, not by -D: g++ takes no compiled header where a macro has a name that occurs in it, such as C.
+    # Not by -D: g++ rejects a precompiled header in which a macro's name occurs, such as C.
     constants = "".join(f"#define {key} {value}\n" for key, value in sorted(defines.items()))
     (folder / "main.cpp").write_text(constants + main, encoding="utf-8")
     made = folder / "kernel"
@@ -130,7 +130,7 @@ def build(folder: Path, source: Path, main: str, defines: Mapping[str, str | int
 class Built:
     """A kernel compiled for one problem and number of images. outputs: of the problem's arguments.
 
-    seconds: of the processor, after which a run is stopped.
+    seconds: CPU time after which a run is stopped.
     """
 
     program: Path
@@ -140,9 +140,9 @@ class Built:
     seconds: int
 
     def run(self, arrays: Sequence[np.ndarray | None], *, low: bool) -> list[np.ndarray]:
-        """Run it on x and the packed parameters; return the outputs, flat, whose bytes are 0xFF where it wrote nothing.
+        """Run it on x and the packed parameters; return the flat outputs, with bytes 0xFF where it wrote nothing.
 
-        low: arrays begin at a fence, otherwise they end at one. Raises Fault.
+        low: arrays begin at a guard page, otherwise they end at one. Raises Fault.
         """
         given = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays if array is not None)
         done = subprocess.run(
@@ -170,7 +170,7 @@ class Built:
         return f"{at}{what}{who}"
 
     def _line(self, callers: re.Match[str] | None) -> str | None:
-        """Return the first line of a kernel's own file among those that were being executed."""
+        """Return the first line of the kernel's file among the calling functions' lines."""
         lookup = shutil.which("addr2line")
         if callers is None or not callers[1] or lookup is None:
             return None
@@ -211,7 +211,7 @@ def built(row: Variant, problem: Problem, parameters: Parameters, images: int, f
 
 
 def _array(argument: Argument, images: int, kind: str) -> str:
-    """Return the line that declares an argument; kind: ``input`` for one that is read from the standard input."""
+    """Return the line that declares an argument; kind: ``input`` for one that is read from standard input."""
     if argument.optional:
         return f"void *{argument.name} = nullptr;"
     count = argument.fixed + argument.per_image * images
@@ -219,7 +219,7 @@ def _array(argument: Argument, images: int, kind: str) -> str:
 
 
 def _launch(action: KernelLaunch, entry: str, names: Sequence[str], images: int) -> list[str]:
-    """Return the lines of a launch."""
+    """Return the lines of C++ that launch a kernel."""
     scalars = ", ".join(map(str, action.scalars))
     places = [f"&{name}" for name in (*names, "images")] + [f"scalars + {at}" for at in range(len(action.scalars))]
     cluster = action.cluster(images) if action.cluster else 1
