@@ -21,7 +21,7 @@ from app.classify.worker import WorkerSettings
 from app.commands.classify import ClassifyRequest
 from app.engine.request import UNLABELLED
 from app.files import hdf5_process
-from app.main_job.images import fitting
+from app.main_job.images import fitting_graph
 from app.network.definitions import is_listed
 from app.network.generated import load_network
 from app.network.graph import Graph
@@ -180,7 +180,7 @@ def _open(request: ClassifyRequest, paths: list[Path], graph: Graph, faults: Fau
             try:
                 shard = open_shard(path, named[number] if named else None, unlabelled=unlabelled, hdf5=hdf5)
                 if not shards:
-                    graph = fitting(graph, _announced(shard))
+                    graph = fitting_graph(graph, _announced(shard))
                 elif (shard.shape, shard.dtype) != (shards[0].shape, shards[0].dtype):
                     forms = [f"{one.path} has {one.dtype} images of {one.shape}" for one in (shard, shards[0])]
                     raise UserError(f"{', but '.join(forms)}: classify them in runs of their own")

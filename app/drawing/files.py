@@ -18,19 +18,19 @@ START = svg.START.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ')  
 def check(folder: Path) -> None:
     """Raise UserError if ``folder`` cannot be made or written to; leave no trace."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    with _told(folder), tempfile.TemporaryFile(dir=existing):
+    with _reported_errors(folder), tempfile.TemporaryFile(dir=existing):
         pass
 
 
 def prepare(folder: Path) -> None:
     """Check the folder and make it. Raises UserError."""
     check(folder)
-    with _told(folder):
+    with _reported_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
-def _told(folder: Path) -> Iterator[None]:
+def _reported_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -98,16 +98,16 @@ def journey(bars: Sequence[Bar], title: str, name: str = "journey") -> str:
     decades = svg.decades(low, high)
     parts += svg.across_axis(decades, scale, TOP - 4, bottom, lambda tick: f"{svg.tick_text(tick)} ms")
     for place, one in enumerate(bars):
-        parts += _row(one, TOP + place * HEIGHT, scale)
-    return svg.picture(name, title, _described(bars), LEFT + WIDTH + RIGHT, bottom + 28, parts)
+        parts += _bar_row(one, TOP + place * HEIGHT, scale)
+    return svg.picture(name, title, _description(bars), LEFT + WIDTH + RIGHT, bottom + 28, parts)
 
 
-def _row(one: Bar, top: float, scale: svg.Scale) -> Iterable[str]:
+def _bar_row(one: Bar, top: float, scale: svg.Scale) -> Iterable[str]:
     colour, end, middle = BY_DTYPE[one.dtype].colour if one.step else "c0", scale(one.ms), top + HEIGHT / 2
     inner = HEIGHT - 8
     label = svg.text(one.label, LEFT - 8, middle + 4, anchor="end")
     yield f'<a href="{escape(one.link)}">{label}</a>' if one.link else label
-    yield svg.bar(LEFT, top + 4, end - LEFT, inner, f"{colour} {'open' if one.lost else 'full'}", _told(one))
+    yield svg.bar(LEFT, top + 4, end - LEFT, inner, f"{colour} {'open' if one.lost else 'full'}", _tooltip(one))
     if one.lost:  # stripes, so that losers also stand out without colour
         at = range(int(LEFT) + 6, int(end) - 2, 10)
         yield svg.path(
@@ -120,14 +120,14 @@ def _row(one: Bar, top: float, scale: svg.Scale) -> Iterable[str]:
             f"M{x:.5g} {top + 3:g}v{HEIGHT - 6}M{x - 4:.5g} {top + 3:g}h8M{x - 4:.5g} {top + HEIGHT - 3:g}h8", "mark"
         )
         after = max(end, x + 4)
-    yield svg.text(f"{svg.number(one.ms)} ms{_ratio(one)}", after + 6, middle + 4)
+    yield svg.text(f"{svg.number(one.ms)} ms{_ratio_text(one)}", after + 6, middle + 4)
 
 
-def _ratio(one: Bar) -> str:
+def _ratio_text(one: Bar) -> str:
     return "" if one.ratio is None else f"  ×{svg.number(one.ratio)}{' slower' if one.lost else ''}"
 
 
-def _told(one: Bar) -> str:
+def _tooltip(one: Bar) -> str:
     before = "" if one.predicted_ms is None else f", predicted {svg.number(one.predicted_ms)} ms"
     return f"{one.label}: {svg.number(one.ms)} ms{before}"
 
@@ -145,8 +145,8 @@ def _legend(bars: Sequence[Bar]) -> list[str]:
     return svg.legend(entries, 8, 46)
 
 
-def _described(bars: Sequence[Bar]) -> str:
+def _description(bars: Sequence[Bar]) -> str:
     """Describe every bar in words; this is the chart's alternative text."""
     slower = [one.label for one in bars if one.lost]
     lost = f" Slower than the steps that they continue: {', '.join(slower)}." if slower else ""
-    return f"Bars on a logarithmic scale, shorter is faster. {'; '.join(map(_told, bars))}.{lost}"
+    return f"Bars on a logarithmic scale, shorter is faster. {'; '.join(map(_tooltip, bars))}.{lost}"

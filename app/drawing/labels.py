@@ -44,7 +44,7 @@ class NoRoomError(ValueError):
     """Raised if a panel is too small for its labels."""
 
 
-def placed(points: Sequence[tuple[Point, float]], panel: Box, others: Sequence[Box] = ()) -> list[Box]:
+def place_labels(points: Sequence[tuple[Point, float]], panel: Box, others: Sequence[Box] = ()) -> list[Box]:
     """Return for each (point, label width) the nearest free box for its label.
 
     others: boxes that are occupied already. Raises NoRoomError if the panel has no room for a label.
@@ -52,7 +52,7 @@ def placed(points: Sequence[tuple[Point, float]], panel: Box, others: Sequence[B
     taken = [*others, *(Box(x - RADIUS, y - RADIUS, 2 * RADIUS, 2 * RADIUS) for (x, y), _ in points)]
     found = []
     for (x, y), width in points:
-        box = next((box for box in _around(x, y, width, panel) if _free(box, taken, panel)), None)
+        box = next((box for box in _candidate_boxes(x, y, width, panel) if _is_free(box, taken, panel)), None)
         if box is None:
             raise NoRoomError("the panel has no room for all labels")
         taken.append(box)
@@ -60,11 +60,11 @@ def placed(points: Sequence[tuple[Point, float]], panel: Box, others: Sequence[B
     return found
 
 
-def _free(box: Box, taken: Iterable[Box], panel: Box) -> bool:
+def _is_free(box: Box, taken: Iterable[Box], panel: Box) -> bool:
     return panel.holds(box) and not any(box.covers(other) for other in taken)
 
 
-def _around(x: float, y: float, width: float, panel: Box) -> Iterator[Box]:
+def _candidate_boxes(x: float, y: float, width: float, panel: Box) -> Iterator[Box]:
     """Yield boxes further and further right and left of the point; others' lines run above and below it."""
     far = math.hypot(panel.width, panel.height)
     distance = RADIUS + 1.0

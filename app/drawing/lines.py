@@ -52,7 +52,7 @@ def chart(
         parts.append(svg.text(f"{across} →", left + WIDTH, TOP + height + 32, "quiet small", "end"))
         left += WIDTH + NAMES + max(svg.width_of(line.name) for line in panel.lines) + GAP
     marked = "" if mark is None else f" {mark[1]}: {mark[0]:g}."
-    return svg.picture(name, title, f"{_described(across, panels)}{marked}", left - GAP, TOP + height + 44, parts)
+    return svg.picture(name, title, f"{_description(across, panels)}{marked}", left - GAP, TOP + height + 44, parts)
 
 
 def _panel(
@@ -91,7 +91,7 @@ def _range(values: Iterable[float], logarithmic: bool) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _described(across: str, panels: Sequence[Panel]) -> str:
+def _description(across: str, panels: Sequence[Panel]) -> str:
     """Describe in words where every line begins and ends."""
     told = [
         f"{line.name}, {panel.down}: from {svg.number(line.points[0][1])} at {line.points[0][0]:,g} "

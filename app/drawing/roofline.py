@@ -9,7 +9,7 @@ from typing import Any
 
 from app.base.precision import BY_DTYPE, SHORT
 from app.drawing import svg
-from app.drawing.labels import Box, NoRoomError, placed
+from app.drawing.labels import Box, NoRoomError, place_labels
 
 WIDTH, HEIGHT, COLUMNS = 440, 330, 2  # of a panel; panels side by side
 CROWDED, TALL = 8, 430  # the most points of a panel that shares its row; the height of a panel with more
@@ -64,11 +64,11 @@ def roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name
         raise ValueError("a roofline needs a point")
     for stretch in STRETCHES:
         with suppress(NoRoomError):
-            return _drawn(points, peaks, title, name, stretch)
+            return _draw(points, peaks, title, name, stretch)
     raise NoRoomError("the labels are too many or too long")
 
 
-def _drawn(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str, stretch: float) -> str:
+def _draw(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str, stretch: float) -> str:
     """Draw the chart with panels ``stretch`` times as high. Raises NoRoomError."""
     formats = [dtype for dtype in BY_DTYPE if any(point.dtype == dtype for point in points)]
     bandwidth = peaks["gbytes_per_s"] / 1e3
@@ -86,7 +86,7 @@ def _drawn(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: 
         parts += lines + _points(own, x, y, panel, said)
     width = max(panel.x + panel.width for panel in panels) + GAP
     height = max(panel.y + panel.height for panel in panels) + GAP
-    return svg.picture(name, title, _described(points, peaks), max(width, 760), height, parts)
+    return svg.picture(name, title, _description(points, peaks), max(width, 760), height, parts)
 
 
 def _panels(counts: Sequence[int], stretch: float) -> list[Box]:
@@ -138,8 +138,8 @@ def _roofs(
         dashed = " dashed" if " " in family else ""
         line = f"M{x(low):.5g} {y(low * bandwidth):.5g}L{x(ridge):.5g} {y(tflops):.5g}H{x(high):.5g}"
         parts.append(svg.path(line, f"{colour} curve{dashed}"))
-        drawn += _along((x(low), y(low * bandwidth)), (x(ridge), y(tflops)))
-        drawn += _along((x(ridge), y(tflops)), (x(high), y(tflops)))
+        drawn += _line_boxes((x(low), y(low * bandwidth)), (x(ridge), y(tflops)))
+        drawn += _line_boxes((x(ridge), y(tflops)), (x(high), y(tflops)))
         said = f"{family.partition(' ')[2]} {svg.number(tflops)} TFLOP/s".strip()
         width = svg.width_of(said, 10.5)
         box = Box(x(high) - width, y(tflops) - 16, width, 14)
@@ -150,7 +150,7 @@ def _roofs(
     return parts, boxes + drawn
 
 
-def _along(start: tuple[float, float], stop: tuple[float, float]) -> list[Box]:
+def _line_boxes(start: tuple[float, float], stop: tuple[float, float]) -> list[Box]:
     """Return small boxes that cover a line, so that no label is written across it."""
     steps = max(math.ceil(math.dist(start, stop) / LINE), 1)
     across, down = ((b - a) / steps for a, b in zip(start, stop, strict=True))
@@ -163,8 +163,8 @@ def _points(points: Sequence[Point], x: svg.Scale, y: svg.Scale, panel: Box, sai
     order = sorted(range(len(at)), key=lambda place: at[place][1])  # from above, so that few leaders cross
     wide = [(at[place], svg.width_of(points[place].label, 11)) for place in order]
     steps = [where for where, point in zip(at, points, strict=True) if point.step]
-    drawn = [box for line in pairwise(steps) if math.dist(*line) > FAR for box in _along(*line)]
-    boxes = dict(zip(order, placed(wide, panel, [*said, *drawn]), strict=True))
+    drawn = [box for line in pairwise(steps) if math.dist(*line) > FAR for box in _line_boxes(*line)]
+    boxes = dict(zip(order, place_labels(wide, panel, [*said, *drawn]), strict=True))
     parts = [svg.path("M" + "L".join(f"{px:.5g} {py:.5g}" for px, py in steps), "c0 thin")] if len(steps) > 1 else []
     for place, ((px, py), point) in enumerate(zip(at, points, strict=True)):
         box = boxes[place]
@@ -181,7 +181,7 @@ def _points(points: Sequence[Point], x: svg.Scale, y: svg.Scale, panel: Box, sai
 
 def _marker(point: Point, x: float, y: float, colour: str) -> str:
     kind = f"{colour} {'full' if point.measured else 'open'}"
-    return svg.dot(x, y, kind, _told(point)) if point.step else svg.bar(x - 4, y - 4, 8, 8, kind, _told(point))
+    return svg.dot(x, y, kind, _tooltip(point)) if point.step else svg.bar(x - 4, y - 4, 8, 8, kind, _tooltip(point))
 
 
 def _legend(points: Sequence[Point]) -> list[str]:
@@ -196,7 +196,7 @@ def _legend(points: Sequence[Point]) -> list[str]:
     return svg.legend(entries, 8, 46)
 
 
-def _told(point: Point) -> str:
+def _tooltip(point: Point) -> str:
     how = "measured" if point.measured else "counted once"
     return (
         f"{point.label}, {SHORT[point.dtype]}: {svg.number(point.tflops)} TFLOP/s at {svg.number(point.intensity)} "
@@ -204,12 +204,12 @@ def _told(point: Point) -> str:
     )
 
 
-def _described(points: Sequence[Point], peaks: Mapping[str, Any]) -> str:
+def _description(points: Sequence[Point], peaks: Mapping[str, Any]) -> str:
     roofs = ", ".join(
         f"{SHORT[family.split()[0]]}{family.partition(' ')[1]}{family.partition(' ')[2]} {svg.number(tflops)} TFLOP/s"
         for family, tflops in peaks["tflops"].items()
     )
     return (
         f"Points below the measured limits of the card: {roofs}; device memory "
-        f"{svg.number(peaks['gbytes_per_s'])} GB/s. {'; '.join(map(_told, points))}."
+        f"{svg.number(peaks['gbytes_per_s'])} GB/s. {'; '.join(map(_tooltip, points))}."
     )

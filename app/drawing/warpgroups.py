@@ -37,25 +37,25 @@ def warpgroups(timeline: Mapping[str, Any], title: str, name: str = "warpgroups"
     shares = ", ".join(f"{share:.0%}" for share in busy)
     description = (
         f"Multiprocessor {timeline['multiprocessor']}, {svg.number(end)} µs, a row for each of {len(rows)} warpgroups: "
-        f"it multiplies {shares} of the time. For {idle(rows):.0%} of the time none of them multiplies. The lower rows "
-        f"enlarge {svg.number(part[0])} to {svg.number(part[1])} µs."
+        f"it multiplies {shares} of the time. For {idle_share(rows):.0%} of the time none of them multiplies. The "
+        f"lower rows enlarge {svg.number(part[0])} to {svg.number(part[1])} µs."
     )
     return svg.picture(name, title, description, LEFT + WIDTH + 30, TOP + 20 + 2 * strip, parts)
 
 
-def idle(rows: Sequence[Sequence[Span]]) -> float:
+def idle_share(rows: Sequence[Sequence[Span]]) -> float:
     """Return the share of the time in which no warpgroup multiplies."""
     end = max(stop for spans in rows for _, _, stop in spans)
-    return 1 - sum(stop - start for start, stop, count in multiplying(rows) if count) / end
+    return 1 - sum(stop - start for start, stop, count in multiplying_counts(rows) if count) / end
 
 
-def waiting(rows: Sequence[Sequence[Span]]) -> float:
+def waiting_share(rows: Sequence[Sequence[Span]]) -> float:
     """Return the share of the warpgroups' time spent waiting for images and writing windows."""
     spent = [(phase, stop - start) for spans in rows for phase, start, stop in spans]
     return sum(time for phase, time in spent if phase == "stage") / sum(time for _, time in spent)
 
 
-def multiplying(rows: Iterable[Sequence[Span]]) -> list[tuple[float, float, int]]:
+def multiplying_counts(rows: Iterable[Sequence[Span]]) -> list[tuple[float, float, int]]:
     """Return (start, stop, number of multiplying warpgroups) for every interval between two changes of that number."""
     changes: dict[float, int] = {}
     for spans in rows:
@@ -88,7 +88,7 @@ def _strip(rows: Sequence[Sequence[Span]], shown: Interval, top: float) -> list[
                 parts.append(svg.bar(left, y + (ROW - tall) / 2, right - left, tall, f"{colour} {shape}", told))
     y = top + len(rows) * ROW
     parts.append(svg.text("in a product", LEFT - 8, y + ROW / 2 + 3, "quiet", "end"))
-    for start, stop, count in multiplying(rows):
+    for start, stop, count in multiplying_counts(rows):
         left, right = scale(max(start, shown[0])), scale(min(stop, shown[1]))
         if right > left and count:
             high = (ROW - 4) * count / len(rows)

@@ -68,11 +68,11 @@ def run_on_cpu(
         layers=layers,
         op_times=tuple(layer for layer in layers if layer["name"] in convolutions),
         limit=f"limited by compute ({threads} threads): {where}",
-        notes=_without_effect(request),
+        notes=note_gpu_only_options(request),
     )
 
 
-def _without_effect(request: RunRequest) -> tuple[str, ...]:
+def note_gpu_only_options(request: RunRequest) -> tuple[str, ...]:
     """Return a note on the given options that only have an effect on a GPU, if there are any."""
     given = {"--chunk": request.pipeline.chunk is not None, "--streams": request.pipeline.streams != STREAMS}
     given |= {"--no-fuse": not request.network.fuse, "--warmup": request.warmup != DEFAULT_WARMUP}

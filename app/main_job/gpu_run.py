@@ -40,7 +40,7 @@ def run_on_gpu(
     images = data.images
     card = device.describe_gpu()
     if request.power:
-        power.check()
+        power.check_available()
     chosen = replace(chosen, tuning=tuning.load(card["name"]))
     planned = partial(plan, graph, card["architecture"], input_dtype=images.dtype.name)
     execution = planned(chosen)
@@ -63,7 +63,7 @@ def run_on_gpu(
         outputs = engine.outputs(len(one_pass))
         cycle = None
         if batch > len(images):
-            end_to_end, cycle = _cycled(engine, data, batch, outputs, request.repeat or 1)
+            end_to_end, cycle = _run_cycled(engine, data, batch, outputs, request.repeat or 1)
         else:
             end_to_end = timing.end_to_end(engine, one_pass, outputs, repeat, request.warmup)
         labels = outputs.labels.copy()
@@ -101,7 +101,7 @@ def run_on_gpu(
             on_card=resident.whole,
             on_card_images=resident.images,
             usage=use,
-            limit=verdict(use) if use and not direct else _verdict(end_to_end.median / batch, resident),
+            limit=verdict(use) if use and not direct else _limit_text(end_to_end.median / batch, resident),
             device_bytes=engine.device_bytes,
             peak_device_bytes=engine.device_bytes + resident.device_bytes,
             notes=tuple(notes),
@@ -118,7 +118,7 @@ def run_on_gpu(
         return replace(found, compared=compared, peak_device_bytes=max(found.peak_device_bytes, engine.device_bytes))
 
 
-def _verdict(per_image: float, resident: timing.CardTimes) -> str:
+def _limit_text(per_image: float, resident: timing.CardTimes) -> str:
     """Say what limits a run that cannot be traced: one with several passes, or whose first kernel reads over the bus.
 
     per_image: its ms end to end.
@@ -131,7 +131,7 @@ def _verdict(per_image: float, resident: timing.CardTimes) -> str:
     )
 
 
-def _cycled(engine: GpuEngine, data: Dataset, batch: int, outputs: Outputs, repeat: int) -> tuple[Timing, Cycle]:
+def _run_cycled(engine: GpuEngine, data: Dataset, batch: int, outputs: Outputs, repeat: int) -> tuple[Timing, Cycle]:
     """Stream the batch in passes; write the first pass's labels to ``outputs`` and compare later ones with them."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 

@@ -66,7 +66,9 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
             outcome = run_on_gpu(request, graph, chosen, data, batch, watch.lap)
     # Check.
     hold = partial(reference_agreement, graph, weights, data, request.recheck)
-    accuracy = check(graph, weights, data, outcome, hold(outcome.labels, outcome.arithmetic), request.min_accuracy)
+    accuracy = check_labels(
+        graph, weights, data, outcome, hold(outcome.labels, outcome.arithmetic), request.min_accuracy
+    )
     other = outcome.compared
     differing = None if other is None else hold(other.labels, other.arithmetic)
     # Report.
@@ -84,13 +86,13 @@ def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset,
     unlabelled = wanted.labels == UNLABELLED
     if unlabelled and request.min_accuracy is not None:
         raise UserError("--min-accuracy needs labels: leave it out with --labels none")
-    data, fitting = load_images(wanted, graph, partial(batch_size, request), _pinned if on_gpu else None)
+    data, fitting = load_images(wanted, graph, partial(batch_size, request), _allocate_pinned if on_gpu else None)
     if data.labels is None and request.min_accuracy is not None:
         raise UserError(f"--min-accuracy needs labels: name those of {wanted.data} with --labels FILE")
     return data, fitting
 
 
-def _pinned(nbytes: int) -> np.ndarray:
+def _allocate_pinned(nbytes: int) -> np.ndarray:
     """Allocate page-locked memory: (nbytes,) uint8."""
     from app.cuda.memory import pinned_array
 
@@ -128,7 +130,7 @@ def reference_agreement(
     return agreement
 
 
-def check(
+def check_labels(
     graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, agreement: Agreement, least: float | None
 ) -> Accuracy:
     """Judge the run's labels. least: the smallest accepted share of correct labels."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from app.records import report as records
 
 
-def described(
+def power_document(
     seconds: float,
     images: int,
     joules: float,
@@ -46,9 +46,9 @@ def described(
     }
 
 
-def check() -> None:
+def check_available() -> None:
     """Raise UserError if NVML cannot be used; call it before the work."""
-    with _current_card():
+    with _opened_card():
         pass
 
 
@@ -56,12 +56,12 @@ def on_current_card(run: Callable[[], object], images: int) -> records.Power | N
     """Measure the current card, with a progress bar. Raises UserError if NVML cannot be used."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 
-    with _current_card() as card, tqdm(total=SECONDS, desc="power", unit=" s", disable=None) as bar:
+    with _opened_card() as card, tqdm(total=SECONDS, desc="power", unit=" s", disable=None) as bar:
         return measure(card, run, images, bar.update)
 
 
 @contextmanager
-def _current_card() -> Iterator[Card]:
+def _opened_card() -> Iterator[Card]:
     try:
         with nvml.opened(nvml.current_bus_id) as card:
             yield card
@@ -83,7 +83,7 @@ def measure(
     """
     for _ in range(2):
         run()  # raises the clocks
-    begin, _ = _step(card, run, clock)
+    begin, _ = _run_until_update(card, run, clock)
     if begin is None and card.power_mw() is None:
         return None
     start = polled = clock()
@@ -96,16 +96,16 @@ def measure(
             powers += [told for told in (card.power_mw(),) if told is not None]
             progress(looked - polled)
             polled = looked
-    end, more = (None, 0) if begin is None else _step(card, run, clock)
+    end, more = (None, 0) if begin is None else _run_until_update(card, run, clock)
     seconds, count = clock() - start, (runs + more) * images
     if begin is not None and end is not None:
-        return described(seconds, count, (end - begin) / 1e3, COUNTED, clocks)
+        return power_document(seconds, count, (end - begin) / 1e3, COUNTED, clocks)
     if not powers:
         return None
-    return described(seconds, count, sum(powers) / len(powers) / 1e3 * seconds, INTEGRATED, clocks)
+    return power_document(seconds, count, sum(powers) / len(powers) / 1e3 * seconds, INTEGRATED, clocks)
 
 
-def _step(card: Card, run: Callable[[], object], clock: Callable[[], float]) -> tuple[int | None, int]:
+def _run_until_update(card: Card, run: Callable[[], object], clock: Callable[[], float]) -> tuple[int | None, int]:
     """Run until the energy counter changes; return its value in mJ (None if it does not) and the number of runs."""
     before, start, runs = card.energy_mj(), clock(), 0
     while before is not None and clock() - start < PATIENCE_SECONDS:

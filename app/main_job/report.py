@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 from app.base.precision import SHORT
 from app.cuda import device as devices
 from app.main_job.result import Cycle, Outcome, Timing, level_notes
-from app.main_job.startup import own
-from app.main_job.statistics import rate, summary
+from app.main_job.startup import own_cost
+from app.main_job.statistics import safe_rate, summary
 from app.network.graph import Graph
 from app.network.verdicts import Accuracy, Agreement, Answers
 from app.network.weights import Weights
@@ -65,22 +65,22 @@ def document(
         "settings": cast("records.GpuSettings | records.CpuSettings", outcome.settings),
         "passed": accuracy.passed,
         "agreement": _agreement(accuracy.agreement),
-        "accuracy": _answers(accuracy.answers, outcome.cycle),
+        "accuracy": _answers_document(accuracy.answers, outcome.cycle),
         "first_labels": [names[label] if names else str(label) for label in first],
         "layers": [{**layer, "share": layer["ms"] / total if total else None} for layer in outcome.layers],
         "op_times": [*outcome.op_times],
-        "on_card_ms": None if on_card is None else {**_percentiles(on_card), "images": outcome.on_card_images},
-        "raw_copy_ms": None if outcome.raw_copy is None else _percentiles(outcome.raw_copy),
-        "compare": _compare(outcome, compared_agreement),
+        "on_card_ms": None if on_card is None else {**_times_document(on_card), "images": outcome.on_card_images},
+        "raw_copy_ms": None if outcome.raw_copy is None else _times_document(outcome.raw_copy),
+        "compare": _compare_document(outcome, compared_agreement),
         "pipeline": outcome.usage,
         "power": outcome.power,
-        "end_to_end_ms": _percentiles(outcome.end_to_end),
-        "images_per_s": rate(batch, outcome.end_to_end.median) * 1e3,
+        "end_to_end_ms": _times_document(outcome.end_to_end),
+        "images_per_s": safe_rate(batch, outcome.end_to_end.median) * 1e3,
         "device_memory_bytes": outcome.device_bytes,
         "peak_device_memory_bytes": outcome.peak_device_bytes,
         "one_off_ms": cast("records.StartUp", dict(one_off_ms)),
         "once_ms": sum(one_off_ms.values()),
-        "once_own_ms": own(one_off_ms),
+        "once_own_ms": own_cost(one_off_ms),
         "command_ms": command_ms,
         "limit": outcome.limit,
         "notes": [*outcome.notes, *level_notes(outcome)],
@@ -102,43 +102,43 @@ def _differences(agreement: Agreement) -> list[records.Difference]:
     return [cast("records.Difference", vars(difference)) for difference in agreement.differences]
 
 
-def _answers(answers: Answers, cycle: Cycle | None) -> records.Accuracy:
+def _answers_document(answers: Answers, cycle: Cycle | None) -> records.Accuracy:
     """Return the verdict on the answers; with a cycle, on those of all passes."""
     found = cast("records.Accuracy", vars(answers))
     return found if cycle is None else {**found, "correct": cycle.correct, "total": cycle.total, "expected": None}
 
 
-def _compare(outcome: Outcome, agreement: Agreement | None) -> records.Compared | None:
+def _compare_document(outcome: Outcome, agreement: Agreement | None) -> records.Compared | None:
     compared = outcome.compared
     if compared is None or agreement is None:
         return None
     return {
         "precision": compared.precision,
-        "end_to_end_ms": _percentiles(compared.end_to_end),
-        "gain": rate(outcome.end_to_end.median, compared.end_to_end.median),
+        "end_to_end_ms": _times_document(compared.end_to_end),
+        "gain": safe_rate(outcome.end_to_end.median, compared.end_to_end.median),
         "compared": agreement.compared,
         "differences": _differences(agreement),
     }
 
 
-def _percentiles(timing: Timing) -> records.Times:
+def _times_document(timing: Timing) -> records.Times:
     return cast("records.Times", summary(timing.samples, (50, 90, 99)) | {"min": min(timing.samples)})
 
 
 def as_text(report: records.Report, width: int = WIDTH) -> str:
     """Format the report as plain text without colours."""
     blocks = [
-        _head(report, width),
+        _head_lines(report, width),
         _verdict_lines(report, width),
-        _layers(report, width),
-        _times(report, width),
+        _layer_lines(report, width),
+        _time_lines(report, width),
         paragraph(report["limit"], width),
-        _compared(report, width),
+        _compare_lines(report, width),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def _head(report: records.Report, width: int) -> list[str]:
+def _head_lines(report: records.Report, width: int) -> list[str]:
     device, weights = report["device"], report["weights"]
     unvouched = "" if weights["vouched"] else "; no checksum in it says that it is whole"
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report["settings"].items())
@@ -177,7 +177,7 @@ def _difference_lines(differences: Sequence[records.Difference]) -> list[str]:
     return [*lines, f"  … and {more} more (all in --json)"] if more > 0 else lines
 
 
-def _compared(report: records.Report, width: int) -> list[str]:
+def _compare_lines(report: records.Report, width: int) -> list[str]:
     """Format the speed-up and differing labels that ``--compare`` found; no lines without that option."""
     other = report["compare"]
     if other is None:
@@ -190,18 +190,18 @@ def _compared(report: records.Report, width: int) -> list[str]:
     return [*paragraph(line, width), *_difference_lines(other["differences"])]
 
 
-def _layers(report: records.Report, width: int) -> list[str]:
+def _layer_lines(report: records.Report, width: int) -> list[str]:
     on_gpu = report["device"]["kind"] == "cuda"
     what = "images on the card, no transfers; medians of CUDA events" if on_gpu else "thread time ÷ threads"
     images = report["layers"][0]["images"]
-    rows = [*map(_cells, report["layers"])]
+    rows = [*map(_layer_cells, report["layers"])]
     if on_gpu and report["op_times"]:
         remark = "Op times (convolution and bias alone, output unpooled; no transfers)"
-        rows += [[remark], *map(_cells, report["op_times"])]
+        rows += [[remark], *map(_layer_cells, report["op_times"])]
     return [*paragraph(f"Layers ({images:,} images; {what})", width), *table(COLUMNS, rows, width)]
 
 
-def _cells(layer: records.Layer) -> list[str]:
+def _layer_cells(layer: records.Layer) -> list[str]:
     return [
         layer["name"],
         layer["kernel"],
@@ -214,7 +214,7 @@ def _cells(layer: records.Layer) -> list[str]:
     ]
 
 
-def _times(report: records.Report, width: int) -> list[str]:
+def _time_lines(report: records.Report, width: int) -> list[str]:
     pairs = []
     on_card, whole, raw = report["on_card_ms"], report["end_to_end_ms"], report["raw_copy_ms"]
     if on_card is not None:
@@ -231,7 +231,7 @@ def _times(report: records.Report, width: int) -> list[str]:
         took = f"{told} over {whole['runs']} runs"
     pairs.append(("end to end", f"{took} ({transfers}; host clock)"))
     if raw is not None:
-        longer = f"end to end takes {rate(whole['p50'], raw['p50']):.2f} × as long"
+        longer = f"end to end takes {safe_rate(whole['p50'], raw['p50']):.2f} × as long"
         pairs.append(("raw copy", f"{raw['p50']:.3f} ms for the same bytes in one piece; {longer}"))
     pairs.append(("throughput", f"{report['images_per_s']:,.0f} images/s end to end"))
     if report["power"] is not None:

@@ -40,7 +40,7 @@ class Timing:
     @property
     def row(self) -> dict[str, Any]:
         """The fields of a JSON row: ``ms``, the median; ``spread_ms``; ``runs``; ``samples``."""
-        samples = statistics.stored(self.samples)
+        samples = statistics.stored_samples(self.samples)
         return {"ms": self.median, "spread_ms": self.spread, "runs": len(samples), "samples": samples}
 
 
@@ -56,10 +56,10 @@ def layer_row(name: str, kernel: str, images: int, timing: Timing, flops: int, n
         "images": images,
         "ms": ms,
         "spread_ms": timing.spread,
-        "samples": statistics.stored(timing.samples),
+        "samples": statistics.stored_samples(timing.samples),
         "gflop": flops / 1e9,
-        "tflops": statistics.rate(flops / 1e9, ms),
-        "gbytes_per_s": statistics.rate(nbytes / 1e6, ms),
+        "tflops": statistics.safe_rate(flops / 1e9, ms),
+        "gbytes_per_s": statistics.safe_rate(nbytes / 1e6, ms),
         "share": None,
     }
 

@@ -42,7 +42,7 @@ class Stopwatch:
         return (now() - self._began) * 1e3
 
 
-def own(spent: Mapping[str, float]) -> float:
+def own_cost(spent: Mapping[str, float]) -> float:
     """Return the booked ms that a minimal CuPy program would not spend."""
     return sum(ms for name, ms in spent.items() if name not in BARE)
 

@@ -39,10 +39,14 @@ def percentile(samples: Sequence[float], q: int) -> float | None:
 
 def summary(samples: Sequence[float], shown: Sequence[int] = SHOWN) -> dict[str, Any]:
     """Return ``p10``, ``p50`` and so on (None for too few samples), ``runs`` (number of samples) and ``samples``."""
-    return {**{f"p{q}": percentile(samples, q) for q in shown}, "runs": len(samples), "samples": stored(samples)}
+    return {
+        **{f"p{q}": percentile(samples, q) for q in shown},
+        "runs": len(samples),
+        "samples": stored_samples(samples),
+    }
 
 
-def stored(samples: Sequence[float]) -> list[float]:
+def stored_samples(samples: Sequence[float]) -> list[float]:
     """Return samples as documents store them: in order, in ms, rounded to a nanosecond."""
     return [round(float(sample), 6) for sample in samples]
 
@@ -57,7 +61,7 @@ def half_width(samples: Sequence[float]) -> float:
     return (ordered[high] - ordered[low]) / 2
 
 
-def rate(amount: float, ms: float) -> float:
+def safe_rate(amount: float, ms: float) -> float:
     """Return ``amount`` ÷ ``ms``; 0 for a time below the clock's resolution."""
     return amount / ms if ms >= CLOCK_STEP_MS else 0.0
 

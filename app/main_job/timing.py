@@ -78,7 +78,7 @@ def on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> 
 
     whole_timing = Timing(event_timed(whole, stream, repeat, warmup))
 
-    def after(index: int, launch: Launch, name: str, flops: int, nbytes: int) -> Layer:
+    def time_layer(index: int, launch: Launch, name: str, flops: int, nbytes: int) -> Layer:
         # Run the layers before it first, so that its input buffer holds real data whatever was timed last.
         for before in buffers.launches[:index]:
             before(stream.ptr, count)
@@ -87,10 +87,13 @@ def on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> 
 
     nodes = enumerate(zip(engine.plan.nodes, buffers.launches, strict=True))
     layers = tuple(
-        after(index, launch, node.name, node.flops, bytes_moved(node.problem, count)) for index, (node, launch) in nodes
+        time_layer(index, launch, node.name, node.flops, bytes_moved(node.problem, count))
+        for index, (node, launch) in nodes
     )
     op_times = tuple(
-        after(index, launch, node.head.name, launch.kernel.problem.flops, bytes_moved(launch.kernel.problem, count))
+        time_layer(
+            index, launch, node.head.name, launch.kernel.problem.flops, bytes_moved(launch.kernel.problem, count)
+        )
         for index, node, launch, _ in ops
     )
     device_bytes = buffers.nbytes + sum(y.nbytes for *_, y in ops)

@@ -111,12 +111,12 @@ def test_measured_bytes_move_points_along_the_other_axis() -> None:
 def test_labels_cover_no_point_and_no_other_label() -> None:
     panel = labels.Box(10, 20, 300, 200)
     points = [((100.0 + 2 * (i % 4), 60.0 + i), 70.0) for i in range(14)]
-    boxes = labels.placed(points, panel)
+    boxes = labels.place_labels(points, panel)
     dots = [labels.Box(x - 4, y - 4, 8, 8) for (x, y), _ in points]
     for index, box in enumerate(boxes):
         assert panel.holds(box) and not any(box.covers(other) for other in (*boxes[:index], *dots))
     with pytest.raises(ValueError, match="no room"):
-        labels.placed([((15.0, 25.0), 400.0)], panel)
+        labels.place_labels([((15.0, 25.0), 400.0)], panel)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32x"])

@@ -74,7 +74,7 @@ def test_energy_per_image_is_from_step_to_step() -> None:
 
 
 def test_the_report_has_power_and_energy_per_image() -> None:
-    drawn = power.described(1.25, 2_000_000, 500.0, power.COUNTED, (1755, 1980, 1980))
+    drawn = power.power_document(1.25, 2_000_000, 500.0, power.COUNTED, (1755, 1980, 1980))
     told = report(replace(GPU, power=drawn))
     assert not [fault for fault in mistakes(json.loads(json.dumps(told))) if "power" in fault]
     assert (told["power"]["watts"], told["power"]["microjoules_per_image"]) == (400.0, 250.0)
@@ -128,11 +128,11 @@ def test_the_current_card_is_measured_or_the_option_refused(monkeypatch: pytest.
     monkeypatch.setattr(nvml, "current_bus_id", lambda: "0000:1b:00.0")
     monkeypatch.setattr(power, "SECONDS", 0.01)
     monkeypatch.setitem(sys.modules, "pynvml", Fake())
-    power.check()
+    power.check_available()
     found = power.on_current_card(lambda: None, 1000)
     assert found is not None and found["source"] == power.INTEGRATED and found["watts"] == pytest.approx(300)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    for refused in (power.check, lambda: power.on_current_card(lambda: None, 1000)):
+    for refused in (power.check_available, lambda: power.on_current_card(lambda: None, 1000)):
         assert user_error(refused) == f"--power: needs nvidia-ml-py: {nvml.REMEDY}; or leave --power out"
 
 

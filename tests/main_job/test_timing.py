@@ -18,7 +18,7 @@ from app.engine.onnx_runtime import OnnxEngine
 from app.engine.opening import cpu_engine
 from app.main_job import startup
 from app.main_job.result import Compared, Outcome, Timing, layer_row, level_notes
-from app.main_job.startup import Stopwatch, own
+from app.main_job.startup import Stopwatch, own_cost
 from app.main_job.statistics import half_width, median, nearest_rank, speedup, summary, two_levels
 from tests.support.schemas import mistakes
 from tests.support.shell import shell, write_good_files
@@ -99,7 +99,7 @@ def test_it_begins_where_the_process_does(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_any_program_on_cupy_spends_is_not_our_own() -> None:
-    assert own({"start": 1, "import": 2, "numpy": 4, "cupy": 8, "context": 16, "nvrtc": 32, "kernels": 64}) == 99
+    assert own_cost({"start": 1, "import": 2, "numpy": 4, "cupy": 8, "context": 16, "nvrtc": 32, "kernels": 64}) == 99
 
 
 def test_a_process_of_its_own(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from app.files.writing import replacing
 from app.images.evaluate.page import page
 from app.images.evaluate.results import Answers, document
 from app.images.evaluate.text import as_text
-from app.main_job.images import fitting, load_images
+from app.main_job.images import fitting_graph, load_images
 from app.network.definitions import NETWORKS, named
 from app.network.toml import SUFFIX
 from app.planning.request import NetworkRequest
@@ -87,7 +87,7 @@ def _load(request: EvaluateRequest, classifier: Classifier, other: Classifier | 
     data, _ = load_images(request.images, classifier.graph, check, None)
     check(data)
     if other is not None:
-        fitting(other.graph, data)
+        fitting_graph(other.graph, data)
     if data.labels is None:
         say(f"note: {data.source}, without labels: only changed answers are compared")
     labels = None if data.labels is None else data.labels[: request.batch]

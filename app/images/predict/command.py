@@ -17,7 +17,7 @@ from app.images.pictures.looks import brightness_note, save_grid
 from app.images.pictures.reading import require_pillow
 from app.images.predict.inputs import Input, Seen, cut, gather, size
 from app.images.predict.writers import STDOUT, Layout, check_ending, writer
-from app.main_job.images import fitting
+from app.main_job.images import fitting_graph
 from app.network.graph import REFERENCE_CHUNK
 from app.planning.request import NetworkRequest
 from app.records.classify import Predict
@@ -59,7 +59,7 @@ def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifie
         raise UserError(f"--top {request.top}: network {graph.network.name} has {graph.classes} classes")
     for one in inputs:
         if isinstance(one, Dataset):
-            fitting(graph, one)
+            fitting_graph(graph, one)
     channels, height, width = graph.network.input_shape
     shape = (channels, height, width)
     alone = len(inputs) == 1 and isinstance(inputs[0], Dataset)
