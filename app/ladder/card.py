@@ -12,7 +12,7 @@ from app.lab.document import Row, first_row
 from app.lab.profile.counters import per_output
 from app.ladder.counting import LANES, Prediction, Speeds, count, predict, products_of
 from app.ladder.formulas import Number, names_of
-from app.ladder.steps import Step
+from app.ladder.lessons import Step
 from app.network.generated import network_graph
 from app.tools.resources import EXAMPLES, SM_LIMITS
 

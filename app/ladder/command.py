@@ -10,9 +10,9 @@ from app.cuda import device
 from app.lab.document import heading
 from app.ladder.card import Card
 from app.ladder.counting import PARTS
+from app.ladder.lessons import LADDERS, Step
+from app.ladder.lessons import ladder as ladder_of
 from app.ladder.site import prepare, write_site
-from app.ladder.steps import LADDERS, Step
-from app.ladder.steps import ladder as ladder_of
 from app.ladder.stored import alike, compiled, stored_card, way_in
 from app.network.generated import network_graph
 from app.records import kernels as records

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from app.lab.profile.counters import COUNTERS, per_output
 from app.ladder.card import Layer
-from app.ladder.steps import Step
+from app.ladder.lessons import Step
 
 FACTOR = 1.25  # a count and its counter that differ by a larger factor need a reason
 # Counter → its count per output, including wasted work; bytes pass through device memory both ways.

@@ -7,7 +7,7 @@ from difflib import Differ, SequenceMatcher
 
 from app.base.errors import UserError, install
 from app.cuda.compiler import KERNEL_DIR
-from app.ladder.steps import Step
+from app.ladder.lessons import Step
 
 LEAST, MOST = 8, 24
 GAP = "…"

@@ -15,7 +15,7 @@ from app.lab.bench.results import Result, Table, table_document, totals
 from app.lab.bench.trial import Trial
 from app.lab.document import Row, utc_date
 from app.lab.stop import describe_rule
-from app.ladder.steps import LADDERS, Step, ladder
+from app.ladder.lessons import LADDERS, Step, ladder
 from app.network.graph import Graph
 from app.planning import tuning
 

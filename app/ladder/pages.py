@@ -16,8 +16,8 @@ from app.ladder.counting import CONSTANT_CYCLES, PARTS, ROUND_TRIP
 from app.ladder.differing import FACTOR, WORDS, reasons
 from app.ladder.excerpt import GAP, changed_by, coloured, excerpt
 from app.ladder.formulas import filled
+from app.ladder.lessons import LADDERS, Step, ladder, steps
 from app.ladder.pictures import Text
-from app.ladder.steps import LADDERS, Step, ladder, steps
 from app.terminal.text import format_ms
 
 # Change of a line → its CSS class, and its text for screen readers.

@@ -8,7 +8,7 @@ from app.base.precision import BY_DTYPE
 from app.drawing import interactives, journey, roofline, warpgroups, waterfall
 from app.lab.document import Row
 from app.ladder.card import Card, Layer
-from app.ladder.steps import Step, ladder
+from app.ladder.lessons import Step, ladder
 
 STAMPS = "python main.py profile --precision {} --timeline FILE.html --json FILE.json"
 Key = tuple[str, str]  # a step's name and number format (dtype)

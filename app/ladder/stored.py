@@ -9,9 +9,9 @@ from app.files.checks import Check
 from app.files.reading import present, read_file, read_json
 from app.lab.document import Row
 from app.ladder.card import SHOWN, Card
+from app.ladder.lessons import steps
 from app.ladder.markdown import to_html
 from app.ladder.pictures import Text
-from app.ladder.steps import steps
 from app.network.definitions import NETWORKS
 from app.records.bench import Bench
 from app.records.derive import check_of

@@ -9,7 +9,7 @@ from app.ladder.card import EXAMPLE, Layer
 from app.ladder.counting import COUNTS, PARTS
 from app.ladder.differing import FACTOR, WORDS, differences
 from app.ladder.formulas import exact
-from app.ladder.steps import Step
+from app.ladder.lessons import Step
 from app.terminal.text import format_factor, format_ms
 
 DASH = "–"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from app.drawing.sketch import Drawing
 from app.ladder import matrix_tiles, pixel_tiles
 from app.ladder.formulas import Names, value
-from app.ladder.steps import Step
+from app.ladder.lessons import Step
 
 WORDS = ("kind", "taps", "where", "rows_are", "columns_are")  # parameters of a drawing that are no formulas
 KINDS: Mapping[str, Callable[..., Drawing]] = {

@@ -8,7 +8,7 @@ from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from app.ladder.card import EXAMPLE, LATER, Card
 from app.ladder.formulas import filled as computed
-from app.ladder.steps import Step, ladder
+from app.ladder.lessons import Step, ladder
 from app.main_job.statistics import speedup
 from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import Figures

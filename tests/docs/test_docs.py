@@ -11,7 +11,7 @@ import pytest
 
 from app.commands.parsers import parser_of
 from app.kernels.registry import variants
-from app.ladder.steps import LADDERS
+from app.ladder.lessons import LADDERS
 from docs.generate import __main__, pictures
 from docs.generate.__main__ import BENCHMARKS, DOCUMENTS, KERNELS, ROOT, SYSTEMS, Document
 from docs.generate.figures import BENCH, FIGURES, FILES, PEERS, PROFILE, RESOURCES, Figures, command_of

@@ -10,8 +10,8 @@ from app.lab.profile.counters import per_output
 from app.ladder.card import Card, Layer
 from app.ladder.differing import COPY, FACTOR, differences, reason
 from app.ladder.formulas import exact
+from app.ladder.lessons import Step, steps
 from app.ladder.pages import Pages, prose
-from app.ladder.steps import Step, steps
 from app.ladder.stored import stored_card
 
 # Counter → the count that foretells it, and how far it may lie from it.

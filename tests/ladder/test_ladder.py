@@ -15,7 +15,7 @@ from app.lab.bench.results import OURS, Result
 from app.ladder.card import Card
 from app.ladder.command import as_text
 from app.ladder.counting import PARTS
-from app.ladder.steps import LADDERS, steps
+from app.ladder.lessons import LADDERS, steps
 from app.ladder.stored import compiled, stored_card
 from tests.support.peers_for_tests import CARD
 from tests.support.schemas import check_described, mistakes

@@ -29,8 +29,8 @@ from app.ladder.formulas import (
     value,
     vector,
 )
+from app.ladder.lessons import LADDERS, LESSONS, Step, lesson_path, steps
 from app.ladder.pages import Pages
-from app.ladder.steps import LADDERS, LESSONS, Step, lesson_path, steps
 
 BY_NAME = {step.slug: step for step in steps()}
 STEPS = pytest.mark.parametrize("step", steps(), ids=lambda step: step.slug)

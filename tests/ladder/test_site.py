@@ -15,10 +15,10 @@ from app.cuda.compiler import KERNEL_DIR
 from app.ladder.card import Card
 from app.ladder.counting import PARTS
 from app.ladder.excerpt import GAP, LEAST, MOST, changed_by, code_lines, excerpt
+from app.ladder.lessons import LADDERS, Step, ladder, steps
 from app.ladder.markdown import anchor, to_html
 from app.ladder.pictures import Text, pictures
 from app.ladder.site import MARK, write_site
-from app.ladder.steps import LADDERS, Step, ladder, steps
 from app.terminal.text import format_ms
 from docs.generate.figures import FIGURES
 from docs.generate.site import COMMAND
