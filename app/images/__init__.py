@@ -1,1 +1,1 @@
-"""Pictures and arrays of people, in and out: predict, evaluate, accuracy."""
+"""Classify people's pictures and arrays, and judge the answers: predict, evaluate, accuracy."""

@@ -1,4 +1,4 @@
-"""``main.py accuracy``: count correct answers of every shipped network, beside those in the old reports."""
+"""``main.py accuracy``: count the correct labels of every shipped network, beside those in the old reports."""
 
 from app.base.errors import UserError, say
 from app.base.interrupts import exit_on_interrupt, progress_bar
@@ -18,7 +18,7 @@ from app.terminal.output import publish
 from app.terminal.text import Column, paragraph, table
 from data_tools.dataset import Dataset, load_fashion_mnist
 
-# System → number of first images → share correct in its old report; k7's and mlp's give none.
+# System → number of first images → share correct in its old report; k7's and mlp's reports give none.
 REPORTED = {
     "lenet5": {"10000": 0.8722},
     "fa19": {"100": 0.76, "1000": 0.767, "10000": 0.7653},
@@ -28,7 +28,7 @@ LEGEND = "report: of the system's own report, other weights, and for lenet5 othe
 
 
 def accuracy(request: AccuracyRequest) -> int:
-    """Classify the test images with every network, or the one asked for. Returns 1 if a check failed, else 0.
+    """Classify the test images with every network, or the requested one. Returns 1 if a check failed, else 0.
 
     Raises UserError.
     """
@@ -56,7 +56,7 @@ def _card() -> str:
 
 
 def _entries(request: AccuracyRequest) -> list[tuple[Network, Weights | None]]:
-    """Return the networks to run, with their weights; None if none are shipped. Raises UserError."""
+    """Return the networks to run with their weights; None for a network without shipped weights. Raises UserError."""
     if request.network is None and request.weights is None:
         return [(network, shipped_weights(network)) for network in NETWORKS.values()]
     network = None if request.network is None else find_network(request.network)
@@ -67,7 +67,7 @@ def _entries(request: AccuracyRequest) -> list[tuple[Network, Weights | None]]:
 def _row(
     network: Network, weights: Weights | None, data: Dataset, where: str, request: AccuracyRequest
 ) -> NetworkAccuracy:
-    """Return one network's entry in the document. If it alone cannot run, the entry has no counts but the reason."""
+    """Return one network's entry in the document; if it cannot run, with the reason in place of counts."""
     row: NetworkAccuracy = {
         "network": network.name,
         "precision": None,
@@ -110,7 +110,7 @@ def _row(
 
 
 def _text(document: Accuracy, width: int) -> str:
-    """Format each network's counts, its report's counts if any, and the check's verdict."""
+    """Format each network's counts, the old report's counts if any, and the check's verdict."""
     counts = [str(count) for count in COUNTED]
     columns = [Column("network", left=True), Column("", left=True), *(Column(f"{count:,}") for count in COUNTED)]
     rows = []

@@ -1,4 +1,4 @@
-"""``main.py evaluate``: what a network gets right and wrong, as text, JSON and a page."""
+"""``main.py evaluate``: report what a network classifies correctly, as text, JSON and a page."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,11 +23,11 @@ from app.records.evaluate import Subject
 from app.terminal.output import publish
 from data_tools.dataset import Dataset
 
-PER_CALL = 1000  # images classified between two steps of the progress bar
+PER_CALL = 1000  # images classified between two updates of the progress bar
 
 
 def evaluate(request: EvaluateRequest) -> int:
-    """Classify, judge the answers, publish. Returns 0. Raises UserError; every file is written whole or not at all."""
+    """Classify, judge the answers, publish. Returns 0. Raises UserError; no file is ever left incomplete."""
     asked = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
     with ExitStack() as stack:
         classifier = stack.enter_context(Classifier.of(asked, request.device))
@@ -54,7 +54,7 @@ def evaluate(request: EvaluateRequest) -> int:
 
 
 def _other(asked: NetworkRequest, device: str, against: str) -> Classifier:
-    """Return the classifier to compare with: of another precision, network or weights file. Raises UserError."""
+    """Return the classifier to compare with, given a precision, network or weights file. Raises UserError."""
     if against not in PRECISIONS:
         other = network_request(against, asked.precision)
         if other.network is not None and not against.endswith(SUFFIX) and named(against) is None:
@@ -67,13 +67,13 @@ def _other(asked: NetworkRequest, device: str, against: str) -> Classifier:
 
 
 def _check_classes(one: Classifier, other: Classifier, against: str) -> None:
-    """Raise UserError if the two have other numbers of classes, or weights that name them otherwise."""
+    """Raise UserError if the classifiers differ in the number or the names of their classes."""
     if one.graph.classes != other.graph.classes or (one.classes and other.classes and one.classes != other.classes):
         raise UserError(f"--against {against} has other classes: compare networks that tell the same classes apart")
 
 
 def _load(request: EvaluateRequest, classifier: Classifier, other: Classifier | None) -> Dataset:
-    """Load as many images as are asked for. Raises UserError if nothing can be judged by them."""
+    """Load the requested number of images. Raises UserError if nothing can be judged by them."""
 
     def check(data: Dataset) -> None:
         if request.batch is not None and request.batch > len(data.images):

@@ -14,11 +14,11 @@ from app.drawing.matrix import Cell, cells
 from app.images.evaluate.text import Names, class_name, percent
 from app.records.evaluate import Answers, Mistake
 
-MOST_NUMBERS = 20  # classes whose counts a matrix still shows as numbers
+MOST_NUMBERS = 20  # the most classes for which a confusion matrix shows counts as text
 RIGHT, WRONG = "c1 full", "c2 full"
-COLUMNS = 5  # of mistakes
+COLUMNS = 5  # of mistakes side by side
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-COLOUR_TYPES = {1: 0, 3: 2}  # channels → PNG's number of grey and of RGB
+COLOUR_TYPES = {1: 0, 3: 2}  # channels → PNG's colour type of grey and of RGB
 
 
 def confusion(answers: Answers, names: Names) -> str:
@@ -52,7 +52,7 @@ def confusion(answers: Answers, names: Names) -> str:
 
 
 def reliability(answers: Answers) -> str:
-    """Draw the share of right answers over their probability, and below it how many answers have that probability."""
+    """Draw the share of correct answers over their probability, and below it the number of answers by probability."""
     bins, error = answers["bins"], answers["calibration"]
     left, top, size, foot = 56, 12, 400, 80
     bottom = top + size + 24 + foot
@@ -116,16 +116,16 @@ def _short(name: str, most: int = 14) -> str:
 
 
 def _data_uri(image: np.ndarray) -> str:
-    """Return an image, (C, H, W) uint8 or floats in [0, 1], with C of 1 or 3, as the URI of a PNG."""
+    """Return an image, (C, H, W) uint8 or floats in [0, 1] with C of 1 or 3, as a PNG data URI."""
     return f"data:image/png;base64,{base64.b64encode(_png(image)).decode()}"
 
 
 def _png(image: np.ndarray) -> bytes:
-    """Return the content of a PNG file, made without a library, which a page must not need."""
+    """Encode a PNG file without a library."""
     pixels = image if image.dtype == np.uint8 else np.rint(image * 255).astype(np.uint8)
     channels, height, width = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPES[channels], 0, 0, 0)
-    # A byte before each row names its filter: 0, none.
+    # A byte before each row names its filter; 0 is none.
     rows = np.pad(pixels.transpose(1, 2, 0).reshape(height, width * channels), ((0, 0), (1, 0)))
     chunks = _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)) + _chunk(b"IEND", b"")
     return SIGNATURE + chunks

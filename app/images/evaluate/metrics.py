@@ -11,11 +11,11 @@ import numpy as np
 
 from app.records.evaluate import Bin, Calibration, ClassAnswers, Macro, McNemar, Test
 
-BINS = 15  # of a calibration, equally wide
+BINS = 15  # of equal width, in a calibration
 EXACT: Final = "exact binomial"
 APPROXIMATE: Final = "chi-square with continuity correction"
-# Images that only one of two classifiers gets right, up to which the test is exact; there both differ by 0.1 % at
-# p = 0.05.
+# Number of images correct for only one of two classifiers up to which the test is exact; there both tests differ by 0.1
+# % at p = 0.05.
 MOST_EXACT = 1000
 
 
@@ -42,7 +42,7 @@ def class_scores(matrix: np.ndarray) -> list[ClassAnswers]:
 
 
 def macro_averages(scores: Sequence[ClassAnswers]) -> Macro:
-    """Average over the classes that occur in truth or answers; an undefined share counts as 0."""
+    """Average over the classes that occur as truth or answer; an undefined share counts as 0."""
     occurring = [score for score in scores if score["f1"] is not None]
     rows = ((score["precision"] or 0.0, score["recall"] or 0.0, score["f1"] or 0.0) for score in occurring)
     precision, recall, f1 = (sum(column) / len(occurring) for column in zip(*rows, strict=True))
@@ -50,7 +50,7 @@ def macro_averages(scores: Sequence[ClassAnswers]) -> Macro:
 
 
 def second_choices(probabilities: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """Return the most probable class besides the answer, (N,): the lowest of equal ones. Of one class: the answer."""
+    """Return the most probable class besides the answer, (N,): the lowest of equal ones. With one class, the answer."""
     others = probabilities.astype(np.float64)
     np.put_along_axis(others, answers[:, None].astype(np.intp), -1.0, axis=1)
     return others.argmax(axis=1)
@@ -62,7 +62,7 @@ def confidences(probabilities: np.ndarray, answers: np.ndarray) -> np.ndarray:
 
 
 def calibration(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> tuple[list[Bin], Calibration]:
-    """Sort the answers into bins by probability, and measure how far these are from the shares of right answers.
+    """Sort the answers into bins by probability; return the bins and how far probability and accuracy differ.
 
     confidence: (N,) in [0, 1]; right: (N,) bool; N is at least 1.
     """
@@ -88,7 +88,7 @@ def worst_mistakes(confidence: np.ndarray, right: np.ndarray, most: int) -> np.n
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
-    """Compare two classifiers on the same images. first, second: which answers of each are right, (N,) bool."""
+    """Compare two classifiers by McNemar's test. first, second: which answers of each are right, (N,) bool."""
     only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
     p_value, test = two_sided(only_first, only_second)
     return {
@@ -102,7 +102,7 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
 
 
 def two_sided(one: int, other: int) -> tuple[float, Test]:
-    """Return how likely a count at least as uneven is by tosses of a fair coin, and the test's name."""
+    """Return the two-sided p-value of these counts if both are equally likely, and the name of the test."""
     tosses = one + other
     if tosses <= MOST_EXACT:
         tail = sum(math.comb(tosses, count) for count in range(min(one, other) + 1))

@@ -1,4 +1,4 @@
-"""Write what ``evaluate`` found as one HTML page that needs no other file and no network."""
+"""Build the HTML page of ``evaluate``, which needs no other file and no network."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -22,14 +22,14 @@ from app.images.evaluate.text import (
 )
 from app.records.evaluate import Against, Answers, Evaluate
 
-CHANGES = 100  # rows of a table
+CHANGES = 100  # the most rows of the table of changed answers
 STYLE = Path(__file__).with_name("style.css")
-# The page may load nothing: class names, which a weights file brings, stay text even if escaping failed.
+# The page may load nothing: class names from a weights file stay text even if escaping failed.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def page(document: Evaluate, images: np.ndarray) -> str:
-    """Return the page. images: those that were classified, (N, C, H, W) uint8 or floats in [0, 1]."""
+    """Return the page. images: the classified images, (N, C, H, W) uint8 or floats in [0, 1]."""
     parts = [f"<h1>{escape(headline(document))}</h1>", _fields(head_fields(document))]
     answers, against, names = document["answers"], document["against"], document["classes"]
     if answers is not None:
@@ -43,7 +43,7 @@ def page(document: Evaluate, images: np.ndarray) -> str:
         f"<title>{escape(headline(document))}</title>\n<style>\n{style()}{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n"
         "<body>\n<main>\n" + "\n".join(parts) + "\n</main>\n</body>\n</html>\n"
     )
-    return text.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
+    return text.encode("utf-8", "backslashreplace").decode()  # file names need not be UTF-8
 
 
 def _answers(answers: Answers, names: Names, images: int) -> list[str]:
@@ -134,7 +134,7 @@ def _figure(picture: str) -> str:
 
 
 def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], sides: str) -> str:
-    """Return a table; empty without rows. sides: ``l`` or ``r`` for each column. The first column heads its row."""
+    """Return an HTML table, empty without rows. sides: ``l`` or ``r`` for each column; the first heads its row."""
     kinds = [' class="number"' if side == "r" else "" for side in sides]
     head = "".join(f'<th scope="col"{kind}>{escape(text)}</th>' for kind, text in zip(kinds, heads, strict=True))
     lines = [

@@ -1,4 +1,4 @@
-"""Build the document of ``evaluate`` from answers: plain data, ready for JSON. docs/evaluate.md describes it."""
+"""Build the JSON document of ``evaluate`` from a classifier's answers. docs/evaluate.md describes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from app.records.parts import Card, Processor
 from data_tools.dataset import Dataset
 
 MISTAKES = 25
-CHANGES = 1000  # listed in the document
+CHANGES = 1000  # the most that the document lists
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a classifier answers to N images. labels: (N,) uint8. probabilities: (N, classes) float32, finite.
+    """A classifier's answers for N images. labels: (N,) uint8. probabilities: (N, classes) float32, finite.
 
     about: the network, its weights and the precision, as in the document.
     """
@@ -31,7 +31,7 @@ class Answers:
 def document(
     device: Mapping[str, Any], data: Dataset, names: Sequence[str] | None, found: Answers, other: Answers | None
 ) -> Evaluate:
-    """Return all figures. data: the images and their labels, if any. names: of the classes. other: to compare with.
+    """Return the document. data: the images and their labels, if any. names: of the classes. other: to compare with.
 
     ``answers`` is None without labels.
     """
@@ -48,7 +48,7 @@ def document(
 
 
 def _summary(found: Answers, truth: np.ndarray) -> records.Summary:
-    """Return the figures that one line can tell."""
+    """Return the figures that fit on one line each."""
     right = found.labels == truth
     second = metrics.second_choices(found.probabilities, found.labels) == truth
     correct, top2 = int(right.sum()), int((right | second).sum())

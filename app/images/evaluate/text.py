@@ -1,4 +1,4 @@
-"""The document of ``evaluate`` as plain text."""
+"""Format the document of ``evaluate`` as plain text."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from app.cuda import device
 from app.records.evaluate import Against, Answers, Evaluate, McNemar, Subject, Summary
 from app.terminal.text import UNLIMITED, WIDTH, Column, fields, paragraph, table
 
-SHOWN = 10  # mistakes and changes
+SHOWN = 10  # of the mistakes and changes
 MACRO = {"precision": "precision", "recall": "recall", "f1": "F1"}
 Names = Sequence[str] | None  # of the classes
 
@@ -17,12 +17,12 @@ def class_name(names: Names, label: int) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Format a share as a percentage; a dash for None."""
+    """Format a share as a percentage, None as a dash."""
     return "–" if share is None else f"{share:.2%}"
 
 
 def significance(mcnemar: McNemar) -> str:
-    """Tell in a sentence what McNemar's test found."""
+    """Say in a sentence what McNemar's test found."""
     if mcnemar["only_first"] == mcnemar["only_second"] == 0:
         return "both are right in the same images"
     p = f"p = {mcnemar['p_value']:.2g}, {mcnemar['test']}"
@@ -33,7 +33,7 @@ def significance(mcnemar: McNemar) -> str:
 
 
 def as_text(document: Evaluate, width: int = WIDTH) -> str:
-    """Return the document as text without colours. width: columns of a line."""
+    """Format the document as text without colours. width: columns of a line."""
     answers, against, names = document["answers"], document["against"], document["classes"]
     images = document["data"]["images"]
     blocks = [[*paragraph(headline(document), width), *fields(head_fields(document), width)]]
@@ -56,18 +56,18 @@ def as_text(document: Evaluate, width: int = WIDTH) -> str:
 
 
 def title(about: Subject) -> str:
-    """Name a network and its precision: ``lenet5 in fp32``."""
+    """Return the network's name and its precision: ``lenet5 in fp32``."""
     return f"{about['network']['name']} in {about['precision']}"
 
 
 def headline(document: Evaluate) -> str:
-    """Name the network, its precision, and how many images it classified."""
+    """Return the network's name, its precision, and the number of images."""
     images = document["data"]["images"]
     return f"{title(document)} on {images:,} image{'s' * (images != 1)}"
 
 
 def head_fields(document: Evaluate) -> list[tuple[str, str]]:
-    """Return what was evaluated: names and values."""
+    """Return (name, value) of what was evaluated: device, data, networks."""
     compared: dict[str, Subject] = {"": document}
     if document["against"] is not None:
         compared["other "] = document["against"]
@@ -82,7 +82,7 @@ def head_fields(document: Evaluate) -> list[tuple[str, str]]:
 
 
 def figures(answers: Summary, images: int) -> list[tuple[str, str]]:
-    """Return the figures that one line each can tell: names and values."""
+    """Return (name, value) of every figure that fits on one line: top 1, top 2, averages, calibration."""
     error, macro = answers["calibration"], answers["macro"]
     return [
         ("top 1", f"{answers['correct']:,} / {images:,} correct = {answers['accuracy']:.2%}"),
@@ -102,7 +102,7 @@ def _classes(answers: Answers, names: Names, width: int) -> list[str]:
 
 
 def class_rows(answers: Answers, names: Names) -> list[list[str]]:
-    """Return a row for each class: its name, images, scores, and the wrong answer that its images get most often."""
+    """Return each class's cells: name, images, scores, and the wrong answer that its images get most often."""
     return [
         [
             numbered(names, label),
@@ -120,14 +120,14 @@ def numbered(names: Names, label: int) -> str:
 
 
 def _confused_with(row: Sequence[int], label: int, names: Names) -> str:
-    """Return the most frequent wrong answer to the class's images, and how often it came; empty without mistakes."""
+    """Return the most frequent wrong answer for the class's images and its count; empty without mistakes."""
     wrong = [0 if answer == label else count for answer, count in enumerate(row)]
     most = max(wrong)
     return f"{class_name(names, wrong.index(most))} ({most:,})" if most else ""
 
 
 def _confusion(counts: Sequence[Sequence[int]], names: Names, width: int) -> list[str]:
-    """Format counts by class; where they do not fit, say so."""
+    """Format the confusion matrix; say so where it does not fit."""
     heading = "Confusion matrix (rows: labels; columns: answers)"
     columns = [Column("", left=True), *(Column(str(label)) for label in range(len(counts)))]
     rows = [[numbered(names, at), *(str(count) if count else "·" for count in row)] for at, row in enumerate(counts)]
@@ -173,7 +173,7 @@ def _more(count: int, where: str) -> list[str]:
 
 
 def comparison_fields(other: Against, images: int) -> list[tuple[str, str]]:
-    """Return how the other one answers, and McNemar's counts; empty without labels."""
+    """Return (name, value) of the other network's accuracy and McNemar's counts; empty without labels."""
     test = other["mcnemar"]
     if other["answers"] is None or test is None:
         return []
@@ -191,7 +191,7 @@ def _moves(other: Against, names: Names, width: int) -> list[str]:
 
 
 def move_rows(other: Against, names: Names) -> list[list[str]]:
-    """Return a row for each class with changed answers: its name, answers of both, those that left and came."""
+    """Return each changed class's cells: name, answers of both networks, how many left and came."""
     return [
         [numbered(names, at), *(f"{one[name]:,}" for name in ("answers", "other_answers", "left", "came"))]
         for at, one in enumerate(other["classes"])

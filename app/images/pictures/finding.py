@@ -1,4 +1,4 @@
-"""Find picture files: in folders, in lists of files, and among the names that a user gave."""
+"""Find picture files in folders, in lists of files, and among the names that a user gave."""
 
 import os
 import re
@@ -13,20 +13,20 @@ from app.files.reading import read_file
 
 LIST = ".txt"
 MAX_LIST_BYTES = 64 << 20
-BINARY = re.compile(rb"[\x01-\x08\x0e-\x1f]")  # pictures begin with such bytes, names hardly
-# Endings of the files that a folder contributes.
+BINARY = re.compile(rb"[\x01-\x08\x0e-\x1f]")  # pictures begin with such bytes, file names hardly ever
+# Endings of the files that are taken from a folder.
 READ = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm")
-# Pictures that cannot be read: reading says so, where leaving them out would hide them.
+# Pictures that cannot be read. They are found, so that reading reports them.
 UNREAD = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2")
 
 
 def find_pictures(paths: Iterable[Path | str]) -> list[Path]:
     """Return the picture files that these paths name, in the order given; a file named twice comes twice.
 
-    A folder stands for the pictures in it, by their endings, and in its subfolders: in natural order (2 before 10),
-    hidden files and folders left out. A file with the ending .txt lists files and folders, one a line, or separated
-    by zero bytes (``find -print0``); ``-`` is such a list on standard input. Relative names in a list start from the
-    working directory. Any other name is taken as a picture, whether it exists or not: reading it says what is wrong.
+    A folder stands for the pictures in it and its subfolders, by their endings: in natural order (2 before 10), without
+    hidden files and folders. A .txt file lists files and folders, one a line, or separated by zero bytes (``find
+    -print0``); ``-`` is such a list on standard input. Relative names in a list start from the working directory. Any
+    other name is taken as a picture, whether it exists or not: reading it reports what is wrong.
 
     Raises UserError for a list or a folder that cannot be read, and for a folder without pictures.
     """
@@ -54,12 +54,12 @@ def _standard_input() -> bytes:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # a name that is too long, or in a closed folder: reading it says so
+    except OSError:  # a name that is too long, or in a closed folder: reading it reports the error
         return False
 
 
 def _listed(content: bytes, where: str) -> Iterator[Path]:
-    """Yield the pictures of a list. Raises UserError, naming ``where``, for a picture in its place."""
+    """Yield the pictures that a list names. Raises UserError, naming ``where``, if the content is a picture itself."""
     start = content[:START_BYTES]
     kind = recognise(start) or ""
     if kind.endswith(" picture") and BINARY.search(start):
@@ -91,7 +91,7 @@ def _is_picture(name: str) -> bool:
 
 
 def _natural(name: str) -> tuple[list[tuple[int, str]], str]:
-    """Sort key: numbers by value, letters without case; the name itself decides between equals."""
+    """Return a sort key: numbers by value, letters without case; the name itself decides between equals."""
     parts = re.split(r"([0-9]+)", name.casefold())
     return [(int(part) if at % 2 else 0, "" if at % 2 else part) for at, part in enumerate(parts)], name
 

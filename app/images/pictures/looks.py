@@ -1,4 +1,4 @@
-"""Show what the network sees, and say where it differs from Fashion-MNIST."""
+"""Draw what the network sees, and note where its brightness differs from Fashion-MNIST's."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from app.files.hdf5 import printable
 from app.files.writing import replacing
 
-MOST_SHOWN = 400  # pictures in a grid
+MOST_SHOWN = 400  # the most pictures in a grid
 CELL, TEXT, GAP = 96, 14, 6  # pixels: an image's edge at least, its name's height, the space between cells
-LETTERS = 16  # of a name
+LETTERS = 16  # the most of a name
 PAPER, INK = (64, 72, 88), "white"
 
-MEAN = 72.94  # brightness of Fashion-MNIST's training images, of 255
+MEAN = 72.94  # mean brightness of Fashion-MNIST's training images, of 255
 # Where the mean of a training image lies: 1 % are darker, 1 % brighter. And where means of many of them lie: between
 # sandals alone (34.9) and coats alone (98.3), with a margin of 3.
 ONE, MANY = (16, 146), (32, 101)
@@ -47,10 +47,10 @@ def save_grid(path: Path, images: Sequence[np.ndarray], names: Sequence[str], ov
 
 
 def brightness_note(mean: float, count: int) -> str | None:
-    """Return a note if the mean brightness, 0 to 255, of so many prepared pictures is far from Fashion-MNIST's.
+    """Return a note if the mean brightness (0 to 255) of ``count`` prepared pictures is far from Fashion-MNIST's.
 
-    The range narrows from that of single training images to that of many, whichever classes they are of. It means
-    nothing for weights trained on other data.
+    The allowed range is that of single training images for one picture, and narrows to that of many, of any classes.
+    The note means nothing for weights trained on other data.
     """
     low, high = (many + (one - many) / math.sqrt(count) for one, many in zip(ONE, MANY, strict=True))
     if low <= mean <= high:

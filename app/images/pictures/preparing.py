@@ -1,8 +1,8 @@
-"""Turn a picture into the network's input, (C, H, W) bytes.
+"""Convert a picture to the network's input, (C, H, W) bytes.
 
 The steps are those of the authors of Fashion-MNIST ("Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine
-Learning Algorithms", Xiao, Rasul, Vollgraf, 2017, section 2).
-Measured figures behind the constants: docs/predict.md, "How pictures are prepared".
+Learning Algorithms", Xiao, Rasul, Vollgraf, 2017, section 2). Measured figures behind the constants: docs/predict.md,
+"How pictures are prepared".
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom, in pixels."""
 MODES = {1: "L", 3: "RGB"}
-TRIMMED_AT = 256  # pixels of the longer edge, at most, where the border is looked for: averaging removes noise
-TOLERANCE = 20  # of 255: what differs less from the border in every colour belongs to it; JPEG noise stays below
-SHARPENED = 50  # percent of the difference from a Gaussian of radius 1
+TRIMMED_AT = 256  # the most pixels of the longer edge where the border is looked for: averaging removes noise
+TOLERANCE = 20  # of 255: colours that differ less from the border belong to it; JPEG noise stays below
+SHARPENED = 50  # percent of the difference from a Gaussian blur of radius 1
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Prepared:
 def prepare(image: Picture, shape: tuple[int, int, int], invert: str = "auto") -> Prepared:
     """Prepare an image of mode L or RGB for a network with inputs of ``shape`` (C, H, W); C is 1 (grey) or 3 (RGB).
 
-    The border's colour is trimmed, the longest edge scaled to the network's by area averaging, the result sharpened
-    slightly, centred on the border's colour and negated if ``invert`` is "yes", or "auto" and the border is light;
-    "auto" never negates for a network with colours. Grey images are then stretched so that the border is black. An
-    image that has the network's size already is only converted to grey or colours, and negated.
+    The border is trimmed; the rest is scaled to fit by area averaging, slightly sharpened, and centred on the border's
+    colour. It is negated if ``invert`` is "yes", or "auto" and the border is light; "auto" never negates for a network
+    with colours. Grey images are then stretched so that the border is black. An image that already has the network's
+    size is only converted to grey or colours, and negated.
 
     Raises UserError for another number of channels.
     """
@@ -67,7 +67,7 @@ def prepare(image: Picture, shape: tuple[int, int, int], invert: str = "auto") -
 
 
 def _trimmed(image: Picture) -> tuple[Picture, Box]:
-    """Return a pixel of the border's colour, RGB, and the box of what differs from it: all, if nothing does.
+    """Return a pixel of the border's colour, RGB, and the box of what differs from it (everything if nothing does).
 
     The colour is the median of the outermost pixels.
     """
@@ -87,7 +87,7 @@ def _trimmed(image: Picture) -> tuple[Picture, Box]:
 
 
 def _scaled(image: Picture, box: Box, most: tuple[int, int]) -> Picture:
-    """Scale what is in the box, as large as fits in ``most`` (width, height), and sharpen it."""
+    """Crop to the box, scale as large as fits in ``most`` (width, height), and sharpen."""
     from PIL import ImageFilter
     from PIL.Image import Resampling
 
@@ -99,11 +99,11 @@ def _scaled(image: Picture, box: Box, most: tuple[int, int]) -> Picture:
 
 
 def _stretched(grey: np.ndarray, ground: int) -> np.ndarray:
-    """Return ``grey`` with ``ground`` mapped to 0, darker pixels too, and 255 to itself."""
+    """Stretch ``grey`` so that ``ground`` and darker pixels become 0 and 255 stays."""
     return np.rint((grey.clip(ground) - np.float32(ground)) * (255 / (255 - ground))).astype(np.uint8)
 
 
 def _array(image: Picture) -> np.ndarray:
-    """Return (C, H, W) uint8."""
+    """Return the image as (C, H, W) uint8."""
     pixels = np.asarray(image)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

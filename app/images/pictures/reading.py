@@ -1,4 +1,4 @@
-"""Read one picture file with Pillow, as 8-bit grey or colour; whatever is wrong with it is one line for the user."""
+"""Read one picture file with Pillow, as 8-bit grey or colour, and report each fault in one line."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 100_000_000
 MAX_BYTES = 1 << 30
-# Pillow's names. Left out: TIFF, whose library prints lines of its own about damaged files, and formats that nothing
-# tells from others or that run other programs.
+# Pillow's names. Left out: TIFF, whose library prints messages about damaged files, and formats that have no signature
+# or run other programs.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM")
 DECODED = 1024
 """Pixels of a JPEG's longer edge, at least, that are decoded. While decoding, Pillow can average to a half, a quarter
@@ -33,16 +33,16 @@ _one_large = Lock()
 
 
 class UnreadablePicture(UserError):  # noqa: N818
-    """Raised for a file that is no picture, damaged, too large or of an unsupported kind; others may be readable."""
+    """Raised if a file is no picture, damaged, too large or of an unsupported kind; others may be readable."""
 
 
 def require_pillow() -> None:
-    """Load Pillow. Raises UserError where it is not installed."""
+    """Import Pillow. Raises UserError if it is not installed."""
     try:
         from PIL import Image, WebPImagePlugin  # noqa: F401, Pillow loads the other formats by itself
     except ImportError:
         raise UserError(f"reading pictures needs Pillow: {install('pictures')}") from None
-    # It warns of oddities that do not keep it from reading. For all threads, unlike warnings.catch_warnings.
+    # Pillow warns of harmless oddities. This holds for all threads, unlike warnings.catch_warnings.
     warnings.filterwarnings("ignore", module="PIL")
 
 
@@ -66,7 +66,7 @@ def read_picture(path: Path, max_pixels: int = MAX_PIXELS) -> Picture:
                 raise UnreadablePicture(f"{name} has {width:,} × {height:,} pixels, {_limit(max_pixels)}")
             longest = max(image.size)
             image.draft(None, (max(1, width * DECODED // longest), max(1, height * DECODED // longest)))
-            # Phones store previews behind photos (MPO): no animation.
+            # Phones store previews behind photos (MPO), which is no animation.
             frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
             with _one_large if image.width * image.height > LARGE else nullcontext():
                 image.seek(0)
@@ -84,7 +84,7 @@ def read_picture(path: Path, max_pixels: int = MAX_PIXELS) -> Picture:
         raise UnreadablePicture(f"{name} has {count:,} pixels, {_limit(max_pixels)}") from None
     except MemoryError:
         raise UnreadablePicture(f"{name} needs more memory than there is: make it smaller") from None
-    except Exception as error:  # Pillow's readers meet damaged files with every kind of error
+    except Exception as error:  # Pillow's readers raise every kind of error for damaged files
         reason = printable(re.sub(r"\s+", " ", str(error)) or type(error).__name__)
         raise UnreadablePicture(f"{name} is damaged ({reason}): copy or save it again") from error
     upright.info = {"frames": frames}
@@ -96,7 +96,7 @@ def _limit(max_pixels: int) -> str:
 
 
 def _kind(path: Path) -> str:
-    """Say what a file is that Pillow does not recognise, and what to do."""
+    """Return what a file is that Pillow does not recognise, and what to do."""
     start = first_bytes(path, START_BYTES)
     if not start:
         return "empty: copy it again"
@@ -109,10 +109,10 @@ def _kind(path: Path) -> str:
 
 
 def _plain(image: Picture, name: str) -> Picture:
-    """Convert any mode to L or RGB, transparency on white."""
+    """Convert a picture of any mode to L or RGB, with transparency on white."""
     from PIL import Image
 
-    if image.mode.startswith("I"):  # 16 bits; Pillow itself would cut them off at 255
+    if image.mode.startswith("I"):  # 16 bits; Pillow's conversion would clip them at 255
         values = np.asarray(image)
         grey = ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
         if isinstance(clear := image.info.get("transparency"), int):
