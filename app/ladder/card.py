@@ -11,7 +11,7 @@ from app.lab.bench.cases import network_items
 from app.lab.document import Row, first_row
 from app.lab.profile.counters import per_output
 from app.ladder.counting import LANES, Prediction, Speeds, count, predict, products_of
-from app.ladder.formulas import Number, names_of
+from app.ladder.formulas import Number, formula_names
 from app.ladder.lessons import Step
 from app.network.generated import network_graph
 from app.tools.resources import EXAMPLES, SM_LIMITS
@@ -104,7 +104,7 @@ class Card:
     def layers(self, step: Step) -> Iterator[Layer]:
         """Yield the step on every layer that it can compute, network by network."""
         for network in self.networks:
-            for item, problem in problems(network, step.row.operation, step.dtype):
+            for item, problem in layer_problems(network, step.row.operation, step.dtype):
                 if found := self._layer(step, network, item, problem):
                     yield found
 
@@ -114,7 +114,7 @@ class Card:
         if step.row.refusal(problem, bench["device"]["architecture"], row.get("settings")) is not None:
             return None
         sms = bench["device"]["multiprocessors"]
-        names = names_of(step.row, problem, row.get("settings", {}), bench["images"], sms)
+        names = formula_names(step.row, problem, row.get("settings", {}), bench["images"], sms)
         first = isinstance(problem, ConvProblem) and problem.channels == 1
         like = FIRST if first else LATER if isinstance(problem, ConvProblem) else "fc1"
         about = {"operation": step.row.operation, "name": step.row.name, "layer": like}
@@ -126,7 +126,7 @@ class Card:
         other = self.alike
         if executed is None and other and other._row(step, network, item).get("settings") == row.get("settings"):
             executed = other._executed(step, network, item, names["OUTPUTS"])
-        per_product, defaults = _in_loop(loop, step), step.row.defaults(problem)
+        per_product, defaults = _loop_instructions_per_product(loop, step), step.row.defaults(problem)
         counts = count(step.lesson.counts, problem, names, step.row.instructions, per_product, executed)
         return Layer(
             network,
@@ -161,7 +161,7 @@ class Card:
         return None if value is None else per_output("instructions", value, outputs * counted["images"])
 
 
-def _in_loop(loop: Row, step: Step) -> float | None:
+def _loop_instructions_per_product(loop: Row, step: Step) -> float | None:
     """Return the instructions per product in the hottest loop of the machine code."""
     if not loop:
         return None
@@ -169,7 +169,7 @@ def _in_loop(loop: Row, step: Step) -> float | None:
 
 
 @cache
-def problems(network: str, operation: str, dtype: str) -> Sequence[tuple[str, Any]]:
+def layer_problems(network: str, operation: str, dtype: str) -> Sequence[tuple[str, Any]]:
     """Return (name, problem) of each layer of that operation, unfused, in that arithmetic type."""
     return [
         (item.name, item.problems[dtype])

@@ -12,8 +12,8 @@ from app.ladder.card import Card
 from app.ladder.counting import PARTS
 from app.ladder.lessons import LADDERS, Step
 from app.ladder.lessons import ladder as ladder_of
-from app.ladder.site import prepare, write_site
-from app.ladder.stored import alike, compiled, stored_card, way_in
+from app.ladder.site import check_folder, write_site
+from app.ladder.stored import introduction_pages, stored_card, stored_card_named, stored_kernels
 from app.network.generated import network_graph
 from app.records import kernels as records
 from app.records.kernels import Ladder
@@ -38,13 +38,13 @@ def ladder(request: LadderRequest) -> int:
     Raises UserError.
     """
     if request.pages is not None:
-        prepare(request.pages)
+        check_folder(request.pages)
     no_gpu = device.why_no_gpu()
     with exit_on_interrupt():
         graph = network_graph(request.network)
     name = graph.network.name
     if no_gpu is None:
-        card, notes = _measured(request, name), []
+        card, notes = _measure(request, name), []
     else:
         try:
             card = stored_card(name)
@@ -57,26 +57,26 @@ def ladder(request: LadderRequest) -> int:
     document = _document(card, name, notes)
     publish(document, as_text, request.output)
     if request.pages is not None:
-        files = write_site(request.pages, card, COMMAND.format(name), way_in())
+        files = write_site(request.pages, card, COMMAND.format(name), introduction_pages())
         if request.output.json != "-":
             print(f"\n{request.pages / 'index.html'}: {len(files)} files; open it in a browser")
     return int(any(row["wrong"] for one in document["tables"] for row in one["rows"]))
 
 
-def _measured(request: LadderRequest, name: str) -> Card:
+def _measure(request: LadderRequest, name: str) -> Card:
     with exit_on_interrupt():  # this loads CuPy
-        from app.ladder.measuring import measured
+        from app.ladder.measuring import measure_steps
     with device.gpu_errors():
         card = device.describe_gpu()
-        document = measured(network_graph(request.network), request.batch, card)
-    return Card({name: document}, compiled(card["architecture"]), alike=alike(name, card["name"]))
+        document = measure_steps(network_graph(request.network), request.batch, card)
+    return Card({name: document}, stored_kernels(card["architecture"]), alike=stored_card_named(name, card["name"]))
 
 
 def _document(card: Card, network: str, notes: Sequence[str]) -> Ladder:
     """Return the ladder document: the measurements, with a row for each step."""
     bench = card.benches[network]
     alone = replace(card, benches={network: bench})
-    steps = [_step(alone, step) for operation in LADDERS for step in ladder_of(operation)]
+    steps = [_step_document(alone, step) for operation in LADDERS for step in ladder_of(operation)]
     return {
         "schema": "lenet5-inference/ladder/1",
         "network": network,
@@ -92,7 +92,7 @@ def _document(card: Card, network: str, notes: Sequence[str]) -> Ladder:
     }
 
 
-def _step(card: Card, step: Step) -> records.Step:
+def _step_document(card: Card, step: Step) -> records.Step:
     """Return a step's predicted and measured times; the sums are None unless each layer of its kind has one."""
     (bench,) = card.benches.values()
     tables = [one for one in bench["tables"] if one["operation"] == step.row.operation and "+" not in one["item"]]
@@ -135,25 +135,25 @@ def as_text(document: Ladder, width: int) -> str:
         items = dict.fromkeys(layer["item"] for row in rows for layer in row["layers"])
         times = {row["name"]: row["ms"] for row in rows}
         of = f"{name.capitalize()}: {' + '.join(items)}"
-        parts.append([*paragraph(of, width), *table(COLUMNS, (_cells(row, times) for row in rows), width)])
-    of_loop = any(_of_loop(row) for row in document["steps"] if row["ms"])
+        parts.append([*paragraph(of, width), *table(COLUMNS, (_step_cells(row, times) for row in rows), width)])
+    of_loop = any(_uses_loop(row) for row in document["steps"] if row["ms"])
     parts.append(paragraph(EXPLAINED + OF_LOOP * of_loop, width))
     parts += [paragraph(f"note: {note}", width) for note in document["notes"]]
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
-def _of_loop(row: records.Step) -> bool:
+def _uses_loop(row: records.Step) -> bool:
     return any(layer["slots"] == "loop" for layer in row["layers"])
 
 
-def _cells(row: records.Step, times: Mapping[str, float | None]) -> list[str]:
+def _step_cells(row: records.Step, times: Mapping[str, float | None]) -> list[str]:
     ms, predicted, before = row["ms"], row["predicted_ms"], times.get(row["since"] or "")
     cells = [f"{row['step']:02} {row['name']}", row["dtype"], row["since"] or "", format_ms(predicted)]
     if ms is None:
         timed = any(layer["ms"] for layer in row["layers"])
         return [*cells, "–", row["reason"] or ("not on every layer" if timed else "not measured")]
     bound = PARTS[row["bound"] or ""].partition(" (")[0]
-    if _of_loop(row):
+    if _uses_loop(row):
         bound += " (loop)"
     ratio = format_factor(ms / predicted) if predicted else ""
     return [*cells, format_ms(ms), ratio, format_factor(before / ms) if before else "", bound]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from app.kernels.facts import bytes_moved
 from app.kernels.problems import ConvProblem, LinearProblem
-from app.ladder.formulas import WARP, Names, Number, value
+from app.ladder.formulas import WARP, Names, Number, evaluate
 
 # Count → (description, default). Lessons give a formula for each; a count without one gets the default.
 COUNTS: Mapping[str, tuple[str, str]] = {
@@ -98,12 +98,12 @@ def count(
         "per_instruction": products_of(instructions, problem.dtype),
         "least_bytes": bytes_moved(problem, images) / (outputs * images),
     }
-    found["products"] = value(COUNTS["products"][1], found)
+    found["products"] = evaluate(COUNTS["products"][1], found)
     for name, formula in formulas.items():
-        found[name] = value(formula, found)
+        found[name] = evaluate(formula, found)
     for name, (_, default) in COUNTS.items():
         if name not in formulas:
-            found[name] = value(default, found)
+            found[name] = evaluate(default, found)
     if executed is not None:
         found["slots"] = executed
     elif loop is not None:

@@ -27,7 +27,7 @@ class Line:
     number: int
 
 
-def coloured(source: str) -> list[str]:
+def coloured_lines(source: str) -> list[str]:
     """Return the lines of a CUDA file as coloured HTML. Raises UserError without Pygments."""
     try:
         from pygments import highlight
@@ -44,9 +44,9 @@ def diff(old: str, new: str) -> list[Line]:
 
     A removed line stands directly before the similar line that replaces it.
     """
-    left, right = iter(_body(old)), iter(_body(new))
+    left, right = iter(_body_lines(old)), iter(_body_lines(new))
     lines = []
-    for found in Differ().compare([line.text for line in _body(old)], [line.text for line in _body(new)]):
+    for found in Differ().compare([line.text for line in _body_lines(old)], [line.text for line in _body_lines(new)]):
         change = found[0]
         if change == "-":
             lines.append(replace(next(left), change="-"))
@@ -57,11 +57,11 @@ def diff(old: str, new: str) -> list[Line]:
     return lines
 
 
-def _body(source: str) -> list[Line]:
+def _body_lines(source: str) -> list[Line]:
     """Return the non-empty lines of a file below the comment at its top."""
     texts = source.splitlines()
     head = next((at for at, line in enumerate(texts) if not line.startswith("//")), len(texts))
-    lines = (Line(" ", *one) for one in zip(texts, coloured(source), range(1, len(texts) + 1), strict=True))
+    lines = (Line(" ", *one) for one in zip(texts, coloured_lines(source), range(1, len(texts) + 1), strict=True))
     return [line for line in lines if line.number > head and line.text.strip()]
 
 
@@ -77,7 +77,7 @@ def changed_lines(before: Sequence[str], after: Sequence[str]) -> int:
     return sum(max(i2 - i1, j2 - j1) for kind, i1, i2, j1, j2 in blocks if kind != "equal")
 
 
-def changed_by(step: Step) -> int | None:
+def changed_line_count(step: Step) -> int | None:
     """Return how many lines of code the step changes; None for a step that continues none."""
     if step.since is None:
         return None
@@ -92,15 +92,15 @@ def excerpt(step: Step) -> list[Line]:
     shown: list[Line] = []
     own = diff(step.since.source if step.since else step.source, step.source)
     for start, until, *other in step.lesson.excerpt:
-        lines = _body((KERNEL_DIR / other[0]).read_text(encoding="utf-8")) if other else own
+        lines = _body_lines((KERNEL_DIR / other[0]).read_text(encoding="utf-8")) if other else own
         if shown:
             where = f"in {other[0]}" if other else ""
             shown.append(Line(GAP, where, where, 0))
-        shown += _part(lines, start, until)
+        shown += _part_lines(lines, start, until)
     return shown
 
 
-def _part(lines: Sequence[Line], start: str, until: str) -> Sequence[Line]:
+def _part_lines(lines: Sequence[Line], start: str, until: str) -> Sequence[Line]:
     """Return the lines from the one with ``start`` to the next with ``until``, and the lines that the first replace."""
 
     def find(text: str, after: int) -> int:

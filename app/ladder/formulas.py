@@ -68,11 +68,11 @@ def cycles(threads: int, width: int, *digits: int) -> float:
                 rest, place = divmod(rest, size)
                 places.append(place)
             starts.append(sum(map(mul, places, strides)) if rest == 0 and thread < threads else None)
-        spent.append(sum(_served(starts[at : at + 64 // width], width) for at in range(0, WARP, 64 // width)))
+        spent.append(sum(_load_cycles(starts[at : at + 64 // width], width) for at in range(0, WARP, 64 // width)))
     return sum(spent) / len(spent)
 
 
-def _served(starts: Sequence[int | None], width: int) -> int:
+def _load_cycles(starts: Sequence[int | None], width: int) -> int:
     """Return the cycles of a group of threads; its halves share one if they can. starts: first words, None for idle."""
     asked = {thread: start for thread, start in enumerate(starts) if start is not None}
     alike = any(all(asked.get(thread ^ by, start) == start for thread, start in asked.items()) for by in (1, 2))
@@ -114,7 +114,7 @@ FUNCTIONS: Mapping[str, Callable[..., Number]] = {
 }
 
 
-def names_of(
+def formula_names(
     row: Variant, problem: ConvProblem | LinearProblem, parameters: Parameters, images: int, multiprocessors: int
 ) -> dict[str, Number]:
     """Return name → value for formulas, with these parameters in place of the row's defaults."""
@@ -145,7 +145,7 @@ def names_of(
     }
 
 
-def value(formula: str, names: Names) -> Number:
+def evaluate(formula: str, names: Names) -> Number:
     """Compute a formula. Raises ValueError if it cannot be computed."""
     try:
         found = eval(formula, {"__builtins__": {}, **FUNCTIONS}, dict(names))
@@ -156,12 +156,12 @@ def value(formula: str, names: Names) -> Number:
     return found
 
 
-def filled(text: str, names: Names) -> str:
+def fill_formulas(text: str, names: Names) -> str:
     """Replace ``{formula}`` and ``{formula:format}`` in the text by their values."""
-    return _PLACE.sub(lambda found: format(value(found[1], names), found[2] or ",.4g"), text)
+    return _PLACE.sub(lambda found: format(evaluate(found[1], names), found[2] or ",.4g"), text)
 
 
-def exact(number: Number) -> str:
+def format_exact(number: Number) -> str:
     """Format a number for a table: whole numbers in full, others with three digits."""
     if number == round(number):
         return f"{round(number):,}"

@@ -94,21 +94,21 @@ class Step:
     @property
     def since(self) -> "Step | None":
         """The step that it continues, None for a first step."""
-        return find(self.row.operation, self.row.since)
+        return find_step(self.row.operation, self.row.since)
 
 
 @cache
 def ladder(operation: str) -> tuple[Step, ...]:
     """Return the steps of an operation that have lessons, in the order of the ladder."""
-    return tuple(Step(row, lesson(row)) for row in registry.variants(operation) if lesson_path(row).is_file())
+    return tuple(Step(row, read_lesson(row)) for row in registry.variants(operation) if lesson_path(row).is_file())
 
 
-def steps() -> tuple[Step, ...]:
+def all_steps() -> tuple[Step, ...]:
     """Return the steps of all ladders."""
     return tuple(step for operation in LADDERS for step in ladder(operation))
 
 
-def find(operation: str, name: str | None) -> Step | None:
+def find_step(operation: str, name: str | None) -> Step | None:
     """Return a step by name, None if there is none."""
     return next((step for step in ladder(operation) if step.row.name == name), None)
 
@@ -118,7 +118,7 @@ def lesson_path(row: Variant) -> Path:
     return LESSONS / row.operation / f"{row.technique}.toml"
 
 
-def lesson(row: Variant) -> Lesson:
+def read_lesson(row: Variant) -> Lesson:
     """Read a row's lesson."""
     found = tomllib.loads(lesson_path(row).read_text(encoding="utf-8"))
     lists = {name: tuple(found[name]) for name in ("bounded_by", "proven_by")}

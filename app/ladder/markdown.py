@@ -22,12 +22,12 @@ def to_html(text: str, link: Link) -> str:
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").enable("table")
-    tokens = [*_for_pages(parser.parse(text), link)]
+    tokens = [*_adapt_to_site(parser.parse(text), link)]
     html: str = parser.renderer.render(tokens, parser.options, {})
     return html.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
 
 
-def _for_pages(tokens: list[Token], link: Link) -> Iterator[Token]:
+def _adapt_to_site(tokens: list[Token], link: Link) -> Iterator[Token]:
     """Give headings ids, give table heads their scope, and replace links' targets by their addresses."""
     first = False  # whether the next cell is a row's first
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
@@ -43,11 +43,11 @@ def _for_pages(tokens: list[Token], link: Link) -> Iterator[Token]:
             token.tag = "th"
         first = token.type == "tr_open" or (first and not token.type.endswith("_close"))
         if token.children:
-            token.children = [*_linked(token.children, link)]
+            token.children = [*_with_addresses(token.children, link)]
         yield token
 
 
-def _linked(tokens: Iterable[Token], link: Link) -> Iterator[Token]:
+def _with_addresses(tokens: Iterable[Token], link: Link) -> Iterator[Token]:
     leads = True
     for token in tokens:
         if token.type == "link_open":

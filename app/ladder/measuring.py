@@ -23,21 +23,21 @@ NOISE, L2 = 0.02, "cold"  # twice bench's noise limit: the steps differ by more
 Rung = tuple[Step, Item]
 
 
-def measured(graph: Graph, images: int, card: Row) -> dict[str, Any]:
+def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
     """Check and time each step on each layer that it serves; return the document, without predictions.
 
     Raises UserError, also if the images do not fit in the card's memory.
     """
     arch, known = card["architecture"], tuning.load(card["name"])
     items = [item for item in network_items(graph) if len(item.layers) == 1 and item.operation in LADDERS]
-    rungs = [(step, item) for name in LADDERS for step in ladder(name) for item in _served(items, step)]
+    rungs = [(step, item) for name in LADDERS for step in ladder(name) for item in _served_items(items, step)]
     compile_rows([(item.problems[step.dtype], step.row) for step, item in rungs], arch, known)
     peaks = peak.measure(arch)
     rows: dict[str, list[Result]] = {item.name: [] for item in items}
     timer = ItemTimer(arch, known, NOISE, L2, None, False, lambda: None)
     with tqdm(rungs, desc="ladder", unit=" rows", disable=None) as bar:
         try:
-            for (step, item), result in zip(bar, _climbed(rungs, timer, images), strict=True):
+            for (step, item), result in zip(bar, _timed_steps(rungs, timer, images), strict=True):
                 bar.set_description(f"{step.title}, {item.name}")
                 rows[item.name].append(result)
         except DeviceMemoryError:
@@ -59,14 +59,14 @@ def measured(graph: Graph, images: int, card: Row) -> dict[str, Any]:
     }
 
 
-def _served(items: list[Item], step: Step) -> Iterator[Item]:
+def _served_items(items: list[Item], step: Step) -> Iterator[Item]:
     """Yield the layers of the step's operation and type."""
     for item in items:
         if item.operation == step.row.operation and step.dtype in item.problems:
             yield item
 
 
-def _climbed(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Result]:
+def _timed_steps(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Result]:
     """Yield each step's result. A layer's data stay on the card while consecutive steps have the same number format."""
     trials: dict[str, Trial] = {}
     before = ("", "")

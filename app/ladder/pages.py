@@ -14,9 +14,9 @@ from app.ladder import tables, tiles
 from app.ladder.card import LATER, Card, Layer
 from app.ladder.counting import CONSTANT_CYCLES, PARTS, ROUND_TRIP
 from app.ladder.differing import FACTOR, WORDS, reasons
-from app.ladder.excerpt import GAP, changed_by, coloured, excerpt
-from app.ladder.formulas import filled
-from app.ladder.lessons import LADDERS, Step, ladder, steps
+from app.ladder.excerpt import GAP, changed_line_count, coloured_lines, excerpt
+from app.ladder.formulas import fill_formulas
+from app.ladder.lessons import LADDERS, Step, all_steps, ladder
 from app.ladder.pictures import Text
 from app.terminal.text import format_ms
 
@@ -54,7 +54,7 @@ class Pages:
 
         loader = PackageLoader(__package__)
         found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-        found.filters |= {"coded": coded, "prose": prose}
+        found.filters |= {"coded": text_to_html, "prose": lesson_to_html}
         found.globals |= {"short": SHORT, "kinds": KINDS, "counter_words": WORDS, "parts": PARTS, "factor": FACTOR}
         return found
 
@@ -65,7 +65,7 @@ class Pages:
     def all(self) -> Iterator[Page]:
         """Yield every page."""
         yield self.index()
-        for step in steps():
+        for step in all_steps():
             yield self.step(step)
             yield self.source(step)
         for text in self.more:
@@ -79,9 +79,9 @@ class Pages:
             for step in ladder(operation):
                 layers = [layer for layer in self.card.layers(step) if layer.network == self.card.networks[0]]
                 heads |= dict.fromkeys(layer.title for layer in layers)
-                times = [cell for layer in layers for cell in (format_ms(layer.prediction.ms), tables.ms(layer))]
-                rows.append({"step": step, "changed": changed_by(step), "times": times})
-            sizes += [_sizes(layer) for layer in self.card.layers(ladder(operation)[0])]
+                times = [cell for layer in layers for cell in (format_ms(layer.prediction.ms), tables.ms_text(layer))]
+                rows.append({"step": step, "changed": changed_line_count(step), "times": times})
+            sizes += [_size_texts(layer) for layer in self.card.layers(ladder(operation)[0])]
             ladders.append({"operation": operation, "name": name.capitalize(), "heads": [*heads], "rows": rows})
         images = next(iter(self.card.benches.values()))["images"]
         rates = {"round_trip": ROUND_TRIP, "constant_cycles": CONSTANT_CYCLES}
@@ -90,13 +90,15 @@ class Pages:
 
     def source(self, step: Step) -> Page:
         """Return the page with a step's whole source file."""
-        return self._page("source", step.file_page, step.row.source, {"lines": coloured(step.source), "step": step})
+        return self._page(
+            "source", step.file_page, step.row.source, {"lines": coloured_lines(step.source), "step": step}
+        )
 
     def step(self, step: Step) -> Page:
         """Return a step's page."""
         layers = [*self.card.layers(step)]
         shown = next((layer for layer in layers if layer.name == LATER), layers[0])
-        order, since, parts = [*steps()], step.since, excerpt(step)
+        order, since, parts = [*all_steps()], step.since, excerpt(step)
         at = order.index(step)
         earlier = {layer.title: layer for layer in self.card.layers(since)} if since else {}
         values = {
@@ -107,20 +109,20 @@ class Pages:
             "shown": shown,
             "shown_before": earlier.get(shown.title, shown),
             "drawing": tiles.draw(step, shown.names),
-            "changed": changed_by(step),
+            "changed": changed_line_count(step),
             "excerpt": parts,
             "removed": any(line.change == "-" for line in parts),
             "gaps": any(line.change == GAP for line in parts),
-            "counts": tables.counts(step, layers),
-            "times": tables.times(layers, since, earlier),
+            "counts": tables.counts_table(step, layers),
+            "times": tables.times_table(layers, since, earlier),
             "measured": any(layer.ms for layer in layers),
-            "bars": _bars(shown),
-            "counters": tables.counters(step, layers, earlier),
-            "beside": tables.beside(layers),
+            "bars": _prediction_bars(shown),
+            "counters": tables.counters_table(step, layers, earlier),
+            "beside": tables.comparison_table(layers),
             "differ": reasons(step, layers),
-            "shares": tables.shares(layers),
+            "shares": tables.shares_table(layers),
             "no_counters": self._no_counters(step),
-            "machine": tables.machine(layers),
+            "machine": tables.compiled_table(layers),
             "no_machine": IN_LIBRARY if step.row.needs_cublas else NOT_COMPILED,
             "before": order[at - 1] if at else None,
             "after": order[at + 1] if at + 1 < len(order) else None,
@@ -138,17 +140,17 @@ class Pages:
         return f"`{command}` reads them, where the driver allows it."
 
 
-def prose(text: str, layer: Layer) -> str:
+def lesson_to_html(text: str, layer: Layer) -> str:
     """Return a lesson's text as HTML, with formulas computed for the layer and code between backticks."""
-    return coded(filled(text, layer.names))
+    return text_to_html(fill_formulas(text, layer.names))
 
 
-def coded(text: str) -> str:
+def text_to_html(text: str) -> str:
     """Return a text as HTML, with code between backticks."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
 
 
-def _sizes(layer: Layer) -> dict[str, str]:
+def _size_texts(layer: Layer) -> dict[str, str]:
     """Return a layer's sizes in the formulas' names: input, filters and output."""
     names = layer.names
     if isinstance(layer.problem, LinearProblem):
@@ -157,7 +159,7 @@ def _sizes(layer: Layer) -> dict[str, str]:
     return {"layer": layer.title} | {what: " × ".join(str(names[one]) for one in own) for what, own in sizes}
 
 
-def _bars(layer: Layer) -> str:
+def _prediction_bars(layer: Layer) -> str:
     """Draw the parts of a prediction beside the measured time."""
     parts = layer.prediction.parts
     values = [(words, parts[part], "bar") for part, words in PARTS.items() if parts[part]]

@@ -24,17 +24,17 @@ class Text:
     body: str
 
 
-def pictures(card: Card) -> Text:
+def pictures_page(card: Card) -> Text:
     """Return the page of pictures."""
     parts = ["<h1>Pictures</h1>", "<p>All of them are drawn from the stored measurements of one card.</p>"]
     layers = [(step, [*card.layers(step)]) for step in ladder("conv")]
     for network in card.networks:
-        parts += _ladder(card, network, layers)
-    parts += _fast_path(card)
+        parts += _ladder_charts(card, network, layers)
+    parts += _fast_path_charts(card)
     return Text("pictures", "Pictures", "\n".join(parts))
 
 
-def try_it() -> Text:
+def interactives_page() -> Text:
     """Return the page of interactives."""
     intro = (
         "<h1>Try it</h1>\n<p>Three things to move. Without JavaScript the text below says what they show at first.</p>"
@@ -42,7 +42,7 @@ def try_it() -> Text:
     return Text("interactives", "Try it", "\n".join([intro, *map(interactives.fragment, interactives.INTERACTIVES)]))
 
 
-def _ladder(card: Card, network: str, layers: Layers) -> Iterator[str]:
+def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
     """Yield the bars of a network's convolutions over the steps, and the roofline of each convolution."""
     bench = card.benches[network]
     on = f"{bench['images']:,} images, {bench['device']['name']}"
@@ -52,7 +52,7 @@ def _ladder(card: Card, network: str, layers: Layers) -> Iterator[str]:
         "that the step's counts predict, as its page explains; no kernel with these counts can be faster.</p>"
     )
     since = {step.row.name: step.row.since for step, _ in layers}
-    bars = journey.bars(bench, predicted=_predicted(bench, network, layers), links=_links(), since=since)
+    bars = journey.bars(bench, predicted=_predicted_sums(bench, network, layers), links=_step_links(), since=since)
     yield _figure(journey.journey(bars, f"{network}, both convolutions: {on}", f"journey-{network}-chart"))
     if counted := {row["images"] for row in card.counters.get(network, {}).get("rows", ())}:
         images = " or ".join(f"{count:,}" for count in sorted(counted))
@@ -69,7 +69,7 @@ def _ladder(card: Card, network: str, layers: Layers) -> Iterator[str]:
         yield _figure(roofline.roofline(points, bench["peaks"], f"{network}, {item}: {on}", f"{name}-chart"))
 
 
-def _fast_path(card: Card) -> Iterator[str]:
+def _fast_path_charts(card: Card) -> Iterator[str]:
     """Yield the charts of what each stage of the fast path adds, and of its warpgroups over time."""
     if card.reports or card.timelines:
         yield '<h2 id="fast-path">The fast path</h2>'
@@ -99,7 +99,7 @@ def _figure(chart: str) -> str:
     return f"<figure>{chart}</figure>"
 
 
-def _predicted(bench: Row, network: str, layers: Layers) -> dict[Key, float]:
+def _predicted_sums(bench: Row, network: str, layers: Layers) -> dict[Key, float]:
     """Return (step, number format) → the sum of its predictions, where it serves all convolutions."""
     ops = {table["item"] for table in bench["tables"] if table["is_op"]}
     found: dict[Key, float] = {}
@@ -110,7 +110,7 @@ def _predicted(bench: Row, network: str, layers: Layers) -> dict[Key, float]:
     return found
 
 
-def _links() -> dict[Key, str]:
+def _step_links() -> dict[Key, str]:
     return {(step.row.name, dtype): f"{step.slug}.html" for step in ladder("conv") for dtype in BY_DTYPE}
 
 

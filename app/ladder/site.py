@@ -9,14 +9,14 @@ from app.base.errors import UserError, install
 from app.drawing import interactives
 from app.ladder.card import Card
 from app.ladder.pages import Pages
-from app.ladder.pictures import Text, pictures, try_it
+from app.ladder.pictures import Text, interactives_page, pictures_page
 
 STATIC = Path(__file__).with_name("static")
 NEEDED = {"jinja2": "Jinja2", "pygments": "Pygments", "markdown_it": "markdown-it-py"}  # module → package
 MARK = "made-by-lenet5-inference"  # an empty file that marks a folder whose content may be replaced
 
 
-def prepare(folder: Path) -> None:
+def check_folder(folder: Path) -> None:
     """Check that a site can be written there. Raises UserError."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is no folder: name another one")
@@ -33,8 +33,8 @@ def write_site(folder: Path, card: Card, command: str, more: Sequence[Text] = ()
     more: further pages, before those of pictures and interactives. Raises UserError, also for a folder that holds
     anything but a site.
     """
-    prepare(folder)
-    made = [*Pages(card, command, [*more, pictures(card), try_it()]).all()]
+    check_folder(folder)
+    made = [*Pages(card, command, [*more, pictures_page(card), interactives_page()]).all()]
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)

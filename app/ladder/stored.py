@@ -9,7 +9,7 @@ from app.files.checks import Check
 from app.files.reading import present, read_file, read_json
 from app.lab.document import Row
 from app.ladder.card import SHOWN, Card
-from app.ladder.lessons import steps
+from app.ladder.lessons import all_steps
 from app.ladder.markdown import to_html
 from app.ladder.pictures import Text
 from app.network.definitions import NETWORKS
@@ -37,15 +37,15 @@ def stored_card(network: str) -> Card:
         known = [name for name in NETWORKS if present(FIGURES / BENCHES.format(name))]
         raise UserError(f"figures are stored of {', '.join(known) or 'no network'}, not of {network}")
     return Card(
-        _stored(BENCHES, names, check_of(Bench)),
-        compiled(None),
-        _stored(COUNTED_STEPS, names, check_of(Counters)),
-        _stored(REPORTED, FAST, check_of(Report)) if network in SHOWN else {},
-        _stored(STAMPED, FAST, check_of(Profile)) if network in SHOWN else {},
+        _read_stored(BENCHES, names, check_of(Bench)),
+        stored_kernels(None),
+        _read_stored(COUNTED_STEPS, names, check_of(Counters)),
+        _read_stored(REPORTED, FAST, check_of(Report)) if network in SHOWN else {},
+        _read_stored(STAMPED, FAST, check_of(Profile)) if network in SHOWN else {},
     )
 
 
-def alike(network: str, card: str) -> Card | None:
+def stored_card_named(network: str, card: str) -> Card | None:
     """Return the card with the stored figures of that network, if it has that name; else None."""
     if not present(FIGURES / BENCHES.format(network)):
         return None
@@ -53,7 +53,7 @@ def alike(network: str, card: str) -> Card | None:
     return found if found.device["name"] == card else None
 
 
-def compiled(arch: str | None) -> Row:
+def stored_kernels(arch: str | None) -> Row:
     """Return the stored data on compiled kernels for that architecture; None: for any architecture."""
     found: dict[str, object] = {}
     for name in (RESOURCES, INSTRUCTIONS):
@@ -63,15 +63,15 @@ def compiled(arch: str | None) -> Row:
     return found
 
 
-def way_in() -> list[Text]:
+def introduction_pages() -> list[Text]:
     """Return docs/learn.md as a page, if it exists. Links to steps lead to their pages; others become text."""
     if not present(LEARN):
         return []
-    pages = {step.row.source: f"{step.file_page}.html" for step in steps()}
+    pages = {step.row.source: f"{step.file_page}.html" for step in all_steps()}
     markdown = read_file(LEARN, MOST_BYTES).decode("utf-8")
     return [Text("learn", "A way in", to_html(markdown, lambda target: pages.get(target.rpartition("/")[2])))]
 
 
-def _stored(pattern: str, names: Iterable[str], check: Check) -> dict[str, Row]:
+def _read_stored(pattern: str, names: Iterable[str], check: Check) -> dict[str, Row]:
     paths = {name: FIGURES / pattern.format(name) for name in names}
     return {name: read_json(path, check, "restore it") for name, path in paths.items() if present(path)}

@@ -8,7 +8,7 @@ from app.lab.profile.counters import COUNTERS, per_output
 from app.ladder.card import EXAMPLE, Layer
 from app.ladder.counting import COUNTS, PARTS
 from app.ladder.differing import FACTOR, WORDS, differences
-from app.ladder.formulas import exact
+from app.ladder.formulas import format_exact
 from app.ladder.lessons import Step
 from app.terminal.text import format_factor, format_ms
 
@@ -39,12 +39,12 @@ LOOPS = {
 }
 
 
-def ms(layer: Layer) -> str:
+def ms_text(layer: Layer) -> str:
     """Format the measured time."""
     return format_ms(layer.ms) or DASH
 
 
-def counts(step: Step, layers: Sequence[Layer]) -> Any:
+def counts_table(step: Step, layers: Sequence[Layer]) -> Any:
     """Return the table of what a thread does for one output, on each layer."""
     rows = []
     for name, (words, default) in COUNTS.items():
@@ -53,14 +53,14 @@ def counts(step: Step, layers: Sequence[Layer]) -> Any:
         note = step.lesson.counts.get(name, default)
         if name == "slots":
             note = "; ".join(dict.fromkeys(SLOTS.get(layer.slots_from, note) for layer in layers))
-        rows.append(_row(words, [exact(layer.counts[name]) for layer in layers], note))
+        rows.append(_row(words, [format_exact(layer.counts[name]) for layer in layers], note))
     helpers = {name: formula for name, formula in step.lesson.counts.items() if name not in COUNTS}
     where = "".join(f"; {name} = {formula}" for name, formula in helpers.items())
     caption = f"What a thread does for one output, by the row's parameters and the layer's shape{where}"
     return _table(caption, "count", layers, rows, "formula")
 
 
-def times(layers: Sequence[Layer], since: Step | None, earlier: Mapping[str, Layer]) -> Any:
+def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[str, Layer]) -> Any:
     """Return the table of how long each part of the card is busy, predicted, and of the measured time.
 
     earlier: the layers of the step ``since``.
@@ -75,17 +75,17 @@ def times(layers: Sequence[Layer], since: Step | None, earlier: Mapping[str, Lay
         if any(layer.prediction.parts[part] for layer in layers)
     ]
     rows.append(_row("Predicted: no less than", [format_ms(layer.prediction.ms) for layer in layers], strong=True))
-    rows.append(_row("Measured", [ms(layer) for layer in layers], strong=True))
+    rows.append(_row("Measured", [ms_text(layer) for layer in layers], strong=True))
     olds = [earlier.get(layer.title) for layer in layers]
     if since and any(old and old.ms for old in olds):
-        rows.append(_row(f"Step {since.title}, measured", [ms(old) if old else DASH for old in olds]))
+        rows.append(_row(f"Step {since.title}, measured", [ms_text(old) if old else DASH for old in olds]))
     ratios = [format_factor(layer.ms / layer.prediction.ms) if layer.ms else DASH for layer in layers]
     rows.append(_row("Measured ÷ predicted", ratios))
     images = layers[0].names["BATCH"]
     return _table(f"Milliseconds for {images:,} images; the longest part is bold", "part of the card", layers, rows)
 
 
-def counters(step: Step, layers: Sequence[Layer], earlier: Mapping[str, Layer]) -> Any:
+def counters_table(step: Step, layers: Sequence[Layer], earlier: Mapping[str, Layer]) -> Any:
     """Return the table of hardware counters, or None without any.
 
     earlier: the layers of the step that this one continues; their counters stand before these.
@@ -112,10 +112,10 @@ def counters(step: Step, layers: Sequence[Layer], earlier: Mapping[str, Layer]) 
 def _counted(layer: Layer, name: str) -> str:
     value = layer.counters["counts"].get(name)
     outputs = layer.names["OUTPUTS"] * layer.counters["images"]
-    return DASH if value is None else exact(per_output(name, value, outputs))
+    return DASH if value is None else format_exact(per_output(name, value, outputs))
 
 
-def beside(layers: Sequence[Layer]) -> Any:
+def comparison_table(layers: Sequence[Layer]) -> Any:
     """Return the table of counts (with waste) beside the hardware's, or None without counters."""
     found = [(layer, {one.counter: one for one in differences(layer)}) for layer in layers if layer.counters]
     if not found:
@@ -124,7 +124,7 @@ def beside(layers: Sequence[Layer]) -> Any:
     for counter, words in WORDS.items():
         cells = [one.get(counter) for _, one in found]
         if any(cells):
-            shown = [f"{exact(cell.told)} | {exact(cell.counted)}" if cell else DASH for cell in cells]
+            shown = [f"{format_exact(cell.told)} | {format_exact(cell.counted)}" if cell else DASH for cell in cells]
             rows.append(_row(words, shown, bound=[bool(cell and cell.large) for cell in cells]))
     caption = (
         "For an output: the count above, with the work that is wasted | the hardware counter; "
@@ -133,7 +133,7 @@ def beside(layers: Sequence[Layer]) -> Any:
     return _table(caption, "count | counter", [layer for layer, _ in found], rows)
 
 
-def shares(layers: Sequence[Layer]) -> Any:
+def shares_table(layers: Sequence[Layer]) -> Any:
     """Return the table shown without counters: how busy the counts keep each part. None if no layer was timed."""
     timed = [layer for layer in layers if layer.ms]
     if not timed:
@@ -149,7 +149,7 @@ def shares(layers: Sequence[Layer]) -> Any:
     return _table(caption, "part of the card", timed, rows)
 
 
-def machine(layers: Sequence[Layer]) -> Any:
+def compiled_table(layers: Sequence[Layer]) -> Any:
     """Return the table of the compiler's figures for the step, or None if they are unknown."""
     found = {layer.example: layer for layer in reversed(layers) if layer.resources}  # the first network's
     known = [found[name] for name in sorted(found)]

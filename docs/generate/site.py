@@ -5,7 +5,7 @@ from pathlib import Path
 from app.base.interrupts import exit_with
 from app.ladder.card import EXAMPLE
 from app.ladder.site import write_site
-from app.ladder.stored import stored_card, way_in
+from app.ladder.stored import introduction_pages, stored_card
 from app.terminal.console import Parser, guarded
 from docs.generate.records import write_schemas
 
@@ -19,7 +19,10 @@ def main() -> int:
     )
     parser.add_argument("folder", type=Path, help="where to; an earlier site there is replaced")
     folder = parser.parse_args().folder
-    files = [*write_site(folder, stored_card(EXAMPLE), COMMAND, way_in()), *write_schemas(folder / "schemas")]
+    files = [
+        *write_site(folder, stored_card(EXAMPLE), COMMAND, introduction_pages()),
+        *write_schemas(folder / "schemas"),
+    ]
     size = sum(path.stat().st_size for path in files)
     print(f"{folder / 'index.html'}: {len(files)} files, {size / 1e6:.1f} MB; open it in a browser")
     return 0

@@ -7,7 +7,7 @@ from app.drawing.journey import measured_before
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from app.ladder.card import EXAMPLE, LATER, Card
-from app.ladder.formulas import filled as computed
+from app.ladder.formulas import fill_formulas as computed
 from app.ladder.lessons import Step, ladder
 from app.main_job.statistics import speedup
 from app.terminal.text import format_factor, format_ms

@@ -13,7 +13,7 @@ import pytest
 from app.kernels.fused.any_pair import ANY_PAIR_ROW
 from app.kernels.problems import LinearProblem
 from app.kernels.registry import variants
-from app.ladder.emulation.program import why_not
+from app.ladder.emulation.program import why_not_on_cpu
 from tests.support.drawn_pairs import DRAWN_PAIRS
 from tests.support.kernel_cases import GRID, OPERATIONS, Case, served, small_cases, tuned_cases
 from tests.support.kernel_device import host_arrays
@@ -121,4 +121,4 @@ def test_no_stage_is_read_before_it_is_full(rows: int) -> None:
 def test_every_kernel_of_tensor_cores_is_met_above() -> None:
     met = {case.row.source for case in [*OF_TENSOR_CORES, *PAIRS]}
     rows = [row for name in OPERATIONS for row in variants(name) if row.instructions == "wgmma" or "pair" in name]
-    assert {row.source for row in rows if why_not(row) is None} == met
+    assert {row.source for row in rows if why_not_on_cpu(row) is None} == met

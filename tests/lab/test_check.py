@@ -18,7 +18,7 @@ from app.kernels.variant import Variant
 from app.ladder.check import job
 from app.ladder.check.cases import IMAGES, SHAPES, Case, small_cases
 from app.ladder.emulation import program
-from app.ladder.emulation.program import why_not
+from app.ladder.emulation.program import why_not_on_cpu
 from app.terminal.output import Output
 from tests.support.host_kernels import skip_without_compiler
 from tests.support.kernel_grid import row_of
@@ -136,7 +136,7 @@ def test_every_kernel_is_tried_or_says_why_not() -> None:
     silent = []
     for operation in SHAPES:
         for row in registry.variants(operation):
-            if why_not(row) is None:
+            if why_not_on_cpu(row) is None:
                 cases = small_cases(row, "sm_90a")
                 assert {case.problem.dtype for case in cases} == set(row.dtypes), row.name
             else:

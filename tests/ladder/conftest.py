@@ -6,7 +6,7 @@ import pytest
 
 from app.ladder.card import Card
 from app.ladder.site import write_site
-from app.ladder.stored import stored_card, way_in
+from app.ladder.stored import introduction_pages, stored_card
 from docs.generate.site import COMMAND
 
 
@@ -18,5 +18,5 @@ def card() -> Card:
 @pytest.fixture(scope="session")
 def site(card: Card, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs") / "site"
-    write_site(folder, card, COMMAND, way_in())
+    write_site(folder, card, COMMAND, introduction_pages())
     return folder

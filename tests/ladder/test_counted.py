@@ -9,9 +9,9 @@ import pytest
 from app.lab.profile.counters import per_output
 from app.ladder.card import Card, Layer
 from app.ladder.differing import COPY, FACTOR, differences, reason
-from app.ladder.formulas import exact
-from app.ladder.lessons import Step, steps
-from app.ladder.pages import Pages, prose
+from app.ladder.formulas import format_exact
+from app.ladder.lessons import Step, all_steps
+from app.ladder.pages import Pages, lesson_to_html
 from app.ladder.stored import stored_card
 
 # Counter → the count that foretells it, and how far it may lie from it.
@@ -98,7 +98,7 @@ SLOWER = {
     "gemm-register-column": ("lenet5 fc1",),
     "gemm-wide-loads": ("lenet5 fc2",),
 }
-STEPS = pytest.mark.parametrize("step", steps(), ids=lambda step: step.slug)
+STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.slug)
 
 
 def _counted(card: Card, step: Step) -> Iterator[tuple[Layer, dict[str, float]]]:
@@ -112,7 +112,7 @@ def _counted(card: Card, step: Step) -> Iterator[tuple[Layer, dict[str, float]]]
 
 def test_steps_are_called_as_here() -> None:
     """What is said of a step that has another name now would be held against nothing."""
-    assert {*EXCEPTIONS, *READ_AGAIN, *CHANGES, *ON_FIRST} <= {step.slug for step in steps()}
+    assert {*EXCEPTIONS, *READ_AGAIN, *CHANGES, *ON_FIRST} <= {step.slug for step in all_steps()}
 
 
 @STEPS
@@ -182,26 +182,26 @@ def test_every_count_that_a_counter_shows_is_beside_it_and_far_ones_have_a_reaso
     needed = set()
     for layer in card.layers(step):
         for one in differences(layer):
-            assert f">{exact(one.told)} | {exact(one.counted)}<" in page, (layer.title, one)
+            assert f">{format_exact(one.told)} | {format_exact(one.counted)}<" in page, (layer.title, one)
             assert one.large == (max(one.told, one.counted) > FACTOR * min(one.told, one.counted))
             if one.large:
                 needed.add(one.counter)
                 why = reason(step, layer, one)
                 assert why is not None, (layer.title, one)
-                assert prose(why, layer) in page
+                assert lesson_to_html(why, layer) in page
     assert {*step.lesson.differs} <= needed, "reasons that no layer needs"
     assert bool(needed) == ('<ul class="note">' in page)
 
 
 def test_without_counters_a_page_says_that_the_hottest_loop_alone_is_counted(card: Card) -> None:
-    step = next(step for step in steps() if step.slug == "conv-shared-tile")
+    step = next(step for step in all_steps() if step.slug == "conv-shared-tile")
     text = Pages(replace(card, counters={}), "test").step(step).html
     assert "hottest loop × waste: instructions elsewhere are not counted" in text
     assert "counted by the hardware: all instructions" not in text
 
 
 def test_a_card_of_the_same_name_lends_its_instructions_if_the_parameters_are_alike(card: Card) -> None:
-    step = next(step for step in steps() if step.slug == "conv-shared-tile")
+    step = next(step for step in all_steps() if step.slug == "conv-shared-tile")
     bench = card.benches["lenet5"]
     own = Card({"lenet5": bench}, card.kernels, alike=card)
     assert [layer.slots_from for layer in own.layers(step)] == ["executed"] * 2
@@ -224,7 +224,7 @@ def test_counters_change_as_lessons_say(step: Step, card: Card) -> None:
 
 @pytest.mark.parametrize("slug", sorted(FASTER | SLOWER))
 def test_steps_gain_and_lose_where_lessons_say(slug: str, card: Card) -> None:
-    step = next(step for step in steps() if step.slug == slug)
+    step = next(step for step in all_steps() if step.slug == slug)
     assert step.since
     found: dict[str, float] = {}
     for one in (card, stored_card("k7")):
@@ -239,7 +239,7 @@ def test_steps_gain_and_lose_where_lessons_say(slug: str, card: Card) -> None:
 
 def test_the_last_layer_waits_longer_with_wide_loads(card: Card) -> None:
     """As the lesson says of lenet5's, which the counts above leave out."""
-    step = next(step for step in steps() if step.slug == "gemm-wide-loads")
+    step = next(step for step in all_steps() if step.slug == "gemm-wide-loads")
     assert step.since
     issue = [
         layer.counters["counts"]["issue"]

@@ -15,8 +15,8 @@ from app.lab.bench.results import OURS, Result
 from app.ladder.card import Card
 from app.ladder.command import as_text
 from app.ladder.counting import PARTS
-from app.ladder.lessons import LADDERS, steps
-from app.ladder.stored import compiled, stored_card
+from app.ladder.lessons import LADDERS, all_steps
+from app.ladder.stored import stored_card, stored_kernels
 from tests.support.peers_for_tests import CARD
 from tests.support.schemas import check_described, mistakes
 from tests.support.widths import check_widths
@@ -44,7 +44,7 @@ def test_without_a_card_stored_figures_are_shown_and_their_pages_built(
     check_widths(as_text, document)
     # The order of the ladders, and the pages' own predictions.
     assert [row["name"] for row in document["steps"]] == [row.name for name in LADDERS for row in variants(name)]
-    for step, row in zip(steps(), document["steps"], strict=True):
+    for step, row in zip(all_steps(), document["steps"], strict=True):
         own = [layer for layer in card.layers(step) if layer.network == "lenet5"]
         assert [(one["predicted_ms"], one["ms"]) for one in row["layers"]] == [(a.prediction.ms, a.ms) for a in own]
     # But for the command that made them, they are the pages of make docs.
@@ -64,7 +64,7 @@ def test_a_sign_is_explained_where_a_row_has_it_alone(network: str, capsys: pyte
 
 
 def test_what_is_stored_of_cards() -> None:
-    assert [*stored_card("k7").benches] == ["k7"] and compiled("sm_75") == {} != compiled("sm_90a")
+    assert [*stored_card("k7").benches] == ["k7"] and stored_kernels("sm_75") == {} != stored_kernels("sm_90a")
     with pytest.raises(UserError, match=r"figures are stored of lenet5, .*, not of mlp"):
         stored_card("mlp")
 
@@ -112,8 +112,8 @@ def test_steps_are_measured_in_order(
     code, document = run(tmp_path, "--batch", "500", "--pages", str(tmp_path / "pages"))
     text = " ".join(capsys.readouterr().out.split())
     assert code == 1 and "wrong: image 0" in text and "The ladder on lenet5, 500 images" in text
-    assert [*dict.fromkeys(in_name_only)] == [*dict.fromkeys(step.row.name for step in steps())]
-    assert len(in_name_only) == 2 * len(steps())  # two convolutions, two products
+    assert [*dict.fromkeys(in_name_only)] == [*dict.fromkeys(step.row.name for step in all_steps())]
+    assert len(in_name_only) == 2 * len(all_steps())  # two convolutions, two products
     assert {images for _, images in Fake.made} == {500} and len(Fake.made) < len(in_name_only) / 3
     direct = next(row for row in document["steps"] if row["name"] == "direct")
     assert direct["ms"] == 4.0 and direct["predicted_ms"] > 0 and direct["bound"] in PARTS

@@ -21,25 +21,25 @@ from app.ladder.formulas import (
     banks,
     conflicts,
     cycles,
-    filled,
+    evaluate,
+    fill_formulas,
+    formula_names,
     input_products,
     lines,
-    names_of,
     pixel_lines,
-    value,
     vector,
 )
-from app.ladder.lessons import LADDERS, LESSONS, Step, lesson_path, steps
+from app.ladder.lessons import LADDERS, LESSONS, Step, all_steps, lesson_path
 from app.ladder.pages import Pages
 
-BY_NAME = {step.slug: step for step in steps()}
-STEPS = pytest.mark.parametrize("step", steps(), ids=lambda step: step.slug)
+BY_NAME = {step.slug: step for step in all_steps()}
+STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.slug)
 
 
 def test_every_row_has_a_lesson_and_every_lesson_a_row() -> None:
     rows = {lesson_path(row) for operation in LADDERS for row in registry.variants(operation)}
     assert rows == {*LESSONS.rglob("*.toml")}, "write a lesson for each new step, see CONTRIBUTING.md"
-    assert len(steps()) == len(rows), "since names no step"
+    assert len(all_steps()) == len(rows), "since names no step"
 
 
 @STEPS
@@ -60,7 +60,7 @@ def test_sentences_can_be_filled_and_hold_no_figures_by_hand(step: Step, card: C
         assert not re.findall(r"\d ?(?:ms|µs|%|TFLOP|GB)|\w+second", re.sub(r"\{[^}]*\}", "", text))
         assert not text[0].islower() and text.endswith((".", "?"))
         for layer in card.layers(step):
-            assert "{" not in filled(text, layer.names)
+            assert "{" not in fill_formulas(text, layer.names)
             assert tiles.draw(step, layer.names)
     assert set(lesson.proven_by) <= {*COUNTERS}
 
@@ -104,7 +104,7 @@ def test_loads_are_those_of_the_machine_code(step: Step, card: Card) -> None:
         if not loop or step.row.instructions == "wgmma" or layer.network != "lenet5" or layer.name == "fc2":
             continue
         found = loop["shared_load"] / loop["multiply"] / per
-        names = names_of(step.row, layer.problem, {}, 10_000, 132)
+        names = formula_names(step.row, layer.problem, {}, 10_000, 132)
         counts = count(step.lesson.counts, layer.problem, names, step.row.instructions, None)
         padded = counts["waste"] if per > 2 else 1  # tensor cores' products count with their padding
         told = counts["shared_loads"] / counts["products"] / padded
@@ -116,7 +116,7 @@ def test_loads_are_those_of_the_machine_code(step: Step, card: Card) -> None:
 def test_counts_of_a_layer_counted_by_hand(card: Card) -> None:
     """Step 2 on lenet5's second layer, 12 x 12 pixels of 32 channels to 8 x 8 of 64 maps."""
     problem, step = ConvProblem(32, 12, 12, 64, 5), BY_NAME["conv-direct"]
-    names = names_of(step.row, problem, {}, 10_000, 132)
+    names = formula_names(step.row, problem, {}, 10_000, 132)
     counts = count(step.lesson.counts, problem, names, "fma", None)
     assert [counts[name] for name in ("products", "global_loads", "slots", "waste")] == [800, 1600, 2400, 1]
     # A warp has 4 rows of 8 pixels; 44 neighbouring pixels of 4 bytes touch 1 + 172 / 128 lines, a tap one more.
@@ -144,10 +144,10 @@ def test_functions_of_formulas() -> None:
     assert cycles(32, 1, 16, 1, 2, 32) == conflicts(16, 32, 1) and input_products(5) == 16
     assert banks(8, 16) == 2 and banks(8, 17) == 8
     assert [vector(count) for count in (8, 6, 5)] == [4, 2, 1]
-    assert filled("{2 * K} and {1 / 3:.2f}", {"K": 5}) == "10 and 0.33"
+    assert fill_formulas("{2 * K} and {1 / 3:.2f}", {"K": 5}) == "10 and 0.33"
     for wrong in ("K +", "unknown", "1 / 0", "'text'", "__import__('os')"):
         with pytest.raises(ValueError, match=re.escape(wrong)):
-            value(wrong, {"K": 5})
+            evaluate(wrong, {"K": 5})
 
 
 def test_counters_are_shown_beside_predictions(card: Card) -> None:
@@ -239,12 +239,12 @@ def test_arrows_of_toom_and_cook_are_the_factors_that_are_not_zero(card: Card) -
     assert sum(to == into["sums"] for *_, to, _ in arrows) == taps + 1
 
 
-@pytest.mark.parametrize("step", [step for step in steps() if step.lesson.drawing["kind"] == "product"])
+@pytest.mark.parametrize("step", [step for step in all_steps() if step.lesson.drawing["kind"] == "product"])
 def test_a_threads_outputs_lie_where_its_kernel_has_them(step: Step, card: Card) -> None:
     """As many as it computes, all within the block's tile; alone where the kernel spreads them."""
     drawing, layer = drawn(card, step.slug)
     own, (tile,) = shapes(drawing, "own"), shapes(drawing, "plain")
-    given = {name: tiles.value(text, layer.names) for name, text in step.lesson.drawing.items() if name in SIZES}
+    given = {name: tiles.evaluate(text, layer.names) for name, text in step.lesson.drawing.items() if name in SIZES}
     cell = tile["width"] / given["columns"]
     area = sum(one["width"] * one["height"] for one in own) / cell**2
     assert area == pytest.approx(given["tall"] * given["wide"], rel=1e-4)

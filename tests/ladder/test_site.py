@@ -14,10 +14,10 @@ from app.base.errors import UserError
 from app.cuda.compiler import KERNEL_DIR
 from app.ladder.card import Card
 from app.ladder.counting import PARTS
-from app.ladder.excerpt import GAP, LEAST, MOST, changed_by, code_lines, excerpt
-from app.ladder.lessons import LADDERS, Step, ladder, steps
+from app.ladder.excerpt import GAP, LEAST, MOST, changed_line_count, code_lines, excerpt
+from app.ladder.lessons import LADDERS, Step, all_steps, ladder
 from app.ladder.markdown import anchor, to_html
-from app.ladder.pictures import Text, pictures
+from app.ladder.pictures import Text, pictures_page
 from app.ladder.site import MARK, write_site
 from app.terminal.text import format_ms
 from docs.generate.figures import FIGURES
@@ -28,7 +28,7 @@ from tests.support.stamps_for_tests import document
 
 MOST_BYTES = 6_000_000
 SECTIONS = ("idea", "tile", "change", "count", "time", "proof", "bound", "exercise")
-STEPS = pytest.mark.parametrize("step", steps(), ids=lambda step: step.slug)
+STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.slug)
 
 
 class Reader(Nesting):
@@ -107,7 +107,7 @@ def test_excerpts_are_lines_of_the_files(step: Step) -> None:
         assert own == [line.text] or f"{line.text}\n" in included
         assert unescape(re.sub(r"<[^>]+>", "", line.html)) == line.text
     assert LEAST <= len(excerpt(step)) <= MOST
-    assert step.since is None or sum(line.change != " " for line in shown) >= min(5, changed_by(step) or 0)
+    assert step.since is None or sum(line.change != " " for line in shown) >= min(5, changed_line_count(step) or 0)
     assert all(any(text in line.text for line in shown) for one in step.lesson.excerpt for text in one[:2])
 
 
@@ -138,7 +138,7 @@ def test_the_first_page_tells_every_name_of_a_formula_and_of_a_tuned_parameter(s
 
 def test_both_barriers_and_the_store_of_shared_tiles_are_no_longer_cut_off() -> None:
     """Step 3's page lost its second barrier, and showed its store as removed."""
-    step = next(step for step in steps() if step.slug == "conv-shared-tile")
+    step = next(step for step in all_steps() if step.slug == "conv-shared-tile")
     shown = [(line.change, line.text.strip()) for line in excerpt(step)]
     assert sum(text.startswith("__syncthreads()") for change, text in shown if change == "+") == 2
     assert not any(change == "-" and text.startswith(("y[", "OUTPUT(")) for change, text in shown)
@@ -146,7 +146,7 @@ def test_both_barriers_and_the_store_of_shared_tiles_are_no_longer_cut_off() -> 
 
 def test_links_resolve_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     pages = {path.name: Reader(path.read_text(encoding="utf-8")) for path in site.glob("*.html")}
-    assert len(pages) == 1 + 2 * len(steps()) + len(("learn", "pictures", "interactives"))
+    assert len(pages) == 1 + 2 * len(all_steps()) + len(("learn", "pictures", "interactives"))
     for name, page in pages.items():
         assert len(page.ids) == len(set(page.ids)), name
         for link in page.links:
@@ -227,7 +227,7 @@ LOOKED_AT = ("index", "conv-direct", "learn", "pictures", "interactives")
 
 
 def test_the_journey_shows_steps_with_their_predictions_and_links(card: Card) -> None:
-    text = pictures(card).body
+    text = pictures_page(card).body
     for network in card.networks:
         (chart,) = re.findall(rf"<svg[^>]*journey-{network}-chart-title.*?</svg>", text, re.DOTALL)
         for step in ladder("conv"):
@@ -240,25 +240,25 @@ def test_the_journey_shows_steps_with_their_predictions_and_links(card: Card) ->
 def test_bytes_that_the_hardware_counted_move_points(card: Card) -> None:
     counts = {"dram_read": 4e8, "dram_written": 1e8}
     row = {"operation": "conv", "name": "direct", "layer": "conv2", "counts": counts, "images": 1000}
-    found = pictures(replace(card, counters={"lenet5": {"rows": [row]}})).body
+    found = pictures_page(replace(card, counters={"lenet5": {"rows": [row]}})).body
     assert (
         "counted by the hardware" in found
-        and "counted by the hardware" not in pictures(replace(card, counters={})).body
+        and "counted by the hardware" not in pictures_page(replace(card, counters={})).body
     )
     assert "2 direct, fp32: " in found and "(measured)" in found and "counted for 1,000 images" in found
 
 
 def test_without_stamps_the_page_says_how_to_get_them(card: Card) -> None:
-    without = pictures(replace(card, timelines={})).body
+    without = pictures_page(replace(card, timelines={})).body
     assert "--timeline" in without and "warpgroups-fp16" not in without
     stored = json.loads((FIGURES / "h100_profile_lenet5.json").read_text(encoding="utf-8"))
-    found = pictures(replace(card, timelines={"fp16": {**stored, "timeline": document()}})).body
+    found = pictures_page(replace(card, timelines={"fp16": {**stored, "timeline": document()}})).body
     assert "--timeline" not in found and "warpgroups-fp16-chart" in found and "bus-fp16-chart" in found
 
 
 def test_a_card_without_reports_has_no_budget(card: Card) -> None:
-    assert "fast-path" in pictures(card).body
-    assert "fast-path" not in pictures(replace(card, reports={}, timelines={})).body
+    assert "fast-path" in pictures_page(card).body
+    assert "fast-path" not in pictures_page(replace(card, reports={}, timelines={})).body
 
 
 @pytest.mark.parametrize("name", LOOKED_AT)

@@ -114,7 +114,7 @@ def _wrong_label(labels: np.ndarray, exact: np.ndarray, each: np.ndarray) -> str
     return None
 
 
-def described(problem: Problem) -> str:
+def describe_problem(problem: Problem) -> str:
     """Describe a problem's sizes, and its differences from a plain layer, in a few characters."""
     match problem:
         case ConvProblem():
@@ -145,7 +145,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
     """Return every shape in the kernel's first type, and for each other type the first shape that it serves."""
     found = []
     for dtype in row.dtypes:
-        problems = (_typed(problem, dtype) for problem in SHAPES[row.operation])
+        problems = (_with_type(problem, dtype) for problem in SHAPES[row.operation])
         served = [problem for problem in problems if row.refusal(problem, arch) is None]
         found += served if dtype == row.dtypes[0] else served[:1]
     return [Case(row, problem, IMAGES[row.operation]) for problem in found]
@@ -154,7 +154,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
 def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
     """Return the layer of the network, or the shape, in each type that the kernel serves. Raises UserError."""
     if shape is not None:
-        problems = [*_of_shape(row, shape)]
+        problems = [*_shape_problems(row, shape)]
     else:
         graph = network_graph(network)
         items = [item for item in network_items(graph) if item.operation == row.operation and len(item.layers) == 1]
@@ -171,7 +171,7 @@ def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape:
     return [Case(row, problem, 2) for problem in served]
 
 
-def _of_shape(row: Variant, text: str) -> Iterator[Problem]:
+def _shape_problems(row: Variant, text: str) -> Iterator[Problem]:
     names = SIZES[row.operation]
     try:
         sizes = [*map(int, text.split(","))]
@@ -191,10 +191,10 @@ def _of_shape(row: Variant, text: str) -> Iterator[Problem]:
         problem = LinearProblem(sizes[0], sizes[1], bias=True)
     if window > min(height, width):
         raise UserError(f"--shape {text}: the window must be at most as large as the image")
-    return (_typed(problem, dtype) for dtype in row.dtypes)
+    return (_with_type(problem, dtype) for dtype in row.dtypes)
 
 
-def _typed(problem: Single, dtype: str) -> Problem:
+def _with_type(problem: Single, dtype: str) -> Problem:
     """Return the problem in that arithmetic type, stored in the matching type; bytes stay bytes."""
     if isinstance(problem, ConvProblem | LinearProblem):
         stored = storage(dtype)

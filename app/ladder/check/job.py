@@ -19,8 +19,8 @@ from app.cuda import device
 from app.kernels import registry
 from app.kernels.variant import Variant
 from app.lab.bench.compiling import failure_reason
-from app.ladder.check.cases import Case, described, named_cases, small_cases, types_of
-from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, Fault, built, why_not
+from app.ladder.check.cases import Case, describe_problem, named_cases, small_cases, types_of
+from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, Fault, build_row, why_not_on_cpu
 from app.planning.choices import OPERATIONS
 from app.records.kernels import Check, Verdict
 from app.terminal.output import publish
@@ -49,28 +49,28 @@ def check(request: CheckRequest) -> int:
     card = device.describe_gpu() if on_card else {"name": "the processor", "architecture": LIKE}
     arch = card["architecture"]
     if not on_card:
-        _check_processor(row)
+        _require_cpu_support(row)
     if request.layer is None and request.shape is None:
         cases = small_cases(row, arch)
     else:
         cases = named_cases(row, arch, request.network, request.layer, request.shape)
     if not cases:
         raise UserError(f"{row.operation} kernel '{row.name}' serves none of the shapes on {arch}: name one by --shape")
-    found = _on_card(cases, arch) if on_card else _on_processor(cases)
+    found = _check_on_card(cases, arch) if on_card else _check_on_cpu(cases)
     verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
     publish(_document(row, card["name"], cases, verdicts), as_text, request.output)
     return int(any(verdict is not None for verdict in verdicts))
 
 
-def _check_processor(row: Variant) -> None:
+def _require_cpu_support(row: Variant) -> None:
     """Raise UserError if the row cannot run on the CPU."""
-    if (reason := why_not(row)) is not None:
+    if (reason := why_not_on_cpu(row)) is not None:
         raise UserError(f"{row.operation} kernel '{row.name}' runs on a GPU alone: {reason}")
     if COMPILER is None:
         raise UserError(MISSING)
 
 
-def _on_processor(cases: list[Case]) -> Iterator[str | None]:
+def _check_on_cpu(cases: list[Case]) -> Iterator[str | None]:
     """Yield each case's first error, or None, in order."""
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -84,7 +84,7 @@ def _on_processor(cases: list[Case]) -> Iterator[str | None]:
             if endless.is_set():
                 return f"{NOT_TRIED}: each shape may take as long to stop; mend the loop without an end first"
             try:
-                found = on_processor(case, Path(folder) / str(number))
+                found = check_on_cpu(case, Path(folder) / str(number))
                 if found is not None and ENDLESS in found:
                     endless.set()
                 return found
@@ -94,26 +94,26 @@ def _on_processor(cases: list[Case]) -> Iterator[str | None]:
         yield from pool.map(verdict, range(len(cases)), cases)
 
 
-def on_processor(case: Case, folder: Path) -> str | None:
+def check_on_cpu(case: Case, folder: Path) -> str | None:
     """Compile and run a case in a new folder; return its first error, or None. Raises UserError."""
-    program = built(case.row, case.problem, {}, case.images, folder)
+    program = build_row(case.row, case.problem, {}, case.images, folder)
     arrays = [case.x, *case.packed()]
 
     def run() -> list[np.ndarray]:
         program.run(arrays, low=True)  # arrays begin at a fence, then they end at one
         return program.run(arrays, low=False)
 
-    return _mistake(case, run)
+    return _first_error(case, run)
 
 
-def _mistake(case: Case, run: Callable[[], list[np.ndarray]]) -> str | None:
+def _first_error(case: Case, run: Callable[[], list[np.ndarray]]) -> str | None:
     try:
         return case.mistake(run())
     except Fault as fault:
         return str(fault)
 
 
-def _on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
+def _check_on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
     """Yield each case's first error, or None, in order, from runs on the current card."""
     lost = False
     with exit_on_interrupt(), device.gpu_errors():
@@ -124,7 +124,7 @@ def _on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
                 yield f"{NOT_TRIED}: the card takes no more work of this process"
                 continue
             try:
-                yield _mistake(case, partial(run, case, arch))
+                yield _first_error(case, partial(run, case, arch))
             except Exception as error:
                 reason = failure_reason(error)
                 lost = reason is None and device.card_is_lost(error)
@@ -142,7 +142,7 @@ def _document(row: Variant, where: str, cases: list[Case], verdicts: list[str | 
         "device": where,
         "shapes": [
             {
-                "shape": described(case.problem),
+                "shape": describe_problem(case.problem),
                 "types": types_of(case.problem),
                 "images": case.images,
                 "verdict": _verdict(reason),

@@ -55,14 +55,14 @@ class Fault(Exception):  # noqa: N818 - a verdict, not an error
     """Raised for a kernel that breaks a rule of CUDA C++; the text names the array, the line and the thread."""
 
 
-def why_not(row: Variant) -> str | None:
+def why_not_on_cpu(row: Variant) -> str | None:
     """Return why the row cannot run on the CPU, or None."""
     if row.needs_cublas:
         return "it multiplies in cuBLAS, a library for GPUs"
     return None
 
 
-def for_the_processor(name: str, text: str) -> str:
+def replace_ptx(name: str, text: str) -> str:
     """Return a kernel's file, or a header, with its PTX functions and types left out as empty lines.
 
     The header here that replaces them is included instead, and a shared array refers to the current block's memory.
@@ -109,7 +109,7 @@ def build(folder: Path, source: Path, main: str, defines: Mapping[str, str | int
     folder.mkdir(parents=True)
     texts = {name: (INCLUDE_DIR / name).read_text(encoding="utf-8") for name in IN_PLACE_OF}
     texts |= sources(INCLUDE_DIR / "common.cuh") | sources(source)
-    texts = {name: for_the_processor(name, text) for name, text in texts.items()} | headers()
+    texts = {name: replace_ptx(name, text) for name, text in texts.items()} | headers()
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     # Not by -D: g++ rejects a precompiled header in which a macro's name occurs, such as C.
@@ -179,7 +179,7 @@ class Built:
         return next((line for line in lines if line.partition(":")[0] == self.source), None)
 
 
-def built(row: Variant, problem: Problem, parameters: Parameters, images: int, folder: Path) -> Built:
+def build_row(row: Variant, problem: Problem, parameters: Parameters, images: int, folder: Path) -> Built:
     """Compile the row for the problem in a new folder. Raises UserError as ``build`` does."""
     config = row.config(problem, parameters)
     x, *others = problem.arguments()
@@ -188,14 +188,16 @@ def built(row: Variant, problem: Problem, parameters: Parameters, images: int, f
     arguments = (x, *taken, *outputs, *config.workspace)
     lines = [
         "host::Program program(arguments);",
-        *(_array(argument, images, "input") for argument in (x, *taken)),
-        *(_array(argument, images, "array") for argument in (*outputs, *config.workspace)),
+        *(_array_declaration(argument, images, "input") for argument in (x, *taken)),
+        *(_array_declaration(argument, images, "array") for argument in (*outputs, *config.workspace)),
         f"int images = {images};",
     ]
     for action in config.actions:
         match action:
             case KernelLaunch():
-                lines += _launch(action, action.entry or row.entry, [argument.name for argument in arguments], images)
+                lines += _launch_lines(
+                    action, action.entry or row.entry, [argument.name for argument in arguments], images
+                )
             case ConstantCopy():
                 size = ITEMSIZE[taken[0].dtype]
                 source = f"(char *){taken[0].name} + {action.first * size}"
@@ -210,7 +212,7 @@ def built(row: Variant, problem: Problem, parameters: Parameters, images: int, f
     return Built(build(folder, row.path, main, config.defines, CHECKED), row.source, outputs, images, seconds)
 
 
-def _array(argument: Argument, images: int, kind: str) -> str:
+def _array_declaration(argument: Argument, images: int, kind: str) -> str:
     """Return the line that declares an argument; kind: ``input`` for one that is read from standard input."""
     if argument.optional:
         return f"void *{argument.name} = nullptr;"
@@ -218,7 +220,7 @@ def _array(argument: Argument, images: int, kind: str) -> str:
     return f'void *{argument.name} = program.{kind}("{argument.name}", {ITEMSIZE[argument.dtype]}, {count});'
 
 
-def _launch(action: KernelLaunch, entry: str, names: Sequence[str], images: int) -> list[str]:
+def _launch_lines(action: KernelLaunch, entry: str, names: Sequence[str], images: int) -> list[str]:
     """Return the lines of C++ that launch a kernel."""
     scalars = ", ".join(map(str, action.scalars))
     places = [f"&{name}" for name in (*names, "images")] + [f"scalars + {at}" for at in range(len(action.scalars))]
