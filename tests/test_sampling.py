@@ -110,7 +110,7 @@ def test_what_is_no_part(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("gpu_gib", "host_gib", "cores", "count"),
-    [(80, 128, 16, 16), (80, 128, 64, 20), (8, 128, 16, 2), (2, 16, 8, 1), (80, 16, 16, 5), (None, 4, 3, 3)],
+    [(80, 128, 16, 16), (80, 128, 64, 20), (8, 128, 16, 2), (2, 16, 8, 1), (80, 16, 16, 5), (None, 4, 3, 4)],
 )
 def test_processes_fit_in_memory(
     gpu_gib: int | None, host_gib: int, cores: int, count: int, monkeypatch: pytest.MonkeyPatch

@@ -29,9 +29,12 @@ Factor = tuple[str, object]
 
 
 def worker_count() -> int:
-    """Return how many processes of tests run at once: as many as cores, and memory where there is a GPU, allow."""
+    """Return how many processes of tests run at once.
+
+    With a GPU: as many as cores and memory allow. Without one: one more than cores, because many tests wait for others.
+    """
     if why_no_gpu() is not None:
-        return usable_cores()
+        return usable_cores() + 1
     host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     gpu_bytes: int = describe_gpu()["memory_bytes"]
     return max(1, min(usable_cores(), gpu_bytes // WORKER_GPU_BYTES, host_bytes // WORKER_HOST_BYTES))
