@@ -1,1 +1,1 @@
-"""What every room stands on: errors, interrupts, processes, the processor, the clock, precisions."""
+"""What every other room may import: errors, interrupts, processes, the processor, the clock, precisions."""

@@ -1,4 +1,4 @@
-"""The one exception for users, and its remedies: names for mistyped ones, commands for missing packages."""
+"""The exception for errors that users can correct, and its remedies: near names, commands for missing packages."""
 
 import difflib
 import shlex
@@ -26,8 +26,8 @@ class UserError(Exception):
     """An error that the user can correct: printed as one line, ``error: …``, with exit code 2.
 
     The text gives the cause, the place and the remedy; further arguments are further lines. Every module raises it for
-    bad options, files, data, weights or devices; any other exception that escapes is a bug. Names of files in the text
-    may have any characters: ``str`` spells out the unprintable ones.
+    bad options, files, data, weights or devices; any other exception that escapes is a bug. File names in the text may
+    have any characters: ``str`` escapes the unprintable ones.
     """
 
     def __str__(self) -> str:
@@ -35,20 +35,20 @@ class UserError(Exception):
 
 
 def escaped(text: str) -> str:
-    """Return the text with every unprintable character spelled out, newlines too: ``\\n``, ``\\x1b``, ``\\udcff``."""
+    """Escape every unprintable character, newlines too: ``\\n``, ``\\x1b``, ``\\udcff``."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def choice(word: str, known: Iterable[str]) -> str:
-    """Return ``choose one of …``, the known names, and the one that ``word`` may have meant."""
+    """Return ``choose one of …`` with the known names, and the one that ``word`` may have meant."""
     names = [*known]
     return f"choose one of {', '.join(names)}{suggestion(word, names)}"
 
 
 def say(text: str) -> None:
-    """Print one line on standard error, with every unprintable character of the names in it spelled out."""
+    """Print one line on standard error, with unprintable characters escaped."""
     print(escaped(text), file=sys.stderr)
 
 
@@ -62,5 +62,5 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 def install(extra: str) -> str:
-    """Return the command for an extra's packages. It works in the tree and beside an installed package alike."""
+    """Return the pip command for an extra's packages. It works in the source tree and for an installed package."""
     return f"pip install {' '.join(map(shlex.quote, EXTRAS[extra]))}"

@@ -1,4 +1,4 @@
-"""Handle Ctrl-C where KeyboardInterrupt would do harm: it may come between any two steps of the main thread.
+"""Handle Ctrl-C where KeyboardInterrupt would do harm, because it may come between any two steps of the main thread.
 
 SIGTERM (from a scheduler or ``kill``) and SIGHUP (a closed terminal) have the same effect in every program here.
 """
@@ -26,7 +26,7 @@ def _leave(*_: object) -> None:
 
 
 def leave_on_interrupt() -> None:
-    """From now on, let the signals end this program at once, with one line and exit code 2; unless it ignores them.
+    """From now on, end this program on a signal at once, with one line and exit code 2; ignored signals stay ignored.
 
     A program calls this before it imports anything more.
     """
@@ -37,14 +37,14 @@ def leave_on_interrupt() -> None:
 def exit_with(code: int) -> None:
     """End the program with ``code``, even if a signal comes while the interpreter shuts down: the work is done."""
     ours = _handle(_leave, by=lambda *_: os._exit(code))
-    # Once threads have ended, Python gives up its handlers, and the signals would end the process by themselves.
+    # Once threads have ended, Python removes its handlers, and signals would kill the process.
     atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in ours])
     sys.exit(code)
 
 
 @contextmanager
 def _handled(*replaced: object, by: Callable[..., object]) -> Iterator[None]:
-    """While the block runs, ``by`` handles the signals whose handler is in ``replaced``."""
+    """Let ``by`` handle, while the block runs, the signals whose handler is in ``replaced``."""
     before: dict[signal.Signals, Handler] = {}
     try:
         before = _handle(*replaced, by=by)
@@ -55,17 +55,17 @@ def _handled(*replaced: object, by: Callable[..., object]) -> Iterator[None]:
 
 
 def interruptible() -> AbstractContextManager[None]:
-    """Raise KeyboardInterrupt for the signals while the block runs; unless the process ignores or handles them."""
+    """Raise KeyboardInterrupt for signals while the block runs, unless the process ignores or handles them."""
     return _handled(signal.SIG_DFL, _leave, by=signal.default_int_handler)
 
 
 def on_interrupt(action: Callable[[], object]) -> AbstractContextManager[None]:
-    """Call ``action`` on Ctrl-C while the block runs; unless the process ignores or handles Ctrl-C otherwise."""
+    """Call ``action`` on Ctrl-C while the block runs, unless the process ignores or handles Ctrl-C otherwise."""
     return _handled(signal.default_int_handler, by=lambda *_: action())
 
 
 def exit_on_interrupt() -> AbstractContextManager[None]:
-    """End the process at once on Ctrl-C while the block runs, with one line and exit code 2.
+    """End the process on Ctrl-C at once while the block runs, with one line and exit code 2.
 
     For blocks that need no clean-up but load C extensions, which turn KeyboardInterrupt into an ImportError, or use
     HDF5, whose callbacks lose it.
@@ -77,9 +77,9 @@ def exit_on_interrupt() -> AbstractContextManager[None]:
 def deferred_interrupts() -> Iterator[Callable[[], None]]:
     """Defer Ctrl-C while the block runs; for blocks that wait for threads.
 
-    A KeyboardInterrupt while the main thread takes a lock can leave the lock taken. Another thread then waits for it
-    for ever. Yields a function, callable from any thread, that raises KeyboardInterrupt if Ctrl-C came. The end of the
-    block raises it, too.
+    A KeyboardInterrupt while the main thread takes a lock can leave the lock taken, and another thread then waits for
+    it for ever. Yields a function, callable from any thread, that raises KeyboardInterrupt if Ctrl-C came. The end of
+    the block raises it, too.
     """
     noted: list[bool] = []
 
@@ -103,7 +103,7 @@ def _handle(*replaced: object, by: Callable[..., object]) -> dict[signal.Signals
 
 
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
-    """Python goes on after an exception in a callback or a finaliser; KeyboardInterrupt must not get lost there."""
+    """End the program on a KeyboardInterrupt in a callback or a finaliser, where Python would only print it."""
     if lost.exc_type is KeyboardInterrupt:
         _leave()
     sys.__unraisablehook__(lost)
@@ -111,7 +111,7 @@ def _unraisable(lost: sys.UnraisableHookArgs) -> None:
 
 @contextmanager
 def progress_bar(total: int, **looks: Any) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal. Yields a function to call with what is done; it also handles Ctrl-C."""
+    """Show a progress bar on a terminal. Yields a function that adds an increment, and raises deferred Ctrl-C."""
     from tqdm import tqdm  # imported only here: most programs show no bar
 
     with (

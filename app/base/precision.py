@@ -1,4 +1,4 @@
-"""Define each precision in one row, from the finest to the coarsest. Every table of precisions is made from these."""
+"""Define each precision in one row, from the finest to the coarsest. Every table of precisions derives from these."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ class Precision:
     near_tie: a margin below this share of an image's magnitudes is a near-tie. colour: its class in charts.
     stored: type of activations in memory between the layers.
     coarse: operands are rounded to 11 significant bits before the multiplication.
-    calibrated: only with numbers in the weights file that were calibrated on images, and not for every network.
-    offered: available on the command line. paired: kernels of two layers compute in it.
-    fallback: dtype of the layers that no kernel serves in this precision; empty: kernels serve every single layer.
-    peers: the precision of other systems to compare it with, one of the same accuracy by whatever means; empty: none.
+    calibrated: needs numbers in the weights file that were calibrated on images; not for every network.
+    offered: available on the command line. paired: some kernels compute two layers in it.
+    fallback: dtype of the layers for which no kernel has this precision; empty if every single layer has one.
+    peers: the precision of equal accuracy that other systems are timed in; empty if none.
     jax: JAX's name for the multiplication of float32. cudnn: name of cuDNN's row in ``bench``.
     """
 
@@ -34,7 +34,7 @@ class Precision:
 
     @property
     def near_ties_share(self) -> float:
-        """Share of the images that may differ in near-ties."""
+        """Share of the images whose labels may differ in near-ties."""
         return 0.01 if self.coarse else 0.001
 
 
@@ -90,15 +90,15 @@ BY_NAME = {row.name: row for row in ROWS}
 BY_DTYPE = {row.dtype: row for row in ROWS}
 OFFERED = tuple(row for row in ROWS if row.offered)
 PRECISIONS = tuple(row.name for row in OFFERED)  # available on the command line
-SINGLE = tuple(row for row in OFFERED if not row.fallback)  # with kernels for every single layer
+SINGLE = tuple(row for row in OFFERED if not row.fallback)  # every single layer has a kernel
 OF_PEERS = tuple(row.name for row in ROWS if row.peers == row.name)  # available in other systems
-SHORT = {row.dtype: row.name for row in ROWS} | {"uint8": "u8"}  # names of types in tables
+SHORT = {row.dtype: row.name for row in ROWS} | {"uint8": "u8"}  # short names of types for tables
 DTYPES = tuple(BY_DTYPE)
-INTEGERS = "int8"  # the dtype that only the second of two convolutions has
+INTEGERS = "int8"  # the dtype of which only the second of two convolutions is
 
 
 def storage(dtype: str) -> str:
-    """Return the storage type of numbers of an arithmetic type."""
+    """Return the storage type for numbers of an arithmetic type."""
     return BY_DTYPE[dtype].stored if dtype in BY_DTYPE else dtype
 
 

@@ -1,4 +1,4 @@
-"""Processes that work for this one: how they start, how they end, and what to say about it."""
+"""Helper processes: block signals while they start, end them, and describe how they ended."""
 
 import ctypes
 import os
@@ -16,9 +16,10 @@ _PR_SET_PDEATHSIG = 1
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Block Ctrl-C, SIGTERM and SIGHUP in this thread; processes and threads that start meanwhile inherit that.
+    """Block Ctrl-C, SIGTERM and SIGHUP in this thread; processes and threads started in the block inherit that.
 
-    A terminal or a scheduler sends these signals to every process. Only the first one may react: it ends the others.
+    A terminal or a scheduler sends these signals to every process. Only the first process may react: it ends the
+    others.
     """
     from multiprocessing import resource_tracker  # here, as helper processes that need no more import this file
 
@@ -42,13 +43,13 @@ def end_with_parent(parent: int) -> None:
 
 
 def limit(what: int, most: int) -> None:
-    """Limit a resource of this process: a constant of the module ``resource``. A lower hard limit stays."""
+    """Limit a resource of this process (``what``: a constant of the module ``resource``). A lower hard limit stays."""
     hard = resource.getrlimit(what)[1]
     resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 class StopDetector:
-    """Notices that a child process was stopped, by SIGSTOP for instance: whoever waits for it would wait for ever."""
+    """Detects that a child process was stopped, e.g. by SIGSTOP; a process waiting for it would wait for ever."""
 
     def __init__(self, child: int | None) -> None:
         """child: its process id."""
@@ -56,9 +57,10 @@ class StopDetector:
         self._child, self._found = child, 0
 
     def stopped(self) -> bool:
-        """Look once, every LOOK_SECONDS or so; return whether the last STOPPED_LOOKS looks found it stopped.
+        """Check once; return whether the last STOPPED_LOOKS checks found the child stopped.
 
-        A single look does not count: a terminal's Ctrl-Z and ``fg`` stop and continue all processes, one by one.
+        Call it every LOOK_SECONDS or so. A single check does not count: a terminal's Ctrl-Z and ``fg`` stop and
+        continue all processes, one by one.
         """
         try:
             found = os.waitid(os.P_PID, self._child, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
@@ -69,7 +71,7 @@ class StopDetector:
 
 
 def how_it_ended(code: int | None) -> str:
-    """Return a process's end in words, to follow its name. code: its exit code, negative for a signal."""
+    """Describe how a process ended, to follow its name. code: its exit code, negative for a signal."""
     if code is None:
         return "ended in an unknown way"
     if code >= 0:

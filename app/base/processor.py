@@ -1,4 +1,4 @@
-"""What this machine grants the process: cores and address space; and how the process keeps freed memory."""
+"""The cores and address space that the process may use, OpenBLAS's threads, and whether freed memory is kept."""
 
 import ctypes
 import mmap
@@ -30,20 +30,20 @@ def usable_cores() -> int:
 
 
 def core_groups(cores: Sequence[int], count: int) -> list[Sequence[int]]:
-    """Share out the cores to ``count`` processes, at least one to each: where there are fewer, some have the same."""
+    """Divide the cores among ``count`` processes, at least one for each; with fewer cores, processes share them."""
     total = len(cores)
     return [cores[at * total // count : (at + 1) * total // count] or [cores[at % total]] for at in range(count)]
 
 
 def core_names(cores: Iterable[int]) -> str:
-    """Name cores by their numbers: ``0-3,8``."""
+    """Format core numbers as ranges: ``0-3,8``."""
     ordered = sorted(cores)
     runs = [[*run] for _, run in groupby(ordered, key=lambda core: core - ordered.index(core))]
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def keep_freed_memory() -> None:
-    """Let the process keep freed memory: every chunk allocates the same arrays, and fresh pages cost a fifth more."""
+    """Let malloc keep freed memory: every chunk allocates the same arrays, and fresh pages cost a fifth more time."""
     with suppress(OSError, AttributeError):  # other C libraries lack mallopt
         library = ctypes.CDLL(None)
         library.mallopt(M_TRIM_THRESHOLD, 1 << 30)
@@ -51,7 +51,7 @@ def keep_freed_memory() -> None:
 
 
 class _OneBlasThread:
-    """How many blocks of ``one_blas_thread`` run, and the numbers of threads from before the first of them."""
+    """The number of running ``one_blas_thread`` blocks, and the thread counts from before the first of them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -64,10 +64,10 @@ _one = _OneBlasThread()
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """While the block runs, let OpenBLAS, NumPy's matrix library, use one thread per call: in the whole process.
+    """Limit OpenBLAS, NumPy's matrix library, to one thread per call in the whole process while the block runs.
 
-    For blocks that call it from a thread per core. Where a program imported NumPy without limiting the library, the
-    threads of such calls would wait for each other for most of the time. Other matrix libraries are left alone.
+    For blocks that call it from one thread per core: otherwise the threads of such calls would wait for each other for
+    most of the time. Other matrix libraries are left alone.
     """
     with _one.lock:
         libraries = _openblas()
@@ -88,9 +88,9 @@ def one_blas_thread() -> Iterator[None]:
 
 @cache
 def _openblas() -> Sequence[tuple[Callable[[], int], Callable[[int], object]]]:
-    """Return the functions that get and set the number of threads of each OpenBLAS in this process.
+    """Return the functions that get and set the number of threads, for each OpenBLAS in this process.
 
-    Builds name them differently: NumPy's own wheels (from 2.0, then before it), and the system's.
+    Builds name them differently: NumPy's wheels (from 2.0, then before it), and the system's.
     """
     found = []
     with suppress(OSError):
@@ -107,7 +107,7 @@ def _openblas() -> Sequence[tuple[Callable[[], int], Callable[[int], object]]]:
 def check_room(threads: int = 1) -> None:
     """Raise MemoryError if a limit leaves too little address space for so many threads. Does nothing without a limit.
 
-    At the limit, OpenBLAS would end in a signal, or in exit code 1, which means a failed accuracy check.
+    At the limit, OpenBLAS would crash, or exit with code 1, which means a failed accuracy check.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
         return

@@ -1,1 +1,1 @@
-"""The options of each command, as its request, and where its body is. Imports are cheap: ``--help`` needs no NumPy."""
+"""Each command's request (its options) and the place of its body. Imports are cheap: ``--help`` needs no NumPy."""

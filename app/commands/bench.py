@@ -36,11 +36,10 @@ OF_PEERS = ("precision", "rounds", "seconds")
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRequest:
-    """The options of ``bench``: it times kernels, or with ``peers`` whole systems.
+    """The options of ``bench``, which times kernels, or with ``peers`` whole systems.
 
-    Raises UserError for options of the other job.
-
-    shape, batches, only: comma-separated texts. None means all layers, ``batch`` alone, and all rows.
+    Raises UserError for an option of the other kind. shape, batches, only: comma-separated texts. None means all
+    layers, ``batch`` alone, and all rows.
     """
 
     network: str = option(

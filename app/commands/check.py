@@ -49,6 +49,6 @@ class CheckRequest:
 
     @property
     def kernel(self) -> tuple[str, str]:
-        """The option that names a kernel, and the name."""
+        """The option that names a kernel, and the kernel's name."""
         kernels = (("conv", self.conv), ("fc", self.fc), ("pool", self.pool))
         return next((option, name) for option, name in kernels if name is not None)

@@ -40,7 +40,7 @@ FAILED = "a row became slower by over --fail-above"
 
 
 def percentage(text: str) -> float:
-    """Parse ``3%`` or ``3``."""
+    """Parse ``3%`` or ``3`` to 3.0 (percent, not a share)."""
     return float(
         typed(lambda part: float(part.removesuffix("%")), "a percentage such as 3%", checks.number(0, 1e6))(text)
     )

@@ -1,19 +1,19 @@
-"""``main.py --completion SHELL``: a script that completes commands, options and their values, made of the parsers."""
+"""``main.py --completion SHELL``: write a shell script that completes commands, options and their values."""
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
 
 COMMAND = "lenet5-inference"
 FUNCTION = "_lenet5_inference"
-MOST = 60  # characters of an option's description
-ZSH = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"  # zsh then takes bash's script
+MOST = 60  # the most characters of an option's description
+ZSH = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"  # after this, zsh runs bash's script
 Parsers = Mapping[str, argparse.ArgumentParser]
 
 
 def script(shell: str, parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
-    """Return the script for one of ``SHELLS``.
+    """Return the completion script for one of ``SHELLS``.
 
-    parsers: of each command and of the main job. summaries: command → what it does.
+    parsers: of each command and of the main job. summaries: command → its summary.
     """
     return SHELLS[shell](parsers, summaries, main_job)
 
@@ -23,7 +23,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _values(action: argparse.Action) -> list[str]:
-    """Return what the option may be set to, as far as that is a list."""
+    """Return the values of an option, as far as they can be listed."""
     from app.cuda.cards import DEVICES
     from app.network.definitions import NETWORKS
 
@@ -55,7 +55,7 @@ def _bash(parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
             f'    [ "$COMP_CWORD" -gt 1 ] || words="$words {" ".join(summaries)}"',
             '    COMPREPLY=($(compgen -W "$words" -- "$current"))',
             "}",
-            f"complete -o default -F {FUNCTION} {COMMAND}",  # files where nothing else fits
+            f"complete -o default -F {FUNCTION} {COMMAND}",  # complete file names where nothing else fits
             "",
         ]
     )

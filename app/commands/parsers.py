@@ -37,7 +37,7 @@ COMMANDS = {
 }
 MAIN_JOB = "run"
 CODES = "exit codes:"
-HELP_WIDTH = 78  # as argparse's, in a terminal of 80 columns
+HELP_WIDTH = 78  # argparse's in a terminal of 80 columns
 DESCRIPTIONS = COMMANDS | {MAIN_JOB: "Classify images with LeNet-5 on an NVIDIA GPU, or on the CPU without one."}
 
 
@@ -68,7 +68,7 @@ def parser_of(name: str) -> Parser:
 
 
 class _Completion(argparse.Action):
-    """Print the script and end, as --version does."""
+    """Prints the completion script and exits, as --version does."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, option: str | None = None) -> None:
         parsers = {name: parser_of(name) for name in DESCRIPTIONS}
@@ -77,7 +77,7 @@ class _Completion(argparse.Action):
 
 
 def request_of(name: str, options: argparse.Namespace) -> Any:
-    """Make the frozen request for the body of the command. options: the values that ``parser_of(name)`` parsed.
+    """Make the command's frozen request. options: the values that ``parser_of(name)`` parsed.
 
     Raises UserError for options that contradict each other.
     """
@@ -85,13 +85,13 @@ def request_of(name: str, options: argparse.Namespace) -> Any:
 
 
 def body_of(name: str) -> str:
-    """Return the module with the command's body, within app: imported only to run it."""
+    """Return the module of the command's body, relative to app; it is imported only to run the command."""
     body: str = _options_module(name).BODY
     return body
 
 
 def identifier(command: str) -> str:
-    """Return the name in Python of a command's module and body: its own, or ``import_`` for a keyword."""
+    """Return the Python name of a command's module and function: its name, or ``import_`` for a keyword."""
     return f"{command}_" if keyword.iskeyword(command) else command
 
 
@@ -100,6 +100,6 @@ def _options_module(name: str) -> ModuleType:
 
 
 def _request_type(name: str) -> type:
-    """Return the request's class of a command: ``GraphRequest`` for ``graph``."""
+    """Return the command's request class: ``GraphRequest`` for ``graph``."""
     request: type = getattr(_options_module(name), f"{name.capitalize()}Request")
     return request

@@ -55,7 +55,7 @@ class SweepRequest:
 
     @property
     def kernel(self) -> tuple[str, str] | None:
-        """The option that names a kernel, and the name; None to sweep the pipeline instead."""
+        """The option that names a kernel, and the kernel's name; None to sweep the pipeline instead."""
         return None if self.pipeline else self._named[0]
 
     @property

@@ -1,1 +1,1 @@
-"""What a command shares with the terminal: options, errors in one line, text, files that it writes."""
+"""What all commands share at the terminal: options, one-line errors, text, and the files that they write."""

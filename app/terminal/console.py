@@ -21,12 +21,12 @@ USER_ERROR = 2
 OWN_PACKAGES = (__name__.partition(".")[0], "data_tools", "tests")
 TRACEBACK = "LENET_TRACEBACK"
 MAX_SHOWN = 300  # characters shown of a bug's message
-READER_GONE = 128 + signal.SIGPIPE  # what a shell reports of other programs before ``| head``
+READER_GONE = 128 + signal.SIGPIPE  # exit code that a shell reports for other programs before ``| head``
 BUG = 3  # not 1: that means a failed accuracy check
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses wrong options, and options given twice, in one line: of two values, one would silently win.
+    """Refuses, in one line, wrong options and options given twice (one value would silently win).
 
     A mistyped option or choice gets the nearest one as a suggestion. separator: the option that a bare ``--`` stands
     for, where it divides a list of files; options may follow it.
@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
         self.register("action", "store", _Store)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, but refuse unknown arguments: a command's own parser knows the nearest option."""
+        """Parse as argparse does, but refuse unknown arguments with a suggestion from this command's options."""
         self._given.clear()
         if self.separator is not None:
             args = [self.separator if word == "--" else word for word in args]
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def note(self, option: str | None, action: argparse.Action) -> None:
-        """Check an option as its value is taken; ``option`` is None for a positional argument. Raises UserError."""
+        """Refuse an option that was given before. option: None for a positional argument. Raises UserError."""
         if option is not None and action.dest in self._given:
             remedy = getattr(action, "twice", "give it once")
             self.error(f"argument {'/'.join(action.option_strings)}: given twice; {remedy}")
@@ -84,7 +84,7 @@ def _is_option(word: str) -> bool:
 
 
 class _Once(argparse.Action):
-    """Mixed into a kind of action: refuses an option that was given before."""
+    """Mixin for actions: refuses an option that was given before."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -125,7 +125,7 @@ def guarded(body: Callable[[], int]) -> int:
 
 
 def _shortage(error: Exception) -> str | None:
-    """Name the resource or package that this machine or its limits lack, and the remedy; None for other errors."""
+    """Describe the resource or package that is lacking, and the remedy; return None for other errors."""
     text = str(error)
     number = error.errno if isinstance(error, OSError) and error.filename is None else None
     unmapped = isinstance(error, ImportError) and ("cannot map" in text or "map segment" in text or "allocate" in text)
@@ -142,7 +142,7 @@ def _shortage(error: Exception) -> str | None:
 
 
 def _report(error: Exception) -> int:
-    """Report an error that is neither a UserError nor Ctrl-C, and return the exit code."""
+    """Report an error that is neither a UserError nor Ctrl-C; return the exit code."""
     if (shortage := _shortage(error)) is not None:
         print(f"error: {shortage}", file=sys.stderr)
         return USER_ERROR
@@ -165,23 +165,23 @@ def _report(error: Exception) -> int:
 
 
 class _Lenient(io.FileIO):
-    """Drops output that cannot be written: there is nobody to tell, and the exit code still says what happened."""
+    """Drops output that cannot be written: nobody reads it, and the exit code still tells the outcome."""
 
     def write(self, data: Any, /) -> int:
-        """Write; if that fails, report everything as written."""
+        """Write the data; if that fails, report it as written."""
         try:
             return super().write(data)
         except OSError:
             return len(data)
 
 
-# The non-ASCII characters of the output, and their replacements where an encoding lacks them.
+# The non-ASCII characters of the output, and their replacements for encodings that lack them.
 ASCII = {"×": "x", "→": "->", "←": "<-", "±": "+-", "…": "...", "≤": "<=", "≥": ">=", "–": "-", "·": "*", "÷": "/"}
 PLAIN = "lenet-plain"  # name of the encoding error handler below
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Handle encoding errors: the stand-in from ``ASCII``, or an escape."""
+    """Handle an encoding error: replace each character as in ``ASCII``, or escape it."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]
@@ -192,7 +192,7 @@ codecs.register_error(PLAIN, _plain)
 
 
 def _ascii_locale() -> bool:
-    """Return whether the locale can show only ASCII; Python would write UTF-8 there all the same."""
+    """Return whether the locale can show only ASCII, although Python would write UTF-8."""
     told = any(name in os.environ for name in ("PYTHONIOENCODING", "PYTHONUTF8"))
     return not told and locale.nl_langinfo(locale.CODESET) == "ANSI_X3.4-1968"
 
@@ -207,13 +207,13 @@ def coloured(text: str) -> str:
     return re.sub(r"\b(?:(PASSED)|FAILED)\b", lambda word: f"{GREEN if word[1] else RED}{word[0]}{USUAL}", text)
 
 
-# What reaches a terminal beside printable characters: ends of lines, the words of ``coloured``, and the return of a
-# progress bar to the beginning of its line.
+# What may reach a terminal besides printable characters: line ends, the words of ``coloured``, and a progress bar's
+# carriage return.
 _KEPT = re.compile(f"(\n|\\A\r|{re.escape(GREEN)}PASSED{re.escape(USUAL)}|{re.escape(RED)}FAILED{re.escape(USUAL)})")
 
 
 class _Stream(io.TextIOWrapper):
-    """Spells other characters out: names of files, and names in them, must not control the terminal."""
+    """Escapes other characters, since file names, and names within files, must not control the terminal."""
 
     def write(self, text: str, /) -> int:
         """Write the text; returns its length."""
@@ -225,8 +225,8 @@ class _Stream(io.TextIOWrapper):
 
 
 def _prepare_streams() -> None:
-    """Let closed streams swallow output; spell out what is unprintable; write as ``PLAIN`` does what encodings lack."""
-    # No file may get a closed stream's number: the next message would be written into it.
+    """Discard output to closed streams, escape unprintable characters, and replace those that the encoding lacks."""
+    # No file may get a closed stream's descriptor: the next message would be written into it.
     while (lowest := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(lowest, True)
     os.close(lowest)

@@ -1,4 +1,4 @@
-"""Options as data: the fields of a frozen request define a command's options; its parser is built from them."""
+"""Define options as data: a command's parser is built from the fields of its frozen request."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
@@ -24,7 +24,7 @@ def option(
 
 
 def options(group: str | None = None, **words: str) -> Any:
-    """Declare a field of a request that is a request itself. words: values for the {word}s in its help texts."""
+    """Declare a field of a request that is itself a request. words: values for the {word}s in its help texts."""
     return field(default=MISSING, metadata={"group": group, "words": words})
 
 
@@ -68,7 +68,7 @@ def _options(
 
 
 def read_request(request: type[Request], values: Mapping[str, Any]) -> Request:
-    """Make the request from the values of its options, by field name."""
+    """Make the request from its options' values, by field name."""
     hints = get_type_hints(request)
     found = {
         one.name: read_request(hints[one.name], values) if is_dataclass(hints[one.name]) else values[one.name]

@@ -1,4 +1,4 @@
-"""The files that a command writes. They are checked before the work, so that none is lost."""
+"""Check and write the files of a command. They are checked before the work, so that no result is lost."""
 
 import os
 import stat
@@ -21,7 +21,7 @@ D = TypeVar("D", bound=Mapping[str, object])
 INPUTS = ("weights", "data", "labels", "against", "resume", "file", "symbol", "paths", "shards", "before", "after")
 OUTPUTS = ("out", "show", "html", "json", "trace", "timeline")
 POSITIONAL = {"before": "BEFORE", "file": "FILE", "paths": "PATH", "shards": "SHARD"}
-NO_FILE = {"json": "-", "labels": "none", "out": "-", "paths": "-"}  # option → a value that is not a file
+NO_FILE = {"json": "-", "labels": "none", "out": "-", "paths": "-"}  # option → a value that names no file
 OVERWRITE = "replace the files that this command writes, if they exist"
 
 
@@ -41,7 +41,7 @@ def check_outputs(options: Mapping[str, object]) -> None:
     """
     written = _files(options, OUTPUTS)
     for name, path in written:
-        if str(path) == "-":  # it means standard output to other options: no file of that name is made unasked
+        if str(path) == "-":  # other options take it for standard output, so no file of that name is made
             raise UserError(f"--{name} -: standard output takes no such file; name a file")
         check_writable(path, f"--{name}")
     named = [(f"{POSITIONAL.get(name, f'--{name}')} {path}", path) for name, path in written + _files(options, INPUTS)]
@@ -51,11 +51,11 @@ def check_outputs(options: Mapping[str, object]) -> None:
                 raise UserError(f"--{name} {path} is the same file as {other}: name different files")
     resumed = options.get("resume")
     for name, path in written:
-        # What a resumed training has written, it knows by itself.
+        # A resumed training recognises the files that it has written.
         if not options.get("overwrite") and os.path.lexists(path) and not (name == "out" and resumed):
             remedy = "remove it first" if resumed else "replace it with --overwrite"
             raise UserError(f"{path} exists: name another --{name}, or {remedy}")
-    if options.get("overwrite") and not written and "resume" not in options:  # others have files by default
+    if options.get("overwrite") and not written and "resume" not in options:  # other commands have default files
         raise UserError("--overwrite replaces files that are named: name one, as with --json FILE, or leave it out")
 
 
@@ -80,14 +80,14 @@ def check_writable(path: Path, option: str) -> None:
 
 
 def _files(options: Mapping[str, object], names: Iterable[str]) -> list[tuple[str, Path]]:
-    """Return the files that these options name, each with its option."""
+    """Return (option, path) of every file that these options name."""
     given = [(name, options.get(name)) for name in names]
     each = [(name, one) for name, value in given for one in (value if isinstance(value, list) else [value])]
     return [(name, Path(str(value))) for name, value in each if value not in (None, NO_FILE.get(name))]
 
 
 def same_file(one: Path, other: Path) -> bool:
-    """Return whether both are one file, by whatever names or links; or would be, once they are written."""
+    """Return whether both paths are one file, by whatever names or links, or will be once they are written."""
     try:
         return one.samefile(other)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Plain text: tables, fields and paragraphs that fit the terminal, and numbers with a few digits."""
+"""Format plain text: tables, fields and paragraphs that fit the terminal, and numbers with a few digits."""
 
 import re
 import shutil
@@ -13,15 +13,14 @@ NARROWEST = 60
 """Columns of the narrowest supported terminal."""
 UNLIMITED = 1 << 20
 INDENT = "  "
-LEAST = 12  # characters per line of a wrapped cell
+LEAST = 12  # minimal characters per line of a wrapped cell
 
 
 @dataclass(frozen=True)
 class Column:
     """A table's column. left: align left (for text) instead of right (for numbers).
 
-    optional: 0 for a column that is always shown. Of the others, narrow tables leave out those with the highest number
-    first.
+    optional: 0 for a column that is always shown; narrow tables leave out columns with the highest number first.
     """
 
     head: str
@@ -35,11 +34,10 @@ def terminal_width(wide: bool = False) -> int:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int = WIDTH) -> list[str]:
-    """Format the heads and rows of cells as aligned lines. Left cells wrap in their column.
+    """Format the heads and rows of cells as aligned lines; left-aligned cells wrap.
 
-    A row may end early: its last cell is then a remark that extends over the missing columns. The last column takes the
-    remaining room if it is a left one. Columns that do not fit are named in a last line. A column without any text is
-    left out.
+    A row may end early: its last cell then extends over the missing columns. A left-aligned last column takes the
+    remaining width. Columns that do not fit are named in a last line. A column without any text is left out.
     """
     rows = [*rows]
     filled = {index for row in rows for index, cell in enumerate(row) if cell}
@@ -68,7 +66,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int =
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> list[int]:
-    """Return each shown column's width. Remarks take none, and a last left column only its longest word's."""
+    """Return each shown column's width. Early-ended cells do not count; a left last column counts its longest word."""
     found = []
     for index in shown:
         cells = [row[index] for row in rows if index < len(row) - (len(row) < len(columns))]
@@ -109,7 +107,7 @@ def _line(
 
 
 class _Wrapper(textwrap.TextWrapper):
-    """Breaks lines at blanks and in layers' joined names: ``conv1+relu1+pool1``."""
+    """Breaks lines at spaces and within layers' joined names: ``conv1+relu1+pool1``."""
 
     wordsep_simple_re = re.compile(r"(\s+|(?<=\w\+)(?=\w))")
 
@@ -118,7 +116,7 @@ class _Wrapper(textwrap.TextWrapper):
 
 
 def fields(pairs: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
-    """Format names and values, one line each; values are aligned, and wrapped under themselves."""
+    """Format (name, value) pairs, one line each, with aligned values that wrap under themselves."""
     pairs = [*pairs]
     widest = max((len(name) for name, _ in pairs), default=0)
     return [

@@ -24,7 +24,7 @@ MARKER = re.compile(r"\[\[\[cog (\w+)\(\) \]\]\]")
 
 @dataclass(frozen=True)
 class Document:
-    """A file, and a function for each of its markers that writes the block."""
+    """A document, and for each of its markers the function that writes the block there."""
 
     path: Path
     blocks: Mapping[str, Callable[[Figures], str]]
@@ -37,7 +37,7 @@ class Document:
             raise UserError(f"cannot read {self.path}: {error.strerror}; restore it from the repository") from error
 
     def block(self, name: str, figures: Figures) -> str:
-        """Return one block, with a line feed at its end. Raises MissingError if its figures do not exist yet."""
+        """Return one block with a newline at its end. Raises MissingError if its figures do not exist yet."""
         return f"{self.blocks[name](figures)}\n"
 
     def check_markers(self, text: str) -> None:
@@ -50,7 +50,7 @@ class Document:
                 raise UserError(f"{self.path}: block {name} occurs {times[name]} times: mend its markers")
 
     def rewritten(self, text: str, figures: Figures) -> tuple[str, list[MissingError]]:
-        """Return the text with every block written anew, and the missing figures, whose blocks stay unchanged."""
+        """Return the text with every block rewritten, and the missing figures, whose blocks stay unchanged."""
         self.check_markers(text)
         made: dict[str, str] = {}
         missing: list[MissingError] = []

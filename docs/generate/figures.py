@@ -1,4 +1,4 @@
-"""The JSON files under docs/benchmarks/ behind the documents, each read once."""
+"""Read the JSON files under docs/benchmarks/ behind the documents, each once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
 BENCH = {network: BENCHES.format(network) for network in NETWORKS}
 PROFILE = "h100_profile_lenet5.json"
 PEERS = {network: f"h100_peers_{network}.json" for network in (*NETWORKS, "mlp")}
-# Network and precision → file of a later run in that alone: for all at once the other systems' compilers need too long.
+# (network, precision) → file of a later run in that precision: in one run, other systems' compilers need too long.
 PEERS_IN_ONE = {
     (network, precision): f"h100_peers_{network}_{precision}.json"
     for network, precision in (
@@ -29,7 +29,7 @@ PEERS_IN_ONE = {
         *((network, "fp16") for network in ("lenet5", "fa19", "k7")),
     )
 }
-ONE_IMAGE = {"lenet5": "h100_peers_lenet5_batch1.json"}  # beside the peers, too
+ONE_IMAGE = {"lenet5": "h100_peers_lenet5_batch1.json"}  # batches of one image, also timed beside peers
 # File → its document in app/records, and the command of main.py that makes it.
 FILES = {
     **{file: ("bench", f"bench --network {name} --batches 100,1000,5000,10000") for name, file in BENCH.items()},
@@ -66,12 +66,12 @@ def command_of(name: str) -> str:
 
 
 def check_of(name: str) -> Check:
-    """Return the check of ``CYCLE``, or of one of ``FILES`` or ``SCALE``."""
+    """Return the check for ``CYCLE``, or for one of ``FILES`` or ``SCALE``."""
     return partial(check, "report" if name == CYCLE else (FILES | SCALE)[name][0])
 
 
 def check(name: str, value: Any) -> Any:
-    """Check a document of that name as tables need it, and every number and string. Raises BadValueError."""
+    """Check a document's fields, numbers and strings as the tables need them. Raises BadValueError."""
     compiled = CompiledKernels | DisassembledKernels
     try:
         derive.check_of(compiled if name == "kernels" else derive.documents()[name])(value)
@@ -92,7 +92,7 @@ def _check_bench(found: BenchDocument) -> None:
 
 
 def _check_leaves(value: Any) -> None:
-    """Raise BadValueError for a number or a string that no table has room for."""
+    """Raise BadValueError for a number or a string that is too large for a table."""
     if isinstance(value, dict | list):
         for part in (*value, *value.values()) if isinstance(value, dict) else value:
             _check_leaves(part)
@@ -128,12 +128,12 @@ class Bench:
         return first_row(self._timed(item, dtype), name=name)
 
     def total(self, name: str, dtype: str = "float32", images: int | None = None) -> Row:
-        """Return a row's times summed over the convolutions, for a batch of ``images`` (default: the main one)."""
+        """Return a row's summed times of the convolutions, for a batch of ``images`` (default: the main one)."""
         measured = self.document if images is None else first_row(self.document["batches"], images=images)
         return first_row(measured.get("totals", ()), name=name, dtype=dtype)
 
     def best_total(self, dtype: str) -> Row:
-        """Return the row of our kernel whose times sum to the least over the convolutions."""
+        """Return our kernel's row with the least summed time of the convolutions."""
         rows = self.document["totals"]
         return fastest_row((row for row in rows if row["kind"] == OURS and row["dtype"] == dtype), "sum_ms")
 
@@ -148,17 +148,17 @@ class Bench:
         return fastest_row(row for row in rows if row["kind"] == OURS and row["name"] != LATENCY_KERNEL)
 
     def floor_ms(self, dtype: str) -> float | None:
-        """Return the least time of the convolutions at the measured peaks.
+        """Return the shortest possible time of the convolutions at the measured peaks.
 
         A convolution takes at least the time of its arithmetic, and at least the time to move each array once.
         """
         floors = []
         for table in self.ops:
             timed = [row for row in self._timed(table["item"], dtype) if row["kind"] != CPU and row["rates"]["share"]]
-            timed = [row for row in timed if row.get("work", 1) == 1]  # that carries out all products of the layer
+            timed = [row for row in timed if row.get("work", 1) == 1]  # computes all products of the layer
             if not timed:
                 return None
-            floors.append(min(row["ms"] * row["rates"]["share"] for row in timed))  # with the best instructions
+            floors.append(min(row["ms"] * row["rates"]["share"] for row in timed))  # with the fastest instructions
         return sum(floors)
 
 

@@ -1,6 +1,6 @@
 """Draw the pictures of docs/images/ from the same JSON files as the tables.
 
-Each holds the JSON file's name and hash, so pictures of other runs are detected.
+Each stores the JSON file's name and hash, so that pictures of other runs are detected.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 
 
 def draw(figures: Path, folder: Path = FOLDER) -> list[Path]:
-    """Draw all of them anew. Raises UserError for a JSON file that is missing or broken."""
+    """Draw all pictures anew. Raises UserError for a JSON file that is missing or broken."""
     files.prepare(folder)
     documents = Figures(figures)
     return [
@@ -35,12 +35,12 @@ def draw(figures: Path, folder: Path = FOLDER) -> list[Path]:
 
 
 def stale(figures: Path, folder: Path = FOLDER) -> list[str]:
-    """Return the names of the pictures that are missing or show another run than the JSON file in ``figures``."""
+    """Return the names of the pictures that are missing or were drawn from another JSON file than in ``figures``."""
     return [name for name, (json, _) in PICTURES.items() if files.source_of(folder / name) != source(figures / json)]
 
 
 def source(path: Path) -> str:
-    """Return the text in pictures of that JSON file: ``NAME sha256:HASH``. Raises UserError."""
+    """Return the source text stored in pictures of that JSON file: ``NAME sha256:HASH``. Raises UserError."""
     try:
         return f"{path.name} sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
     except OSError as error:

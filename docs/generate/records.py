@@ -28,7 +28,7 @@ MORE = {  # document → the section about it
 
 
 def listed(figures: Figures) -> str:
-    """Write a row for each document: its name, what it is, and where more about it stands."""
+    """Write a row for each document: name, description, and where it is described further."""
     rows = []
     for name, kind in documents().items():
         record, *others = get_args(kind) or [kind]
@@ -41,13 +41,13 @@ def listed(figures: Figures) -> str:
 
 
 def field_table(name: str, figures: Figures) -> str:
-    """Write a row for each field of a document; a record without further records in it stands in its field's row."""
+    """Write a row for each field of a document; a record that contains no records stays in its field's row."""
     rows = [f"| `{place}` | {text} |" for place, text in _rows([documents()[name]], {})]
     return "\n".join(["| field | meaning |", "| --- | --- |", *rows])
 
 
 def tables(*names: str) -> dict[str, Any]:
-    """Return a block for the fields of each of these documents."""
+    """Return name → function that writes the field table, for each of these documents."""
     return {name: partial(field_table, name) for name in names}
 
 
@@ -61,7 +61,7 @@ def write_schemas(folder: Path) -> list[Path]:
 
 
 def _rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each field of records in one place, and what it means. seen: records described before, and where."""
+    """Yield (place, description) of each field of records. seen: records described before, and where."""
     for name, hint in {name: hint for record in records for name, hint in fields(record).items()}.items():
         inner = _records(hint)
         place = f"{prefix}{name}" + "[]" * any(part_of(one).origin is list for one in _alternatives(hint))
@@ -80,7 +80,7 @@ def _rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> Iterato
 
 
 def _listing(records: list[Any]) -> str:
-    """Write the fields of records in a sentence."""
+    """List the fields of records in one sentence."""
     told = []
     for record in records:
         names = [f"`{name}`" + (f" ({_text(hint)})" if _text(hint) else "") for name, hint in fields(record).items()]
@@ -90,7 +90,7 @@ def _listing(records: list[Any]) -> str:
 
 
 def _text(hint: Any) -> str:
-    """Write what a field means: its description, else that of its record, and the words that it may be."""
+    """Describe a field: by its description, else its record's, and by the words that it may be."""
     inner = _records(hint)
     found = part_of(hint).description or (_about(inner[0]) if len(inner) == 1 else "")
     words = [f"`{word}`" for one in _alternatives(hint) for word in _words(one)]
@@ -108,7 +108,7 @@ def _words(hint: Any) -> tuple[str, ...]:
 
 
 def _about(record: Any) -> str:
-    """Return the first sentence about a record, as part of another."""
+    """Return the first sentence about a record, as part of another sentence."""
     first = (record.__doc__ or "").partition("\n")[0].removesuffix(".")
     return f"{first[:1].lower()}{first[1:]}"
 
@@ -120,7 +120,7 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _records(hint: Any) -> list[Any]:
-    """Return the records that a field may hold, itself or in lists and dicts."""
+    """Return the records that a field may hold, directly or in lists and dicts."""
     kind = part_of(hint).kind
     if is_typeddict(kind):
         return [kind]

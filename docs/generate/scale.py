@@ -1,4 +1,4 @@
-"""Write the blocks of docs/scale.md: throughput of stored runs of ``classify``, and what larger jobs would take."""
+"""Write the blocks of docs/scale.md: throughput of stored runs of ``classify``, and estimates for larger jobs."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ SHARD_IMAGES = 10_000_000
 JOBS = (10**9, 10**12)
 GIGABIT = (100, 400)  # nominal rates of network ports, Gb/s
 CARDS = (1, 8, 64)
-STORED = PIECES * GPU_PIECE  # labels in the costs of storing
+STORED = PIECES * GPU_PIECE  # number of labels in the stored cost of storing
 CARD, *OTHERS = (name for name, (schema, _) in SCALE.items() if schema == "scale")
 NOT_YET = "Not measured yet: run `{}`."
 
 
 def throughput(figures: Figures) -> str:
-    """Write a row for the fastest run of each kind, and the commands of those that are not measured yet."""
+    """Write a row for the fastest run of each kind, and the commands for runs that are not measured yet."""
     rows, missing = [], []
     for name in (CARD, *OTHERS):
         document = figures.optional(name)
@@ -37,7 +37,7 @@ def throughput(figures: Figures) -> str:
 
 
 def goals(figures: Figures) -> str:
-    """Write the figures that were asked for beside those measured; bold where one is missed."""
+    """Write the requested figures beside the measured ones, missed ones bold."""
     rows = []
     for document in filter(None, map(figures.optional, (CARD, *OTHERS))):
         for goal in document["goals"]:
@@ -50,7 +50,7 @@ def goals(figures: Figures) -> str:
 
 
 def costs(figures: Figures) -> str:
-    """Write what classify takes beside reading and computing."""
+    """Write the costs of classify apart from reading and computing."""
     found = figures[COSTS]
     rows = [[f"opening a shard, {name}", f"{seconds * 1e3:.2f} ms"] for name, seconds in found["open_s"].items()]
     rows += [
@@ -65,7 +65,7 @@ def costs(figures: Figures) -> str:
 
 
 def jobs(figures: Figures) -> str:
-    """Write how long each part of a job would take if it were alone."""
+    """Write how long each part of a job would take if it ran alone."""
     rate, source = _card_rate(figures)
     found = figures[COSTS]
     pieces = -(-SHARD_IMAGES // GPU_PIECE)
@@ -93,7 +93,7 @@ def jobs(figures: Figures) -> str:
 
 
 def limits(figures: Figures) -> str:
-    """Write how many images per second each part carries, and how many H100s that is; the narrowest first."""
+    """Write how many images per second each part can carry, and how many H100s that feeds; the narrowest first."""
     rate, _ = _card_rate(figures)
     found = figures[COSTS]
     carried = {
@@ -106,7 +106,7 @@ def limits(figures: Figures) -> str:
 
 
 def _card_rate(figures: Figures) -> tuple[float, str]:
-    """Return images per second of one card, and where the figure comes from."""
+    """Return one card's images per second, and the source of the figure."""
     document = figures.optional(CARD)
     if document is not None:
         run = max(document["runs"], key=lambda one: one["images_per_s"])
@@ -115,7 +115,7 @@ def _card_rate(figures: Figures) -> tuple[float, str]:
 
 
 def _through(found: Row) -> float:
-    """Return images per second whose labels come through Dask, in whole pieces."""
+    """Return the images per second whose labels Dask can carry, in whole pieces."""
     rate: float = max(found["cluster"], key=lambda row: row["labels"])["pieces_per_s"] * GPU_PIECE
     return rate
 

@@ -1,4 +1,4 @@
-"""``python -m docs.generate.site FOLDER``: write the pages of the ladder for the card whose figures are stored."""
+"""``python -m docs.generate.site FOLDER``: write the ladder's pages for the card whose figures are stored."""
 
 from pathlib import Path
 

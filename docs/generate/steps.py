@@ -1,4 +1,4 @@
-"""Write the section of each step: its text, by the head of its file and its lesson, and its gain, by the figures."""
+"""Write the section of each step: its idea and lesson, and its speed-up from the figures."""
 
 from collections.abc import Mapping
 
@@ -47,7 +47,7 @@ def _origin(row: Variant) -> str:
 
 
 def gain(operation: str, name: str, figures: Figures) -> str:
-    """Write the times of a step on every network, and how many times as fast as the step that it continues it is."""
+    """Write a step's times on every network, and its speed-up over the step that it continues."""
     rows = {row.name: row for row in variants(operation)}
     types = ("float32",) if "float32" in rows[name].dtypes else rows[name].dtypes
     timed = [dtype for dtype in types if any(_all_ms(figures, operation, name, dtype))]

@@ -1,6 +1,6 @@
 """Write the blocks of docs/systems.md and docs/benchmarks.md: ours beside the fastest other system, losses too.
 
-They tell every network and precision, on the card and end to end, and the networks' accuracies.
+They cover every network and precision, on the card and end to end, and the networks' accuracies.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from app.tools.networks import describe, shipped_weights
 from docs.generate.figures import ONE_IMAGE, PEERS, PEERS_IN_ONE, Figures, command_of
 from docs.generate.tables import filled, markdown
 
-SYSTEMS = tuple(PEERS)  # compared with ours in stored figures; a further network needs no block
+SYSTEMS = tuple(PEERS)  # compared with ours in stored figures; a new network needs no block
 NOT_YET = "Not measured yet: run `{}`."
 NO_LONGER_TIMED = {"cudnn-graph": "PyTorch with cuDNN's graphs", "onnx-runtime": "ONNX Runtime"}
 TITLES = {
@@ -33,11 +33,11 @@ ON_CARD, END_TO_END = MEASURES
 HEADS = [part for title in MEASURES.values() for part in (f"{title}, ms", "fastest other, ms", "×", "which")]
 LEAST = {ON_CARD: 3.0, END_TO_END: 2.5}  # times as fast as the fastest peer
 LEAST_MLP = LEAST | {END_TO_END: 1.1}  # the bus bounds it
-BEYOND_CARD_MS = 0.2  # the most that end to end may take beyond the time on the card
+BEYOND_CARD_MS = 0.2  # the largest allowed end-to-end time minus time on the card
 
 
 class Goal(NamedTuple):
-    """Times in ms that were asked for, must and aim. end_to_end: empty for ``BEYOND_CARD_MS``."""
+    """Requested times in ms: must and aim. end_to_end: empty for ``BEYOND_CARD_MS``."""
 
     network: str
     precision: str
@@ -64,7 +64,7 @@ GOALS = (
 
 
 class Pair(NamedTuple):
-    """Our median and the fastest peer's, in ms, None where there is none; peer: its name, precision and setting."""
+    """Our median and the fastest peer's, in ms, None if missing; peer: its name, precision and setting."""
 
     ours: float | None
     theirs: float | None
@@ -72,7 +72,7 @@ class Pair(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast ours is."""
+        """The peer's time ÷ ours."""
         return speedup(self.theirs, self.ours)
 
     @property
@@ -84,7 +84,7 @@ class Pair(NamedTuple):
 
 
 def ours(figures: Figures, file: str) -> dict[str, tuple[Row, Row]]:
-    """Return each precision's document and our row in it: of the run in which the fastest peer comes closest."""
+    """Return each precision's document and our row in it, from the run in which the fastest peer comes closest."""
     later = [name for (network, _), name in PEERS_IN_ONE.items() if PEERS[network] == file]
     documents = [figures.optional(name) for name in (file, *later)]
     found: dict[str, tuple[Row, Row]] = {}
@@ -97,13 +97,13 @@ def ours(figures: Figures, file: str) -> dict[str, tuple[Row, Row]]:
 
 
 def _ahead(document: Row, precision: str) -> float:
-    """Return how many times as fast as the fastest peer we are on the card; infinity if no peer was measured."""
+    """Return the fastest peer's time on the card ÷ ours; infinity if no peer was measured."""
     ratio = pair(document, precision, ON_CARD).ratio
     return inf if ratio is None else ratio
 
 
 def pair(document: Row, precision: str, measure: str) -> Pair:
-    """Return ours and the fastest peer of the precision that ours is compared with."""
+    """Return ours and the fastest peer in the precision that ours is compared with."""
     own = first_row(document["rows"], engine=OURS, precision=precision)
     ours = (own.get(measure) or {}).get("p50")
     entry = first_row(document["ratios"], precision=precision)
@@ -144,7 +144,7 @@ def _beside(figures: Figures, file: str, what: str) -> str:
 
 
 def _absent(documents: Sequence[Row]) -> Iterator[str]:
-    """Write the rows without times in any of the documents, and why, and the systems without rows."""
+    """Yield the rows without times in all documents, with the reason, and the systems without rows."""
     rows = [row for each in documents for row in each["rows"] if row["engine"] != OURS]
     measured = {(row["engine"], row["precision"]) for row in rows if not row["reason"]}
     rows.sort(key=lambda row: not row["reason"].startswith("not tried"))  # the last reason counts: one of a trial
@@ -161,7 +161,7 @@ def _absent(documents: Sequence[Row]) -> Iterator[str]:
 
 
 def every_network(figures: Figures) -> str:
-    """Write a row for every network and precision: docs/benchmarks.md's table."""
+    """Write docs/benchmarks.md's table: a row for every network and precision."""
     rows = []
     for name, file in _files():
         for precision, (document, own) in ours(figures, file).items():
@@ -180,7 +180,7 @@ def _files() -> Iterator[tuple[str, str]]:
 
 
 def goals(figures: Figures) -> str:
-    """Write each time that was asked for beside ours, and how many times as fast as the fastest peer we are."""
+    """Write each requested time beside ours, and our speed-up over the fastest peer."""
     head = ["network", "as", "", "ms", "must", "aim", "met", "× fastest other", "must", "met"]
     rows = []
     for goal in GOALS:
@@ -212,7 +212,7 @@ def _met(fulfilled: bool) -> str:
 
 
 def commands(figures: Figures) -> str:
-    """Write the command of every figure outside kernels.md; for an unmeasured one, the command to run."""
+    """Write the command that made every figure outside kernels.md; for an unmeasured one, the command to run."""
     makers = []
     for name in (*PEERS.values(), *PEERS_IN_ONE.values(), *ONE_IMAGE.values()):
         document = figures.optional(name) or {}
@@ -223,7 +223,7 @@ def commands(figures: Figures) -> str:
 
 
 def system(network: str, figures: Figures) -> str:
-    """Write the network, its whole pass beside others', and its accuracy."""
+    """Write the network's layers, its whole pass beside other systems', and its accuracy."""
     row = describe(NETWORKS[network], shipped_weights().get(network))
     size = " × ".join(map(str, row["input"][1:]))
     layers = " → ".join(map(_layer, row["layers"]))
@@ -232,7 +232,7 @@ def system(network: str, figures: Figures) -> str:
 
 
 def answers(network: str) -> str:
-    """Write correct answers over the first images: the report's, and ours."""
+    """Write the correct labels over the first images: the report's, and ours."""
     weights = shipped_weights()
     theirs = _shares(REPORTED.get(network, {}))
     ours = weights[network].expected_correct if network in weights else {}
@@ -247,7 +247,7 @@ def _layer(layer: Row) -> str:
 
 
 def accuracies(networks: Iterable[str], _: Figures) -> str:
-    """Write two rows a network: our correct answers, as its shipped weights promise, and its report's if any."""
+    """Write for each network the correct labels that its shipped weights promise, and those in its report, if any."""
     weights = shipped_weights()
     rows = []
     for network in networks:

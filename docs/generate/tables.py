@@ -47,7 +47,7 @@ def label(row: Row) -> str:
 
 
 def header(figures: Figures) -> str:
-    """Write when and on what each network was measured, and the commands."""
+    """Write date, card, peaks and command of each network's measurement."""
     documents = {name: bench.document for name, bench in figures.benches.items()}
     peak_names = list(dict.fromkeys(name for document in documents.values() for name in document["peaks"]["tflops"]))
     rows = []
@@ -73,7 +73,7 @@ def header(figures: Figures) -> str:
 
 
 def bench_command(bench: Bench) -> str:
-    """Write the command that made the document, by the settings in it."""
+    """Write the command that made the document, from the settings in it."""
     sizes = ",".join(str(batch["images"]) for batch in bench.document["batches"])
     noise, l2 = (bench.document["settings"][name] for name in ("noise", "l2"))
     options = f" --batches {sizes}" + (f" --noise {noise:g}" if noise != NOISE else "") + f" --l2 {l2}" * (l2 != "cold")
@@ -82,7 +82,7 @@ def bench_command(bench: Bench) -> str:
 
 
 def by_name(tables: Iterable[Row]) -> dict[tuple[str, str], Row]:
-    """Map (name, type) to the first such row of these tables, in their order."""
+    """Return (name, type) → the first such row of these tables, in their order."""
     found: dict[tuple[str, str], Row] = {}
     for row in (row for table in tables for row in table["rows"]):
         found.setdefault((row["name"], row["dtype"]), row)
@@ -90,7 +90,7 @@ def by_name(tables: Iterable[Row]) -> dict[tuple[str, str], Row]:
 
 
 def ladder(network: str, figures: Figures) -> str:
-    """Write a row for every way to compute the network's convolutions, step by step, and why some did not run."""
+    """Write a row for every kernel and library of the network's convolutions, by step, and why some did not run."""
     bench = figures.bench(network)
     ops = [table["item"] for table in bench.ops]
     rows, reasons = [], []
@@ -117,7 +117,7 @@ def ladder(network: str, figures: Figures) -> str:
 
 
 def batches(network: str, figures: Figures) -> str:
-    """Write the sums of the op times by batch size."""
+    """Write the summed times of the convolutions by batch size."""
     bench = figures.bench(network)
     sizes = [batch["images"] for batch in bench.document["batches"]]
     rows = []
@@ -129,7 +129,7 @@ def batches(network: str, figures: Figures) -> str:
 
 
 def single_layers(figures: Figures, operation: str) -> list[tuple[Bench, Row]]:
-    """Return every network's tables of single layers of that operation, with the timed rows alone."""
+    """Return every network's tables of single layers of that operation, with only the timed rows."""
     return [
         (bench, {**table, "rows": [row for row in table["rows"] if row["ms"]]})
         for bench in figures.benches.values()
@@ -175,7 +175,7 @@ def fused(figures: Figures) -> str:
 
 
 def whole_program(figures: Figures) -> str:
-    """Write the end-to-end time by the variant of all convolutions, and which variants gain by running in chunks."""
+    """Write the end-to-end time by the variant of all convolutions, and which variants are faster in chunks."""
     cells: dict[tuple[str, str], dict[str, str]] = {}
     best = []
     below: dict[str, list[str]] = {}

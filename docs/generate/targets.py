@@ -1,4 +1,4 @@
-"""Write the targets for the fastest kernels, and what was expected of later steps, beside the measurements."""
+"""Write the targets for the fastest kernels, and the times expected of later steps, beside the measurements."""
 
 import json
 from collections.abc import Iterator
@@ -17,23 +17,23 @@ from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import Bench, Figures
 from docs.generate.tables import label, markdown, table
 
-# ms of conv1 + conv2 at 10,000 images: the most for float32, and the cuDNN that was measured before the work began in
-# float32 and, channels-last, in float16, where it is the most.
+# ms of conv1 + conv2 at 10,000 images: the most allowed for float32, and cuDNN as measured before the work began in
+# float32 and, channels-last, in float16, where it is the most allowed.
 TARGETS = {
     "lenet5": (2.0, 2.07, 0.54),
     "fa19": (5.0, 10.6, 3.16),
     "k7": (8.5, 19.8, 5.05),
     "minidnn86": (4.0, 13.6, 5.40),
 }
-FP32_RATE = 51.0  # TFLOP/s of large fp32 matrix products on an H100, the targets were set by it
-FIRST_LAYER = 1.6  # times the larger of arithmetic and writing the output
-AUTO = 0.03  # slower than the best single choice, at most
-# Times of the ladder's later steps, written before any of them had run on a card; the file stays as it was.
+FP32_RATE = 51.0  # TFLOP/s of large fp32 matrix products on an H100, from which the targets were set
+FIRST_LAYER = 1.6  # the most allowed: × the larger of the times of arithmetic and of writing the output
+AUTO = 0.03  # the most by which auto may be slower than the best single choice
+# Times of the ladder's later steps, written before they first ran on a card and unchanged since.
 EXPECTED, FORETOLD = Path(__file__).parents[1] / "expected.json", ("lenet5", "fa19")
 
 
 def targets(figures: Figures) -> str:
-    """Write each target beside its measurement: sums of op times, first layers, ``auto``."""
+    """Write each target beside its measurement: summed times of convolutions, first layers, ``auto``."""
     benches = [figures.bench(network) for network in TARGETS]
     sums = "network | type | best variant | target ms | measured ms | met | floor ms"
     firsts = "network | kernel | arithmetic ms | writing ms | measured ms | × the larger | met"
