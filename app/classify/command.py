@@ -13,9 +13,18 @@ from app.base.clock import Timer
 from app.base.errors import UserError, say
 from app.base.interrupts import exit_on_interrupt
 from app.classify.outputs import OutputFolder, Window
-from app.classify.pieces import Fault, Piece, Place, Result, Runner, cut, piece_size, windows
-from app.classify.places import opened
+from app.classify.pieces import (
+    DeviceInfo,
+    Piece,
+    PieceFault,
+    PieceResult,
+    Runner,
+    cut_pieces,
+    piece_size,
+    select_windows,
+)
 from app.classify.report import Tally, as_text, document
+from app.classify.runners import open_runner
 from app.classify.shards import Shard, ShardError, find_shards, open_shard
 from app.classify.worker import WorkerSettings
 from app.commands.classify import ClassifyRequest
@@ -63,7 +72,7 @@ class Work:
 
     shards: Sequence[Shard]
     windows: Sequence[Window]
-    place: Place
+    place: DeviceInfo
     folder: OutputFolder
     faults: Faults
     tally: Tally = field(default_factory=Tally)
@@ -76,7 +85,7 @@ class Work:
             closing(runner.run(self._pieces())) as answers,
         ):
             for piece, answer in answers:
-                if isinstance(answer, Fault):
+                if isinstance(answer, PieceFault):
                     self.faults.add(piece.shard.path, answer.reason)
                     self.folder.abandon(piece.number)
                 elif piece.shard.path not in self.faults.found:
@@ -90,11 +99,11 @@ class Work:
         """Cut the remaining shards into pieces; skip those found unreadable."""
         size = piece_size(self.place)
         for number in self.folder.wanted:
-            for piece in cut(number, self.shards[number], *self.windows[number], size):
+            for piece in cut_pieces(number, self.shards[number], *self.windows[number], size):
                 if piece.shard.path not in self.faults.found:
                     yield piece
 
-    def _store(self, piece: Piece, result: Result) -> None:
+    def _store(self, piece: Piece, result: PieceResult) -> None:
         here, there = self.place, result.place
         if here.arithmetic != there.arithmetic:
             raise UserError(
@@ -115,7 +124,7 @@ def classify(request: ClassifyRequest) -> int:
             paths = find_shards(request.shards)
             faults = Faults(len(paths))
             graph, shards = _open(request, paths, network, faults)
-            parts = windows([shard.count for shard in shards], request.start, request.count)
+            parts = select_windows([shard.count for shard in shards], request.start, request.count)
             folder = OutputFolder(
                 request.folder,
                 shards,
@@ -133,9 +142,9 @@ def classify(request: ClassifyRequest) -> int:
                 logits=request.logits,
                 compressed=any(shard.sequential for shard in shards),
             )
-        runner, place, check_interrupt = stack.enter_context(opened(request, settings))
+        runner, place, check_interrupt = stack.enter_context(open_runner(request, settings))
         identity = Identity(
-            network=_named(network), weights=weights.sha256, precision=place.arithmetic, classes=graph.classes
+            network=_display_name(network), weights=weights.sha256, precision=place.arithmetic, classes=graph.classes
         )
         with tqdm(total=len(shards), desc="checking", unit=" shards", leave=False, disable=None) as bar:
 
@@ -180,27 +189,27 @@ def _open(request: ClassifyRequest, paths: list[Path], graph: Graph, faults: Fau
             try:
                 shard = open_shard(path, named[number] if named else None, unlabelled=unlabelled, hdf5=hdf5)
                 if not shards:
-                    graph = fitting_graph(graph, _announced(shard))
+                    graph = fitting_graph(graph, _empty_dataset(shard))
                 elif (shard.shape, shard.dtype) != (shards[0].shape, shards[0].dtype):
                     forms = [f"{one.path} has {one.dtype} images of {one.shape}" for one in (shard, shards[0])]
                     raise UserError(f"{', but '.join(forms)}: classify them in runs of their own")
                 shards.append(shard)
             except UserError as error:
                 if request.start or request.count is not None:
-                    raise  # ``windows`` needs its number of images
+                    raise  # ``select_windows`` needs its number of images
                 faults.add(path, str(error))
     if not shards:
         raise faults.error()
     return graph, shards
 
 
-def _named(graph: Graph) -> str:
+def _display_name(graph: Graph) -> str:
     """Return the network's name; a user's network that shares a listed name is marked as such."""
     network = graph.network
     return network.name if is_listed(network) else f"{network.name} ({network.digest[:12]})"
 
 
-def _announced(shard: Shard) -> Dataset:
+def _empty_dataset(shard: Shard) -> Dataset:
     """Return an empty ``Dataset`` of the shard's shape and type, to check it against the network."""
     images = np.broadcast_to(np.zeros((), shard.dtype), (shard.count, *shard.shape))
     return Dataset(images, None, None, str(shard.path), None)

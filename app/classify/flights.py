@@ -80,13 +80,13 @@ class Block:
             flight.error = flight.error or error
             flight.blocks -= 1
             flight.seconds.add(wait=wait, compute=compute)
-            flights.landed(flight)
+            flights.remove(flight)
 
 
 class Feeder:
     """The source of one thread's blocks. held: the blocks that it has not given back."""
 
-    def __init__(self, flights: Flights) -> None:
+    def __init__(self, flights: FlightQueue) -> None:
         self.flights = flights
         self.held: list[Block] = []
 
@@ -95,15 +95,15 @@ class Feeder:
         flights = self.flights
         with flights.changed:
             while flights.ended is None:
-                flight = next((flight for flight in flights.flying if flight.open), None)
+                flight = next((flight for flight in flights.active if flight.open), None)
                 if flight is not None:
-                    return self._taken(flight)
+                    return self._take_from(flight)
                 if not wait:
                     break
                 flights.changed.wait()
             return None
 
-    def _taken(self, flight: Flight) -> Block:
+    def _take_from(self, flight: Flight) -> Block:
         start, at, size = flight.taken, flight.piece.first + flight.taken, self.flights.size
         count = min(size - at % size, flight.piece.count - start)  # blocks end at multiples of their size in the shard
         flight.taken += count
@@ -114,45 +114,45 @@ class Feeder:
         return block
 
 
-class Flights:
+class FlightQueue:
     """All flights, earliest first. size: images in a block. ended: why no more blocks are handed out."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.changed = Condition()  # guards all state here; notifies of new blocks and of the end
-        self.flying: list[Flight] = []
+        self.active: list[Flight] = []
         self.ended: BaseException | None = None
 
-    def fly(self, flight: Flight) -> None:
+    def classify(self, flight: Flight) -> None:
         """Hand a flight's blocks to the feeders and wait until it is done. Raises its error, or a feeder's."""
         with self.changed:
-            self.flying.append(flight)
+            self.active.append(flight)
             flight.error = self.ended
-            self.landed(flight)
+            self.remove(flight)
             self.changed.notify_all()
         flight.done.wait()
         if flight.error is not None:
             raise flight.error
 
-    def landed(self, flight: Flight) -> None:
+    def remove(self, flight: Flight) -> None:
         """Remove a flight that no feeder uses any more. The caller holds ``changed``."""
         if not flight.blocks and (flight.error is not None or flight.taken == flight.piece.count):
-            self.flying.remove(flight)
+            self.active.remove(flight)
             flight.done.set()
 
     def end(self, reason: BaseException) -> None:
         """Hand out no more blocks: flights end with ``reason`` once feeders have given back what they hold."""
         with self.changed:
             self.ended = self.ended or reason
-            for flight in [*self.flying]:
+            for flight in [*self.active]:
                 flight.error = flight.error or self.ended
-                self.landed(flight)
+                self.remove(flight)
             self.changed.notify_all()
 
     def give_up(self) -> None:
         """After ``end``, stop waiting for feeders that hang."""
         with self.changed:
-            for flight in self.flying:
+            for flight in self.active:
                 flight.done.set()
 
     @contextmanager

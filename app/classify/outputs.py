@@ -24,7 +24,7 @@ from app.files.writing import check_unlocked, locked
 from app.records.classify import Identity, Receipt, Results
 
 ENDINGS = (".gz", ".npy", ".h5", ".hdf5", ".idx")
-STEP = 1 << 20  # labels compared at a time
+COMPARED_LABELS = 1 << 20  # labels compared at a time
 LOCK = ".lenet5-inference.lock"
 UNFINISHED = ".lenet5-inference-unfinished"  # a folder that the holder of the lock may empty
 
@@ -80,7 +80,7 @@ class OutputFolder:
         try:
             there.update(self.folder.iterdir())
         except NotADirectoryError as error:
-            raise _no_folder(self.folder, error) from error
+            raise _folder_error(self.folder, error) from error
         except OSError:  # the folder does not exist yet, or cannot be listed
             pass
         self._check_new(path for number in self.wanted for path in self._files(number) if path in there)
@@ -95,12 +95,12 @@ class OutputFolder:
         checked. Raises UserError if the folder cannot be used, or holds results that must not be replaced.
         """
         self.identity = identity
-        _make(self.folder)
+        _make_folder(self.folder)
         with locked(self.folder / LOCK, self._busy, "name another --out"):
             self._check_inputs()
             self._check_results(progress)
             shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)  # left by a killed run
-            _make(self.folder / UNFINISHED)
+            _make_folder(self.folder / UNFINISHED)
             try:
                 yield self
             finally:
@@ -258,8 +258,8 @@ class OutputFolder:
         labels = np.load(path, mmap_mode="r")
         with shard.reader() as reader:
             return sum(
-                count_right(labels[at : at + STEP], shard, reader, first + at, self.identity["classes"])
-                for at in range(0, count, STEP)
+                count_right(labels[at : at + COMPARED_LABELS], shard, reader, first + at, self.identity["classes"])
+                for at in range(0, count, COMPARED_LABELS)
             )
 
 
@@ -279,14 +279,14 @@ def _names(shards: Sequence[Shard]) -> list[str]:
     return [*names]
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _no_folder(folder, error) from error
+        raise _folder_error(folder, error) from error
 
 
-def _no_folder(folder: Path, error: OSError) -> UserError:
+def _folder_error(folder: Path, error: OSError) -> UserError:
     return UserError(f"--out {folder} is no folder that can be made ({error.strerror}): name another")
 
 

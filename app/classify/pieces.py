@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from app.base.errors import UserError
-from app.classify.shards import Reader, Shard
+from app.classify.shards import Shard, ShardReader
 
 # Most images in a piece, hence in a retry and in results held in memory; a compressed shard is one piece of any size.
 GPU_PIECE = 1 << 20
@@ -33,7 +33,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Place:
+class DeviceInfo:
     """A device that classifies. host: its machine. device: such as ``cuda:0`` or ``cpu:0-3`` (its cores).
 
     name: of the GPU or processor. arithmetic: such as ``fp32x on sm_90a`` or ``fp32 by NumPy``; devices with equal
@@ -69,7 +69,7 @@ class Seconds:
 
 
 @dataclass(frozen=True)
-class Result:
+class PieceResult:
     """Results of a piece. labels: (count,) uint8. logits: (count, classes) float32, or None if not wanted.
 
     correct: how many labels are right; None if the true ones are unknown, or can only be read for the whole shard.
@@ -78,18 +78,18 @@ class Result:
     labels: np.ndarray
     logits: np.ndarray | None
     correct: int | None
-    place: Place
+    place: DeviceInfo
     seconds: Seconds
 
 
 @dataclass(frozen=True)
-class Fault:
+class PieceFault:
     """The answer for a piece of an unreadable shard: the reason and remedy in one line. Other shards are unaffected."""
 
     reason: str
 
 
-Answers = Generator[tuple[Piece, Result | Fault], None, None]
+Answers = Generator[tuple[Piece, PieceResult | PieceFault], None, None]
 
 
 class Runner(Protocol):
@@ -102,7 +102,7 @@ class Runner(Protocol):
         """
 
 
-def count_right(labels: np.ndarray, shard: Shard, reader: Reader, first: int, classes: int) -> int:
+def count_right(labels: np.ndarray, shard: Shard, reader: ShardReader, first: int, classes: int) -> int:
     """Return how many labels, (n,) uint8, equal the true labels of a shard's images from ``first`` on.
 
     classes: of the network. Raises UserError for true labels that cannot be read, or that the network cannot give.
@@ -116,12 +116,12 @@ def count_right(labels: np.ndarray, shard: Shard, reader: Reader, first: int, cl
     return int(np.count_nonzero(labels == truth))
 
 
-def piece_size(place: Place) -> int:
+def piece_size(place: DeviceInfo) -> int:
     """Return the number of images per piece that suits a device."""
     return CPU_PIECE if place.limit == "compute" else GPU_PIECE
 
 
-def windows(counts: Sequence[int], start: int = 0, count: int | None = None) -> list[tuple[int, int]]:
+def select_windows(counts: Sequence[int], start: int = 0, count: int | None = None) -> list[tuple[int, int]]:
     """Select ``count`` images from ``start`` on over all shards in order; return (first, count) for each shard.
 
     counts: images of each shard. Raises UserError if there are fewer.
@@ -139,7 +139,7 @@ def windows(counts: Sequence[int], start: int = 0, count: int | None = None) -> 
     return found
 
 
-def cut(number: int, shard: Shard, first: int, count: int, size: int) -> Iterator[Piece]:
+def cut_pieces(number: int, shard: Shard, first: int, count: int, size: int) -> Iterator[Piece]:
     """Yield a shard's images in pieces, cut at multiples of ``size``; a sequential shard is one piece."""
     at, end = first, first + count
     while at < end:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from app.classify.outputs import OutputFolder
-from app.classify.pieces import Piece, Place, Result, Seconds
+from app.classify.pieces import DeviceInfo, Piece, PieceResult, Seconds
 from app.network.network import Network
 from app.network.weights import Weights
 from app.records.classify import Classified, Classify, Device, LaneSeconds, Rates
@@ -30,7 +30,7 @@ class Share:
     nbytes: int = 0
     seconds: Seconds = field(default_factory=Seconds)
 
-    def add(self, piece: Piece, result: Result) -> None:
+    def add(self, piece: Piece, result: PieceResult) -> None:
         """Count a piece."""
         self.images += piece.count
         self.nbytes += piece.nbytes
@@ -51,11 +51,11 @@ class Share:
 class Tally:
     """Totals of a run so far. devices: by host and name. writing: seconds spent writing result files."""
 
-    devices: dict[tuple[str, str], tuple[Place, Share]] = field(default_factory=dict)
+    devices: dict[tuple[str, str], tuple[DeviceInfo, Share]] = field(default_factory=dict)
     whole: Share = field(default_factory=Share)
     writing: float = 0.0
 
-    def add(self, piece: Piece, result: Result) -> None:
+    def add(self, piece: Piece, result: PieceResult) -> None:
         """Count a piece."""
         place = result.place
         _, share = self.devices.setdefault((place.host, place.device), (place, Share()))
@@ -95,7 +95,7 @@ def document(
     }
 
 
-def _device(place: Place, share: Share, seconds: float) -> Device:
+def _device(place: DeviceInfo, share: Share, seconds: float) -> Device:
     return {
         "host": place.host,
         "device": place.device,

@@ -18,8 +18,8 @@ import numpy as np
 from app.base.clock import Deadline
 from app.base.errors import UserError
 from app.base.interrupts import deferred_interrupts
-from app.classify.flights import Feeder, Flight, Flights
-from app.classify.pieces import GPU_PIECE, Answers, Fault, Piece, Place, Result, count_right
+from app.classify.flights import Feeder, Flight, FlightQueue
+from app.classify.pieces import GPU_PIECE, Answers, DeviceInfo, Piece, PieceFault, PieceResult, count_right
 from app.cuda import device as devices
 from app.engine.interface import Engine, Feeding
 from app.engine.opening import open_engine
@@ -68,7 +68,7 @@ class Worker:
         device, self.why_cpu = devices.choose(settings.device)
         with devices.gpu_errors():
             self._engine = _engine(settings, device)
-            self._flights = Flights(self._engine.block)
+            self._flights = FlightQueue(self._engine.block)
             self._bodies: list[Callable[[Feeder], None]] = []  # they keep the feeders' memory alive until ``close``
             self._opened = threading.Semaphore(0)
             self._threads = [
@@ -83,7 +83,9 @@ class Worker:
                 raise self._flights.ended
             found = self._engine.describe()
             device = settings.label or found.device
-            self.place = Place(host=platform.node(), lanes=self._engine.feeders, **found._asdict() | {"device": device})
+            self.place = DeviceInfo(
+                host=platform.node(), lanes=self._engine.feeders, **found._asdict() | {"device": device}
+            )
 
     def _run(self, index: int) -> None:
         with self._flights.feeder() as feeder:
@@ -97,8 +99,8 @@ class Worker:
                 self._opened.release()
             body(feeder)
 
-    def classify(self, piece: Piece) -> Result | Fault:
-        """Read and classify a piece; wait until it is done. Return a ``Fault`` if its shard or labels cannot be read.
+    def classify(self, piece: Piece) -> PieceResult | PieceFault:
+        """Read and classify a piece; wait until it is done. If its files cannot be read, return a ``PieceFault``.
 
         After an exception the worker cannot be used again.
         """
@@ -106,7 +108,7 @@ class Worker:
             with piece.shard.reader() as reader:
                 flight = Flight(piece, reader, self._settings.graph.classes if self._settings.logits else None)
                 with devices.gpu_errors():
-                    self._flights.fly(flight)
+                    self._flights.classify(flight)
                 correct = None
                 if piece.shard.labelled_by_piece:
                     classes = self._settings.graph.classes
@@ -114,11 +116,11 @@ class Worker:
         except UserError as error:
             if self._flights.ended is not None:
                 raise
-            return Fault(str(error))
+            return PieceFault(str(error))
         if flight.logits is not None and self._softmax:
             with np.errstate(divide="ignore"):
                 np.log(flight.logits, out=flight.logits)
-        return Result(flight.labels, flight.logits, correct, self.place, flight.seconds)
+        return PieceResult(flight.labels, flight.logits, correct, self.place, flight.seconds)
 
     def close(self) -> None:
         """End the pieces in flight and free all memory that no hanging feeder uses."""
@@ -159,8 +161,8 @@ class LocalRunner:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._running: dict[Future[Result | Fault], Piece] = {}
-        self._finished: deque[tuple[Piece, Future[Result | Fault]]] = deque()
+        self._running: dict[Future[PieceResult | PieceFault], Piece] = {}
+        self._finished: deque[tuple[Piece, Future[PieceResult | PieceFault]]] = deque()
 
     def run(self, pieces: Iterable[Piece]) -> Answers:
         """See ``Runner``. Closing the generator also closes the worker."""

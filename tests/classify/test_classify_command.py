@@ -223,7 +223,7 @@ def test_a_folder_that_cannot_be_used_is_refused_before_a_device_starts(
     shards: list[str], refuses: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several GPUs take seconds to start."""
-    monkeypatch.setattr("app.classify.command.opened", Mock(side_effect=AssertionError("a device starts")))
+    monkeypatch.setattr("app.classify.command.open_runner", Mock(side_effect=AssertionError("a device starts")))
     Path("results").mkdir()
     command = ["classify", *BASE, "--out", "results", *shards]
     with locked(Path("results") / outputs.LOCK, str, ""):

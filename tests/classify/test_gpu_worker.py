@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
-from app.classify.pieces import Piece, cut
+from app.classify.pieces import Piece, cut_pieces
 from app.classify.worker import LocalRunner, Worker, WorkerSettings
 from app.engine import feeding
 from app.engine.buffers import StreamBuffers
@@ -52,7 +52,7 @@ def test_the_bits_of_one_pass(ending: str, dtype: str, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_blocks")
 def test_threads_share_a_worker(tmp_path: Path) -> None:
     (shard,) = shards(tmp_path, [], ".npy", random_images(ODD, COUNT))
-    once = [*cut(0, shard, 0, COUNT, 300)]
+    once = [*cut_pieces(0, shard, 0, COUNT, 300)]
     with Worker(WorkerSettings(graph=GRAPH, dtype="uint8", device="cuda")) as worker, ThreadPoolExecutor(7) as pool:
         labels = [result.labels for result in pool.map(partial(classified, worker), once * 10)]
     assert all((one == first).all() for one, first in zip(labels, labels[: len(once)] * 10, strict=True))
@@ -73,7 +73,7 @@ def test_an_error_in_a_feeder_ends_all_pieces(tmp_path: Path, monkeypatch: pytes
     with Worker(WorkerSettings(graph=GRAPH, dtype="uint8", device="cuda")) as worker:
         monkeypatch.setattr(StreamBuffers, "enqueue", enqueue)
         with pytest.raises(RuntimeError, match="a feeder fails"):
-            [*LocalRunner(worker).run(cut(0, shard, 0, COUNT, 300))]
+            [*LocalRunner(worker).run(cut_pieces(0, shard, 0, COUNT, 300))]
         with pytest.raises(RuntimeError, match="a feeder fails"):
             worker.classify(Piece(0, shard, 0, 1))
     assert threading.active_count() == before

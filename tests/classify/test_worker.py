@@ -18,9 +18,9 @@ import pytest
 
 from app.base.errors import UserError
 from app.classify import worker as worker_module
-from app.classify.flights import Flights
-from app.classify.pieces import Fault, Piece, Result, cut, windows
-from app.classify.shards import Reader, Shard, open_shard
+from app.classify.flights import FlightQueue
+from app.classify.pieces import Piece, PieceFault, PieceResult, cut_pieces, select_windows
+from app.classify.shards import Shard, ShardReader, open_shard
 from app.classify.worker import LocalRunner, Worker, WorkerClosedError, WorkerSettings
 from app.engine.cpu import CpuEngine
 from app.engine.opening import cpu_engine
@@ -49,20 +49,22 @@ def shards(folder: Path, edges: list[int], ending: str = "", images: np.ndarray 
 
 
 def pieces(all_shards: list[Shard], size: int) -> Iterator[Piece]:
-    return (piece for number, shard in enumerate(all_shards) for piece in cut(number, shard, 0, shard.count, size))
+    return (
+        piece for number, shard in enumerate(all_shards) for piece in cut_pieces(number, shard, 0, shard.count, size)
+    )
 
 
-def put_together(results: list[tuple[Piece, Result | Fault]]) -> tuple[np.ndarray, np.ndarray]:
+def put_together(results: list[tuple[Piece, PieceResult | PieceFault]]) -> tuple[np.ndarray, np.ndarray]:
     """Labels and logits of all pieces, in order."""
     results.sort(key=lambda pair: (pair[0].number, pair[0].first))
-    found = [result for _, result in results if isinstance(result, Result)]
+    found = [result for _, result in results if isinstance(result, PieceResult)]
     assert len(found) == len(results)
     return np.concatenate([one.labels for one in found]), np.concatenate([one.logits for one in found])
 
 
-def classified(worker: Worker, piece: Piece) -> Result:
+def classified(worker: Worker, piece: Piece) -> PieceResult:
     result = worker.classify(piece)
-    assert isinstance(result, Result)
+    assert isinstance(result, PieceResult)
     return result
 
 
@@ -157,13 +159,13 @@ def test_a_feeder_that_does_not_open_is_an_error_at_once(monkeypatch: pytest.Mon
     def fails(engine: CpuEngine, index: int) -> Any:
         raise UserError("no memory for a feeder")
 
-    def later(flights: Flights, reason: BaseException) -> None:
+    def later(flights: FlightQueue, reason: BaseException) -> None:
         time.sleep(0.1)
         ended(flights, reason)
 
-    ended = Flights.end
+    ended = FlightQueue.end
     monkeypatch.setattr(CpuEngine, "feed", fails)
-    monkeypatch.setattr(Flights, "end", later)
+    monkeypatch.setattr(FlightQueue, "end", later)
     with pytest.raises(UserError, match="no memory for a feeder"):
         Worker(settings())
 
@@ -202,11 +204,11 @@ def test_a_feeder_that_hangs_is_left_alone(tmp_path: Path, monkeypatch: pytest.M
     """As in reading from a lost disk: the run ends nevertheless."""
     lost, read = threading.Event(), threading.Event()
 
-    def hangs(reader: Reader, first: int, out: np.ndarray) -> None:
+    def hangs(reader: ShardReader, first: int, out: np.ndarray) -> None:
         read.set()
         lost.wait()
 
-    monkeypatch.setattr(Reader, "read", hangs)
+    monkeypatch.setattr(ShardReader, "read", hangs)
     monkeypatch.setattr(worker_module, "JOIN_SECONDS", 0.1)
     (one,) = shards(tmp_path, [])
     start = time.monotonic()
@@ -240,24 +242,24 @@ def shard(folder: Path, count: int, name: str = "images") -> Shard:
     ],
 )
 def test_windows(start: int, count: int | None, found: list[tuple[int, int]]) -> None:
-    assert windows([3, 0, 5], start, count) == found
+    assert select_windows([3, 0, 5], start, count) == found
 
 
 @pytest.mark.parametrize(("start", "count"), [(8, None), (0, 9), (5, 4)])
 def test_windows_beyond_the_shards(start: int, count: int | None) -> None:
     with pytest.raises(UserError, match="beyond the 8 images"):
-        windows([3, 0, 5], start, count)
+        select_windows([3, 0, 5], start, count)
 
 
 def test_pieces_end_at_multiples_of_their_size(tmp_path: Path) -> None:
     """So an image is in the same piece wherever the window begins."""
     one = shard(tmp_path, 25)
-    assert [(piece.first, piece.count) for piece in cut(4, one, 3, 20, 8)] == [(3, 5), (8, 8), (16, 7)]
-    assert [piece.number for piece in cut(4, one, 0, 8, 8)] == [4]
-    assert not [*cut(4, one, 5, 0, 8)]
-    assert next(cut(0, one, 0, 8, 8)).nbytes == 8 * 6
+    assert [(piece.first, piece.count) for piece in cut_pieces(4, one, 3, 20, 8)] == [(3, 5), (8, 8), (16, 7)]
+    assert [piece.number for piece in cut_pieces(4, one, 0, 8, 8)] == [4]
+    assert not [*cut_pieces(4, one, 5, 0, 8)]
+    assert next(cut_pieces(0, one, 0, 8, 8)).nbytes == 8 * 6
 
 
 def test_a_compressed_shard_is_one_piece(tmp_path: Path) -> None:
-    (piece,) = cut(0, shard(tmp_path, 25, "images.gz"), 3, 20, 8)
+    (piece,) = cut_pieces(0, shard(tmp_path, 25, "images.gz"), 3, 20, 8)
     assert (piece.first, piece.count) == (3, 20)

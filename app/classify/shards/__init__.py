@@ -4,7 +4,7 @@
 """
 
 from app.classify.shards.opening import find_shards, open_shard
-from app.classify.shards.reader import Reader
+from app.classify.shards.reader import ShardReader
 from app.classify.shards.shard import Shard, ShardError
 
-__all__ = ["Reader", "Shard", "ShardError", "find_shards", "open_shard"]
+__all__ = ["Shard", "ShardError", "ShardReader", "find_shards", "open_shard"]

@@ -32,7 +32,7 @@ def find_shards(arguments: Iterable[str]) -> list[Path]:
     An argument is a file, a pattern such as ``'day-*/part-?.npy'`` (its files in sorted order), or ``@LIST``: a text
     file with one path per line. Raises UserError for an argument that names no file, and for a file named twice.
     """
-    found = [path for argument in arguments for path in _named(argument)]
+    found = [path for argument in arguments for path in _files_named(argument)]
     seen: set[str] = set()
     for path in found:
         real = os.path.realpath(path)
@@ -42,7 +42,7 @@ def find_shards(arguments: Iterable[str]) -> list[Path]:
     return found
 
 
-def _named(argument: str) -> list[Path]:
+def _files_named(argument: str) -> list[Path]:
     if not argument:  # Path("") is this folder
         raise UserError("an empty SHARD names nothing: name a file")
     if argument.startswith("@"):
@@ -105,7 +105,7 @@ def _opened(path: Path, hdf5: hdf5_process.Reader, with_labels: bool) -> tuple[S
             if "x" not in found:
                 raise no_images(path, names)
             return _checked_images(found["x"]), _checked_labels(found["y"]) if "y" in found else None
-        images = _checked_images(_array(path, stream, RANKS))
+        images = _checked_images(_read_header(path, stream, RANKS))
     beside = labels_beside(path) if with_labels else None
     return images, None if beside is None else _labels(beside, hdf5)
 
@@ -113,7 +113,7 @@ def _opened(path: Path, hdf5: hdf5_process.Reader, with_labels: bool) -> tuple[S
 def _labels(path: Path, hdf5: hdf5_process.Reader) -> Stored:
     with open_regular(path) as stream:
         if _kind(stream) != "an HDF5 file":
-            return _checked_labels(_array(path, stream, (1,)))
+            return _checked_labels(_read_header(path, stream, (1,)))
         found = _hdf5(path, stream, hdf5, ("y",))[1]
         if "y" not in found:
             raise UserError(f"{path} has no dataset y; store the labels as y, (N,) integers")
@@ -141,7 +141,7 @@ def _kind(stream: BinaryIO) -> str | None:
     return recognise(os.pread(stream.fileno(), START_BYTES, 0))
 
 
-def _array(path: Path, stream: BinaryIO, ranks: tuple[int, ...]) -> Stored:
+def _read_header(path: Path, stream: BinaryIO, ranks: tuple[int, ...]) -> Stored:
     """Read the header of an NPY or IDX file. ranks: accepted numbers of dimensions."""
     status = os.fstat(stream.fileno())
     if _kind(stream) != "a NumPy array (.npy)":

@@ -8,14 +8,14 @@ from contextlib import AbstractContextManager, ExitStack
 
 import numpy as np
 
-from app.classify.shards.sources import Source, Stored, open_source
+from app.classify.shards.sources import ArrayReader, Stored, open_array
 from app.files import hdf5_process
 from data_tools.dataset import channel_dimension, check_fractions, class_labels
 
-STEP_BYTES = 4 << 20  # rows converted at a time
+CONVERTED_BYTES = 4 << 20  # rows converted at a time
 
 
-class Reader(AbstractContextManager["Reader"]):
+class ShardReader(AbstractContextManager["ShardReader"]):
     """Read a shard's images and labels. Every fault of a file is a one-line UserError with its path.
 
     Several threads may share a reader. They read uncompressed images in parallel, straight into the caller's memory.
@@ -30,8 +30,8 @@ class Reader(AbstractContextManager["Reader"]):
         self._dtype = dtype
         self._opened = ExitStack()
         self._hdf5 = self._opened.enter_context(hdf5_process.Reader())
-        self._images = self._opened.enter_context(open_source(images, self._hdf5))
-        self._labels: Source | None = None
+        self._images = self._opened.enter_context(open_array(images, self._hdf5))
+        self._labels: ArrayReader | None = None
         self._opening = threading.Lock()
         last = len(images.shape) == 4 and channel_dimension(images.shape, images.name) == 3
         self._order = (0, 3, 1, 2) if last else None
@@ -80,7 +80,7 @@ class Reader(AbstractContextManager["Reader"]):
         _check_range(first, count, self._truth)
         with self._opening:
             if self._labels is None:
-                self._labels = self._opened.enter_context(open_source(self._truth, self._hdf5))
+                self._labels = self._opened.enter_context(open_array(self._truth, self._hdf5))
         found = np.empty(count, np.uint8)
         for start, rows in _pieces(self._truth, self._labels, first, count):
             found[start : start + len(rows)] = class_labels(rows, self._truth.name)
@@ -92,9 +92,9 @@ def _check_range(first: int, count: int, stored: Stored) -> None:
         raise ValueError(f"{stored.name} has {stored.shape[0]:,} rows, none from {first:,} to {first + count:,}")
 
 
-def _pieces(stored: Stored, source: Source, first: int, count: int) -> Iterator[tuple[int, np.ndarray]]:
+def _pieces(stored: Stored, source: ArrayReader, first: int, count: int) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (offset from ``first``, rows as stored); the rows' memory is reused."""
-    most = min(count, max(1, STEP_BYTES // stored.row_bytes))
+    most = min(count, max(1, CONVERTED_BYTES // stored.row_bytes))
     memory = np.empty(most * stored.row_bytes, np.uint8)
     for start in range(0, count, most):
         rows = min(most, count - start)

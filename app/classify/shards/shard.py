@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from app.base.errors import UserError
-from app.classify.shards.reader import Reader
+from app.classify.shards.reader import ShardReader
 from app.classify.shards.sources import Stored
 from data_tools.dataset import channel_dimension
 
@@ -75,12 +75,12 @@ class Shard:
         """
         return self.truth is not None and (self.truth.form == "plain" or self.sequential)
 
-    def reader(self) -> Reader:
+    def reader(self) -> ShardReader:
         """Open the files: ``with shard.reader() as reader: reader.read(first, out)``.
 
         Raises UserError if they cannot be opened or have changed in size.
         """
-        return Reader(self.images, self.truth, self.shape, self.dtype)
+        return ShardReader(self.images, self.truth, self.shape, self.dtype)
 
     def check_unchanged(self) -> None:
         """Raise ShardError if a file was written or replaced since it was opened on this machine."""

@@ -61,7 +61,7 @@ SKIP_BYTES = 1 << 20
 BAND_BYTES = 16 << 20  # rows that HDF5 reads at a time; at least one row of chunks
 
 
-class Source(AbstractContextManager["Source"]):
+class ArrayReader(AbstractContextManager["ArrayReader"]):
     """Access to an array's bytes. Raises UserError if the file has changed since ``Stored`` was made."""
 
     def __init__(self, stored: Stored) -> None:
@@ -90,7 +90,7 @@ class Source(AbstractContextManager["Source"]):
         self.stream.close()
 
 
-def open_source(stored: Stored, hdf5: hdf5_process.Reader) -> Source:
+def open_array(stored: Stored, hdf5: hdf5_process.Reader) -> ArrayReader:
     """Open an array's file. Raises UserError if it cannot be opened or has changed in size. The caller closes it.
 
     hdf5: the process that reads HDF5 chunks; it ends with the thread that first asks for one.
@@ -100,7 +100,7 @@ def open_source(stored: Stored, hdf5: hdf5_process.Reader) -> Source:
     return Gzipped(stored) if stored.form == "gzip" else Plain(stored)
 
 
-class Plain(Source):
+class Plain(ArrayReader):
     """An uncompressed array: any number of threads read it by position in parallel."""
 
     def __init__(self, stored: Stored) -> None:
@@ -109,7 +109,7 @@ class Plain(Source):
         os.posix_fadvise(self.stream.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def fill(self, at: int, target: np.ndarray) -> None:
-        """See ``Source``."""
+        """See ``ArrayReader``."""
         left, at = target.data, at + self.stored.offset
         with faults(self.stored.path):
             while left:  # one call reads 2 GiB at most
@@ -122,7 +122,7 @@ class Plain(Source):
             raise UserError(f"{self.stored.path} ends at byte {at:,}, before its numbers do: get a fresh copy")
 
 
-class Gzipped(Source):
+class Gzipped(ArrayReader):
     """An array in a gzip file, inflated in order; going back restarts at the beginning.
 
     Checksums and length are checked at the end of the array.
@@ -138,7 +138,7 @@ class Gzipped(Source):
         self._content, self._at = Gzip(self.stream, self.stored.size), 0
 
     def fill(self, at: int, target: np.ndarray) -> None:
-        """See ``Source``."""
+        """See ``ArrayReader``."""
         with self._lock, faults(self.stored.path):
             start = at + self.stored.offset
             if start < self._at:
@@ -160,7 +160,7 @@ class Gzipped(Source):
         return count
 
 
-class Chunked(Source):
+class Chunked(ArrayReader):
     """An HDF5 dataset in chunks, read in bands of whole chunks."""
 
     def __init__(self, stored: Stored, hdf5: hdf5_process.Reader) -> None:
@@ -172,7 +172,7 @@ class Chunked(Source):
         self._band = np.empty(0, np.uint8)
 
     def fill(self, at: int, target: np.ndarray) -> None:
-        """See ``Source``."""
+        """See ``ArrayReader``."""
         filled = 0
         with self._lock:
             while filled < len(target):

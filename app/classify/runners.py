@@ -11,7 +11,7 @@ from typing import Any
 from app.base.errors import say
 from app.base.interrupts import deferred_interrupts, exit_on_interrupt
 from app.base.processor import core_groups, core_names, own_cores
-from app.classify.pieces import CPU_PIECE, GPU_PIECE, Fault, Piece, Place, Result, Runner
+from app.classify.pieces import CPU_PIECE, GPU_PIECE, DeviceInfo, Piece, PieceFault, PieceResult, Runner
 from app.classify.worker import LocalRunner, Worker, WorkerSettings
 from app.cluster import require_dask
 from app.commands.classify import ClassifyRequest
@@ -19,45 +19,47 @@ from app.cuda.cards import VARIABLE, devices_of
 
 
 @dataclass(frozen=True)
-class Hello:
+class DeviceQuery:
     """A request, sent like a piece, for the description of a worker's device."""
 
 
 @dataclass(frozen=True)
-class Opener:
+class WorkerOpener:
     """Open a worker in the process that calls it; ``app.cluster`` pickles this object and sends it there."""
 
     settings: WorkerSettings
 
     @contextmanager
-    def __call__(self, name: str | None) -> Iterator[Callable[[Piece | Hello], Result | Fault | Place]]:
+    def __call__(
+        self, name: str | None
+    ) -> Iterator[Callable[[Piece | DeviceQuery], PieceResult | PieceFault | DeviceInfo]]:
         """Yield a function that answers pieces. name: of the worker, for the report; None: the device's number."""
         with Worker(replace(self.settings, label=name)) as worker:
 
-            def answer(piece: Piece | Hello) -> Result | Fault | Place:
-                if isinstance(piece, Hello):
+            def answer(piece: Piece | DeviceQuery) -> PieceResult | PieceFault | DeviceInfo:
+                if isinstance(piece, DeviceQuery):
                     return worker.place
                 found = worker.classify(piece)
-                if name is None and isinstance(found, Fault):  # name the machine: only this one may lack the file
-                    return Fault(f"{found.reason} (on {worker.place.host})")
+                if name is None and isinstance(found, PieceFault):  # name the machine: only this one may lack the file
+                    return PieceFault(f"{found.reason} (on {worker.place.host})")
                 return found
 
             yield answer
 
 
-Opened = tuple[Runner, Place, Callable[[], None]]
+OpenRunner = tuple[Runner, DeviceInfo, Callable[[], None]]
 """A runner of pieces, the description of one of its devices, and a function that raises a deferred KeyboardInterrupt.
 """
 
 
 @contextmanager
-def opened(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[Opened]:
+def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[OpenRunner]:
     """Open the requested devices while the block runs. Raises UserError if they cannot be used."""
     if request.scheduler is not None:
         require_dask("--scheduler")
         with exit_on_interrupt():
             from app.cluster.runner import cluster_runner
-        with _shared(partial(cluster_runner, Opener(settings), request.scheduler)) as found:
+        with _shared_runner(partial(cluster_runner, WorkerOpener(settings), request.scheduler)) as found:
             yield found
         return
     workers: list[tuple[str, dict[str, str]]] = []
@@ -88,19 +90,19 @@ def opened(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[Opene
         for number, ((name, environment), cores) in enumerate(zip(workers, groups, strict=True), 1)
     ]
     in_flight = max(IN_FLIGHT, len(groups[0])) if settings.compressed else IN_FLIGHT
-    with _shared(partial(local_runner, Opener(settings), local, in_flight)) as found:
+    with _shared_runner(partial(local_runner, WorkerOpener(settings), local, in_flight)) as found:
         yield found
 
 
 @contextmanager
-def _shared(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[Opened]:
+def _shared_runner(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[OpenRunner]:
     """Open a runner on several processes, with an estimate of each piece's seconds."""
     rate = 1.0
 
-    def estimate(piece: Piece | Hello) -> float:
-        return 1.0 if isinstance(piece, Hello) or piece.shard.sequential else piece.count / rate
+    def estimate(piece: Piece | DeviceQuery) -> float:
+        return 1.0 if isinstance(piece, DeviceQuery) or piece.shard.sequential else piece.count / rate
 
     with deferred_interrupts() as check_interrupt, runner(estimate=estimate, check=check_interrupt) as running:
-        ((_, place),) = running.run([Hello()])
+        ((_, place),) = running.run([DeviceQuery()])
         rate = CPU_PIECE / 0.1 if place.limit == "compute" else GPU_PIECE / 0.016  # of fast ones
         yield running, place, check_interrupt
