@@ -9,7 +9,7 @@ from pathlib import Path
 
 from app.base.errors import UserError, suggestion
 from app.base.interrupts import exit_on_interrupt
-from app.base.processor import check_room
+from app.base.processor import check_address_space
 from app.commands.parsers import COMMANDS, body_of, identifier, parser_of, request_of
 from app.cuda.cards import select
 from app.engine.request import RunRequest
@@ -29,7 +29,7 @@ def dispatch(arguments: Sequence[str]) -> int:
             raise UserError(f"unknown command {name!r}: there are {known}{hint} (see main.py --help)")
     options = parser_of(name).parse_args(rest)
     check_outputs(vars(options))
-    check_room()
+    check_address_space()
     # Start the processes that read the HDF5 files that the options name.
     named = [path for key in ("weights", "data", "resume") if isinstance(path := vars(options).get(key), Path)]
     if named:

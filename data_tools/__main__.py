@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 
 from app.base.interrupts import exit_on_interrupt, exit_with, leave_on_interrupt
-from app.base.processor import check_room
+from app.base.processor import check_address_space
 from app.terminal.console import guarded
 
 
@@ -15,7 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     # Load NumPy here and not at the top, so that too little memory for it is an error of one line.
-    check_room()
+    check_address_space()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in main.py
     with exit_on_interrupt():
         from data_tools.commands import run

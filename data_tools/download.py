@@ -17,7 +17,7 @@ import urllib3
 from tqdm import tqdm
 
 from app.base.clock import Deadline
-from app.base.processes import how_it_ended, limit
+from app.base.processes import how_it_ended, limit_resource
 from app.files.child_process import READY, Child
 
 CONNECT_SECONDS = 5.0
@@ -116,7 +116,7 @@ def _last_words(child: Child, target: Path, progress: tqdm) -> str:
 
 def main(url: str, target: str, max_bytes: int) -> None:
     """Transfer the file in this process, in limited memory; send the reason if that fails."""
-    limit(resource.RLIMIT_AS, MEMORY_BYTES)
+    limit_resource(resource.RLIMIT_AS, MEMORY_BYTES)
     link = socket.socket(fileno=0)
     link.send(READY)
     try:

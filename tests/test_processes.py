@@ -11,7 +11,7 @@ import pytest
 
 from app.base.interrupts import SIGNALS
 from app.base.processes import how_it_ended, signals_blocked
-from app.base.processor import core_groups, core_names, own_cores, usable_cores
+from app.base.processor import available_cores, divide_cores, format_cores, usable_cores
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,7 +64,7 @@ def test_a_process_ends_with_the_one_that_started_it(before: bool) -> None:
 
 
 def test_own_cores() -> None:
-    assert own_cores() == sorted(os.sched_getaffinity(0)) and usable_cores() == len(own_cores())
+    assert available_cores() == sorted(os.sched_getaffinity(0)) and usable_cores() == len(available_cores())
 
 
 @pytest.mark.parametrize(
@@ -72,14 +72,14 @@ def test_own_cores() -> None:
     [(1, [[4, 5, 7, 9, 11]]), (2, [[4, 5], [7, 9, 11]]), (5, [[4], [5], [7], [9], [11]])],
 )
 def test_every_core_belongs_to_one_process(count: int, groups: list[list[int]]) -> None:
-    assert core_groups([4, 5, 7, 9, 11], count) == groups
+    assert divide_cores([4, 5, 7, 9, 11], count) == groups
 
 
 def test_processes_share_cores_where_there_are_too_few() -> None:
-    groups = core_groups([4, 5], 5)
+    groups = divide_cores([4, 5], 5)
     assert len(groups) == 5 and {*map(len, groups)} == {1} and {group[0] for group in groups} == {4, 5}
 
 
 @pytest.mark.parametrize(("cores", "text"), [([3], "3"), ([0, 1, 2, 3], "0-3"), ([8, 0, 1, 3], "0-1,3,8"), ([], "")])
 def test_cores_are_named_by_ranges(cores: list[int], text: str) -> None:
-    assert core_names(cores) == text
+    assert format_cores(cores) == text

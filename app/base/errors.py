@@ -41,7 +41,7 @@ def escaped(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
-def choice(word: str, known: Iterable[str]) -> str:
+def choose_one_of(word: str, known: Iterable[str]) -> str:
     """Return ``choose one of …`` with the known names, and the one that ``word`` may have meant."""
     names = [*known]
     return f"choose one of {', '.join(names)}{suggestion(word, names)}"

@@ -19,7 +19,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Handler = Callable[..., object] | int | None  # the handler type of the signal module
 
 
-def _leave(*_: object) -> None:
+def _exit_interrupted(*_: object) -> None:
     with suppress(OSError):  # standard error may be closed
         os.write(2, f"{INTERRUPTED}\n".encode())
     os._exit(2)
@@ -30,24 +30,24 @@ def leave_on_interrupt() -> None:
 
     A program calls this before it imports anything more.
     """
-    _handle(signal.SIG_DFL, signal.default_int_handler, by=_leave)
-    sys.unraisablehook = _unraisable
+    _replace_handlers(signal.SIG_DFL, signal.default_int_handler, by=_exit_interrupted)
+    sys.unraisablehook = _exit_on_unraisable_interrupt
 
 
 def exit_with(code: int) -> None:
     """End the program with ``code``, even if a signal comes while the interpreter shuts down: the work is done."""
-    ours = _handle(_leave, by=lambda *_: os._exit(code))
+    ours = _replace_handlers(_exit_interrupted, by=lambda *_: os._exit(code))
     # Once threads have ended, Python removes its handlers, and signals would kill the process.
     atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in ours])
     sys.exit(code)
 
 
 @contextmanager
-def _handled(*replaced: object, by: Callable[..., object]) -> Iterator[None]:
+def _handlers_replaced(*replaced: object, by: Callable[..., object]) -> Iterator[None]:
     """Let ``by`` handle, while the block runs, the signals whose handler is in ``replaced``."""
     before: dict[signal.Signals, Handler] = {}
     try:
-        before = _handle(*replaced, by=by)
+        before = _replace_handlers(*replaced, by=by)
         yield
     finally:
         for number, handler in before.items():
@@ -56,12 +56,12 @@ def _handled(*replaced: object, by: Callable[..., object]) -> Iterator[None]:
 
 def interruptible() -> AbstractContextManager[None]:
     """Raise KeyboardInterrupt for signals while the block runs, unless the process ignores or handles them."""
-    return _handled(signal.SIG_DFL, _leave, by=signal.default_int_handler)
+    return _handlers_replaced(signal.SIG_DFL, _exit_interrupted, by=signal.default_int_handler)
 
 
 def on_interrupt(action: Callable[[], object]) -> AbstractContextManager[None]:
     """Call ``action`` on Ctrl-C while the block runs, unless the process ignores or handles Ctrl-C otherwise."""
-    return _handled(signal.default_int_handler, by=lambda *_: action())
+    return _handlers_replaced(signal.default_int_handler, by=lambda *_: action())
 
 
 def exit_on_interrupt() -> AbstractContextManager[None]:
@@ -70,7 +70,7 @@ def exit_on_interrupt() -> AbstractContextManager[None]:
     For blocks that need no clean-up but load C extensions, which turn KeyboardInterrupt into an ImportError, or use
     HDF5, whose callbacks lose it.
     """
-    return on_interrupt(_leave)
+    return on_interrupt(_exit_interrupted)
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def deferred_interrupts() -> Iterator[Callable[[], None]]:
     check()
 
 
-def _handle(*replaced: object, by: Callable[..., object]) -> dict[signal.Signals, Handler]:
+def _replace_handlers(*replaced: object, by: Callable[..., object]) -> dict[signal.Signals, Handler]:
     """Let ``by`` handle the signals whose handler is in ``replaced``; return those handlers. Main thread only."""
     if threading.current_thread() is not threading.main_thread():
         return {}
@@ -102,10 +102,10 @@ def _handle(*replaced: object, by: Callable[..., object]) -> dict[signal.Signals
     return before
 
 
-def _unraisable(lost: sys.UnraisableHookArgs) -> None:
+def _exit_on_unraisable_interrupt(lost: sys.UnraisableHookArgs) -> None:
     """End the program on a KeyboardInterrupt in a callback or a finaliser, where Python would only print it."""
     if lost.exc_type is KeyboardInterrupt:
-        _leave()
+        _exit_interrupted()
     sys.__unraisablehook__(lost)
 
 

@@ -42,7 +42,7 @@ def end_with_parent(parent: int) -> None:
         os._exit(0)
 
 
-def limit(what: int, most: int) -> None:
+def limit_resource(what: int, most: int) -> None:
     """Limit a resource of this process (``what``: a constant of the module ``resource``). A lower hard limit stays."""
     hard = resource.getrlimit(what)[1]
     resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))

@@ -17,7 +17,7 @@ libraries takes as much."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 
 
-def own_cores() -> list[int]:
+def available_cores() -> list[int]:
     """Return the numbers of the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
@@ -26,16 +26,16 @@ def own_cores() -> list[int]:
 
 def usable_cores() -> int:
     """Return the number of cores that this process may use."""
-    return len(own_cores())
+    return len(available_cores())
 
 
-def core_groups(cores: Sequence[int], count: int) -> list[Sequence[int]]:
+def divide_cores(cores: Sequence[int], count: int) -> list[Sequence[int]]:
     """Divide the cores among ``count`` processes, at least one for each; with fewer cores, processes share them."""
     total = len(cores)
     return [cores[at * total // count : (at + 1) * total // count] or [cores[at % total]] for at in range(count)]
 
 
-def core_names(cores: Iterable[int]) -> str:
+def format_cores(cores: Iterable[int]) -> str:
     """Format core numbers as ranges: ``0-3,8``."""
     ordered = sorted(cores)
     runs = [[*run] for _, run in groupby(ordered, key=lambda core: core - ordered.index(core))]
@@ -104,7 +104,7 @@ def _openblas() -> Sequence[tuple[Callable[[], int], Callable[[int], object]]]:
     return found
 
 
-def check_room(threads: int = 1) -> None:
+def check_address_space(threads: int = 1) -> None:
     """Raise MemoryError if a limit leaves too little address space for so many threads. Does nothing without a limit.
 
     At the limit, OpenBLAS would crash, or exit with code 1, which means a failed accuracy check.
@@ -121,7 +121,7 @@ def threads_with_room(most: int) -> int:
     """Return the number of threads that fit in memory, up to ``most``. Raises MemoryError if not even one fits."""
     for threads in range(most, 1, -1):
         with suppress(MemoryError):
-            check_room(threads)
+            check_address_space(threads)
             return threads
-    check_room()
+    check_address_space()
     return 1

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.base.errors import say
 from app.base.interrupts import deferred_interrupts, exit_on_interrupt
-from app.base.processor import core_groups, core_names, own_cores
+from app.base.processor import available_cores, divide_cores, format_cores
 from app.classify.pieces import CPU_PIECE, GPU_PIECE, DeviceInfo, Piece, PieceFault, PieceResult, Runner
 from app.classify.worker import LocalRunner, Worker, WorkerSettings
 from app.cluster import require_dask
@@ -84,9 +84,9 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
     with exit_on_interrupt():
         from app.cluster.local import LocalWorker
         from app.cluster.runner import IN_FLIGHT, local_runner
-    groups = core_groups(own_cores(), len(workers))
+    groups = divide_cores(available_cores(), len(workers))
     local = [
-        LocalWorker(name or f"cpu:{core_names(cores)} ({number})", environment, cores)
+        LocalWorker(name or f"cpu:{format_cores(cores)} ({number})", environment, cores)
         for number, ((name, environment), cores) in enumerate(zip(workers, groups, strict=True), 1)
     ]
     in_flight = max(IN_FLIGHT, len(groups[0])) if settings.compressed else IN_FLIGHT

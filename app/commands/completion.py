@@ -10,7 +10,7 @@ ZSH = "autoload -Uz compinit bashcompinit && compinit && bashcompinit\n"  # afte
 Parsers = Mapping[str, argparse.ArgumentParser]
 
 
-def script(shell: str, parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
+def completion_script(shell: str, parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
     """Return the completion script for one of ``SHELLS``.
 
     parsers: of each command and of the main job. summaries: command → its summary.
@@ -18,11 +18,11 @@ def script(shell: str, parsers: Parsers, summaries: Mapping[str, str], main_job:
     return SHELLS[shell](parsers, summaries, main_job)
 
 
-def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+def _option_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     return (action for action in parser._actions if action.option_strings)
 
 
-def _values(action: argparse.Action) -> list[str]:
+def _option_values(action: argparse.Action) -> list[str]:
     """Return the values of an option, as far as they can be listed."""
     from app.cuda.cards import DEVICES
     from app.network.definitions import NETWORKS
@@ -31,12 +31,12 @@ def _values(action: argparse.Action) -> list[str]:
     return [*map(str, action.choices)] if action.choices else known.get(action.dest, [])
 
 
-def _bash(parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
+def _bash_script(parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
     cases = []
     for name, parser in parsers.items():
-        actions = [*_actions(parser)]
+        actions = [*_option_actions(parser)]
         taking = [action for action in actions if action.nargs != 0]
-        values = [(action, " ".join(_values(action))) for action in taking]
+        values = [(action, " ".join(_option_values(action))) for action in taking]
         options = " ".join(option for action in actions for option in action.option_strings)
         cases += [
             f"    {'*' if name == main_job else name})",
@@ -61,18 +61,18 @@ def _bash(parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
     )
 
 
-def _fish(parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
+def _fish_script(parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
     lines = [
         f"complete -c {COMMAND} -n __fish_use_subcommand -a {one} -d {_quoted(summaries[one])}" for one in summaries
     ]
     for name, parser in parsers.items():
         seen = "__fish_seen_subcommand_from"
         place = f"not {seen} {' '.join(summaries)}" if name == main_job else f"{seen} {name}"
-        for action in _actions(parser):
+        for action in _option_actions(parser):
             dashes = {1: "-s", 2: "-l"}
             options = [(one.lstrip("-"), dashes[one.count("-", 0, 2)]) for one in action.option_strings]
             names = " ".join(f"{kind} {option}" for option, kind in options)
-            values = _values(action)
+            values = _option_values(action)
             takes = "" if action.nargs == 0 else f" -x -a {_quoted(' '.join(values))}" if values else " -r"
             about = _quoted((action.help or "").partition(" (")[0][:MOST])
             lines.append(f"complete -c {COMMAND} -n {_quoted(place)} {names}{takes} -d {about}")
@@ -84,7 +84,7 @@ def _quoted(text: str) -> str:
 
 
 SHELLS: dict[str, Callable[[Parsers, Mapping[str, str], str], str]] = {
-    "bash": _bash,
-    "zsh": lambda *parts: ZSH + _bash(*parts),
-    "fish": _fish,
+    "bash": _bash_script,
+    "zsh": lambda *parts: ZSH + _bash_script(*parts),
+    "fish": _fish_script,
 }

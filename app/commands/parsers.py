@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from app import VERSION
-from app.commands.completion import SHELLS, script
+from app.commands.completion import SHELLS, completion_script
 from app.terminal.console import Parser
 from app.terminal.options import add_options, read_request
 from app.terminal.text import paragraph
@@ -72,7 +72,7 @@ class _Completion(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, option: str | None = None) -> None:
         parsers = {name: parser_of(name) for name in DESCRIPTIONS}
-        sys.stdout.write(script(shell, parsers, COMMANDS, MAIN_JOB))
+        sys.stdout.write(completion_script(shell, parsers, COMMANDS, MAIN_JOB))
         parser.exit()
 
 

@@ -9,7 +9,14 @@ from typing import NamedTuple
 import numpy as np
 
 from app.base.clock import Timer
-from app.base.processor import check_room, core_names, keep_freed_memory, one_blas_thread, own_cores, usable_cores
+from app.base.processor import (
+    available_cores,
+    check_address_space,
+    format_cores,
+    keep_freed_memory,
+    one_blas_thread,
+    usable_cores,
+)
 from app.cuda.device import describe_cpu
 from app.engine.interface import Description, Engine, Feeding, Outputs, Progress, Source
 from app.layers import Layer
@@ -42,7 +49,7 @@ class CpuEngine(Engine):
         keep_freed_memory()
         self.graph, self.dtype = graph, dtype
         self.threads = self.feeders = usable_cores()
-        check_room(self.threads)
+        check_address_space(self.threads)
         self.seconds: dict[str, float] = {}
         self._lock = threading.Lock()
         self._guard = ExitStack()
@@ -128,7 +135,7 @@ class CpuEngine(Engine):
 
     def describe(self) -> Description:
         """See ``Engine.describe``."""
-        cores = f"cpu:{core_names(own_cores())}"
+        cores = f"cpu:{format_cores(available_cores())}"
         return Description(cores, describe_cpu(self.threads)["name"], f"fp32 by {self.library}", "compute")
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError
-from app.base.processes import limit
+from app.base.processes import limit_resource
 from app.files.child_process import answer_requests
 from app.files.hdf5 import Wanted
 from app.files.hdf5_strict import StrictFile, contents, open_strict
@@ -35,7 +35,7 @@ def _answer(message: bytes, source: int, result: int) -> bytes:
     size = os.fstat(source).st_size if request["in_memory"] else 0
     memory = _Memory(result, IMAGE_COPIES * size)
     used = resource.getrusage(resource.RUSAGE_SELF)
-    limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + request["seconds"])
+    limit_resource(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + request["seconds"])
     answer: dict[str, Any]
     try:
         opened = mmap.mmap(source, size, prot=mmap.PROT_READ) if size else source
@@ -96,4 +96,4 @@ class _Memory:
 
     def _allow(self, nbytes: int) -> None:
         self._allowed += nbytes
-        limit(resource.RLIMIT_AS, self._allowed)
+        limit_resource(resource.RLIMIT_AS, self._allowed)

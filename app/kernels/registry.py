@@ -4,7 +4,7 @@ File, entry point and name of a variant correspond: ``conv_02_direct.cu`` holds 
 direct``. Numbers give the reading order: a step follows the one that it continues.
 """
 
-from app.base.errors import UserError, choice
+from app.base.errors import UserError, choose_one_of
 from app.kernels.conv.rows.as_gemm import CONV_GEMM_ROWS
 from app.kernels.conv.rows.direct import CONV_ROWS
 from app.kernels.conv.rows.register_patch import CONV_PATCH_ROWS
@@ -45,7 +45,7 @@ def find(operation: str, requested: str, *others: str) -> Variant | None:
     """Return the requested variant of an operation or of ``others``; None for ``auto``. Raises UserError if unknown."""
     known = {row.name: row for name in (operation, *others) for row in variants(name)}
     if requested != "auto" and requested not in known:
-        raise UserError(f"unknown {operation} kernel '{requested}': {choice(requested, ['auto', *known])}")
+        raise UserError(f"unknown {operation} kernel '{requested}': {choose_one_of(requested, ['auto', *known])}")
     return known.get(requested)
 
 

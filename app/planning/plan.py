@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from app.base.errors import UserError, choice
+from app.base.errors import UserError, choose_one_of
 from app.base.precision import BY_NAME, DTYPES, INTEGERS
 from app.cuda.compiler import architecture_number
 from app.kernels import registry
@@ -88,7 +88,7 @@ def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
         wanted = operations.get(target, target)
         if wanted is None or not registry.variants(wanted):
             named = [layer for layer, own in operations.items() if own is not None]
-            raise UserError(f"network {graph.network.name} has no layer '{target}': {choice(target, named)}")
+            raise UserError(f"network {graph.network.name} has no layer '{target}': {choose_one_of(target, named)}")
         if row is not None and row.operation != wanted:
             raise ValueError(f"{target} takes a {wanted} kernel, {row.name} is a {row.operation} kernel")
 

@@ -2,7 +2,7 @@
 
 import json
 
-from app.base.errors import UserError, choice
+from app.base.errors import UserError, choose_one_of
 from app.base.interrupts import exit_with
 from app.records.derive import documents, schema
 from app.terminal.console import Parser, guarded
@@ -14,7 +14,7 @@ def main() -> int:
     parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(documents())}")
     name = parser.parse_args().name
     if name not in documents():
-        raise UserError(f"no document has the name {name}: {choice(name, documents())}")
+        raise UserError(f"no document has the name {name}: {choose_one_of(name, documents())}")
     print(json.dumps(schema(name), indent=2, ensure_ascii=False))
     return 0
 

@@ -120,11 +120,11 @@ def guarded(body: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
     except Exception as error:
-        return _report(error)
+        return _report_error(error)
     return USER_ERROR
 
 
-def _shortage(error: Exception) -> str | None:
+def _describe_shortage(error: Exception) -> str | None:
     """Describe the resource or package that is lacking, and the remedy; return None for other errors."""
     text = str(error)
     number = error.errno if isinstance(error, OSError) and error.filename is None else None
@@ -141,9 +141,9 @@ def _shortage(error: Exception) -> str | None:
     return None
 
 
-def _report(error: Exception) -> int:
+def _report_error(error: Exception) -> int:
     """Report an error that is neither a UserError nor Ctrl-C; return the exit code."""
-    if (shortage := _shortage(error)) is not None:
+    if (shortage := _describe_shortage(error)) is not None:
         print(f"error: {shortage}", file=sys.stderr)
         return USER_ERROR
     if isinstance(error, OSError) and error.filename is None:
@@ -180,7 +180,7 @@ ASCII = {"×": "x", "→": "->", "←": "<-", "±": "+-", "…": "...", "≤": "
 PLAIN = "lenet-plain"  # name of the encoding error handler below
 
 
-def _plain(error: UnicodeError) -> tuple[str, int]:
+def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
     """Handle an encoding error: replace each character as in ``ASCII``, or escape it."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -188,7 +188,7 @@ def _plain(error: UnicodeError) -> tuple[str, int]:
     return "".join(ASCII.get(one) or one.encode("ascii", "backslashreplace").decode() for one in lacking), error.end
 
 
-codecs.register_error(PLAIN, _plain)
+codecs.register_error(PLAIN, _replace_unencodable)
 
 
 def _ascii_locale() -> bool:

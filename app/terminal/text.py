@@ -44,7 +44,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int =
     shown = [index for index in range(len(columns)) if index in filled or not filled]
     dropped: list[str] = []
     while True:
-        widths = _widths(columns, rows, shown)
+        widths = _column_widths(columns, rows, shown)
         excess = len(INDENT) + sum(widths) + 2 * (len(widths) - 1) - width
         optional = max(shown, key=lambda index: columns[index].optional)
         if excess <= 0 or not columns[optional].optional:
@@ -55,17 +55,17 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int =
     while excess > 0 and left and (widest := max(left, key=widths.__getitem__)) is not None and widths[widest] > LEAST:
         widths[widest] -= 1
         excess -= 1
-    lines = _line([columns[index].head for index in shown], None, widths, columns, shown, width)
+    lines = _format_row([columns[index].head for index in shown], None, widths, columns, shown, width)
     for row in rows:
         ends = len(row) < len(columns)
         cells = [row[index] for index in shown if index < len(row) - ends]
-        lines += _line(cells, row[-1] if ends else None, widths, columns, shown, width)
+        lines += _format_row(cells, row[-1] if ends else None, widths, columns, shown, width)
     if dropped:
         lines += paragraph(f"(--wide adds: {', '.join(dropped)})", width, INDENT)
     return lines
 
 
-def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> list[int]:
+def _column_widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> list[int]:
     """Return each shown column's width. Early-ended cells do not count; a left last column counts its longest word."""
     found = []
     for index in shown:
@@ -76,7 +76,7 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Seq
     return found
 
 
-def _line(
+def _format_row(
     cells: Sequence[str],
     remark: str | None,
     widths: Sequence[int],

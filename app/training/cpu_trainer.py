@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from app.base.errors import UserError
-from app.base.processor import check_room, keep_freed_memory, usable_cores
+from app.base.processor import check_address_space, keep_freed_memory, usable_cores
 from app.cuda.device import gpu_errors
 from app.training.gradients import Arrays
 from app.training.loop import Trainer
@@ -123,7 +123,7 @@ def cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
     """
     keep_freed_memory()
     threads = max(usable_cores() // processes, 1)
-    check_room(threads)
+    check_address_space(threads)
     with ThreadPoolExecutor(threads) as pool:
         yield pool
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.base.errors import UserError, choice
+from app.base.errors import UserError, choose_one_of
 from app.drawing import files
 from app.layers import Linear
 from app.network.definitions import NETWORKS, Network
@@ -150,4 +150,6 @@ def _check(settings: Settings, model: Model, data: Dataset) -> None:
     linear = [layer.name for layer in model.layers if isinstance(layer, Linear)]
     for name, _ in settings.dropout:
         if name not in linear:
-            raise UserError(f"network {settings.network} has no layer '{name}' for --dropout: {choice(name, linear)}")
+            raise UserError(
+                f"network {settings.network} has no layer '{name}' for --dropout: {choose_one_of(name, linear)}"
+            )

@@ -122,9 +122,9 @@ SCALE = Document(
         "limits": scale.limits,
     },
 )
-REPORT = Document(ROOT / "docs" / "report.md", records.tables("report"))
-BENCH_JSON = Document(ROOT / "docs" / "bench_json.md", records.tables("bench", "peers"))
-JSON = Document(ROOT / "docs" / "json.md", {"documents": records.listed})
+REPORT = Document(ROOT / "docs" / "report.md", records.field_tables("report"))
+BENCH_JSON = Document(ROOT / "docs" / "bench_json.md", records.field_tables("bench", "peers"))
+JSON = Document(ROOT / "docs" / "json.md", {"documents": records.document_table})
 DOCUMENTS = (KERNELS, SYSTEMS, BENCHMARKS, SCALE, REPORT, BENCH_JSON, JSON)
 
 
@@ -146,7 +146,7 @@ def main() -> int:
     parser.add_argument("--draw", action="store_true", help="also draw docs/images/ anew")
     for path in pictures.draw(FIGURES) if parser.parse_args().draw else ():
         print(f"{path}: drawn")
-    stale = pictures.stale(FIGURES)
+    stale = pictures.stale_pictures(FIGURES)
     write()
     if stale:
         raise UserError(f"{pictures.FOLDER / stale[0]} shows another run than the tables: add --draw")

@@ -67,10 +67,10 @@ def command_of(name: str) -> str:
 
 def check_of(name: str) -> Check:
     """Return the check for ``CYCLE``, or for one of ``FILES`` or ``SCALE``."""
-    return partial(check, "report" if name == CYCLE else (FILES | SCALE)[name][0])
+    return partial(check_document, "report" if name == CYCLE else (FILES | SCALE)[name][0])
 
 
-def check(name: str, value: Any) -> Any:
+def check_document(name: str, value: Any) -> Any:
     """Check a document's fields, numbers and strings as the tables need them. Raises BadValueError."""
     compiled = CompiledKernels | DisassembledKernels
     try:

@@ -29,17 +29,19 @@ def draw(figures: Path, folder: Path = FOLDER) -> list[Path]:
     files.prepare(folder)
     documents = Figures(figures)
     return [
-        files.save(draw_one(documents[name]), folder / picture, source(figures / name))
+        files.save(draw_one(documents[name]), folder / picture, source_text(figures / name))
         for picture, (name, draw_one) in PICTURES.items()
     ]
 
 
-def stale(figures: Path, folder: Path = FOLDER) -> list[str]:
+def stale_pictures(figures: Path, folder: Path = FOLDER) -> list[str]:
     """Return the names of the pictures that are missing or were drawn from another JSON file than in ``figures``."""
-    return [name for name, (json, _) in PICTURES.items() if files.source_of(folder / name) != source(figures / json)]
+    return [
+        name for name, (json, _) in PICTURES.items() if files.source_of(folder / name) != source_text(figures / json)
+    ]
 
 
-def source(path: Path) -> str:
+def source_text(path: Path) -> str:
     """Return the source text stored in pictures of that JSON file: ``NAME sha256:HASH``. Raises UserError."""
     try:
         return f"{path.name} sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"

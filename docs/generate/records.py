@@ -27,7 +27,7 @@ MORE = {  # document → the section about it
 }
 
 
-def listed(figures: Figures) -> str:
+def document_table(figures: Figures) -> str:
     """Write a row for each document: name, description, and where it is described further."""
     rows = []
     for name, kind in documents().items():
@@ -42,11 +42,11 @@ def listed(figures: Figures) -> str:
 
 def field_table(name: str, figures: Figures) -> str:
     """Write a row for each field of a document; a record that contains no records stays in its field's row."""
-    rows = [f"| `{place}` | {text} |" for place, text in _rows([documents()[name]], {})]
+    rows = [f"| `{place}` | {text} |" for place, text in _field_rows([documents()[name]], {})]
     return "\n".join(["| field | meaning |", "| --- | --- |", *rows])
 
 
-def tables(*names: str) -> dict[str, Any]:
+def field_tables(*names: str) -> dict[str, Any]:
     """Return name → function that writes the field table, for each of these documents."""
     return {name: partial(field_table, name) for name in names}
 
@@ -60,54 +60,57 @@ def write_schemas(folder: Path) -> list[Path]:
     return files
 
 
-def _rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _field_rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield (place, description) of each field of records. seen: records described before, and where."""
     for name, hint in {name: hint for record in records for name, hint in fields(record).items()}.items():
-        inner = _records(hint)
+        inner = _records_in(hint)
         place = f"{prefix}{name}" + "[]" * any(part_of(one).origin is list for one in _alternatives(hint))
-        deep = any(_records(field) for one in inner for field in fields(one).values())
-        text = _text(hint)
+        deep = any(_records_in(field) for one in inner for field in fields(one).values())
+        text = _describe_field(hint)
         if inner and inner[0] in seen:
             yield place, "; ".join(filter(None, (text, f"as in `{seen[inner[0]]}`")))
             continue
         seen.update(dict.fromkeys(inner, place))
         if inner and not deep:
-            text = ": ".join(filter(None, (text, _listing(inner))))
+            text = ": ".join(filter(None, (text, _list_fields(inner))))
         if text or not deep:
             yield place, text
         if deep:
-            yield from _rows(inner, seen, f"{place}.")
+            yield from _field_rows(inner, seen, f"{place}.")
 
 
-def _listing(records: list[Any]) -> str:
+def _list_fields(records: list[Any]) -> str:
     """List the fields of records in one sentence."""
     told = []
     for record in records:
-        names = [f"`{name}`" + (f" ({_text(hint)})" if _text(hint) else "") for name, hint in fields(record).items()]
-        about = f"{_about(record)}: " if len(records) > 1 else ""
+        names = [
+            f"`{name}`" + (f" ({_describe_field(hint)})" if _describe_field(hint) else "")
+            for name, hint in fields(record).items()
+        ]
+        about = f"{_first_sentence(record)}: " if len(records) > 1 else ""
         told.append(about + ", ".join(names))
     return "; ".join(told)
 
 
-def _text(hint: Any) -> str:
+def _describe_field(hint: Any) -> str:
     """Describe a field: by its description, else its record's, and by the words that it may be."""
-    inner = _records(hint)
-    found = part_of(hint).description or (_about(inner[0]) if len(inner) == 1 else "")
-    words = [f"`{word}`" for one in _alternatives(hint) for word in _words(one)]
+    inner = _records_in(hint)
+    found = part_of(hint).description or (_first_sentence(inner[0]) if len(inner) == 1 else "")
+    words = [f"`{word}`" for one in _alternatives(hint) for word in _allowed_words(one)]
     if all(word in found for word in words):
         return found
     said = " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
     return f"{found}: {said}" if found else said
 
 
-def _words(hint: Any) -> tuple[str, ...]:
+def _allowed_words(hint: Any) -> tuple[str, ...]:
     part = part_of(hint)
     if isinstance(part.limit, OneOf):
         return part.limit.words
     return get_args(part.kind) if part.origin is Literal else ()
 
 
-def _about(record: Any) -> str:
+def _first_sentence(record: Any) -> str:
     """Return the first sentence about a record, as part of another sentence."""
     first = (record.__doc__ or "").partition("\n")[0].removesuffix(".")
     return f"{first[:1].lower()}{first[1:]}"
@@ -119,9 +122,9 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return get_args(part.kind) if part.origin is Union else (hint,)
 
 
-def _records(hint: Any) -> list[Any]:
+def _records_in(hint: Any) -> list[Any]:
     """Return the records that a field may hold, directly or in lists and dicts."""
     kind = part_of(hint).kind
     if is_typeddict(kind):
         return [kind]
-    return [record for one in get_args(kind) if not isinstance(one, str) for record in _records(one)]
+    return [record for one in get_args(kind) if not isinstance(one, str) for record in _records_in(one)]

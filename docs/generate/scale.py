@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from app.classify.pieces import GPU_PIECE
 from app.lab.document import Row
 from docs.generate.figures import COSTS, CYCLE, SCALE, Figures, command_of
-from docs.generate.tables import filled, markdown
+from docs.generate.tables import markdown, wrap_paragraph
 from docs.measure.classify_costs import PIECES
 
 IMAGE_BYTES = 28 * 28
@@ -71,25 +71,31 @@ def jobs(figures: Figures) -> str:
     pieces = -(-SHARD_IMAGES // GPU_PIECE)
     shards = [-(-images // SHARD_IMAGES) for images in JOBS]
     rows = [
-        ["pixels", *(_bytes(images * IMAGE_BYTES) for images in JOBS)],
+        ["pixels", *(_format_bytes(images * IMAGE_BYTES) for images in JOBS)],
         [f"shards of {SHARD_IMAGES:,} images", *(f"{count:,}" for count in shards)],
         ["pieces", *(f"{count * pieces:,}" for count in shards)],
-        ["labels", *(_bytes(images) for images in JOBS)],
+        ["labels", *(_format_bytes(images) for images in JOBS)],
         *(
-            [f"{count} H100{'s' * (count > 1)} at that rate", *(_time(images / rate / count) for images in JOBS)]
+            [f"{count} H100{'s' * (count > 1)} at that rate", *(_format_time(images / rate / count) for images in JOBS)]
             for count in CARDS
         ),
         *(
-            [f"reading through one port of {bits} Gb/s", *(_time(n * IMAGE_BYTES * 8 / bits / 1e9) for n in JOBS)]
+            [
+                f"reading through one port of {bits} Gb/s",
+                *(_format_time(n * IMAGE_BYTES * 8 / bits / 1e9) for n in JOBS),
+            ]
             for bits in GIGABIT
         ),
-        ["opening the shards (NPY)", *(_time(count * found["open_s"]["NPY"]) for count in shards)],
-        ["pieces through one scheduler", *(_time(n / _through(found)) for n in JOBS)],
-        ["storing labels on the client", *(_time(n / _stored(found)) for n in JOBS)],
-        ["checking all labels (`--resume`)", *(_time(images / found["hash_gbytes_per_s"] / 1e9) for images in JOBS)],
+        ["opening the shards (NPY)", *(_format_time(count * found["open_s"]["NPY"]) for count in shards)],
+        ["pieces through one scheduler", *(_format_time(n / _cluster_rate(found)) for n in JOBS)],
+        ["storing labels on the client", *(_format_time(n / _storing_rate(found)) for n in JOBS)],
+        [
+            "checking all labels (`--resume`)",
+            *(_format_time(images / found["hash_gbytes_per_s"] / 1e9) for images in JOBS),
+        ],
     ]
     head = ["part", *(f"{images:,} images" for images in JOBS)]
-    return "\n\n".join([filled(f"One H100: {rate:,.0f} images/s, {source}."), markdown(head, rows)])
+    return "\n\n".join([wrap_paragraph(f"One H100: {rate:,.0f} images/s, {source}."), markdown(head, rows)])
 
 
 def limits(figures: Figures) -> str:
@@ -98,8 +104,8 @@ def limits(figures: Figures) -> str:
     found = figures[COSTS]
     carried = {
         **{f"one port of {bits} Gb/s": bits * 1e9 / 8 / IMAGE_BYTES for bits in GIGABIT},
-        "one scheduler and client": _through(found),
-        "storing labels on the client": _stored(found),
+        "one scheduler and client": _cluster_rate(found),
+        "storing labels on the client": _storing_rate(found),
     }
     rows = [[what, f"{n:,.0f}", f"{n / rate:.2f}"] for what, n in sorted(carried.items(), key=lambda pair: pair[1])]
     return markdown(["part", "images/s", "H100s that it keeps busy"], rows)
@@ -114,25 +120,25 @@ def _card_rate(figures: Figures) -> tuple[float, str]:
     return figures[CYCLE]["images_per_s"], "streamed from memory (`--cycle --precision fp16`), until files are measured"
 
 
-def _through(found: Row) -> float:
+def _cluster_rate(found: Row) -> float:
     """Return the images per second whose labels Dask can carry, in whole pieces."""
     rate: float = max(found["cluster"], key=lambda row: row["labels"])["pieces_per_s"] * GPU_PIECE
     return rate
 
 
-def _stored(found: Row) -> float:
+def _storing_rate(found: Row) -> float:
     rate: float = STORED / found["store_s"]
     return rate
 
 
-def _bytes(count: float) -> str:
-    return _scaled(count, ((1e12, "TB"), (1e9, "GB")))
+def _format_bytes(count: float) -> str:
+    return _in_unit(count, ((1e12, "TB"), (1e9, "GB")))
 
 
-def _time(seconds: float) -> str:
-    return _scaled(seconds, ((86400, "days"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")))
+def _format_time(seconds: float) -> str:
+    return _in_unit(seconds, ((86400, "days"), (3600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")))
 
 
-def _scaled(value: float, units: Sequence[tuple[float, str]]) -> str:
+def _in_unit(value: float, units: Sequence[tuple[float, str]]) -> str:
     size, unit = next((pair for pair in units if value >= pair[0]), units[-1])
     return f"{value / size:,.3g} {unit}" if value / size < 1000 else f"{value / size:,.0f} {unit}"

@@ -12,7 +12,7 @@ from app.ladder.lessons import Step, ladder
 from app.main_job.statistics import speedup
 from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import Figures
-from docs.generate.tables import filled, share
+from docs.generate.tables import format_share, wrap_paragraph
 
 LARGE_LAYER = "fc1"
 
@@ -30,15 +30,16 @@ def _section(step: Step, card: Card, figures: Figures) -> str:
     since = f" The step continues `{row.since}`." if row.since and f"`{row.since}`" not in row.idea else ""
     idea = row.idea.replace("*", r"\*")
     texts = (
-        f"[{row.source}](../app/kernels/{row.operation}/{row.source}). {idea}{since} {lesson.change} {_origin(row)}",
+        f"[{row.source}](../app/kernels/{row.operation}/{row.source}). {idea}{since} {lesson.change} "
+        f"{_origin_sentence(row)}",
         lesson.detail,
         f"**Bound by:** {lesson.bound}",
     )
-    prose = [filled(computed(text, names)) for text in texts if text]
+    prose = [wrap_paragraph(computed(text, names)) for text in texts if text]
     return "\n\n".join([f"### {row.step} `{row.name}`: {lesson.title}", *prose, gain(row.operation, row.name, figures)])
 
 
-def _origin(row: Variant) -> str:
+def _origin_sentence(row: Variant) -> str:
     if row.system.startswith(("none", "the yardstick")):
         return "The reports had no such kernel."
     *others, last = (f"`{system}`" for system in row.system.split(", "))
@@ -53,7 +54,7 @@ def gain(operation: str, name: str, figures: Figures) -> str:
     timed = [dtype for dtype in types if any(_all_ms(figures, operation, name, dtype))]
     if not timed:
         return "Not measured."
-    return filled(" ".join(_sentence(figures, rows, name, dtype) for dtype in timed))
+    return wrap_paragraph(" ".join(_gain_sentence(figures, rows, name, dtype) for dtype in timed))
 
 
 def _all_ms(figures: Figures, operation: str, name: str, dtype: str) -> list[float | None]:
@@ -65,7 +66,7 @@ def _item(operation: str) -> str | None:
     return None if operation == "conv" else LARGE_LAYER
 
 
-def _sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: str) -> str:
+def _gain_sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: str) -> str:
     operation = rows[name].operation
     since = {row.name: row.since for row in rows.values()}
     found = measured_before(since, name, dtype, lambda *key: any(_all_ms(figures, operation, *key)))
@@ -81,6 +82,8 @@ def _sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: s
     against = f", with the speed-up over {base}{kind} in brackets" if base else ""
     first = next(iter(figures.benches.values()))
     items = [item] if item else [single["item"] for single in first.ops]
-    shares = [f"{text} on {item}" for item in items if (text := share(first.row(item, name, dtype), "of the {} peak"))]
+    shares = [
+        f"{text} on {item}" for item in items if (text := format_share(first.row(item, name, dtype), "of the {} peak"))
+    ]
     peaks = f" `{first.network}` reaches {', '.join(shares)}." if shares else ""
     return f"Times in {SHORT[dtype]} for {item or 'conv1 + conv2'}{against}: {', '.join(parts)}.{peaks}"

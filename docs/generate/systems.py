@@ -17,7 +17,7 @@ from app.network.verdicts import COUNTED
 from app.terminal.text import format_factor, format_ms
 from app.tools.networks import describe, shipped_weights
 from docs.generate.figures import ONE_IMAGE, PEERS, PEERS_IN_ONE, Figures, command_of
-from docs.generate.tables import filled, markdown
+from docs.generate.tables import markdown, wrap_paragraph
 
 SYSTEMS = tuple(PEERS)  # compared with ours in stored figures; a new network needs no block
 NOT_YET = "Not measured yet: run `{}`."
@@ -83,7 +83,7 @@ class Pair(NamedTuple):
         return [format_ms(self.ours), format_ms(self.theirs), f"**{factor}**" if lost else factor, self.peer]
 
 
-def ours(figures: Figures, file: str) -> dict[str, tuple[Row, Row]]:
+def our_rows(figures: Figures, file: str) -> dict[str, tuple[Row, Row]]:
     """Return each precision's document and our row in it, from the run in which the fastest peer comes closest."""
     later = [name for (network, _), name in PEERS_IN_ONE.items() if PEERS[network] == file]
     documents = [figures.optional(name) for name in (file, *later)]
@@ -91,12 +91,12 @@ def ours(figures: Figures, file: str) -> dict[str, tuple[Row, Row]]:
     for document in filter(None, documents):
         for row in (row for row in document["rows"] if row["engine"] == OURS):
             name = row["precision"]
-            if name not in found or _ahead(document, name) < _ahead(found[name][0], name):
+            if name not in found or _lead(document, name) < _lead(found[name][0], name):
                 found[name] = document, row
     return found
 
 
-def _ahead(document: Row, precision: str) -> float:
+def _lead(document: Row, precision: str) -> float:
     """Return the fastest peer's time on the card ÷ ours; infinity if no peer was measured."""
     ratio = pair(document, precision, ON_CARD).ratio
     return inf if ratio is None else ratio
@@ -118,19 +118,19 @@ def pair(document: Row, precision: str, measure: str) -> Pair:
 
 def whole_pass(network: str, figures: Figures) -> str:
     """Write ours in every precision beside the fastest peer, and why peers have no times."""
-    parts = [_beside(figures, PEERS[network], f"Whole pass of `{network}`")]
+    parts = [_comparison(figures, PEERS[network], f"Whole pass of `{network}`")]
     if network in ONE_IMAGE:
-        parts.append(_beside(figures, ONE_IMAGE[network], f"One image of `{network}`"))
+        parts.append(_comparison(figures, ONE_IMAGE[network], f"One image of `{network}`"))
     return "\n\n".join(parts)
 
 
-def _beside(figures: Figures, file: str, what: str) -> str:
+def _comparison(figures: Figures, file: str, what: str) -> str:
     title, document = f"{what}, compared with the fastest of the other systems", figures.optional(file)
     if document is None:
         return f"{title}. {NOT_YET.format(command_of(file))}"
     rows: list[list[str]] = []
     runs: dict[str, Row] = {document["command"]: document}
-    for name, (source, own) in ours(figures, file).items():
+    for name, (source, own) in our_rows(figures, file).items():
         runs[source["command"]] = source
         cells = [cell for measure in MEASURES for cell in pair(source, name, measure).cells]
         rows.append([name, *cells] if own[ON_CARD] else [name, own["reason"]])
@@ -140,10 +140,10 @@ def _beside(figures: Figures, file: str, what: str) -> str:
     )
     dates = ", ".join(sorted({run["date"] for run in runs.values()}))
     about = f"{title} ({where}, {document['device']['name']}, {dates}, {software}):"
-    return "\n\n".join([about, markdown(["here", *HEADS], rows), *_absent([*runs.values()])])
+    return "\n\n".join([about, markdown(["here", *HEADS], rows), *_missing_rows([*runs.values()])])
 
 
-def _absent(documents: Sequence[Row]) -> Iterator[str]:
+def _missing_rows(documents: Sequence[Row]) -> Iterator[str]:
     """Yield the rows without times in all documents, with the reason, and the systems without rows."""
     rows = [row for each in documents for row in each["rows"] if row["engine"] != OURS]
     measured = {(row["engine"], row["precision"]) for row in rows if not row["reason"]}
@@ -155,16 +155,18 @@ def _absent(documents: Sequence[Row]) -> Iterator[str]:
             reasons.setdefault(reason, {}).setdefault(engine, []).append(precision)
     for reason, engines in reasons.items():
         which = "; ".join(f"{TITLES[engine]} in {', '.join(precisions)}" for engine, precisions in engines.items())
-        yield filled(f"There are no times of {which}. Reason: {reason}.")
+        yield wrap_paragraph(f"There are no times of {which}. Reason: {reason}.")
     for note in documents[0].get("notes", ()):
-        yield filled(note.replace(" python main.py", " `python main.py") + "`." if "python main.py" in note else note)
+        yield wrap_paragraph(
+            note.replace(" python main.py", " `python main.py") + "`." if "python main.py" in note else note
+        )
 
 
 def every_network(figures: Figures) -> str:
     """Write docs/benchmarks.md's table: a row for every network and precision."""
     rows = []
     for name, file in _files():
-        for precision, (document, own) in ours(figures, file).items():
+        for precision, (document, own) in our_rows(figures, file).items():
             if own[ON_CARD]:
                 found = [pair(document, precision, measure) for measure in MEASURES]
                 cells = [cell for each in found for cell in (*each.cells[:3], each.peer.partition(" (")[0])]
@@ -184,7 +186,7 @@ def goals(figures: Figures) -> str:
     head = ["network", "as", "", "ms", "must", "aim", "met", "× fastest other", "must", "met"]
     rows = []
     for goal in GOALS:
-        document, own = ours(figures, goal.files[goal.network]).get(goal.precision, ({}, {}))
+        document, own = our_rows(figures, goal.files[goal.network]).get(goal.precision, ({}, {}))
         if not own.get(ON_CARD):
             continue
         on_card = pair(document, goal.precision, ON_CARD)
@@ -195,8 +197,8 @@ def goals(figures: Figures) -> str:
             found, times = pair(document, goal.precision, measure), asked[measure]
             least = (LEAST_MLP if goal.network == "mlp" else LEAST)[measure]
             must, aim = f"≤ {times[0]:.3g}", f"{times[1]:.3g}" if len(times) > 1 else ""
-            in_time = _met(found.ours is not None and found.ours <= times[0])
-            ahead = "" if found.ratio is None else _met(found.ratio >= least)
+            in_time = _yes_or_no(found.ours is not None and found.ours <= times[0])
+            ahead = "" if found.ratio is None else _yes_or_no(found.ratio >= least)
             cells = [format_ms(found.ours), must, aim, in_time, format_factor(found.ratio), f"≥ {least:g}", ahead]
             rows.append([f"`{goal.network}`{one}", goal.precision, title, *cells])
     rule = (
@@ -204,10 +206,10 @@ def goals(figures: Figures) -> str:
         "(fp32x: their fp32). End to end, a network without a time of its own may take "
         f"{BEYOND_CARD_MS:g} ms beyond its time on the card."
     )
-    return f"{filled(rule)}\n\n{markdown(head, rows, 3)}"
+    return f"{wrap_paragraph(rule)}\n\n{markdown(head, rows, 3)}"
 
 
-def _met(fulfilled: bool) -> str:
+def _yes_or_no(fulfilled: bool) -> str:
     return "yes" if fulfilled else "**no**"
 
 

@@ -28,12 +28,12 @@ def table(head: str, rows: Iterable[str], left: int = 1) -> str:
     return markdown(head.split(" | "), (row.split(" | ") for row in rows), left)
 
 
-def filled(text: str) -> str:
+def wrap_paragraph(text: str) -> str:
     """Wrap a paragraph like the documents' prose."""
     return textwrap.fill(text, 119, break_on_hyphens=False)
 
 
-def share(row: Row, peak: str = "{:.3}") -> str:
+def format_share(row: Row, peak: str = "{:.3}") -> str:
     """Write the larger share of a peak and the peak's name, such as ``54% mem``; empty if unknown."""
     rates = row.get("rates")
     if not rates or rates["share"] is None:
@@ -41,7 +41,7 @@ def share(row: Row, peak: str = "{:.3}") -> str:
     return f"{rates['share']:{'.0%' if rates['share'] >= 0.1 else '.1%'}} {peak.format(rates['limit'])}"
 
 
-def label(row: Row) -> str:
+def row_label(row: Row) -> str:
     """Write a row's step and name; a dash for an empty row."""
     return " ".join(str(row[key]) for key in ("step", "name") if row.get(key) is not None) or "–"
 
@@ -98,7 +98,7 @@ def ladder(network: str, figures: Figures) -> str:
         for table in bench.ops:
             row = first_row(table["rows"], name=name, dtype=dtype)
             if row and not row["ms"]:
-                reasons.append(f"{label(any_row)} in {SHORT[dtype]} on {table['item']}: {row['reason']}.")
+                reasons.append(f"{row_label(any_row)} in {SHORT[dtype]} on {table['item']}: {row['reason']}.")
         found = [bench.row(op, name, dtype) for op in ops]
         if not any(found):
             continue
@@ -106,8 +106,8 @@ def ladder(network: str, figures: Figures) -> str:
         ms = total.get("sum_ms")
         rate = sum(row["rates"]["tflops"] * row["ms"] for row in found if row) / ms if ms else None
         rows.append(
-            [label(any_row), SHORT[dtype], *(format_ms(row.get("ms")) for row in found), format_ms(ms)]
-            + ["" if rate is None else f"{rate:.2f}", *map(share, found)]
+            [row_label(any_row), SHORT[dtype], *(format_ms(row.get("ms")) for row in found), format_ms(ms)]
+            + ["" if rate is None else f"{rate:.2f}", *map(format_share, found)]
             + [format_factor(total.get(against)) for against in ("library_ratio", "previous_ratio")]
         )
     head = ["variant", "type", *(f"{op} ms" for op in ops), "sum ms", "TFLOP/s", *(f"{op} % of peak" for op in ops)]
@@ -124,7 +124,7 @@ def batches(network: str, figures: Figures) -> str:
     for (name, dtype), row in by_name(bench.ops).items():
         sums = [bench.total(name, dtype, size).get("sum_ms") for size in sizes]
         if any(sums) and row["kind"] != CPU:
-            rows.append([label(row), SHORT[dtype], *map(format_ms, sums)])
+            rows.append([row_label(row), SHORT[dtype], *map(format_ms, sums)])
     return f"`{network}`, ms:\n\n" + markdown(["variant", "type", *(f"{size:,}" for size in sizes)], rows, 2)
 
 
@@ -144,7 +144,7 @@ def by_layer(operation: str, figures: Figures) -> str:
     names = by_name(table for _, table in columns)
     order = list(SHORT)
     rows = [
-        [label(row), SHORT[dtype], *(format_ms(bench.ms(name, dtype, table["item"])) for bench, table in columns)]
+        [row_label(row), SHORT[dtype], *(format_ms(bench.ms(name, dtype, table["item"])) for bench, table in columns)]
         for (name, dtype), row in sorted(names.items(), key=lambda pair: order.index(pair[0][1]))
     ]
     head = ["variant", "type", *(f"{bench.network} {table['item']}" for bench, table in columns)]
@@ -193,7 +193,7 @@ def whole_program(figures: Figures) -> str:
     less = f"These variants take less time than the sum of their op times: {where}."
     if not below:
         less = "No variant takes less time than the sum of its op times."
-    notes = filled(f"The fastest choice is {', '.join(best)}. {less}")
+    notes = wrap_paragraph(f"The fastest choice is {', '.join(best)}. {less}")
     return f"{_images(figures)} images:\n\n{markdown(head, rows, 2)}\n\n{notes}"
 
 

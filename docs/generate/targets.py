@@ -15,7 +15,7 @@ from app.main_job.statistics import speedup
 from app.network.definitions import NETWORKS
 from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import Bench, Figures
-from docs.generate.tables import label, markdown, table
+from docs.generate.tables import markdown, row_label, table
 
 # ms of conv1 + conv2 at 10,000 images: the most allowed for float32, and cuDNN as measured before the work began in
 # float32 and, channels-last, in float16, where it is the most allowed.
@@ -42,39 +42,42 @@ def targets(figures: Figures) -> str:
             "The table sums conv1 + conv2 over 10,000 images. The floor adds, op by op, the larger of two times at the "
             "measured peaks: the arithmetic, and moving each array once. cuDNN was measured when the targets were set "
             "(before), and in the same run as our kernels (here).",
-            table(f"{sums} | cuDNN before, ms | cuDNN here, ms", [row for bench in benches for row in _sums(bench)], 3),
+            table(
+                f"{sums} | cuDNN before, ms | cuDNN here, ms", [row for bench in benches for row in _sum_rows(bench)], 3
+            ),
             f"A first layer in fp32 may take at most {FIRST_LAYER} × the larger of two times: writing its output once "
             f"at the measured copy rate, and its arithmetic at {FP32_RATE:g} TFLOP/s. Large fp32 matrix products reach "
             "that rate on the card, and the targets were set by it. The last two columns take the arithmetic rate that "
             "was measured in registers instead.",
-            table(f"{firsts} | arithmetic in registers ms | × the larger", map(_first_layer, benches), 2),
+            table(f"{firsts} | arithmetic in registers ms | × the larger", map(_first_layer_row, benches), 2),
             f"The whole program with `auto` may be at most {AUTO:.0%} slower than with the best single choice:",
             table(
                 "network | as | best single choice | ms | auto ms | auto ÷ best | met",
-                [row for bench in benches for row in _autos(bench)],
+                [row for bench in benches for row in _auto_rows(bench)],
                 3,
             ),
         ]
     )
 
 
-def _met(value: float | None, most: float) -> str:
+def _yes_or_no(value: float | None, most: float) -> str:
     return "" if value is None else "yes" if value <= most else "**no**"
 
 
-def _sums(bench: Bench) -> Iterator[str]:
+def _sum_rows(bench: Bench) -> Iterator[str]:
     most, cudnn32, cudnn16 = TARGETS[bench.network]
     for dtype, target, known in (("float32", most, cudnn32), ("float16", cudnn16, cudnn16)):
         best = bench.best_total(dtype)
         cudnn = first_row(bench.document["totals"], kind=LIBRARY, step=None, dtype=dtype)
         ms = best.get("sum_ms")
         yield (
-            f"`{bench.network}` | {SHORT[dtype]} | {label(best)} | ≤ {target:g} | {format_ms(ms)} | "
-            f"{_met(ms, target)} | {format_ms(bench.floor_ms(dtype))} | {known:g} | {format_ms(cudnn.get('sum_ms'))}"
+            f"`{bench.network}` | {SHORT[dtype]} | {row_label(best)} | ≤ {target:g} | {format_ms(ms)} | "
+            f"{_yes_or_no(ms, target)} | {format_ms(bench.floor_ms(dtype))} | {known:g} | "
+            f"{format_ms(cudnn.get('sum_ms'))}"
         )
 
 
-def _first_layer(bench: Bench) -> str:
+def _first_layer_row(bench: Bench) -> str:
     network, images, peaks = NETWORKS[bench.network], bench.ops[0]["images"], bench.document["peaks"]
     step = next(step for step in network.steps if isinstance(step.layer, Conv2d))
     arithmetic, registers = (
@@ -84,13 +87,13 @@ def _first_layer(bench: Bench) -> str:
     best = bench.best(bench.ops[0]["item"], "float32")
     slower, than_registers = (speedup(best.get("ms"), max(least, writing)) for least in (arithmetic, registers))
     return (
-        f"`{bench.network}` | {label(best)} | {format_ms(arithmetic)} | {format_ms(writing)} | "
-        f"{format_ms(best.get('ms'))} | {format_factor(slower)} | {_met(slower, FIRST_LAYER)} | "
+        f"`{bench.network}` | {row_label(best)} | {format_ms(arithmetic)} | {format_ms(writing)} | "
+        f"{format_ms(best.get('ms'))} | {format_factor(slower)} | {_yes_or_no(slower, FIRST_LAYER)} | "
         f"{format_ms(registers)} | {format_factor(than_registers)}"
     )
 
 
-def _autos(bench: Bench) -> Iterator[str]:
+def _auto_rows(bench: Bench) -> Iterator[str]:
     for precision in (row.name for row in SINGLE):
         rows = [row for row in bench.document["whole_program"] if row["precision"] == precision]
         auto = first_row(rows, conv="auto")
@@ -99,17 +102,17 @@ def _autos(bench: Bench) -> Iterator[str]:
             slower = auto["ms"] / best["ms"]
             yield (
                 f"`{bench.network}` | {precision} | {best['conv']} | {format_ms(best['ms'])} | "
-                f"{format_ms(auto['ms'])} | {slower:.3f} | {_met(slower, 1 + AUTO)}"
+                f"{format_ms(auto['ms'])} | {slower:.3f} | {_yes_or_no(slower, 1 + AUTO)}"
             )
 
 
 def expected(figures: Figures) -> str:
     """Write a row for each step: expected and measured time of a layer of each network, and their ratio."""
     heads = (part for name in FORETOLD for part in (f"`{name}` expected, ms", "measured, ms", "÷"))
-    return markdown(["step", "layer", *heads], _expected(figures), 2)
+    return markdown(["step", "layer", *heads], _expected_rows(figures), 2)
 
 
-def _expected(figures: Figures) -> Iterator[list[str]]:
+def _expected_rows(figures: Figures) -> Iterator[list[str]]:
     for row in json.loads(EXPECTED.read_text(encoding="utf-8")):
         step = registry.find(row["operation"], row["name"])
         assert step is not None

@@ -239,7 +239,7 @@ def test_prose_holds_no_measured_figures(document: Document) -> None:
 
 def test_pictures_are_of_the_tables_run() -> None:
     """Each carries the hash of the JSON file that it was drawn from; no other picture is there or shown."""
-    assert not pictures.stale(FIGURES), "run: python -m docs.generate --draw"
+    assert not pictures.stale_pictures(FIGURES), "run: python -m docs.generate --draw"
     assert {path.name for path in pictures.FOLDER.iterdir()} == set(pictures.PICTURES)
     texts = "".join(
         path.read_text(encoding="utf-8") for path in [*KERNELS.path.parent.glob("*.md"), ROOT / "README.md"]
@@ -248,13 +248,15 @@ def test_pictures_are_of_the_tables_run() -> None:
 
 
 def test_a_picture_of_another_run_is_found(tmp_path: Path, figures_folder: Path) -> None:
-    assert pictures.stale(figures_folder, tmp_path) == list(pictures.PICTURES)  # none is there
+    assert pictures.stale_pictures(figures_folder, tmp_path) == list(pictures.PICTURES)  # none is there
     drawn = pictures.draw(figures_folder, tmp_path)
-    assert [path.name for path in drawn] == list(pictures.PICTURES) and not pictures.stale(figures_folder, tmp_path)
-    assert pictures.stale(FIGURES, tmp_path) == list(pictures.PICTURES)
+    assert [path.name for path in drawn] == list(pictures.PICTURES) and not pictures.stale_pictures(
+        figures_folder, tmp_path
+    )
+    assert pictures.stale_pictures(FIGURES, tmp_path) == list(pictures.PICTURES)
     drawn[0].write_bytes(drawn[0].read_bytes().replace(b"sha256:", b"sha257:"))
     drawn[1].write_bytes(b"no picture")
-    assert pictures.stale(figures_folder, tmp_path) == list(pictures.PICTURES)[:2]
+    assert pictures.stale_pictures(figures_folder, tmp_path) == list(pictures.PICTURES)[:2]
 
 
 def _stored(name: str) -> Any:

@@ -7,7 +7,7 @@ from app.lab.peers.peers import ENGINES, OURS
 from app.lab.peers.text import ratios
 from docs.generate.__main__ import BENCHMARKS, SYSTEMS
 from docs.generate.figures import PEERS, PEERS_IN_ONE, Figures
-from docs.generate.systems import NO_LONGER_TIMED, ON_CARD, TITLES, _absent, ours, whole_pass
+from docs.generate.systems import NO_LONGER_TIMED, ON_CARD, TITLES, _missing_rows, our_rows, whole_pass
 from tests.docs.conftest import store
 from tests.docs.test_docs import rows
 from tests.lab.test_peers import DOCUMENT, ROWS, row_of
@@ -39,7 +39,7 @@ class Stored:
 def test_the_run_with_the_closest_peer_counts() -> None:
     far, close, none = run(**{"jax-jit": 9.0}), run(**{"torch-eager": 3.0}), run(**{"jax-jit": "broken"})
     for runs, chosen in [((far, close), close), ((close, far), close), ((none, far), far), ((far, None), far)]:
-        assert ours(Stored(*runs), FILE)["fp32"][0] is chosen  # type: ignore[arg-type]
+        assert our_rows(Stored(*runs), FILE)["fp32"][0] is chosen  # type: ignore[arg-type]
 
 
 def test_reasons_are_those_of_systems_that_no_run_measured() -> None:
@@ -47,7 +47,7 @@ def test_reasons_are_those_of_systems_that_no_run_measured() -> None:
     measured: dict[str, float | str] = {"jax-jit": 9.0, "torch-eager": "broken", "onnx-runtime": late}
     first = run(**measured)
     second = run(**{"jax-jit": late, "torch-eager": late, "onnx-runtime": late})
-    assert [*_absent([first, second])] == [
+    assert [*_missing_rows([first, second])] == [
         f"There are no times of ONNX Runtime in fp32. Reason: {late}.",
         "There are no times of PyTorch in fp32. Reason: broken.",
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from app.base.errors import UserError, choice
+from app.base.errors import UserError, choose_one_of
 from app.cuda.cards import device_name
 from app.files.checks import BadValueError
 from app.network.graph import Graph
@@ -61,7 +61,7 @@ def network_request(network_or_weights: str | Path, precision: str) -> NetworkRe
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
     """Raise BadArgumentError unless the argument ``name`` has one of the ``choices``."""
     if value not in (known := [*choices]):
-        raise BadArgumentError(f"{name}={value!r}: {choice(str(value), known)}")
+        raise BadArgumentError(f"{name}={value!r}: {choose_one_of(str(value), known)}")
 
 
 def check_device(device: str) -> None:

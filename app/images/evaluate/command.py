@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.base.errors import UserError, choice, say
+from app.base.errors import UserError, choose_one_of, say
 from app.base.interrupts import progress_bar
 from app.base.precision import PRECISIONS
 from app.commands.evaluate import EvaluateRequest
@@ -59,7 +59,7 @@ def _other(asked: NetworkRequest, device: str, against: str) -> Classifier:
         other = network_request(against, asked.precision)
         if other.network is not None and not against.endswith(SUFFIX) and named(against) is None:
             what = f"--against: unknown network or precision '{against}'"
-            raise UserError(f"{what}: {choice(against, (*NETWORKS, *PRECISIONS))}, or a file")
+            raise UserError(f"{what}: {choose_one_of(against, (*NETWORKS, *PRECISIONS))}, or a file")
         return Classifier.of(other, device)
     if device == "cpu":
         raise UserError(f"--against {against} is a precision of the GPU: name another network or weights file")

@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from app.base.errors import UserError, choice
+from app.base.errors import UserError, choose_one_of
 from app.base.precision import OFFERED, SINGLE, wide
 from app.cuda.compiler import ARCHITECTURES
 from app.kernels import registry
@@ -156,7 +156,7 @@ def variant_names(only: str | None) -> set[str] | None:
     names = set(only.split(","))
     unknown = sorted(names - known)
     if unknown:
-        raise UserError(f"--only: unknown kernel '{unknown[0]}': {choice(unknown[0], sorted(known))}")
+        raise UserError(f"--only: unknown kernel '{unknown[0]}': {choose_one_of(unknown[0], sorted(known))}")
     return names
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from app.base.errors import UserError, choice
+from app.base.errors import UserError, choose_one_of
 from app.base.interrupts import exit_on_interrupt
 from app.base.precision import BY_DTYPE
 from app.commands.sweep import SweepRequest
@@ -75,7 +75,7 @@ def find_targets(
         raise UserError(f"network {graph.network.name} has no {operation} layer: name another with --network")
     if request.layer is not None and request.layer not in layers:
         fault = f"network {graph.network.name} has no {operation} layer '{request.layer}'"
-        raise UserError(f"{fault}: {choice(request.layer, layers)}")
+        raise UserError(f"{fault}: {choose_one_of(request.layer, layers)}")
     targets: list[Target] = []
     notes: list[str] = []
     for layer in layers if request.layer is None else [request.layer]:

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from app.base.errors import UserError, choice
+from app.base.errors import UserError, choose_one_of
 from app.base.precision import storage
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
 from app.kernels.variant import Variant
@@ -160,7 +160,7 @@ def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape:
         items = [item for item in network_items(graph) if item.operation == row.operation and len(item.layers) == 1]
         item = next((item for item in items if item.name == layer), None)
         if item is None:
-            known = choice(str(layer), [item.name for item in items]) if items else "name another --network"
+            known = choose_one_of(str(layer), [item.name for item in items]) if items else "name another --network"
             raise UserError(f"network {graph.network.name} has no {row.operation} layer '{layer}': {known}")
         problems = [problem for dtype, problem in item.problems.items() if dtype in row.dtypes]
     reasons = {problem: row.refusal(problem, arch) for problem in problems}
