@@ -65,7 +65,7 @@ class Worker:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._softmax = any(isinstance(step.layer, Softmax) for step in settings.graph.steps[-2:])
-        device, self.why_cpu = devices.choose(settings.device)
+        device, self.why_cpu = devices.choose_device(settings.device)
         with devices.gpu_errors():
             self._engine = _engine(settings, device)
             self._flights = FlightQueue(self._engine.block)

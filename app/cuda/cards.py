@@ -93,7 +93,7 @@ def select(device: str) -> str:
     number = number_of(device)
     if number is None:
         return device
-    before, listed, reason = os.environ.get(VARIABLE), _listed(), ""
+    before, listed, reason = os.environ.get(VARIABLE), _names_in_variable(), ""
     try:
         if listed is None or number < len(listed):
             NumberedCard(number, str(number) if listed is None else listed[number]).show()
@@ -109,7 +109,7 @@ def select(device: str) -> str:
     except UserError as error:
         reason = f"{error}; use --device cpu, or auto to use a GPU only if there is one"
     else:
-        reason = reason if number < len(cards) else there_are(len(cards))
+        reason = reason if number < len(cards) else describe_count(len(cards))
     raise UserError(f"--device {device}: {reason}")
 
 
@@ -130,7 +130,7 @@ def devices_of(text: str) -> list[NumberedCard]:
     except UserError as error:
         raise UserError(f"--devices {text}: {error}; leave it out to use the CPU") from None
     if numbers and max(numbers) >= len(cards):
-        raise UserError(f"--devices {text}: no cuda:{max(numbers)}, {there_are(len(cards))}")
+        raise UserError(f"--devices {text}: no cuda:{max(numbers)}, {describe_count(len(cards))}")
     return [cards[number] for number in numbers] or cards
 
 
@@ -142,7 +142,7 @@ def visible_cards() -> list[NumberedCard]:
             raise UserError(f"the NVIDIA driver does not start: its process {how_it_ended(process.exit_code())}")
     if not answer.isdecimal():
         raise UserError(answer)
-    listed = _listed()
+    listed = _names_in_variable()
     if listed is None:
         listed = [str(number) for number in range(int(answer))]
     elif not any(name.startswith("MIG-") for name in listed):  # of these, one process sees only the first
@@ -150,7 +150,7 @@ def visible_cards() -> list[NumberedCard]:
     return [NumberedCard(number, name) for number, name in enumerate(listed)]
 
 
-def _listed() -> list[str] | None:
+def _names_in_variable() -> list[str] | None:
     """Return the valid names in CUDA_VISIBLE_DEVICES; None if it is not set. The first invalid one ends the list."""
     value = os.environ.get(VARIABLE)
     if value is None:
@@ -160,7 +160,7 @@ def _listed() -> list[str] | None:
     return names[: ends[0]] if ends else names
 
 
-def there_are(count: int) -> str:
+def describe_count(count: int) -> str:
     """Return a sentence that lists the GPUs' numbers."""
     return "there is one GPU, cuda:0" if count == 1 else f"there are {count} GPUs, cuda:0 to cuda:{count - 1}"
 

@@ -57,7 +57,7 @@ def find_library() -> Library:
     """Find the NVRTC that CuPy loads. Raises UserError if it is missing."""
     version = nvrtc().getVersion()
     path = _loaded_from(version[0])
-    return Library(path, version, build_of(path))
+    return Library(path, version, build_hash(path))
 
 
 @cache
@@ -70,7 +70,7 @@ def _loaded_from(major: int) -> str:
 
 
 @cache
-def build_of(path: str) -> str:
+def build_hash(path: str) -> str:
     """Hash what identifies a build of a library (64-bit ELF): its size and its notes with the build ID."""
     with Path(path).open("rb") as file:
         header = file.read(64)
@@ -97,7 +97,7 @@ def architecture_number(name: str) -> int:
     return int(name.removeprefix("sm_").rstrip("abcdef"))
 
 
-def sources(path: Path) -> dict[str, str]:
+def read_with_includes(path: Path) -> dict[str, str]:
     """Read a file and all files that it includes, directly or not; return texts by file name.
 
     Included files lie beside the file or in app/kernels/include/.
@@ -127,8 +127,8 @@ def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, d
     UserError if NVRTC is missing or the cache cannot be written; a kernel that does not compile is a bug and raises
     RuntimeError with file, options and the compiler's log.
     """
-    library, texts, flags = find_library(), sources(path), options(defines, arch, debug)
-    cached = _place(library, path, texts, flags)
+    library, texts, flags = find_library(), read_with_includes(path), options(defines, arch, debug)
+    cached = _cache_path(library, path, texts, flags)
     cubin = _read_cached(cached)
     if cubin is None:
         cubin, _ = _compile(library, path.name, texts, flags)
@@ -138,7 +138,7 @@ def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, d
 
 def is_cached(path: Path, defines: Mapping[str, str | int], arch: str) -> bool:
     """Return whether the cache holds this kernel's undamaged machine code. Raises UserError as ``compile_kernel``."""
-    return _read_cached(_place(find_library(), path, sources(path), options(defines, arch))) is not None
+    return _read_cached(_cache_path(find_library(), path, read_with_includes(path), options(defines, arch))) is not None
 
 
 def check_cache() -> None:
@@ -147,7 +147,7 @@ def check_cache() -> None:
         raise UserError(f"cannot store compiled kernels: {reason}")
 
 
-def _place(library: Library, path: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> Path:
+def _cache_path(library: Library, path: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> Path:
     """Return the path of the cache file for these sources, options and NVRTC."""
     key = hashlib.sha256(
         repr((library.version, library.build, flags, path.name, sorted(texts.items()))).encode()
@@ -159,7 +159,9 @@ def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> 
     """Compile uncached; return the assembler's log: registers, shared memory, spills. Raises as compile_kernel."""
     library = find_library()
     uncached = ("--no-cache",) if library.version >= (12, 9) else ()  # NVRTC's cache would give no log
-    _, log = _compile(library, path.name, sources(path), (*options(defines, arch), "--ptxas-options=-v", *uncached))
+    _, log = _compile(
+        library, path.name, read_with_includes(path), (*options(defines, arch), "--ptxas-options=-v", *uncached)
+    )
     return log
 
 

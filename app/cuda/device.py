@@ -10,7 +10,7 @@ from typing import Any
 
 from app.base.errors import UserError
 from app.base.interrupts import exit_on_interrupt
-from app.cuda.cards import chosen_number, number_of, start_driver, there_are
+from app.cuda.cards import chosen_number, describe_count, number_of, start_driver
 from app.cuda.compiler import CUPY, architecture, nvrtc
 
 OLDEST_ARCHITECTURE = (7, 5)
@@ -56,7 +56,7 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None
     except UserError as error:
         return str(error)
     if number is not None and number >= count:
-        return there_are(count)
+        return describe_count(count)
     lap("context")
     if importlib.util.find_spec("cupy") is None:
         return f"CuPy is not installed (pip install {CUPY})"
@@ -89,7 +89,7 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None
     return None
 
 
-def choose(requested: str, lap: Callable[[str], object] = lambda _: None) -> tuple[str, str | None]:
+def choose_device(requested: str, lap: Callable[[str], object] = lambda _: None) -> tuple[str, str | None]:
     """Resolve ``auto`` to ``cuda`` or ``cpu``; also return why it chose the CPU, or None.
 
     lap: as for ``why_no_gpu``. Raises UserError if a requested GPU is not available.
@@ -182,10 +182,10 @@ def describe_cpu(threads: int) -> dict[str, Any]:
 def as_text(device: Mapping[str, Any]) -> str:
     """Format a device's description and its software in one line. device: from ``describe_gpu`` or ``describe_cpu``."""
     text = _TEXTS[device["kind"]] + _ENGINE * ("onnxruntime" in device)
-    return text.format(**device, place=place(device, ", "))
+    return text.format(**device, place=device_address(device, ", "))
 
 
-def place(device: Mapping[str, Any], then: str = "") -> str:
+def device_address(device: Mapping[str, Any], then: str = "") -> str:
     """Return the GPU's number and bus address, ``cuda:0, PCI 0000:1b:00.0``, and ``then``; "" if not recorded.
 
     device: as for ``as_text``; older documents lack them.

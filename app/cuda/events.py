@@ -29,7 +29,7 @@ class EventPair:
         return elapsed
 
 
-def event_timed(
+def time_by_events(
     enqueue: Callable[[], object], stream: cupy.cuda.Stream, repeat: int, warmup: int = 0
 ) -> tuple[float, ...]:
     """Return the milliseconds that each of ``repeat`` calls of ``enqueue`` takes, after ``warmup`` untimed ones."""

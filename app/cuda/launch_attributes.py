@@ -73,7 +73,7 @@ def attributed_launcher(
     return launch
 
 
-def where_needed(
+def choose_launcher(
     start: Callable[[int, tuple[int, int, int], int], None],
     usual: Callable[[int, Any], None],
     grid: Callable[[Any], tuple[int, int, int]],

@@ -25,7 +25,7 @@ def device_array(elements: int, dtype: str) -> cupy.ndarray:
     return cupy.ndarray((elements,), dtype, cupy.cuda.MemoryPointer(memory, 0))
 
 
-def unplaced_array(elements: int, dtype: str) -> cupy.ndarray:
+def placeholder_array(elements: int, dtype: str) -> cupy.ndarray:
     """Return an array without memory, for an argument whose address is set before every launch.
 
     Its address is one that no GPU ever maps.
@@ -34,7 +34,7 @@ def unplaced_array(elements: int, dtype: str) -> cupy.ndarray:
     return cupy.ndarray((elements,), dtype, cupy.cuda.MemoryPointer(memory, 0))
 
 
-def uploaded(array: np.ndarray) -> cupy.ndarray:
+def upload(array: np.ndarray) -> cupy.ndarray:
     """Copy a contiguous host array to a flat device array and wait for the copy.
 
     It uses this thread's default stream: waiting for the device would break captures of other threads.
@@ -66,7 +66,7 @@ def is_pinned(array: np.ndarray) -> bool:
     return runtime.pointerGetAttributes(array.ctypes.data).type == runtime.memoryTypeHost
 
 
-def mapped(array: np.ndarray) -> cupy.ndarray:
+def map_to_device(array: np.ndarray) -> cupy.ndarray:
     """Return a flat device view of page-locked host memory, which kernels access over the bus. Keep the array alive."""
     address = runtime.pointerGetAttributes(array.ctypes.data).devicePointer
     memory = cupy.cuda.UnownedMemory(address, array.nbytes, array, cupy.cuda.Device().id)

@@ -13,7 +13,7 @@ class UnavailableError(Exception):
     """NVML cannot be used; the text is the reason in one line."""
 
 
-class Card:
+class NvmlDevice:
     """One GPU. Methods return None for what it does not report."""
 
     def __init__(self, library: Any, handle: Any) -> None:
@@ -50,7 +50,7 @@ class Card:
 
 
 @contextmanager
-def opened(bus_id: Callable[[], str]) -> Iterator[Card]:
+def open_nvml(bus_id: Callable[[], str]) -> Iterator[NvmlDevice]:
     """Open NVML for the GPU at a PCI bus address, such as ``0000:1b:00.0``. Raises UnavailableError.
 
     NVML numbers GPUs in another order than CUDA, hence the address.
@@ -68,7 +68,7 @@ def opened(bus_id: Callable[[], str]) -> Iterator[Card]:
             handle = pynvml.nvmlDeviceGetHandleByPciBusId(bus_id().encode())
         except pynvml.NVMLError as error:
             raise UnavailableError(f"NVML does not know the card: {error}") from None
-        yield Card(pynvml, handle)
+        yield NvmlDevice(pynvml, handle)
     finally:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()

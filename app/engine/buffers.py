@@ -8,7 +8,7 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from app.cuda.memory import device_array, is_pinned, mapped, pinned_array, uploaded
+from app.cuda.memory import device_array, is_pinned, map_to_device, pinned_array, upload
 from app.engine.interface import Outputs
 from app.kernels.launch import Kernel, Launch
 from app.kernels.plain_problems import ITEMSIZE
@@ -25,7 +25,7 @@ class LoadedPlan:
         self.plan = plan
         self.kernels = [Kernel(node.variant, node.problem, plan.arch, node.settings) for node in plan.nodes]
         self.weights: list[list[cupy.ndarray | None]] = [
-            [None if array is None else uploaded(array) for array in kernel.pack(node.parameters)]
+            [None if array is None else upload(array) for array in kernel.pack(node.parameters)]
             for kernel, node in zip(self.kernels, plan.nodes, strict=True)
         ]
 
@@ -152,7 +152,7 @@ class WholeBatch(Buffers):
     def __init__(self, loaded: LoadedPlan, images: np.ndarray, outputs: Outputs, *, direct: bool) -> None:
         self._images, self._outputs, self._direct = images, outputs.of(slice(0, len(images))), direct
         self.how = DIRECT if direct else AT_ONCE
-        host = {LABELS: mapped(outputs.labels)} | ({IMAGES: mapped(images)} if direct else {})
+        host = {LABELS: map_to_device(outputs.labels)} | ({IMAGES: map_to_device(images)} if direct else {})
         super().__init__(loaded, len(images), host)
 
     @staticmethod

@@ -16,7 +16,7 @@ import numpy as np
 
 from app.base.clock import Timer
 from app.base.processor import usable_cores
-from app.cuda.events import event_timed
+from app.cuda.events import time_by_events
 from app.cuda.memory import pinned_array
 from app.engine.buffers import StreamBuffers
 from app.engine.interface import Block, Feeding, Outputs, Source
@@ -96,5 +96,5 @@ def slower_part(buffers: StreamBuffers, images: np.ndarray) -> str:
         "bus": lambda: buffers.copy_in(images, stream.ptr),
         "kernels": lambda: buffers.compute(len(images), stream.ptr),
     }
-    ms = {name: median(event_timed(enqueue, stream, TIMED)) for name, enqueue in work.items()}
+    ms = {name: median(time_by_events(enqueue, stream, TIMED)) for name, enqueue in work.items()}
     return max(ms, key=ms.__getitem__)

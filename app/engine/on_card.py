@@ -8,7 +8,7 @@ import cupy
 import numpy as np
 
 from app.base.errors import UserError
-from app.cuda.memory import DeviceMemoryError, unplaced_array
+from app.cuda.memory import DeviceMemoryError, placeholder_array
 from app.engine.buffers import Buffers, LoadedPlan
 from app.kernels.launch import Launch
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
@@ -70,7 +70,7 @@ class OnCard:
         plan = self._loaded.plan
         wanted = min(1 << (max(count, STEP) - 1).bit_length(), self.most)
         while self._buffers is None:
-            given = {name: unplaced_array(wanted * plan.buffers[name][1], plan.buffers[name][0]) for name in GIVEN}
+            given = {name: placeholder_array(wanted * plan.buffers[name][1], plan.buffers[name][0]) for name in GIVEN}
             with suppress(DeviceMemoryError):
                 self._buffers = Buffers(self._loaded, wanted, given)
                 break

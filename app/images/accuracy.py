@@ -34,7 +34,7 @@ def accuracy(request: AccuracyRequest) -> int:
     """
     entries = _entries(request)
     with exit_on_interrupt():
-        where, why_not = device.choose(request.device)
+        where, why_not = device.choose_device(request.device)
     if where == "cpu" and request.precision not in ("auto", "fp32"):
         raise UserError("--precision is for the GPU: leave it out on the CPU")
     if why_not is not None:
@@ -52,7 +52,7 @@ def accuracy(request: AccuracyRequest) -> int:
 
 def _card() -> str:
     card = device.describe_gpu()
-    return f"{card['name']} ({device.place(card)})"
+    return f"{card['name']} ({device.device_address(card)})"
 
 
 def _entries(request: AccuracyRequest) -> list[tuple[Network, Weights | None]]:

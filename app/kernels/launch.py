@@ -257,7 +257,7 @@ class Function:
         if not dependent and self._cluster is None:
             return launch
         start = launch_attributes.attributed_launcher(handle, packed, threads, shared, dependent=dependent)
-        return launch_attributes.where_needed(start, launch, grid, self._cluster, always=dependent)
+        return launch_attributes.choose_launcher(start, launch, grid, self._cluster, always=dependent)
 
     def __call__(self, stream: Any, grid: Grid, *values: Value) -> None:
         """Enqueue a launch on a CuPy stream; return at once. The caller checks the arrays' sizes.

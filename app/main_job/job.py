@@ -34,7 +34,7 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
     with exit_on_interrupt():
         graph, weights = load_network(request.network.network, request.network.weights)
         watch.lap("weights")
-        where, why_not = device.choose(request.device, watch.lap)
+        where, why_not = device.choose_device(request.device, watch.lap)
     if why_not is not None:
         say(f"note: running on the CPU: {why_not}")
     watch.lap("context")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from app.base.clock import now
 from app.base.errors import UserError
 from app.cuda import nvml
-from app.cuda.nvml import Card
+from app.cuda.nvml import NvmlDevice
 from app.main_job.statistics import median
 from app.terminal.text import format_factor
 
@@ -61,16 +61,16 @@ def on_current_card(run: Callable[[], object], images: int) -> records.Power | N
 
 
 @contextmanager
-def _opened_card() -> Iterator[Card]:
+def _opened_card() -> Iterator[NvmlDevice]:
     try:
-        with nvml.opened(nvml.current_bus_id) as card:
+        with nvml.open_nvml(nvml.current_bus_id) as card:
             yield card
     except nvml.UnavailableError as reason:
         raise UserError(f"--power: {reason}; or leave --power out") from None
 
 
 def measure(
-    card: Card,
+    card: NvmlDevice,
     run: Callable[[], object],
     images: int,
     progress: Callable[[float], object] = lambda _: None,
@@ -105,7 +105,9 @@ def measure(
     return power_document(seconds, count, sum(powers) / len(powers) / 1e3 * seconds, INTEGRATED, clocks)
 
 
-def _run_until_update(card: Card, run: Callable[[], object], clock: Callable[[], float]) -> tuple[int | None, int]:
+def _run_until_update(
+    card: NvmlDevice, run: Callable[[], object], clock: Callable[[], float]
+) -> tuple[int | None, int]:
     """Run until the energy counter changes; return its value in mJ (None if it does not) and the number of runs."""
     before, start, runs = card.energy_mj(), clock(), 0
     while before is not None and clock() - start < PATIENCE_SECONDS:

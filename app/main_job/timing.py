@@ -16,8 +16,8 @@ from cupy.cuda import runtime
 
 from app.base.clock import Timer, host_timed
 from app.base.errors import UserError
-from app.cuda.events import Marks, event_timed
-from app.cuda.memory import DeviceMemoryError, device_array, is_pinned, pinned_copy, uploaded
+from app.cuda.events import Marks, time_by_events
+from app.cuda.memory import DeviceMemoryError, device_array, is_pinned, pinned_copy, upload
 from app.engine.buffers import StreamBuffers
 from app.engine.chunks import pieces
 from app.engine.gpu import GpuEngine
@@ -70,19 +70,19 @@ def on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> 
     part = images[:count] if is_pinned(images) else pinned_copy(images[:count])
     target, source = buffers.named[IMAGES].data.ptr, part.ctypes.data
     copy = partial(runtime.memcpyAsync, target, source, part.nbytes, runtime.memcpyHostToDevice, stream.ptr)
-    raw_copy = Timing(event_timed(copy, stream, repeat, warmup + 1))
+    raw_copy = Timing(time_by_events(copy, stream, repeat, warmup + 1))
 
     def whole() -> None:
         for launch in buffers.launches:
             launch(stream.ptr, count)
 
-    whole_timing = Timing(event_timed(whole, stream, repeat, warmup))
+    whole_timing = Timing(time_by_events(whole, stream, repeat, warmup))
 
     def time_layer(index: int, launch: Launch, name: str, flops: int, nbytes: int) -> Layer:
         # Run the layers before it first, so that its input buffer holds real data whatever was timed last.
         for before in buffers.launches[:index]:
             before(stream.ptr, count)
-        timing = Timing(event_timed(lambda: launch(stream.ptr, count), stream, repeat, warmup))
+        timing = Timing(time_by_events(lambda: launch(stream.ptr, count), stream, repeat, warmup))
         return layer_row(name, launch.kernel.variant.name, count, timing, flops * count, nbytes)
 
     nodes = enumerate(zip(engine.plan.nodes, buffers.launches, strict=True))
@@ -108,7 +108,7 @@ def _resident(engine: GpuEngine, count: int) -> tuple[StreamBuffers, list[tuple[
     for index, node in enumerate(plan.nodes):
         if isinstance(node.problem, ConvProblem):
             kernel = Kernel(node.variant, alone(node.problem), plan.arch, node.settings_alone)
-            weights = [None if array is None else uploaded(array) for array in kernel.pack(node.parameters)]
+            weights = [None if array is None else upload(array) for array in kernel.pack(node.parameters)]
             y = device_array(kernel.arguments()[-1].per_image * count, node.problem.output_dtype)
             ops.append((index, node, kernel.bind([buffers.named[node.reads], *weights, y], count), y))
     return buffers, ops

@@ -85,14 +85,14 @@ def _described() -> Iterator[Finding]:
     told = f"{about['name']} ({about['architecture']}, {about['multiprocessors']} SMs), {memory}, one of {cards}"
     yield finding(AREA, "card", told)
     try:
-        with nvml.opened(nvml.current_bus_id) as watched:
+        with nvml.open_nvml(nvml.current_bus_id) as watched:
             yield finding(AREA, "clocks", _clocks(watched))
     except nvml.UnavailableError as why:
         remedy = nvml.REMEDY if nvml.REMEDY in str(why) else "ask nvidia-smi instead"
         yield finding(AREA, "clocks", f"unknown: {why}", "--power, and clocks in doctor", remedy)
 
 
-def _clocks(watched: nvml.Card) -> str:
+def _clocks(watched: nvml.NvmlDevice) -> str:
     told = (
         ("SM {:,} MHz now", watched.sm_clock_mhz(), 1),
         ("at most {:,} MHz", watched.highest_sm_clock_mhz(), 1),

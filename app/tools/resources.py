@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from app.base.precision import storage, wide
-from app.cuda.compiler import architecture_number, compile_kernel, resource_report, sources
+from app.cuda.compiler import architecture_number, compile_kernel, read_with_includes, resource_report
 from app.cuda.on_all_cores import on_all_cores
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
 from app.kernels.variant import LaunchConfig, Variant, tiles
@@ -120,7 +120,7 @@ def _functions(row: Variant, layer: str, problem: Problem, arch: str) -> Iterato
     """Compile the row; yield the resources of each function that it launches."""
     config: LaunchConfig = row.config(problem)
     compiled = parse(resource_report(row.path, config.defines, arch))
-    declares = any("__constant__" in text for text in sources(row.path).values())
+    declares = any("__constant__" in text for text in read_with_includes(row.path).values())
     constant = constant_bytes(compile_kernel(row.path, config.defines, arch)) if declares else 0
     launches = {launch.entry or row.entry: launch for launch in config.launches}  # slices differ only in scalars
     for entry, launch in launches.items():

@@ -28,7 +28,7 @@ CPU = "the CPU with NumPy"
 def train(request: TrainRequest) -> int:
     """Train as requested and print a line per epoch. Returns the exit code. Raises UserError."""
     with exit_on_interrupt():
-        kind, why_not = device.choose(request.device)
+        kind, why_not = device.choose_device(request.device)
         task = choose(request, kind)
         request, job = task.request, task.job
         settings, progress = job.settings, job.progress
@@ -37,7 +37,7 @@ def train(request: TrainRequest) -> int:
         workers = request.workers or progress.workers
         check_workers(workers, settings, kind)
         card = device.describe_gpu() if kind == "cuda" else {"name": CPU}
-        where, which = card["name"], device.place(card, ", ") if workers == 1 else ""
+        where, which = card["name"], device.device_address(card, ", ") if workers == 1 else ""
     with task.places.claimed():
         say: Callable[[str], object] = (lambda text: None) if request.json == "-" else _say
         slowly = "" if kind == "cuda" else f", slowly ({why_not})" if why_not else ", slowly"

@@ -86,7 +86,7 @@ def test_a_network_that_cannot_run_leaves_the_others(
             raise UserError("lenet5 is not served")
         return CpuEngine(graph)
 
-    monkeypatch.setattr(accuracy.device, "choose", lambda _: ("cuda", None))
+    monkeypatch.setattr(accuracy.device, "choose_device", lambda _: ("cuda", None))
     monkeypatch.setattr(accuracy.device, "describe_gpu", lambda: {"name": "some card", "architecture": "sm_80"})
     monkeypatch.setattr(accuracy, "open_engine", opened)
     assert main(["accuracy"]) == 0

@@ -7,7 +7,14 @@ import pytest
 
 from app.base.errors import UserError
 from app.cuda import compiler
-from app.cuda.compiler import ARCHITECTURES, architecture, architecture_number, compile_kernel, resource_report, sources
+from app.cuda.compiler import (
+    ARCHITECTURES,
+    architecture,
+    architecture_number,
+    compile_kernel,
+    read_with_includes,
+    resource_report,
+)
 
 
 def test_architectures_have_names_and_numbers() -> None:
@@ -50,7 +57,7 @@ def _no_compiler(*_: object) -> None:
 
 
 def test_sources_follow_includes(toy: Path) -> None:
-    assert sources(toy / "toy.cu") == {name: TOY[name] for name in ("toy.cu", "outer.cuh", "inner.cuh")}
+    assert read_with_includes(toy / "toy.cu") == {name: TOY[name] for name in ("toy.cu", "outer.cuh", "inner.cuh")}
 
 
 def test_the_order_of_constants_does_not_matter(toy: Path) -> None:
@@ -69,7 +76,7 @@ def test_whatever_matters_is_part_of_the_key(change: str, toy: Path, monkeypatch
         with (toy / change).open("a", encoding="utf-8") as file:
             file.write("// changed\n")
     if change == "compiler":
-        monkeypatch.setattr(compiler, "build_of", lambda _: "a build of the same version")
+        monkeypatch.setattr(compiler, "build_hash", lambda _: "a build of the same version")
     value, arch = 2 if change == "define" else 1, "sm_90a" if change == "arch" else "sm_80"
     _build(toy, value, arch, debug=change == "debug")
     assert len(_cached(toy)) == 2
@@ -118,7 +125,7 @@ def test_without_cupy_it_is_cupy_that_is_named(toy: Path, monkeypatch: pytest.Mo
 def test_a_header_of_ours_serves_a_kernel_elsewhere(toy: Path) -> None:
     """Unless a file of that name lies beside it."""
     (toy / "user.cu").write_text('#include "common.cuh"\n#include "inner.cuh"\n', encoding="utf-8")
-    found = sources(toy / "user.cu")
+    found = read_with_includes(toy / "user.cu")
     assert found["common.cuh"] == (compiler.INCLUDE_DIR / "common.cuh").read_text(encoding="utf-8")
     assert found["inner.cuh"] == TOY["inner.cuh"] and "half.cuh" in found
 

@@ -13,7 +13,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 from app.base.errors import UserError
 from app.base.interrupts import INTERRUPTED
 from app.cuda import compiler, compiler_process
-from app.cuda.compiler import build_of, find_library
+from app.cuda.compiler import build_hash, find_library
 from tests.support.shell import INTERRUPTIBLE, check_error, python, started, wait_for
 
 KERNEL = 'extern "C" __global__ void kernel(float *y) { y[threadIdx.x] = VALUE; }\n'
@@ -125,13 +125,13 @@ def elf(path: Path, build: bytes, size: int = 400) -> str:
 
 def test_builds_of_one_version_are_told_apart(tmp_path: Path) -> None:
     """By the linker's build ID, or the size; not by the place."""
-    first = build_of(elf(tmp_path / "1", b"build 1"))
+    first = build_hash(elf(tmp_path / "1", b"build 1"))
     others = [elf(tmp_path / "2", b"build 2"), elf(tmp_path / "3", b"build 1", size=401)]
-    assert len({first, *map(build_of, others)}) == 3
-    assert build_of(elf(tmp_path / "moved", b"build 1")) == first
+    assert len({first, *map(build_hash, others)}) == 3
+    assert build_hash(elf(tmp_path / "moved", b"build 1")) == first
 
 
 def test_the_library_is_the_one_that_compiles() -> None:
     library = find_library()
     assert Path(library.path).name.startswith("libnvrtc.so") and Path(library.path).is_absolute()
-    assert library.version == compiler.nvrtc().getVersion() and library.build == build_of(library.path)
+    assert library.version == compiler.nvrtc().getVersion() and library.build == build_hash(library.path)

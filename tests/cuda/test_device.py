@@ -58,9 +58,9 @@ def test_each_cause_has_its_line(monkeypatch: pytest.MonkeyPatch, driver: Driver
     found = device.why_no_gpu()
     assert found is not None and "\n" not in found
     with pytest.raises(UserError, match=f"--device cuda: .*{reason}.*--device cpu"):
-        device.choose("cuda")
-    assert device.choose("auto") == ("cpu", found)
-    assert device.choose("cpu") == ("cpu", None)
+        device.choose_device("cuda")
+    assert device.choose_device("auto") == ("cpu", found)
+    assert device.choose_device("cpu") == ("cpu", None)
 
 
 def test_no_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:

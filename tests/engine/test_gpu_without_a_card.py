@@ -148,7 +148,7 @@ def test_a_handle_of_cublas_waits_for_captures(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_borrowed_stream_is_taken_without_a_warning() -> None:
-    assert streams.borrowed(4711).ptr == 4711
+    assert streams.stream_at(4711).ptr == 4711
     assert "ExternalStream" not in Path(streams.__file__).read_text(encoding="utf-8")
 
 

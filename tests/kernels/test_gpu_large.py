@@ -128,12 +128,12 @@ def _bounded(case: Case, wanted: Expected) -> Expected:
 
 @pytest.mark.parametrize("case", _layer_cases(), ids=str)
 def test_layers_of_the_networks(case: Case) -> None:
-    from app.cuda.memory import uploaded
+    from app.cuda.memory import upload
 
     problem = case.problem
     assert isinstance(problem, ConvProblem | LinearProblem)
     x, arrays = host_arrays(problem, IMAGES)
-    y, *labels = on_card(kernel_of(case), uploaded(x), arrays, IMAGES)
+    y, *labels = on_card(kernel_of(case), upload(x), arrays, IMAGES)
     wanted = _expected(replace(problem, output_dtype="float32"), sums_half(case.row))
     check(y, problem, _bounded(case, wanted))
     if labels:
@@ -145,11 +145,11 @@ def _repeated(per_image: int, dtype: str, repeated: int) -> tuple[Any, Any]:
     """Random x of ``repeated`` images, and the same REPEATS times over; on the device."""
     from cupy.cuda import runtime
 
-    from app.cuda.memory import device_array, uploaded
+    from app.cuda.memory import device_array, upload
 
     rng = np.random.default_rng(per_image)
     block = rng.integers(0, 255, repeated * per_image, dtype=np.uint8)  # no byte that outputs are poisoned with
-    few = uploaded(block if dtype == "uint8" else (block.astype(np.float32) / 64 - 2).astype(dtype))
+    few = upload(block if dtype == "uint8" else (block.astype(np.float32) / 64 - 2).astype(dtype))
     many = device_array(REPEATS * few.size, dtype)
     for start in range(0, many.nbytes, few.nbytes):
         runtime.memcpy(many.data.ptr + start, few.data.ptr, few.nbytes, runtime.memcpyDeviceToDevice)

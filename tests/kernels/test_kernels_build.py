@@ -16,7 +16,7 @@ from app.cuda.compiler import (
     compile_kernel,
     nvrtc,
     options,
-    sources,
+    read_with_includes,
 )
 from app.kernels.problems import ConvProblem
 from app.kernels.registry import VARIANTS, variants
@@ -176,7 +176,7 @@ def ptx_of(row: Variant, dtype: str, texts: Mapping[str, str] | None = None, **c
 
     texts: of the row's file and its headers; other ones than in the tree.
     """
-    binding, texts = nvrtc(), sources(row.path) if texts is None else texts
+    binding, texts = nvrtc(), read_with_includes(row.path) if texts is None else texts
     problem = next(problem for problem in served(row, "sm_90a") if problem.dtype == dtype)
     headers = {name: text.encode() for name, text in texts.items() if name != row.source}
     names = [name.encode() for name in headers]

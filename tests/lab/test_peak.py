@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cuda.compiler import architecture_number, compile_kernel, sources
+from app.cuda.compiler import architecture_number, compile_kernel, read_with_includes
 from app.drawing import svg
 from app.kernels import registry
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem
@@ -72,7 +72,7 @@ def test_split_operands_are_multiplied_several_times() -> None:
 def test_rows_say_what_their_sources_multiply_with(row: Variant) -> None:
     """The names of the instructions, or of the headers' functions for them, stand in the kernel's file."""
     text = row.path.read_text(encoding="utf-8")
-    used = {"wgmma": "wgmma.cuh" in sources(row.path), "mma": "mma_" in text}
+    used = {"wgmma": "wgmma.cuh" in read_with_includes(row.path), "mma": "mma_" in text}
     found = "wgmma" if used["wgmma"] and row.only_arch == 90 else "mma" if used["mma"] else row.instructions
     assert row.instructions == found and row.instructions in ("fma", "hfma2", "mma", "wgmma")
     assert (row.instructions == "hfma2") == (row.name == "half2")

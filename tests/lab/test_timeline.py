@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from app.cuda.compiler import INCLUDE_DIR, compile_kernel, sources
+from app.cuda.compiler import INCLUDE_DIR, compile_kernel, read_with_includes
 from app.drawing import svg, warpgroups
 from app.kernels import registry
 from app.kernels.variant import Variant
@@ -39,14 +39,14 @@ def planned(precision: str) -> ExecutionPlan:
 
 @pytest.mark.parametrize("row", STAMPED, ids=lambda row: row.name)
 def test_with_stamps_the_kernel_reads_the_clock(row: Variant) -> None:
-    texts = sources(row.path)
+    texts = read_with_includes(row.path)
     assert sum(len(MACRO.findall(text)) for text in texts.values()) == 9
     stamping = ptx_of(row, row.dtypes[0], STAMPS=50, STAMPED=528)
     assert "clock64" in stamping and "globaltimer" in stamping
 
 
 def test_without_stamps_nothing_of_them_is_in_the_code() -> None:
-    texts = sources(EXACT.path)
+    texts = read_with_includes(EXACT.path)
     bare = {name: MACRO.sub("", text) for name, text in texts.items()}
     assert not any("STAMP" in text for name, text in bare.items() if name != "stamps.cuh")
     (dtype,) = EXACT.dtypes

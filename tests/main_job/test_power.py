@@ -52,7 +52,7 @@ class Fake:
 
 
 def measured(fake: Fake) -> Power | None:
-    return power.measure(nvml.Card(fake, "handle"), fake.run, 1000, clock=lambda: fake.seconds)
+    return power.measure(nvml.NvmlDevice(fake, "handle"), fake.run, 1000, clock=lambda: fake.seconds)
 
 
 def test_energy_per_image_is_from_step_to_step() -> None:
@@ -104,7 +104,7 @@ def test_a_card_that_tells_nothing_costs_no_second() -> None:
 def test_nvml_is_opened_by_address_and_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Fake()
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    with nvml.opened(lambda: "0000:1b:00.0") as card:
+    with nvml.open_nvml(lambda: "0000:1b:00.0") as card:
         assert (card.power_mw(), card.sm_clock_mhz()) == (300_000, 1755)
     assert fake.told[0] == "nvmlInit" and fake.told[-1] == "nvmlShutdown"
 
@@ -119,7 +119,7 @@ def test_nvml_is_opened_by_address_and_closed(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_without_nvml_there_is_a_reason(library: Any, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", library)
-    with pytest.raises(nvml.UnavailableError, match=reason), nvml.opened(lambda: "0000:1b:00.0"):
+    with pytest.raises(nvml.UnavailableError, match=reason), nvml.open_nvml(lambda: "0000:1b:00.0"):
         raise AssertionError("opened")
     assert library is None or isinstance(library, Fake)
 
@@ -148,7 +148,7 @@ def test_on_the_card() -> None:
         cupy.cuda.Device().synchronize()
 
     try:
-        with nvml.opened(nvml.current_bus_id) as card:
+        with nvml.open_nvml(nvml.current_bus_id) as card:
             found = power.measure(card, run, 1)
     except nvml.UnavailableError as reason:
         pytest.skip(str(reason))

@@ -23,11 +23,11 @@ def main(technique: str) -> None:
     import cupy
     import numpy as np
 
-    from app.cuda.memory import device_array, uploaded
+    from app.cuda.memory import device_array, upload
     from app.kernels.launch import Kernel
 
     kernel = Kernel(planted(technique), ActivationProblem(77, "relu"), describe_gpu()["architecture"])
-    x, y = uploaded(np.ones(3 * 77, np.float32)), device_array(3 * 77, "float32")
+    x, y = upload(np.ones(3 * 77, np.float32)), device_array(3 * 77, "float32")
     kernel.bind([x, y], 3)(cupy.cuda.Stream.null.ptr, 3)
     cupy.cuda.Stream.null.synchronize()
     print(technique, y.get().sum())

@@ -220,7 +220,7 @@ def fake_card() -> Iterator[FakeCard]:
             (launch, "compile_kernel", lambda *_, **__: b""),
             (launch, "loaded", lambda _: Module(card)),
             (device, "describe_gpu", lambda: dict(DESCRIBED)),
-            (device, "choose", lambda requested, *_: ("cpu" if requested == "cpu" else "cuda", None)),
+            (device, "choose_device", lambda requested, *_: ("cpu" if requested == "cpu" else "cuda", None)),
         ):
             patch.setattr(owner, name, replacement)
         cupy.cuda.set_allocator(lambda nbytes: Pointer(allocated(nbytes), 0))

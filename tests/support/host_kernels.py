@@ -73,7 +73,7 @@ class HostArray(np.ndarray):
 
 
 def uploaded(array: np.ndarray) -> HostArray:
-    """In place of ``app.cuda.memory.uploaded``."""
+    """In place of ``app.cuda.memory.upload``."""
     return guarded(array.ravel()).view(HostArray)
 
 
@@ -125,7 +125,7 @@ def on_the_processor() -> Iterator[None]:
     replaced = {
         "training_kernel": HostFunction,
         "device_array": device_array,
-        "uploaded": uploaded,
+        "upload": uploaded,
         "pinned_array": np.empty,
         "capability": lambda: (9, 0),
         "inference_launch": inference_launch,

@@ -99,9 +99,9 @@ def on_card(kernel: Kernel, x: Any, parameters: list[np.ndarray | None], images:
     """Run the kernel once, x on the card, poisoned outputs → those, on the card, flat, the guards behind untouched."""
     import cupy
 
-    from app.cuda.memory import device_array, uploaded
+    from app.cuda.memory import device_array, upload
 
-    arrays = [x, *(None if array is None else uploaded(array) for array in kernel.pack(parameters))]
+    arrays = [x, *(None if array is None else upload(array) for array in kernel.pack(parameters))]
     outputs = []
     for argument in kernel.arguments()[len(arrays) :]:
         outputs.append(device_array(argument.per_image * images + GUARD, argument.dtype))
@@ -120,9 +120,9 @@ def on_card(kernel: Kernel, x: Any, parameters: list[np.ndarray | None], images:
 
 def launch(kernel: Kernel, x: np.ndarray, parameters: list[np.ndarray | None]) -> list[np.ndarray]:
     """Run the kernel once on arrays of just the size needed; its outputs, flat, the guards behind them untouched."""
-    from app.cuda.memory import uploaded
+    from app.cuda.memory import upload
 
-    return [output.get() for output in on_card(kernel, uploaded(np.ascontiguousarray(x)), parameters, len(x))]
+    return [output.get() for output in on_card(kernel, upload(np.ascontiguousarray(x)), parameters, len(x))]
 
 
 def results(case: Case, images: int, *, debug: bool = False) -> list[np.ndarray]:

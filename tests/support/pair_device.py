@@ -68,12 +68,12 @@ class Runner:
     """A case bound to weights and to images on the card; each run starts from poisoned outputs."""
 
     def __init__(self, case: Case, arrays: Arrays, x: np.ndarray) -> None:
-        from app.cuda.memory import device_array, uploaded
+        from app.cuda.memory import device_array, upload
 
         self.case, self.images = case, len(x)
         kernel = kernel_of(case)
-        self._x = uploaded(np.ascontiguousarray(x).reshape(-1))
-        parameters = [None if array is None else uploaded(array) for array in kernel.pack(arrays)]
+        self._x = upload(np.ascontiguousarray(x).reshape(-1))
+        parameters = [None if array is None else upload(array) for array in kernel.pack(arrays)]
         results = kernel.arguments()[1 + len(parameters) :]
         self._sizes = [argument.per_image for argument in results]
         self._outputs = [device_array(a.per_image * (len(x) + GUARD_IMAGES), a.dtype) for a in results]

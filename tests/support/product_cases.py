@@ -92,11 +92,11 @@ def check_gemm(case: GemmCase, spoiled: bool = False) -> None:
     gemm = gemm_of(case, architecture())
     results = []
     for _ in range(2):
-        y = memory.uploaded(before) if case.beta else poisoned(before.size)
+        y = memory.upload(before) if case.beta else poisoned(before.size)
         operands = (
-            memory.uploaded(a.T.copy() if case.transpose_a else a),
-            memory.uploaded(b.T.copy() if case.transpose_b else b),
-            memory.uploaded(bias) if case.bias else None,
+            memory.upload(a.T.copy() if case.transpose_a else a),
+            memory.upload(b.T.copy() if case.transpose_b else b),
+            memory.upload(bias) if case.bias else None,
         )
         gemm(cupy.cuda.Stream.null, (case.m, case.n, case.k), *operands, y, case.alpha, case.beta)
         results.append(fetched(y, before.shape))
@@ -143,7 +143,7 @@ def check_conv(case: ConvCase, spoiled: bool = False) -> None:
             spoil(dy)
         results = []
         for _ in range(2):
-            own_x, own_w, own_dy, own_bias = (memory.uploaded(array) for array in (x, w, dy, bias))
+            own_x, own_w, own_dy, own_bias = (memory.upload(array) for array in (x, w, dy, bias))
             y, dx, dw = (poisoned(array.size) for array in (dy, x, w))
             forward(stream, images, own_x, own_w, own_bias if case.bias else None, y)
             to_input(stream, images, own_dy, own_w, dx)

@@ -138,7 +138,7 @@ def emulated(node: Node, x: np.ndarray, images: int) -> list[np.ndarray]:
 
 def check_on_card(network: RandomNetwork) -> None:
     """Every plan, launch by launch, on poisoned memory; then sessions of any chunk and batch give the same bits."""
-    from app.cuda.memory import pinned_copy, uploaded
+    from app.cuda.memory import pinned_copy, upload
     from app.engine.gpu import GpuEngine
     from app.kernels.launch import Kernel
 
@@ -150,7 +150,7 @@ def check_on_card(network: RandomNetwork) -> None:
 
         def launch(node: Node, x: Any, count: int, arch: str = way.plan.arch) -> list[Any]:
             kernel = Kernel(node.variant, node.problem, arch, node.settings)
-            x = uploaded(x) if isinstance(x, np.ndarray) else x
+            x = upload(x) if isinstance(x, np.ndarray) else x
             return on_card(kernel, x, list(node.parameters), count)
 
         scores, labels = examine(network, way.plan, images, launch, lambda array: array.get())

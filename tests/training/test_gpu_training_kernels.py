@@ -39,7 +39,7 @@ FUNCTIONS = [kind("f") for kind in ACTIVATIONS.values()]
 
 
 def uploaded(array: np.ndarray) -> Any:
-    return memory.uploaded(np.ascontiguousarray(array))
+    return memory.upload(np.ascontiguousarray(array))
 
 
 FACTORS = pytest.mark.parametrize("factor", [1 / 255, 1.0, 3.7e-5])

@@ -9,7 +9,7 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from app.cuda.streams import borrowed
+from app.cuda.streams import stream_at
 from app.engine.classifier.arguments import BadArgumentError, as_batch, check_bytes
 from app.engine.classifier.engines import Engines
 from app.engine.gpu import GpuEngine
@@ -35,7 +35,7 @@ def _view_interface(owner: Any, interface: dict[str, Any], stream: cupy.cuda.Str
     """View an array by its ``__cuda_array_interface__``: CuPy would make the host wait for the array's stream."""
     ready = interface.get("stream")
     if ready is not None and ready != (stream.ptr or 1):  # the interface calls the null stream 1
-        stream.wait_event(borrowed(0 if ready == 1 else ready).record())
+        stream.wait_event(stream_at(0 if ready == 1 else ready).record())
     shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
     if 0 in shape:  # an empty array may have no address
         return cupy.empty(shape, dtype)
@@ -56,7 +56,7 @@ def as_stream(stream: Any) -> cupy.cuda.Stream:
         return stream
     pointer = getattr(stream, "cuda_stream", stream)
     if isinstance(pointer, int) and not isinstance(pointer, bool):
-        return borrowed(pointer)
+        return stream_at(pointer)
     raise BadArgumentError(f"stream={stream!r}: give a stream of CuPy or PyTorch, or a stream's pointer")
 
 

@@ -70,7 +70,7 @@ class Classifier:
         check_device(device)
         self.graph, self.weights = load_network(request.network, request.weights)
         self.classes = self.weights.classes
-        self.device, self.why_cpu = devices.choose(device)
+        self.device, self.why_cpu = devices.choose_device(device)
         if self.device == "cpu":
             request.check_cpu()
             self._engines: Engines | CardEngines | None = Engines()

@@ -11,7 +11,7 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from app.cuda.memory import DeviceMemoryError, device_array, uploaded
+from app.cuda.memory import DeviceMemoryError, device_array, upload
 from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import Problem
 from app.kernels.variant import Parameters, Variant, tiles
@@ -39,7 +39,7 @@ class Trial:
         self._period = max(prime for prime in PRIMES if prime <= most)
         block = random_images(rng, arguments["x"], self._period)
         self.x = device_array(arguments["x"].per_image * images, arguments["x"].dtype)
-        self._repeat(uploaded(block.reshape(-1)))
+        self._repeat(upload(block.reshape(-1)))
         self.parameters = random_parameters(rng, problem)
         self.outputs = {each.name: device_array(each.per_image * images, each.dtype) for each in outputs}
         self._block = block
@@ -51,7 +51,7 @@ class Trial:
         Raises DeviceMemoryError if its workspace does not fit, UserError if it needs cuBLAS and there is none.
         """
         kernel = Kernel(row, self.problem, self.arch, parameters, debug=debug)
-        arrays = [None if array is None else uploaded(array) for array in kernel.pack(self.parameters)]
+        arrays = [None if array is None else upload(array) for array in kernel.pack(self.parameters)]
         return kernel.bind([self.x, *arrays, *self.outputs.values()], self.images)
 
     def check(self, launch: Launch) -> float:

@@ -3,7 +3,7 @@
 import cupy
 import numpy as np
 
-from app.cuda.memory import device_array, uploaded
+from app.cuda.memory import device_array, upload
 from app.kernels.launch import Kernel
 from app.ladder.check.cases import Case
 from app.ladder.emulation.program import Fault
@@ -14,7 +14,7 @@ GUARD = 256  # elements behind an output that no kernel may write
 def run(case: Case, arch: str) -> list[np.ndarray]:
     """Return the flat outputs; bytes that the kernel did not write are 0xFF. Raises Fault if a guard was written."""
     kernel = Kernel(case.row, case.problem, arch)
-    arrays = [None if array is None else uploaded(array) for array in (case.x.ravel(), *case.packed())]
+    arrays = [None if array is None else upload(array) for array in (case.x.ravel(), *case.packed())]
     outputs = []
     for argument in kernel.arguments()[len(arrays) :]:
         outputs.append(device_array(argument.per_image * case.images + GUARD, argument.dtype))

@@ -14,7 +14,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.processes import how_it_ended
-from app.cuda.compiler import INCLUDE_DIR, sources
+from app.cuda.compiler import INCLUDE_DIR, read_with_includes
 from app.kernels.plain_problems import ITEMSIZE, Argument
 from app.kernels.problems import Problem
 from app.kernels.variant import ConstantCopy, Grid, KernelLaunch, Parameters, Variant
@@ -108,7 +108,7 @@ def build(folder: Path, source: Path, main: str, defines: Mapping[str, str | int
         raise UserError(MISSING)
     folder.mkdir(parents=True)
     texts = {name: (INCLUDE_DIR / name).read_text(encoding="utf-8") for name in IN_PLACE_OF}
-    texts |= sources(INCLUDE_DIR / "common.cuh") | sources(source)
+    texts |= read_with_includes(INCLUDE_DIR / "common.cuh") | read_with_includes(source)
     texts = {name: replace_ptx(name, text) for name, text in texts.items()} | headers()
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")

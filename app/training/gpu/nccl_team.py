@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from app.base.errors import UserError
-from app.cuda.cards import there_are
+from app.cuda.cards import describe_count
 
 
 class NcclTeam:
@@ -59,7 +59,7 @@ def check_cards(count: int) -> None:
     cards = cupy.cuda.runtime.getDeviceCount()
     if count > cards:
         raise UserError(
-            f"{count} workers need one GPU each, but {there_are(cards)}: use fewer --workers, or use --device cpu"
+            f"{count} workers need one GPU each, but {describe_count(cards)}: use fewer --workers, or use --device cpu"
         )
     with _nccl():
         pass

@@ -9,7 +9,7 @@ import numpy as np
 
 from app.cuda.compiler import architecture
 from app.cuda.device import capability
-from app.cuda.memory import device_array, pinned_array, uploaded
+from app.cuda.memory import device_array, pinned_array, upload
 from app.training.gpu.arena import layout
 from app.training.gpu.kernels import CrossEntropy, Gather, Update, scale
 from app.training.gpu.stages import Batch, Site, inference_launch, stages
@@ -105,13 +105,13 @@ class GpuTrainer:
         self.stream = cupy.cuda.Stream(non_blocking=True)
         arch = architecture(*capability())
         self._layout = layout(job.model.shapes)
-        self._parameters = uploaded(self._layout.packed(job.progress.parameters))
-        self._gradients = uploaded(np.zeros(self._layout.size, np.float32))
+        self._parameters = upload(self._layout.packed(job.progress.parameters))
+        self._gradients = upload(np.zeros(self._layout.size, np.float32))
         optimiser = OPTIMISERS[settings.optimiser](settings.weight_decay)
-        self._slots = {name: uploaded(self._layout.packed(job.progress.slots[name])) for name in optimiser.slots}
+        self._slots = {name: upload(self._layout.packed(job.progress.slots[name])) for name in optimiser.slots}
         self._most = min(settings.batch, len(job.images))
         site = Site(arch, self._most, self._layout, self._parameters, self._gradients)
-        data = (uploaded(np.ascontiguousarray(array)) for array in (job.images, job.labels))
+        data = (upload(np.ascontiguousarray(array)) for array in (job.images, job.labels))
         self._network = DeviceNetwork(site, job.model, settings, *data)
         self._optimise = Update(arch, self._layout, optimiser, settings.l2)
         self._items, self._staged = device_array(0, "int32"), np.empty(0)
