@@ -1,1 +1,1 @@
-"""Files: strict readers, atomic writers, HDF5 in a process of its own, and the user's cache."""
+"""Files: strict readers, atomic writers, HDF5 in a separate process, and the user's cache."""

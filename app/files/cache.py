@@ -1,4 +1,4 @@
-"""Decide whether to trust the cache: other users could plant kernels there, and this program would run them."""
+"""Decide whether to trust the cache: other users could place kernels there, and this program would run them."""
 
 import os
 import shlex
@@ -12,9 +12,9 @@ _told: set[Path] = set()
 
 
 def private_folder(folder: Path) -> None:
-    """Create a folder of the cache and its missing parents, for this user alone, whatever the umask.
+    """Create a folder of the cache and its missing parents with access for this user only, whatever the umask.
 
-    Existing folders stay as they are. Raises OSError.
+    Existing folders are not changed. Raises OSError.
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
@@ -31,7 +31,7 @@ def why_untrusted(path: Path) -> str | None:
 
 
 def trusted(path: Path) -> bool:
-    """Return whether ``why_untrusted`` finds no reason; print a reason on standard error, once for each folder."""
+    """Return whether ``path`` may be used; if not, print the reason on standard error, once for each folder."""
     reason = why_untrusted(path)
     if reason is not None and path.parent not in _told:
         _told.add(path.parent)

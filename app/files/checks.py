@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 Check = Callable[[Any], Any]
-MAX_SHOWN = 60  # characters shown of a value
+MAX_SHOWN = 60  # the most characters of a value in an error
 
 
 class BadValueError(ValueError):
@@ -18,7 +18,7 @@ class BadValueError(ValueError):
 
 
 def _that(holds: Callable[[Any], bool], fault: str, then: Callable[[Any], Any] = lambda value: value) -> Check:
-    """Check that ``holds``, then check or convert what passed; the error is the value and the ``fault``."""
+    """Return a check that ``holds`` is true, then applies ``then``; its error is the value and the ``fault``."""
 
     def check(value: Any) -> Any:
         if not holds(value):
@@ -62,7 +62,7 @@ null = _that(lambda value: value is None, "is not null")
 
 
 def pattern(expression: str, what: str) -> Check:
-    """Return a check for text that all matches a regular expression and then is ``what``, such as ``SHA-256``."""
+    """Return a check for text that fully matches a regular expression, and then is ``what``, such as ``SHA-256``."""
     return _that(lambda value: isinstance(value, str) and re.fullmatch(expression, value) is not None, f"is no {what}")
 
 
@@ -96,7 +96,7 @@ def row(*checks: Check) -> Check:
 
 
 def mapping(check: Check) -> Check:
-    """Return a check for an object whose names are any single lines and whose values pass ``check``."""
+    """Return a check for an object whose names are single lines of any text and whose values pass ``check``."""
     check_name = text(1000)
 
     def check_all(value: Any) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def mapping(check: Check) -> Check:
 
 
 def fields(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others: bool = False) -> Check:
-    """Return a check for an object with these names, some ``optional``. ``others``: keep other names unchecked."""
+    """Return a check for an object with exactly these names, some ``optional``. others: allow unknown names, too."""
     needed = checks.keys() - set(optional)
 
     def check_all(value: Any) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def fields(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others:
 
 
 def document(schema: str, check: Check) -> Check:
-    """Return a check for an object that names this ``schema`` and passes ``check``."""
+    """Return a check for an object whose field ``schema`` is this one and which passes ``check``."""
 
     def check_both(value: Any) -> Any:
         _at(".schema", one_of(schema), _object(value).get("schema"))
@@ -142,7 +142,7 @@ def parsed_json(content: str) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Format a value for an error message: short, in one line."""
+    """Format a value for an error message: short, on one line."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and abs(value) > 10**MAX_SHOWN:

@@ -19,15 +19,15 @@ from app.base.errors import UserError
 from app.base.processes import LOOK_SECONDS, StopDetector, end_with_parent
 
 MESSAGE_BYTES = 4096
-MAX_FILES = 8  # that come with a message
+MAX_FILES = 8  # the most with one message
 MAX_ANSWER_BYTES = 64 << 20
-END_SECONDS = 10.0  # for a process that has closed its socket to end
+END_SECONDS = 10.0  # allowed to a process that has closed its socket
 READY = b"ready"
 
 
 @contextmanager
 def _resources() -> Iterator[None]:
-    """Turn what the system lacks for another process into a UserError."""
+    """Turn a lack of system resources for another process into a UserError."""
     try:
         yield
     except OSError as error:
@@ -36,7 +36,7 @@ def _resources() -> Iterator[None]:
 
 
 class Child(AbstractContextManager["Child"]):
-    """A process that calls a module's ``main``; the end of the ``with`` block ends it, whatever it is doing."""
+    """A process that runs a module's ``main``. The end of the ``with`` block kills it, whatever it is doing."""
 
     @_resources()
     def __init__(
@@ -46,7 +46,7 @@ class Child(AbstractContextManager["Child"]):
 
         one_thread: the system kills it when the calling thread ends; otherwise it has to end when its socket does.
         """
-        # The user's settings and Python's start-up files do not matter there, and loading them takes time.
+        # It needs neither the user's settings nor Python's start-up files, and loading them takes time.
         command = [sys.executable, "-I", "-S", "-c", _program(module, arguments, one_thread)]
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -68,13 +68,13 @@ class Child(AbstractContextManager["Child"]):
         self.end()
 
     def end(self) -> None:
-        """Kill the process, and then wait for its end."""
+        """Kill the process and wait for its end."""
         self._link.close()
         self._process.kill()
         self._process.wait()
 
     def ask(self, request: bytes, files: Sequence[BinaryIO] = (), seconds: float = inf) -> bytes:
-        """Return the answer of a process that calls ``answer_requests``; empty if it has closed its socket.
+        """Ask a process that runs ``answer_requests``; return the answer, empty if it has closed its socket.
 
         files: open files that the answer needs. Raises as ``receive`` does.
         """
@@ -88,7 +88,7 @@ class Child(AbstractContextManager["Child"]):
     def receive(self, seconds: float = inf) -> bytes:
         """Return the next message; empty if the process has closed its socket, as it does when it ends.
 
-        Raises TimeoutError after so many seconds, and UserError if somebody stopped the process.
+        Raises TimeoutError after ``seconds``, and UserError if somebody stopped the process.
         """
         deadline = Deadline(seconds)
         self._link.settimeout(LOOK_SECONDS)
@@ -104,14 +104,14 @@ class Child(AbstractContextManager["Child"]):
                 return b""
 
     def exit_code(self) -> int | None:
-        """Return how a process ended that has closed its socket, negative for a signal; None if it does not end."""
+        """Return the exit code of a process that closed its socket (negative: a signal); None if it does not end."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(END_SECONDS)
         return None
 
 
 def answer_requests(answer: Callable[..., bytes]) -> None:
-    """In a helper process: answer until the process that asks closes the socket or ends.
+    """Answer requests in a helper process until the asking process closes the socket or ends.
 
     answer: is called with each request and the descriptors of its files.
     """
@@ -134,7 +134,7 @@ def _content(descriptor: int) -> bytes:
 
 @_resources()
 def memory_file(content: bytes = b"") -> BinaryIO:
-    """Make a file in memory that holds ``content``; its size can be sealed. Raises UserError."""
+    """Return a file in memory that holds ``content``; its size can be sealed. Raises UserError."""
     file = os.fdopen(os.memfd_create("lenet5", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")
     try:
         file.write(content)

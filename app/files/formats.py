@@ -1,9 +1,9 @@
-"""Recognise wrong kinds of files by their first bytes, never by their names, so that errors can name the kind."""
+"""Recognise kinds of files by their first bytes, never by their names, so that errors can name a wrong kind."""
 
 import re
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
-START_BYTES = 512  # ``recognise`` reads no more
+START_BYTES = 512  # as many as ``recognise`` reads
 
 # The first bytes of each kind of content.
 _BEGINNINGS = {
@@ -34,7 +34,7 @@ _BEGINNINGS = {
 
 
 def recognise(start: bytes) -> str | None:
-    """Name the kind of the content with an article, e.g. "a PNG picture"; None if it is unknown.
+    """Return the kind of the content with an article, e.g. "a PNG picture"; None if it is unknown.
 
     start: the first ``START_BYTES`` of the content, or all of it if it is shorter.
     """
@@ -45,7 +45,7 @@ def recognise(start: bytes) -> str | None:
 
 
 def _zip(start: bytes) -> str:
-    """Name the kind of a zip archive by its first member."""
+    """Return the kind of a zip archive by its first member."""
     member = start[30 : 30 + int.from_bytes(start[26:28], "little")]
     if member.endswith(b".npy"):
         return "a NumPy archive (.npz)"

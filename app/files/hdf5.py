@@ -1,4 +1,4 @@
-"""What is read of HDF5 files, and writing them with reproducible bytes. hdf5_process.py reads them."""
+"""Records of what is read from HDF5 files, and writing them reproducibly. hdf5_process.py reads them."""
 
 import hashlib
 import uuid
@@ -44,10 +44,10 @@ class Contents:
 
 @dataclass(frozen=True)
 class Described:
-    """How a dataset of the root lies in its file.
+    """How a root dataset is stored in its file.
 
-    offset: where its numbers begin, C-contiguous and in the byte order of ``dtype``; None if HDF5 has to read them,
-    whose ``dtype`` is then of native byte order. band: how many rows a chunk has, 1 without chunks.
+    offset: where its numbers begin, C-contiguous and in the byte order of ``dtype``; None if only HDF5 can read them,
+    and ``dtype`` is then of native byte order. band: rows of a chunk, 1 without chunks.
     """
 
     shape: tuple[int, ...]
@@ -67,7 +67,7 @@ def printable(text: str, length: int = 200) -> str:
 
 
 def content_hash(arrays: Mapping[str, np.ndarray], head: str) -> str:
-    """Hash named arrays and a text by SHA-256, independent of how the file stores them: copied datasets keep the hash.
+    """Hash named arrays and a text by SHA-256, independent of how the file stores them.
 
     It hashes the text in UTF-8, then for each array, by name, a line with name, type and shape and its bytes in
     little-endian order.
@@ -87,7 +87,7 @@ def file_image(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str | 
     """
     import h5py
 
-    # The oldest format: every reader knows it, and no version of HDF5 writes it differently.
+    # The oldest format: every reader knows it, and every version of HDF5 writes it alike.
     options = {"driver": "core", "backing_store": False, "libver": "earliest"}
     try:
         with h5py.File(uuid.uuid4().hex, "w", **options) as file:
@@ -99,5 +99,5 @@ def file_image(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str | 
                 file.attrs[name] = np.array(text, kind) if isinstance(value, str) else value
             file.flush()
             return file.id.get_file_image()
-    except OSError as error:  # no file: the image grows in memory
+    except OSError as error:  # no file is involved: the image grows in memory
         raise MemoryError(str(error)) from error

@@ -1,4 +1,4 @@
-"""The process that reads HDF5 files for another one: it answers requests in turn, within limits."""
+"""The process that reads HDF5 files for another one: it answers requests one by one, within limits."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from app.files.child_process import answer_requests
 from app.files.hdf5 import Wanted
 from app.files.hdf5_strict import StrictFile, contents, open_strict
 
-METADATA_BYTES = 256 << 20  # memory for everything except datasets: headers, names, the index of chunks
+METADATA_BYTES = 256 << 20  # of memory for everything except datasets: headers, names, the index of chunks
 CHUNK_COPIES = 6  # copies of a chunk at once: stored, inflated into a doubling buffer, unshuffled, ours
 IMAGE_COPIES = 3  # copies of a file in memory at once: ours, HDF5's, and one more while HDF5 opens it
 
 
 def main() -> None:
-    """Answer requests about files, each of which brings the file and a file for arrays, both open."""
+    """Answer requests. Each comes with two open files: the HDF5 file and a file for arrays."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answer_requests(_answer)
 
@@ -70,7 +70,7 @@ _ANSWERS = {"contents": _contents, "descriptions": _descriptions, "rows": _rows}
 
 
 class _Memory:
-    """A file of shared memory for arrays, and this process's memory limit, which grows with it.
+    """A shared-memory file for arrays, and this process's memory limit, which grows with it.
 
     offsets: where each array begins.
     """

@@ -1,4 +1,4 @@
-"""Check the chunks of HDF5 datasets: that their filters are known, and that all of them are stored, whole."""
+"""Check the chunks of HDF5 datasets: their filters must be known, and every chunk stored completely."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ _CHECKSUM_BYTES = 4
 
 
 def reason_against_chunks(dataset: h5py.Dataset, layout: h5py.h5p.PropDCID) -> str | None:
-    """Return why a dataset must not be read, by what its header says of its chunks, and the remedy; None if it may."""
+    """Return why a dataset must not be read, judged by its chunk header, and the remedy; None if it may be read."""
     filters = _filters(layout)
     if not set(filters) <= _FILTERS or len(set(filters)) < len(filters) or set(filters) >= _COMPRESSIONS:
         return f"uses filters other than gzip or lzf, shuffle and fletcher32, each once; {PLAIN}"
@@ -32,14 +32,14 @@ def _filters(layout: h5py.h5p.PropDCID) -> list[int]:
 
 
 def _grid(dataset: h5py.Dataset) -> list[int]:
-    """Return how many chunks there are along each dimension."""
+    """Return the number of chunks along each dimension."""
     return [-(-length // step) for length, step in zip(dataset.shape, dataset.chunks, strict=True)]
 
 
 def chunks_are_lacking(dataset: h5py.Dataset, nbytes: int, first: int, count: int) -> bool:
-    """Return whether a chunk, of ``nbytes`` in memory, of some rows is not stored or not whole.
+    """Return whether a chunk of these rows is missing or incomplete. nbytes: of a chunk in memory.
 
-    HDF5 makes up zeros for a chunk that is missing, and reads on beyond the end of one that is too short.
+    HDF5 would return zeros for a missing chunk, and read beyond the end of one that is too short.
     """
     filters = _filters(dataset.id.get_create_plist())
     buffer = bytearray(nbytes + nbytes // 16 + 64)  # the largest possible compressed size
@@ -57,7 +57,7 @@ def chunks_are_lacking(dataset: h5py.Dataset, nbytes: int, first: int, count: in
 
 
 def _is_whole(stored: memoryview, filters: list[int], nbytes: int) -> bool:
-    """Return whether the stored bytes unpack to ``nbytes``. filters: those that made them, in this order."""
+    """Return whether the stored bytes unpack to ``nbytes``. filters: those that were applied, in this order."""
     at = next((i for i, code in enumerate(filters) if code in _COMPRESSIONS), len(filters))
     checksum = h5py.h5z.FILTER_FLETCHER32
     inner = nbytes + _CHECKSUM_BYTES * filters[:at].count(checksum)
@@ -65,7 +65,7 @@ def _is_whole(stored: memoryview, filters: list[int], nbytes: int) -> bool:
     if at == len(filters):
         return end == inner
     if filters[at] == h5py.h5z.FILTER_LZF:
-        return True  # LZF has no checksum, and to decode it here would take ten times as long as reading
+        return True  # LZF has no checksum, and decoding it here would take ten times as long as reading
     try:
         inflater = zlib.decompressobj()
         size = len(inflater.decompress(stored[:end], inner + 1))

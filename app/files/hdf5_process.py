@@ -1,4 +1,4 @@
-"""Read HDF5 files: those of a known hash in this process, all others through another one, whose answers are checked.
+"""Read HDF5 files: those of a known hash in this process, all others in another one, whose answers are checked.
 
 HDF5 is not built for malicious files: a damaged one can crash the library, corrupt its memory or keep it busy for ever.
 Only the other process then ends (hdf5_child.py). Both ways check every dataset before they read it (hdf5_strict.py).
@@ -31,9 +31,9 @@ from app.files.hdf5 import MAX_FILE_BYTES, Attribute, Contents, Described, Wante
 from app.files.hdf5_start import start
 from app.files.reading import open_regular
 
-SECONDS = 10  # processor time allowed for a small file; it takes milliseconds
+SECONDS = 10  # of processor time for a small file, which takes milliseconds
 BYTES_A_SECOND = 4 << 20  # slowest accepted rate for a large file
-WAITING = 6  # clock time allowed per second of processor time: the processor may have other work
+WAITING = 6  # seconds of clock time allowed per second of processor time, which other work may take
 START_SECONDS = 120
 NONSENSE = "HDF5 gives impossible values for it"
 MAX_ERROR_CHARACTERS = 6000  # a path alone may have 4,096
@@ -42,7 +42,7 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 def read_untrusted(path: Path, content: bytes | None, wanted: Wanted) -> Contents:
-    """Read a file that may be broken or hostile, in a process of its own.
+    """Read a file that may be broken or hostile, in a separate process.
 
     content: its bytes, if they have been read already. Raises UserError for every fault of the file.
     """
@@ -60,10 +60,10 @@ def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
 
 
 class Reader(AbstractContextManager["Reader"]):
-    """Reads files one by one, through a process that starts at the first file and ends with the ``with`` block.
+    """Reads files one by one in a process that starts at the first file and ends with the ``with`` block.
 
     If a file crashes the process, the next file gets a new one. The process also ends with the thread that started it.
-    Threads that share a reader are served in turn.
+    Threads that share a reader are served one after the other.
     """
 
     def __init__(self) -> None:
@@ -93,9 +93,9 @@ class Reader(AbstractContextManager["Reader"]):
             return Contents(names, arrays, attributes)
 
     def describe(self, path: Path, source: BinaryIO, datasets: Sequence[str]) -> tuple[list[str], dict[str, Described]]:
-        """Return the names in the root of a file of any size, and how these datasets lie in it, if they exist.
+        """Return the names in the root of a file of any size, and how these datasets are stored, if they exist.
 
-        Raises UserError as ``read`` would, but for their size.
+        Raises UserError as ``read`` would, except for their size.
         """
         with self._asked(path, source, {"what": "descriptions", "datasets": datasets}, 0) as (answer, _):
             found = {
@@ -109,7 +109,7 @@ class Reader(AbstractContextManager["Reader"]):
     def rows(
         self, path: Path, source: BinaryIO, name: str, first: int, shape: tuple[int, ...], dtype: np.dtype
     ) -> np.ndarray:
-        """Read rows of this ``shape`` (N, ...) of a dataset in the root of a file of any size, from row ``first`` on.
+        """Read rows of this ``shape`` (N, ...) of a root dataset from row ``first`` on; the file may have any size.
 
         Raises UserError.
         """
@@ -123,9 +123,10 @@ class Reader(AbstractContextManager["Reader"]):
     def _asked(
         self, path: Path, source: BinaryIO, request: Mapping[str, Any], nbytes: int
     ) -> Iterator[tuple[Any, int]]:
-        """Yield the checked answer to a request about ``source``, and the memory with its arrays.
+        """Yield the checked answer to a request about ``source``, and the memory file with its arrays.
 
-        nbytes: what it may take time for. A ValueError of the block means that the answer makes no sense.
+        nbytes: the size of the answer, which determines the time allowed. A ValueError of the block means that the
+        answer makes no sense.
         """
         with self._lock, _faults(path), memory_file() as result:
             if os.pread(source.fileno(), len(HDF5), 0) != HDF5:
@@ -145,7 +146,7 @@ class Reader(AbstractContextManager["Reader"]):
             except BaseException:  # e.g. Ctrl-C while the process is working
                 self.close()
                 raise
-            fcntl.fcntl(result, fcntl.F_ADD_SEALS, _SEALS)  # from here on, nobody can shorten what is mapped
+            fcntl.fcntl(result, fcntl.F_ADD_SEALS, _SEALS)  # from here on, nobody can shorten the mapped memory
             try:
                 found = json.loads(answer)
                 if "error" in found:
@@ -184,7 +185,7 @@ def _end(code: int | None, seconds: int) -> str:
 
 @contextmanager
 def _faults(path: Path) -> Iterator[None]:
-    """Turn what the system lacks for reading the file into a UserError."""
+    """Turn a lack of system resources for reading the file into a UserError."""
     try:
         yield
     except MemoryError as error:
@@ -200,7 +201,7 @@ def _check_asked(holds: bool) -> None:
 
 
 def _array(result: int, kind: str, shape: list[int], offset: int) -> np.ndarray:
-    """Map numbers from the shared memory; changes to them stay in this process. Raises ValueError beyond its end."""
+    """Map an array from the shared memory, copy-on-write. Raises ValueError beyond its end."""
     dtype, count = np.dtype(kind), math.prod(shape)
     if not dtype.isnative or offset % mmap.ALLOCATIONGRANULARITY:
         raise ValueError("no mapped numbers")

@@ -1,7 +1,7 @@
 """Start the process that reads HDF5 files for this one.
 
 It takes as long to start as NumPy and h5py take to import. If the options name an HDF5 file, it is therefore started
-early and gets ready while this process imports NumPy itself; so this module must not import NumPy.
+early and gets ready while this process imports NumPy; so this module must not import NumPy.
 """
 
 import os
@@ -18,7 +18,7 @@ _ahead: list[Child] = []
 
 
 def start() -> Child:
-    """Return the process that was started early, or else a new one. It says when it is ready. Raises UserError."""
+    """Return the process that was started early, else a new one. It reports when it is ready. Raises UserError."""
     return _ahead.pop() if _ahead else _start()
 
 

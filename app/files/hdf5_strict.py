@@ -1,4 +1,4 @@
-"""Read HDF5 strictly: check every dataset, by its header and its chunks, before reading it.
+"""Read HDF5 strictly: check every dataset's header and chunks before reading it.
 
 Links and datasets may point into other files (even from a file opened from memory), two kilobytes can declare
 petabytes, filters inflate, and missing data reads as zeros.
@@ -114,7 +114,7 @@ class StrictFile:
         return dataset
 
     def _rows(self, name: str, dataset: h5py.Dataset, first: int, count: int, allocate: Allocate) -> np.ndarray:
-        """Read rows; the only one of a number."""
+        """Read rows of a dataset; a scalar has one row."""
         chunk = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
         shape = (count, *dataset.shape[1:]) if dataset.shape else ()
         array = allocate(shape, dataset.dtype.newbyteorder("="), chunk)
@@ -128,7 +128,7 @@ class StrictFile:
         return array
 
     def attribute(self, name: str) -> Attribute | None:
-        """Read the root attribute ``name``: a string, a number or a list of them; None if there is none.
+        """Read the root attribute ``name``: a string, a number or a list of them; None if it does not exist.
 
         Raises UserError if it is unreadable, larger than 64 KiB or of any other type. HDF5 can loop for ever over
         damaged text of variable length: read untrusted files by ``read_untrusted``, which ends that.
@@ -172,7 +172,7 @@ class StrictFile:
         return None if first == name.decode() else f"is dataset {printable(repr(first))} by another name; {PLAIN}"
 
     def _reason_against(self, dataset: h5py.Dataset, max_bytes: int, too_large: str) -> str | None:
-        """Return why ``dataset`` must not be read, by what its header declares, and the remedy; None if it may."""
+        """Return why ``dataset`` must not be read, judged by its header, and the remedy; None if it may be read."""
         layout = dataset.id.get_create_plist()
         kind = dataset.id.get_type()
         if layout.get_external_count() > 0:
@@ -201,7 +201,7 @@ def _is_plain_number(kind: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
 
 @contextmanager
 def open_strict(path: Path, source: bytes | mmap.mmap | int) -> Iterator[StrictFile]:
-    """Open an HDF5 file; errors call it ``path``. source: its content, or the descriptor of an open file.
+    """Open an HDF5 file; errors name it ``path``. source: its content, or the descriptor of an open file.
 
     Raises UserError for every fault of the file, here and in the methods of the object that it yields.
     """
@@ -242,7 +242,7 @@ def contents(file: StrictFile, wanted: Wanted, allocate: Allocate = _ordinary) -
     names = file.names()
     attributes = {name: file.attribute(name) for name in wanted.attributes}
     arrays: dict[str, np.ndarray] = {}
-    left = wanted.max_bytes  # for all together: different datasets may share their storage
+    left = wanted.max_bytes  # for all together, because different datasets may share their storage
     for name in names if wanted.arrays is None else wanted.arrays:
         if name in names:
             arrays[name] = file.array(name, left, allocate, wanted.too_large)

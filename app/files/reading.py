@@ -19,7 +19,8 @@ def open_regular(path: Path, max_bytes: int = sys.maxsize, too_large: str = TOO_
     too_large: the remedy for a larger file.
     """
     try:
-        # Without O_NONBLOCK, opening a named pipe would wait for a writer. Opening a device may have effects: avoid it.
+        # Without O_NONBLOCK, opening a named pipe would wait for a writer. Opening a device may have effects, so it is
+        # checked.
         _check_regular(path, path.stat().st_mode)
         stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except FileNotFoundError as error:
@@ -78,7 +79,7 @@ def read_json(path: Path, check: Check, remedy: str) -> Any:
 
 
 def present(path: Path) -> bool:
-    """Return whether ``path`` exists; also True if the system cannot say: reading it then gives the reason."""
+    """Return whether ``path`` exists. If the system cannot tell, return True: reading it then reports the reason."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

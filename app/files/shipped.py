@@ -1,7 +1,7 @@
-"""The weights that the project ships: one file per network in ``weights/``, pinned by the SHA256SUMS beside them.
+"""The weights that the project ships: one file per network in ``weights/``, pinned by its SHA256SUMS.
 
-A damaged HDF5 file can load silently with wrong values. The content is therefore hashed before HDF5 sees it, and HDF5
-opens the very bytes that were hashed.
+A damaged HDF5 file can load silently with wrong values. So the content is hashed before HDF5 sees it, and HDF5 opens
+exactly the bytes that were hashed.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ def find(network: str) -> Path:
 
 
 def missing(network: str, option: str = "--weights") -> UserError:
-    """Return the error for a network, named or given by its file, without shipped weights. option: for other ones."""
+    """Return the error for a network without shipped weights. option: the option that names other weights."""
     return UserError(
         f"no weights of network {network} are shipped: make some with python main.py train --network {network}, "
         f"and name them with {option}"
@@ -44,13 +44,13 @@ def reference_path(weights: Path) -> Path:
 
 
 def holds_weights(path: Path) -> bool:
-    """Return whether the path, links resolved, is that of shipped weights."""
+    """Return whether the path, with links resolved, is one of shipped weights."""
     real = path.resolve()
     return real.parent == FOLDER.resolve() and real.name.endswith(SUFFIX)
 
 
 def is_shipped(path: Path) -> bool:
-    """Return whether the path, links resolved, is that of a file that SHA256SUMS pins or would pin."""
+    """Return whether the path, with links resolved, is one that SHA256SUMS pins or would pin."""
     real = path.resolve()
     return real.parent == FOLDER.resolve() and (
         holds_weights(path) or real.name == CHECKSUMS or real.name in checksums(FOLDER)

@@ -1,4 +1,4 @@
-"""Find the cache directory, lock files, and write files so that half-written ones are never visible."""
+"""Find the cache directory, lock files, and write files so that incomplete ones are never visible."""
 
 import errno
 import fcntl
@@ -17,16 +17,16 @@ from typing import Any
 
 from app.base.errors import UserError
 
-STALE_SECONDS = 3600.0  # unfinished files of ended processes are removed after so long without a change
+STALE_SECONDS = 3600.0  # unchanged for so long, unfinished files of ended processes are removed
 
 _PREFIX, _SUFFIX = ".lenet5-inference-", ".part"
 _OURS = re.compile(f"{re.escape(_PREFIX)}([1-9][0-9]{{0,6}})-[0-9a-f]{{16}}{re.escape(_SUFFIX)}")
 _swept: set[Path] = set()
-_NUMBERS = re.compile(r"\[\s+[-+.\deE]+(?:,\s+[-+.\deE]+)+\s+\]")  # a newline: never within a string of JSON
+_NUMBERS = re.compile(r"\[\s+[-+.\deE]+(?:,\s+[-+.\deE]+)+\s+\]")  # contains a newline, which no JSON string does
 
 
 def cache_dir() -> Path:
-    """Return the user's cache directory (absolute; it need not exist): for data and compiled kernels alike.
+    """Return the user's cache directory for data and compiled kernels (absolute; it need not exist).
 
     ``$LENET_CACHE_DIR``, else ``$XDG_CACHE_HOME/lenet5-inference``, else ``~/.cache/lenet5-inference``.
     """
@@ -44,7 +44,7 @@ def cache_dir() -> Path:
 
 
 def temporary_beside(path: Path) -> Path:
-    """Return a new name in the folder of ``path`` for an unfinished file; it contains this process's number.
+    """Return a new name in the folder of ``path`` for an unfinished file; it contains this process's id.
 
     The first call for a folder removes the unfinished files of killed processes there.
     """
@@ -92,12 +92,12 @@ def _runs(process: int) -> bool:
 def replacing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """Yield a temporary path in the same directory; when the block ends, rename it to ``path``, atomically.
 
-    The content reaches the disk before the name does: a power failure leaves either the old file or the new one, whole.
-    If the block raises anything, KeyboardInterrupt included, the temporary file is removed and ``path`` stays as it
-    was. An existing file keeps its permissions, and the links to it.
+    The content reaches the disk before the name does: a power failure leaves either the old file or the new one,
+    complete. If the block raises anything, KeyboardInterrupt included, the temporary file is removed and ``path`` stays
+    as it was. An existing file keeps its permissions, and the links to it.
 
-    An OSError, the block's own included, becomes a UserError that names ``path``. A ``path`` that is a folder, a device
-    or anything else but a file is a UserError, too: it must not become a file. Without ``overwrite``, so is a ``path``
+    An OSError, also one of the block, becomes a UserError that names ``path``. A ``path`` that is a folder, a device or
+    anything else but a file is a UserError, too: it must not become a file. Without ``overwrite``, so is a ``path``
     that exists when the block ends, even if another program made it meanwhile.
     """
     if overwrite:
@@ -116,7 +116,7 @@ def replacing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
 
 
 def publish(temporary: Path, path: Path, *, overwrite: bool) -> None:
-    """Give an unfinished file in the folder of ``path`` this name, as ``replacing`` does at its end. Raises OSError."""
+    """Rename an unfinished file in the folder of ``path`` to ``path``, as ``replacing`` does. Raises OSError."""
     if overwrite and path.exists():
         temporary.chmod(stat.S_IMODE(path.stat().st_mode))
     _flush(temporary)
@@ -125,12 +125,12 @@ def publish(temporary: Path, path: Path, *, overwrite: bool) -> None:
     else:
         _rename_to_new(temporary, path)
         temporary.unlink(missing_ok=True)
-    with suppress(OSError):  # not every file system lets folders be flushed
+    with suppress(OSError):  # some file systems cannot flush folders
         _flush(path.parent)
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
-    """Build the error for a file that cannot be written."""
+    """Return the error for a file that cannot be written."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = "free some space, or choose another disk" if full else "choose a path that you can write to"
     return UserError(f"cannot write {path}: {error.strerror or error}; {remedy}")
@@ -146,7 +146,7 @@ def _flush(path: Path) -> None:
 
 
 def _rename_to_new(old: Path, new: Path) -> None:
-    """Rename, or raise FileExistsError if the new name is taken; in one step if the file system has hard links."""
+    """Rename; raise FileExistsError if the new name is taken. Atomic if the file system has hard links."""
     try:
         new.hardlink_to(old)  # the caller removes the old name
     except FileExistsError:
@@ -159,13 +159,13 @@ def _rename_to_new(old: Path, new: Path) -> None:
 
 @contextmanager
 def locked(path: Path, busy: Callable[[str], str], remedy: str) -> Iterator[None]:
-    """Hold the lock file ``path`` while the block runs; it is removed at the end.
+    """Hold the lock file ``path`` while the block runs; remove it at the end.
 
     The system releases the locks of a process however it ends, so a lock file left by a crash does not block. A file
     system without locks gives no protection.
 
-    busy: builds the error for the number of the process that holds the lock. Raises UserError, with that error or,
-    where the file cannot be written, with ``remedy``.
+    busy: builds the error for the id of the process that holds the lock. Raises UserError, with that error or, where
+    the file cannot be written, with ``remedy``.
     """
     try:
         descriptor = _acquired(path, busy)
@@ -176,7 +176,7 @@ def locked(path: Path, busy: Callable[[str], str], remedy: str) -> Iterator[None
     finally:
         with suppress(OSError):
             path.unlink()
-        os.close(descriptor)  # last: another process may otherwise open a file that is about to be removed
+        os.close(descriptor)  # last, because another process may otherwise open a file that is about to be removed
 
 
 def check_unlocked(path: Path, busy: Callable[[str], str]) -> None:
@@ -199,7 +199,7 @@ def _lock(descriptor: int, busy: Callable[[str], str]) -> None:
 
 
 def _acquired(path: Path, busy: Callable[[str], str]) -> int:
-    """Open and lock the lock file ``path``; returns its descriptor. Raises UserError if another process holds it."""
+    """Open and lock the lock file ``path``; return its descriptor. Raises UserError if another process holds it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
@@ -224,7 +224,7 @@ def json_text(document: Mapping[str, object]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """Replace numbers that JSON lacks by null: a margin is infinite where softmax leaves exactly 0."""
+    """Replace numbers that JSON lacks by null: a margin is infinite where softmax returns exactly 0."""
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

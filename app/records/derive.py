@@ -1,4 +1,4 @@
-"""What follows from the type of a document: strict reading, its JSON Schema, and a table of its fields.
+"""Derive from a document's type its strict reading, its JSON Schema, and a table of its fields.
 
 A type is a TypedDict, dict[str, …], list, tuple, Literal of strings, str, int, float, bool, Any, None, or a union of
 them. ``Annotated`` adds a description with the unit (a string) and a constraint; the outermost of each counts.
@@ -18,7 +18,7 @@ TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneTy
 
 
 class Range(NamedTuple):
-    """Constraint of a number: from ``least``, or only ``above`` it, to ``most``."""
+    """Constraint of a number: at least ``least``, or ``above`` it, and at most ``most``."""
 
     least: int
     most: int | None = None
@@ -26,21 +26,21 @@ class Range(NamedTuple):
 
 
 class Length(NamedTuple):
-    """Constraint of a list: the number of its items. Of a string: the number of its printable characters, in a line."""
+    """Constraint of a list: its number of items. Of a string: its number of printable characters, on one line."""
 
     least: int = 0
     most: int | None = None
 
 
 class Pattern(NamedTuple):
-    """Constraint of a string: a regular expression for all of it, and what the string then is."""
+    """Constraint of a string: a regular expression that all of it matches, and what the string then is."""
 
     pattern: str
     what: str
 
 
 class OneOf(NamedTuple):
-    """Constraint of a string: one of these words, which stand elsewhere; else a Literal says so to the type checker."""
+    """Constraint of a string: one of these words, taken from a constant; words written in the type are a Literal."""
 
     words: tuple[str, ...]
 
@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
 
 def part_of(hint: Any) -> Part:
-    """Split a type into its bare type and what ``Annotated`` adds."""
+    """Split a type into its bare type and the description and constraint that ``Annotated`` adds."""
     kind, *notes = get_args(hint) if get_origin(hint) is Annotated else [hint]
     texts = ["", *(note for note in notes if isinstance(note, str))]
     limits = [None, *(note for note in notes if not isinstance(note, str))]
@@ -68,16 +68,16 @@ def part_of(hint: Any) -> Part:
 
 
 def fields(record: Any) -> dict[str, Any]:
-    """Return the types of a TypedDict's fields by name, those of its bases first."""
+    """Return a TypedDict's field names and types, those of its bases first."""
     hints = record.__annotations__.items()
     return {name: get_args(hint)[0] if get_origin(hint) is NotRequired else hint for name, hint in hints}
 
 
 @cache
 def documents() -> dict[str, Any]:
-    """Return the type of each document by its name: the middle part of its field ``schema``; a union if it has several.
+    """Return name → type of each document; a union if several records share a name.
 
-    Each record of this package with such a field is a document.
+    Every record of this package with a field ``schema`` is a document; its name is the middle part of that field.
     """
     found: dict[str, Any] = {}
     for path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
@@ -91,9 +91,9 @@ def documents() -> dict[str, Any]:
 
 
 def check_of(hint: Any) -> Check:
-    """Return the check of a value, parsed from JSON, for a type: it raises BadValueError with the place of a fault.
+    """Return the check of a JSON value against a type; it raises BadValueError with the place of the fault.
 
-    It returns the value as it is: the checks that it is made of turn lists into tuples and integers into floats.
+    The check returns the value unchanged: the checks it is made of turn lists into tuples and integers into floats.
     """
     check = _check_of(hint)
 
@@ -143,7 +143,7 @@ def _check_of_value(kind: Any, limit: Any) -> Check:
 
 
 def _check_of_records(kinds: list[Any]) -> Check:
-    """Return the check for one of several records; the fault is that of the record with the most fields in common."""
+    """Return the check for one of several records; errors are those of the record with the most fields in common."""
 
     def check_nearest(value: Any) -> Any:
         names = value.keys() if isinstance(value, dict) else set()
@@ -159,7 +159,7 @@ def _check_of_records(kinds: list[Any]) -> Check:
 
 
 def schema(name: str) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of the document of that name; records within it are its ``$defs``."""
+    """Return a document's JSON Schema (draft 2020-12); records within it are its ``$defs``."""
     kind, records = documents()[name], dict[str, Any]()
     top = _schema_of_record(kind, records) if is_typeddict(kind) else _schema_of(kind, records)
     return {"$schema": DIALECT, "$id": f"{name}.json", **top, "$defs": records}
@@ -176,7 +176,7 @@ def _schema_of_record(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schema_of(hint: Any, records: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON Schema of a type; the records in it go to ``records`` by name."""
+    """Return the JSON Schema of a type; the records in it are added to ``records`` by name."""
     part = part_of(hint)
     inner, limit = get_args(part.kind), part.limit
     found: dict[str, Any] = {"type": TYPES[part.kind]} if part.kind in TYPES else {}
@@ -201,7 +201,7 @@ def _schema_of(hint: Any, records: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keywords(origin: Any, limit: Range | Length | Pattern | OneOf) -> dict[str, Any]:
-    """Return the keywords of JSON Schema for a constraint."""
+    """Return a constraint's JSON Schema keywords."""
     if isinstance(limit, OneOf):
         return {"enum": [*limit.words]}
     if isinstance(limit, Pattern):

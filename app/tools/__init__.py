@@ -1,1 +1,1 @@
-"""Operating: what lies in the cache, and what this machine has and lacks."""
+"""Commands about files and machines: the cache, this machine, networks, kernels, import and export."""

@@ -1,4 +1,4 @@
-"""``main.py cache``: list what lies in the cache, or clear it: of the files that this program wrote there."""
+"""``main.py cache``: list the files that this program wrote into the cache, or remove them."""
 
 import os
 import re
@@ -22,7 +22,7 @@ from data_tools.fashion_mnist import SPLITS
 
 @dataclass(frozen=True)
 class Kind:
-    """Files of one kind. folder: within the cache. names: those that are ours. made_again: so that they may go."""
+    """Files of one kind. folder: within the cache. names: of files that this program wrote. made_again: removable."""
 
     name: Literal["compiled kernels", "Fashion-MNIST", "tuning tables"]
     folder: str
@@ -40,7 +40,7 @@ COLUMNS = [Column("kind", left=True), Column("files"), Column("size"), Column("a
 
 
 def cache(request: CacheRequest) -> int:
-    """List the files by kind, or remove those that are made again. Returns 0; raises UserError."""
+    """List the files by kind, or remove those that can be made again. Returns 0; raises UserError."""
     document: Cache = {
         "schema": "lenet5-inference/cache/1",
         "folder": str(cache_dir()),
@@ -85,7 +85,7 @@ def contents() -> list[tuple[CachedFiles, list[Path]]]:
 
 
 def _ours(kind: Kind) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the regular files of a kind, and those that processes left unfinished when they ended."""
+    """Yield the regular files of a kind, and the unfinished ones of processes that have ended."""
     folder = cache_dir() / kind.folder
     try:
         paths = sorted(folder.iterdir())
@@ -102,7 +102,7 @@ def _ours(kind: Kind) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def clear() -> list[CachedFiles]:
-    """Remove the files that are made again when they are needed; return what was removed. Raises UserError."""
+    """Remove the files that can be made again; return what was removed. Raises UserError."""
     removed = [found for kind, found in zip(KINDS, contents(), strict=True) if kind.made_again]
     for path in (path for _, paths in removed for path in paths):
         if (reason := why_untrusted(path)) is not None:

@@ -1,4 +1,4 @@
-"""``main.py doctor``: what a bug report needs, and what is missing for which feature."""
+"""``main.py doctor``: print what a bug report needs, and what is missing for which feature."""
 
 import ctypes
 import importlib.metadata
@@ -27,7 +27,7 @@ DRIVER_REMEDY = "install NVIDIA's driver for CUDA 12 or later; the CPU works wit
 
 
 def doctor(request: DoctorRequest) -> int:
-    """Look at the machine and print what was found. Returns 0; raises UserError."""
+    """Examine the machine and print the findings. Returns 0; raises UserError."""
     with exit_on_interrupt():
         found = [one for part in (system, packages, card, storage, environment) for one in part()]
     document: Doctor = {"schema": "lenet5-inference/doctor/1", "findings": found}
@@ -49,7 +49,7 @@ def as_text(document: Doctor, width: int) -> str:
 
 
 def card() -> Iterator[Finding]:
-    """Driver, card, run-time compiler, headers, clocks. Works without a GPU, and without CuPy."""
+    """Yield driver, card, run-time compiler, headers and clocks. Works without a GPU, and without CuPy."""
     driver = _driver()
     yield finding(AREA, "driver", driver) if driver else finding(AREA, "driver", "is missing", "the GPU", DRIVER_REMEDY)
     reason = device.why_no_gpu()
@@ -64,7 +64,7 @@ def card() -> Iterator[Finding]:
 
 
 def _driver() -> str | None:
-    """Return the versions of the driver and of its CUDA, for people; None without a driver."""
+    """Return the versions of the driver and of its CUDA as text; None without a driver."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -113,7 +113,7 @@ def _compiler() -> Finding:
 
 
 def _headers() -> Finding:
-    """CuPy's own kernels, which bench's checks use, include CUDA's headers; this program's kernels do not."""
+    """Return whether CUDA's headers are there; only CuPy's own kernels, which bench's checks use, include them."""
     found = next(_places(), None)
     if found is None:
         needed, remedy = "bench and training on the GPU (CuPy's own kernels)", install("cuda")
@@ -122,7 +122,7 @@ def _headers() -> Finding:
 
 
 def _places() -> Iterator[Path]:
-    """Yield the header where packages and toolkits have it."""
+    """Yield the header's paths in packages and toolkits."""
     for name in RUNTIMES:
         with suppress(importlib.metadata.PackageNotFoundError):
             files = importlib.metadata.files(name) or ()

@@ -22,7 +22,7 @@ from app.terminal.text import Column, fields, paragraph, table
 
 
 def export(request: ExportRequest) -> int:
-    """Read, convert, write and tell. Returns 0. Raises UserError; then nothing is written."""
+    """Read, convert, write and report. Returns 0. Raises UserError; then nothing is written."""
     ending = request.out.suffix.lower()
     if ending not in WRITERS:
         hint = suggestion(ending, WRITERS)
@@ -58,7 +58,7 @@ def export(request: ExportRequest) -> int:
 
 
 def as_text(document: Export, width: int) -> str:
-    """Format the document."""
+    """Format the document as text."""
     columns = [Column(head, left=True) for head in ("array", "in the file", "shape here")]
     rows = [[one["name"], one["written_as"], format_shape(tuple(one["shape"]))] for one in document["arrays"]]
     onnx, sizes = document["format"] == "onnx", ", ".join(map(str, document["input"]))
@@ -82,13 +82,13 @@ def _onnx(description: Description, arrays: Arrays) -> bytes:
 
 
 def _safetensors(description: Description, arrays: Arrays) -> bytes:
-    """PyTorch's names and layouts: ``load_state_dict`` takes the arrays as they are."""
+    """Return safetensors content with PyTorch's names and layouts, as ``load_state_dict`` takes them."""
     theirs = to_channels_first(description.network, arrays).items()
     return safetensors_content(NamedArrays({torch_name(name): array for name, array in theirs}, description))
 
 
 def _npz(description: Description, arrays: Arrays) -> bytes:
-    """The names and layouts of weights files."""
+    """Return NPZ content with the names and layouts of weights files."""
     return npz_content(NamedArrays(arrays, description))
 
 
@@ -101,5 +101,5 @@ WRITERS: dict[str, Callable[[Description, Arrays], bytes]] = {
 
 
 def written_name(ending: str, name: str) -> str:
-    """Return what a file with this ending calls one of our arrays."""
+    """Return the name of one of our arrays in a file with this ending."""
     return name if ending == ".npz" else torch_name(name)

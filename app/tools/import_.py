@@ -1,4 +1,4 @@
-"""``main.py import``: turn a file of another system into a weights file of this program."""
+"""``main.py import``: convert another system's file to a weights file of this program."""
 
 import re
 from dataclasses import replace
@@ -24,14 +24,14 @@ from app.terminal.output import publish
 from app.terminal.text import Column, fields, paragraph, table
 from app.tools.graph import layer_table
 
-IMAGES = 64  # compared
+IMAGES = 64  # random images to compare logits on
 PLAIN = "plain NumPy in the file's own layout; no engine of this format runs here"
-MAX_NAME = 60  # characters of a network's name that are taken from a file's
-CLOSE = 1e-3  # of the largest logit: float32 engines round in another order
+MAX_NAME = 60  # the most characters of a network's name taken from a file's
+CLOSE = 1e-3  # relative to the largest logit: float32 engines round in another order
 
 
 def import_(request: ImportRequest) -> int:
-    """Read, convert, compare, write and tell. Returns 0. Raises UserError; then nothing is written."""
+    """Read, convert, compare, write and report. Returns 0. Raises UserError; then nothing is written."""
     asked = Asked(
         None if request.network is None else find_network(request.network),
         request.symbol,
@@ -54,7 +54,7 @@ def import_(request: ImportRequest) -> int:
 
 
 def prepared(file: Path, asked: Asked) -> tuple[str, Source, list[Converted]]:
-    """Read the file: its format, its content within all limits, and the converted arrays. Raises UserError."""
+    """Read the file; return its format, its checked content, and the converted arrays. Raises UserError."""
     name, source = read(file, asked)
     try:
         check_layers(source.network.input_shape, source.network.layers)
@@ -64,7 +64,7 @@ def prepared(file: Path, asked: Asked) -> tuple[str, Source, list[Converted]]:
 
 
 def _name(file: Path) -> str:
-    """Make a network's name of the file's: small letters, digits and _, with a letter first."""
+    """Derive a network's name from the file's: small letters, digits and _, with a letter first."""
     name = re.sub(r"[^a-z0-9_]", "_", file.stem.lower()).lstrip("_0123456789")
     return name[:MAX_NAME] or "imported"
 
@@ -88,9 +88,9 @@ def _with_settings(network: Network, rule: str | None, scale: float | None) -> N
 
 
 def largest_difference(source: Source, graph: Graph) -> float:
-    """Compare our float64 logits of random images with those of the source's engine, or plain NumPy without one.
+    """Compare our float64 logits of random images with the source engine's, or plain NumPy's without one.
 
-    Raises UserError if they differ by more than rounding.
+    Returns the largest difference. Raises UserError if it exceeds rounding.
     """
     images = np.random.default_rng(0).integers(0, 256, (IMAGES, *graph.network.input_shape), np.uint8)
     kept = tuple(step for step in graph.steps if not isinstance(step.layer, Softmax | Argmax))
@@ -109,7 +109,7 @@ REMEDY = "its weights are too large for float32, or damaged: get a fresh copy"
 def _document(
     request: ImportRequest, name: str, source: Source, found: list[Converted], graph: Graph, difference: float
 ) -> Import:
-    """Return what was read, what became of it, and the check."""
+    """Return the document: what was read, the converted arrays, and the check."""
     first = graph.network.layers[0]
     enlarged: Enlarged | None = {"size": first.size, "rule": first.rule} if isinstance(first, Resize) else None
     return {
@@ -131,7 +131,7 @@ def _document(
 
 
 def _text(document: Import, graph: Graph, width: int) -> str:
-    """Format the document, and the graph's layers."""
+    """Format the document and the graph's layers."""
     columns = [Column(head, left=True) for head in ("array", "name there", "in the file", "in the weights file")]
     rows = [[one["name"], one["name_there"], one["before"], one["after"]] for one in document["arrays"]]
     images, enlarged = f"pixels of 0 to 255 times {document['pixel_scale']:.6g}", document["enlarged"]

@@ -1,4 +1,4 @@
-"""``main.py kernels``: list every kernel, and the resources of its machine code."""
+"""``main.py kernels``: list every kernel, and the resources or instructions of its machine code."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -28,7 +28,7 @@ RESOURCES = (
 
 
 def kernels(request: KernelsRequest) -> int:
-    """Print every row of the registry, or what was compiled from it. Raises UserError."""
+    """Print every row of the registry, or its compiled resources or instructions. Raises UserError."""
     if request.arch is not None and not (request.resources or request.instructions):
         raise UserError(f"--arch {request.arch} needs --resources or --instructions: add one, or leave --arch out")
     if request.resources and request.instructions:
@@ -74,7 +74,7 @@ def _row(row: Variant) -> Kernel:
 
 
 def _kernel_text(document: Kernels, width: int) -> str:
-    """Under each operation its kernels: names and types, then the idea, its limits and its tunables."""
+    """Format each operation's kernels: names and types, then the idea, its limits and its tunables."""
     columns = [
         *(Column("step"), Column("name", left=True), Column("file (app/kernels/)", left=True, optional=1)),
         *(Column(head, left=True) for head in ("types", "from", "pools", "system")),
@@ -124,7 +124,7 @@ def _resource_text(document: CompiledKernels, width: int) -> str:
 
 
 def _loop_text(document: DisassembledKernels, width: int) -> str:
-    """Format one line for each loop."""
+    """Format one line for each hottest loop."""
     kinds = ("instructions", *machine_code.CLASSES, machine_code.OTHER)
     heads = ("all", *(kind.replace("_load", "").replace("_", " ") for kind in kinds[1:]))
     columns = [

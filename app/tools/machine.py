@@ -1,4 +1,4 @@
-"""This machine: system, processor, Python, packages, environment variables; the cache, Fashion-MNIST and weights."""
+"""Examine this machine: system, packages, environment variables, the cache, Fashion-MNIST and weights."""
 
 import importlib.metadata
 import locale
@@ -26,7 +26,7 @@ from data_tools.fashion_mnist import SPLITS, copies, search_dirs
 
 REQUIRED = ("numpy", "h5py", "tqdm", "requests")
 FILES: Final = "files"
-CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")  # one of them
+CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")  # one of them is needed
 NEEDED_FOR = {
     "cuda": "compiling kernels without a CUDA toolkit",
     "cpu": "--device cpu at twice NumPy's speed",
@@ -48,7 +48,7 @@ VARIABLES = (
 
 
 def finding(area: Area, name: str, value: str, needed_for: str = "", remedy: str = "") -> Finding:
-    """Return one fact. needed_for: what does not work without it; remedy: what to do; empty if nothing is missing."""
+    """Return one finding. needed_for: what does not work without it; remedy: what to do; both empty if it is there."""
     return {
         "area": area,
         "name": name,
@@ -60,7 +60,7 @@ def finding(area: Area, name: str, value: str, needed_for: str = "", remedy: str
 
 
 def system() -> Iterator[Finding]:
-    """Program, operating system, Python, processor, memory."""
+    """Yield program, operating system, Python, processor, memory."""
     area: Final = "system"
     yield finding(area, "program", f"lenet5-inference {VERSION} in {Path(__file__).parents[2]}")
     with suppress(OSError):
@@ -84,7 +84,7 @@ def _memory(area: Area) -> Finding:
 
 
 def packages() -> Iterator[Finding]:
-    """The packages that the program needs, and those of each extra."""
+    """Yield the packages that the program needs, and those of each extra."""
     for name in REQUIRED:
         yield _package("packages", name, name, "everything")
     cupy = [name for name in CUPY if _version(name)]
@@ -113,14 +113,14 @@ def _version(distribution: str) -> str | None:
 
 
 def environment() -> Iterator[Finding]:
-    """The variables that are set."""
+    """Yield this program's environment variables that are set."""
     for name in VARIABLES:
         if name in os.environ:
             yield finding("environment", name, os.environ[name])
 
 
 def storage() -> Iterator[Finding]:
-    """The cache and its rights, data and weights. Nothing is written and nothing fetched."""
+    """Yield the cache and its permissions, data and weights. Nothing is written and nothing fetched."""
     folder = cache_dir()
     yield _cache(folder)
     with suppress(UserError):  # then the line above has the reason
@@ -150,7 +150,7 @@ def _cache(folder: Path) -> Finding:
 
 
 def _weights() -> Finding:
-    """Compare the shipped weights with SHA256SUMS."""
+    """Return whether the shipped weights match SHA256SUMS."""
     try:
         names = sorted(shipped.checksums(shipped.FOLDER))
         for name in names:

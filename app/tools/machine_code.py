@@ -1,7 +1,7 @@
 """Count the instructions of a kernel's hottest loop in its machine code, with ``nvdisasm``. Needs no GPU.
 
-The hottest loop is the one with the most multiplications in its straight-line body; of equal ones the shortest. Its
-counts say how many issue slots a warp spends on each multiplication, which no source line shows.
+The hottest loop has the most multiplications in its straight-line body; of equal ones the shortest. Its counts show how
+many issue slots a warp spends on each multiplication, which no source line shows.
 """
 
 import re
@@ -24,7 +24,7 @@ from app.tools.resources import examples
 
 REMEDY = "pip install nvidia-cuda-nvdisasm, or install the CUDA toolkit, and put nvdisasm on PATH"
 TIMEOUT_S = 120
-# Class of instructions → how their names begin, in the order in which they are looked up.
+# Class of instructions → prefixes of their names, searched in this order.
 CLASSES: dict[str, tuple[str, ...]] = {
     "multiply": ("FFMA", "HFMA2", "DFMA", "HMMA", "IMMA", "HGMMA", "IGMMA"),
     "global_load": ("LDG", "LDGSTS", "UTMALDG", "UBLKCP"),
@@ -50,7 +50,7 @@ class Instruction:
 
     @property
     def kind(self) -> str:
-        """Its class, a key of ``CLASSES`` or ``OTHER``."""
+        """The instruction's class, a key of ``CLASSES`` or ``OTHER``."""
         stem = self.name.partition(".")[0]
         # A move written as a product with zero multiplies nothing: HFMA2.MMA R1, -RZ, RZ, 0, 0.
         if stem == "HFMA2" and "-RZ, RZ" in self.operands:
@@ -59,9 +59,9 @@ class Instruction:
 
 
 def measure(rows: Sequence[Variant], arch: str) -> list[Instructions]:
-    """Compile every row for its example layers, on all cores, with a progress bar. Raises UserError without tools.
+    """Compile every row for its example layers, on all cores, with a progress bar. Raises UserError without nvdisasm.
 
-    Return a row of the JSON document for each function with a loop that multiplies: numbers of instructions.
+    Returns a row of the JSON document with instruction counts for each function that has a loop which multiplies.
     """
     find_tool()
     jobs = [(row, layer, problems, arch) for row in rows for layer, problems in examples(row)]
@@ -76,7 +76,7 @@ def _example(row: Variant, layer: str, problems: Sequence[Any], arch: str) -> It
     for entry, code, labels in functions(disassemble(compile_kernel(row.path, config.defines, arch))):
         if loop := hottest_loop(code, labels):
             about = {"operation": row.operation, "name": row.name, "layer": layer, "entry": entry}
-            yield cast(Instructions, about | loop)  # a count for each class
+            yield cast(Instructions, about | loop)  # counts by class
 
 
 def find_tool() -> str:
@@ -100,7 +100,7 @@ def disassemble(cubin: bytes) -> str:
 
 
 def functions(text: str) -> Iterator[tuple[str, list[Instruction], dict[str, int]]]:
-    """Parse the text: each function's name, its instructions in order, and the addresses of its labels."""
+    """Parse nvdisasm's text: yield each function's name, its instructions, and its labels' addresses."""
     name, code, labels, waiting = "", list[Instruction](), dict[str, int](), list[str]()
     for line in [*text.splitlines(), ".text.end:"]:
         if found := _FUNCTION.match(line):
@@ -117,7 +117,7 @@ def functions(text: str) -> Iterator[tuple[str, list[Instruction], dict[str, int
 
 
 def hottest_loop(code: Sequence[Instruction], labels: dict[str, int]) -> dict[str, int] | None:
-    """Return how many instructions of each class the hottest loop has; loops within it that only copy are left out.
+    """Return the hottest loop's instructions by class; loops within it that only copy are left out.
 
     None if no loop has half of the function's multiplications: then most are outside all loops.
     """

@@ -1,4 +1,4 @@
-"""``main.py networks``: list every network, its layers and figures."""
+"""``main.py networks``: list every network with its layers and figures."""
 
 from math import prod
 from pathlib import Path
@@ -24,7 +24,7 @@ LEGEND = "MFLOP: of one image; accuracy: of the weights, on the first Fashion-MN
 def networks(request: NetworksRequest) -> int:
     """Print every network: input, layers, parameters, FLOPs per image, shipped accuracy. Raises UserError.
 
-    A request may name one network, and ask for its TOML instead.
+    A request may name one network, or ask for its TOML instead.
     """
     if request.toml:
         _print_toml(request)
@@ -35,7 +35,7 @@ def networks(request: NetworksRequest) -> int:
     else:
         chosen = [*NETWORKS.values()] if request.network is None else [find_network(request.network)]
         weights = shipped_weights()
-        # A file may have the name of a listed network without being it.
+        # A network file may use a listed network's name.
         rows = [describe(one, weights.get(one.name) if one == NETWORKS.get(one.name) else None) for one in chosen]
     document: Networks = {"schema": "lenet5-inference/networks/1", "networks": rows}
     publish(document, _text, request.output)
@@ -43,7 +43,7 @@ def networks(request: NetworksRequest) -> int:
 
 
 def _print_toml(request: NetworksRequest) -> None:
-    """Print the network as TOML. Raises UserError for a request that names no network, or asks for JSON, too."""
+    """Print the network as TOML. Raises UserError if the request names no network, or also asks for JSON."""
     if request.network is None:
         raise UserError("--toml prints one network: name it, as in main.py networks lenet5 --toml")
     if request.output.json is not None:
@@ -58,7 +58,7 @@ def shipped_weights() -> dict[str, Weights]:
 
 
 def describe(network: Network, weights: Weights | None) -> ListedNetwork:
-    """Return the entry of the document. accuracy: as promised for the most test images, None without a promise."""
+    """Return the document's entry. accuracy: promised for the most test images, None without a promise."""
     parameters = flops = 0
     layers: list[records.Layer] = []
     for step in network.steps:
@@ -84,14 +84,14 @@ def describe(network: Network, weights: Weights | None) -> ListedNetwork:
 
 
 def _has(name: str, layer: Layer, network: Network, weights: Weights | None) -> bool:
-    """Return whether the network has the array. The weights, or else the layer and the recipe, decide about a bias."""
+    """Return whether the network has the array. About a bias, the weights decide, or else the layer and the recipe."""
     if weights is not None:
         return name in weights.arrays
     return not name.endswith("_bias") or layer.name in recipe_of(network).biases
 
 
 def _text(document: Networks, width: int) -> str:
-    """Figures of each network, then its idea and its layers with their settings."""
+    """Format each network's figures, then its idea and its layers with their settings."""
     heads = [Column("network", left=True), Column("input", left=True), Column("layers"), Column("parameters")]
     columns = [*heads, Column("MFLOP"), Column("accuracy", left=True)]
     rows = []

@@ -23,7 +23,7 @@ Build = tuple[Path, tuple[tuple[str, str | int], ...]]  # a .cu file and its com
 
 
 def precompile(request: PrecompileRequest) -> int:
-    """Fill the kernel cache and print how much of it was there already. Returns 0. Raises UserError."""
+    """Compile into the kernel cache, and print how much was cached already. Returns 0. Raises UserError."""
     timer = Timer()
     if request.all and request.network.precision != "auto":
         raise UserError(f"--all compiles every precision: leave out --all or --precision {request.network.precision}")
@@ -57,7 +57,7 @@ def precompile(request: PrecompileRequest) -> int:
 
 
 def as_text(document: Precompile, width: int) -> str:
-    """Format the document."""
+    """Format the document as text."""
     count, compiled = document["kernels"], document["compiled"]
     what = f"{count} kernels of {document['network']} in {', '.join(document['precisions'])}"
     done = f"{count - compiled} were in the cache, {compiled} compiled; {document['seconds']:.1f} s"
@@ -65,7 +65,7 @@ def as_text(document: Precompile, width: int) -> str:
 
 
 def needed(execution: ExecutionPlan) -> Iterator[Build]:
-    """Yield what the main job compiles: each node's kernel, and each convolution's alone for its op time."""
+    """Yield what the main job compiles: each node's kernel, and each convolution's unfused kernel for its op time."""
     for node in execution.nodes:
         configs = [node.variant.config(node.problem, node.settings)]
         if isinstance(node.problem, ConvProblem):
@@ -75,7 +75,7 @@ def needed(execution: ExecutionPlan) -> Iterator[Build]:
 
 
 def _compile_all(builds: list[Build], arch: str) -> int:
-    """Compile what the cache lacks, one thread per core. Returns how many kernels that was."""
+    """Compile the builds that are not cached, one thread per core; return their number."""
     nvrtc()  # report a missing library once, not in every thread
     missing = sum(not is_cached(path, dict(defines), arch) for path, defines in builds)
     on_all_cores(lambda build: compile_kernel(build[0], dict(build[1]), arch), builds, arch)

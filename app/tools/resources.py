@@ -1,4 +1,4 @@
-"""Find the resources of every kernel in the compiler's log: registers, memory, spills, blocks on an SM.
+"""Read every kernel's resources from the compiler's log: registers, memory, spills, blocks on an SM.
 
 Needs no GPU. Every row of the registry is compiled for layers of the networks: a convolution or a product alone, or
 both layers of a pair.
@@ -23,7 +23,7 @@ EXAMPLES: tuple[tuple[Network, tuple[str, ...]], ...] = (
     (LENET5, ("conv1", "conv2", "pool1", "fc1", "relu1", "argmax")),
     (FA19, ("resize", "softmax")),
 )
-# Operation of two layers → their common name in the examples without the number, and the pair's class.
+# Operation of two layers → the layers' common name in the examples without the number, and the pair's class.
 EXAMPLE_PAIRS: dict[str, tuple[str, Any]] = {
     "conv_pair": ("conv", ConvPairProblem),
     "gemm_pair": ("fc", LinearPairProblem),
@@ -60,7 +60,7 @@ class Compiled:
 def measure(rows: Sequence[Variant], arch: str) -> list[Resources | NoResources]:
     """Compile every row for its example layers, on all cores, with a progress bar. Raises UserError without NVRTC.
 
-    Return a row of the JSON document for each function; for a variant that does not run on a layer, one with the
+    Returns a row of the JSON document for each function; for a variant that cannot compute a layer, one with the
     reason. Memory in bytes: static_shared, dynamic_shared: per block; constant: all ``__constant__`` arrays of the
     file; stack and spills: per thread. blocks: how many fit on an SM at once; occupancy: their share of the SM's
     threads, 0..1.
@@ -70,7 +70,7 @@ def measure(rows: Sequence[Variant], arch: str) -> list[Resources | NoResources]
 
 
 def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -> list[Resources | NoResources]:
-    """Compile the row for the first of the problems that it serves; if it serves none, return the reason."""
+    """Compile the row for the first problem that it serves; if it serves none, return a row with the reason."""
     refusals = [row.refusal(problem, arch) for problem in problems]
     served = problems[refusals.index(None)] if None in refusals else None
     found = [] if served is None else [*_functions(row, layer, served, arch)]
@@ -79,7 +79,7 @@ def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -
 
 
 def examples(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
-    """Return example layers for the row's operation with their problems: alone in each type, then with an epilogue."""
+    """Yield example layers for the row's operation with their problems: unfused in each type, then with an epilogue."""
     if row.operation in EXAMPLE_PAIRS:
         pairs = (_pairs(row, network) for network in (LENET5, FA19))
         served = (found for found in pairs if any(row.refusal(problem, "sm_90a") is None for problem in found))
@@ -92,7 +92,7 @@ def examples(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
 
 
 def _pairs(row: Variant, network: Network) -> list[Problem]:
-    """Return the pair of the network's first two layers of the row's kind in each type, then for exact weights."""
+    """Return the pair of the network's first two such layers in each of the row's types, then with exact weights."""
     name, pair = EXAMPLE_PAIRS[row.operation]
     whole = [[_problems(network, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
     found = [pair(*(list(filter(None, layer))[-1] for layer in both)) for both in whole]
@@ -100,7 +100,7 @@ def _pairs(row: Variant, network: Network) -> list[Problem]:
 
 
 def _problems(network: Network, name: str, dtype: str) -> list[Problem | None]:
-    """Return the layer's problems: alone, then with one, two … of the next layers; None where these do not fuse."""
+    """Return the layer's problems: alone, then fused with one, two … of the next layers; None if they do not fuse."""
     layers = network.layers
     index = next(index for index, layer in enumerate(layers) if layer.name == name)
     return [
