@@ -9,7 +9,7 @@ from app.terminal.console import guarded
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0, or 2 for an error the user can put right."""
+    """Run one command; return the exit code: 0, or 2 for an error that the user can correct."""
     return guarded(lambda: _run(arguments))
 
 

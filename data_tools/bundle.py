@@ -1,4 +1,4 @@
-"""Ship trained weights: put them into weights/ with their promised counts and their float64 reference results."""
+"""Ship trained weights: copy them to weights/ with their promised counts and their float64 reference results."""
 
 import argparse
 from itertools import combinations
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _ship(weights: Weights, data_dir: Path | None) -> Weights:
-    """Ship one file; compute everything before writing anything, and hold Ctrl-C until all files fit together."""
+    """Ship one file. Compute everything before writing anything, and defer Ctrl-C until all files are consistent."""
     images, truth, _ = open_split("test", data_dir)
     network = weights.own_network()
     reference = compute_reference(build(network, weights), images[:, None])

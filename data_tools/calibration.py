@@ -102,8 +102,8 @@ def _opened(
 ) -> tuple[Weights, Graph, np.ndarray]:
     """Check the options; return the weights in IN, their graph and the first training images, (N, 1, 28, 28) uint8.
 
-    is_done: whether weights need no work, which ``done`` says. Raises UserError, also if OUT exists or could not be
-    written, and if the network reads other images.
+    is_done: whether the weights need no work; ``done`` is the error then. Raises UserError, also if OUT exists or could
+    not be written, and if the network reads other images.
     """
     most = SPLITS["train"][0].shape[0]
     if not 1 <= options.images <= most:
@@ -124,7 +124,7 @@ def _opened(
 
 
 def _save(options: argparse.Namespace, weights: Weights, how: str, **changes: Any) -> None:
-    """Write OUT: the weights of IN with these changes, and a recipe that also says ``how`` they were made."""
+    """Write OUT: the weights of IN with these changes. how: added to the recipe."""
     how = f"{how} on {options.images} training images"
     save_weights(
         options.out,

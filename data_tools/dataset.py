@@ -25,8 +25,8 @@ INTEGER_TOLERANCE = 255 * 4 * float(np.finfo(np.float32).eps)
 class Dataset:
     """images: (N, C, H, W), C-contiguous, uint8 or float32 in [0, 1]; labels: (N,) uint8, None if unknown.
 
-    classes: their names, only for Fashion-MNIST. source: one line for the report.
-    split: "test" or "train" if the content is that split of Fashion-MNIST, bit for bit; else None.
+    classes: their names, only for Fashion-MNIST. source: one line for the report. split: "test" or "train" if the
+    content is that split of Fashion-MNIST, bit for bit; else None.
     """
 
     images: np.ndarray
@@ -43,7 +43,7 @@ def load_fashion_mnist(split: str, data_dir: Path | None = None, allocate: Alloc
 
 
 def announce_fashion_mnist(split: str) -> Dataset:
-    """Return a ``Dataset`` without content in place of Fashion-MNIST, to check options before anything is fetched."""
+    """Return a ``Dataset`` of Fashion-MNIST's size without its content, to check options before anything is fetched."""
     shape = SPLITS[split][0].shape
     images = np.broadcast_to(np.uint8(0), (shape[0], 1, *shape[1:]))
     labels = np.broadcast_to(np.uint8(len(CLASSES) - 1), shape[:1])
@@ -98,7 +98,7 @@ def _from_hdf5(
 
 
 def no_images(path: Path, names: Sequence[str]) -> UserError:
-    """Build the error for an HDF5 file with other things than ``x`` in its root."""
+    """Return the error for an HDF5 file without a dataset ``x``. names: what its root has."""
     listed = ", ".join(printable(name, 40) for name in names[:MAX_LISTED]) or "nothing"
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return UserError(f"{path} contains {listed}{more}, but no dataset x; store the images as x, shape (N, H, W, C)")
@@ -112,7 +112,7 @@ def _images(x: np.ndarray, path: Path, allocate: Allocate) -> np.ndarray:
 
 
 def check_type(dtype: np.dtype, source: str) -> None:
-    """Raise UserError, which calls the array ``source``, if images cannot have this type."""
+    """Raise UserError if images cannot have this type. source: the array, for the error."""
     if dtype != np.uint8 and not (dtype.kind == "f" and dtype.itemsize in (4, 8)):
         raise UserError(f"{source} is {dtype}; store it as uint8, or as float32 or float64 in [0, 1]")
 
@@ -145,7 +145,7 @@ def _holds_pixels(x: np.ndarray, source: str) -> bool:
 
 
 def check_fractions(x: np.ndarray, source: str) -> None:
-    """Raise UserError, which calls the floats ``source``, if they are not finite or not in [0, 1]."""
+    """Raise UserError if floats are not finite or not in [0, 1]. source: the array, for the error."""
     low, high = x.min(), x.max()
     if not (low >= 0 and high <= 1):  # min and max return NaN if there is one: this form then fails
         found = f"in {low:g} … {high:g}" if np.isfinite([low, high]).all() else "that are not finite"
@@ -184,7 +184,7 @@ def channels_first(x: np.ndarray, name: str) -> np.ndarray:
 def channel_dimension(shape: tuple[int, ...], name: str) -> int:
     """Return which dimension of images of this shape holds the channels: the second (1) or the last (3).
 
-    It is the one whose length is 1 or 3. Raises UserError, which calls the array ``name``, if neither is or both are.
+    It is the one whose length is 1 or 3. Raises UserError if neither is or both are. name: of the array, for the error.
     """
     wanted = "(N, H, W, C) or (N, C, H, W) with 1 or 3 channels C"
     if len(shape) != 4 or 0 in shape:

@@ -1,4 +1,4 @@
-"""Unpack a Debian package without installing it and without root, with the system's own apt-get."""
+"""Unpack a Debian package without installing it and without root, by the system's apt-get."""
 
 import os
 import shutil

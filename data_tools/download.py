@@ -1,7 +1,7 @@
-"""Download one file over HTTP: bounded in size, time and memory, with a quick error without a network.
+"""Download one file over HTTP within limits of size, time and memory; without a network, fail quickly.
 
-A process of its own transfers the file. A hostile answer can cost the libraries that read it any time and memory, and
-nothing can interrupt a name look-up: there, it costs only that process's.
+A separate process transfers the file. A hostile answer can cost the libraries that read it any time and memory, and
+nothing can interrupt a name look-up; only that process suffers.
 """
 
 import resource
@@ -36,7 +36,7 @@ _PASSING, _FOR_GOOD = 10, 11  # exit codes of the process: another attempt may s
 
 
 class DownloadError(Exception):
-    """Raised if a URL did not deliver its file; the text is the reason in one line. passing: try again."""
+    """Raised if a URL did not deliver its file; the text is the reason in one line. passing: a retry may succeed."""
 
     def __init__(self, reason: str, passing: bool = False) -> None:
         super().__init__(reason)
@@ -87,7 +87,7 @@ def download(url: str, target: Path, max_bytes: int) -> None:
 
 
 def _attempt(url: str, target: Path, max_bytes: int) -> None:
-    """Have a process transfer the file once. Raises DownloadError."""
+    """Transfer the file once in a separate process. Raises DownloadError."""
     with (
         Child(__name__, url, str(target.absolute()), max_bytes) as child,
         tqdm(desc=Path(url).name, unit="B", unit_scale=True, disable=None) as progress,
@@ -99,7 +99,7 @@ def _attempt(url: str, target: Path, max_bytes: int) -> None:
 
 
 def _last_words(child: Child, target: Path, progress: tqdm) -> str:
-    """Wait until the process says why there is no file, or ends. Raises DownloadError if the transfer is too slow."""
+    """Wait until the process reports a failure, or ends; return the report. Raises DownloadError if it is too slow."""
     received, deadline = 0, Deadline(PATIENCE_SECONDS)
     while True:
         try:

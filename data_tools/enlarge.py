@@ -1,4 +1,4 @@
-"""Write image files in another size, bit-identical to the output of the networks' Resize layer."""
+"""Resize image files, bit-identical to the output of the networks' Resize layer."""
 
 import argparse
 import os
@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write every file whole or not at all, and print its name. Raises UserError."""
+    """Resize every file and print its name; no file is ever left incomplete. Raises UserError."""
     if not 1 <= options.size <= MAX_SIZE:
         raise UserError(f"--size {options.size} is not between 1 and {MAX_SIZE:,}")
     layer = Resize("resize", options.size, options.rule)

@@ -1,7 +1,7 @@
-"""Fashion-MNIST: its files, the places to look for them, and fetching them.
+"""Fashion-MNIST: its files, where to look for them, and fetching them.
 
-10 classes of 28×28 grey images, Xiao, Rasul and Vollgraf, 2017 (https://github.com/zalandoresearch/fashion-mnist).
-No file is used before the SHA-256 of its whole content has been checked.
+10 classes of 28×28 grey images, Xiao, Rasul and Vollgraf, 2017 (https://github.com/zalandoresearch/fashion-mnist). No
+file is used before the SHA-256 of its whole content has been checked.
 """
 
 import math
@@ -115,7 +115,7 @@ def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
 
 
 def copies(file: DataFile, directory: Path) -> list[Path]:
-    """Return existing paths of ``file`` in ``directory``, gzipped or plain, good or bad."""
+    """Return the existing paths of ``file`` in ``directory``, gzipped or plain, good or bad."""
     return [path for path in (directory / f"{file.name}.gz", directory / file.name) if present(path)]
 
 
@@ -147,7 +147,7 @@ def _read_split(split: str, directory: Path, allocate: Allocate | None) -> Split
 
 
 def recognise(images: np.ndarray, labels: np.ndarray | None) -> str | None:
-    """Name the split with exactly these uint8 images (N, 28, 28) and, if known, labels (N,); None if there is none."""
+    """Return the split that has exactly these uint8 images (N, 28, 28) and, if given, labels (N,); else None."""
     for split, files in SPLITS.items():
         given = [(file, array) for file, array in zip(files, (images, labels), strict=True) if array is not None]
         if all(array.shape == file.shape and content_sha256(array) == file.sha256 for file, array in given):
@@ -158,8 +158,8 @@ def recognise(images: np.ndarray, labels: np.ndarray | None) -> str | None:
 def fetch(split: str, data_dir: Path | None = None) -> Path:
     """Put good copies of the split's files into ``data_dir`` (default: the cache); return the directory.
 
-    Missing or bad files come from a mirror or, if none works, from the Debian package. Several processes may do this at
-    once. Raises UserError, the only one of several lines, if no source works.
+    Missing or bad files come from a mirror or, if none works, from the Debian package. Several processes may run this
+    at once. Raises UserError, the only one of several lines, if no source works.
     """
     directory = (data_dir or cache_dir() / "fashion-mnist").absolute()
     missing = [file for file in SPLITS[split] if not _has(file, directory)]
@@ -200,7 +200,7 @@ def _has(file: DataFile, directory: Path) -> bool:
 
 
 def _from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
-    """Download ``files``; return those that no mirror had. A mirror that failed once is not asked again."""
+    """Download ``files``; return those that no mirror had. A mirror that failed once is not tried again."""
     from data_tools import download
 
     probes = {mirror + files[0].name + ".gz": mirror for mirror in MIRRORS}
@@ -230,7 +230,7 @@ def _from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -
 
 
 def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
-    """Take ``files``, and the other split's too, from the Debian package; return those that it did not have."""
+    """Copy ``files``, and the other split's too, from the Debian package; return those that it did not have."""
     from data_tools import debian
 
     say(f"no mirror worked; getting the Debian package {DEBIAN_PACKAGE} with apt-get")

@@ -44,7 +44,7 @@ CONVERT = "convert them with NumPy and data_tools.idx.write_idx, or store them a
 
 
 def pageable(nbytes: int) -> np.ndarray:
-    """Return ordinary memory: the default ``allocate``."""
+    """Allocate ordinary memory; the default ``allocate``."""
     return np.empty(nbytes, np.uint8)
 
 
@@ -126,12 +126,12 @@ def _begin(file: BinaryIO, size: int, ranks: tuple[int, ...]) -> tuple[tuple[int
 
 
 def too_short(found: int, nbytes: int) -> BadFileError:
-    """Build the error for content that ends after ``found`` bytes of items."""
+    """Return the error for content that ends after ``found`` bytes of items."""
     return BadFileError(f"is too short: {found} of the {nbytes} bytes that its header declares")
 
 
 def too_long(nbytes: int) -> BadFileError:
-    """Build the error for content that goes on after its items."""
+    """Return the error for content that continues after its items."""
     return BadFileError(f"is too long: data follows the {nbytes} bytes that its header declares")
 
 

@@ -1,1 +1,1 @@
-"""Foreign weights files: bytes to named arrays and a network, and back."""
+"""Read and write other systems' weights files: from bytes to named arrays and a network, and back."""

@@ -1,4 +1,4 @@
-"""Layers in a row, before the size of their images is known, and the network that they become."""
+"""A sequence of layers before the images' size is known, and the network that it becomes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ def network_of(chain: Chain, name: str, summary: str, channels: int, features: i
 
 
 def course(network: Network) -> Network:
-    """Return the network with the course's rules, by which all of its old files were trained.
+    """Return the network with the course's rules, which all of its old files were trained with.
 
     Images are enlarged with zeros beyond the border, and pixels are numbers from 0 to 255.
     """
@@ -72,7 +72,7 @@ def _only_size(layers: Sequence[Layer], channels: int, features: int | None) -> 
 
 
 def _shapes(layers: Sequence[Layer], channels: int, size: int) -> list[Shape] | None:
-    """List the shapes before each layer up to the first fully connected one; None if the images are too small."""
+    """Return the shapes before each layer up to the first fully connected one; None if the images are too small."""
     shapes: list[Shape] = [(channels, size, size)]
     for layer in layers:
         if isinstance(layer, Linear):

@@ -1,4 +1,4 @@
-"""What computes an import's scores again, to check it: plain NumPy, PyTorch, or ONNX Runtime on the model itself."""
+"""Recompute an import's scores to check it: in plain NumPy, PyTorch, or ONNX Runtime on the model itself."""
 
 import importlib.util
 from collections.abc import Callable
@@ -24,9 +24,9 @@ FUNCTIONS: dict[type[Layer], Callable[[np.ndarray], np.ndarray]] = {
 def logits(source: Source, images: np.ndarray) -> np.ndarray:
     """Compute the scores before a softmax of images (B, C, H, W) uint8, as the network reads them: (B, classes).
 
-    A plain forward pass in the origin's layout, written apart from the layers' references. Every line follows the
-    textbook formula: activations (B, C, H, W), filters (M, C, K, K) slid over them without turning, features flattened
-    in C, H, W order, weights (out, in). float64 throughout.
+    A plain forward pass in the origin's layout, independent of the layers' references. Every line follows the textbook
+    formula: activations (B, C, H, W), filters (M, C, K, K) slid over them without turning, features flattened in C, H,
+    W order, weights (out, in). float64 throughout.
     """
     first = source.network.layers[0]
     x = (first.reference(images, {}) if isinstance(first, Resize) else images).astype(np.float64) * source.scale
@@ -71,7 +71,7 @@ def _pooled(x: np.ndarray, layer: MaxPool | AvgPool) -> np.ndarray:
 
 
 def torch_engine(source: Source) -> Engine | None:
-    """Return the engine, which computes in float32, or None where PyTorch is not installed."""
+    """Return an engine that computes in float32, or None if PyTorch is not installed."""
     if importlib.util.find_spec("torch") is None:
         return None
 
@@ -106,7 +106,7 @@ def torch_engine(source: Source) -> Engine | None:
 
 
 def onnx_engine(model: Any, logits: str, fed: Callable[[np.ndarray], np.ndarray], batch: int = 0) -> Engine | None:
-    """Return the engine, or None where ONNX Runtime is not installed.
+    """Return an engine that runs the model, or None if ONNX Runtime is not installed.
 
     logits: the tensor before a softmax. fed: images (B, C, H, W) uint8 → as the model reads them. batch: the only
     number of images that the model takes, 0 for any; above 1,000 there is no engine.

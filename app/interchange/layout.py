@@ -1,4 +1,4 @@
-"""Between the origin's layout, filters (M, C, K, K) and features in C, H, W order, and the weights file's."""
+"""Convert arrays between the origin's layout, filters (M, C, K, K) and C, H, W features, and the weights file's."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,12 +25,12 @@ class Converted:
 
 
 def origin_shapes(network: Network) -> dict[str, Shape]:
-    """List the shapes of the arrays of a ``Source``, by our names, with every bias that there may be."""
+    """Return the shapes of the arrays of a ``Source``, by our names, including every optional bias."""
     return {name: channels_first_shape(ours) for name, ours, _ in _wanted(network)}
 
 
 def converted(source: Source) -> list[Converted]:
-    """Convert every array, in the network's order. Raises BadValueError where names or shapes are another network's."""
+    """Convert every array, in the network's order. Raises BadValueError if names or shapes do not fit the network."""
     network = source.network
     found: list[Converted] = []
     wanted = [*_wanted(network)]
@@ -51,9 +51,9 @@ def converted(source: Source) -> list[Converted]:
 
 
 def to_channels_first(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the arrays of a weights file in the layout of a ``Source``: the opposite of ``converted``.
+    """Return a weights file's arrays in the layout of a ``Source``: the opposite of ``converted``.
 
-    Raises BadValueError where a shape is another network's; names that are not the network's are kept.
+    Raises BadValueError if a shape does not fit the network; names that are not the network's are kept.
     """
     found = dict(arrays)
     for name, ours, flattened in _wanted(network):
@@ -68,12 +68,12 @@ def to_channels_first(network: Network, arrays: Mapping[str, np.ndarray]) -> dic
 
 
 def channels_first_shape(shape: Shape) -> Shape:
-    """Return the shape in the layout of a ``Source`` of an array that has this shape in a weights file."""
+    """Return a weights-file shape in the layout of a ``Source``."""
     return (shape[3], shape[2], *shape[:2]) if len(shape) == 4 else shape[::-1]
 
 
 def _wanted(network: Network) -> Iterator[tuple[str, Shape, Shape | None]]:
-    """Yield each array's name and shape in a weights file; for a matrix behind a Flatten also what it flattens."""
+    """Yield each array's name and shape in a weights file; for a matrix after a Flatten also the flattened shape."""
     flattened = None
     for step in network.steps:
         if isinstance(step.layer, Flatten):

@@ -47,7 +47,7 @@ def read(content: bytes, asked: Asked) -> Source:
 
 
 def _arguments(arrays: Mapping[str, np.ndarray], notes: list[str]) -> dict[str, np.ndarray]:
-    """Take off ``arg:``, and leave out the ``aux:`` arrays: no layer that is computed here has any."""
+    """Remove the prefix ``arg:``, and leave out ``aux:`` arrays, which no supported layer has."""
     found: dict[str, np.ndarray] = {}
     for whole, array in arrays.items():
         prefix, _, name = whole.rpartition(":")
@@ -61,7 +61,7 @@ def _arguments(arrays: Mapping[str, np.ndarray], notes: list[str]) -> dict[str, 
 
 
 def _check_names(names: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise BadValueError unless the arrays are exactly those of these names."""
+    """Raise BadValueError unless the names of the arrays are exactly these."""
     if missing := sorted(set(names.values()) - arrays.keys()):
         raise BadValueError(f"has no array {shown(missing[0])}, which its network needs; {_names_there(arrays)}")
     if unused := sorted(arrays.keys() - set(names.values())):
@@ -77,7 +77,7 @@ def _names_there(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def _sizes(chain: Chain, arrays: Mapping[str, np.ndarray]) -> tuple[int, int | None]:
-    """Return the channels of an image and the inputs of the first fully connected layer, None without one."""
+    """Return an image's channels and the inputs of the first fully connected layer (None without one)."""
     weights = [(layer, arrays[chain.names[layer.name]]) for layer in chain.layers if layer.name in chain.names]
     for layer, array in weights:
         if array.ndim != (4 if isinstance(layer, Conv2d) else 2):
@@ -89,7 +89,7 @@ def _sizes(chain: Chain, arrays: Mapping[str, np.ndarray]) -> tuple[int, int | N
 
 
 def _names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Find the file's names of the network's arrays: by name, or by shape where the file has names of its own."""
+    """Return our names → the file's names: by equal name, else by shape."""
     wanted = {ours: shape for ours, shape in origin_shapes(network).items() if not ours.endswith("_bias")}
     prefixes = {ours: ours for ours in wanted}
     if any(f"{ours}{WEIGHT}" not in arrays for ours in wanted):
@@ -105,7 +105,7 @@ def _names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]
 
 
 def _with_biases(prefixes: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Name weights and, where there are any, biases. prefixes: our layer's name → the file's."""
+    """Return the file's names of weights and existing biases. prefixes: our layer's name → the file's."""
     names: dict[str, str] = {}
     for ours, prefix in prefixes.items():
         names[ours] = f"{prefix}{WEIGHT}"
@@ -139,7 +139,7 @@ def _family(arrays: Mapping[str, np.ndarray]) -> Chain:
 
 
 def _in_row(shapes: list[tuple[int, ...]]) -> bool:
-    """Return whether each of two convolutions and two fully connected layers reads what the one before it gives."""
+    """Return whether two convolutions and two fully connected layers fit together in this order."""
     if [len(shape) for shape in shapes] != [4, 4, 2, 2]:
         return False
     conv1, conv2, fc1, fc2 = shapes

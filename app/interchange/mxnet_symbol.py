@@ -39,7 +39,7 @@ POOLINGS: dict[str, type[Layer]] = {"max": MaxPool, "avg": AvgPool}
 
 
 def read_symbol(path: Path) -> Chain:
-    """Read the layers, and the names of their arrays. Raises UserError."""
+    """Read the layers and the names of their arrays. Raises UserError."""
     symbol = read_json(path, _SYMBOL, REMEDY)
     try:
         return _chain(symbol["nodes"], symbol.get("heads", [[len(symbol["nodes"]) - 1, 0]]))
@@ -71,7 +71,7 @@ def _chain(nodes: list[dict[str, Any]], heads: list[list[int]]) -> Chain:
 
 
 def _in_order(nodes: list[dict[str, Any]], head: int) -> list[dict[str, Any]]:
-    """List the layers from the image to the output; raise BadValueError unless they are all in one row."""
+    """Return the nodes from the image to the output. Raises BadValueError unless they form a single chain."""
     found = []
     at = head
     while nodes[at]["op"] != "null":
@@ -88,7 +88,7 @@ def _in_order(nodes: list[dict[str, Any]], head: int) -> list[dict[str, Any]]:
 
 
 class _Layers:
-    """The layers so far, under their default names, and the file's names of their arrays."""
+    """The layers read so far, under their default names, and the file's names of their arrays."""
 
     def __init__(self) -> None:
         self.layers: list[Layer] = []
@@ -96,11 +96,11 @@ class _Layers:
 
     @property
     def flat(self) -> bool:
-        """Whether the activations are features, not maps."""
+        """Whether the activations are already flattened."""
         return any(isinstance(layer, Flatten) for layer in self.layers)
 
     def add(self, kind: type[Layer], *values: Any) -> str:
-        """Add a layer with these values of its fields behind the name; return its name."""
+        """Add a layer, with these values of its fields after the name; return its name."""
         name = default_names([*(layer.kind for layer in self.layers), kind.kind])[-1]
         self.layers.append(kind(name, *values))
         return name
@@ -122,7 +122,7 @@ class _Layers:
         self.add_weighted(Conv2d, [_count(settings, "num_filter"), kernel, stride, padding], settings, arrays)
 
     def new_convolution(self, settings: Settings, arrays: list[str]) -> None:
-        """Add the course's convolution: it may lack ``no_bias``, then its arrays tell whether it has a bias."""
+        """Add the course's convolution. Without ``no_bias``, the number of its arrays tells whether it has a bias."""
         self.convolution({"no_bias": str(len(arrays) < 2), **settings}, arrays)
 
     def fully_connected(self, settings: Settings, arrays: list[str]) -> None:
@@ -163,7 +163,7 @@ OPERATORS: dict[str, Callable[[_Layers, Settings, list[str]], object]] = {
 
 
 def _only(settings: Settings, values: Settings) -> None:
-    """Raise BadValueError for a setting that has another value than the one that is computed here."""
+    """Raise BadValueError for a setting whose value is not the only supported one."""
     for key, value in values.items():
         found = settings.get(key, value)
         if found.replace(" ", "").lower() not in (value.replace(" ", "").lower(), "none", "()"):
@@ -178,7 +178,7 @@ def _count(settings: Settings, key: str) -> int:
 
 
 def _pair(settings: Settings, key: str, otherwise: int | None = None) -> int:
-    """Read "(5, 5)", which must be square. otherwise: without the setting; None where there must be one."""
+    """Parse "(5, 5)", which must be square. otherwise: the value without the setting; None if it is required."""
     found = settings.get(key, "()")
     if found == "()" and otherwise is not None:
         return otherwise

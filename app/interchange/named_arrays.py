@@ -1,7 +1,7 @@
-"""Files of arrays by name: which array is which of a network, and the description that our own exports carry.
+"""Match a file's named arrays to a network, and read the description that this program's exports contain.
 
-Two conventions of names tell two layouts: ``conv1`` and ``conv1_bias`` are ours, as in weights files; ``conv1.weight``
-and ``conv1.bias`` are PyTorch's.
+Names follow one of two conventions, each with its layout: ``conv1`` and ``conv1_bias`` are ours, as in weights files;
+``conv1.weight`` and ``conv1.bias`` are PyTorch's.
 """
 
 import json
@@ -28,7 +28,7 @@ WEIGHT, BIAS = "weight", "bias"  # what PyTorch's names end with
 
 @dataclass(frozen=True)
 class Description:
-    """What an exported file says beside its arrays. input_scale: the weights' own factor of bytes 0 to 255."""
+    """What an exported file says besides its arrays. input_scale: the weights' factor of bytes 0 to 255."""
 
     network: Network
     input_scale: float
@@ -74,7 +74,7 @@ def described(content: str) -> Description:
 
 
 def source_of(named: NamedArrays, asked: Asked) -> Source:
-    """Find which array is which of the asked network, or of the described one. Raises BadValueError."""
+    """Match the arrays to the asked network, or to the described one. Raises BadValueError."""
     if asked.size is not None or asked.symbol is not None:
         raise BadValueError("needs neither --size nor --symbol; leave them out")
     if odd := [name for name in named.arrays if not name.isprintable()]:
@@ -145,9 +145,9 @@ def _prefixes(network: Network, shapes: Mapping[str, Shape]) -> dict[str, str]:
 
 
 def class_names(metadata: Mapping[str, str], network: Network, notes: list[str]) -> tuple[str, ...] | None:
-    """Return the names under the first of ``KEYS`` that is there: a JSON list, or an object of numbers and names.
+    """Return the class names under the first existing key of ``KEYS``: a JSON list, or an object of numbers and names.
 
-    None, with a note, for anything else, and for names that are not one for each output of the network.
+    None, with a note, for anything else, and unless there is one name for each output of the network.
     """
     key = next((key for key in KEYS if key in metadata), None)
     if key is None:
@@ -167,6 +167,6 @@ def class_names(metadata: Mapping[str, str], network: Network, notes: list[str])
 
 
 def torch_name(name: str) -> str:
-    """``conv1`` → ``conv1.weight``, ``conv1_bias`` → ``conv1.bias``."""
+    """Return PyTorch's name: ``conv1`` → ``conv1.weight``, ``conv1_bias`` → ``conv1.bias``."""
     layer = name.removesuffix("_bias")
     return f"{layer}.{WEIGHT if layer == name else BIAS}"

@@ -27,7 +27,7 @@ _COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those that NumPy w
 
 
 class Header(NamedTuple):
-    """What an NPY file says of its array. order: ``C``, or ``F`` by columns. offset: where the numbers begin."""
+    """The header of an NPY file. order: ``C``, or ``F`` by columns. offset: where the numbers begin."""
 
     shape: tuple[int, ...]
     order: Literal["C", "F"]
@@ -35,7 +35,7 @@ class Header(NamedTuple):
     offset: int
 
     def check_size(self, name: str, size: int) -> None:
-        """Raise BadValueError, which calls the array ``name``, unless the file has ``size`` bytes."""
+        """Raise BadValueError unless the file has ``size`` bytes. name: of the array, for the error."""
         if self.offset + prod(self.shape) * self.dtype.itemsize != size:
             raise BadValueError(f"{name} does not have the bytes that its shape needs; get a fresh copy")
 
@@ -78,7 +78,7 @@ def read_arrays(
 
 @contextmanager
 def opened_zip(content: bytes, max_bytes: int) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive; its faults, within the block, too, raise BadValueError.
+    """Open a zip archive; its faults, also within the block, raise BadValueError.
 
     So do more members than MAX_ARRAYS, and members that declare more than ``max_bytes`` together.
     """
@@ -119,7 +119,7 @@ def _text(array: np.ndarray) -> str:
 
 
 def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo, most: int = sys.maxsize) -> memoryview:
-    """Unpack the first ``most`` bytes of a member, at most as many as it declares, whatever its stream would give."""
+    """Unpack the first ``most`` bytes of a member, at most as many as it declares, even if its stream has more."""
     content = memoryview(bytearray(min(most, member.file_size)))
     filled = 0
     with archive.open(member) as stream:

@@ -46,7 +46,7 @@ def _plausible(arrays: Iterable[np.ndarray]) -> bool:
 
 
 class Cursor:
-    """A position in little-endian content: reads numbers and blocks of bytes in turn, never beyond the end."""
+    """A position in little-endian content. Reads numbers and blocks of bytes in order, never beyond the end."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -54,7 +54,7 @@ class Cursor:
 
     @property
     def left(self) -> int:
-        """Bytes from this position on."""
+        """The number of bytes from this position on."""
         return len(self._content) - self._at
 
     def integer(self, kind: str, what: str) -> int:

@@ -18,7 +18,7 @@ CHAIN = "export one chain of layers, from the images to the scores"
 
 @dataclass
 class Found:
-    """One layer, unnamed, with its arrays in PyTorch's layout and their names in the file, by "" and "_bias"."""
+    """One unnamed layer; its arrays in PyTorch's layout and their names in the file, by suffix "" and "_bias"."""
 
     layer: Layer
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class Found:
 class OnnxGraph:
     """The layers of a graph, up to the scores.
 
-    input_name, batch, input_shape, reads_bytes: the images; batch is 0 for any number of them. factor: what they are
+    input_name, batch, input_shape, reads_bytes: the images; batch is 0 for any number of them. factor: what images are
     multiplied by first, None for nothing. logits: name of the last activation before a softmax.
     """
 
@@ -73,7 +73,7 @@ class OnnxGraph:
         node.finish()
 
     def _activation(self, node: Node, constants: list[str]) -> None:
-        """Read a node that turns the last activation into the next."""
+        """Read a node that computes the next activation from the last."""
         commutes = node.operator in ("Add", "Mul")
         reads_last = bool(set(node.inputs if commutes else node.inputs[:1]) & self._at)
         if not reads_last or self._labels or not self._is_constant(constants):
@@ -90,7 +90,7 @@ class OnnxGraph:
         if node.operator == "ArgMax":
             self._labels = {node.outputs[0]}
             return
-        # Whatever left the numbers alone is another name of the same activation.
+        # A node that does not change the numbers renames the activation.
         same = len(self.found) == known and node.operator in ("Identity", "Dropout", "Flatten", "Reshape")
         self._at = {*(self._at if same else ()), node.outputs[0]}
         if node.operator != "Softmax":
@@ -104,7 +104,7 @@ class OnnxGraph:
             self._arrays[name] = array_of(self._tensors[name], name)
         return self._arrays[name]
 
-    # What reads one node: its constant inputs are ``values``, which are called ``names``.
+    # Readers of one node. ``values``: its constant inputs; ``names``: their names.
 
     def conv(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         if len(values) not in (1, 2) or values[0].ndim != 4 or values[0].shape[2] != values[0].shape[3]:
@@ -247,7 +247,7 @@ READERS: Mapping[str, Callable[[OnnxGraph, Node, list[np.ndarray], list[str]], N
 
 
 def _images(images: Any) -> tuple[int, Shape, bool]:
-    """Return the batch size, 0 for any, the shape of one image, and whether it is of bytes."""
+    """Return the batch size (0 for any), the shape of one image, and whether its pixels are bytes."""
     kind = images.type.tensor_type
     dims = [one.dim_value for one in kind.shape.dim]
     if kind.elem_type not in (FLOAT, UINT8) or len(dims) != 4 or min(dims[1:]) < 1:

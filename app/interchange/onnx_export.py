@@ -1,4 +1,4 @@
-"""A network and its weights as an ONNX model: bytes of images in, scores and labels out."""
+"""Export a network and its weights as an ONNX model from images' bytes to scores and labels."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resiz
 from app.layers.pool import Pool
 from app.network.foreign import DESCRIPTION
 
-OPSET, IR_VERSION = 17, 8  # of 2022: engines of any age since then run the models
+OPSET, IR_VERSION = 17, 8  # of 2022: every engine released since then runs such models
 PRODUCER = "lenet5-inference"
 IMAGES, SCORES, LABELS = "images", "scores", "labels"  # the model's input and outputs
 OPERATORS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
@@ -51,7 +51,7 @@ def onnx_model(description: Description, arrays: Mapping[str, np.ndarray], dtype
 
 
 class _Graph:
-    """Nodes and constants, one layer after the other."""
+    """Nodes and constants of the model, added layer by layer."""
 
     def __init__(self, helper: Any, numpy_helper: Any, scale: float, arrays: Mapping[str, np.ndarray]) -> None:
         self.nodes: list[Any] = []
@@ -62,7 +62,7 @@ class _Graph:
         self._at = IMAGES
 
     def add(self, layer: Layer, shape: Shape) -> None:
-        """Add the layer, which reads images of this shape."""
+        """Add the layer. shape: of the images that it reads."""
         if self._scale is not None and not layer.keeps_bytes:
             self._node("Cast", "images/floats", to=self._helper.np_dtype_to_tensor_dtype(np.dtype(np.float32)))
             self._node("Mul", "images/scaled", **{"images/scale": np.float32(self._scale)})
@@ -110,7 +110,7 @@ class _Graph:
         self._node(operator, layer.name, **arrays, **attributes)
 
     def _pool(self, layer: Pool, shape: Shape) -> None:
-        """Add padding at the end that completes the last windows; ONNX's ceil_mode would add windows beyond it."""
+        """Add a pooling, with end padding that completes the last windows; ONNX's ceil_mode would add windows."""
         beyond = [end for _, end in layer.margins(shape)]
         attributes = {"pads": [0, 0, *beyond]} if any(beyond) else {}
         operator = "MaxPool" if layer.is_max else "AveragePool"
@@ -131,7 +131,7 @@ class _Graph:
 
 
 def _interpolation(layer: Resize, length: int) -> np.ndarray:
-    """Return how much of each pixel of an axis goes into each output: (size, length) int32."""
+    """Return the weight of each pixel of an axis in each output: (size, length) int32."""
     weights = np.zeros((layer.size, length), np.int32)
     low, high, near, far = layer.neighbours(length)
     rows = np.arange(layer.size)

@@ -1,4 +1,4 @@
-"""ONNX models: a chain of layers becomes a network. Nothing in the file is run, and no file beside it is read."""
+"""Import an ONNX model: its chain of layers becomes a network. No code or other file that it names is used."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -40,7 +40,7 @@ def read(content: bytes, asked: Asked) -> Source:
     scale = source.network.pixel_scale
 
     def fed(images: np.ndarray) -> np.ndarray:
-        """As the model reads them: bytes, floats of 0 to 255 that it scales, or scaled floats."""
+        """Return the images as the model reads them: bytes, floats of 0 to 255 that it scales, or scaled floats."""
         if chain.reads_bytes:
             return images
         return (images if chain.factor is not None else images * scale).astype(np.float32)
@@ -63,7 +63,7 @@ def _parsed(content: bytes) -> Any:
 
 
 def _names(model: Any) -> Iterator[Any]:
-    """Yield every name in the model that is read."""
+    """Yield every name in the model that this program reads."""
     graph = model.graph
     yield graph.name
     for one in (*graph.initializer, *graph.input, *graph.output):
@@ -74,7 +74,7 @@ def _names(model: Any) -> Iterator[Any]:
 
 
 def _check(model: Any) -> None:
-    """Refuse what the reader of the chain does not see: an unknown opset, functions, sparse weights."""
+    """Raise BadValueError for what the chain's reader does not see: an unknown opset, functions, sparse weights."""
     versions = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
     newest = library().defs.onnx_opset_version()
     if len(versions) != 1 or not OLDEST_OPSET <= versions[0] <= newest:
@@ -104,9 +104,9 @@ def _described_source(model: Any) -> Source | None:
 
 
 def _source(chain: OnnxGraph, name: str, metadata: Mapping[str, str]) -> Source:
-    """Name the layers as our networks do, and check the network as any other.
+    """Name the layers as our networks do, and check the network like any other.
 
-    name: the network's. Exporters give their graphs all the same name.
+    name: the network's; exporters give all their graphs the same name.
     """
     notes: list[str] = []
     names = default_names(one.layer.kind for one in chain.found)
@@ -133,7 +133,7 @@ def _source(chain: OnnxGraph, name: str, metadata: Mapping[str, str]) -> Source:
 
 
 def _pixel_scale(chain: OnnxGraph, notes: list[str]) -> float:
-    """Return the factor of bytes 0 to 255 that the chain's constants, or the type of its images, mean."""
+    """Return the factor of bytes 0 to 255 that follows from the chain's constants, or from the type of its images."""
     if chain.factor is None:
         if chain.reads_bytes:
             return 1.0

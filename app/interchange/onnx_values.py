@@ -1,4 +1,4 @@
-"""Constants and nodes of an ONNX graph, read within limits and never from another file."""
+"""Read constants and nodes of an ONNX graph, within limits and never from another file."""
 
 from math import prod
 from typing import Any
@@ -33,7 +33,7 @@ def array_of(tensor: Any, name: str) -> np.ndarray:
 
 
 class Node:
-    """One node: its operator, inputs and outputs, and attributes that its reader takes one by one."""
+    """One node: its operator, inputs and outputs, and attributes, which its reader takes one by one."""
 
     def __init__(self, node: Any) -> None:
         from onnx import helper
@@ -51,7 +51,7 @@ class Node:
         return BadValueError(f"node {shown(self._name)} ({shown(self.operator)[1:-1]}) {what}; {remedy}")
 
     def take(self, name: str, default: Any) -> Any:
-        """Return an attribute, or the default, whose type it must have. A later ``finish`` accepts it."""
+        """Take an attribute, or the default, whose type it must have; ``finish`` refuses attributes not taken."""
         found = self._attributes.pop(name, default)
         if default is None:
             return found
@@ -69,13 +69,13 @@ class Node:
         return found
 
     def equal(self, name: str, default: int, count: int = 2) -> int:
-        """Return the one number of a list attribute whose ``count`` numbers must be equal. Raises BadValueError."""
+        """Return the number that a list attribute repeats ``count`` times. Raises BadValueError if numbers differ."""
         found = self.take(name, [default] * count)
         if len(found) != count or len(set(found)) != 1:
             raise self.fault(f"has {name} {found[:8]}", f"only {count} equal numbers can be imported")
         return int(found[0])
 
     def finish(self) -> None:
-        """Raise BadValueError if an attribute is left that nothing has read."""
+        """Raise BadValueError if an attribute was not taken."""
         if self._attributes:
             raise self.fault(f"has the attribute {shown(min(self._attributes))}", "this program does not know it")

@@ -26,10 +26,10 @@ from app.network.weights import MAX_BYTES
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user told about the file; None for what was left out. A reader refuses what it has no use for.
+    """What the user said about the file; None for what was left out. A reader refuses what it does not use.
 
-    network: names layers. symbol: a file of MXNet's symbol. size: height and width of the images that the layers read.
-    name: of a network that the file gives no name; not the user's, so that nothing asked is equal to ``Asked()``.
+    network: names layers. symbol: an MXNet symbol file. size: height and width of the images that the layers read.
+    name: for a network that the file does not name; it is not the user's, so it is ignored in comparisons.
     """
 
     network: Network | None = None
@@ -72,12 +72,12 @@ class Source:
 
     @property
     def scale(self) -> float:
-        """The factor of bytes 0 to 255: the file's own, else the network's."""
+        """The factor of bytes 0 to 255: the file's if it has one, else the network's."""
         return self.network.pixel_scale if self.input_scale is None else self.input_scale
 
 
 def read(path: Path, asked: Asked) -> tuple[str, Source]:
-    """Read the file: the name of its format, and its content. Raises UserError for every fault."""
+    """Read the file; return the name of its format and its content. Raises UserError for every fault."""
     content = read_file(path, MAX_BYTES)
     found = _format(path, content[:START_BYTES])
     try:
@@ -89,7 +89,7 @@ def read(path: Path, asked: Asked) -> tuple[str, Source]:
 
 
 def _format(path: Path, start: bytes) -> Format:
-    """Choose by the kind of the content, else by the ending."""
+    """Choose the format by the kind of the content, else by the file's ending."""
     kind, name = recognise(start), path.name.lower()
     found = next((row for row in FORMATS if (row.kind == kind if kind else name.endswith(row.ending))), None)
     if found is None:

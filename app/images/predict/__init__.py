@@ -1,1 +1,1 @@
-"""Classify pictures and arrays of images: where images come from, and the files that take the answers."""
+"""Classify pictures and arrays of images: read the inputs, and write the answers to files."""

@@ -32,7 +32,7 @@ BATCH_BYTES = 256 << 20  # the default batch has at most so many bytes of images
 
 
 def predict(request: PredictRequest) -> int:
-    """Classify, write and tell. Returns 0. Raises UserError: before anything is written, or for unreadable pictures."""
+    """Classify, write and report. Returns 0. Raises UserError before anything is written, or for unreadable pictures."""
     check_ending(request.out)
     if request.show is not None and request.show.suffix.lower() != ".png":
         raise UserError(f"--show {request.show} is written as PNG: end its name in .png")
@@ -116,7 +116,7 @@ def _images_at_a_time(classifier: Classifier) -> int:
 
 
 def _nothing(seen: Seen) -> UserError:
-    """Return the error where no image was classified, and list the faults of several pictures."""
+    """Return the error for a run without readable images, after listing the faults of several pictures."""
     if seen.unreadable == 1:
         return UserError(seen.faults[0])
     _list(seen)
@@ -170,13 +170,13 @@ def _report(request: PredictRequest, classifier: Classifier, seen: Seen, documen
 
 
 def _animated(files: int) -> str:
-    """Say that only a part of some files is classified."""
+    """Say that only the first frame of some files is classified; empty without such files."""
     some = "1 file has" if files == 1 else f"{files:,} files have"
     return f"{some} several frames or pages: the first is classified" if files else ""
 
 
 def _blank(seen: Seen) -> str:
-    """Say how many pictures show nothing; a network names a class for them, too."""
+    """Say how many pictures have one colour only; the network names a class for them, too."""
     of = f"{seen.blank:,} of {seen.pictures - seen.unreadable:,} pictures"
     return f"{of} (one colour only: their classes mean nothing)" if seen.blank else ""
 

@@ -1,4 +1,4 @@
-"""The images to classify: arrays and pictures that the user names, cut into parts that fit memory, in their order."""
+"""Read the user's arrays and pictures, cut into parts that fit memory, in their order."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ NAMES = ("x", "images")  # of the array of images in an NPZ file; a single array
 
 
 def read_images(path: Path, read_hdf5: ReadHdf5 = read_untrusted) -> Dataset | None:
-    """Read a file of arrays of images; None for a picture, and for what cannot be read at all. Raises UserError.
+    """Read a file of arrays of images; return None for a picture or an unreadable file. Raises UserError.
 
     read_hdf5: how to read HDF5 files.
     """
@@ -64,7 +64,7 @@ def _read_npz(path: Path) -> Dataset:
 
 
 def _check_form(shape: tuple[int, ...], dtype: np.dtype, name: str) -> None:
-    """Raise UserError, which calls the array ``name``, if images cannot have this shape or type."""
+    """Raise UserError if images cannot have this shape or type. name: of the array, for the error."""
     check_type(dtype, name)
     if len(shape) not in (2, 3, 4) or 0 in shape:
         wanted = "(H, W), (N, H, W) or, with 1 or 3 channels C, (N, C, H, W) or (N, H, W, C)"
@@ -100,9 +100,9 @@ Made = tuple[Prepared, int] | UnreadablePicture
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the images: (n, C, H, W) uint8, or float32 in [0, 1]. paths: the file of each, numbers: its place there.
+    """Some of the images: (n, C, H, W) uint8, or float32 in [0, 1]. paths: each image's file; numbers: its index there.
 
-    pictures: whether they are files of their own.
+    pictures: whether each image is a separate file.
     """
 
     paths: list[str]
@@ -112,17 +112,17 @@ class Part:
 
     @property
     def names(self) -> list[str]:
-        """What to call each image, in short."""
+        """A short name for each image."""
         return [Path(path).name for path in self.paths] if self.pictures else [str(number) for number in self.numbers]
 
 
 @dataclass
 class Seen:
-    """What turned up among the pictures, and what was classified so far.
+    """Counts and faults of the pictures and images processed so far.
 
-    blank: of one colour only, once they are prepared. faults: one line for each of the first unreadable ones. images,
-    brightness: number of those classified, and the sum of their means. shown, names: the first of them and what to call
-    them, for --show.
+    blank: of one colour only, after preparation. faults: one line for each of the first unreadable ones. images,
+    brightness: number of those classified, and the sum of their means. shown, names: the first images and their names,
+    for --show.
     """
 
     pictures: int = 0
@@ -151,7 +151,7 @@ class Seen:
         return prepared
 
     def add(self, part: Part, show: bool) -> None:
-        """Count the images of a part, and keep the first ones, of the size of the very first."""
+        """Count the images of a part, and keep the first ones that have the size of the very first for --show."""
         images = part.images
         scale = 1 if images.dtype == np.uint8 else 255
         self.images += len(images)

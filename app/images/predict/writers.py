@@ -1,4 +1,4 @@
-"""Answers as columns, the same in every kind of file, and the files: CSV, JSON lines, NPY, NPZ, Parquet; a table."""
+"""Format answers as columns, and write them to files (CSV, JSON lines, NPY, NPZ, Parquet) or as a table."""
 
 import json
 import shutil
@@ -124,16 +124,16 @@ def quoted(text: str) -> str:
 
 
 def _numerals(column: np.ndarray) -> list[str]:
-    """Return numbers in as few digits as tell them from all others of their type."""
+    """Format numbers in the fewest digits that distinguish them from all others of their type."""
     found: list[str] = column.astype(str).tolist()
     return found
 
 
 @contextmanager
 def _csv(file: Any) -> Iterator[Write]:
-    """A head line and a line per image, as RFC 4180 quotes them, but with lines ended as on Unix.
+    """Write a head line and a line per image, quoted as in RFC 4180 but with Unix line ends.
 
-    UTF-8; the bytes of names that are no UTF-8 stay as they are.
+    UTF-8; bytes of names that are not UTF-8 stay unchanged.
     """
     begun = False
 
@@ -149,7 +149,7 @@ def _csv(file: Any) -> Iterator[Write]:
 
 @contextmanager
 def _json_lines(file: Any) -> Iterator[Write]:
-    """An object per line, pure ASCII: a byte of a name that is no UTF-8 stands as ``\\udcXX``."""
+    """Write an object per line, pure ASCII: a byte of a name that is not UTF-8 becomes ``\\udcXX``."""
 
     def write(part: Columns) -> None:
         values = [column if isinstance(column, list) else _json_numbers(column) for column in part.values()]
@@ -160,7 +160,7 @@ def _json_lines(file: Any) -> Iterator[Write]:
 
 
 def _json_numbers(column: np.ndarray) -> list[Any]:
-    """Return numbers as JSON has them; null for NaN and infinite ones."""
+    """Return numbers for JSON, with null for NaN and infinite ones."""
     if column.dtype.kind != "f":
         return list(column.tolist())
     return [
@@ -170,7 +170,7 @@ def _json_numbers(column: np.ndarray) -> list[Any]:
 
 @contextmanager
 def _gathered(write: Write) -> Iterator[Write]:
-    """Call ``write`` once with all images, when the block ends, unless there are none."""
+    """Collect all parts and call ``write`` once when the block ends, unless there are none."""
     parts: list[Columns] = []
     yield parts.append
     if parts:
@@ -184,7 +184,7 @@ def _concatenated(pieces: Sequence[list[str] | np.ndarray]) -> list[str] | np.nd
 
 
 def _npy(file: Any) -> AbstractContextManager[Write]:
-    """One array with a field per column."""
+    """Write one array with a field per column."""
 
     def write(part: Columns) -> None:
         arrays = {name: np.asarray(column) for name, column in part.items()}
@@ -197,13 +197,13 @@ def _npy(file: Any) -> AbstractContextManager[Write]:
 
 
 def _npz(file: Any) -> AbstractContextManager[Write]:
-    """An array per column."""
+    """Write one array per column."""
     return _gathered(lambda part: np.savez(file, **part))  # type: ignore[arg-type]
 
 
 @contextmanager
 def _parquet(file: Any) -> Iterator[Write]:
-    """A row group per part. Parquet's text is UTF-8: a byte of a name that is none is spelled out as ``\\udcXX``."""
+    """Write a row group per part. Parquet's text is UTF-8: other bytes of a name become ``\\udcXX``."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
@@ -238,7 +238,7 @@ WRITERS: Mapping[str, Callable[[Any], AbstractContextManager[Write]]] = {
 
 
 def _table(part: Columns, width: int) -> list[str]:
-    """Format a line per image: where it is, its class or label and the probability, then the next likeliest."""
+    """Format a line per image: its place, its class or label and the probability, then the next likeliest."""
     shown: list[tuple[str, list[str]]] = []
     for name in ("path", "number"):
         if name in part:
