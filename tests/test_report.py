@@ -15,7 +15,7 @@ from app.main_job.overlap import Timeline, usage, verdict
 from app.main_job.report import as_text, document
 from app.main_job.result import Compared, Outcome, Timing, layer_row
 from app.network.definitions import LENET5
-from app.network.verdicts import Accuracy, Agreement, Reference, agree, judge
+from app.network.verdicts import Accuracy, Agreement, Reference, compare_labels, judge_answers
 from app.network.weights import Weights
 from app.records.derive import fields, part_of
 from app.records.report import GpuSettings, Layer
@@ -35,7 +35,7 @@ IMAGES = random_images(LENET5, BATCH)
 LABELS = (np.arange(BATCH) % 10).astype(np.uint8)
 DATA = Dataset(IMAGES, LABELS, CLASSES, "Fashion-MNIST test split, /data", "test")
 STORED = Reference(LABELS, np.ones(BATCH), np.ones(BATCH, np.float32))
-AGREED = agree(LABELS, STORED, "stored float64 reference")
+AGREED = compare_labels(LABELS, STORED, "stored float64 reference")
 TIMELINES = {
     "the copies": Timeline(h2d=[(0, 2), (2, 4)], kernels=[(2, 2.5), (4, 4.5)], d2h=[(2.5, 2.6), (4.5, 4.6)]),
     "compute": Timeline(h2d=[(0, 0.5), (0.5, 1)], kernels=[(0.5, 3), (3, 6)], d2h=[(3, 3.1), (6, 6.1)]),
@@ -81,7 +81,7 @@ both = pytest.mark.parametrize("outcome", [GPU, CPU], ids=["GPU", "CPU"])
 def report(
     outcome: Outcome, accuracy: Accuracy | None = None, data: Dataset = DATA, compared: Agreement | None = None
 ) -> Any:
-    accuracy = accuracy or judge(LABELS, LABELS, BATCH, AGREED)
+    accuracy = accuracy or judge_answers(LABELS, LABELS, BATCH, AGREED)
     return document(GRAPH, WEIGHTS, data, len(outcome.labels), outcome, accuracy, ONCE, 2345.6, compared)
 
 
@@ -91,8 +91,8 @@ def wide(told: Any) -> str:
 
 
 def test_an_infinite_margin_is_null_in_json(tmp_path: Path) -> None:
-    agreement = agree(LABELS + 1, replace(STORED, margins=np.full(BATCH, np.inf)), "stored float64 reference")
-    told = report(GPU, judge(LABELS + 1, LABELS, BATCH, agreement))
+    agreement = compare_labels(LABELS + 1, replace(STORED, margins=np.full(BATCH, np.inf)), "stored float64 reference")
+    told = report(GPU, judge_answers(LABELS + 1, LABELS, BATCH, agreement))
     write_json(told, tmp_path / "report.json")
     written = json.loads((tmp_path / "report.json").read_text())
     assert [difference["margin"] for difference in written["agreement"]["differences"]] == [None] * BATCH
@@ -114,7 +114,7 @@ def test_the_last_lines_tell_what_another_precision_gains(precision: str, arithm
     compared = Compared(precision, arithmetic, Timing((2.0,)), labels)
     near = replace(STORED, margins=np.full(BATCH, 0.005), magnitudes=np.full(BATCH, 5, np.float32))
     outcome = replace(GPU, end_to_end=Timing((5.0,)), compared=compared)
-    agreement = agree(labels[:40], near, "stored float64 reference", arithmetic)
+    agreement = compare_labels(labels[:40], near, "stored float64 reference", arithmetic)
     told = report(outcome, compared=agreement)
     other = told["compare"]
     assert (other["precision"], other["gain"], other["compared"]) == (precision, 2.5, 40)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.main_job.report import SHOWN_DIFFERENCES, as_text
-from app.network.verdicts import agree, judge
+from app.network.verdicts import compare_labels, judge_answers
 from data_tools.fashion_mnist import CLASSES
 from tests.test_report import AGREED, BATCH, CPU, DATA, LABELS, STORED, report, wide
 
@@ -15,7 +15,7 @@ def test_differences() -> None:
     margins = np.ones(BATCH)
     margins[0] = 0.0
     other = replace(STORED, labels=(LABELS + 1) % 10, margins=margins)
-    told = report(CPU, judge(LABELS, LABELS, None, agree(LABELS, other, "stored float64 reference")))
+    told = report(CPU, judge_answers(LABELS, LABELS, None, compare_labels(LABELS, other, "stored float64 reference")))
     text = as_text(told)
     assert "agreement  FAILED: 49 of 50 labels differ" in text and f"and {BATCH - SHOWN_DIFFERENCES} more" in text
     assert text.count("(WRONG)") == SHOWN_DIFFERENCES - 1 and text.count("(near-tie)") == 1
@@ -44,7 +44,7 @@ def test_the_two_verdicts(
     truth: np.ndarray | None, expected: int | None, least: float | None, lines: list[str]
 ) -> None:
     """A model that is nonsense is told from kernels that compute it as they should: PASSED never stands alone."""
-    accuracy = judge(LABELS, truth, expected, AGREED, least=least)
+    accuracy = judge_answers(LABELS, truth, expected, AGREED, least=least)
     told = report(CPU, accuracy)
     found = wide(told).split("\n\n")[1].splitlines()
     correct = accuracy.answers.correct

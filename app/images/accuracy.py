@@ -10,7 +10,7 @@ from app.network.definitions import NETWORKS, Network, is_listed
 from app.network.generated import required_weights, shipped_weights
 from app.network.graph import build, find_network
 from app.network.reference import compute_reference, load_reference, shipped_reference
-from app.network.verdicts import COUNTED, agree, correct_counts, judge
+from app.network.verdicts import COUNTED, compare_labels, correct_counts, judge_answers
 from app.network.weights import Weights, load_weights
 from app.planning.matching import Choices
 from app.records.networks import Accuracy, NetworkAccuracy
@@ -96,9 +96,9 @@ def _row(
         return {**row, "verdict": str(error)}
     with engine, progress_bar(len(data.images), desc=network.name, unit="im", leave=False) as progress:
         labels, arithmetic = engine.run(data.images, progress=progress).labels, engine.arithmetic
-    agreement = agree(labels, reference, source, arithmetic)
+    agreement = compare_labels(labels, reference, source, arithmetic)
     expected = weights.promised(network, len(labels))
-    found = judge(labels, data.labels, expected, agreement, classes=graph.classes)
+    found = judge_answers(labels, data.labels, expected, agreement, classes=graph.classes)
     warning = found.answers.warning and f"WARNING: {found.answers.warning}"
     return {
         **row,

@@ -12,7 +12,7 @@ from app.layers import Shape
 from app.network.generated import load_network
 from app.network.graph import Graph
 from app.network.reference import compute_reference, load_reference
-from app.network.verdicts import Reference, agree, judge
+from app.network.verdicts import Reference, compare_labels, judge_answers
 from app.network.weights import Weights
 from data_tools.dataset import load_fashion_mnist
 from data_tools.fashion_mnist import CLASSES
@@ -39,13 +39,13 @@ class Batch:
 
         wrong: whether they break the accuracy rule for the arithmetic type; without a type they are not judged.
         """
-        found = agree(labels, self.reference, "reference", arithmetic or "float32")
+        found = compare_labels(labels, self.reference, "reference", arithmetic or "float32")
         expected = self.weights.promised(self.graph.network, len(labels))
         return {
             "correct": int((labels == self.truth).sum()),
             "changed": len(found.differences),
             "largest_margin": max((difference.margin for difference in found.differences), default=None),
-            "wrong": arithmetic is not None and not judge(labels, self.truth, expected, found).passed,
+            "wrong": arithmetic is not None and not judge_answers(labels, self.truth, expected, found).passed,
         }
 
 

@@ -16,7 +16,7 @@ from app.main_job.startup import Stopwatch
 from app.network.generated import load_network
 from app.network.graph import Graph
 from app.network.reference import compute_reference, load_reference
-from app.network.verdicts import Accuracy, Agreement, agree, judge
+from app.network.verdicts import Accuracy, Agreement, compare_labels, judge_answers
 from app.network.weights import Weights
 from app.terminal.output import publish
 from data_tools.dataset import Dataset
@@ -120,10 +120,10 @@ def reference_agreement(
     """
     stored = load_reference(weights, graph.network) if data.split == "test" and not recheck else None
     if stored is not None:
-        return agree(labels, stored, "stored float64 reference", dtype)
+        return compare_labels(labels, stored, "stored float64 reference", dtype)
     images = data.images[: len(labels) if recheck else min(len(labels), RECHECKED)]
     found = compute_reference(graph, images)
-    agreement = agree(labels, found, "recomputed float64 reference", dtype)
+    agreement = compare_labels(labels, found, "recomputed float64 reference", dtype)
     if found.constant and (images != images[0]).any():  # equal labels prove nothing if the reference is constant
         fault = f"scores are the same for all {len(images)} images by the {agreement.source}"
         return replace(agreement, fault=agreement.fault or fault)
@@ -143,4 +143,4 @@ def check_labels(
             agreement = replace(agreement, fault=fault)
     if data.split == "test":
         expected = weights.promised(graph.network, len(labels))
-    return judge(labels, truth, expected, agreement, classes=graph.classes, least=least)
+    return judge_answers(labels, truth, expected, agreement, classes=graph.classes, least=least)

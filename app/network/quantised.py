@@ -41,7 +41,7 @@ class Quantised:
         return {**parameters, **own, self.layer: self.filters * self.steps}
 
 
-def taken_out(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], Quantised | None]:
+def split_quantised(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], Quantised | None]:
     """Split a file's datasets into weights and 8-bit integers, None if absent. Raises BadValueError."""
     others = {name: array for name, array in arrays.items() if not name.endswith(SUFFIXES)}
     names = sorted(arrays.keys() - others.keys())

@@ -13,7 +13,7 @@ from app.base.errors import UserError
 from app.layers import AvgPool, Conv2d, Relu
 from app.network.graph import REFERENCE_CHUNK, Graph
 from app.network.quantised import BYTE, SIGNED, Quantised
-from app.network.rounding import compensated, products_of, relative_error
+from app.network.rounding import compensated, gram_matrix, relative_error
 
 SHARES = np.arange(16, 65) / 64  # candidate limits, as shares of a map's greatest activation
 # A limit is best ** EXPONENT * greatest ** (1 - EXPONENT); chosen on training images that ``quantise`` does not read.
@@ -40,7 +40,7 @@ def quantise(graph: Graph, images: np.ndarray) -> tuple[Quantised, float, float]
     limits = _limits(graph, images)
     shape = graph.parameters[name].shape
     w = (graph.parameters[name] * limits[:, None].astype(np.float64)).reshape(-1, shape[-1])
-    products = products_of(graph, SECOND, images, len(w), partial(quantise_activations, limits=limits))
+    products = gram_matrix(graph, SECOND, images, len(w), partial(quantise_activations, limits=limits))
     used = w.any(axis=0)
     first_steps = steps = np.where(used, np.abs(w).max(axis=0), 1.0) / SIGNED
     found = compensated(w, products, partial(_rounded, steps))

@@ -37,14 +37,14 @@ def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
         tqdm(total=len(images), desc="reference", unit="im", disable=not sys.stderr.isatty()) as progress,
     ):
         found = []
-        for part in pool.map(lambda at: _of_chunk(graph, images[at : at + CHUNK]), range(0, len(images), CHUNK)):
+        for part in pool.map(lambda at: _compute_chunk(graph, images[at : at + CHUNK]), range(0, len(images), CHUNK)):
             check_interrupt()
             found.append(part)
             progress.update(len(part.labels))
     return Reference(**{name: np.concatenate([getattr(part, name) for part in found]) for name in vars(found[0])})
 
 
-def _of_chunk(graph: Graph, images: np.ndarray) -> Reference:
+def _compute_chunk(graph: Graph, images: np.ndarray) -> Reference:
     """Compute the reference for a few images; logits are the scores before a softmax.
 
     For the magnitudes, the last layer with weights runs once more on the absolute values of its input and parameters.

@@ -57,22 +57,22 @@ def round_layers(graph: Graph, images: np.ndarray) -> Iterator[RoundedLayer]:
             continue
         shapes = [graph.parameters[name].shape for name in names]
         w = np.concatenate([graph.parameters[name].reshape(-1, shapes[0][-1]) for name in names]).astype(np.float64)
-        products = products_of(graph, at, images, len(w))
+        products = gram_matrix(graph, at, images, len(w))
         found = compensated(w, products)
         ends = np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1]
         parts = zip(names, shapes, np.split(found.astype(np.float32), ends), strict=True)
         arrays = {name: part.reshape(shape) for name, shape, part in parts}
         graph = replace(graph, parameters={**graph.parameters, **arrays})
-        error, plain = (relative_error(w, rounded, products) for rounded in (found, in_half(w)))
+        error, plain = (relative_error(w, rounded, products) for rounded in (found, round_to_half(w)))
         yield RoundedLayer(step.layer.name, arrays, error, plain)
 
 
-def in_half(values: np.ndarray) -> np.ndarray:
+def round_to_half(values: np.ndarray) -> np.ndarray:
     """Round to the nearest float16 numbers, in the array's type."""
     return values.astype(np.float16).astype(np.float64)
 
 
-def compensated(w: np.ndarray, products: np.ndarray, rounded: Rounding = in_half) -> np.ndarray:
+def compensated(w: np.ndarray, products: np.ndarray, rounded: Rounding = round_to_half) -> np.ndarray:
     """Round weights w (inputs, outputs) with error compensation. products: xᵀ x (inputs, inputs); all float64.
 
     rounded: rounds one input's weights (outputs,).
@@ -88,7 +88,7 @@ def compensated(w: np.ndarray, products: np.ndarray, rounded: Rounding = in_half
     return found
 
 
-def products_of(graph: Graph, at: int, images: np.ndarray, inputs: int, rounded: Rounding = lambda x: x) -> np.ndarray:
+def gram_matrix(graph: Graph, at: int, images: np.ndarray, inputs: int, rounded: Rounding = lambda x: x) -> np.ndarray:
     """Return xᵀ x (inputs, inputs) over all input rows x of step ``at`` on these images; ``rounded`` maps x first."""
     from tqdm import tqdm  # imported only here: nothing else here needs it
 

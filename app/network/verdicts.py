@@ -142,12 +142,12 @@ def correct_counts(labels: np.ndarray, truth: np.ndarray) -> dict[int, int]:
     return {count: int((labels[:count] == truth[:count]).sum()) for count in COUNTED if count <= len(labels)}
 
 
-def at_most(share: float, images: int) -> int:
+def share_as_count(share: float, images: int) -> int:
     """Return the number of images in this share of ``images``, at least 1."""
     return max(round(share * images), 1)
 
 
-def agree(labels: np.ndarray, reference: Reference, source: str, dtype: str = "float32") -> Agreement:
+def compare_labels(labels: np.ndarray, reference: Reference, source: str, dtype: str = "float32") -> Agreement:
     """Compare labels with the reference's, as many as both have. dtype: type of the multiplication."""
     compared, precision = min(len(labels), len(reference.labels)), BY_DTYPE[dtype]
     near = reference.margins < precision.near_tie * reference.magnitudes.astype(np.float64)
@@ -155,13 +155,13 @@ def agree(labels: np.ndarray, reference: Reference, source: str, dtype: str = "f
         Difference(int(i), int(labels[i]), int(reference.labels[i]), float(reference.margins[i]), bool(near[i]))
         for i in np.flatnonzero(labels[:compared] != reference.labels[:compared])
     )
-    most = at_most(precision.near_ties_share, compared)
+    most = share_as_count(precision.near_ties_share, compared)
     infinite = compared - int(np.isfinite(reference.magnitudes[:compared]).sum())
     fault = f"scores of {infinite} of {compared} images are beyond float32's range by the {source}" if infinite else ""
     return Agreement(source, compared, differences, most, fault)
 
 
-def judge(
+def judge_answers(
     labels: np.ndarray,
     truth: np.ndarray | None,
     expected: int | None,
@@ -182,7 +182,7 @@ def judge(
     told: list[str] = []
     broken: list[str] = []
     if expected is not None:
-        slack = min(len(agreement.differences), at_most(COUNT_SHARE, total))
+        slack = min(len(agreement.differences), share_as_count(COUNT_SHARE, total))
         if abs(correct - expected) > slack:
             broken.append(f"{correct} correct where the weights file promises {expected}")
         else:

@@ -22,7 +22,7 @@ from app.network import foreign
 from app.network.definitions import named
 from app.network.limits import LEAST_SCALE, MAX_BYTES, MOST_SCALE
 from app.network.network import Network
-from app.network.quantised import Quantised, taken_out
+from app.network.quantised import Quantised, split_quantised
 from app.network.toml import network_toml, parse_network
 
 if TYPE_CHECKING:  # the main job starts without them
@@ -186,7 +186,7 @@ def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
         if summed and attributes.get(_CHECKSUM) != _checksum(found.arrays, attributes):
             changed = f"or, if it was changed on purpose, remove attributes 'schema' and {_CHECKSUM!r}"
             raise BadValueError(f"its content does not match its checksum; get a fresh copy, {changed}")
-        weights, quantised = taken_out(found.arrays)
+        weights, quantised = split_quantised(found.arrays)
         _check_arrays(weights)
         arrays = {name: _float32(name, array) for name, array in weights.items()}
         if "kind" in attributes:

@@ -24,7 +24,7 @@ from app.layers import Parameters, Relu
 from app.network.definitions import LENET5, Network
 from app.network.graph import REFERENCE_CHUNK, Graph
 from app.network.reference import compute_reference
-from app.network.verdicts import agree
+from app.network.verdicts import compare_labels
 from app.terminal.text import WIDTH
 from tests.support.networks_for_tests import TEST_NETWORKS, random_graph, random_images
 from tests.support.schemas import mistakes
@@ -50,7 +50,7 @@ def test_labels_are_the_references(network: Network) -> None:
         labels, scores = classify(numpy, images[:batch])
         np.testing.assert_array_equal(labels, expected[:batch].argmax(axis=1))
         theirs, their_scores = classify(onnx, images[:batch])
-        agreement = agree(theirs, reference, "float64", "float32")
+        agreement = compare_labels(theirs, reference, "float64", "float32")
         assert agreement.holds and agreement.compared == batch, agreement.verdict
         np.testing.assert_allclose(their_scores, scores, rtol=1e-3, atol=1e-4 * float(np.abs(expected).max()))
     assert len(np.unique(labels)) > 1, "labels that are all the same would prove nothing"

@@ -14,7 +14,7 @@ from app.kernels.registry import variants
 from app.network.definitions import LENET5
 from app.network.graph import build
 from app.network.reference import load_reference
-from app.network.verdicts import agree
+from app.network.verdicts import compare_labels
 from app.network.weights import load_weights
 from data_tools.fashion_mnist import open_split
 from tests.engine.test_gpu_engine import classify
@@ -187,6 +187,6 @@ def test_labels_of_the_test_images_by_bytes(case: Case) -> None:
     reference = load_reference(given, LENET5)
     assert reference is not None
     labels, _ = classify(build(LENET5, given), pixels[:, None], chunk=2000, precision="int8")
-    found = agree(labels, reference, "reference", "int8")
+    found = compare_labels(labels, reference, "reference", "int8")
     assert found.holds and 0 < len(found.differences) < 30, found.verdict
     assert abs(int((labels == truth).sum()) - given.expected_correct[10_000]) <= len(found.differences)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.base.precision import BY_DTYPE, ROWS
-from app.network.verdicts import Accuracy, Agreement, Reference, agree, judge, top_two_margins
+from app.network.verdicts import Accuracy, Agreement, Reference, compare_labels, judge_answers, top_two_margins
 
 TRUTH = np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], np.uint8)
 CLEAR = np.ones(10)
@@ -20,14 +20,14 @@ def _changed(values: np.ndarray, **changes: float) -> np.ndarray:
 
 
 def _agree(labels: np.ndarray, reference: Reference, dtype: str = "float32") -> Agreement:
-    return agree(labels, reference, "reference", dtype)
+    return compare_labels(labels, reference, "reference", dtype)
 
 
 def _judge(
     labels: np.ndarray, margins: np.ndarray = CLEAR, expected: int | None = 10, dtype: str = "float32"
 ) -> Accuracy:
     """Judge labels where both the truth and the reference are TRUTH, and the terms of its logits sum to 1."""
-    return judge(labels, TRUTH, expected, _agree(labels, of(TRUTH, margins), dtype))
+    return judge_answers(labels, TRUTH, expected, _agree(labels, of(TRUTH, margins), dtype))
 
 
 def of(labels: np.ndarray, margins: np.ndarray, magnitude: float = 1.0) -> Reference:
@@ -82,7 +82,7 @@ def test_promise_and_share_decide_where_all_labels_agree(
 ) -> None:
     truth = TRUTH.copy()
     truth[:wrong] = 4
-    found = judge(TRUTH, truth, expected, _agree(TRUTH, of(TRUTH, CLEAR)), least=least)
+    found = judge_answers(TRUTH, truth, expected, _agree(TRUTH, of(TRUTH, CLEAR)), least=least)
     assert found.agreement.holds and found.agreement.differences == ()
     assert found.agreement.verdict == "all 10 labels equal the reference"
     assert (found.answers.correct, found.answers.total, found.answers.expected) == (10 - wrong, 10, expected)
@@ -151,7 +151,7 @@ def test_near_ties_move_the_count(images: int, near_ties: int, missing: int, pas
     labels[:near_ties] = 1
     agreement = _agree(labels, of(reference, np.zeros(images)), dtype)
     assert agreement.holds
-    found = judge(labels, reference, images - near_ties + missing, agreement)
+    found = judge_answers(labels, reference, images - near_ties + missing, agreement)
     assert found.passed is passed, found.answers.verdict
     promised = f"correct where the weights file promises {images - near_ties + missing}"
     assert passed or found.answers.verdict.endswith(promised)
@@ -202,11 +202,11 @@ def test_constant_scores() -> None:
 
 @pytest.mark.parametrize("expected", [None, 10])
 def test_unlabelled_data_is_held_against_the_reference_alone(expected: int | None) -> None:
-    good = judge(TRUTH, None, expected, _agree(TRUTH, of(TRUTH, CLEAR)))
+    good = judge_answers(TRUTH, None, expected, _agree(TRUTH, of(TRUTH, CLEAR)))
     assert good.passed and good.answers.correct is None and good.answers.passed is None
     assert (good.answers.verdict, good.answers.warning) == ("the images have no labels", "")
     labels = _changed(TRUTH, i0=9)
-    assert not judge(labels, None, expected, _agree(labels, of(TRUTH, CLEAR))).passed
+    assert not judge_answers(labels, None, expected, _agree(labels, of(TRUTH, CLEAR))).passed
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_unlabelled_data_is_held_against_the_reference_alone(expected: int | Non
 def test_answers_near_chance_are_warned_of(correct: int, total: int, classes: int, warned: bool) -> None:
     labels = np.zeros(total, np.uint8)
     truth = np.where(np.arange(total) < correct, 0, 1).astype(np.uint8)
-    found = judge(labels, truth, None, _agree(labels, of(labels, np.ones(total))), classes=classes)
+    found = judge_answers(labels, truth, None, _agree(labels, of(labels, np.ones(total))), classes=classes)
     assert found.passed and bool(found.answers.warning) is warned
     if warned:
         assert found.answers.warning.startswith(f"near chance, which is {1 / classes:.1%}; likely causes: fc1's rows")

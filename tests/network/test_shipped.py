@@ -8,7 +8,7 @@ import pytest
 from app.files import shipped
 from app.network.definitions import NETWORKS
 from app.network.reference import load_reference
-from app.network.verdicts import COUNTED, agree, correct_counts
+from app.network.verdicts import COUNTED, compare_labels, correct_counts
 from app.network.weights import load_weights
 from data_tools.fashion_mnist import open_split
 from tests.support.oracle import onnx_logits
@@ -42,7 +42,7 @@ def engine_labels(network: str) -> np.ndarray:
 def test_engine_agrees_with_the_stored_reference(network: str) -> None:
     reference = load_reference(load_weights(shipped.find(network)), NETWORKS[network])
     assert reference is not None and len(reference.labels) == len(reference.margins) == 10_000
-    found = agree(engine_labels(network), reference, "reference")
+    found = compare_labels(engine_labels(network), reference, "reference")
     assert found.holds and len(found.differences) <= 1, found.differences
 
 

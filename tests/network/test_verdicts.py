@@ -17,7 +17,7 @@ from app.layers import Argmax, Flatten, Linear, Parameters, Relu, Softmax, Tanh
 from app.network.definitions import LENET5, NETWORKS, Network
 from app.network.graph import Graph
 from app.network.reference import compute_reference
-from app.network.verdicts import agree
+from app.network.verdicts import compare_labels
 from data_tools.dataset import Dataset
 from data_tools.idx import write_idx
 from tests.support.bundle_for_tests import IMAGES, TRUTH
@@ -59,13 +59,13 @@ def test_the_verdict_does_not_depend_on_the_scale(
     factors = {"fc1": first, "fc1_bias": first, "fc2": scale / first, "fc2_bias": scale}
     resized = multiplied(graph, **factors)
     reference = compute_reference(resized, images)
-    assert agree(classify(resized, images), reference, "reference").holds
+    assert compare_labels(classify(resized, images), reference, "reference").holds
     noise = np.random.default_rng(seed).integers(0, classes, 100).astype(np.uint8)
     for dtype in BY_DTYPE:
-        assert agree(reference.labels, reference, "reference", dtype).holds
+        assert compare_labels(reference.labels, reference, "reference", dtype).holds
         for labels in (noise, (plain.labels + 1) % classes):
-            assert not agree(labels.astype(np.uint8), reference, "reference", dtype).holds
-            assert not agree(labels.astype(np.uint8), plain, "reference", dtype).holds
+            assert not compare_labels(labels.astype(np.uint8), reference, "reference", dtype).holds
+            assert not compare_labels(labels.astype(np.uint8), plain, "reference", dtype).holds
 
 
 @EXACTLY
@@ -78,12 +78,12 @@ def test_a_bias_that_all_classes_share(offset: float, scale: float, softmax: boo
     graph = multiplied(graph, fc2=scale, fc2_bias=scale)
     images = random_images(graph.network, 100)
     reference = compute_reference(graph, images)
-    found = agree(classify(graph, images), reference, "reference")
+    found = compare_labels(classify(graph, images), reference, "reference")
     assert all(difference.excused for difference in found.differences)
-    assert agree(reference.labels, reference, "reference").holds
+    assert compare_labels(reference.labels, reference, "reference").holds
     noise = np.random.default_rng(3).integers(0, 10, 100).astype(np.uint8)
     for dtype in BY_DTYPE:
-        assert not agree(noise, reference, "reference", dtype).holds
+        assert not compare_labels(noise, reference, "reference", dtype).holds
 
 
 @ALL_DTYPES
@@ -95,8 +95,8 @@ def test_features_that_a_kernel_loses_fail(bias: bool, dtype: str) -> None:
     images = random_images(LENET5, 100)
     reference = compute_reference(small, images)
     lost = classify(multiplied(small, conv2=0, conv2_bias=0), images)
-    assert not agree(lost, reference, "reference", dtype).holds
-    assert agree(classify(small, images), reference, "reference", dtype).holds
+    assert not compare_labels(lost, reference, "reference", dtype).holds
+    assert compare_labels(classify(small, images), reference, "reference", dtype).holds
 
 
 # --- on the command line

@@ -25,7 +25,7 @@ from app.layers import (
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import Graph, build
 from app.network.quantised import Quantised
-from app.network.verdicts import Reference, agree
+from app.network.verdicts import Reference, compare_labels
 from app.network.weights import Weights
 
 
@@ -168,7 +168,7 @@ def score_scale(graph: Graph, scores: np.ndarray) -> float:
 
 def check_labels(labels: np.ndarray, reference: Reference, dtype: str = "float32") -> None:
     """Every label is the reference's save near-ties, of which there may be many among few images."""
-    wrong = [found for found in agree(labels, reference, "reference", dtype).differences if not found.excused]
+    wrong = [found for found in compare_labels(labels, reference, "reference", dtype).differences if not found.excused]
     assert not wrong
 
 
