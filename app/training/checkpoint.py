@@ -46,13 +46,13 @@ _FIGURES = {
 _HEADER = fields({"settings": fields({name: setting.check for name, setting in SETTINGS.items()}), **_FIGURES})
 
 
-def header(settings: Settings, progress: Mapping[str, Any]) -> str:
-    """Return the header as JSON, which ``parsed`` reads. progress: values of ``Progress`` by name."""
+def header_json(settings: Settings, progress: Mapping[str, Any]) -> str:
+    """Return the header as JSON, which ``parse_header`` reads. progress: values of ``Progress`` by name."""
     values = {"settings": vars(settings), **{name: progress[name] for name in _FIGURES}}
     return json.dumps(values, ensure_ascii=False)  # shorter without escapes: HDF5 limits attributes
 
 
-def parsed(content: str) -> tuple[Settings, Model, dict[str, Any]]:
+def parse_header(content: str) -> tuple[Settings, Model, dict[str, Any]]:
     """Parse the header; return the settings, their network, and the values of ``Progress``.
 
     Raises BadValueError for every value that ``train`` would refuse as an option.
@@ -97,7 +97,7 @@ def checkpoint_path(output: Path) -> Path:
     return output.with_name(f"{output.name}{SUFFIX}")
 
 
-def stamp(path: Path) -> Stamp:
+def file_stamp(path: Path) -> Stamp:
     """Return the file's inode, size and time, to detect changes; None if there is no file."""
     try:
         status = path.stat()
@@ -108,7 +108,7 @@ def stamp(path: Path) -> Stamp:
 
 def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
     """Write a checkpoint atomically. Raises UserError."""
-    head = header(settings, vars(progress))
+    head = header_json(settings, vars(progress))
     rows = [tuple(vars(result).values()) for result in progress.history]  # columns in the order of EpochResult's fields
     arrays = {"history": np.array(rows, np.float64).reshape(-1, COLUMNS)}
     for part, own in {"parameter": progress.parameters, "best": progress.best, **progress.slots}.items():
@@ -134,7 +134,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint, opening the file once. Raises UserError if it is missing, foreign, damaged or inconsistent."""
     if not present(path):
         raise UserError(f"{path} does not exist; check the name (a finished training leaves no checkpoint)")
-    before = stamp(path)
+    before = file_stamp(path)
     content = read_file(path, MAX_BYTES)
     with hdf5_process.Reader() as reader:
         words = reader.read(path, content, Wanted((), ("kind", "schema", "head", "sha256"), 0))
@@ -144,7 +144,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             raise UserError(f"{path} is a checkpoint of another version of this program: train the network again")
         try:
             head = str(words.attributes.get("head"))
-            settings, model, values = parsed(head)
+            settings, model, values = parse_header(head)
             limits = array_limits(settings, model)
             # Arrays are uncompressed; a small file must not claim large arrays by giving one array several names.
             if sum(limits.values()) - limits["history"] > len(content):

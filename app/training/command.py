@@ -15,11 +15,11 @@ from app.terminal.text import paragraph, terminal_width
 from app.training import loop
 from app.training.checkpoint import save_checkpoint
 from app.training.cpu_trainer import memory_errors, trainer_of
-from app.training.progress import Job, Progress
+from app.training.progress import Progress, TrainingJob
 from app.training.request import TrainRequest
 from app.training.results import write_results
 from app.training.settings import as_option
-from app.training.task import Task, choose
+from app.training.task import Task, load_task
 from app.training.workers import check_workers, team_of
 
 CPU = "the CPU with NumPy"
@@ -29,7 +29,7 @@ def train(request: TrainRequest) -> int:
     """Train as requested and print a line per epoch. Returns the exit code. Raises UserError."""
     with exit_on_interrupt():
         kind, why_not = device.choose_device(request.device)
-        task = choose(request, kind)
+        task = load_task(request, kind)
         request, job = task.request, task.job
         settings, progress = job.settings, job.progress
         if request.plot is not None:
@@ -58,7 +58,7 @@ def _say(text: str) -> None:
     tqdm.write("\n".join(paragraph(escaped(text), terminal_width(), following="  ")))
 
 
-def _run(task: Task, job: Job, say: Callable[[str], object]) -> None:
+def _run(task: Task, job: TrainingJob, say: Callable[[str], object]) -> None:
     """Train the remaining epochs and write the results. UserErrors say how to use the checkpoint."""
     try:
         progress = _epochs(task, job, say)
@@ -77,7 +77,7 @@ def _run(task: Task, job: Job, say: Callable[[str], object]) -> None:
     task.places.checkpoint.unlink(missing_ok=True)  # last: until then, only it holds every epoch's figures
 
 
-def _epochs(task: Task, job: Job, say: Callable[[str], object]) -> Progress:
+def _epochs(task: Task, job: TrainingJob, say: Callable[[str], object]) -> Progress:
     """Train the remaining epochs, with a checkpoint after each."""
     settings, progress = job.settings, job.progress
     images = settings.images - settings.validation
@@ -97,7 +97,7 @@ def _epochs(task: Task, job: Job, say: Callable[[str], object]) -> Progress:
                     bar.update(count)
 
                 progress = loop.run_epoch(trainer, settings, progress, after_batches)
-                loop.check_sense(progress, job.labels, job.model.classes)
+                loop.check_beats_guessing(progress, job.labels, job.model.classes)
             save_checkpoint(task.places.checkpoint, settings, progress)
             say(progress.history[-1].describe(epoch, settings.epochs))
             check_interrupt()

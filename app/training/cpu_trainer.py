@@ -15,10 +15,10 @@ from app.training.gradients import Arrays
 from app.training.loop import Trainer
 from app.training.model import add_l2, cross_entropy
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
-from app.training.progress import Job
-from app.training.random_bits import FRACTION_BITS, Use, random_bits, thinning, whole
+from app.training.progress import TrainingJob
+from app.training.random_bits import FRACTION_BITS, Use, dropout_bound, integers_below, random_bits
 from app.training.settings import Settings
-from app.training.team import Team, own_share
+from app.training.team import Team, share_of
 
 PIECE = 32  # images per task of a thread; fixed, so that sums do not depend on the number of cores
 QUIET = partial(np.errstate, over="ignore", invalid="ignore", divide="ignore")  # the loop reports NaN and infinity
@@ -33,7 +33,11 @@ class CpuTrainer:
     together = 1  # batches per call, which Ctrl-C and the progress bar wait for
 
     def __init__(
-        self, job: Job, pool: ThreadPoolExecutor, team: Team, check_interrupt: Callable[[], object] = lambda: None
+        self,
+        job: TrainingJob,
+        pool: ThreadPoolExecutor,
+        team: Team,
+        check_interrupt: Callable[[], object] = lambda: None,
     ) -> None:
         self.model, self.settings = job.model, job.settings
         self.images, self.labels = job.images, job.labels
@@ -52,7 +56,7 @@ class CpuTrainer:
         penalties = []
         for number, items in enumerate(batches):
             self._gradients[:] = 0
-            pieces = self._map(partial(self._piece, epoch=epoch, total=len(items)), own_share(items, self._team))
+            pieces = self._map(partial(self._piece, epoch=epoch, total=len(items)), share_of(items, self._team))
             with QUIET():
                 for loss, correct, part in pieces:  # in order, for reproducible sums
                     found[number] += loss, correct
@@ -82,7 +86,7 @@ class CpuTrainer:
             return loss, int((logits.argmax(axis=1) == self.labels[some]).sum())
 
         found = np.zeros(2)
-        for part in self._map(piece, own_share(items, self._team)):
+        for part in self._map(piece, share_of(items, self._team)):
             found += part
         self._team.add(found)
         return float(found[0]), int(found[1])
@@ -93,7 +97,7 @@ class CpuTrainer:
 
     def _piece(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int, Arrays]:
         settings = self.settings
-        images = augmented(
+        images = augment(
             self.images[items], items, seed=settings.seed, epoch=epoch, shift=settings.shift, flip=settings.flip
         )
         return self.model.gradients(
@@ -128,7 +132,7 @@ def cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def augmented(images: np.ndarray, items: np.ndarray, *, seed: int, epoch: int, shift: int, flip: bool) -> np.ndarray:
+def augment(images: np.ndarray, items: np.ndarray, *, seed: int, epoch: int, shift: int, flip: bool) -> np.ndarray:
     """Shift (B, C, H, W) images at random by whole pixels, filling with zeros, and flip half of them.
 
     items: (B,) indices in the training set. shift: most pixels in each direction. An image's changes depend only on
@@ -137,10 +141,10 @@ def augmented(images: np.ndarray, items: np.ndarray, *, seed: int, epoch: int, s
     if not (shift or flip):
         return images
     bits = random_bits(seed, Use.AUGMENT, items, 3, epoch=epoch)
-    rows = whole(bits[:, 0:1], 2 * shift + 1) + np.arange(images.shape[2])
-    columns = whole(bits[:, 1:2], 2 * shift + 1) + np.arange(images.shape[3])
+    rows = integers_below(bits[:, 0:1], 2 * shift + 1) + np.arange(images.shape[2])
+    columns = integers_below(bits[:, 1:2], 2 * shift + 1) + np.arange(images.shape[3])
     if flip:
-        columns = np.where(whole(bits[:, 2:3], 2) == 1, columns[:, ::-1], columns)
+        columns = np.where(integers_below(bits[:, 2:3], 2) == 1, columns[:, ::-1], columns)
     padded = np.pad(images, ((0, 0), (0, 0), (shift, shift), (shift, shift))).transpose(0, 2, 3, 1)
     image = np.arange(len(images))[:, None, None]
     return padded[image, rows[:, :, None], columns[:, None, :]].transpose(0, 3, 1, 2)
@@ -156,14 +160,14 @@ def dropout_mask(
     for part, (name, share) in enumerate(settings.dropout):
         if name == layer:
             bits = random_bits(settings.seed, Use.DROPOUT, items, int(np.prod(shape[1:])), part=part, epoch=epoch)
-            least, factor = thinning(share)
+            least, factor = dropout_bound(share)
             kept = bits >> np.uint64(64 - FRACTION_BITS) >= np.uint64(least)
             return (kept * factor).reshape(shape)
     return None
 
 
 @contextmanager
-def trainer_of(job: Job, team: Team, check_interrupt: Callable[[], object]) -> Iterator[Trainer]:
+def trainer_of(job: TrainingJob, team: Team, check_interrupt: Callable[[], object]) -> Iterator[Trainer]:
     """Yield this process's trainer, in the state of the job's progress.
 
     check_interrupt: called regularly, from any thread; an exception from it ends the training. Within the block, GPU

@@ -13,7 +13,7 @@ from app.training.gradients import Arrays
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots
 from app.training.progress import EpochResult, Progress
-from app.training.random_bits import Use, order
+from app.training.random_bits import Use, random_order
 from app.training.settings import Settings
 
 # Called after one or more batches with their number of images, and with the epoch's loss and accuracy so far.
@@ -46,16 +46,16 @@ class DivergedError(Exception):
 
 
 @lru_cache(1)  # called every epoch
-def split(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
+def split_validation(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the training images, and of the validation images, chosen by the seed; read-only."""
-    mixed = order(settings.seed, Use.SPLIT, np.arange(settings.images))
+    mixed = random_order(settings.seed, Use.SPLIT, np.arange(settings.images))
     parts = np.sort(mixed[settings.validation :]), np.sort(mixed[: settings.validation])
     for part in parts:
         part.flags.writeable = False
     return parts
 
 
-def start(model: Model, settings: Settings) -> Progress:
+def initial_progress(model: Model, settings: Settings) -> Progress:
     """Return the state before the first epoch: initial parameters, slots of zeros."""
     parameters = model.initial(settings.seed)
     names = OPTIMISERS[settings.optimiser].slots
@@ -67,8 +67,8 @@ def run_epoch(trainer: Trainer, settings: Settings, progress: Progress, after_ba
     """Train one more epoch; the trainer must be in the state ``progress``. Raises DivergedError."""
     timer = Timer()
     epoch = len(progress.history) + 1
-    training, held_out = split(settings)
-    shuffled = order(settings.seed, Use.ORDER, training, epoch=epoch)
+    training, held_out = split_validation(settings)
+    shuffled = random_order(settings.seed, Use.ORDER, training, epoch=epoch)
     step = (epoch - 1) * settings.batches_an_epoch
     loss_sum, correct, done = 0.0, 0, 0
     batches = [shuffled[at : at + settings.batch] for at in range(0, len(shuffled), settings.batch)]
@@ -94,7 +94,7 @@ def run_epoch(trainer: Trainer, settings: Settings, progress: Progress, after_ba
     return after
 
 
-def check_sense(progress: Progress, labels: np.ndarray, classes: int) -> None:
+def check_beats_guessing(progress: Progress, labels: np.ndarray, classes: int) -> None:
     """Raise DivergedError if the last epoch was far worse than guessing, which more training cannot repair.
 
     labels: of all images. Both accuracies must also be as low as those of guessing: a network that memorises images may

@@ -20,7 +20,7 @@ from app.network import weights
 from app.network.definitions import Network
 from app.terminal.output import check_writable
 from app.training import checkpoint
-from app.training.checkpoint import Checkpoint, stamp
+from app.training.checkpoint import Checkpoint, file_stamp
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS
 from app.training.request import TrainRequest
@@ -30,7 +30,7 @@ BESIDE_ARRAYS = 1 << 20  # bytes per file besides arrays: more than 10,000 epoch
 
 
 @dataclass(frozen=True)
-class Places:
+class OutputFiles:
     """The files of a training.
 
     output: the weights. overwrite: whether to replace an existing file. resumed: the content of ``checkpoint`` from
@@ -62,14 +62,14 @@ class Places:
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Lock the files while the block runs. Raises UserError if another training writes them, or just did."""
-        with alone(self.output, self.checkpoint):
+        with lock_files(self.output, self.checkpoint):
             self.check_output()
-            if stamp(self.checkpoint) != (self.resumed and self.resumed.stamp):
+            if file_stamp(self.checkpoint) != (self.resumed and self.resumed.stamp):
                 raise UserError(f"another training has just written or removed {self.checkpoint}: try again")
             yield
 
 
-def find_places(request: TrainRequest, network: Network, resumed: Checkpoint | None) -> Places:
+def choose_files(request: TrainRequest, network: Network, resumed: Checkpoint | None) -> OutputFiles:
     """Choose the files for weights and checkpoint. ``--resume`` names the checkpoint.
 
     Raises UserError if one of them, or ``--json``, cannot be written, or equals another file of this training.
@@ -88,9 +88,9 @@ def find_places(request: TrainRequest, network: Network, resumed: Checkpoint | N
         }
     )
     if request.resume is None and kept.exists():
-        with alone(kept):  # locked: a running training's must not be removed
+        with lock_files(kept):  # locked: a running training's must not be removed
             raise UserError(f"{kept} stores an unfinished training: continue with --resume {kept}, or remove it")
-    places = Places(output, kept, request.overwrite, resumed)
+    places = OutputFiles(output, kept, request.overwrite, resumed)
     places.check_output()
     return places
 
@@ -125,7 +125,7 @@ def _check_different(places: dict[str, Path | None]) -> None:
 
 
 @contextmanager
-def alone(*places: Path) -> Iterator[None]:
+def lock_files(*places: Path) -> Iterator[None]:
     """Lock these files while the block runs; every training does so before it writes.
 
     Raises UserError, naming the other process, if one is locked, see ``locked``.

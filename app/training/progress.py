@@ -58,7 +58,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """A training to continue from ``progress``; picklable, for other processes.
 
     images: (N, C, H, W) uint8. labels: (N,) uint8. device: ``cuda`` or ``cpu``.

@@ -42,7 +42,7 @@ def stream_key(seed: int, use: Use, *, part: int = 0, epoch: int = 0) -> np.uint
     return np.uint64(_mix(key)[0])
 
 
-def whole(bits: np.ndarray, below: int) -> np.ndarray:
+def integers_below(bits: np.ndarray, below: int) -> np.ndarray:
     """Convert the bits' upper halves to int64 integers from 0 to ``below`` - 1."""
     return ((bits >> np.uint64(32)) * np.uint64(below) >> np.uint64(32)).astype(np.int64)
 
@@ -52,12 +52,12 @@ def fractions(bits: np.ndarray) -> np.ndarray:
     return (bits >> np.uint64(64 - FRACTION_BITS)).astype(np.float64) / (1 << FRACTION_BITS)
 
 
-def thinning(share: float) -> tuple[int, np.float32]:
+def dropout_bound(share: float) -> tuple[int, np.float32]:
     """Return the bound below which FRACTION_BITS-bit numbers drop a feature, and the others' factor 1 / (1 - share)."""
     return round(share * (1 << FRACTION_BITS)), np.float32(1 / (1 - share))
 
 
-def order(seed: int, use: Use, items: np.ndarray, *, epoch: int = 0) -> np.ndarray:
+def random_order(seed: int, use: Use, items: np.ndarray, *, epoch: int = 0) -> np.ndarray:
     """Return the items in random order, sorted by their random bits."""
     return items[np.argsort(random_bits(seed, use, items, epoch=epoch)[:, 0], kind="stable")]
 

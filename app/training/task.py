@@ -15,8 +15,8 @@ from app.network.toml import network_toml
 from app.training import checkpoint, loop
 from app.training.cpu_trainer import memory_errors
 from app.training.model import Model, training_model
-from app.training.output_files import Places, check_sizes, find_places
-from app.training.progress import Job
+from app.training.output_files import OutputFiles, check_sizes, choose_files
+from app.training.progress import TrainingJob
 from app.training.recipes import recipe_of
 from app.training.request import TrainRequest
 from app.training.settings import Settings, as_option
@@ -37,14 +37,14 @@ class Task:
     """
 
     request: TrainRequest
-    job: Job
+    job: TrainingJob
     again: Mapping[str, str]
     data: Dataset
     test: tuple[np.ndarray, np.ndarray] | None
-    places: Places
+    places: OutputFiles
 
 
-def choose(request: TrainRequest, device: str) -> Task:
+def load_task(request: TrainRequest, device: str) -> Task:
     """Load and check a request's files and settings. Raises UserError before anything is computed.
 
     Invalid options are refused before Fashion-MNIST is downloaded.
@@ -60,7 +60,7 @@ def choose(request: TrainRequest, device: str) -> Task:
         raise UserError(f"name the network to train with --network: {known} (or --resume FILE)")
     else:
         network = find_network(request.network)
-    places = find_places(request, network, content)
+    places = choose_files(request, network, content)
     if request.plot is not None:
         files.check(request.plot)
     if request.data is None:
@@ -74,9 +74,9 @@ def choose(request: TrainRequest, device: str) -> Task:
     settings = replace(settings, data=digest)
     test = open_split("test", request.data_dir)[:2] if data.split == "train" else None  # now: it may be missing
     with memory_errors(settings):
-        progress = loop.start(model, settings) if content is None else content.progress
+        progress = loop.initial_progress(model, settings) if content is None else content.progress
     progress = replace(progress, options=request.kept())
-    return Task(request, Job(settings, model, images, labels, progress, device), again, data, test, places)
+    return Task(request, TrainingJob(settings, model, images, labels, progress, device), again, data, test, places)
 
 
 def _check_same(request: TrainRequest, stored: Settings, network: Network) -> None:

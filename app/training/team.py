@@ -1,7 +1,7 @@
 """Data-parallel training: each process takes a share of every batch, and the team sums the gradients (all-reduce).
 
 Every member runs the same loop (loop.run_epoch) with its trainer, from the same start. It computes the gradients of its
-share of a batch (``own_share``), divided by the images of the whole batch. One call sums them, and every member makes
+share of a batch (``share_of``), divided by the images of the whole batch. One call sums them, and every member makes
 the same update. L2 is added after the sum, or each member would add it. Loss and correct answers are summed too, also
 on the validation images: they must be equal in all members, or their loops would diverge. Dropout and augmentation are
 functions of the image, so the team's size affects only the order, hence the rounding, of sums. A share may be empty:
@@ -86,6 +86,6 @@ def shared_bytes(size: int) -> int:
     return 2 * size * SLOT_BYTES
 
 
-def own_share(items: np.ndarray, team: Team) -> np.ndarray:
+def share_of(items: np.ndarray, team: Team) -> np.ndarray:
     """Return this member's contiguous share of the items; shares differ by 1 at most."""
     return items[len(items) * team.rank // team.size : len(items) * (team.rank + 1) // team.size]

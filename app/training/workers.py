@@ -19,7 +19,7 @@ from app.base.errors import UserError
 from app.base.processes import LOOK_SECONDS, StopDetector, end_with_parent, how_it_ended, signals_blocked
 from app.training import loop
 from app.training.cpu_trainer import trainer_of
-from app.training.progress import Job
+from app.training.progress import TrainingJob
 from app.training.settings import Settings
 from app.training.team import Alone, SharedMemoryTeam, Team, shared_bytes
 
@@ -40,7 +40,7 @@ def check_workers(count: int, settings: Settings, device: str) -> None:
 
 
 @contextmanager
-def team_of(count: int, job: Job, kept: Callable[[], str]) -> Iterator[Team]:
+def team_of(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterator[Team]:
     """Start ``count`` - 1 workers on the job and yield rank 0's team. Raises UserError if a worker fails.
 
     kept: as for ``Watch``.
@@ -189,7 +189,7 @@ def _work(lead: int, rank: int, count: int, link: Connection, errors: Connection
 
 
 @contextmanager
-def _member(job: Job, rank: int, count: int, links: list[Connection], memory: Any) -> Iterator[Team]:
+def _member(job: TrainingJob, rank: int, count: int, links: list[Connection], memory: Any) -> Iterator[Team]:
     """Join the team as member ``rank``; yield the team."""
     if job.device == "cpu":
         yield SharedMemoryTeam(rank, count, links, memory)

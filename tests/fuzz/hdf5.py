@@ -17,7 +17,7 @@ from app.network.reference import Reference, load_reference, save_reference
 from app.network.toml import network_toml
 from app.network.weights import Weights, load_weights, save_weights
 from app.training.checkpoint import load_checkpoint, save_checkpoint
-from app.training.loop import start
+from app.training.loop import initial_progress
 from app.training.model import training_model
 from app.training.progress import EpochResult
 from data_tools.dataset import load_files
@@ -106,7 +106,7 @@ def make_checkpoint(folder: Path) -> Pair:
     settings = some_settings(network=network.name, definition=network_toml(network))
     model = training_model(network, settings.biases)
     history = (EpochResult(1.0, 0.5, 1.0, 0.5, 1.0),)
-    save_checkpoint(good, settings, replace(start(model, settings), best_epoch=1, history=history))
+    save_checkpoint(good, settings, replace(initial_progress(model, settings), best_epoch=1, history=history))
     saved = load_checkpoint(good)
 
     def read(path: Path) -> None:

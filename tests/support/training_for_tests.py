@@ -12,9 +12,9 @@ import numpy as np
 from app.network.definitions import MLP, Network
 from app.network.toml import network_toml
 from app.training.checkpoint import save_checkpoint
-from app.training.loop import start
+from app.training.loop import initial_progress
 from app.training.model import training_model
-from app.training.progress import EpochResult, Job
+from app.training.progress import EpochResult, TrainingJob
 from app.training.recipes import RECIPES
 from app.training.settings import Settings
 from data_tools.idx import write_idx
@@ -54,12 +54,12 @@ def some_settings(**changes: Any) -> Settings:
 
 def new_job(
     settings: Settings, images: Any = None, labels: Any = None, device: str = "cpu", network: Network = MLP
-) -> Job:
+) -> TrainingJob:
     """A training at its start, of images that are all 0 unless they are given."""
     model = training_model(network, settings.biases)
     images = np.zeros((60, 1, 28, 28), np.uint8) if images is None else images
     labels = np.zeros(60, np.uint8) if labels is None else labels
-    return Job(settings, model, images, labels, start(model, settings), device)
+    return TrainingJob(settings, model, images, labels, initial_progress(model, settings), device)
 
 
 def unfinished(path: Path, loss: float = 1.0) -> None:

@@ -22,7 +22,7 @@ from app.network.definitions import MLP as MLP_NETWORK
 from app.network.graph import find_network
 from app.network.toml import network_toml
 from app.network.weights import load_weights
-from app.training.checkpoint import header, load_checkpoint, parsed, save_checkpoint
+from app.training.checkpoint import header_json, load_checkpoint, parse_header, save_checkpoint
 from app.training.progress import EpochResult
 from app.training.settings import SETTINGS
 from data_tools.idx import write_idx
@@ -219,16 +219,16 @@ def test_headers_at_random() -> None:
     rng, options = random.Random(16), parser_of("train")
     settings = some_settings(dropout=(("fc1", 0.25),))
     figures = {"best_epoch": 1, "workers": 1, "trained_on": "the CPU", "options": {"plot": "/x"}}
-    sound = json.loads(header(settings, figures))
+    sound = json.loads(header_json(settings, figures))
     taken = 0
     for _ in range(3000):
         try:
-            found = settings, model, values = parsed(garbled(rng, sound))
+            found = settings, model, values = parse_header(garbled(rng, sound))
         except BadValueError as error:
             assert str(error).isprintable() and len(str(error)) < 300
             continue
         taken += 1
-        assert parsed(header(settings, values)) == found and model.network.name == settings.network
+        assert parse_header(header_json(settings, values)) == found and model.network.name == settings.network
         for name, value in vars(settings).items():
             if "type" in SETTINGS[name].option:
                 options.parse_args([f"--{name.replace('_', '-')}={value}"])

@@ -207,10 +207,10 @@ def test_dropout_is_a_function_of_the_image() -> None:
 
 def test_split_and_batches_cover_the_images() -> None:
     settings = some_settings(images=103, validation=20, batch=16)
-    training, held_out = loop.split(settings)
+    training, held_out = loop.split_validation(settings)
     assert sorted([*training, *held_out]) == list(range(103)) and len(held_out) == 20
     assert settings.batches_an_epoch == 6
-    assert not np.array_equal(held_out, loop.split(replace(settings, seed=2))[1])
+    assert not np.array_equal(held_out, loop.split_validation(replace(settings, seed=2))[1])
 
 
 # --- mistakes
@@ -245,11 +245,13 @@ def test_what_is_no_divergence() -> None:
     fine = [replace(bad, accuracy=0.9), replace(bad, validation_accuracy=0.2), replace(bad, loss=9, validation_loss=9)]
     before = new_job(some_settings()).progress
     for result in fine:
-        loop.check_sense(replace(before, history=(result,)), labels, 10)
+        loop.check_beats_guessing(replace(before, history=(result,)), labels, 10)
     with pytest.raises(loop.DivergedError, match=r"30 in epoch 1 .* 10.0% correct"):
-        loop.check_sense(replace(before, history=(bad,)), labels, 10)
+        loop.check_beats_guessing(replace(before, history=(bad,)), labels, 10)
     with pytest.raises(loop.DivergedError):
-        loop.check_sense(replace(before, history=(replace(bad, accuracy=0.9, validation_accuracy=1.0),)), few, 10)
+        loop.check_beats_guessing(
+            replace(before, history=(replace(bad, accuracy=0.9, validation_accuracy=1.0),)), few, 10
+        )
 
 
 @pytest.mark.parametrize("options", ["", "--workers 2", pytest.param("--device cuda", marks=pytest.mark.gpu)])

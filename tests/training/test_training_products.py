@@ -53,21 +53,21 @@ def test_tiles_are_what_the_kernels_take(tile: Tile) -> None:
 @pytest.mark.parametrize("depth", [1, 63, 64, 1000, 3_000_000])
 def test_parts_cover_long_sums_and_no_more(rows: int, columns: int, depth: int) -> None:
     for candidates in (ALL_TILES, GEMM_TILES):
-        choice = tiles.split(rows, columns, depth, candidates)
+        choice = tiles.best_split(rows, columns, depth, candidates)
         assert 1 <= choice.parts <= max(depth // 64, 1) and choice.tile in candidates
-        length = tiles.part_length(depth, choice.parts)
+        length = tiles.split_k_length(depth, choice.parts)
         assert length % tiles.GEMM_SLICE == 0 and choice.parts * length >= depth
         assert length < variant.tiles(depth, choice.parts) + tiles.GEMM_SLICE
-    assert tiles.whole(rows, columns, depth) in ALL_TILES
+    assert tiles.best_tile(rows, columns, depth) in ALL_TILES
 
 
 @EACH_CONVOLUTION
 def test_convolutions_fill_the_card_and_waste_little(sizes: ConvProblem) -> None:
     pixels, inputs = tiles.TYPICAL_IMAGES * prod(sizes.convolved), tiles.TYPICAL_IMAGES * sizes.height * sizes.width
-    cut = tiles.split(sizes.depth, sizes.maps, pixels)
+    cut = tiles.best_split(sizes.depth, sizes.maps, pixels)
     for tile, parts, rows, columns in (
-        (tiles.whole(sizes.maps, pixels, sizes.depth), 1, sizes.maps, pixels),
-        (tiles.whole(sizes.channels, inputs, sizes.kernel**2 * sizes.maps), 1, sizes.channels, inputs),
+        (tiles.best_tile(sizes.maps, pixels, sizes.depth), 1, sizes.maps, pixels),
+        (tiles.best_tile(sizes.channels, inputs, sizes.kernel**2 * sizes.maps), 1, sizes.channels, inputs),
         (cut.tile, cut.parts, sizes.depth, sizes.maps),
     ):
         down, across = tile.blocks(rows, columns)
@@ -86,7 +86,7 @@ def test_slices_hold_one_tap_or_pad_little(inner: int, depth: int, expected: int
 
 def test_only_the_number_of_parts_orders_a_sum() -> None:
     assert [tiles.sum_groups(parts) for parts in (1, 2, 31, 32, 1024)] == [1, 1, 1, 8, 8]
-    assert tiles.split(800, 64, 16384).parts == tiles.split(800, 64, 16384).parts > 8
+    assert tiles.best_split(800, 64, 16384).parts == tiles.best_split(800, 64, 16384).parts > 8
 
 
 def test_compiles_for_every_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

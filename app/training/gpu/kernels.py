@@ -18,7 +18,7 @@ from app.layers import Shape
 from app.layers.pool import Pool
 from app.training.gpu.arena import Layout
 from app.training.optimisers import AdamW, Optimiser, Sgd, Step
-from app.training.random_bits import thinning
+from app.training.random_bits import dropout_bound
 
 TILE = 32  # rows and columns of a transpose's tile; columns per block of the sums
 SUMMED = 512  # approximate number of values per part of a column sum
@@ -93,7 +93,7 @@ class Dropout:
 
     def __call__(self, stream: Any, images: int, x: Any, y: Any, items: Any, key: np.uint64, share: float) -> None:
         """Enqueue y from x, which may be one array. share: of the features that become 0; 0 copies x."""
-        least, factor = thinning(share)
+        least, factor = dropout_bound(share)
         self._function(stream, images, x, y, items, scalars=(key, np.int32(least), factor))
 
 

@@ -22,11 +22,11 @@ from app.training.gpu.tiles import (
     GEMM_TILES,
     TYPICAL_IMAGES,
     Tile,
-    part_length,
+    best_split,
+    best_tile,
     slice_depth,
-    split,
+    split_k_length,
     sum_groups,
-    whole,
 )
 
 Array = Any  # cupy.ndarray or None
@@ -71,11 +71,11 @@ class Gemm:
         and allocate.
         """
         m, n, k = sizes
-        choice = split(m, n, k, GEMM_TILES)
+        choice = best_split(m, n, k, GEMM_TILES)
         cut = choice.parts > 1
         grid = (*choice.tile.blocks(m, n), choice.parts)
         out = self._parts.workspace(choice.parts * m * n) if cut else y
-        scalars = (*map(np.int32, (m, n, k, part_length(k, choice.parts))), np.float32(alpha), np.float32(beta))
+        scalars = (*map(np.int32, (m, n, k, split_k_length(k, choice.parts))), np.float32(alpha), np.float32(beta))
         self._product(choice.tile, cut)(stream, grid, a, b, bias, out, *scalars)
         if cut:
             self._parts.add(stream, (m, n, choice.parts), bias, y, alpha, beta)
@@ -99,7 +99,7 @@ class ImplicitProduct:
     ) -> None:
         terms = problem.kernel**2 * inner
         self._rows, self._pixels = rows, pixels
-        self._tile = whole(rows, TYPICAL_IMAGES * pixels, terms)
+        self._tile = best_tile(rows, TYPICAL_IMAGES * pixels, terms)
         defines = conv_sizes(problem) | self._tile.defines | epilogue | {"BK": slice_depth(inner, terms)}
         self._product = training_kernel(name, defines, arch, threads=self._tile.threads)
 
@@ -126,7 +126,7 @@ class ConvFilterGradient:
 
     def __init__(self, arch: str, problem: ConvProblem) -> None:
         self._rows, self._columns, self._pixels = problem.depth, problem.maps, prod(problem.convolved)
-        self._split = split(self._rows, self._columns, TYPICAL_IMAGES * self._pixels)
+        self._split = best_split(self._rows, self._columns, TYPICAL_IMAGES * self._pixels)
         tile = self._split.tile
         defines = conv_sizes(problem) | tile.defines | {"BK": GEMM_SLICE}
         self._product = training_kernel("conv_filters", defines, arch, threads=tile.threads)
@@ -137,7 +137,7 @@ class ConvFilterGradient:
         rows, columns, parts = self._rows, self._columns, self._split.parts
         space = self._parts.workspace(parts * rows * columns)
         grid = (*self._split.tile.blocks(rows, columns), parts)
-        length = part_length(images * self._pixels, parts)
+        length = split_k_length(images * self._pixels, parts)
         self._product(stream, grid, x, dy, space, np.int32(images), np.int32(length))
         self._parts.add(stream, (rows, columns, parts), None, dw)
 

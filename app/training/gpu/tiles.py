@@ -81,19 +81,19 @@ class Split:
 
 
 @cache
-def split(rows: int, columns: int, depth: int, candidates: tuple[Tile, ...] = ALL_TILES) -> Split:
+def best_split(rows: int, columns: int, depth: int, candidates: tuple[Tile, ...] = ALL_TILES) -> Split:
     """Return the tile and number of parts with the least estimated cost. depth: products per sum."""
     choices = (Split(tile, n) for tile in candidates for n in _parts(tile, rows, columns, depth))
     return min(choices, key=lambda choice: _cost(choice, rows, columns, depth))
 
 
 @cache
-def whole(rows: int, columns: int, depth: int) -> Tile:
+def best_tile(rows: int, columns: int, depth: int) -> Tile:
     """Return the tile with the least estimated cost for sums that are not split."""
     return min(ALL_TILES, key=lambda tile: _cost(Split(tile, 1), rows, columns, depth))
 
 
-def part_length(depth: int, parts: int) -> int:
+def split_k_length(depth: int, parts: int) -> int:
     """Return the k values per part, a multiple of the slice; the last parts have fewer, or none."""
     return max(tiles(tiles(depth, parts), GEMM_SLICE), 1) * GEMM_SLICE
 

@@ -16,10 +16,10 @@ from app.training.gpu.stages import Batch, Site, inference_launch, stages
 from app.training.gradients import Arrays
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
-from app.training.progress import Job
+from app.training.progress import TrainingJob
 from app.training.random_bits import Use, stream_key
 from app.training.settings import Settings
-from app.training.team import Team, own_share
+from app.training.team import Team, share_of
 
 # Enqueues a batch, or one piece of an evaluation, given its number, the indices of its images and the (2,) float64
 # array that receives loss and correct answers.
@@ -99,7 +99,7 @@ class GpuTrainer:
 
     together = 8  # batches per call, so that the device does not wait for the host after each
 
-    def __init__(self, job: Job, team: Team) -> None:
+    def __init__(self, job: TrainingJob, team: Team) -> None:
         settings = job.settings
         self.settings, self._team = settings, team
         self.stream = cupy.cuda.Stream(non_blocking=True)
@@ -155,7 +155,7 @@ class GpuTrainer:
 
     def _each(self, batches: Sequence[np.ndarray], work: Work) -> list[tuple[float, int]]:
         """Enqueue all batches and wait; return loss and correct answers of each, summed over the team."""
-        shares = [own_share(batch, self._team) for batch in batches]
+        shares = [share_of(batch, self._team) for batch in batches]
         places = np.concatenate(shares)
         if len(places) > self._items.size:
             self._items = device_array(len(places), "int32")
