@@ -32,7 +32,7 @@ BATCH_BYTES = 256 << 20  # the default batch has at most so many bytes of images
 
 
 def predict(request: PredictRequest) -> int:
-    """Classify, write and report. Returns 0. Raises UserError before anything is written, or for unreadable pictures."""
+    """Classify, write and report; returns 0. Raises UserError before it writes, or for unreadable pictures."""
     check_ending(request.out)
     if request.show is not None and request.show.suffix.lower() != ".png":
         raise UserError(f"--show {request.show} is written as PNG: end its name in .png")
