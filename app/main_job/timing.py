@@ -22,7 +22,7 @@ from app.engine.buffers import StreamBuffers
 from app.engine.chunks import pieces
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
-from app.kernels.facts import alone, bytes_moved
+from app.kernels.facts import bytes_moved, without_epilogue
 from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import ConvProblem
 from app.main_job.overlap import Timeline, usage
@@ -107,7 +107,7 @@ def _resident(engine: GpuEngine, count: int) -> tuple[StreamBuffers, list[tuple[
     ops = []
     for index, node in enumerate(plan.nodes):
         if isinstance(node.problem, ConvProblem):
-            kernel = Kernel(node.variant, alone(node.problem), plan.arch, node.settings_alone)
+            kernel = Kernel(node.variant, without_epilogue(node.problem), plan.arch, node.settings_alone)
             weights = [None if array is None else upload(array) for array in kernel.pack(node.parameters)]
             y = device_array(kernel.arguments()[-1].per_image * count, node.problem.output_dtype)
             ops.append((index, node, kernel.bind([buffers.named[node.reads], *weights, y], count), y))

@@ -47,9 +47,9 @@ class Node:
 
     head: the main layer, into which the others are fused. steps: all layers, in the network's order. settings: the
     variant's parameters that differ from its defaults; settings_alone: the same for a convolution measured without its
-    epilogue, see ``facts.alone``. parameters: the arrays between input and output, in the problem's layout and dtype,
-    None if absent. scales: powers of two that multiply the result's channels and that the next kernel's weights divide
-    out; None for unscaled results. reads, writes: buffer names, in the order of the arguments.
+    epilogue. parameters: the arrays between input and output, in the problem's layout and dtype, None if absent.
+    scales: powers of two that multiply the result's channels and that the next kernel's weights divide out; None for
+    unscaled results. reads, writes: buffer names, in the order of the arguments.
     """
 
     head: Layer

@@ -10,7 +10,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.precision import BY_DTYPE, BY_NAME, INTEGERS
 from app.kernels import registry
-from app.kernels.facts import alone
+from app.kernels.facts import without_epilogue
 from app.kernels.fused.scaling import Inexact, scale_features, unscale_features, within_range
 from app.kernels.problems import (
     ConvPairProblem,
@@ -65,38 +65,38 @@ class Serving:
 
         scales: factors of its input, see ``Node``.
         """
-        graph, lead = self.graph, self._lead(at)
+        graph, lead = self.graph, self._leading_flattens(at)
         steps = graph.steps[at + lead :]
         head = steps[0].layer
         if head.operation is None or (lead and head.operation != "gemm" and reorders(graph.steps[at])):
             what = f"layer {head.name} reads features in the order of {graph.steps[at].layer.name}"
             remedy = "put one between them, or use --device cpu"
             raise UserError(f"{what}, which the GPU gives to fully connected layers only: {remedy}")
-        pair = self._pair(at, input_dtype, scales) if self.choices.fuse else None
+        pair = self._serve_pair(at, input_dtype, scales) if self.choices.fuse else None
         if pair is not None:
             return pair
         for candidate, taken in candidates(graph, steps, input_dtype, self.choices):
-            found = self._single(at, steps[0], candidate, input_dtype, scales)
+            found = self._serve_single(at, steps[0], candidate, input_dtype, scales)
             if found is not None:
                 problem, row, settings, arrays = found
                 own = {}
                 if isinstance(problem, ConvProblem):
-                    own = self.choices.tuning.parameters(alone(problem), row, self.arch)
+                    own = self.choices.tuning.parameters(without_epilogue(problem), row, self.arch)
                 layers = graph.steps[at : at + lead + taken]
                 return Node(head, layers, problem, row, settings, arrays, settings_alone=own)
         raise UserError(self._why_unserved(steps[0], input_dtype, scales))
 
-    def _lead(self, at: int) -> int:
+    def _leading_flattens(self, at: int) -> int:
         """Return the number of leading Flattens, 0 or 1: they only change how the next step reads its input."""
         return int(isinstance(self.graph.steps[at].layer, Flatten))
 
-    def _pair(self, at: int, input_dtype: str, scales: np.ndarray | None) -> Node | None:
+    def _serve_pair(self, at: int, input_dtype: str, scales: np.ndarray | None) -> Node | None:
         """Find a kernel for this layer and the next of its kind; None without one, or if one was named for either.
 
         A Resize before two convolutions is fused if a kernel can. Raises UserError if the kernel named for the pair
         cannot serve it.
         """
-        graph, start = self.graph, at + self._lead(at)
+        graph, start = self.graph, at + self._leading_flattens(at)
         found = pair_at(graph, start, input_dtype, self.choices)
         if found is None:
             return None
@@ -106,7 +106,7 @@ class Serving:
         named = self.choices.named_pairs.get(operation(problem))
         reason = NO_INTEGERS if problem.dtype == INTEGERS and graph.quantised is None else ""
         scale = graph.pixel_scale(np.dtype(input_dtype)) if reads == graph.scaled_at else None
-        for form in _forms(problem, scale, graph.quantised is not None):
+        for form in _problem_forms(problem, scale, graph.quantised is not None):
             served = self.choices.tuning.choose(form, self.arch, named)
             if served is None:
                 reason = f"it {named.refusal(form, self.arch)}; choose another kernel or --precision" if named else ""
@@ -126,7 +126,7 @@ class Serving:
                     arrays, written = scaled, factors
             if not within_range(form, arrays):
                 reason = f"{LOSSY}; take auto, or a kernel of single layers"
-            elif not _holds(form, *served, arrays):
+            elif not _float16_holds(form, *served, arrays):
                 reason = "float16 does not hold its weights without loss; take auto"
             else:
                 return Node(heads[0].layer, graph.steps[at : start + taken], form, *served, arrays, written)
@@ -139,14 +139,14 @@ class Serving:
         """Return whether the kernel at step ``at`` divides out the features' scales: it multiplies in float16."""
         if at >= len(self.graph.steps):
             return False
-        reader = self._pair(at, input_dtype, scales)
+        reader = self._serve_pair(at, input_dtype, scales)
         if reader is not None or BY_NAME[self.choices.precision].dtype != "float16x2":
             return reader is not None and isinstance(reader.problem, LinearPairProblem)
-        return self.graph.steps[at + self._lead(at)].layer.operation == "gemm" and (
+        return self.graph.steps[at + self._leading_flattens(at)].layer.operation == "gemm" and (
             self.serve(at, input_dtype, scales).problem.dtype == "float16x2"
         )
 
-    def _single(
+    def _serve_single(
         self, at: int, head: Step, problem: Problem, input_dtype: str, scales: np.ndarray | None
     ) -> tuple[Problem, Variant, dict[str, int], tuple[np.ndarray | None, ...]] | None:
         """Find a kernel for one layer; return its problem, the kernel, the settings and the parameters."""
@@ -161,7 +161,7 @@ class Serving:
             if served is not None:
                 arrays = stored_parameters(self.graph, at, [head], form, input_dtype)
                 arrays = arrays if scales is None else unscale_features(arrays, scales)
-                if within_range(form, arrays) and _holds(form, *served, arrays):
+                if within_range(form, arrays) and _float16_holds(form, *served, arrays):
                     return form, *served, arrays
         return None
 
@@ -184,7 +184,7 @@ class Serving:
         return f"{what} ({reasons}): choose another kernel or --precision"
 
 
-def _holds(
+def _float16_holds(
     form: PairProblem | LinearProblem, row: Variant, settings: dict[str, int], arrays: Sequence[np.ndarray | None]
 ) -> bool:
     """Return whether float16 holds the weights as the kernel packs them, if the kernel uses no low halves."""
@@ -232,7 +232,7 @@ def pair_at(
     return PAIRS[kind](*halves), (heads[0], heads[1]), taken
 
 
-def _forms(problem: PairProblem, pixel_scale: float | None, integers: bool) -> list[PairProblem]:
+def _problem_forms(problem: PairProblem, pixel_scale: float | None, integers: bool) -> list[PairProblem]:
     """Return the forms of the problem that kernels may solve, the fastest first: for exact weights, then for any.
 
     pixel_scale: of the first layer's input, None if it reads no pixels. Weights that include it are not exact.

@@ -1,6 +1,6 @@
 """Choose the best variant and parameters for a problem, from measured tables, or by a rule without one.
 
-A table is one JSON file per GPU: problem (``facts.key``) → variant → parameters and milliseconds. The H100's table is
+A table is one JSON file per GPU: problem (``tuning_key``) → variant → parameters and milliseconds. The H100's table is
 shipped in app/kernels/tuned/; results of ``bench`` and ``sweep`` go to the user's cache and override it.
 """
 
@@ -18,7 +18,7 @@ from app.files.checks import document, fields, mapping, number, whole
 from app.files.reading import present, read_json
 from app.files.writing import cache_dir, replacing
 from app.kernels import registry
-from app.kernels.facts import key
+from app.kernels.facts import tuning_key
 from app.kernels.problems import Problem, operation
 from app.kernels.variant import Variant
 from app.terminal.console import MAX_BATCH
@@ -64,7 +64,7 @@ class Tuning:
 
     def known(self, problem: Problem, row: Variant, arch: str) -> Tuned | None:
         """Return a variant's measured result; None without one, or if its parameters are no longer valid."""
-        tuned = self.entries.get(key(problem), {}).get(row.name)
+        tuned = self.entries.get(tuning_key(problem), {}).get(row.name)
         if tuned is None or not set(tuned.parameters) <= set(row.tunables):
             return None
         return None if row.refusal(problem, arch, tuned.parameters) else tuned
@@ -115,7 +115,7 @@ def store(card: str, results: Mapping[Problem, Mapping[str, Tuned]]) -> Path:
     if (reason := why_untrusted(path)) is not None:
         raise UserError(f"cannot store the results: {reason}")
     entries = _read(path)
-    _merge(entries, {key(problem): variants for problem, variants in results.items()})
+    _merge(entries, {tuning_key(problem): variants for problem, variants in results.items()})
     document = {
         "schema": SCHEMA,
         "card": card,

@@ -10,7 +10,7 @@ from app.base.precision import PRECISIONS
 from app.commands.precompile import PrecompileRequest
 from app.cuda.compiler import check_cache, compile_kernel, is_cached, nvrtc
 from app.cuda.on_all_cores import on_all_cores
-from app.kernels.facts import alone
+from app.kernels.facts import without_epilogue
 from app.kernels.problems import ConvProblem
 from app.planning import tuning
 from app.planning.choices import load_graph, target
@@ -69,7 +69,7 @@ def needed(execution: ExecutionPlan) -> Iterator[Build]:
     for node in execution.nodes:
         configs = [node.variant.config(node.problem, node.settings)]
         if isinstance(node.problem, ConvProblem):
-            configs.append(node.variant.config(alone(node.problem), node.settings_alone))
+            configs.append(node.variant.config(without_epilogue(node.problem), node.settings_alone))
         for config in configs:
             yield node.variant.path, tuple(sorted(config.defines.items()))
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.cli import main
-from app.kernels.facts import key
+from app.kernels.facts import tuning_key
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from app.lab.bench.cases import Item, network_items, shape_items, table_rows
@@ -171,7 +171,7 @@ def test_sweep(row: Variant, capsys: pytest.CaptureFixture[str], own_tuning: Pat
     assert all(point["error_share"] <= 1 for point in found["points"])
     assert sum(entry["count"] for entry in found["skipped"]) + document["total"] >= 2 ** len(varied)
     assert f"best: {' '.join(f'{name}={value}' for name, value in found['best'].items())}" in text
-    kept = tuning.load(document["card"]).entries[key(problem)][row.name]
+    kept = tuning.load(document["card"]).entries[tuning_key(problem)][row.name]
     assert kept.parameters == found["best"] and kept.images == 31
     if len(found["points"]) > 1:
         names = {f"sweep_{row.name}_lenet5_{layer}_heat.svg"}

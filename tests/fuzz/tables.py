@@ -12,7 +12,7 @@ from unittest import mock
 
 from app.cuda import compiler
 from app.files import shipped
-from app.kernels.facts import key
+from app.kernels.facts import tuning_key
 from app.lab.bench.cases import network_items
 from app.lab.compare import command as compare_command
 from app.network.generated import network_graph
@@ -33,7 +33,7 @@ def make_tuning(folder: Path) -> Pair:
     shipped_table = json.loads((tuning.SHIPPED / tuning.file_name(card)).read_text())
     items = {item.name: item for item in network_items(network_graph("lenet5"))}
     problems = [items[name].problems["float32"] for name in ("conv2", "fc1")]
-    entries = {key(problem): shipped_table["entries"][key(problem)] for problem in problems}
+    entries = {tuning_key(problem): shipped_table["entries"][tuning_key(problem)] for problem in problems}
     few = {**shipped_table, "entries": {**entries, "fc": {}}}
 
     def read(path: Path) -> None:

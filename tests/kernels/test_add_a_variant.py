@@ -10,7 +10,7 @@ import pytest
 from app.cli import main
 from app.cuda.compiler import compile_kernel
 from app.kernels import registry
-from app.kernels.facts import key
+from app.kernels.facts import tuning_key
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import FLOATS, LaunchConfig, Parameters, Variant, conv_sizes, elementwise, types
 from app.network.definitions import LENET5
@@ -88,7 +88,7 @@ def test_auto_takes_it_only_if_its_row_says_so(row: Variant, automatic: bool) ->
     """Then as the highest step, where it can do as much at once as others: unfused here, as it does not pool."""
     graph, choices = random_graph(LENET5), Choices(fuse=False)
     first = {node.head.name: node.problem for node in plan(graph, "sm_90a", choices).nodes}["conv1"]
-    fastest = Tuning({key(first): {NAME: Tuned({}, 0.001, 10_000), "register-patch": Tuned({}, 1.0, 10_000)}})
+    fastest = Tuning({tuning_key(first): {NAME: Tuned({}, 0.001, 10_000), "register-patch": Tuned({}, 1.0, 10_000)}})
     changed = replace(row, automatic=True) if automatic else row
     registry.VARIANTS[registry.VARIANTS.index(row)] = changed
     for known in (Tuning(), fastest):  # measured or not

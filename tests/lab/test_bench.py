@@ -14,7 +14,7 @@ from app.base.precision import OFFERED, SINGLE
 from app.cuda.compiler import ARCHITECTURES
 from app.drawing import files, journey, roofline
 from app.kernels import registry
-from app.kernels.facts import alone, key
+from app.kernels.facts import tuning_key, without_epilogue
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem
 from app.lab.bench import job, plots
 from app.lab.bench.cases import batch_sizes, network_items, shape_items, table_rows
@@ -87,19 +87,19 @@ def test_only_short_launches_with_a_warm_cache_are_timed_together() -> None:
 def test_items_hold_every_problem_that_a_plan_asks_for(name: str) -> None:
     """Results are stored under the problems of the items, and ``auto`` looks up those of a plan."""
     graph = network_graph(name)
-    known = {key(problem) for item in network_items(graph) for problem in item.problems.values()}
+    known = {tuning_key(problem) for item in network_items(graph) for problem in item.problems.values()}
     asked = set()
     for precision, row, fuse in product(SINGLE, registry.variants("conv"), (True, False)):
         if precision.dtype in row.dtypes:
             with suppress(UserError):
                 nodes = plan(graph, "sm_90a", Choices(precision.name, fuse, {"conv": row})).nodes
-                asked |= {key(node.problem) for node in nodes if node.problem.dtype == precision.dtype}
+                asked |= {tuning_key(node.problem) for node in nodes if node.problem.dtype == precision.dtype}
     for precision in (row for row in OFFERED if row.paired and (name == "lenet5" or not row.calibrated)):
         weights = with_bytes(graph) if precision.calibrated else graph
         products = [node.problem for node in plan(weights, "sm_90a", Choices(precision.name)).nodes if node.parameters]
         forms = [problem for problem in products if isinstance(problem, PairProblem | LinearProblem)]
         general = [replace(problem, exact=False) for problem in forms]
-        asked |= {key(problem) for problem in general if problem.dtype == precision.dtype}
+        asked |= {tuning_key(problem) for problem in general if problem.dtype == precision.dtype}
     assert asked and asked <= known
 
 
@@ -119,7 +119,7 @@ def test_items_of_lenet5() -> None:
     conv1 = items["conv1"].problems["float16"]
     assert isinstance(conv1, ConvProblem)
     assert (conv1.input_dtype, conv1.output_dtype) == ("uint8", "float16")
-    assert all(alone(problem) == problem for problem in items["conv2"].problems.values())  # type: ignore[arg-type]
+    assert all(without_epilogue(problem) == problem for problem in items["conv2"].problems.values())  # type: ignore[arg-type]
     assert items["pool1"].problems.keys() == {"float32", "float16"}
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.base.precision import storage
-from app.kernels.facts import key
+from app.kernels.facts import tuning_key
 from app.kernels.plain_problems import ActivationProblem, SoftmaxProblem
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
 from app.lab.bench.oracle import random_images, random_parameters
@@ -55,7 +55,7 @@ def data(problem: Problem) -> tuple[np.ndarray, list[np.ndarray | None]]:
     return random_images(rng, problem.arguments()[0], IMAGES), random_parameters(rng, problem)
 
 
-@pytest.mark.parametrize("problem", CASES, ids=key)
+@pytest.mark.parametrize("problem", CASES, ids=tuning_key)
 def test_oracle_is_the_tests_own(problem: Problem, modules: tuple[Any, Any]) -> None:
     """Two implementations of what is exact, what errors scale with and, of pairs, what is plain."""
     oracle, trial = modules

@@ -54,7 +54,7 @@ def test_defaults_come_first_and_refused_points_are_counted_by_reason() -> None:
 
 
 def test_the_best_known_point_is_tried_again() -> None:
-    known = Tuning({tuning.key(PROBLEM): {"swept": Tuned({"TILE": 20, "DEPTH": 4}, 1.0, 100)}})
+    known = Tuning({tuning.tuning_key(PROBLEM): {"swept": Tuned({"TILE": 20, "DEPTH": 4}, 1.0, 100)}})
     found = target(known, tiles=(8,), depths=(8,))
     assert found.grid == [{"TILE": tile, "DEPTH": depth} for tile, depth in [(24, 8), (20, 4), (8, 8)]]
 
@@ -96,7 +96,7 @@ def test_an_interrupted_sweep_keeps_finished_points(capsys: pytest.CaptureFixtur
         job.run_sweep(asked, [target(), target()], [], CARD, measured(failing(KeyboardInterrupt, tile=16)))
     out = capsys.readouterr().out
     assert "interrupted after 4 of 12 points" in out and "best: TILE=12 DEPTH=4: 1.0000 ms" in out
-    assert tuning.load(CARD).entries[tuning.key(PROBLEM)]["swept"] == Tuned({"TILE": 12, "DEPTH": 4}, 1.0, 100)
+    assert tuning.load(CARD).entries[tuning.tuning_key(PROBLEM)]["swept"] == Tuned({"TILE": 12, "DEPTH": 4}, 1.0, 100)
     report = json.loads((tmp_path / "sweep.json").read_text())
     assert not mistakes(report)
     assert report["schema"] == "lenet5-inference/sweep/1" and (report["finished"], report["total"]) == (4, 12)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.kernels.facts import key
+from app.kernels.facts import tuning_key
 from app.kernels.plain_problems import ResizeProblem
 from app.kernels.registry import variants
 from app.lab.bench import oracle
@@ -160,7 +160,7 @@ def test_the_rule_is_a_part_of_the_problem_s_key_only_if_it_is_the_course_s() ->
     """Measured times of the other rule stay valid."""
     problems = [Resize("resize", 9, rule).own_problem((2, 3, 4), "uint8", "float32") for rule in RULES]
     assert problems == [ResizeProblem(2, 3, 4, 9, rule) for rule in RULES]
-    ours, course = map(key, problems)  # type: ignore[arg-type]
+    ours, course = map(tuning_key, problems)  # type: ignore[arg-type]
     assert "rule" not in ours and course == f"{ours} rule=course"
 
 

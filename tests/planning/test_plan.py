@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.kernels.facts import bytes_moved, key
+from app.kernels.facts import bytes_moved, tuning_key
 from app.kernels.plain_problems import ArgmaxProblem
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem, operation
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, Relu, Softmax
@@ -170,8 +170,8 @@ def test_keys_of_problems_are_short_and_tell_them_apart() -> None:
     one = ConvProblem(1, 28, 28, 32, 5)
     others: list[Problem] = [LinearProblem(1, 28), one]
     others += [replace(one, stride=2), replace(one, bias=True), replace(one, dtype="float16")]
-    assert len({key(problem) for problem in others}) == len(others)
-    assert key(one) == "conv channels=1 height=28 width=28 maps=32 kernel=5"
+    assert len({tuning_key(problem) for problem in others}) == len(others)
+    assert tuning_key(one) == "conv channels=1 height=28 width=28 maps=32 kernel=5"
     assert operation(one) == "conv"
 
 

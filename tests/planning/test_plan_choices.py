@@ -10,7 +10,7 @@ import pytest
 from app.base.errors import UserError
 from app.base.precision import BY_NAME, wide
 from app.kernels import registry
-from app.kernels.facts import alone, key
+from app.kernels.facts import tuning_key, without_epilogue
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem
 from app.network.definitions import FA19, LENET5, MLP, Network
 from app.network.graph import Graph, build
@@ -125,11 +125,11 @@ def test_tuning_drives_auto() -> None:
     graph = random_graph(LENET5)
     nodes = {node.head.name: node for node in plan(graph, ARCH, Choices(fuse=False)).nodes}
     first, second = nodes["conv1"].problem, nodes["conv2"].problem
-    assert isinstance(first, ConvProblem) and alone(first) == first, "what op times are measured on"
+    assert isinstance(first, ConvProblem) and without_epilogue(first) == first, "what op times are measured on"
     slowest = {"register-patch": _tuned(9.0)}  # what auto takes without times
     of_first = {"direct": _tuned(3.0), "shared-tile": _tuned(1.0, TILE=8), "unrolled": _tuned(2.0), **slowest}
     of_second = {"unrolled": _tuned(1.0, TILE=16), "cublas": _tuned(0.1), **slowest}
-    tuning = Tuning({key(first): of_first, key(second): of_second})
+    tuning = Tuning({tuning_key(first): of_first, tuning_key(second): of_second})
     tuned = {node.head.name: node for node in plan(graph, ARCH, Choices(fuse=False, tuning=tuning)).nodes}
     assert (tuned["conv1"].variant.name, tuned["conv1"].settings) == ("shared-tile", {"TILE": 8})
     # The library row is quicker, and never automatic.
@@ -146,10 +146,12 @@ def test_a_convolution_alone_has_settings_of_its_own() -> None:
     graph, kernels = random_graph(LENET5), {"conv": "register-tiled"}
     nodes = [node for node in plan(graph, ARCH, named_choices(kernels=kernels)).nodes if node.head.operation == "conv"]
     first, second = (node.problem for node in nodes)
-    assert isinstance(first, ConvProblem) and isinstance(second, ConvProblem) and alone(first) != first
+    assert isinstance(first, ConvProblem) and isinstance(second, ConvProblem) and without_epilogue(first) != first
     fused = {"register-tiled": _tuned(1.0, BN=128)}
     of_first = {"register-tiled": _tuned(1.0, BN=64), "direct": _tuned(0.1)}
-    tuning = Tuning({key(first): fused, key(alone(first)): of_first, key(second): fused})
+    tuning = Tuning(
+        {tuning_key(first): fused, tuning_key(without_epilogue(first)): of_first, tuning_key(second): fused}
+    )
     tuned = plan(graph, ARCH, named_choices(kernels=kernels, tuning=tuning)).nodes
     settings = {node.head.name: (node.settings, node.settings_alone) for node in tuned}
     assert settings["conv1"] == ({"BN": 128}, {"BN": 64})

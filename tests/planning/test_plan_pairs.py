@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.kernels.facts import key
+from app.kernels.facts import tuning_key
 from app.kernels.problems import PairProblem
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Relu
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86, MLP, Network
@@ -142,7 +142,9 @@ def test_pair_kernels_are_named_and_tuned_like_others(precision: str) -> None:
     convolutions, products = pairs(planned)
     settings, slower = {"ROWS": 48, "STAGES": 3}, Tuned({}, 2.0, 10_000)
     times = {"mma": Tuned({}, 1.0, 10_000), "wgmma": slower, "wgmma-split": slower}
-    tuning = Tuning({key(convolutions): times, key(products): {"mma": Tuned(settings, 1.0, 10_000), "wgmma": slower}})
+    tuning = Tuning(
+        {tuning_key(convolutions): times, tuning_key(products): {"mma": Tuned(settings, 1.0, 10_000), "wgmma": slower}}
+    )
     tuned = plan(graph, HOPPER, Choices(precision, tuning=tuning)).nodes
     assert [(node.variant.name, node.settings) for node in tuned] == [("mma", {}), ("mma", settings)]
     alone = {problem: {"mma": entries["mma"]} for problem, entries in tuning.entries.items()}

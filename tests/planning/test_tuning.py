@@ -9,7 +9,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.kernels import registry
-from app.kernels.facts import key
+from app.kernels.facts import tuning_key
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant
 from app.planning import tuning
@@ -45,7 +45,7 @@ def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def table(**results: Tuned) -> Tuning:
-    return Tuning({key(PROBLEM): results})
+    return Tuning({tuning_key(PROBLEM): results})
 
 
 def test_stored_results_are_loaded() -> None:
@@ -62,7 +62,7 @@ def test_results_are_merged() -> None:
     tuning.store(CARD, {PROBLEM: {"old": first, "plain": second}, OTHER: {"old": first}})
     tuning.store(CARD, {PROBLEM: {"plain": newer}})
     entries = tuning.load(CARD).entries
-    assert entries == {key(PROBLEM): {"old": first, "plain": newer}, key(OTHER): {"old": first}}
+    assert entries == {tuning_key(PROBLEM): {"old": first, "plain": newer}, tuning_key(OTHER): {"old": first}}
 
 
 def test_fewer_images_do_not_replace_more() -> None:
@@ -144,7 +144,7 @@ def test_an_unwritable_place(tmp_path: Path) -> None:
         (table(gone=Tuned({}, 0.1, 100)), "sm_90a", ("modern", {})),  # a variant of another version
         (table(old=Tuned({"TILE": 64}, 0.1, 100)), "sm_90a", ("modern", {})),  # no longer valid: nor is its time
         (table(modern=Tuned({"WIDTH": 8}, 0.1, 100)), "sm_90a", ("modern", {})),
-        (Tuning({key(OTHER): {"old": Tuned({}, 0.1, 100)}}), "sm_90a", ("modern", {})),
+        (Tuning({tuning_key(OTHER): {"old": Tuned({}, 0.1, 100)}}), "sm_90a", ("modern", {})),
     ],
 )
 def test_auto(known: Tuning, arch: str, chosen: tuple[str, dict[str, int]]) -> None:

@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 
 from app.base.precision import storage, wide
-from app.kernels.facts import key
+from app.kernels.facts import tuning_key
 from app.kernels.plain_problems import ActivationProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import (
     ConvPairProblem,
@@ -63,7 +63,7 @@ def sums_half(row: Variant) -> bool:
 @cache
 def drawn(problem: Problem, images: int) -> Operands:
     """Random operands that results around 1 come from, float64 (bytes stay bytes), of what ``base`` returns."""
-    rng = np.random.default_rng(crc32(key(problem).encode()))
+    rng = np.random.default_rng(crc32(tuning_key(problem).encode()))
     shape = (images, *input_shape(problem))
     is_bytes = problem.arguments()[0].dtype == "uint8"
     x = rng.integers(0, 256, shape).astype(np.uint8) if is_bytes else rng.standard_normal(shape)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from app.base.precision import BY_DTYPE, INTEGERS
-from app.kernels.facts import bytes_moved, key
+from app.kernels.facts import bytes_moved, tuning_key
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem, Problem
 from app.main_job.statistics import speedup
 from app.records import bench as records
@@ -191,6 +191,6 @@ def table_document(table: Table, peaks: Peaks) -> records.Table:
         "operation": table.operation,
         "is_op": table.is_op,
         "images": table.images,
-        "problems": {dtype: key(own) for dtype, own in table.problems.items()},
+        "problems": {dtype: tuning_key(own) for dtype, own in table.problems.items()},
         "rows": rows,
     }

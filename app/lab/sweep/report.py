@@ -9,7 +9,7 @@ from app.base.precision import SHORT
 from app.commands.sweep import SweepRequest
 from app.drawing.files import save
 from app.drawing.matrix import Times, heat_map
-from app.kernels.facts import key
+from app.kernels.facts import tuning_key
 from app.lab.stop import describe_rule
 from app.lab.sweep.grid import L2, NOISE, Target, format_parameters
 from app.main_job.statistics import speedup
@@ -47,7 +47,7 @@ def _layer(target: Target) -> SweptLayer:
     best, default, rival = target.best, target.default_point, target.rival
     return {
         "layer": target.layer,
-        "problem": key(target.problem),
+        "problem": tuning_key(target.problem),
         "points": sorted(target.points, key=itemgetter("ms")),
         "default": target.default,
         "default_ms": default["ms"] if default else None,
