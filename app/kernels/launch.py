@@ -46,7 +46,7 @@ C_TYPES: dict[type, Any] = {
     np.float32: ctypes.c_float,
     np.float64: ctypes.c_double,
 }
-Step = Callable[[int, int], None]  # enqueues one action, given a stream pointer and a number of images
+EnqueueStep = Callable[[int, int], None]  # enqueues one action, given a stream pointer and a number of images
 
 
 class Kernel:
@@ -173,7 +173,7 @@ class Launch:
         pointer, _, stride = self._moving[place]
         self._moving[place] = pointer, address, stride
 
-    def _step(self, action: Action) -> Step:
+    def _step(self, action: Action) -> EnqueueStep:
         match action:
             case KernelLaunch():
                 return self._kernel_step(action)
@@ -182,7 +182,7 @@ class Launch:
             case LibraryGemm():
                 return gemm_step(action, self._names)
 
-    def _kernel_step(self, action: KernelLaunch) -> Step:
+    def _kernel_step(self, action: KernelLaunch) -> EnqueueStep:
         function = Function(
             self._module,
             action.entry or self.kernel.variant.entry,
@@ -195,7 +195,7 @@ class Launch:
         grid = _persistent(action.grid) if action.persistent else action.grid
         return function.bound([*self._pointers, self._images, *scalars], grid)
 
-    def _constant_step(self, action: ConstantCopy) -> Step:
+    def _constant_step(self, action: ConstantCopy) -> EnqueueStep:
         weights = self._arrays[1]
         target = self._module.get_global_var(action.symbol)
         source = weights.data.ptr + action.first * weights.itemsize

@@ -30,7 +30,7 @@ class CpuTrainer:
     pool: runs the pieces. check_interrupt: called before each piece; an exception from it ends the work on the batch.
     """
 
-    together = 1  # batches per call, which Ctrl-C and the progress bar wait for
+    batches_per_call = 1  # Ctrl-C and the progress bar wait for the end of a call
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ GUESSING = 1.5  # diverged: accuracy below this many times the share of the most
 class Trainer(Protocol):
     """Compute gradients and updates; hold the images, the parameters and the optimiser's slots."""
 
-    together: int  # number of batches per call that suits the trainer
+    batches_per_call: int  # batches that ``train`` should get at a time
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
         """Compute the gradients of each batch's mean loss and update the parameters once per batch.
@@ -72,8 +72,8 @@ def run_epoch(trainer: Trainer, settings: Settings, progress: Progress, after_ba
     step = (epoch - 1) * settings.batches_an_epoch
     loss_sum, correct, done = 0.0, 0, 0
     batches = [shuffled[at : at + settings.batch] for at in range(0, len(shuffled), settings.batch)]
-    for at in range(0, len(batches), trainer.together):
-        group = batches[at : at + trainer.together]
+    for at in range(0, len(batches), trainer.batches_per_call):
+        group = batches[at : at + trainer.batches_per_call]
         for number, (loss, right) in enumerate(trainer.train(group, epoch, step + at)):
             if not math.isfinite(loss):
                 raise DivergedError(f"the loss became {loss} in epoch {epoch}, batch {at + number + 1}")

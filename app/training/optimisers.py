@@ -15,7 +15,7 @@ START_DIVISOR, END_DIVISOR = 25, 25e4  # divisors of the peak rate at the start 
 MOMENTUM_LOW, MOMENTUM_HIGH = 0.85, 0.95
 
 
-class Step(NamedTuple):
+class ScheduleStep(NamedTuple):
     """The learning rate and momentum of one update. number: counted from 1."""
 
     number: int
@@ -30,7 +30,7 @@ class Optimiser(ABC):
     weight_decay: float = 0.0
     slots: ClassVar[tuple[str, ...]]
 
-    def update(self, parameters: Arrays, gradients: Arrays, slots: Slots, step: Step) -> None:
+    def update(self, parameters: Arrays, gradients: Arrays, slots: Slots, step: ScheduleStep) -> None:
         """Update parameters and slots in place."""
         for name, parameter in parameters.items():
             if self.weight_decay and not name.endswith("_bias"):
@@ -39,7 +39,7 @@ class Optimiser(ABC):
             parameter -= self._change(gradients[name], own, step)
 
     @abstractmethod
-    def _change(self, gradient: np.ndarray, slots: list[np.ndarray], step: Step) -> np.ndarray:
+    def _change(self, gradient: np.ndarray, slots: list[np.ndarray], step: ScheduleStep) -> np.ndarray:
         """Update the slots in place; return what to subtract from the parameter."""
 
 
@@ -49,7 +49,7 @@ class Sgd(Optimiser):
 
     slots: ClassVar[tuple[str, ...]] = ("velocity",)
 
-    def _change(self, gradient: np.ndarray, slots: list[np.ndarray], step: Step) -> np.ndarray:
+    def _change(self, gradient: np.ndarray, slots: list[np.ndarray], step: ScheduleStep) -> np.ndarray:
         (velocity,) = slots
         velocity *= step.momentum
         velocity += gradient
@@ -64,7 +64,7 @@ class AdamW(Optimiser):
     epsilon: float = 1e-8
     slots: ClassVar[tuple[str, ...]] = ("mean", "square")
 
-    def _change(self, gradient: np.ndarray, slots: list[np.ndarray], step: Step) -> np.ndarray:
+    def _change(self, gradient: np.ndarray, slots: list[np.ndarray], step: ScheduleStep) -> np.ndarray:
         (number, rate, momentum), (mean, square) = step, slots
         mean *= momentum
         mean += (1 - momentum) * gradient
@@ -77,7 +77,7 @@ class AdamW(Optimiser):
 OPTIMISERS: dict[str, type[Optimiser]] = {"adamw": AdamW, "sgd": Sgd}
 
 
-def one_cycle(step: int, steps: int, peak: float) -> Step:
+def one_cycle(step: int, steps: int, peak: float) -> ScheduleStep:
     """Return rate and momentum of a step: the rate rises to ``peak`` and falls to nearly 0, momentum the reverse.
 
     step: from 0 to ``steps`` - 1. Both follow cosines, as in L. N. Smith's "1cycle" (2018) and, with its defaults, in
@@ -87,10 +87,12 @@ def one_cycle(step: int, steps: int, peak: float) -> Step:
     if step < top:
         share = _cosine(step / top)
         low = peak / START_DIVISOR
-        return Step(step + 1, low + (peak - low) * share, MOMENTUM_HIGH + (MOMENTUM_LOW - MOMENTUM_HIGH) * share)
+        return ScheduleStep(
+            step + 1, low + (peak - low) * share, MOMENTUM_HIGH + (MOMENTUM_LOW - MOMENTUM_HIGH) * share
+        )
     share = _cosine((step - top) / (last - top)) if last > top else 0.0
     rate = peak + (peak / END_DIVISOR - peak) * share
-    return Step(step + 1, rate, MOMENTUM_LOW + (MOMENTUM_HIGH - MOMENTUM_LOW) * share)
+    return ScheduleStep(step + 1, rate, MOMENTUM_LOW + (MOMENTUM_HIGH - MOMENTUM_LOW) * share)
 
 
 def _cosine(share: float) -> float:

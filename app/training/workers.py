@@ -43,7 +43,7 @@ def check_workers(count: int, settings: Settings, device: str) -> None:
 def team_of(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterator[Team]:
     """Start ``count`` - 1 workers on the job and yield rank 0's team. Raises UserError if a worker fails.
 
-    kept: as for ``Watch``.
+    kept: as for ``WorkerSupervisor``.
     """
     if count == 1:
         yield Alone()
@@ -53,7 +53,7 @@ def team_of(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterator[T
         workers = _start(count, memory)
     except OSError as error:
         raise UserError(f"cannot start {count} workers ({error.strerror}): use fewer --workers") from error
-    watch = Watch(workers, kept)
+    watch = WorkerSupervisor(workers, kept)
     watch.start()
     try:
         for worker in workers:
@@ -91,7 +91,7 @@ class Worker:
         return f"{name} {how_it_ended(code)}: train again with fewer --workers"
 
 
-class Watch(Thread):
+class WorkerSupervisor(Thread):
     """Supervise the workers: wait for their end, and kill a suspended one.
 
     over: set it when they may end. settled: set when all have ended or one has ended too early, for ``reason``. kept:

@@ -60,13 +60,13 @@ def recorded() -> Iterator[list[Build]]:
 
 def builds(network: Network, settings: Settings) -> list[Build]:
     """Everything that a trainer compiles for the network before its first batch."""
-    from app.training.gpu.arena import layout
+    from app.training.gpu.arena import arena_layout
     from app.training.gpu.kernels import Update
     from app.training.gpu.stages import Site
     from app.training.gpu.trainer import DeviceNetwork
 
     model = training_model(network, settings.biases)
-    places = layout(model.shapes)
+    places = arena_layout(model.shapes)
     arena = np.empty(places.size, np.float32)
     with recorded() as found:
         site = Site("sm_90a", 256, places, arena, arena)

@@ -13,7 +13,7 @@ from app.cuda import memory
 from app.layers import ACTIVATIONS, Activation, AvgPool, MaxPool
 from app.layers.pool import Pool
 from app.training.cpu_trainer import augment, dropout_mask
-from app.training.gpu.arena import layout
+from app.training.gpu.arena import arena_layout
 from app.training.gpu.kernels import (
     ColumnSums,
     CrossEntropy,
@@ -27,7 +27,7 @@ from app.training.gpu.kernels import (
 )
 from app.training.gradients import GRADIENTS
 from app.training.model import add_l2, cross_entropy
-from app.training.optimisers import AdamW, Optimiser, Sgd, Step
+from app.training.optimisers import AdamW, Optimiser, ScheduleStep, Sgd
 from app.training.random_bits import Use, stream_key
 from tests.support.kernel_cases import architecture
 from tests.support.training_device import GUARD, fetched, poisoned
@@ -220,7 +220,7 @@ def test_cross_entropy_of_what_is_no_number(value: float) -> None:
 def test_update(optimiser: Optimiser, l2: float) -> None:
     """To the bit over some steps; the L2 part of the loss to float64's rounding."""
     shapes = {"a_bias": (5,), "a": (33, 19), "b": (3, 3, 2, 7), "b_bias": (7,)}
-    places = layout(shapes)
+    places = arena_layout(shapes)
     parameters = {name: normal(*shape) for name, shape in shapes.items()}
     slots = {slot: {name: np.abs(normal(*shape)) for name, shape in shapes.items()} for slot in optimiser.slots}
     arena = uploaded(places.packed(parameters))
@@ -228,7 +228,7 @@ def test_update(optimiser: Optimiser, l2: float) -> None:
     penalty, update = uploaded(np.array([2.5, 7.0])), Update(architecture(), places, optimiser, l2)
     for step in range(1, 4):
         gradients = {name: normal(*shape) for name, shape in shapes.items()}
-        schedule = Step(step, rate=0.01 * step, momentum=0.9 - 0.01 * step)
+        schedule = ScheduleStep(step, rate=0.01 * step, momentum=0.9 - 0.01 * step)
         update(null(), arena, uploaded(places.packed(gradients)), own_slots, penalty, schedule)
         expected = add_l2(parameters, gradients, l2) if l2 else 2.5
         optimiser.update(parameters, gradients, slots, schedule)

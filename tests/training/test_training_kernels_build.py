@@ -23,7 +23,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 import cupy
 
 from app.kernels import launch
-from app.training.gpu.arena import ALIGNMENT, layout
+from app.training.gpu.arena import ALIGNMENT, arena_layout
 from app.training.gpu.kernels import MOST_PARTS, sum_parts
 from tests.support.host_kernels import on_the_processor
 from tests.support.product_cases import ConvCase, GemmCase, check_conv, check_gemm
@@ -56,7 +56,7 @@ def test_every_kernel_compiles_as_it_is_needed(needed: list[Build], long_form: b
 
 def test_weights_come_first_and_all_are_aligned() -> None:
     shapes = {"a_bias": (3,), "a": (5, 3), "b": (2, 2, 1, 7), "b_bias": (7,)}
-    places = layout(shapes)
+    places = arena_layout(shapes)
     starts = {name: place.start for name, place in places.places.items()}
     assert all(start % ALIGNMENT == 0 for start in starts.values())
     assert starts["a"] < starts["b"] < places.weights <= starts["a_bias"] < starts["b_bias"]

@@ -20,7 +20,7 @@ from app.network.definitions import MLP as NETWORK
 from app.training import cpu_trainer, loop
 from app.training.cpu_trainer import CpuTrainer, augment
 from app.training.model import Model, training_model
-from app.training.optimisers import OPTIMISERS, AdamW, Optimiser, Sgd, Step, one_cycle
+from app.training.optimisers import OPTIMISERS, AdamW, Optimiser, ScheduleStep, Sgd, one_cycle
 from app.training.random_bits import Use, fractions, integers_below, random_bits, random_order
 from app.training.settings import SETTINGS
 from tests.support.shell import listing
@@ -93,7 +93,7 @@ def updated(optimiser: Optimiser, gradients: list[float], momentum: float = 0.9,
     slots = {slot: {"w": np.zeros(1)} for slot in optimiser.slots}
     values = []
     for step, gradient in enumerate(gradients, 1):
-        optimiser.update(parameters, {"w": np.array([gradient])}, slots, Step(step, rate, momentum))
+        optimiser.update(parameters, {"w": np.array([gradient])}, slots, ScheduleStep(step, rate, momentum))
         values.append(float(parameters["w"][0]))
     return values
 
@@ -116,7 +116,7 @@ def test_biases_do_not_decay() -> None:
     parameters = {"w": np.ones(1), "w_bias": np.ones(1)}
     zeros = {name: np.zeros(1) for name in parameters}
     slots = {"mean": {k: np.zeros(1) for k in zeros}, "square": {k: np.zeros(1) for k in zeros}}
-    AdamW(weight_decay=1.0).update(parameters, zeros, slots, Step(1, 0.1, 0.9))
+    AdamW(weight_decay=1.0).update(parameters, zeros, slots, ScheduleStep(1, 0.1, 0.9))
     assert (parameters["w"][0], parameters["w_bias"][0]) == (0.9, 1.0)
 
 
@@ -171,7 +171,7 @@ def test_as_many_batches_together_as_the_trainer_says(
     start = loop.initial_progress(training_model(NETWORK, settings.biases), settings)
     loop.run_epoch(trainer, settings, start, lambda count, *_: bar.append(count))
     found = [(step, len(batches)) for batches, _, step in (call.args for call in trainer.train.call_args_list)]
-    assert (found, bar, CpuTrainer.together) == (asked, done, 1)
+    assert (found, bar, CpuTrainer.batches_per_call) == (asked, done, 1)
 
 
 @pytest.mark.parametrize("function", ["gradients", "logits"])

@@ -14,7 +14,7 @@ ALIGNMENT = 4  # float32 elements: kernels load four at a time
 
 
 @dataclass(frozen=True)
-class Layout:
+class ArenaLayout:
     """The layout of an arena, in elements.
 
     places: parameter → slice of its elements. weights: end of the weights, where biases begin. size: of the whole
@@ -42,7 +42,7 @@ class Layout:
         return arena[self.places[name]] if name in self.places else None
 
 
-def layout(shapes: Mapping[str, Shape]) -> Layout:
+def arena_layout(shapes: Mapping[str, Shape]) -> ArenaLayout:
     """Return the layout for parameters of these shapes."""
     places: dict[str, slice] = {}
     at = weights = 0
@@ -52,4 +52,4 @@ def layout(shapes: Mapping[str, Shape]) -> Layout:
         at += -(-size // ALIGNMENT) * ALIGNMENT
         if not name.endswith("_bias"):
             weights = at
-    return Layout(shapes, places, weights, at)
+    return ArenaLayout(shapes, places, weights, at)

@@ -16,8 +16,8 @@ from app.kernels.train.train import FOLDER
 from app.kernels.variant import BLOCK, activation_name, tiles
 from app.layers import Shape
 from app.layers.pool import Pool
-from app.training.gpu.arena import Layout
-from app.training.optimisers import AdamW, Optimiser, Sgd, Step
+from app.training.gpu.arena import ArenaLayout
+from app.training.optimisers import AdamW, Optimiser, ScheduleStep, Sgd
 from app.training.random_bits import dropout_bound
 
 TILE = 32  # rows and columns of a transpose's tile; columns per block of the sums
@@ -149,7 +149,7 @@ class CrossEntropy:
 class Update:
     """Kernels of ``add_l2`` and ``Optimiser.update`` on arenas: one launch for all parameters, one for the L2 loss."""
 
-    def __init__(self, arch: str, places: Layout, optimiser: Optimiser, l2: float) -> None:
+    def __init__(self, arch: str, places: ArenaLayout, optimiser: Optimiser, l2: float) -> None:
         self._layout, self._optimiser, self._l2 = places, optimiser, l2
         self._blocks = tiles(places.size, BLOCK)
         name = {AdamW: "adamw", Sgd: "sgd"}[type(optimiser)]
@@ -158,7 +158,7 @@ class Update:
         self._penalty = _kernel("penalty", arch) if l2 else None
 
     def __call__(
-        self, stream: Any, parameters: Any, gradients: Any, slots: list[Any], penalty: Any, step: Step
+        self, stream: Any, parameters: Any, gradients: Any, slots: list[Any], penalty: Any, step: ScheduleStep
     ) -> None:
         """Update the parameters in place. penalty: (1,) float64, receives the L2 loss."""
         keep = 1 - step.rate * self._optimiser.weight_decay
@@ -171,7 +171,7 @@ class Update:
             half = np.float64(self._l2 / 2)
             self._penalty(stream, (1, 1, 1), self._squares, penalty, np.int32(self._blocks), half)
 
-    def _scalars(self, step: Step) -> tuple[float, ...]:
+    def _scalars(self, step: ScheduleStep) -> tuple[float, ...]:
         """Return the kernel's arguments for a step of the schedule, computed in float64 as in the references."""
         number, rate, momentum = step
         if not isinstance(self._optimiser, AdamW):

@@ -13,7 +13,7 @@ from app.kernels.launch import Kernel, Launch
 from app.kernels.registry import eligible
 from app.layers import Activation, Conv2d, Flatten, Layer, Linear, Shape
 from app.layers.pool import Pool
-from app.training.gpu.arena import Layout
+from app.training.gpu.arena import ArenaLayout
 from app.training.gpu.kernels import ColumnSums, Dropout, Transpose, activation_gradient, pool_gradient
 from app.training.gpu.products import conv_products, linear_products
 from app.training.model import Model
@@ -27,7 +27,7 @@ class Site:
 
     arch: str
     images: int
-    layout: Layout
+    layout: ArenaLayout
     parameters: Any
     gradients: Any
 
@@ -41,7 +41,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Batch:
+class DeviceBatch:
     """A batch. items: indices of its images, int32 on the device. epoch: 0 for evaluation, without randomness."""
 
     stream: Any
@@ -60,8 +60,8 @@ class Stage:
     """
 
     y: Any
-    forward: Callable[[Batch], None]
-    backward: Callable[[Batch, Any, Any, bool], Any]
+    forward: Callable[[DeviceBatch], None]
+    backward: Callable[[DeviceBatch, Any, Any, bool], Any]
     has_weights: bool = False
 
 
@@ -82,7 +82,7 @@ def product_stage(site: Site, layer: Conv2d | Linear, shape: Shape, x: Any, func
         products = linear_products(site.arch, layer, shape, bias is not None, function)
     forward, to_weights, to_input = products
 
-    def backward(batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
+    def backward(batch: DeviceBatch, dy: Any, dx: Any, wanted: bool) -> Any:
         if slopes is not None:
             slopes(batch.stream, batch.images, y, dy)
         if sums is not None:
@@ -101,7 +101,7 @@ def pool_stage(site: Site, layer: Pool, shape: Shape, x: Any, function: str) -> 
     launch = inference_launch(site, layer, shape, x, y, "float32")
     gradient = pool_gradient(site.arch, layer, shape, function)
 
-    def backward(batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
+    def backward(batch: DeviceBatch, dy: Any, dx: Any, wanted: bool) -> Any:
         gradient(batch.stream, batch.images, x, y, dy, dx)
         return dx
 
@@ -114,7 +114,7 @@ def activation_stage(site: Site, layer: Activation, shape: Shape, x: Any, slope:
     launch = inference_launch(site, layer, shape, x, y, "float32")
     slopes = activation_gradient(site.arch, prod(shape), layer.kind) if slope else None
 
-    def backward(batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
+    def backward(batch: DeviceBatch, dy: Any, dx: Any, wanted: bool) -> Any:
         if slopes is not None:
             slopes(batch.stream, batch.images, y, dy)
         return dy
@@ -130,7 +130,7 @@ def flatten_stage(site: Site, shape: Shape, x: Any) -> Stage:
     y = site.activations(shape)
     there, back = Transpose(site.arch, channels, pixels), Transpose(site.arch, pixels, channels)
 
-    def backward(batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
+    def backward(batch: DeviceBatch, dy: Any, dx: Any, wanted: bool) -> Any:
         back(batch.stream, batch.images, dy, dx)
         return dx
 
@@ -145,11 +145,11 @@ def dropout_stage(site: Site, features: int, x: Any, share: float, seed: int, pa
     y = site.activations((features,))
     function = Dropout(site.arch, features)
 
-    def thin(batch: Batch, before: Any, after: Any) -> None:
+    def thin(batch: DeviceBatch, before: Any, after: Any) -> None:
         key = stream_key(seed, Use.DROPOUT, part=part, epoch=batch.epoch)
         function(batch.stream, batch.images, before, after, batch.items, key, share if batch.epoch else 0.0)
 
-    def backward(batch: Batch, dy: Any, dx: Any, wanted: bool) -> Any:
+    def backward(batch: DeviceBatch, dy: Any, dx: Any, wanted: bool) -> Any:
         thin(batch, dy, dy)
         return dy
 

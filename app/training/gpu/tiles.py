@@ -103,8 +103,8 @@ def slice_depth(inner: int, depth: int) -> int:
 
     This is the largest slice that divides ``inner``, the values per tap, else the one that pads ``depth`` least.
     """
-    together = [size for size in SLICES if inner % size == 0]
-    return max(together) if together else min(SLICES, key=lambda size: (tiles(depth, size) * size, -size))
+    fitting = [size for size in SLICES if inner % size == 0]
+    return max(fitting) if fitting else min(SLICES, key=lambda size: (tiles(depth, size) * size, -size))
 
 
 def sum_groups(parts: int) -> int:

@@ -10,9 +10,9 @@ import numpy as np
 from app.cuda.compiler import architecture
 from app.cuda.device import capability
 from app.cuda.memory import device_array, pinned_array, upload
-from app.training.gpu.arena import layout
+from app.training.gpu.arena import arena_layout
 from app.training.gpu.kernels import CrossEntropy, Gather, Update, scale
-from app.training.gpu.stages import Batch, Site, inference_launch, stages
+from app.training.gpu.stages import DeviceBatch, Site, inference_launch, stages
 from app.training.gradients import Arrays
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
@@ -47,7 +47,7 @@ class Inputs:
         if model.front:
             self.y, self._scale = site.activations(shape), scale(site.arch, prod(shape), factor)
 
-    def forward(self, batch: Batch) -> None:
+    def forward(self, batch: DeviceBatch) -> None:
         """Enqueue the computation of the input ``y`` for a batch."""
         gather = self._altered if batch.epoch else self._plain
         key = stream_key(self.seed, Use.AUGMENT, epoch=batch.epoch)
@@ -70,7 +70,7 @@ class DeviceNetwork:
         self._slopes = device_array(most, "float32"), device_array(most, "float32")
         self._loss = CrossEntropy(site.arch, model.classes)
 
-    def forward(self, batch: Batch, result: Any, *, total: int, smoothing: float) -> None:
+    def forward(self, batch: DeviceBatch, result: Any, *, total: int, smoothing: float) -> None:
         """Enqueue the forward pass and the loss.
 
         result: (2,) float64; receives the batch's share of the mean loss of ``total`` images, and its correct answers.
@@ -81,7 +81,7 @@ class DeviceNetwork:
         arrays = self._stages[-1].y, self._labels, batch.items, self._slopes[0], result
         self._loss(batch.stream, batch.images, *arrays, total=total, smoothing=smoothing)
 
-    def backward(self, batch: Batch) -> None:
+    def backward(self, batch: DeviceBatch) -> None:
         """Enqueue the gradients of all parameters, after ``forward``."""
         slope, spare = self._slopes
         for place in range(len(self._stages) - 1, self._first - 1, -1):
@@ -97,14 +97,14 @@ class GpuTrainer:
     waits for the device once. Raises DeviceMemoryError if the device has too little memory.
     """
 
-    together = 8  # batches per call, so that the device does not wait for the host after each
+    batches_per_call = 8  # so that the device does not wait for the host after each
 
     def __init__(self, job: TrainingJob, team: Team) -> None:
         settings = job.settings
         self.settings, self._team = settings, team
         self.stream = cupy.cuda.Stream(non_blocking=True)
         arch = architecture(*capability())
-        self._layout = layout(job.model.shapes)
+        self._layout = arena_layout(job.model.shapes)
         self._parameters = upload(self._layout.packed(job.progress.parameters))
         self._gradients = upload(np.zeros(self._layout.size, np.float32))
         optimiser = OPTIMISERS[settings.optimiser](settings.weight_decay)
@@ -122,7 +122,7 @@ class GpuTrainer:
 
         def work(number: int, items: Any, result: Any) -> None:
             if items.size:
-                batch = Batch(self.stream, items, items.size, epoch)
+                batch = DeviceBatch(self.stream, items, items.size, epoch)
                 total, smoothing = len(batches[number]), self.settings.smoothing
                 self._network.forward(batch, result, total=total, smoothing=smoothing)
                 self._network.backward(batch)
@@ -146,7 +146,7 @@ class GpuTrainer:
 
         def work(_: int, some: Any, result: Any) -> None:
             if some.size:
-                batch = Batch(self.stream, some, some.size, epoch=0)
+                batch = DeviceBatch(self.stream, some, some.size, epoch=0)
                 self._network.forward(batch, result, total=len(items), smoothing=0.0)
 
         pieces = [items[at : at + self._most] for at in range(0, len(items), self._most)]
