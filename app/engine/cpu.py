@@ -18,7 +18,7 @@ from app.base.processor import (
     usable_cores,
 )
 from app.cuda.device import describe_cpu
-from app.engine.interface import Description, Engine, Feeding, Outputs, Progress, Source
+from app.engine.interface import BlockSource, Description, Engine, Feeding, Outputs, Progress
 from app.layers import Layer
 from app.network.graph import REFERENCE_CHUNK, Graph
 
@@ -106,14 +106,14 @@ class CpuEngine(Engine):
             outputs = Outputs(np.empty(len(images), np.uint8)) if pair is None else pair[index % 2]
             yield self.run(images, outputs, progress).labels[: len(images)]
 
-    def feed(self, index: int) -> Callable[[Source], None]:
+    def feed(self, index: int) -> Callable[[BlockSource], None]:
         """See ``Engine.feed``. The thread computes blocks of exactly ``block`` images; zeros fill up the last one.
 
         NumPy gives an image the same bits in every block; ONNX Runtime promises that only for blocks of one shape.
         """
         images = np.zeros((self.block, *self.graph.network.input_shape), self.dtype)
 
-        def classify(source: Source) -> None:
+        def classify(source: BlockSource) -> None:
             while (block := source.take()) is not None:
                 images[block.count :] = 0
                 if block.read(images[: block.count]):

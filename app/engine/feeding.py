@@ -19,7 +19,7 @@ from app.base.processor import usable_cores
 from app.cuda.events import time_by_events
 from app.cuda.memory import pinned_array
 from app.engine.buffers import StreamBuffers
-from app.engine.interface import Block, Feeding, Outputs, Source
+from app.engine.interface import Block, BlockSource, Feeding, Outputs
 from app.planning.plan import ExecutionPlan
 
 FEEDERS = 16  # a core of an H100's virtual machine copied 3.4 GB/s from the page cache, 16 cores 36; the bus takes 55
@@ -41,10 +41,10 @@ def block_and_threads(plan: ExecutionPlan, fed: Feeding) -> tuple[int, int]:
     return max(most, 1), cores if fed.compressed else min(FEEDERS, max(cores, 2))
 
 
-def feeding_loop(slots: Sequence[Slot], buffers: StreamBuffers) -> Callable[[Source], None]:
+def feeding_loop(slots: Sequence[Slot], buffers: StreamBuffers) -> Callable[[BlockSource], None]:
     """Return the function of a feeding thread: it classifies a source's blocks until the source ends."""
 
-    def classify(source: Source) -> None:
+    def classify(source: BlockSource) -> None:
         for slot in cycle(slots):
             slot.finish()
             block = source.take(wait=False)

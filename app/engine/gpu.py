@@ -31,7 +31,7 @@ from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array
 from app.engine.buffers import LoadedPlan, Mark, StreamBuffers, WholeBatch
 from app.engine.chunks import STREAMS, default_chunk, equal_pieces, pieces
 from app.engine.feeding import SLOTS, Slot, block_and_threads, feeding_loop, slower_part
-from app.engine.interface import Description, Engine, Feeding, Outputs, Progress, Source
+from app.engine.interface import BlockSource, Description, Engine, Feeding, Outputs, Progress
 from app.engine.on_card import OnCard
 from app.planning.plan import IMAGES, LOGITS, ExecutionPlan
 
@@ -262,7 +262,7 @@ class GpuEngine(Engine):
         """Enqueue images in GPU memory; see ``OnCard.run``. The host does not wait."""
         return self.on_card.run(images, stream)
 
-    def feed(self, index: int) -> Callable[[Source], None]:
+    def feed(self, index: int) -> Callable[[BlockSource], None]:
         """Allocate the slots and the stream's buffers of one feeding thread; see ``Engine.feed``."""
         assert self._fed is not None
         runtime.setDevice(self._device.id)  # cuLaunchKernelEx fails in a thread without a context

@@ -22,7 +22,7 @@ class Outputs(NamedTuple):
     logits: np.ndarray | None = None
 
     def of(self, part: slice) -> Outputs:
-        """Return views of the rows in a slice."""
+        """Return views of the results in a slice of the images."""
         return Outputs(self.labels[part], None if self.logits is None else self.logits[part])
 
     def copy(self) -> Outputs:
@@ -47,7 +47,7 @@ class Block(Protocol):
         """
 
 
-class Source(Protocol):
+class BlockSource(Protocol):
     """The source from which one thread takes its blocks."""
 
     def take(self, *, wait: bool = True) -> Block | None:
@@ -108,7 +108,7 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def feed(self, index: int) -> Callable[[Source], None]:
+    def feed(self, index: int) -> Callable[[BlockSource], None]:
         """Prepare feeding thread ``index``, the caller; return a function that classifies a source to its end."""
 
     @abstractmethod

@@ -12,7 +12,7 @@ from app.base.errors import UserError, suggestion
 from app.layers import Argmax, Layer, Parameters, Resize, Shape
 from app.network.definitions import NETWORKS, Network, named
 from app.network.limits import LEAST_SCALE, MOST_SCALE
-from app.network.network import Step
+from app.network.network import LayerStep
 from app.network.quantised import Quantised
 from app.network.toml import SUFFIX, read_network
 from app.network.weights import ENDINGS, Weights, check_shapes, load_weights
@@ -28,7 +28,7 @@ class Graph:
     """
 
     network: Network
-    steps: tuple[Step, ...]
+    steps: tuple[LayerStep, ...]
     parameters: Parameters
     input_scale: float
     quantised: Quantised | None = None

@@ -49,7 +49,7 @@ def assignments(values: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True)
-class Step:
+class LayerStep:
     """A layer in a network, with the shapes of one image's activations before and after it."""
 
     layer: Layer
@@ -86,12 +86,12 @@ class Network:
     pixel_scale: float = PIXEL_SCALE
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[LayerStep, ...]:
         """The layers with their shapes. Raises UserError if a layer does not fit those before it."""
-        steps: list[Step] = []
+        steps: list[LayerStep] = []
         shape = self.input_shape
         for layer in self.layers:
-            steps.append(Step(layer, shape, layer.output_shape(shape)))
+            steps.append(LayerStep(layer, shape, layer.output_shape(shape)))
             shape = steps[-1].out_shape
         return tuple(steps)
 

@@ -12,7 +12,7 @@ from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
 from app.kernels.variant import Variant
 from app.layers import Flatten, Layer
 from app.network.graph import Graph
-from app.network.network import Step
+from app.network.network import LayerStep
 from app.planning.tuning import Tuning
 
 PAIRS: dict[str, Any] = {"conv": ConvPairProblem, "gemm": LinearPairProblem}  # by operation of both layers
@@ -53,7 +53,7 @@ class Node:
     """
 
     head: Layer
-    steps: tuple[Step, ...]
+    steps: tuple[LayerStep, ...]
     problem: Problem
     variant: Variant
     settings: dict[str, int]
@@ -80,7 +80,7 @@ class Node:
 
 
 def candidates(
-    graph: Graph, steps: Sequence[Step], input_dtype: str, choices: Choices
+    graph: Graph, steps: Sequence[LayerStep], input_dtype: str, choices: Choices
 ) -> Iterator[tuple[Problem, int]]:
     """Yield the problems of the first step and its epilogue, and the steps that each covers; longest epilogue first."""
     for taken in range(len(steps) if choices.fuse else 1, 0, -1):
@@ -88,7 +88,9 @@ def candidates(
             yield problem, taken
 
 
-def problems_of(graph: Graph, steps: Sequence[Step], taken: int, input_dtype: str, choices: Choices) -> list[Problem]:
+def problems_of(
+    graph: Graph, steps: Sequence[LayerStep], taken: int, input_dtype: str, choices: Choices
+) -> list[Problem]:
     """Return the possible problems of the first ``taken`` steps, one layer and its epilogue.
 
     The chosen precision comes first, then those of the named kernel.
@@ -113,7 +115,7 @@ def problems_of(graph: Graph, steps: Sequence[Step], taken: int, input_dtype: st
 
 
 def stored_parameters(
-    graph: Graph, at: int, heads: Sequence[Step], problem: Problem, input_dtype: str
+    graph: Graph, at: int, heads: Sequence[LayerStep], problem: Problem, input_dtype: str
 ) -> tuple[np.ndarray | None, ...]:
     """Return the main layers' parameters as stored on the GPU; the first scaled layer includes the pixel scale.
 

@@ -24,7 +24,7 @@ from app.kernels.problems import (
 from app.kernels.variant import Variant
 from app.layers import Activation, Flatten, Resize
 from app.network.graph import Graph
-from app.network.network import Step
+from app.network.network import LayerStep
 from app.planning.matching import PAIRS, Choices, Node, candidates, problems_of, stored_parameters
 
 # Beyond float16's range both halves are infinite; only a pair's features are known to be in range.
@@ -42,11 +42,11 @@ def flattened_late(graph: Graph) -> Graph:
     for at in range(len(steps) - 1):
         step, after = steps[at : at + 2]
         if isinstance(step.layer, Flatten) and isinstance(after.layer, Activation):
-            steps[at : at + 2] = Step(after.layer, step.in_shape, step.in_shape), step
+            steps[at : at + 2] = LayerStep(after.layer, step.in_shape, step.in_shape), step
     return replace(graph, steps=tuple(steps))
 
 
-def reorders(step: Step) -> bool:
+def reorders(step: LayerStep) -> bool:
     """Return whether a Flatten reorders values in memory, as it does for several maps of several pixels."""
     channels, *pixels = step.in_shape
     return channels > 1 and prod(pixels) > 1
@@ -147,7 +147,7 @@ class Serving:
         )
 
     def _serve_single(
-        self, at: int, head: Step, problem: Problem, input_dtype: str, scales: np.ndarray | None
+        self, at: int, head: LayerStep, problem: Problem, input_dtype: str, scales: np.ndarray | None
     ) -> tuple[Problem, Variant, dict[str, int], tuple[np.ndarray | None, ...]] | None:
         """Find a kernel for one layer; return its problem, the kernel, the settings and the parameters."""
         choose, named = self.choices.tuning.choose, self.choices.requested(head.layer)
@@ -165,7 +165,7 @@ class Serving:
                     return form, *served, arrays
         return None
 
-    def _why_unserved(self, step: Step, input_dtype: str, scales: np.ndarray | None) -> str:
+    def _why_unserved(self, step: LayerStep, input_dtype: str, scales: np.ndarray | None) -> str:
         """Return a line that describes the layer and each variant's reason to refuse it."""
         layer, named, precision = step.layer, self.choices.requested(step.layer), self.choices.precision
         last = self.graph.steps[-1]  # last product: wide scores
@@ -199,7 +199,7 @@ def _float16_holds(
 
 def pair_at(
     graph: Graph, at: int, input_dtype: str, choices: Choices
-) -> tuple[PairProblem, tuple[Step, Step], int] | None:
+) -> tuple[PairProblem, tuple[LayerStep, LayerStep], int] | None:
     """Find the problem of step ``at`` and the next layer of its kind, whether or not a kernel serves it.
 
     A Resize at step ``at`` belongs to the two convolutions behind it. Also returns both layers' steps and the number of
@@ -216,7 +216,7 @@ def pair_at(
     kind = steps[0].layer.operation or ""
     if kind not in PAIRS:
         return None
-    heads: list[Step] = []
+    heads: list[LayerStep] = []
     halves: list[Any] = []
     taken, reads = 0, input_dtype
     while len(heads) < 2:

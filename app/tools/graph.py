@@ -6,7 +6,7 @@ from dataclasses import replace
 from app.commands.graph import GraphRequest
 from app.kernels.facts import bytes_moved
 from app.network.graph import Graph
-from app.network.network import Step
+from app.network.network import LayerStep
 from app.planning import tuning
 from app.planning.choices import load_graph, target
 from app.planning.matching import Node
@@ -69,7 +69,7 @@ def layer_table(built: Graph, width: int) -> list[str]:
     return table(LAYERS, [*rows, ["all", "", "", f"{parameters:,}", f"{mflop:.4f}", ""]], width)
 
 
-def _layer(step: Step) -> GraphLayer:
+def _layer(step: LayerStep) -> GraphLayer:
     return {
         "name": step.layer.name,
         "kind": step.layer.kind,

@@ -121,7 +121,7 @@ def maximum(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, 
 
 
 def _places(layer: Pool, x: np.ndarray, dy: np.ndarray) -> Iterator[tuple[Index, Index]]:
-    """Yield for each pixel of a window, by rows, its index in x and the index of the windows that have it inside x."""
+    """Yield, for each pixel position in a window, by rows, two indices: its pixels in x, and their windows."""
     height, width = dy.shape[2:]
     for p, q in product(range(layer.window), repeat=2):
         rows = slice(p, p + layer.step * (height - 1) + 1, layer.step)

@@ -21,7 +21,7 @@ from app.lab.peers.torch_network import _resize_module as torch_module
 from app.lab.peers.torch_network import with_separate_code
 from app.layers import Resize, Shape
 from app.network.definitions import LENET5, NETWORKS, Network
-from app.network.network import Step
+from app.network.network import LayerStep
 from tests.support.networks_for_tests import OVERHANG
 from tests.support.peers_for_tests import FakeEngine, OurFake, entrants, fake, small_batch
 
@@ -233,7 +233,7 @@ def test_frameworks_enlarge_by_the_course_s_rule_to_the_bit(framework: str, shap
     layer = Resize("resize", 13, "course")
     images = np.random.default_rng(1).integers(0, 256, (5, *shape), np.uint8)
     if framework == "torch":
-        enlarge = torch_module(Step(layer, shape, layer.output_shape(shape)), library, "cpu")
+        enlarge = torch_module(LayerStep(layer, shape, layer.output_shape(shape)), library, "cpu")
         found = enlarge(library.from_numpy(images)).numpy()
     else:
         enlarge = library.jit(partial(jax_layer, library, layer, {}))

@@ -165,7 +165,7 @@ def test_as_many_batches_together_as_the_trainer_says(
     together: int, asked: list[tuple[int, int]], done: list[int]
 ) -> None:
     settings = some_settings(batch=16)  # of 52 images
-    trainer, bar = Mock(together=together), list[int]()
+    trainer, bar = Mock(batches_per_call=together), list[int]()
     trainer.train = Mock(side_effect=lambda batches, *_: [(1.0, 1)] * len(batches))
     trainer.evaluate.return_value, trainer.state.return_value = (1.0, 1), ({}, {})
     start = loop.initial_progress(training_model(NETWORK, settings.biases), settings)

@@ -14,7 +14,7 @@ from app.kernels.problems import ConvProblem, Problem, operation
 from app.kernels.variant import Variant
 from app.layers import Conv2d, Flatten, Layer, Parameters, Shape
 from app.network.graph import Graph
-from app.network.network import Step
+from app.network.network import LayerStep
 from app.planning.matching import Choices
 from app.planning.serving import pair_at
 from app.terminal.console import MAX_BATCH
@@ -106,11 +106,11 @@ def _is_served(problem: Problem) -> bool:
     return any(row.refusal(problem, arch) is None for row in rows for arch in ARCHITECTURES)
 
 
-def _has_matrix_operation(steps: Sequence[Step]) -> bool:
+def _has_matrix_operation(steps: Sequence[LayerStep]) -> bool:
     return any(step.layer.operation in MATRIX_OPERATIONS for step in steps)
 
 
-def _input_dtype(steps: Sequence[Step], at: int, stored: str) -> str:
+def _input_dtype(steps: Sequence[LayerStep], at: int, stored: str) -> str:
     """Return the dtype of the input of step ``at``.
 
     Images are bytes. Scores after the last matrix product are never stored in half precision.

@@ -11,7 +11,7 @@ from app.layers import Activation, Conv2d, Flatten, Linear, Resize, Shape, Softm
 from app.layers.flatten import channel_first_rows
 from app.layers.pool import Pool
 from app.network.graph import Graph
-from app.network.network import Step
+from app.network.network import LayerStep
 
 
 def make_classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool, device: str) -> Callable[[Any], Any]:
@@ -29,7 +29,7 @@ def make_classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool
     return classify
 
 
-def _resize_module(step: Step, torch: Any, device: str) -> Any:
+def _resize_module(step: LayerStep, torch: Any, device: str) -> Any:
     """Return a module that resizes images by PyTorch's interpolation in float, rounded; halves may round the other way.
 
     The course's rule cuts instead of rounding, so float errors could change whole values: it is computed in exact
