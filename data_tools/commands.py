@@ -27,7 +27,7 @@ def verify(splits: Sequence[str], data_dir: Path | None) -> None:
     failures = []
     directories = fashion_mnist.search_dirs(data_dir)
     for file in (file for split in splits for file in SPLITS[split]):
-        paths = [path for directory in directories for path in fashion_mnist.copies(file, directory)]
+        paths = [path for directory in directories for path in fashion_mnist.existing_copies(file, directory)]
         if not paths:
             places = " or ".join(map(str, directories))
             there = f" --data-dir {data_dir}" if data_dir else ""

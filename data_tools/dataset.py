@@ -13,7 +13,7 @@ from app.files.hdf5_process import read_untrusted
 from app.files.reading import first_bytes
 from app.network.limits import CHANNELS
 from data_tools.fashion_mnist import CLASSES, SPLITS, open_split, recognise
-from data_tools.idx import MAX_BYTES, TOO_LARGE, Allocate, pageable, read_idx
+from data_tools.idx import MAX_BYTES, TOO_LARGE, Allocate, allocate_pageable, read_idx
 
 CHUNK = 1000  # images converted at a time, so that the temporary arrays stay small
 MAX_LISTED = 10  # names in an error
@@ -69,10 +69,10 @@ def load_files(
     given = None if labels is None else read_idx(labels, 1)
     split = None
     if _is_hdf5(data):
-        images, own = _from_hdf5(data, allocate or pageable, labels is None and not unlabelled, read_hdf5)
+        images, own = _from_hdf5(data, allocate or allocate_pageable, labels is None and not unlabelled, read_hdf5)
         truth = own if given is None else given
     else:
-        images, truth = read_images(data, allocate or pageable), given
+        images, truth = read_images(data, allocate or allocate_pageable), given
         split = recognise(images[:, 0], truth) if images.shape[1] == 1 else None
     if truth is not None and len(truth) != len(images):
         where = f"{labels or data} has {len(truth)} labels"
@@ -117,7 +117,7 @@ def check_type(dtype: np.dtype, source: str) -> None:
         raise UserError(f"{source} is {dtype}; store it as uint8, or as float32 or float64 in [0, 1]")
 
 
-def bytes_or_floats(x: np.ndarray, source: str, allocate: Allocate = pageable) -> np.ndarray:
+def bytes_or_floats(x: np.ndarray, source: str, allocate: Allocate = allocate_pageable) -> np.ndarray:
     """Copy bytes as they are, floats that are all k/255 as bytes, and other floats in [0, 1] as float32.
 
     source: the array, for errors. Raises UserError for floats that are not finite or not in [0, 1].
@@ -198,7 +198,7 @@ def channel_dimension(shape: tuple[int, ...], name: str) -> int:
     return 1 if first else 3
 
 
-def read_images(path: Path, allocate: Allocate = pageable) -> np.ndarray:
+def read_images(path: Path, allocate: Allocate = allocate_pageable) -> np.ndarray:
     """Read an IDX file of images, N x H x W or with channels, see ``channels_first``: (N, C, H, W) uint8, C-contiguous.
 
     allocate: memory for the images. Raises UserError.

@@ -19,7 +19,7 @@ from app.base.errors import UserError, escaped, say
 from app.files.cache import private_folder
 from app.files.reading import present
 from app.files.writing import cache_dir, replacing, temporary_beside
-from data_tools.idx import Allocate, content_sha256, pageable, read_idx
+from data_tools.idx import Allocate, allocate_pageable, content_sha256, read_idx
 
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
@@ -89,7 +89,7 @@ def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | No
         return _read_split(split, data_dir, allocate)
     for directory in search_dirs(None):
         pointed_to = directory == _variable_dir()
-        if all(copies(file, directory) for file in SPLITS[split]):
+        if all(existing_copies(file, directory) for file in SPLITS[split]):
             try:
                 return _read_split(split, directory, allocate)
             except UserError as error:
@@ -114,14 +114,14 @@ def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
     return (*([variable] if variable else []), cache_dir() / "fashion-mnist", SYSTEM_DIR)
 
 
-def copies(file: DataFile, directory: Path) -> list[Path]:
+def existing_copies(file: DataFile, directory: Path) -> list[Path]:
     """Return the existing paths of ``file`` in ``directory``, gzipped or plain, good or bad."""
     return [path for path in (directory / f"{file.name}.gz", directory / file.name) if present(path)]
 
 
 def read_file(path: Path, file: DataFile, allocate: Allocate | None = None) -> np.ndarray:
     """Read the array in ``path``. Raises UserError unless it is ``file``, bit for bit."""
-    array = read_idx(path, len(file.shape), file.shape[0], allocate or pageable)
+    array = read_idx(path, len(file.shape), file.shape[0], allocate or allocate_pageable)
     if array.shape != file.shape or content_sha256(array) != file.sha256:
         raise UserError(f"{path} is not the original {file.name} (its SHA-256 differs); get a fresh copy")
     return array
@@ -130,7 +130,7 @@ def read_file(path: Path, file: DataFile, allocate: Allocate | None = None) -> n
 def _read_copy(file: DataFile, directory: Path, allocate: Allocate | None = None) -> np.ndarray:
     """Read the first good copy of ``file`` in ``directory``. Raises UserError about the first bad one or none."""
     failures = []
-    for path in copies(file, directory):
+    for path in existing_copies(file, directory):
         try:
             return read_file(path, file, allocate)
         except UserError as error:
@@ -162,7 +162,7 @@ def fetch(split: str, data_dir: Path | None = None) -> Path:
     at once. Raises UserError, the only one of several lines, if no source works.
     """
     directory = (data_dir or cache_dir() / "fashion-mnist").absolute()
-    missing = [file for file in SPLITS[split] if not _has(file, directory)]
+    missing = [file for file in SPLITS[split] if not _has_good_copy(file, directory)]
     if not missing:
         return directory
     try:
@@ -191,7 +191,7 @@ def fetch(split: str, data_dir: Path | None = None) -> Path:
     return directory
 
 
-def _has(file: DataFile, directory: Path) -> bool:
+def _has_good_copy(file: DataFile, directory: Path) -> bool:
     try:
         _read_copy(file, directory)
     except UserError:
@@ -240,9 +240,9 @@ def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) ->
         scratch.mkdir()
         tree = debian.unpack(DEBIAN_PACKAGE, scratch)
         for file in (file for pair in SPLITS.values() for file in pair):
-            for path in copies(file, tree / PACKAGE_PATH):
+            for path in existing_copies(file, tree / PACKAGE_PATH):
                 # Keep the other split, too, but never replace a file by it.
-                if file not in files and copies(file, directory):
+                if file not in files and existing_copies(file, directory):
                     continue
                 with suppress(UserError):
                     read_file(path, file)

@@ -43,7 +43,7 @@ EXPECTED = {  # by rank
 CONVERT = "convert them with NumPy and data_tools.idx.write_idx, or store them as x and y in HDF5 (docs/networks.md)"
 
 
-def pageable(nbytes: int) -> np.ndarray:
+def allocate_pageable(nbytes: int) -> np.ndarray:
     """Allocate ordinary memory; the default ``allocate``."""
     return np.empty(nbytes, np.uint8)
 
@@ -54,7 +54,7 @@ class _Source(Protocol):
 
 
 def read_idx(
-    path: Path, rank: int | tuple[int, ...], max_items: int | None = None, allocate: Allocate = pageable
+    path: Path, rank: int | tuple[int, ...], max_items: int | None = None, allocate: Allocate = allocate_pageable
 ) -> np.ndarray:
     """Read an IDX file of unsigned bytes, gzipped or raw (recognised by content, not by name).
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from app.base.errors import UserError, install
 from app.cuda.compiler_process import compile_program
-from app.files.cache import private_folder, trusted, why_untrusted
+from app.files.cache import is_trusted, private_folder, why_untrusted
 from app.files.reading import read_file
 from app.files.writing import cache_dir, replacing
 
@@ -180,7 +180,7 @@ def _compile(library: Library, source: str, texts: Mapping[str, str], flags: tup
 
 def _read_cached(path: Path) -> bytes | None:
     """Read cached machine code; None if missing, damaged, or writable by another user."""
-    if not trusted(path):
+    if not is_trusted(path):
         return None
     try:
         content = read_file(path, MAX_CUBIN_BYTES)
@@ -195,7 +195,7 @@ def _write_cached(path: Path, cubin: bytes) -> None:
     """Write machine code under a temporary name and rename it, so that no process reads half a file."""
     try:
         private_folder(path.parent)
-        if trusted(path):
+        if is_trusted(path):
             with replacing(path) as temporary:
                 temporary.write_bytes(_CACHE_FORMAT + hashlib.sha256(cubin).digest() + cubin)
                 temporary.chmod(0o600)

@@ -26,11 +26,11 @@ def why_untrusted(path: Path) -> str | None:
 
     Neither the file nor the two folders above it may belong to another user except root, or be writable by one.
     """
-    reasons = map(_reason, (path.parent.parent, path.parent, path))
+    reasons = map(_reason_against, (path.parent.parent, path.parent, path))
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def trusted(path: Path) -> bool:
+def is_trusted(path: Path) -> bool:
     """Return whether ``path`` may be used; if not, print the reason on standard error, once for each folder."""
     reason = why_untrusted(path)
     if reason is not None and path.parent not in _told:
@@ -39,7 +39,7 @@ def trusted(path: Path) -> bool:
     return reason is None
 
 
-def _reason(path: Path) -> str | None:
+def _reason_against(path: Path) -> str | None:
     try:
         status = path.stat()
     except OSError:

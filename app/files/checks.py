@@ -17,7 +17,7 @@ class BadValueError(ValueError):
     """Raised for a value that is refused; the text is the reason in one printable line."""
 
 
-def _that(holds: Callable[[Any], bool], fault: str, then: Callable[[Any], Any] = lambda value: value) -> Check:
+def _check_that(holds: Callable[[Any], bool], fault: str, then: Callable[[Any], Any] = lambda value: value) -> Check:
     """Return a check that ``holds`` is true, then applies ``then``; its error is the value and the ``fault``."""
 
     def check(value: Any) -> Any:
@@ -30,45 +30,47 @@ def _that(holds: Callable[[Any], bool], fault: str, then: Callable[[Any], Any] =
 
 def whole(least: int | None = None, most: int | None = None) -> Check:
     """Return a check for a whole number from ``least`` to ``most``, where they are given."""
-    within = _that(
+    within = _check_that(
         lambda value: (least is None or least <= value) and (most is None or value <= most),
         f"is not at least {least}" if most is None else f"is not between {least} and {most:,}",
     )
-    return _that(lambda value: type(value) is int, "is not a whole number", within)  # bool is a subclass of int
+    return _check_that(lambda value: type(value) is int, "is not a whole number", within)  # bool is a subclass of int
 
 
 def number(least: float = -sys.float_info.max, most: float | None = None, above: bool = False) -> Check:
     """Return a check for a number, as float, from ``least`` (or only ``above`` it) up to ``most``, where given."""
     highest = sys.float_info.max if most is None else most
-    within = _that(
+    within = _check_that(
         lambda value: least <= value <= highest and not (above and value == least),  # NaN is neither
         f"is not {'above' if above else 'at least'} {least:g}" + ("" if most is None else f" and at most {most:g}"),
         float,
     )
-    return _that(lambda value: type(value) in (int, float), "is not a number", within)
+    return _check_that(lambda value: type(value) in (int, float), "is not a number", within)
 
 
 def text(most: int = 200) -> Check:
     """Return a check for one line of at most ``most`` printable characters."""
-    return _that(
+    return _check_that(
         lambda value: isinstance(value, str) and value.isprintable() and len(value) <= most,
         f"is not one line of up to {most} characters",
     )
 
 
-string = _that(lambda value: isinstance(value, str), "is no text")  # of any number of lines
-flag = _that(lambda value: isinstance(value, bool), "is neither true nor false")
-null = _that(lambda value: value is None, "is not null")
+string = _check_that(lambda value: isinstance(value, str), "is no text")  # of any number of lines
+flag = _check_that(lambda value: isinstance(value, bool), "is neither true nor false")
+null = _check_that(lambda value: value is None, "is not null")
 
 
 def pattern(expression: str, what: str) -> Check:
     """Return a check for text that fully matches a regular expression, and then is ``what``, such as ``SHA-256``."""
-    return _that(lambda value: isinstance(value, str) and re.fullmatch(expression, value) is not None, f"is no {what}")
+    return _check_that(
+        lambda value: isinstance(value, str) and re.fullmatch(expression, value) is not None, f"is no {what}"
+    )
 
 
 def one_of(*values: str) -> Check:
     """Return a check for one of these words."""
-    return _that(lambda value: isinstance(value, str) and value in values, f"is none of {', '.join(values)}")
+    return _check_that(lambda value: isinstance(value, str) and value in values, f"is none of {', '.join(values)}")
 
 
 def nullable(check: Check) -> Check:
@@ -79,19 +81,19 @@ def nullable(check: Check) -> Check:
 def items(check: Check, least: int = 0, most: int | None = None) -> Check:
     """Return a check for a list of ``least`` to ``most`` values, each of which passes ``check``."""
     length = f" of {least}" if least == most else f" of {least} or more" if most is None else f" of {least} to {most}"
-    return _that(
+    return _check_that(
         lambda value: isinstance(value, list) and least <= len(value) and (most is None or len(value) <= most),
         "is not a list" + (length if least or most else ""),
-        lambda value: [_at(f"[{at}]", check, item) for at, item in enumerate(value)],
+        lambda value: [_check_at(f"[{at}]", check, item) for at, item in enumerate(value)],
     )
 
 
 def row(*checks: Check) -> Check:
     """Return a check for a list with one value for each check, in order; it returns a tuple."""
-    return _that(
+    return _check_that(
         lambda value: isinstance(value, list) and len(value) == len(checks),
         f"is not a list of {len(checks)}",
-        lambda value: tuple(_at(f"[{at}]", checks[at], item) for at, item in enumerate(value)),
+        lambda value: tuple(_check_at(f"[{at}]", checks[at], item) for at, item in enumerate(value)),
     )
 
 
@@ -100,7 +102,7 @@ def mapping(check: Check) -> Check:
     check_name = text(1000)
 
     def check_all(value: Any) -> dict[str, Any]:
-        return {check_name(name): _at(f"[{shown(name)}]", check, item) for name, item in _object(value).items()}
+        return {check_name(name): _check_at(f"[{shown(name)}]", check, item) for name, item in _object(value).items()}
 
     return check_all
 
@@ -115,7 +117,7 @@ def fields(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others:
             raise BadValueError(f"{', '.join(missing)} missing")
         if not others and (unknown := sorted(found.keys() - checks.keys())):
             raise BadValueError(f"{shown(unknown[0])} is unknown")
-        checked = {name: _at(f".{name}", check, found[name]) for name, check in checks.items() if name in found}
+        checked = {name: _check_at(f".{name}", check, found[name]) for name, check in checks.items() if name in found}
         return {**found, **checked}
 
     return check_all
@@ -125,7 +127,7 @@ def document(schema: str, check: Check) -> Check:
     """Return a check for an object whose field ``schema`` is this one and which passes ``check``."""
 
     def check_both(value: Any) -> Any:
-        _at(".schema", one_of(schema), _object(value).get("schema"))
+        _check_at(".schema", one_of(schema), _object(value).get("schema"))
         return check(value)
 
     return check_both
@@ -151,10 +153,10 @@ def shown(value: Any) -> str:
     return said if len(said) <= MAX_SHOWN else f"{said[: MAX_SHOWN - 1]}…"
 
 
-_object = _that(lambda value: isinstance(value, dict), "is not an object")
+_object = _check_that(lambda value: isinstance(value, dict), "is not an object")
 
 
-def _at(place: str, check: Check, value: Any) -> Any:
+def _check_at(place: str, check: Check, value: Any) -> Any:
     try:
         return check(value)
     except BadValueError as error:

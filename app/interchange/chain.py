@@ -39,10 +39,12 @@ def network_of(chain: Chain, name: str, summary: str, channels: int, features: i
         gives = "is too small for its layers" if found is None else f"gives its first fully connected layer {found:,}"
         raise BadValueError(f"needs {features:,} features, and --size {size} {gives}; correct --size")
     resize = () if size == IMAGE else (Resize("resize", size),)
-    return course(Network(name, summary, (channels, IMAGE, IMAGE), (*resize, *chain.layers, Argmax("argmax"))))
+    return with_course_rules(
+        Network(name, summary, (channels, IMAGE, IMAGE), (*resize, *chain.layers, Argmax("argmax")))
+    )
 
 
-def course(network: Network) -> Network:
+def with_course_rules(network: Network) -> Network:
     """Return the network with the course's rules, which all of its old files were trained with.
 
     Images are enlarged with zeros beyond the border, and pixels are numbers from 0 to 255.

@@ -26,14 +26,14 @@ class Converted:
 
 def origin_shapes(network: Network) -> dict[str, Shape]:
     """Return the shapes of the arrays of a ``Source``, by our names, including every optional bias."""
-    return {name: channels_first_shape(ours) for name, ours, _ in _wanted(network)}
+    return {name: channels_first_shape(ours) for name, ours, _ in _expected_arrays(network)}
 
 
-def converted(source: Source) -> list[Converted]:
+def convert_arrays(source: Source) -> list[Converted]:
     """Convert every array, in the network's order. Raises BadValueError if names or shapes do not fit the network."""
     network = source.network
     found: list[Converted] = []
-    wanted = [*_wanted(network)]
+    wanted = [*_expected_arrays(network)]
     for name, ours, flattened in wanted:
         theirs = channels_first_shape(ours)
         if name not in source.arrays:
@@ -43,7 +43,7 @@ def converted(source: Source) -> list[Converted]:
                 )
             continue
         _check(name, source.arrays[name], theirs, network)
-        one = _converted(name, source.arrays[name], flattened)
+        one = _convert_array(name, source.arrays[name], flattened)
         found.append(replace(one, before=one.after) if source.unchanged else one)
     if unknown := sorted(source.arrays.keys() - {name for name, *_ in wanted}):
         raise BadValueError(f"{unknown[0]} is not part of network {network.name}; {REMEDY}")
@@ -51,12 +51,12 @@ def converted(source: Source) -> list[Converted]:
 
 
 def to_channels_first(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return a weights file's arrays in the layout of a ``Source``: the opposite of ``converted``.
+    """Return a weights file's arrays in the layout of a ``Source``: the opposite of ``convert_arrays``.
 
     Raises BadValueError if a shape does not fit the network; names that are not the network's are kept.
     """
     found = dict(arrays)
-    for name, ours, flattened in _wanted(network):
+    for name, ours, flattened in _expected_arrays(network):
         if name in arrays:
             _check(name, arrays[name], ours, network)
             if len(ours) == 4:
@@ -72,7 +72,7 @@ def channels_first_shape(shape: Shape) -> Shape:
     return (shape[3], shape[2], *shape[:2]) if len(shape) == 4 else shape[::-1]
 
 
-def _wanted(network: Network) -> Iterator[tuple[str, Shape, Shape | None]]:
+def _expected_arrays(network: Network) -> Iterator[tuple[str, Shape, Shape | None]]:
     """Yield each array's name and shape in a weights file; for a matrix after a Flatten also the flattened shape."""
     flattened = None
     for step in network.steps:
@@ -90,7 +90,7 @@ def _check(name: str, array: np.ndarray, wanted: Shape, network: Network) -> Non
         raise BadValueError(f"{name} is {format_shape(array.shape)}, {needs}; {REMEDY}")
 
 
-def _converted(name: str, array: np.ndarray, flattened: Shape | None) -> Converted:
+def _convert_array(name: str, array: np.ndarray, flattened: Shape | None) -> Converted:
     """Convert one array. flattened: the shape of the maps that a fully connected layer reads."""
     orders = ("", "")
     if array.ndim == 4:

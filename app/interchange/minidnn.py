@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from app.files.checks import BadValueError
-from app.interchange.chain import course
+from app.interchange.chain import with_course_rules
 from app.interchange.layout import REMEDY, origin_shapes
 from app.interchange.numbers import Cursor
 from app.interchange.source import Asked, Source
@@ -23,7 +23,7 @@ def read(content: bytes, asked: Asked) -> Source:
         raise BadValueError("a flat dump has no names; name its network with --network, as minidnn86")
     if asked.size is not None or asked.symbol is not None:
         raise BadValueError("a flat dump's sizes follow from --network; leave --size and --symbol out")
-    network = course(asked.network)
+    network = with_course_rules(asked.network)
     # mini-dnn has no layers for these; of the others, those without weights have 0 floats.
     layers = [layer.name for layer in network.layers if not isinstance(layer, Resize | Flatten | Argmax)]
     shapes = origin_shapes(network)

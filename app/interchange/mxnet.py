@@ -9,7 +9,7 @@ from itertools import permutations
 import numpy as np
 
 from app.files.checks import BadValueError, shown
-from app.interchange.chain import Chain, course, network_of
+from app.interchange.chain import Chain, network_of, with_course_rules
 from app.interchange.layout import origin_shapes
 from app.interchange.mxnet_params import read_params
 from app.interchange.mxnet_symbol import read_symbol
@@ -34,8 +34,8 @@ def read(content: bytes, asked: Asked) -> Source:
     if asked.network is not None:
         if asked.size is not None:
             raise BadValueError("the images' size follows from --network; leave --size out")
-        network = course(asked.network)
-        names = _names(network, arrays)
+        network = with_course_rules(asked.network)
+        names = _match_names(network, arrays)
     else:
         chain = _family(arrays) if asked.symbol is None else read_symbol(asked.symbol)
         names = chain.names
@@ -88,7 +88,7 @@ def _sizes(chain: Chain, arrays: Mapping[str, np.ndarray]) -> tuple[int, int | N
     return channels, next((array.shape[1] for layer, array in weights if isinstance(layer, Linear)), None)
 
 
-def _names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+def _match_names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Return our names → the file's names: by equal name, else by shape."""
     wanted = {ours: shape for ours, shape in origin_shapes(network).items() if not ours.endswith("_bias")}
     prefixes = {ours: ours for ours in wanted}
@@ -118,7 +118,7 @@ def _family(arrays: Mapping[str, np.ndarray]) -> Chain:
     """Build S x S → conv → tanh → maxpool 2 → conv → flatten → fc → tanh → fc → softmax from the arrays' shapes."""
     weights = {name.removesuffix(WEIGHT): array.shape for name, array in arrays.items() if name.endswith(WEIGHT)}
     possible = permutations(weights) if len(weights) == LAYERS else ()
-    orders = [order for order in possible if _in_row([weights[name] for name in order])]
+    orders = [order for order in possible if _fit_together([weights[name] for name in order])]
     if len(orders) != 1:
         raise BadValueError(
             "is no network of two convolutions and two fully connected layers; describe it with --symbol FILE.json or "
@@ -138,7 +138,7 @@ def _family(arrays: Mapping[str, np.ndarray]) -> Chain:
     return Chain((*first, linear("fc1"), Tanh("tanh2"), linear("fc2"), Softmax("softmax")), names, (ASSUMED,))
 
 
-def _in_row(shapes: list[tuple[int, ...]]) -> bool:
+def _fit_together(shapes: list[tuple[int, ...]]) -> bool:
     """Return whether two convolutions and two fully connected layers fit together in this order."""
     if [len(shape) for shape in shapes] != [4, 4, 2, 2]:
         return False

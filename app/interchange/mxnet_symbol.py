@@ -117,7 +117,7 @@ class _Layers:
     def convolution(self, settings: Settings, arrays: list[str]) -> None:
         if self.flat:
             raise BadValueError("comes after flattened features")
-        _only(settings, {"num_group": "1", "layout": "NCHW", "dilate": "(1, 1)"})
+        _require_defaults(settings, {"num_group": "1", "layout": "NCHW", "dilate": "(1, 1)"})
         kernel, stride, padding = _pair(settings, "kernel"), _pair(settings, "stride", 1), _pair(settings, "pad", 0)
         self.add_weighted(Conv2d, [_count(settings, "num_filter"), kernel, stride, padding], settings, arrays)
 
@@ -127,7 +127,7 @@ class _Layers:
 
     def fully_connected(self, settings: Settings, arrays: list[str]) -> None:
         if not self.flat:
-            _only(settings, {"flatten": "True"})
+            _require_defaults(settings, {"flatten": "True"})
             self.flatten({}, [])
         self.add_weighted(Linear, [_count(settings, "num_hidden")], settings, arrays)
 
@@ -138,7 +138,7 @@ class _Layers:
         self.add(ACTIVATIONS[kind])
 
     def pooling(self, settings: Settings, arrays: list[str]) -> None:
-        _only(settings, {"global_pool": "False", "pad": "(0, 0)", "count_include_pad": "True"})
+        _require_defaults(settings, {"global_pool": "False", "pad": "(0, 0)", "count_include_pad": "True"})
         kind, convention = settings.get("pool_type", "max"), settings.get("pooling_convention", "valid")
         if kind not in POOLINGS or convention not in ("valid", "full"):
             raise BadValueError(f"{shown(kind)} pooling, {shown(convention)}: max and avg are read, valid and full")
@@ -162,7 +162,7 @@ OPERATORS: dict[str, Callable[[_Layers, Settings, list[str]], object]] = {
 }
 
 
-def _only(settings: Settings, values: Settings) -> None:
+def _require_defaults(settings: Settings, values: Settings) -> None:
     """Raise BadValueError for a setting whose value is not the only supported one."""
     for key, value in values.items():
         found = settings.get(key, value)

@@ -36,7 +36,7 @@ class Description:
 
     @property
     def text(self) -> str:
-        """Return the description as JSON; ``described`` reads it."""
+        """Return the description as JSON; ``parse_description`` reads it."""
         classes = None if self.classes is None else list(self.classes)
         found = {"definition": network_toml(self.network), "input_scale": self.input_scale, "classes": classes}
         return json.dumps(found)
@@ -63,7 +63,7 @@ _CHECK = fields(
 )
 
 
-def described(content: str) -> Description:
+def parse_description(content: str) -> Description:
     """Parse the text of a description. Raises BadValueError, and UserError for a network that cannot be."""
     try:
         found = _CHECK(parsed_json(content))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from app.files.checks import BadValueError, shown
-from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, described, source_of
+from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, parse_description, source_of
 from app.interchange.source import Asked, Source
 from app.network.foreign import DESCRIPTION
 from app.network.weights import MAX_BYTES
@@ -49,7 +49,7 @@ def read_npz(content: bytes) -> NamedArrays:
     """Read all arrays. Raises BadValueError for damage, and for arrays of objects, which would be pickles."""
     arrays = read_arrays(content, MAX_BYTES)
     text = arrays.pop(DESCRIPTION, None)
-    return NamedArrays(arrays, None if text is None else described(_text(text)))
+    return NamedArrays(arrays, None if text is None else parse_description(_text(text)))
 
 
 def read_arrays(

@@ -26,7 +26,7 @@ def onnx_model(description: Description, arrays: Mapping[str, np.ndarray], dtype
     argmax chooses from, and ``labels``: (N,) int64. Enlarging is whole-number arithmetic, so that it is exact. Equal
     arguments give equal models.
     """
-    onnx = library()
+    onnx = require_onnx()
     helper, types = onnx.helper, onnx.TensorProto
     pixels = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     network = description.network
@@ -140,7 +140,7 @@ def _interpolation(layer: Resize, length: int) -> np.ndarray:
     return weights
 
 
-def library() -> Any:
+def require_onnx() -> Any:
     """Return the package ``onnx``. Raises BadValueError without it."""
     try:
         import onnx

@@ -9,11 +9,11 @@ import numpy as np
 from app.base.errors import UserError
 from app.files.checks import BadValueError, shown
 from app.interchange.engines import onnx_engine
-from app.interchange.layout import converted, origin_shapes
-from app.interchange.named_arrays import class_names, described, torch_name
+from app.interchange.layout import convert_arrays, origin_shapes
+from app.interchange.named_arrays import class_names, parse_description, torch_name
 from app.interchange.numbers import as_float32
 from app.interchange.onnx_chain import OnnxGraph
-from app.interchange.onnx_export import SCORES, library, onnx_model
+from app.interchange.onnx_export import SCORES, onnx_model, require_onnx
 from app.interchange.onnx_values import array_of
 from app.interchange.source import Asked, Source
 from app.layers import Argmax, Softmax
@@ -49,7 +49,7 @@ def read(content: bytes, asked: Asked) -> Source:
 
 
 def _parsed(content: bytes) -> Any:
-    model = library().ModelProto()
+    model = require_onnx().ModelProto()
     from google.protobuf.message import DecodeError
 
     try:
@@ -76,7 +76,7 @@ def _names(model: Any) -> Iterator[Any]:
 def _check(model: Any) -> None:
     """Raise BadValueError for what the chain's reader does not see: an unknown opset, functions, sparse weights."""
     versions = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
-    newest = library().defs.onnx_opset_version()
+    newest = require_onnx().defs.onnx_opset_version()
     if len(versions) != 1 or not OLDEST_OPSET <= versions[0] <= newest:
         has = ", ".join(map(str, versions[:5])) or "none"
         raise BadValueError(f"has opset {has}; export it with one of {OLDEST_OPSET} to {newest}")
@@ -92,12 +92,12 @@ def _described_source(model: Any) -> Source | None:
     if not texts:
         return None
     try:
-        about = described(texts[0])
+        about = parse_description(texts[0])
         tensors = {one.name: one for one in model.graph.initializer}
         origins = {name: torch_name(name) for name in origin_shapes(about.network) if torch_name(name) in tensors}
         arrays = {name: as_float32(name, array_of(tensors[there], name), []) for name, there in origins.items()}
         source = Source(about.network, arrays, origins, input_scale=about.input_scale, classes=about.classes)
-        ours = {one.name: one.array for one in converted(source)}
+        ours = {one.name: one.array for one in convert_arrays(source)}
         return source if onnx_model(about, ours).graph == model.graph else None
     except (BadValueError, UserError):
         return None

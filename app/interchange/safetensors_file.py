@@ -6,7 +6,7 @@ import numpy as np
 
 from app.base.errors import install
 from app.files.checks import BadValueError, parsed_json, shown
-from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, described, source_of
+from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, parse_description, source_of
 from app.interchange.source import Asked, Source
 from app.network.foreign import DESCRIPTION
 
@@ -32,7 +32,7 @@ def read_safetensors(content: bytes) -> NamedArrays:
     arrays = {name: _array(name, tensor) for name, tensor in tensors}
     metadata = header.get("__metadata__") or {}
     text = metadata.get(DESCRIPTION)
-    return NamedArrays(arrays, None if text is None else described(text), metadata)
+    return NamedArrays(arrays, None if text is None else parse_description(text), metadata)
 
 
 def safetensors_content(named: NamedArrays) -> bytes:

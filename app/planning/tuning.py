@@ -13,7 +13,7 @@ from typing import cast
 
 from app.base.errors import UserError
 from app.cuda.compiler import KERNEL_DIR
-from app.files.cache import private_folder, trusted, why_untrusted
+from app.files.cache import is_trusted, private_folder, why_untrusted
 from app.files.checks import document, fields, mapping, number, whole
 from app.files.reading import present, read_json
 from app.files.writing import cache_dir, replacing
@@ -101,7 +101,7 @@ def load(card: str) -> Tuning:
     """
     entries = _read(SHIPPED / file_name(card))
     own = cache_dir() / "tuning" / file_name(card)
-    if trusted(own):
+    if is_trusted(own):
         _merge(entries, _read(own))
     return Tuning(entries)
 

@@ -45,7 +45,7 @@ def cache(request: CacheRequest) -> int:
         "schema": "lenet5-inference/cache/1",
         "folder": str(cache_dir()),
         "cleared": request.clear,
-        "kinds": clear() if request.clear else [about for about, _ in contents()],
+        "kinds": clear() if request.clear else [about for about, _ in cache_contents()],
     }
     publish(document, as_text, request.output)
     return 0
@@ -66,11 +66,11 @@ def _age(kind: CachedFiles) -> str:
     return " to ".join(dict.fromkeys(ages))
 
 
-def contents() -> list[tuple[CachedFiles, list[Path]]]:
+def cache_contents() -> list[tuple[CachedFiles, list[Path]]]:
     """Return each kind's entry of the document, and its files. Raises UserError for a folder that cannot be read."""
     found, now = [], time.time()
     for kind in KINDS:
-        files = dict(_ours(kind))
+        files = dict(_files_of(kind))
         ages = [max(now - status.st_mtime, 0.0) for status in files.values()]
         about: CachedFiles = {
             "kind": kind.name,
@@ -84,7 +84,7 @@ def contents() -> list[tuple[CachedFiles, list[Path]]]:
     return found
 
 
-def _ours(kind: Kind) -> Iterator[tuple[Path, os.stat_result]]:
+def _files_of(kind: Kind) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield the regular files of a kind, and the unfinished ones of processes that have ended."""
     folder = cache_dir() / kind.folder
     try:
@@ -103,7 +103,7 @@ def _ours(kind: Kind) -> Iterator[tuple[Path, os.stat_result]]:
 
 def clear() -> list[CachedFiles]:
     """Remove the files that can be made again; return what was removed. Raises UserError."""
-    removed = [found for kind, found in zip(KINDS, contents(), strict=True) if kind.made_again]
+    removed = [found for kind, found in zip(KINDS, cache_contents(), strict=True) if kind.made_again]
     for path in (path for _, paths in removed for path in paths):
         if (reason := why_untrusted(path)) is not None:
             raise UserError(f"cannot clear the cache: {reason}")

@@ -55,7 +55,7 @@ def card() -> Iterator[Finding]:
     reason = device.why_no_gpu()
     if reason is None:
         with device.gpu_errors():
-            yield from _described()
+            yield from _card_findings()
     else:
         remedy = DRIVER_REMEDY if driver is None else "check nvidia-smi, CUDA_VISIBLE_DEVICES and the packages above"
         yield finding(AREA, "card", f"none can be used: {reason}", "the GPU", remedy)
@@ -75,7 +75,7 @@ def _driver() -> str | None:
     return f"{device.kernel_driver() or 'version unknown'}, {told}"
 
 
-def _described() -> Iterator[Finding]:
+def _card_findings() -> Iterator[Finding]:
     import cupy
 
     about = device.describe_gpu()
@@ -86,13 +86,13 @@ def _described() -> Iterator[Finding]:
     yield finding(AREA, "card", told)
     try:
         with nvml.open_nvml(nvml.current_bus_id) as watched:
-            yield finding(AREA, "clocks", _clocks(watched))
+            yield finding(AREA, "clocks", _clock_text(watched))
     except nvml.UnavailableError as why:
         remedy = nvml.REMEDY if nvml.REMEDY in str(why) else "ask nvidia-smi instead"
         yield finding(AREA, "clocks", f"unknown: {why}", "--power, and clocks in doctor", remedy)
 
 
-def _clocks(watched: nvml.NvmlDevice) -> str:
+def _clock_text(watched: nvml.NvmlDevice) -> str:
     told = (
         ("SM {:,} MHz now", watched.sm_clock_mhz(), 1),
         ("at most {:,} MHz", watched.highest_sm_clock_mhz(), 1),
@@ -114,14 +114,14 @@ def _compiler() -> Finding:
 
 def _headers() -> Finding:
     """Return whether CUDA's headers are there; only CuPy's own kernels, which bench's checks use, include them."""
-    found = next(_places(), None)
+    found = next(_header_paths(), None)
     if found is None:
         needed, remedy = "bench and training on the GPU (CuPy's own kernels)", install("cuda")
         return finding(AREA, "CUDA headers", "are missing", needed, remedy)
     return finding(AREA, "CUDA headers", str(found.parent))
 
 
-def _places() -> Iterator[Path]:
+def _header_paths() -> Iterator[Path]:
     """Yield the header's paths in packages and toolkits."""
     for name in RUNTIMES:
         with suppress(importlib.metadata.PackageNotFoundError):

@@ -11,7 +11,7 @@ from app.base.errors import UserError
 from app.commands.import_ import ImportRequest
 from app.files.checks import BadValueError, shown
 from app.interchange.engines import logits
-from app.interchange.layout import Converted, converted
+from app.interchange.layout import Converted, convert_arrays
 from app.interchange.source import Asked, Source, read
 from app.layers import Argmax, Resize, Softmax
 from app.network.definitions import Network
@@ -38,8 +38,8 @@ def import_(request: ImportRequest) -> int:
         request.size,
         _name(request.file),
     )
-    scale = None if request.pixel_scale is None else _scale(request.pixel_scale)
-    name, source, found = prepared(request.file, asked)
+    scale = None if request.pixel_scale is None else _parse_scale(request.pixel_scale)
+    name, source, found = read_foreign(request.file, asked)
     network = _with_settings(source.network, request.rule, scale)
     arrays = {one.name: one.array for one in found}
     weights = Weights(arrays, source.network.name, request.file, source.classes, source.scale)
@@ -53,12 +53,12 @@ def import_(request: ImportRequest) -> int:
     return 0
 
 
-def prepared(file: Path, asked: Asked) -> tuple[str, Source, list[Converted]]:
+def read_foreign(file: Path, asked: Asked) -> tuple[str, Source, list[Converted]]:
     """Read the file; return its format, its checked content, and the converted arrays. Raises UserError."""
     name, source = read(file, asked)
     try:
         check_layers(source.network.input_shape, source.network.layers)
-        return name, source, converted(source)
+        return name, source, convert_arrays(source)
     except (BadValueError, LayerError) as error:
         raise UserError(f"{file}: {error}") from error
 
@@ -69,7 +69,7 @@ def _name(file: Path) -> str:
     return name[:MAX_NAME] or "imported"
 
 
-def _scale(text: str) -> float:
+def _parse_scale(text: str) -> float:
     try:
         return checked_scale(text if "/" in text else float(text))
     except ValueError:

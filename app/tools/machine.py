@@ -21,8 +21,8 @@ from app.files.cache import why_untrusted
 from app.files.writing import cache_dir
 from app.records.operate import Area, Finding
 from app.terminal.text import format_bytes
-from app.tools.cache import contents
-from data_tools.fashion_mnist import SPLITS, copies, search_dirs
+from app.tools.cache import cache_contents
+from data_tools.fashion_mnist import SPLITS, existing_copies, search_dirs
 
 REQUIRED = ("numpy", "h5py", "tqdm", "requests")
 FILES: Final = "files"
@@ -124,10 +124,10 @@ def storage() -> Iterator[Finding]:
     folder = cache_dir()
     yield _cache(folder)
     with suppress(UserError):  # then the line above has the reason
-        for about, _ in contents():
+        for about, _ in cache_contents():
             yield finding(FILES, about["kind"], f"{about['files']:,} files, {format_bytes(about['bytes'])}")
     for split, files in SPLITS.items():
-        where = [place for place in search_dirs(None) if all(copies(file, place) for file in files)]
+        where = [place for place in search_dirs(None) if all(existing_copies(file, place) for file in files)]
         if where:
             yield finding(FILES, f"{split} images", str(where[0]))
         else:

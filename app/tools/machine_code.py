@@ -73,7 +73,7 @@ def _example(row: Variant, layer: str, problems: Sequence[Any], arch: str) -> It
     config = None if problem is None else row.config(problem)
     if config is None or not config.launches:
         return
-    for entry, code, labels in functions(disassemble(compile_kernel(row.path, config.defines, arch))):
+    for entry, code, labels in parse_functions(disassemble(compile_kernel(row.path, config.defines, arch))):
         if loop := hottest_loop(code, labels):
             about = {"operation": row.operation, "name": row.name, "layer": layer, "entry": entry}
             yield cast(Instructions, about | loop)  # counts by class
@@ -99,7 +99,7 @@ def disassemble(cubin: bytes) -> str:
     return done.stdout
 
 
-def functions(text: str) -> Iterator[tuple[str, list[Instruction], dict[str, int]]]:
+def parse_functions(text: str) -> Iterator[tuple[str, list[Instruction], dict[str, int]]]:
     """Parse nvdisasm's text: yield each function's name, its instructions, and its labels' addresses."""
     name, code, labels, waiting = "", list[Instruction](), dict[str, int](), list[str]()
     for line in [*text.splitlines(), ".text.end:"]:

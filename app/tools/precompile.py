@@ -41,7 +41,7 @@ def precompile(request: PrecompileRequest) -> int:
             say(f"note: {precision} is left out: {reason}")
     if not plans:
         raise UserError(f"no precision can run {graph.network.name} on {arch} with these options: name fewer kernels")
-    builds = list(dict.fromkeys(build for execution in plans.values() for build in needed(execution)))
+    builds = list(dict.fromkeys(build for execution in plans.values() for build in needed_builds(execution)))
     compiled = _compile_all(builds, arch)
     document: Precompile = {
         "schema": "lenet5-inference/precompile/1",
@@ -64,7 +64,7 @@ def as_text(document: Precompile, width: int) -> str:
     return "\n".join(paragraph(f"{what} for {document['architecture']}: {done}", width))
 
 
-def needed(execution: ExecutionPlan) -> Iterator[Build]:
+def needed_builds(execution: ExecutionPlan) -> Iterator[Build]:
     """Yield what the main job compiles: each node's kernel, and each convolution's unfused kernel for its op time."""
     for node in execution.nodes:
         configs = [node.variant.config(node.problem, node.settings)]

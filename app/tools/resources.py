@@ -119,7 +119,7 @@ def _problems(network: Network, name: str, dtype: str) -> list[Problem | None]:
 def _functions(row: Variant, layer: str, problem: Problem, arch: str) -> Iterator[Resources]:
     """Compile the row; yield the resources of each function that it launches."""
     config: LaunchConfig = row.config(problem)
-    compiled = parse(resource_report(row.path, config.defines, arch))
+    compiled = parse_log(resource_report(row.path, config.defines, arch))
     declares = any("__constant__" in text for text in read_with_includes(row.path).values())
     constant = constant_bytes(compile_kernel(row.path, config.defines, arch)) if declares else 0
     launches = {launch.entry or row.entry: launch for launch in config.launches}  # slices differ only in scalars
@@ -145,7 +145,7 @@ def _functions(row: Variant, layer: str, problem: Problem, arch: str) -> Iterato
         }
 
 
-def parse(log: str) -> dict[str, Compiled]:
+def parse_log(log: str) -> dict[str, Compiled]:
     """Parse the assembler's log: entry point → resources. Functions that are not entry points are left out."""
     found: dict[str, Compiled] = {}
     for entry, *stack, registers, more in (match.groups() for match in _ENTRY.finditer(log)):

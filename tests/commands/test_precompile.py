@@ -11,7 +11,7 @@ from app.cuda import compiler
 from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import plan
-from app.tools.precompile import needed
+from app.tools.precompile import needed_builds
 from tests.support.networks_for_tests import random_graph
 from tests.support.shell import Refuses, write_good_files
 
@@ -72,13 +72,13 @@ def test_the_plain_run_has_one_plan(stub: Asked, capsys: pytest.CaptureFixture[s
     """Nothing is compiled for another precision that nobody asked for."""
     execution = plan(random_graph(LENET5), "sm_90a", Choices("auto"))
     total, precisions, *_ = summary(capsys, "--arch", "sm_90a")
-    assert precisions == "auto" and total == len(stub) == len(set(needed(execution)))
+    assert precisions == "auto" and total == len(stub) == len(set(needed_builds(execution)))
 
 
 def test_fused_kernels_and_convolutions_alone(stub: Asked, cache: Path) -> None:
     """One build a launch of the plan, and one more for each convolution that is also timed alone."""
     execution = plan(random_graph(LENET5), "sm_90a", Choices())
-    builds = list(needed(execution))
+    builds = list(needed_builds(execution))
     assert len(builds) == len(execution.nodes) + 2
     assert len(set(builds)) == len(builds)
     assert main(["precompile", "--arch", "sm_90a", "--precision", "fp32"]) == 0

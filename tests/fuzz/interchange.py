@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError
-from app.interchange.layout import converted, to_channels_first
+from app.interchange.layout import convert_arrays, to_channels_first
 from app.interchange.named_arrays import Description, NamedArrays, torch_name
 from app.interchange.npz import npz_content
 from app.interchange.onnx_export import onnx_model
@@ -43,7 +43,7 @@ def imports(path: Path, asked: Network | None) -> None:
     """What the command does before it writes: the arrays are the network's, float32 and finite."""
     _, source = read(path, Asked(asked))
     try:
-        arrays = {one.name: one.array for one in converted(source)}
+        arrays = {one.name: one.array for one in convert_arrays(source)}
     except BadValueError as error:
         raise UserError(str(error)) from None
     assert all(array.dtype == np.float32 and np.isfinite(array).all() for array in arrays.values())

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.cli import main
-from app.interchange.layout import converted
+from app.interchange.layout import convert_arrays
 from app.interchange.named_arrays import torch_name
 from app.interchange.source import Source
 from app.layers import Conv2d, Linear
@@ -132,7 +132,7 @@ def onnx(arrays: Arrays) -> list[str]:
     """Without the enlargement."""
     pytest.importorskip("onnx")
     plain = replace(NETWORK, layers=NETWORK.layers[1:], input_shape=(1, 12, 12))
-    ours = {one.name: one.array for one in converted(Source(plain, arrays, {}))}
+    ours = {one.name: one.array for one in convert_arrays(Source(plain, arrays, {}))}
     Path("old.bin").write_bytes(onnx_of_others(plain, ours, 1.0).SerializeToString())
     return []
 

@@ -12,7 +12,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError
-from app.interchange.layout import converted
+from app.interchange.layout import convert_arrays
 from app.interchange.named_arrays import NamedArrays
 from app.interchange.npz import npz_content
 from app.interchange.source import Asked, read
@@ -44,7 +44,7 @@ def imported(folder: Path, content: bytes, network: Network | None = LENET) -> G
     path.write_bytes(content)
     _, source = read(path, Asked(network))
     try:
-        arrays = {one.name: one.array for one in converted(source)}
+        arrays = {one.name: one.array for one in convert_arrays(source)}
     except BadValueError as error:  # as the command does
         raise UserError(str(error)) from None
     return build(source.network, Weights(arrays, source.network.name, path, input_scale=source.scale))

@@ -9,7 +9,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError
-from app.interchange.layout import converted
+from app.interchange.layout import convert_arrays
 from app.interchange.named_arrays import Description
 from app.interchange.onnx_export import onnx_model
 from app.interchange.onnx_values import array_of
@@ -30,7 +30,7 @@ SEEDS = range(100, 110)
 
 
 def graph_of(source: Source) -> Graph:
-    arrays = {one.name: one.array for one in converted(source)}
+    arrays = {one.name: one.array for one in convert_arrays(source)}
     return build(source.network, Weights(arrays, source.network.name, Path("x"), input_scale=source.scale))
 
 

@@ -18,7 +18,7 @@ from app.lab.bench import compiling
 from app.lab.bench.compiling import compile_rows
 from app.planning import tuning
 from app.tools import machine_code, precompile, resources
-from app.tools.machine_code import CLASSES, OTHER, functions, hottest_loop
+from app.tools.machine_code import CLASSES, OTHER, hottest_loop, parse_functions
 from tests.support.shell import user_error
 
 
@@ -70,7 +70,7 @@ TEXT = """
 
 
 def test_the_hottest_loop_is_counted_without_copies_within_it() -> None:
-    (first, code, labels), (second, straight, others) = functions(TEXT)
+    (first, code, labels), (second, straight, others) = parse_functions(TEXT)
     assert (first, len(code), second, len(straight)) == ("first", 13, "second", 2)
     assert labels == {".L_x_0": 0x10, ".L_x_1": 0x30, ".L_x_2": 0x40}
     counted = {"multiply": 2, "global_load": 1, "shared_load": 1, "barrier": 1, "branch": 1, OTHER: 1}

@@ -30,7 +30,9 @@ def fashion_mnist_folder() -> Path | None:
     """Where the user has all of Fashion-MNIST; None if a test would have to fetch it."""
     files = [file for split in fashion_mnist.SPLITS.values() for file in split]
     folders = fashion_mnist.search_dirs(None)
-    return next((folder for folder in folders if all(fashion_mnist.copies(file, folder) for file in files)), None)
+    return next(
+        (folder for folder in folders if all(fashion_mnist.existing_copies(file, folder) for file in files)), None
+    )
 
 
 def first_hundred_alone(patch: pytest.MonkeyPatch, split: str = "test") -> None:

@@ -33,7 +33,7 @@ def evaluate(request: EvaluateRequest) -> int:
         classifier = stack.enter_context(Classifier.of(asked, request.device))
         other = None
         if request.against is not None:
-            other = stack.enter_context(_other(asked, classifier.device, request.against))
+            other = stack.enter_context(_comparison_classifier(asked, classifier.device, request.against))
             _check_classes(classifier, other, request.against)
         if classifier.why_cpu is not None:
             say(f"note: running on the CPU: {classifier.why_cpu}")
@@ -53,7 +53,7 @@ def evaluate(request: EvaluateRequest) -> int:
     return 0
 
 
-def _other(asked: NetworkRequest, device: str, against: str) -> Classifier:
+def _comparison_classifier(asked: NetworkRequest, device: str, against: str) -> Classifier:
     """Return the classifier to compare with, given a precision, network or weights file. Raises UserError."""
     if against not in PRECISIONS:
         other = network_request(against, asked.precision)
@@ -110,10 +110,10 @@ def _classify(classifier: Classifier, images: np.ndarray) -> Answers:
             f"the scores of {lost} images are beyond the range of {classifier.precision}: "
             "choose a finer --precision, or mend the weights"
         )
-    return Answers(_about(classifier), labels, probabilities)
+    return Answers(_subject(classifier), labels, probabilities)
 
 
-def _about(classifier: Classifier) -> Subject:
+def _subject(classifier: Classifier) -> Subject:
     network, weights = classifier.graph.network, classifier.weights
     return {
         "network": {"name": network.name, "input_shape": [*network.input_shape]},

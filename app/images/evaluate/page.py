@@ -13,10 +13,10 @@ from app.images.evaluate.text import (
     class_name,
     class_rows,
     comparison_fields,
-    figures,
     head_fields,
     headline,
     move_rows,
+    one_line_figures,
     percent,
     title,
 )
@@ -50,7 +50,7 @@ def _answers(answers: Answers, names: Names, images: int) -> list[str]:
     heads = ["class", "images", "precision", "recall", "F1", "most often taken for"]
     return [
         "<h2>Answers</h2>",
-        _fields(figures(answers, images)),
+        _fields(one_line_figures(answers, images)),
         _table("Scores of each class", heads, class_rows(answers, names), "lrrrrl"),
         "<h2>What is taken for what</h2>",
         "<p>A row is a class, a column an answer. The stronger a cell's colour, the larger its share of the row.</p>",

@@ -39,7 +39,7 @@ def as_text(document: Evaluate, width: int = WIDTH) -> str:
     blocks = [[*paragraph(headline(document), width), *fields(head_fields(document), width)]]
     if answers is not None:
         blocks += [
-            ["Answers", *fields(figures(answers, images), width)],
+            ["Answers", *fields(one_line_figures(answers, images), width)],
             _classes(answers, names, width),
             _confusion(answers["confusion"], names, width),
             _calibration(answers, width),
@@ -81,7 +81,7 @@ def head_fields(document: Evaluate) -> list[tuple[str, str]]:
     ]
 
 
-def figures(answers: Summary, images: int) -> list[tuple[str, str]]:
+def one_line_figures(answers: Summary, images: int) -> list[tuple[str, str]]:
     """Return (name, value) of every figure that fits on one line: top 1, top 2, averages, calibration."""
     error, macro = answers["calibration"], answers["macro"]
     return [
@@ -165,10 +165,10 @@ def _mistakes(answers: Answers, names: Names, width: int) -> list[str]:
         for one in mistakes[:SHOWN]
     ]
     heading = "Most confident mistakes"
-    return [heading, *table(columns, rows, width), *_more(len(mistakes), "in --json and --html")] if rows else []
+    return [heading, *table(columns, rows, width), *_more_line(len(mistakes), "in --json and --html")] if rows else []
 
 
-def _more(count: int, where: str) -> list[str]:
+def _more_line(count: int, where: str) -> list[str]:
     return [f"  … and {count - SHOWN:,} more ({where})"] if count > SHOWN else []
 
 
@@ -181,7 +181,7 @@ def comparison_fields(other: Against, images: int) -> list[tuple[str, str]]:
         f"both right {test['both_right']:,}, only the first {test['only_first']:,}, "
         f"only the other {test['only_second']:,}, both wrong {test['both_wrong']:,}"
     )
-    return [*figures(other["answers"], images), ("McNemar", counts), ("verdict", significance(test))]
+    return [*one_line_figures(other["answers"], images), ("McNemar", counts), ("verdict", significance(test))]
 
 
 def _moves(other: Against, names: Names, width: int) -> list[str]:
@@ -209,5 +209,5 @@ def _changes(other: Against, names: Names, width: int) -> list[str]:
         for one in other["changes"][:SHOWN]
     ]
     heading = "First images whose answer changed"
-    more = _more(other["changed"], "--json lists the first 1,000")
+    more = _more_line(other["changed"], "--json lists the first 1,000")
     return [heading, *table(columns, rows, width), *more] if rows else []

@@ -15,7 +15,7 @@ from app.files.hdf5 import printable
 from app.files.reading import present
 from app.images.pictures.looks import brightness_note, save_grid
 from app.images.pictures.reading import require_pillow
-from app.images.predict.inputs import Input, Seen, cut, gather, size
+from app.images.predict.inputs import Input, Seen, cut_into_parts, gather, image_count
 from app.images.predict.writers import STDOUT, Layout, check_ending, writer
 from app.main_job.images import fitting_graph
 from app.network.graph import REFERENCE_CHUNK
@@ -41,7 +41,7 @@ def predict(request: PredictRequest) -> int:
         require_pillow()
     if request.show is not None and present(request.show):
         _check_kept(request.show, inputs)
-    total = sum(map(size, inputs))
+    total = sum(map(image_count, inputs))
     if not total:
         raise UserError("there is nothing to classify: the list names no pictures")
     if request.invert is not None and not any(isinstance(one, list) for one in inputs):
@@ -80,13 +80,13 @@ def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifie
         writer(request.out, overwrite=overwrite, form=request.format or CSV, width=columns) as write,
         progress_bar(total, unit=" images", unit_scale=True) as progress,
     ):
-        for part in cut(inputs, shape, request.invert or "auto", batch, seen, progress):
+        for part in cut_into_parts(inputs, shape, request.invert or "auto", batch, seen, progress):
             if len(part.images):
                 labels = classifier(part.images)
                 write(layout.columns(part, labels, classifier.logits, classifier.probabilities))
                 seen.add(part, request.show is not None)
         if not seen.images:
-            raise _nothing(seen)
+            raise _no_images_error(seen)
         if request.show is not None:
             save_grid(request.show, seen.shown, seen.names, overwrite)
     seconds = timer.seconds
@@ -98,7 +98,7 @@ def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifie
         path = None if request.output.json == STDOUT else Path(request.output.json)
         write_json(document, path, overwrite=overwrite)
     if seen.unreadable:
-        _list(seen)
+        _list_faults(seen)
         raise UserError(f"{seen.unreadable:,} of {seen.pictures:,} pictures cannot be read; the others are classified")
     return 0
 
@@ -115,15 +115,15 @@ def _images_at_a_time(classifier: Classifier) -> int:
     return GPU_BATCH if classifier.device == "cuda" else REFERENCE_CHUNK * usable_cores()
 
 
-def _nothing(seen: Seen) -> UserError:
+def _no_images_error(seen: Seen) -> UserError:
     """Return the error for a run without readable images, after listing the faults of several pictures."""
     if seen.unreadable == 1:
         return UserError(seen.faults[0])
-    _list(seen)
+    _list_faults(seen)
     return UserError(f"none of the {seen.unreadable:,} pictures can be read; nothing is written")
 
 
-def _list(seen: Seen) -> None:
+def _list_faults(seen: Seen) -> None:
     for fault in seen.faults:
         say(f"unreadable: {fault}")
     if seen.unreadable > len(seen.faults):

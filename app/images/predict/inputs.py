@@ -183,12 +183,12 @@ def gather(paths: Iterable[str]) -> list[Input]:
     return inputs
 
 
-def size(one: Input) -> int:
+def image_count(one: Input) -> int:
     """Return the number of images."""
     return len(one) if isinstance(one, list) else len(one.images)
 
 
-def cut(
+def cut_into_parts(
     inputs: Iterable[Input],
     shape: PictureShape,
     invert: str,

@@ -80,7 +80,7 @@ def writer(out: str | None, *, overwrite: bool, form: str, width: int | None) ->
     csv or jsonl. If the block raises, nothing is written. Raises UserError where the file cannot be written.
     """
     if out is None and width is not None:
-        with _gathered(lambda part: print("\n".join(_table(part, width)))) as write:
+        with _collected(lambda part: print("\n".join(_table(part, width)))) as write:
             yield write
     elif out is None or out == STDOUT:
         with tempfile.TemporaryFile() as whole:
@@ -116,14 +116,14 @@ def check_ending(out: str | None) -> None:
             raise UserError(f"--out {out} needs pyarrow: {install('parquet')}") from None
 
 
-def quoted(text: str) -> str:
+def csv_field(text: str) -> str:
     """Return a CSV field, in quotes where it needs them; the csv module leaves a carriage return without."""
     if any(mark in text for mark in ',"\r\n') or text != text.strip():
         return '"' + text.replace('"', '""') + '"'
     return text
 
 
-def _numerals(column: np.ndarray) -> list[str]:
+def _shortest_numerals(column: np.ndarray) -> list[str]:
     """Format numbers in the fewest digits that distinguish them from all others of their type."""
     found: list[str] = column.astype(str).tolist()
     return found
@@ -139,7 +139,10 @@ def _csv(file: Any) -> Iterator[Write]:
 
     def write(part: Columns) -> None:
         nonlocal begun
-        cells = [map(quoted, column) if isinstance(column, list) else _numerals(column) for column in part.values()]
+        cells = [
+            map(csv_field, column) if isinstance(column, list) else _shortest_numerals(column)
+            for column in part.values()
+        ]
         rows = chain(() if begun else [part], zip(*cells, strict=True))
         file.writelines(f"{','.join(row)}\n".encode("utf-8", "surrogateescape") for row in rows)
         begun = True
@@ -164,12 +167,13 @@ def _json_numbers(column: np.ndarray) -> list[Any]:
     if column.dtype.kind != "f":
         return list(column.tolist())
     return [
-        float(text) if finite else None for text, finite in zip(_numerals(column), np.isfinite(column), strict=True)
+        float(text) if finite else None
+        for text, finite in zip(_shortest_numerals(column), np.isfinite(column), strict=True)
     ]
 
 
 @contextmanager
-def _gathered(write: Write) -> Iterator[Write]:
+def _collected(write: Write) -> Iterator[Write]:
     """Collect all parts and call ``write`` once when the block ends, unless there are none."""
     parts: list[Columns] = []
     yield parts.append
@@ -193,12 +197,12 @@ def _npy(file: Any) -> AbstractContextManager[Write]:
             rows[name] = array
         np.save(file, rows, allow_pickle=False)
 
-    return _gathered(write)
+    return _collected(write)
 
 
 def _npz(file: Any) -> AbstractContextManager[Write]:
     """Write one array per column."""
-    return _gathered(lambda part: np.savez(file, **part))  # type: ignore[arg-type]
+    return _collected(lambda part: np.savez(file, **part))  # type: ignore[arg-type]
 
 
 @contextmanager
