@@ -115,7 +115,7 @@ class CardEngines(Engines):
             return labels.get(stream=wait), scores.get(stream=wait)
 
     def _prepared(self, graph: Graph, array: cupy.ndarray) -> tuple[cupy.ndarray, GpuEngine, bool]:
-        """Prepare for a new shape or type; return images as the engine takes them, the engine, and whether single."""
+        """Open the engine for a new shape or type; return the images in its form, the engine, and whether single."""
         batch = as_batch(array, graph, array.dtype.name)
         check_bytes(batch.graph, array.dtype.name)
         images = batch.images if array.dtype == np.uint8 else batch.images.astype(np.float32, copy=False)
