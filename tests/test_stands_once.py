@@ -1,10 +1,8 @@
 """Each fact stands once: a second description, engine, drawing kit or kind of child process fails here."""
 
 import ast
-import io
 import re
 import subprocess
-import tokenize
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -21,10 +19,10 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm")
 # The sizes that the project has reached: a person can hold only so much in mind. To raise one, change it here in the
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
 CAPS = {
-    "lines of sources": 49_000,
-    "lines of Python in app without comments, docstrings and blank lines": 27_100,
-    "lines of tests": 37_500,
-    "tracked files": 890,
+    "lines of sources": 48_700,
+    "lines of Python in app without comments, docstrings and blank lines": 27_000,
+    "lines of tests": 37_150,
+    "tracked files": 886,
 }
 
 
@@ -107,14 +105,12 @@ def test_power_is_measured_only_on_request() -> None:
 
 
 def code_lines(text: str) -> int:
-    """Lines of Python with code on them."""
-    nothing = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    tokens = [token for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type not in nothing]
-    code = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
+    """Lines of Python but for blank ones, comments and docstrings."""
+    lines = {at for at, line in enumerate(text.splitlines(), 1) if line.strip() and not line.lstrip().startswith("#")}
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            code -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
-    return len(code)
+            lines -= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return len(lines)
 
 
 def test_the_project_stays_as_small_as_it_is() -> None:
@@ -137,4 +133,4 @@ def test_the_project_stays_as_small_as_it_is() -> None:
     )
     for (what, cap), count in zip(CAPS.items(), found, strict=True):
         assert count <= cap, f"{count:,} {what}, more than {cap:,}: beside CAPS stands how to raise it"
-        assert count > 0.95 * cap, f"{count:,} {what}: lower the cap of {cap:,}, so that what was saved stays saved"
+        assert count > 0.97 * cap, f"{count:,} {what}: lower the cap of {cap:,}, so that what was saved stays saved"
