@@ -178,7 +178,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_documents_list_these_files(copy: Path) -> None:
     """In sections of their own: all that differ in the copy, which works, and nothing else."""
     assert changed_files(copy) == {*EDITS, NETWORK, KERNEL}
-    assert listed_files("Add a kernel") == {ROWS}
+    assert listed_files("Add a kernel, a step of the ladder") == {ROWS}
     assert set(EDITS) - {ROWS} == listed_files("Add an activation")
     assert {str(Path(NETWORK).parent)} == listed_files("Add a network")
 

@@ -26,7 +26,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """The lines of one measure. down: the name of the vertical axis."""
+    """One panel of a chart: the lines of one quantity. down: the name of the vertical axis."""
 
     down: str
     lines: Sequence[Line]

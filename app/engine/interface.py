@@ -41,7 +41,7 @@ class Block(Protocol):
     def deliver(
         self, labels: np.ndarray, logits: np.ndarray | None, *, wait: float = 0.0, compute: float = 0.0
     ) -> None:
-        """Receive labels (count,) and logits (count, classes) and copy them: the arrays are reused.
+        """Copy the block's labels (count,) and logits (count, classes; None if not wanted): the arrays are reused.
 
         wait, compute: seconds that the thread waited for the device, or computed.
         """

@@ -51,7 +51,7 @@ class Node:
         return BadValueError(f"node {shown(self._name)} ({shown(self.operator)[1:-1]}) {what}; {remedy}")
 
     def take(self, name: str, default: Any) -> Any:
-        """Take an attribute, or the default, whose type it must have; ``finish`` refuses attributes not taken."""
+        """Remove and return an attribute, or the default, whose type it must have; ``finish`` refuses what is left."""
         found = self._attributes.pop(name, default)
         if default is None:
             return found

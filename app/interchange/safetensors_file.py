@@ -38,7 +38,8 @@ def read_safetensors(content: bytes) -> NamedArrays:
 def safetensors_content(named: NamedArrays) -> bytes:
     """Return the content of a safetensors file; equal arguments give equal bytes.
 
-    Raises BadValueError without the library. All of the description is one entry: the library orders several at random.
+    Raises BadValueError without the library. The description is one metadata entry, because the library writes several
+    in random order.
     """
     _library()
     from safetensors.numpy import save

@@ -73,7 +73,11 @@ def cycles(threads: int, width: int, *digits: int) -> float:
 
 
 def _load_cycles(starts: Sequence[int | None], width: int) -> int:
-    """Return the cycles of a group of threads; its halves share one if they can. starts: first words, None for idle."""
+    """Return the cycles that shared memory needs for one load by a group of threads.
+
+    Its two halves are served together if neighbouring threads read the same words. starts: each thread's first word,
+    None if it reads nothing. width: words per thread.
+    """
     asked = {thread: start for thread, start in enumerate(starts) if start is not None}
     alike = any(all(asked.get(thread ^ by, start) == start for thread, start in asked.items()) for by in (1, 2))
     halves = [range(len(starts))] if alike or width == 1 else [range(at, at + 32 // width) for at in (0, 32 // width)]

@@ -1,5 +1,6 @@
 // The kernel works like `register-square`, but a thread's maps and pixels come in groups of four neighbours. One
-// instruction of 16 bytes reads a group from shared memory; another stores a group of maps, if it is whole.
+// instruction of 16 bytes reads a group from shared memory; another stores four pixels of a map,
+// where maps have a multiple of four.
 //
 // Data: x (images, C, H, W) INPUT; w (C, K, K, M) float; bias (M) or null; y (images, M, OH, OW) OUTPUT.
 // Launch: blockIdx.x = tile of BN pixels (over all images), blockIdx.y = tile of BM maps, THREADS threads, each for TM

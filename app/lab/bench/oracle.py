@@ -161,7 +161,7 @@ def _activated(function: str, x: Array) -> Array:
 
 
 def _magnitude(problem: Half, x: Array, w: Array, bias: Array | None) -> Array:
-    """Return the layer without activation on absolute values: the magnitude that rounding errors scale with."""
+    """Return the sums of absolute inputs, weights and bias, without activation: rounding errors scale with them."""
     magnitudes = (None if a is None else abs(a.astype(np.float64)) for a in (x, w, bias))
     return _layer_result(replace(problem, activation=""), *magnitudes)
 

@@ -41,12 +41,12 @@ OF_PAIRS = 4  # roundings of the second layer's terms, and of a layer's alone in
 
 @dataclass(frozen=True)
 class Expected:
-    """The correct results of a kernel for some images: three float64 arrays of one shape.
+    """The correct results of a kernel for some images: two or three float64 arrays of one shape.
 
     exact: without any rounding. magnitude: what the rounding errors of each element scale with; for a pair, the second
     layer's with exact input. plain: the result of a plain implementation at the same precision (for float16x2: in
-    float32) before it is stored; None where operands are neither rounded nor split. roundings: of a kernel that does
-    not add the terms one by one; None: as many as there are terms.
+    float32) before it is stored; None where operands are neither rounded nor split. roundings: how
+    many a sum has; None: one for each term, as in kernels that add term by term.
     """
 
     exact: Any
