@@ -7,6 +7,7 @@ from app.base.errors import UserError
 from app.base.precision import PRECISIONS
 from app.cuda.cards import number_of
 from app.engine.request import device_option, devices_option
+from app.planning.request import network_option, weights_option
 from app.terminal.console import whole_number
 from app.terminal.options import option, options
 from app.terminal.output import Output
@@ -59,12 +60,8 @@ class ClassifyRequest:
     start: int = option("leave out the first N images of all shards", 0, type=whole_number(0), metavar="N")
     count: int | None = option("number of images to classify (default: all)", type=whole_number(1), metavar="N")
     resume: bool = option("check the results of an earlier run, and classify only what is missing", False)
-    network: str | None = option(
-        "name of the network, or its .toml file (default: the network of --weights, else lenet5)",
-        metavar="NAME",
-        group="network",
-    )
-    weights: Path | None = option("HDF5 file of weights (default: the network's file in weights/)")
+    network: str | None = network_option(group="network")
+    weights: Path | None = weights_option()
     precision: str = option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
     device: str = device_option(group="where")
     devices: str | None = devices_option(exclusive=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from app.base.errors import UserError
 from app.base.precision import PRECISIONS
 from app.engine.request import UNLABELLED, LabelledImages, device_option
+from app.planning.request import network_option, weights_option
 from app.terminal.console import whole_number
 from app.terminal.options import option, options
 from app.terminal.output import Output
@@ -33,12 +34,8 @@ docs/evaluate.md explains the figures.
 class EvaluateRequest:
     """The options of ``evaluate``; None if not given. Raises UserError if they leave nothing to judge."""
 
-    network: str | None = option(
-        "name of the network, or its .toml file (default: the network of --weights, else lenet5)",
-        metavar="NAME",
-        group="what",
-    )
-    weights: Path | None = option("HDF5 file of weights (default: the network's file in weights/)")
+    network: str | None = network_option(group="what")
+    weights: Path | None = weights_option()
     precision: str = option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))
     device: str = device_option()
     against: str | None = option(

@@ -6,6 +6,7 @@ from pathlib import Path
 from app.base.errors import UserError
 from app.base.precision import PRECISIONS
 from app.engine.request import device_option
+from app.planning.request import network_option
 from app.terminal.console import whole_number
 from app.terminal.options import option, options
 from app.terminal.output import Output
@@ -65,11 +66,7 @@ class PredictRequest:
         "negate pictures: auto (default) those with a light border, as the network wants light objects on black",
         choices=("auto", "yes", "no"),
     )
-    network: str | None = option(
-        "name of the network, or its .toml file (default: the network of --weights, else lenet5)",
-        metavar="NAME",
-        group="network",
-    )
+    network: str | None = network_option(group="network")
     weights: Path | None = option("HDF5 file of weights, which may name the classes (default: the shipped ones)")
     device: str = device_option()
     precision: str = option("arithmetic of the GPU, as in main.py --help", "auto", choices=("auto", *PRECISIONS))

@@ -2,20 +2,30 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from app.base.errors import UserError
 from app.base.precision import PRECISIONS
 from app.terminal.options import option
 
 
+def network_option(**settings: Any) -> Any:
+    """Declare the option ``--network``. settings: as for ``option``."""
+    help = "name of the network, or its .toml file (default: the network of --weights, else lenet5)"
+    return option(help, metavar="NAME", **settings)
+
+
+def weights_option() -> Any:
+    """Declare the option ``--weights``."""
+    return option("HDF5 file of weights (default: the network's file in weights/)")
+
+
 @dataclass(frozen=True, kw_only=True)
 class NetworkRequest:
     """Options for the network, its weights, kernels and precision."""
 
-    network: str | None = option(
-        "name of the network, or its .toml file (default: the network of --weights, else lenet5)", metavar="NAME"
-    )
-    weights: Path | None = option("HDF5 file of weights (default: the network's file in weights/)")
+    network: str | None = network_option()
+    weights: Path | None = weights_option()
     conv: str = option(
         "kernel for convolutions, or one per layer: conv1=NAME,conv2=NAME (default: auto, the fastest known; "
         "'main.py kernels' lists them)",

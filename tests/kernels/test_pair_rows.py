@@ -23,8 +23,6 @@ from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from tests.support.kernel_device import device_parameters, host_arrays
 from tests.support.kernel_grid import (
-    ANY_PRODUCT_PAIRS,
-    PRODUCT_PAIRS,
     convolution_pair,
     exactly,
     product_pair,
@@ -38,7 +36,6 @@ from tests.support.on_processor import run_row
 DTYPES = pytest.mark.parametrize("dtype", ["float16", "float16x2"])
 LENET5_ROWS = [row for row in variants("conv_pair") if row.name != "mma-any"]
 ROWS = [row for name in ("conv_pair", "gemm_pair") for row in variants(name)]
-MMA_PAIRS = [pair for pair in PRODUCT_PAIRS if replace(pair, exact=False) not in ANY_PRODUCT_PAIRS]
 ALL_ROWS = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.source.removesuffix(".cu"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from abc import abstractmethod
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
@@ -73,9 +74,9 @@ class ArrayReader(AbstractContextManager["ArrayReader"]):
             was = f"has {self._stamp[0]:,} bytes where it had {stored.size:,}"
             raise UserError(f"{stored.path} {was} when its header was read: run again when nothing writes it")
 
+    @abstractmethod
     def fill(self, at: int, target: np.ndarray) -> None:
         """Fill ``target``, (n,) uint8, with the array's bytes from position ``at`` on. Raises UserError."""
-        raise NotImplementedError
 
     def check_unchanged(self) -> None:
         """Raise UserError if the file has been written since it was opened."""
