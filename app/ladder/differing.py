@@ -83,12 +83,14 @@ def reason(step: Step, layer: Layer, found: Difference) -> str | None:
 
 
 def reasons(step: Step, layers: Sequence[Layer]) -> dict[str, list[str]]:
-    """Return the reasons for all large differences of a step: counter → sentences."""
-    found: dict[str, list[str]] = {}
+    """Return the reasons for all large differences of a step: counter → sentences, with their layers if several."""
+    found: dict[str, dict[str, list[str]]] = {}
     for layer in layers:
         for one in differences(layer):
             if one.large:
                 why = reason(step, layer, one) or "Why is not known."
-                if why not in found.setdefault(one.counter, []):
-                    found[one.counter].append(why)
-    return found
+                found.setdefault(one.counter, {}).setdefault(why, []).append(f"{layer.network} {layer.name}")
+    return {
+        counter: [why if len(whys) == 1 else f"{', '.join(names)}: {why}" for why, names in whys.items()]
+        for counter, whys in found.items()
+    }

@@ -39,7 +39,7 @@ COUNTERS: dict[str, Counter] = {
     "shared_loads": Counter("loads from shared memory", "smsp__inst_executed_op_shared_ld.sum", "warps"),
     "shared_cycles": Counter("cycles of shared loads", "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum", "warps"),
     "bank_conflicts": Counter(
-        "cycles lost by bank conflicts", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum", "warps"
+        "cycles that loads lose by bank conflicts", "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum", "warps"
     ),
     "dram_read": Counter("bytes read from device memory", "dram__bytes_read.sum", "bytes"),
     "dram_written": Counter("bytes written to device memory", "dram__bytes_write.sum", "bytes"),
