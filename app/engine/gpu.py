@@ -16,7 +16,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from math import prod
 
 import cupy
 import numpy as np
@@ -28,12 +27,13 @@ from app.cuda import device
 from app.cuda.cards import chosen_number
 from app.cuda.graph_capture import BatchGraph
 from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array
-from app.engine.buffers import LoadedPlan, Mark, StreamBuffers, WholeBatch
+from app.engine.buffers import Buffers, LoadedPlan, Mark, StreamBuffers, WholeBatch
 from app.engine.chunks import STREAMS, default_chunk, equal_pieces, pieces
 from app.engine.feeding import SLOTS, Slot, block_and_threads, feeding_loop, slower_part
 from app.engine.interface import BlockSource, Description, Engine, Feeding, Outputs, Progress
 from app.engine.on_card import OnCard
-from app.planning.plan import IMAGES, LOGITS, ExecutionPlan
+from app.engine.small_batches import SmallBatches
+from app.planning.plan import LOGITS, ExecutionPlan
 
 LEAST_CHUNK = 64  # images; buffers for fewer would be replaced at the next larger batch
 MOST_CHUNKS = 64  # limit for a graph: with more chunks, it saves no time
@@ -59,11 +59,11 @@ class GpuEngine(Engine):
         fed: Feeding | None = None,
     ) -> None:
         self.plan, self.arithmetic = plan, plan.arithmetic
-        self._dtype = np.dtype(plan.input_dtype)  # compared in every run: a type's name would take a microsecond
         self._always_in_chunks = always_in_chunks
         self._device = cupy.cuda.Device()
         self.loaded = LoadedPlan(plan)
         self.on_card = OnCard(self.loaded)
+        self.small = SmallBatches(self.loaded)
         self._fed = fed
         if fed is not None:
             chunk, streams = block_and_threads(plan, fed)
@@ -108,16 +108,18 @@ class GpuEngine(Engine):
         return min(wanted, self.chunk) if self._grows else self.chunk
 
     @property
+    def _buffers(self) -> list[Buffers | SmallBatches]:
+        return [*self.stream_buffers, self.small, *([] if self.direct is None else [self.direct])]
+
+    @property
     def device_bytes(self) -> int:
-        """Bytes of device memory in weights, the streams' buffers and the graph's buffers."""
-        direct = 0 if self.direct is None else self.direct.nbytes
-        return self.loaded.nbytes + sum(buffers.nbytes for buffers in self.stream_buffers) + direct
+        """Bytes of device memory in weights and all buffers."""
+        return self.loaded.nbytes + sum(buffers.nbytes for buffers in self._buffers)
 
     @property
     def arrays(self) -> list[cupy.ndarray]:
-        """All device arrays that a run writes: those of all streams and of the graph."""
-        of_graph = [] if self.direct is None else self.direct.arrays
-        return [*(array for buffers in self.stream_buffers for array in buffers.arrays), *of_graph]
+        """All device arrays that a run writes."""
+        return [array for buffers in self._buffers for array in buffers.arrays]
 
     def outputs(self, count: int, *, logits: bool = False) -> Outputs:
         """Allocate page-locked arrays for the results of ``count`` images."""
@@ -148,15 +150,14 @@ class GpuEngine(Engine):
         return outputs
 
     def _run_to_kept(self, images: np.ndarray) -> Outputs:
-        """Run with page-locked results that are kept for later calls; return copies of them.
-
-        No CUDA graph is captured. It would save nothing beside the copy to page-locked memory and hold memory for one
-        batch size, and a capture fails if another part of the program waits for the whole device meanwhile.
-        """
+        """Run with page-locked results that are kept for later calls; return copies of them. Captures nothing."""
         count = len(images)
         if not count:
             dtype, classes = self.plan.buffers[LOGITS]
             return Outputs(np.empty(0, np.uint8), np.empty((0, classes), dtype))
+        self.plan.check(images)
+        if count <= self.small.most and (found := self.small.run(images)) is not None:
+            return found
         chunk = self._make_room(count)
         if self._kept is None or len(self._kept.labels) < count:
             self._kept = self.outputs(count, logits=True)
@@ -211,10 +212,9 @@ class GpuEngine(Engine):
         chunk: images per chunk, at most the engine's, which is the default. parts: the chunks and their streams; None:
         ``pieces``, on the streams in turn.
         """
-        if images.dtype != self._dtype or not images.flags.c_contiguous:
-            raise ValueError(f"images must be contiguous {self.plan.input_dtype}, got {images.dtype}")
-        if prod(images.shape[1:]) != self.plan.buffers[IMAGES][1] or len(outputs.labels) < len(images):
-            raise ValueError(f"images of shape {images.shape} fit neither the network nor the outputs")
+        self.plan.check(images)
+        if len(outputs.labels) < len(images):
+            raise ValueError(f"outputs for {len(outputs.labels)} images are too short for {len(images)}")
         self._busy = True
         pinned = is_pinned(images)
         if parts is None:
@@ -287,6 +287,7 @@ class GpuEngine(Engine):
             self._forget_graph()
             self._kept, self.stream_buffers = None, []
             self.on_card.free()
+            self.small.free()
             self.loaded.free()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -2,15 +2,15 @@
 
 A launch itself checks nothing: a wrong dtype, a view or a short buffer is silently misread. Inference therefore checks
 and packs arguments once, when a kernel is bound to its buffers; a launch is then one call per action. Training, whose
-arguments change from batch to batch, passes them with each call of a ``Function``.
+arguments change from batch to batch, passes them with each call of a ``Function`` (``function.py``).
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cupy
 import numpy as np
@@ -35,17 +35,11 @@ from app.kernels.variant import (
     Variant,
 )
 
+if TYPE_CHECKING:
+    from app.cuda.kernel_graph import KernelGraph
+
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-MAX_THREADS = 1024  # per block; this and the grid's limits are the same on every architecture
-MAX_GRID_X, MAX_GRID_YZ = 2**31 - 1, 65_535
-# An argument: an array is passed by address, None as a null pointer, a number in exactly the declared type.
-Value = Any  # cupy.ndarray | numpy scalar | None
-C_TYPES: dict[type, Any] = {
-    np.int32: ctypes.c_int32,
-    np.uint64: ctypes.c_uint64,
-    np.float32: ctypes.c_float,
-    np.float64: ctypes.c_double,
-}
+MAX_THREADS = 1024  # per block; this is the same on every architecture
 EnqueueStep = Callable[[int, int], None]  # enqueues one action, given a stream pointer and a number of images
 
 
@@ -146,6 +140,7 @@ class Launch:
         }
         self._module = kernel.module()
         self._early = early
+        self._nodes: list[Callable[[KernelGraph, int], None]] = []  # what adds the kernels to a graph
         self._steps = [self._step(action) for action in config.actions]
 
     @property
@@ -155,6 +150,23 @@ class Launch:
 
     def __call__(self, stream: int, images: int) -> None:
         """Enqueue the kernel on the first ``images`` images of the bound buffers; return at once. stream: a pointer."""
+        for count in self._pieces(images):
+            for step in self._steps:
+                step(stream, count)
+
+    def add_to(self, graph: KernelGraph, images: int) -> None:
+        """Add the kernels for the first ``images`` images to a graph; only if ``all_kernels``."""
+        for count in self._pieces(images):
+            for node in self._nodes:
+                node(graph, count)
+
+    @property
+    def all_kernels(self) -> bool:
+        """Whether every action launches a kernel, so that ``add_to`` adds the whole launch."""
+        return len(self._nodes) == len(self._steps)
+
+    def _pieces(self, images: int) -> Iterator[int]:
+        """Yield the length of each piece of the images, with the arguments set to that piece."""
         if not 0 < images <= self.capacity:
             raise ValueError(f"{self.kernel.variant.source} is bound for 1 to {self.capacity} images, not {images}")
         for first in range(0, images, self._piece):
@@ -162,8 +174,7 @@ class Launch:
             for pointer, start, stride in self._moving.values():
                 pointer.value = start + first * stride
             self._images.value = count
-            for step in self._steps:
-                step(stream, count)
+            yield count
 
     def move(self, place: int, address: int) -> None:
         """Set the address of argument ``place``, the images or a result, for later calls.
@@ -183,7 +194,7 @@ class Launch:
                 return gemm_step(action, self._names)
 
     def _kernel_step(self, action: KernelLaunch) -> EnqueueStep:
-        function = Function(
+        entry = Entry(
             self._module,
             action.entry or self.kernel.variant.entry,
             threads=action.threads,
@@ -193,7 +204,9 @@ class Launch:
         )
         scalars = [ctypes.c_int(scalar) for scalar in action.scalars]
         grid = _persistent(action.grid) if action.persistent else action.grid
-        return function.bound([*self._pointers, self._images, *scalars], grid)
+        values = [*self._pointers, self._images, *scalars]
+        self._nodes.append(entry.graph_node(values, grid))
+        return entry.bound(values, grid)
 
     def _constant_step(self, action: ConstantCopy) -> EnqueueStep:
         weights = self._arrays[1]
@@ -213,8 +226,8 @@ def _persistent(grid: Callable[[int], Grid]) -> Callable[[int], Grid]:
     return lambda images: (min(grid(images)[0], most), 1, 1)
 
 
-class Function:
-    """A kernel in a loaded module, with its block size and dynamic shared memory in bytes.
+class Entry:
+    """A kernel's function in a loaded module, with its block size and dynamic shared memory in bytes.
 
     dependent: it may start before the kernel ahead of it in the stream has ended (``dependent_launch.cuh``). cluster:
     the grid's argument → blocks per cluster (``cluster.cuh``). Raises ValueError for a block that no GPU can launch.
@@ -237,15 +250,13 @@ class Function:
         self._function = module.get_function(entry)
         if shared_bytes > STATIC_SHARED_LIMIT:
             driver.funcSetAttribute(self._function.ptr, MAX_DYNAMIC_SHARED, shared_bytes)
-        self._values: list[Any] = []  # values of the last call
-        self._launch: Callable[[int, Grid], None] | None = None
 
     def bound(self, values: Sequence[Any], grid: Callable[[Any], Grid]) -> Callable[[int, Any], None]:
         """Pack ctypes ``values``; return a function that launches, given a stream pointer and ``grid``'s argument.
 
         Each launch reads the values anew.
         """
-        packed = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        packed = _addresses(values)
         address, handle = ctypes.addressof(packed), self._function.ptr
         threads, shared = self._threads, self._shared_bytes
         alive = (self._function, packed, values)  # kept alive by the closure
@@ -253,39 +264,33 @@ class Function:
         def launch(stream: int, size: Any, _: Any = alive) -> None:
             driver.launchKernel(handle, *grid(size), threads, 1, 1, shared, stream, address, 0)
 
-        dependent = self._dependent and launch_attributes.serves_dependent()
+        dependent = self._starts_early
         if not dependent and self._cluster is None:
             return launch
         start = launch_attributes.attributed_launcher(handle, packed, threads, shared, dependent=dependent)
         return launch_attributes.choose_launcher(start, launch, grid, self._cluster, always=dependent)
 
-    def __call__(self, stream: Any, grid: Grid, *values: Value) -> None:
-        """Enqueue a launch on a CuPy stream; return at once. The caller checks the arrays' sizes.
+    @property
+    def _starts_early(self) -> bool:
+        return self._dependent and launch_attributes.serves_dependent()
 
-        Raises ValueError for a grid that no GPU can launch. The first call fixes the values' types: it raises
-        ValueError for an array with gaps, and TypeError for a Python number or a host array, which kernels cannot take.
-        Later calls raise ValueError for another number of values, and do not check arrays again.
-        """
-        x, y, z = grid
-        if not (0 < x <= MAX_GRID_X and 0 < y <= MAX_GRID_YZ and 0 < z <= MAX_GRID_YZ):
-            raise ValueError(f"{self.name} cannot be launched on a grid of {grid}")
-        if self._launch is None:
-            self._values = [_c_value(self.name, value) for value in values]
-            self._launch = self.bound(self._values, tuple)
-        for place, value in zip(self._values, values, strict=True):
-            place.value = value.data.ptr if isinstance(value, cupy.ndarray) else value
-        self._launch(stream.ptr, grid)
+    def graph_node(self, values: Sequence[Any], grid: Callable[[int], Grid]) -> Callable[[KernelGraph, int], None]:
+        """As ``bound``, but the function adds the launch to a graph, given the graph and ``grid``'s argument."""
+        packed, dependent, cluster = _addresses(values), self._starts_early, self._cluster
+
+        def add(graph: KernelGraph, size: int) -> None:
+            graph.add(
+                *(self._function.ptr, ctypes.addressof(packed), grid(size), self._threads, self._shared_bytes),
+                dependent=dependent,
+                cluster=cluster(size) if cluster else 1,
+            )
+
+        return add
 
 
-def _c_value(name: str, value: Value) -> Any:
-    """Return a ctypes object for values of this type, to reuse in all calls."""
-    if value is None or isinstance(value, cupy.ndarray):
-        if value is not None and not value.flags.c_contiguous:
-            raise ValueError(f"{name} takes contiguous arrays")
-        return ctypes.c_void_p()
-    if type(value) not in C_TYPES:
-        raise TypeError(f"{name} takes arrays on the device and numbers of NumPy's types, not {type(value).__name__}")
-    return C_TYPES[type(value)]()
+def _addresses(values: Sequence[Any]) -> ctypes.Array[ctypes.c_void_p]:
+    """Return the addresses of ctypes values, as the driver takes a kernel's arguments. Keep the values alive."""
+    return (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
 
 
 def loaded(cubin: bytes) -> Any:

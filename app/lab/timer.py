@@ -10,7 +10,8 @@ from cupy.cuda import runtime
 from app.cuda.compiler import compile_kernel
 from app.cuda.events import EventPair
 from app.cuda.memory import device_array
-from app.kernels.launch import Function, loaded
+from app.kernels.function import Function
+from app.kernels.launch import loaded
 from app.lab.stop import is_enough, launches_per_sample
 from app.main_job.result import Timing
 

@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+import numpy as np
+
 from app.base.errors import UserError, choose_one_of
 from app.base.precision import BY_NAME, DTYPES, INTEGERS
 from app.cuda.compiler import architecture_number
@@ -45,6 +47,13 @@ class ExecutionPlan:
         """The coarsest type of any layer's multiplication."""
         used = {getattr(node.problem, "dtype", "") for node in self.nodes if node.parameters}
         return max(used, key=DTYPES.index)
+
+    def check(self, images: np.ndarray) -> None:
+        """Raise ValueError unless the images, (N, …), have the plan's type and size, without gaps."""
+        if images.dtype != np.dtype(self.input_dtype) or not images.flags.c_contiguous:
+            raise ValueError(f"images must be contiguous {self.input_dtype}, got {images.dtype}")
+        if prod(images.shape[1:]) != self.buffers[IMAGES][1]:
+            raise ValueError(f"images of shape {images.shape} do not fit the network")
 
 
 def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype: str = "uint8") -> ExecutionPlan:

@@ -17,7 +17,7 @@ import pytest
 from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
-from app.cuda import device, launch_attributes
+from app.cuda import device, kernel_graph, launch_attributes
 from app.kernels import launch
 
 ARCHITECTURE = "sm_90a"
@@ -197,6 +197,14 @@ def fake_card() -> Iterator[FakeCard]:
         where = (*found.grid, *found.block, found.shared_bytes, found.stream, tuple(numbers))
         card.calls.append(("launch_ex", name, *where, *arguments(ctypes.addressof(values))))
 
+    def driver_called(name: str, *given: Any) -> None:
+        if name == "cuGraphAddKernelNode_v2":
+            node = given[-1]._obj
+            text = ctypes.string_at(node.function).decode()
+            card.calls.append(("node", text, *node.grid, *node.block, node.shared_bytes, *arguments(node.values)))
+        elif name == "cuGraphCreate":
+            given[0]._obj.value = card.number()
+
     stream_class = _stream_class(card)
     with pytest.MonkeyPatch.context() as patch:
         for owner, name, replacement in (
@@ -217,6 +225,11 @@ def fake_card() -> Iterator[FakeCard]:
             (driver, "launchKernel", launched),
             (driver, "funcSetAttribute", lambda *_: None),
             (launch_attributes, "launch_kernel_ex", launched_ex),
+            (kernel_graph, "driver_call", driver_called),
+            (runtime, "graphInstantiate", lambda graph: graph),
+            (runtime, "graphLaunch", lambda graph, stream: card.calls.append(("graph", stream))),
+            (runtime, "graphExecDestroy", lambda graph: None),
+            (runtime, "graphDestroy", lambda graph: card.calls.append(("destroy",))),
             (launch, "compile_kernel", lambda *_, **__: b""),
             (launch, "loaded", lambda _: Module(card)),
             (device, "describe_gpu", lambda: dict(DESCRIBED)),

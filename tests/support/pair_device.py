@@ -101,7 +101,8 @@ def _poison() -> tuple[Any, int]:
     """The function that fills the shared memory of a block, and how many bytes the largest block has."""
     import cupy
 
-    from app.kernels.launch import Function, loaded
+    from app.kernels.function import Function
+    from app.kernels.launch import loaded
 
     nbytes = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
     module = loaded(compile_kernel(POISON_FILE, {}, architecture()))

@@ -107,13 +107,20 @@ class Classifier:
 
         Raises UserError; for images of a wrong type, range or shape it is also a ValueError.
         """
-        carded = lies_on_card(images)
-        batch = None if carded else host_batch(images, self.graph)
+        on_host, engines = not on_card and stream is None, self._engines
+        known = engines.known(images) if on_host and engines is not None else None
+        batch = None if known is not None or lies_on_card(images) else host_batch(images, self.graph)
+        labels: Any
+        scores: Any
         try:
             with self._lock:
                 engines = self._opened()
-                if batch is not None and not on_card and stream is None:
-                    labels, scores = engines.run(batch.graph, batch.images)
+                if known is not None:
+                    engine, pixels, single = known
+                    with engines.place:
+                        labels, scores = engine.run(pixels)
+                elif batch is not None and on_host:
+                    labels, scores = engines.run(images, batch)
                     single = batch.single
                 elif engines.device == "cpu":
                     why = self.why_cpu or "it was made with device='cpu'"

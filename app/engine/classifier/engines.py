@@ -15,6 +15,7 @@ from app.layers import Shape
 from app.network.graph import Graph
 
 if TYPE_CHECKING:
+    from app.engine.classifier.arguments import ImageBatch
     from app.planning.matching import Choices
 
 Form = tuple[Shape, np.dtype]  # shape and type of images
@@ -35,6 +36,8 @@ class Engines:
         self.place: AbstractContextManager[object] = nullcontext()
         self._choices = choices
         self._engines: dict[Form, Engine] = {}
+        # By the shape of bytes that were given, without N, and whether they had no N.
+        self._known: dict[tuple[Shape, bool], tuple[Engine | None, Shape]] = {}
 
     def of(self, graph: Graph, dtype: np.dtype) -> Engine:
         """Return the engine for a graph and a type of images. Raises UserError if kernels cannot serve the network."""
@@ -44,10 +47,30 @@ class Engines:
             self.arithmetic = engine.arithmetic
         return self._engines[form]
 
-    def run(self, graph: Graph, images: np.ndarray) -> Outputs:
-        """Classify (N, C, H, W) images in host memory. Raises UserError, also if memory is short."""
+    def run(self, images: Any, batch: ImageBatch) -> Outputs:
+        """Classify images in host memory. images: as given; batch: the same, checked.
+
+        Raises UserError, also if memory is short.
+        """
         with self.place:
-            return self.of(graph, images.dtype).run(images)
+            engine = self.of(batch.graph, batch.images.dtype)
+            if type(images) is np.ndarray and images.dtype == np.uint8:
+                shape = images.shape if batch.single else images.shape[1:]
+                self._known[shape, batch.single] = engine, (-1, *batch.images.shape[1:])
+            return engine.run(batch.images)
+
+    def known(self, images: Any) -> tuple[Engine, np.ndarray, bool] | None:
+        """Recognise bytes in host memory of a shape that came before, which need no checks; None for all other images.
+
+        Return their engine, the images as (N, C, H, W), and whether they are a single image.
+        """
+        if type(images) is not np.ndarray or images.dtype != np.uint8:
+            return None
+        if not images.size or not images.flags.c_contiguous:
+            return None
+        single = (images.shape, True) in self._known
+        engine, shape = self._known.get((images.shape, True) if single else (images.shape[1:], False), (None, ()))
+        return None if engine is None else (engine, images.reshape(shape), single)
 
     def describe(self) -> dict[str, Any]:
         """Describe the device and the software used so far, as in reports."""
@@ -62,4 +85,4 @@ class Engines:
         with self.place:
             for engine in self._engines.values():
                 engine.close()
-        self._engines = {}
+        self._engines, self._known = {}, {}

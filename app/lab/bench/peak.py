@@ -10,7 +10,8 @@ from cupy.cuda import runtime
 
 from app.cuda.compiler import architecture_number, compile_kernel
 from app.cuda.memory import DeviceMemoryError, device_array
-from app.kernels.launch import Function, loaded
+from app.kernels.function import Function
+from app.kernels.launch import loaded
 from app.lab.timer import Clock
 from app.records.parts import Peaks
 

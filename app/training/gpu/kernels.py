@@ -11,7 +11,8 @@ import numpy as np
 
 from app.cuda.compiler import compile_kernel
 from app.cuda.memory import device_array
-from app.kernels.launch import Function, loaded
+from app.kernels.function import Function
+from app.kernels.launch import loaded
 from app.kernels.train.train import FOLDER
 from app.kernels.variant import BLOCK, activation_name, tiles
 from app.layers import Shape

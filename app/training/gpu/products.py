@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from app.cuda.memory import device_array
-from app.kernels.launch import Function
+from app.kernels.function import Function
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import activation_name, conv_sizes, tiles
 from app.layers import Conv2d, Linear, Shape

@@ -1,0 +1,89 @@
+"""Build a CUDA graph of kernels node by node.
+
+Nothing that other threads do breaks it, while a thread that waits for the whole device breaks a capture. CuPy only
+captures graphs, so this calls the driver; structures as in the CUDA Driver API's documentation.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+from cupy.cuda import runtime
+from cupy_backends.cuda.api import driver
+
+from app.cuda.launch_attributes import CLUSTER_DIMENSION
+
+Size = tuple[int, int, int]
+
+
+class _Node(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("values", ctypes.c_void_p),
+        ("extra", ctypes.c_void_p),
+        ("kernel", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+    )
+
+
+_EARLY = (ctypes.c_ubyte * 8)(1, 0, 1)  # CUgraphEdgeData: from the port "programmatic", of the type "programmatic"
+
+
+class KernelGraph:
+    """Kernels that run one after another, in the order in which they were added. Kernels read arguments when added."""
+
+    def __init__(self) -> None:
+        graph = ctypes.c_void_p()
+        driver_call("cuGraphCreate", ctypes.byref(graph), ctypes.c_uint(0))
+        self._graph, self._executable = graph, 0
+        self._last: ctypes.c_void_p | None = None
+
+    def add(
+        self, function: int, values: int, grid: Size, threads: int, shared_bytes: int, *, dependent: bool, cluster: int
+    ) -> None:
+        """Add a kernel. values: the address of the arguments' addresses. dependent, cluster: as for ``Function``."""
+        node, ahead = ctypes.c_void_p(), self._last
+        parameters = _Node(function, grid, (threads, 1, 1), shared_bytes, values)
+        waits = ahead is not None and not dependent
+        link = ctypes.byref(ahead) if ahead is not None else None
+        driver_call(
+            "cuGraphAddKernelNode_v2",
+            *(ctypes.byref(node), self._graph, link if waits else None),
+            *(ctypes.c_size_t(waits), ctypes.byref(parameters)),
+        )
+        if cluster > 1:
+            value = (ctypes.c_uint * 16)(cluster, 1, 1)
+            driver_call("cuGraphKernelNodeSetAttribute", node, ctypes.c_int(CLUSTER_DIMENSION), ctypes.byref(value))
+        if ahead is not None and not waits:
+            edge = (link, ctypes.byref(node), ctypes.byref(_EARLY))
+            driver_call("cuGraphAddDependencies_v2", self._graph, *edge, ctypes.c_size_t(1))
+        self._last = node
+
+    def launch(self, stream: int) -> None:
+        """Enqueue the kernels on a stream, given by its pointer. The first launch makes the graph executable."""
+        if not self._executable:
+            self._executable = runtime.graphInstantiate(self._graph.value)
+        runtime.graphLaunch(self._executable, stream)
+
+    def free(self) -> None:
+        """Destroy the graph. No launch of it may be running."""
+        if self._executable:
+            runtime.graphExecDestroy(self._executable)
+        runtime.graphDestroy(self._graph.value)
+
+
+def driver_call(name: str, *arguments: Any) -> None:
+    """Call a function of the driver. Raises CUDADriverError, as CuPy's calls do."""
+    driver.check_status(getattr(_driver(), name)(*arguments))
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
