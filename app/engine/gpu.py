@@ -37,6 +37,7 @@ from app.planning.plan import LOGITS, ExecutionPlan
 
 LEAST_CHUNK = 64  # images; buffers for fewer would be replaced at the next larger batch
 MOST_CHUNKS = 64  # limit for a graph: with more chunks, it saves no time
+MOST_READ = 1 << 15  # images that the first kernel reads over the bus: their copy in page-locked memory is kept
 
 
 class GpuEngine(Engine):
@@ -59,6 +60,7 @@ class GpuEngine(Engine):
         fed: Feeding | None = None,
     ) -> None:
         self.plan, self.arithmetic = plan, plan.arithmetic
+        self._scores, self._classes = plan.buffers[LOGITS]
         self._always_in_chunks = always_in_chunks
         self._device = cupy.cuda.Device()
         self.loaded = LoadedPlan(plan)
@@ -73,7 +75,6 @@ class GpuEngine(Engine):
         self.shrunk = False
         self._forget_graph()
         self._sample = np.empty(0)  # a fed block's page-locked images, for ``describe``
-        self._kept: Outputs | None = None  # page-locked results of runs without outputs, for the largest batch so far
         self._busy = False  # whether the streams may have unfinished work
         self._ends = [[cupy.cuda.Event(disable_timing=True) for _ in range(streams)] for _ in range(2)]
         if chunk is not None:
@@ -90,9 +91,8 @@ class GpuEngine(Engine):
         self.stream_buffers = []
         while True:
             with suppress(DeviceMemoryError):
-                self.stream_buffers = [
-                    StreamBuffers(self.loaded, chunk, early=self.feeders == 1) for _ in range(self.feeders)
-                ]
+                one = partial(StreamBuffers, self.loaded, chunk, early=self.feeders == 1)
+                self.stream_buffers = [one() for _ in range(self.feeders)]
                 break
             # Outside of ``except``: the exception kept the allocated buffers alive.
             if chunk == 1:
@@ -123,8 +123,8 @@ class GpuEngine(Engine):
 
     def outputs(self, count: int, *, logits: bool = False) -> Outputs:
         """Allocate page-locked arrays for the results of ``count`` images."""
-        dtype, classes = self.plan.buffers[LOGITS]
-        return Outputs(pinned_array((count,), np.uint8), pinned_array((count, classes), dtype) if logits else None)
+        scores = pinned_array((count, self._classes), self._scores) if logits else None
+        return Outputs(pinned_array((count,), np.uint8), scores)
 
     def run(self, images: np.ndarray, outputs: Outputs | None = None, progress: Progress | None = None) -> Outputs:
         """See ``Engine.run``. images: of the plan's input dtype, C-contiguous. outputs: page-locked, from ``outputs``.
@@ -153,15 +153,14 @@ class GpuEngine(Engine):
         """Run with page-locked results that are kept for later calls; return copies of them. Captures nothing."""
         count = len(images)
         if not count:
-            dtype, classes = self.plan.buffers[LOGITS]
-            return Outputs(np.empty(0, np.uint8), np.empty((0, classes), dtype))
+            return Outputs(np.empty(0, np.uint8), np.empty((0, self._classes), self._scores))
         self.plan.check(images)
         if count <= self.small.most and (found := self.small.run(images)) is not None:
             return found
+        if count <= MOST_READ and self.plan.nodes[0].variant.reads_host:
+            return self.on_card.run_from_host(images)
         chunk = self._make_room(count)
-        if self._kept is None or len(self._kept.labels) < count:
-            self._kept = self.outputs(count, logits=True)
-        outputs = self._kept.of(slice(0, count))
+        outputs = self.on_card.kept_results(count)
         self.submit(images, outputs, chunk=chunk)
         self.wait()
         return outputs.copy()
@@ -285,7 +284,7 @@ class GpuEngine(Engine):
         """Free device memory, streams and kernels."""
         with self._device:
             self._forget_graph()
-            self._kept, self.stream_buffers = None, []
+            self.stream_buffers = []
             self.on_card.free()
             self.small.free()
             self.loaded.free()

@@ -1,4 +1,4 @@
-"""Run a plan on GPU arrays, on the caller's stream, without copies and without making the host wait."""
+"""Run a plan on GPU arrays, on the caller's stream, without copies; the host waits only for results that it wants."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import cupy
 import numpy as np
 
 from app.base.errors import UserError
-from app.cuda.memory import DeviceMemoryError, placeholder_array
-from app.engine.buffers import Buffers, LoadedPlan
+from app.cuda.memory import DeviceMemoryError, is_pinned, map_to_device, pinned_array, placeholder_array
+from app.engine.buffers import ALIGNED, Buffers, LoadedPlan
+from app.engine.interface import Outputs
 from app.kernels.launch import Launch
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 
@@ -35,7 +36,11 @@ class OnCard:
         self._moved: list[tuple[Launch, int, int]] = []  # launch, position of the argument, index in GIVEN
         self._strides = [size * np.dtype(dtype).itemsize for dtype, size in (plan.buffers[name] for name in GIVEN)]
         self._done = cupy.cuda.Event(disable_timing=True)  # recorded once the kept buffers are free
-        self._stream = 0
+        self._stream, self._own_stream = 0, cupy.cuda.Stream(non_blocking=True)
+        # Page-locked memory for the largest batch so far whose results the host waits for.
+        self._kept: Outputs | None = None
+        self._kept_addresses = 0, 0
+        self._staging: np.ndarray | None = None
 
     def run(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
         """Enqueue (N, …) images on ``stream``, the current one; return labels (N,) and scores (N, classes).
@@ -46,14 +51,55 @@ class OnCard:
         count = len(images)
         # Not by cupy.empty, whose overhead of microseconds would count here.
         labels, scores = cupy.ndarray((count,), np.uint8), cupy.ndarray((count, self._classes), self._scores)
+        self._run(count, (images.data.ptr, labels.data.ptr, scores.data.ptr), stream)
+        return labels, scores
+
+    def run_to_host(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> Outputs:
+        """As ``run``, but wait, and return the results in pageable host memory: the kernels write them over the bus."""
+        outputs = self.kept_results(len(images))
+        self._run(len(images), (images.data.ptr, *self._kept_addresses), stream)
+        stream.synchronize()
+        return outputs.copy()
+
+    def run_from_host(self, images: np.ndarray) -> Outputs:
+        """As ``run_to_host``, but the first kernel reads the images over the bus; only if it ``reads_host``.
+
+        images: (N, …) of the plan's input dtype, C-contiguous, in host memory. Those in pageable memory are first
+        copied to page-locked memory, in two parts, so that the first one runs while the second one is copied.
+        """
+        count, read = len(images), images
+        outputs, half = self.kept_results(count), 0
+        if not is_pinned(images) or images.ctypes.data % ALIGNED:
+            if self._staging is None or len(self._staging) < count:
+                self._staging = pinned_array((_rounded_up(count), *images.shape[1:]), images.dtype)
+            read, half = self._staging, count // 2 // STEP * STEP
+        bases = (map_to_device(read).data.ptr, *self._kept_addresses)
+        for start, stop in ((0, half), (half, count)):
+            if read is not images:
+                np.copyto(read[start:stop], images[start:stop])
+            pixels, labels, scores = (base + start * each for base, each in zip(bases, self._strides, strict=True))
+            self._run(stop - start, (pixels, labels, scores), self._own_stream)
+        self._own_stream.synchronize()
+        return outputs.copy()
+
+    def kept_results(self, count: int) -> Outputs:
+        """Return page-locked results for ``count`` images; they are kept, at ``_kept_addresses`` for the device."""
+        if self._kept is None or len(self._kept.labels) < count:
+            room = _rounded_up(count)
+            labels, scores = pinned_array((room,), np.uint8), pinned_array((room, self._classes), self._scores)
+            self._kept = Outputs(labels, scores)
+            self._kept_addresses = map_to_device(labels).data.ptr, map_to_device(scores).data.ptr
+        return self._kept.of(slice(0, count))
+
+    def _run(self, count: int, addresses: tuple[int, int, int], stream: cupy.cuda.Stream) -> None:
+        """Enqueue ``count`` images after what was enqueued before. addresses: of images, labels and scores."""
         if count > self.capacity < self.most:
             self._grow(count)
         if stream.ptr != self._stream:
             stream.wait_event(self._done)
             self._stream = stream.ptr
-        self.enqueue(stream.ptr, count, (images.data.ptr, labels.data.ptr, scores.data.ptr))
+        self.enqueue(stream.ptr, count, addresses)
         self._done.record(stream)
-        return labels, scores
 
     def enqueue(self, stream: int, count: int, addresses: tuple[int, int, int]) -> None:
         """Enqueue the launches for ``count`` images. stream: a pointer. addresses: of images, labels and scores."""
@@ -68,7 +114,7 @@ class OnCard:
         """Allocate larger kept buffers; reduce ``most`` to what fits."""
         self.free()
         plan = self._loaded.plan
-        wanted = min(1 << (max(count, STEP) - 1).bit_length(), self.most)
+        wanted = min(_rounded_up(count), self.most)
         while self._buffers is None:
             given = {name: placeholder_array(wanted * plan.buffers[name][1], plan.buffers[name][0]) for name in GIVEN}
             with suppress(DeviceMemoryError):
@@ -88,6 +134,11 @@ class OnCard:
         if self._buffers is not None:
             self._done.synchronize()
             self._buffers, self._moved, self.capacity = None, [], 0
+
+
+def _rounded_up(count: int) -> int:
+    """Return the next power of two, at least ``STEP``."""
+    return 1 << (max(count, STEP) - 1).bit_length()
 
 
 def most_images(plan: ExecutionPlan) -> int:

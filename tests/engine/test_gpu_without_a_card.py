@@ -18,9 +18,11 @@ from cupy.cuda import runtime
 from app.cuda import streams
 from app.cuda.graph_capture import BatchGraph
 from app.cuda.memory import pinned_copy
+from app.engine import gpu
 from app.engine.chunks import chunk_size, default_chunk, equal_pieces, pieces
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
+from app.engine.small_batches import graph_size
 from app.kernels import cublas
 from app.network.definitions import LENET5
 from app.network.graph import build
@@ -195,9 +197,10 @@ def pinned_images(count: int) -> np.ndarray:
     return pinned_copy(random_images(LENET5, count))
 
 
-def test_buffers_that_grow_forget_the_graph(card: FakeCard) -> None:
+def test_buffers_that_grow_forget_the_graph(card: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would launch on the memory of the old ones."""
     images = pinned_images(300)
+    monkeypatch.setattr(gpu, "MOST_READ", 0)
     with opened() as engine:
         outputs = engine.outputs(300)
         for _ in range(2):
@@ -224,6 +227,27 @@ def test_nothing_is_allocated_for_batches_that_came_before(pinned: bool, card: F
         before = set(card.allocated)
         use()
         assert set(card.allocated) == before
+
+
+def test_small_batches_replay_one_graph_a_size(card: FakeCard) -> None:
+    """The graph of 6 images serves 5 and 6; larger batches read the images from the host's memory, without copies."""
+    assert [graph_size(count) for count in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 97, 1000)] == [
+        *(1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 16, 128, 1024)
+    ]
+    images = random_images(LENET5, 2000)
+    with opened() as engine:
+        for count, nodes in ((5, 2), (6, 0), (3, 2), (5, 0), (0, 0)):
+            card.calls.clear()
+            labels, logits = engine.run(images[:count])
+            assert labels.shape == (count,) and logits is not None and logits.shape == (count, 10)
+            names = [call[0] for call in card.calls]
+            assert names.count("node") == nodes and names.count("graph") == (count > 0)
+            assert not {"copy", "launch", "launch_ex", "begin_capture"} & {*names}
+        card.calls.clear()
+        engine.run(images)
+        names = [call[0] for call in card.calls if call[0] in ("copy", "launch", "launch_ex", "wait")]
+        assert names == [*["launch", "launch_ex"] * 2, "wait"]
+    assert [call for call in card.calls if call[0] == "destroy"] == [("destroy",)] * 2
 
 
 def test_every_way_to_the_card_shares_the_weights(card: FakeCard) -> None:

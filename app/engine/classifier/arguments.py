@@ -37,11 +37,19 @@ class ImageBatch:
     single: bool
 
 
+def is_tensor(images: Any) -> bool:
+    """Return whether images are a tensor of PyTorch, and of no class derived from it. Imports nothing."""
+    torch = sys.modules.get("torch")
+    return torch is not None and type(images) is torch.Tensor
+
+
 def lies_on_card(images: Any) -> bool:
     """Return whether an array reports that it is in a GPU's memory. Needs no CuPy."""
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(images, cupy.ndarray):
-        return True  # a fast path: the checks below take microseconds
+        return True  # a fast path, as the next: the checks below take microseconds
+    if is_tensor(images):
+        return bool(images.is_cuda)
     device = getattr(images, "__dlpack_device__", None)
     if device is not None:
         with suppress(Exception):  # libraries raise different errors for unsupported arrays

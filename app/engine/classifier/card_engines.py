@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -10,9 +11,10 @@ import numpy as np
 from cupy.cuda import runtime
 
 from app.cuda.streams import stream_at
-from app.engine.classifier.arguments import BadArgumentError, as_batch, check_bytes
+from app.engine.classifier.arguments import FLOATS, BadArgumentError, as_batch, check_bytes, is_tensor
 from app.engine.classifier.engines import Engines
 from app.engine.gpu import GpuEngine
+from app.engine.small_batches import MOST
 from app.layers import Shape
 from app.network.graph import Graph
 from app.planning.matching import Choices
@@ -23,12 +25,30 @@ def as_cupy_array(images: Any, stream: cupy.cuda.Stream) -> cupy.ndarray:
     if isinstance(images, cupy.ndarray):
         return images
     try:
+        if is_tensor(images) and (dtype := _TENSOR_TYPES.get(str(images.dtype))) and not images.requires_grad:
+            return _view_tensor(images, dtype, stream)
         if hasattr(images, "__dlpack__"):
             return cupy.from_dlpack(images)
         return _view_interface(images, images.__cuda_array_interface__, stream)
     except (BufferError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise BadArgumentError(f"the array of images on the card cannot be read: {reason}") from None
+
+
+_TENSOR_TYPES = {f"torch.{name}": np.dtype(name) for name in ("uint8", *FLOATS)}
+
+
+def _view_tensor(tensor: Any, dtype: np.dtype, stream: cupy.cuda.Stream) -> cupy.ndarray:
+    """View a tensor of PyTorch, as ``cupy.from_dlpack`` does in 30 µs more."""
+    torch, number = sys.modules["torch"], tensor.get_device()
+    ready = torch.cuda.current_stream(number).cuda_stream
+    if ready != stream.ptr:
+        stream.wait_event(stream_at(ready).record())
+    if not tensor.numel():  # it may have no address
+        return cupy.empty(tuple(tensor.shape), dtype)
+    memory = cupy.cuda.UnownedMemory(tensor.data_ptr(), dtype.itemsize, tensor, number)  # size: unchecked
+    gaps = None if tensor.is_contiguous() else tuple(step * dtype.itemsize for step in tensor.stride())
+    return cupy.ndarray(tuple(tensor.shape), dtype, cupy.cuda.MemoryPointer(memory, 0), gaps)
 
 
 def _view_interface(owner: Any, interface: dict[str, Any], stream: cupy.cuda.Stream) -> cupy.ndarray:
@@ -80,21 +100,22 @@ class CardEngines(Engines):
         self._threads = threading.local()
         self._given: dict[tuple[Shape, np.dtype], GpuEngine] = {}  # by the given batch's shape without N, and type
 
-    def run_on_card(self, graph: Graph, images: Any, stream: Any = None) -> tuple[cupy.ndarray, cupy.ndarray, bool]:
+    def run_on_card(self, graph: Graph, images: Any, stream: Any = None, *, wait: bool) -> tuple[Any, Any, bool]:
         """Enqueue images on a stream; return labels, scores, and whether the caller gave a single image.
 
-        images: a GPU array of any library, or (N, C, H, W) in host memory. stream: None for CuPy's current one. Raises
-        UserError; BadArgumentError for wrong images.
+        images: a GPU array of any library, or (N, C, H, W) in host memory. stream: None for CuPy's current one. wait:
+        wait for the results and return them in host memory, else as CuPy arrays. Raises UserError; BadArgumentError for
+        wrong images.
         """
         if runtime.getDevice() != self._card.id:
             with self._card:
-                return self.run_on_card(graph, images, stream)
+                return self.run_on_card(graph, images, stream, wait=wait)
         if not hasattr(self._threads, "bound"):  # cuLaunchKernelEx fails in a thread without a context
             runtime.setDevice(self._card.id)
             self._threads.bound = True
         if stream is not None:
             with as_stream(stream):
-                return self.run_on_card(graph, images)
+                return self.run_on_card(graph, images, wait=wait)
         current = cupy.cuda.get_current_stream()
         array = upload_copy(images, current) if isinstance(images, np.ndarray) else as_cupy_array(images, current)
         if array.data.device_id != self._card.id:
@@ -106,13 +127,10 @@ class CardEngines(Engines):
             array, engine, single = self._prepared(graph, array)
         if not array.flags.c_contiguous or array.data.ptr % ALIGNED:
             array = array.copy()
-        return *engine.run_on_card(array, current), single
-
-    def fetch(self, labels: cupy.ndarray, scores: cupy.ndarray, stream: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Wait for the work enqueued on the stream; return copies of the results in host memory."""
-        with self._card:
-            wait = cupy.cuda.get_current_stream() if stream is None else as_stream(stream)
-            return labels.get(stream=wait), scores.get(stream=wait)
+        if wait and len(array) <= MOST:
+            return *engine.on_card.run_to_host(array, current), single
+        labels, scores = engine.run_on_card(array, current)
+        return (labels.get(stream=current), scores.get(stream=current), single) if wait else (labels, scores, single)
 
     def _prepared(self, graph: Graph, array: cupy.ndarray) -> tuple[cupy.ndarray, GpuEngine, bool]:
         """Open the engine for a new shape or type; return the images in its form, the engine, and whether single."""

@@ -127,10 +127,8 @@ class Classifier:
                     raise BadArgumentError(f"arrays and streams on a card need a classifier on a GPU: {why}")
                 else:
                     given = images if batch is None else batch.images
-                    labels, scores, single = engines.run_on_card(self.graph, given, stream)
+                    labels, scores, single = engines.run_on_card(self.graph, given, stream, wait=not on_card)
                     single = single if batch is None else batch.single
-                    if not on_card:
-                        labels, scores = engines.fetch(labels, scores, stream)
         except Exception:
             with devices.gpu_errors():  # not for calls on the card, which take microseconds
                 raise

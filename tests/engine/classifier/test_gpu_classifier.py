@@ -80,6 +80,52 @@ def test_the_bits_are_the_commands(network: str, precision: str) -> None:
                 np.testing.assert_array_equal(scores_of(classifier), scores)
 
 
+def layouts(images: np.ndarray) -> Iterator[Any]:
+    """The same images in ordinary, page-locked, misaligned and strided arrays, and on the card."""
+    yield images
+    yield images[:, 0]
+    yield pinned_copy(images)
+    flat = pinned_copy(np.zeros(images.size + 1, np.uint8))
+    flat[1:] = images.ravel()
+    yield flat[1:].reshape(images.shape)
+    wide = np.zeros((len(images), 1, 28, 40), np.uint8)
+    wide[..., 3:31] = images
+    yield wide[..., 3:31]
+    yield cupy_of(images)
+
+
+SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 31, 49, 64, 65, 100, 255, 1023, 1024, 1025, 2048, 2999)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("network", ["lenet5", "mlp"])
+def test_no_size_or_layout_changes_a_bit(network: str, precision: str) -> None:
+    """Small batches replay graphs of their size or a larger one; another thread waits for the device all the time."""
+    images = random_images(NETWORKS[network], max(SIZES))
+    with Classifier(network, device="cuda", precision=precision) as classifier, ThreadPoolExecutor(1) as pool:
+        try:
+            labels, scores = classifier(images), scores_of(classifier)
+        except UserError:
+            pytest.skip(f"{network} has no {precision}")
+        done: list[bool] = []
+
+        def wait_for_the_device() -> None:
+            while not done:
+                cupy.cuda.Device().synchronize()
+
+        waiting = pool.submit(wait_for_the_device)
+        try:
+            for count in np.random.default_rng(1).permutation(SIZES):
+                start = int(np.random.default_rng(count).integers(max(SIZES) - count + 1))
+                part = slice(start, start + int(count))
+                for given in layouts(images[part]):
+                    np.testing.assert_array_equal(classifier(given), labels[part])
+                    np.testing.assert_array_equal(scores_of(classifier), scores[part])
+        finally:
+            done.append(True)
+        waiting.result()
+
+
 @pytest.mark.parametrize("precision", ["fp32x", "fp16"])
 def test_floats_give_the_commands_bits(precision: str) -> None:
     images = np.random.default_rng(1).random((33, 1, 28, 28), np.float32)
