@@ -132,7 +132,7 @@ def points(kernel: int, maps: int, rows: int, threads: int) -> Drawing:
     )
     columns = (
         (0, f"{count} pixels", "plain", "a run of pixels, from global memory"),
-        (150, f"{count} values", "shared", "their values at the points, in shared memory"),
+        (150, f"{count} values", "shared", "sums of them, one for each point, in shared memory"),
         (300, f"{count} sums", "thread", "sums over channels and filter rows, each of a thread of its own"),
     )
     for x, words, kind, title in columns:

@@ -15,7 +15,7 @@ from app.terminal.text import format_factor, format_ms
 DASH = "–"
 # Source of the number of issue slots → its description on a page.
 SLOTS = {
-    "executed": "counted by the hardware: all instructions of the kernel",
+    "executed": "counted by the hardware: all instructions of the step's kernels",
     "loop": f"products × those for each in {EXAMPLE}'s hottest loop × waste: instructions elsewhere are not counted",
 }
 MACHINE = (
@@ -103,7 +103,7 @@ def counters_table(step: Step, layers: Sequence[Layer], earlier: Mapping[str, La
         unit = "%" if COUNTERS[name].unit == "%" else "per output"
         rows.append(_row(f"{COUNTERS[name].words}, {unit}", cells))
     images = counted[0].counters["images"]
-    caption = f"Hardware counters (Nsight Compute), the kernel alone on the card, with {images:,} images"
+    caption = f"Hardware counters (Nsight Compute), {images:,} images, each kernel alone on the card, launches added up"
     if step.since and any(old.counters for old in earlier.values()):
         caption += f"; before the arrow, step {step.since.title}"
     return _table(caption, "counter", counted, rows)

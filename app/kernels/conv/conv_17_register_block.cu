@@ -1,5 +1,5 @@
 // The kernel works like `register-row`, but a thread's patch has TR rows, the source reads its inputs as vectors (in
-// `register-row` the compiler does), and several images share a block.
+// `register-row` the compiler does), and a block takes several images if they are small.
 //
 // Data: x (images, C, H, W) INPUT; w packed (blocks of BM maps, C, K, K, BM) float, padded with zero maps; bias (M) or
 //       null; y (images, M, OH, OW) OUTPUT.
