@@ -1,12 +1,12 @@
 """Load images to classify, and labels if any, from Fashion-MNIST or the user's own IDX or HDF5 files."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.files.formats import HDF5
 from app.files.hdf5 import ReadHdf5, Wanted, printable
 from app.files.hdf5_process import read_untrusted
@@ -21,8 +21,7 @@ INTEGER_TOLERANCE = 255 * 4 * float(np.finfo(np.float32).eps)
 """Largest distance of x·255 from an integer if x is k/255, or k·(1/255), rounded to float32."""
 
 
-@dataclass(frozen=True)
-class Dataset:
+class Dataset(Frozen):
     """images: (N, C, H, W), C-contiguous, uint8 or float32 in [0, 1]; labels: (N,) uint8, None if unknown.
 
     classes: their names, only for Fashion-MNIST. source: one line for the report. split: "test" or "train" if the

@@ -9,13 +9,13 @@ import os
 import shutil
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from app.base.errors import UserError, escaped, say
+from app.base.frozen import Frozen
 from app.files.cache import private_folder
 from app.files.reading import present
 from app.files.writing import cache_dir, replacing, temporary_beside
@@ -24,8 +24,7 @@ from data_tools.idx import Allocate, allocate_pageable, content_sha256, read_idx
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
-@dataclass(frozen=True)
-class DataFile:
+class DataFile(Frozen):
     """One IDX file. sha256: hash of the uncompressed content, because archives get repackaged."""
 
     name: str

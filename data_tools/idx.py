@@ -13,12 +13,12 @@ import struct
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import numpy as np
 
+from app.base.frozen import Frozen
 from app.files.formats import START_BYTES, recognise
 from app.files.reading import open_regular
 from app.files.writing import replacing
@@ -79,8 +79,7 @@ def read_idx(
         return content.reshape(shape)
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Frozen):
     """The shape of an IDX file's items, which follow ``offset`` bytes of its content. size: of the file in bytes."""
 
     shape: tuple[int, ...]

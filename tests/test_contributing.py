@@ -27,9 +27,8 @@ NETWORK, KERNEL = "app/network/builtin/leaky.toml", "app/kernels/conv/conv_99_my
 EDITS: dict[str, list[tuple[str, str]]] = {
     KINDS: [
         (
-            "@dataclass(frozen=True)\nclass Tanh(",
-            '''@dataclass(frozen=True)
-class LeakyRelu(Activation):
+            "class Tanh(",
+            '''class LeakyRelu(Activation):
     """y = x, below 0 a hundredth of it."""
 
     kind: ClassVar[str] = "leaky_relu"
@@ -39,7 +38,6 @@ class LeakyRelu(Activation):
         return np.multiply(x, x.dtype.type(0.01), out=x, where=x < 0)
 
 
-@dataclass(frozen=True)
 class Tanh(''',
         ),
         ("(Relu, Tanh, Sigmoid)}", "(Relu, Tanh, Sigmoid, LeakyRelu)}"),

@@ -1,1 +1,2 @@
-"""What every other room may import: errors, interrupts, processes, the processor, the clock, precisions."""
+"""What every other room may import: errors, interrupts, processes, the processor, the clock, precisions,
+frozen dataclasses."""

@@ -1,10 +1,9 @@
 """Define each precision in one row, from the finest to the coarsest. Every table of precisions derives from these."""
 
-from dataclasses import dataclass
+from app.base.frozen import Frozen
 
 
-@dataclass(frozen=True)
-class Precision:
+class Precision(Frozen):
     """One way to compute a network.
 
     name: as on the command line and in reports. dtype: type of the multiplication, a problem's ``dtype``.

@@ -7,6 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.classify.shards import Shard, ShardReader
 
 # Most images in a piece, hence in a retry and in results held in memory; a compressed shard is one piece of any size.
@@ -14,8 +15,7 @@ GPU_PIECE = 1 << 20
 CPU_PIECE = 1 << 13
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(Frozen):
     """A piece of a shard: ``count`` images from image ``first`` on. number: the shard's index in the run."""
 
     number: int
@@ -32,8 +32,7 @@ class Piece:
         return self.count * self.shard.image_bytes
 
 
-@dataclass(frozen=True)
-class DeviceInfo:
+class DeviceInfo(Frozen):
     """A device that classifies. host: its machine. device: such as ``cuda:0`` or ``cpu:0-3`` (its cores).
 
     name: of the GPU or processor. arithmetic: such as ``fp32x on sm_90a`` or ``fp32 by NumPy``; devices with equal
@@ -68,8 +67,7 @@ class Seconds:
             setattr(self, name, getattr(self, name) + seconds)
 
 
-@dataclass(frozen=True)
-class PieceResult:
+class PieceResult(Frozen):
     """Results of a piece. labels: (count,) uint8. logits: (count, classes) float32, or None if not wanted.
 
     correct: how many labels are right; None if the true ones are unknown, or can only be read for the whole shard.
@@ -82,8 +80,7 @@ class PieceResult:
     seconds: Seconds
 
 
-@dataclass(frozen=True)
-class PieceFault:
+class PieceFault(Frozen):
     """The answer for a piece of an unreadable shard: the reason and remedy in one line. Other shards are unaffected."""
 
     reason: str

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from app.base.errors import say
+from app.base.frozen import Frozen
 from app.base.interrupts import deferred_interrupts, exit_on_interrupt
 from app.base.processor import available_cores, divide_cores, format_cores
 from app.classify.pieces import CPU_PIECE, GPU_PIECE, DeviceInfo, Piece, PieceFault, PieceResult, Runner
@@ -18,13 +19,11 @@ from app.commands.classify import ClassifyRequest
 from app.cuda.cards import VARIABLE, devices_of
 
 
-@dataclass(frozen=True)
-class DeviceQuery:
+class DeviceQuery(Frozen):
     """A request, sent like a piece, for the description of a worker's device."""
 
 
-@dataclass(frozen=True)
-class WorkerOpener:
+class WorkerOpener(Frozen):
     """Open a worker in the process that calls it; ``app.cluster`` pickles this object and sends it there."""
 
     settings: WorkerSettings

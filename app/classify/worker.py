@@ -11,12 +11,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 
 import numpy as np
 
 from app.base.clock import Deadline
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.base.interrupts import deferred_interrupts
 from app.classify.flights import Feeder, Flight, FlightQueue
 from app.classify.pieces import GPU_PIECE, Answers, DeviceInfo, Piece, PieceFault, PieceResult, count_right
@@ -32,8 +32,7 @@ JOIN_SECONDS = 3.0  # wait for feeders; one that hangs, as in reading from a los
 _on_lost_cards: list[Worker] = []  # kept alive: freeing a lost GPU's memory prints errors
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerSettings:
+class WorkerSettings(Frozen, kw_only=True):
     """The network and options of a worker. Can be pickled, to open a worker in any process.
 
     graph: the network, for images of the shards' shape. dtype: of the images, ``uint8`` or ``float32``. device:

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from logging import CRITICAL
 from pathlib import Path
 from shutil import rmtree
@@ -19,12 +19,12 @@ from distributed import Client, Nanny, Scheduler, SchedulerPlugin, SpecCluster, 
 from tqdm import tqdm
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 
 HOST = "127.0.0.1"
 
 
-@dataclass(frozen=True)
-class LocalWorker:
+class LocalWorker(Frozen):
     """A worker process of the local cluster. environment: variables set before it loads a driver.
 
     cores: the cores that it may use; () for all.

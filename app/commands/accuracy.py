@@ -1,8 +1,8 @@
 """``main.py accuracy``: its options."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
 from app.engine.request import data_dir_option, device_option
 from app.terminal.options import option, options
@@ -20,8 +20,7 @@ accuracy counts over the first 100, 1,000, 5,000 and 10,000 test images.
 FAILED = "a check failed"
 
 
-@dataclass(frozen=True, kw_only=True)
-class AccuracyRequest:
+class AccuracyRequest(Frozen, kw_only=True):
     network: str | None = option("name of the network to run, or its .toml file (default: all)", metavar="NAME")
     weights: Path | None = option("HDF5 file of weights, whose network to run (default: the shipped ones)")
     device: str = device_option()

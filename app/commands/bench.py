@@ -1,10 +1,10 @@
 """``main.py bench``: its options."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
 from app.engine.request import gpu_option
 from app.terminal.console import whole_number
@@ -34,8 +34,7 @@ OF_KERNELS = ("shape", "batches", "l2", "noise", "plot", "save_tuning")
 OF_PEERS = ("precision", "rounds", "seconds")
 
 
-@dataclass(frozen=True, kw_only=True)
-class BenchRequest:
+class BenchRequest(Frozen, kw_only=True):
     """The options of ``bench``, which times kernels, or with ``peers`` whole systems.
 
     Raises UserError for an option of the other kind. shape, batches, only: comma-separated texts. None means all

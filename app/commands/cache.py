@@ -1,7 +1,6 @@
 """``main.py cache``: its options."""
 
-from dataclasses import dataclass
-
+from app.base.frozen import Frozen
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -18,7 +17,6 @@ bench measured them, and so does every file that this program did not write.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheRequest:
+class CacheRequest(Frozen, kw_only=True):
     clear: bool = option("remove compiled kernels and fetched data", False)
     output: Output = options(what="the list")

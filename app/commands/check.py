@@ -1,8 +1,7 @@
 """``main.py check``: its options."""
 
-from dataclasses import dataclass
-
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.engine.request import device_option
 from app.terminal.options import option, options
 from app.terminal.output import Output
@@ -26,8 +25,7 @@ is a loop without an end, which ends the check.
 FAILED = "something is wrong"
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckRequest:
+class CheckRequest(Frozen, kw_only=True):
     """The options of ``check``. Raises UserError unless they name one kernel, and at most one shape."""
 
     conv: str | None = option("kernel for convolutions to check", metavar="NAME", group="what", exclusive=True)

@@ -1,9 +1,9 @@
 """``main.py classify``: its options. No NumPy here."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
 from app.cuda.cards import number_of
 from app.engine.request import device_option, devices_option
@@ -34,8 +34,7 @@ nevertheless; 3 a bug.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassifyRequest:
+class ClassifyRequest(Frozen, kw_only=True):
     """The options of ``classify``; None if not given. Raises UserError if they contradict each other."""
 
     shards: list[str] = option(

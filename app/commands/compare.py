@@ -1,8 +1,8 @@
 """``main.py compare``: its options."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from app.base.frozen import Frozen
 from app.files import checks
 from app.terminal.console import typed
 from app.terminal.options import option, options
@@ -46,8 +46,7 @@ def percentage(text: str) -> float:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompareRequest:
+class CompareRequest(Frozen, kw_only=True):
     before: list[Path] = option(
         "JSON of the first run or runs; of two files without --, the second is AFTER",
         name="before",

@@ -1,7 +1,6 @@
 """``main.py doctor``: its options."""
 
-from dataclasses import dataclass
-
+from app.base.frozen import Frozen
 from app.terminal.options import options
 from app.terminal.output import Output
 
@@ -17,6 +16,5 @@ writes no file, fetches nothing and works without a GPU.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class DoctorRequest:
+class DoctorRequest(Frozen, kw_only=True):
     output: Output = options(what="the findings")

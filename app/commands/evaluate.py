@@ -1,9 +1,9 @@
 """``main.py evaluate``: its options. No NumPy here."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
 from app.engine.request import UNLABELLED, LabelledImages, device_option
 from app.planning.request import network_option, weights_option
@@ -30,8 +30,7 @@ docs/evaluate.md explains the figures.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluateRequest:
+class EvaluateRequest(Frozen, kw_only=True):
     """The options of ``evaluate``; None if not given. Raises UserError if they leave nothing to judge."""
 
     network: str | None = network_option(group="what")

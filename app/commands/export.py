@@ -1,8 +1,8 @@
 """``main.py export``: its options."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from app.base.frozen import Frozen
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -21,8 +21,7 @@ import reads the file back, bit for bit. docs/export.md describes the formats.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExportRequest:
+class ExportRequest(Frozen, kw_only=True):
     file: Path | None = option(
         "weights file to export (default: the one shipped for --network)", name="file", nargs="?"
     )

@@ -1,7 +1,6 @@
 """``main.py graph``: its options."""
 
-from dataclasses import dataclass
-
+from app.base.frozen import Frozen
 from app.planning.request import NetworkRequest
 from app.terminal.options import option, options
 from app.terminal.output import Output
@@ -17,8 +16,7 @@ examples:
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class GraphRequest:
+class GraphRequest(Frozen, kw_only=True):
     network: NetworkRequest = options("network")
     arch: str | None = option(
         "GPU architecture to plan for (default: this card's, else sm_90a)", group="output", metavar="NAME"

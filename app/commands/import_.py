@@ -1,8 +1,8 @@
 """``main.py import``: its options."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from app.base.frozen import Frozen
 from app.terminal.console import whole_number
 from app.terminal.options import option, options
 from app.terminal.output import Output
@@ -23,8 +23,7 @@ random images with those of the file's own layout.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImportRequest:
+class ImportRequest(Frozen, kw_only=True):
     file: Path = option("file to read; its content, else its ending, gives the format", name="file")
     out: Path = option("weights file to write", required=True)
     network: str | None = option(

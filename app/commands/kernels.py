@@ -1,7 +1,6 @@
 """``main.py kernels``: its options."""
 
-from dataclasses import dataclass
-
+from app.base.frozen import Frozen
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -15,8 +14,7 @@ examples:
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelsRequest:
+class KernelsRequest(Frozen, kw_only=True):
     resources: bool = option(
         "compile each kernel (needs no GPU) and print its registers, shared memory and spills", False
     )

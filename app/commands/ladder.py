@@ -1,8 +1,8 @@
 """``main.py ladder``: its options."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from app.base.frozen import Frozen
 from app.engine.request import gpu_option
 from app.terminal.console import whole_number
 from app.terminal.options import option, options
@@ -22,8 +22,7 @@ counts can be faster. Without a GPU the figures of the stored card are shown.
 FAILED = "a step was wrong"
 
 
-@dataclass(frozen=True, kw_only=True)
-class LadderRequest:
+class LadderRequest(Frozen, kw_only=True):
     network: str = option("name of the network, or its .toml file (default: lenet5)", "lenet5", metavar="NAME")
     batch: int = option("number of images (default: 10000)", 10_000, type=whole_number(1), metavar="N")
     device: str = gpu_option()

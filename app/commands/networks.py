@@ -1,7 +1,6 @@
 """``main.py networks``: its options."""
 
-from dataclasses import dataclass
-
+from app.base.frozen import Frozen
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -14,8 +13,7 @@ examples:
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class NetworksRequest:
+class NetworksRequest(Frozen, kw_only=True):
     network: str | None = option(
         "only this network: a name, a file NAME.toml, or the weights file of one",
         name="network",

@@ -1,7 +1,6 @@
 """``main.py precompile``: its options."""
 
-from dataclasses import dataclass
-
+from app.base.frozen import Frozen
 from app.engine.request import gpu_option
 from app.planning.request import NetworkRequest
 from app.terminal.options import option, options
@@ -16,8 +15,7 @@ examples:
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class PrecompileRequest:
+class PrecompileRequest(Frozen, kw_only=True):
     network: NetworkRequest = options("network")
     arch: str | None = option(
         "GPU architecture to compile for (default: this card's)", group="what", metavar="NAME", exclusive=True

@@ -1,9 +1,9 @@
 """``main.py predict``: its options."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
 from app.engine.request import device_option
 from app.planning.request import network_option
@@ -44,8 +44,7 @@ nevertheless; 3 a bug.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class PredictRequest:
+class PredictRequest(Frozen, kw_only=True):
     paths: list[str] = option(
         "pictures, folders, arrays, lists of pictures, or -", name="paths", nargs="+", metavar="PATH"
     )

@@ -1,8 +1,8 @@
 """``main.py profile``: its options, and the arguments of a second process that counts hardware events."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from app.base.frozen import Frozen
 from app.engine.request import Pipeline, gpu_option
 from app.planning.request import NetworkRequest
 from app.terminal.console import whole_number
@@ -21,8 +21,7 @@ examples:
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProfileRequest:
+class ProfileRequest(Frozen, kw_only=True):
     batch: int = option("number of images (default: 10000)", 10_000, type=whole_number(1), metavar="N")
     device: str = gpu_option()
     network: NetworkRequest = options("network")

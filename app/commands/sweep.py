@@ -1,10 +1,10 @@
 """``main.py sweep``: its options."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
 from app.engine.request import gpu_option
 from app.terminal.console import whole_number
@@ -27,8 +27,7 @@ interrupted sweep keeps the points that it has measured.
 FAILED = "a point gave wrong results"
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepRequest:
+class SweepRequest(Frozen, kw_only=True):
     """The options of ``sweep``. Raises UserError unless they name one thing to sweep, and all apply to it."""
 
     conv: str | None = option("kernel for convolutions to sweep", metavar="NAME")

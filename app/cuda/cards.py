@@ -8,9 +8,9 @@ import ctypes
 import os
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from app.base.errors import UserError, suggestion
+from app.base.frozen import Frozen
 from app.base.processes import how_it_ended
 from app.files.checks import BadValueError, shown
 from app.files.child_process import Child, answer_requests
@@ -24,8 +24,7 @@ _NUMBERED = re.compile("cuda:(0|[1-9][0-9]{0,3})")
 _shown: list["NumberedCard"] = []  # the GPU that ``show`` has chosen, if any
 
 
-@dataclass(frozen=True)
-class NumberedCard:
+class NumberedCard(Frozen):
     """A GPU by CUDA's number. visible: the CUDA_VISIBLE_DEVICES of a process that shall see only this GPU."""
 
     number: int

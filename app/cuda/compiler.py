@@ -9,12 +9,12 @@ import os
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from app.base.errors import UserError, install
+from app.base.frozen import Frozen
 from app.cuda.compiler_process import compile_program
 from app.files.cache import is_trusted, private_folder, why_untrusted
 from app.files.reading import read_file
@@ -44,8 +44,7 @@ def nvrtc() -> Any:
     return binding
 
 
-@dataclass(frozen=True)
-class Library:
+class Library(Frozen):
     """The NVRTC in use: its file, its version (major, minor), and a hash that identifies the build."""
 
     path: str

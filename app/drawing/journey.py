@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE, SHORT
 from app.drawing import svg
 
@@ -14,8 +14,7 @@ SAME = 0.03  # relative differences below this count as none
 Key = tuple[str, str]  # a step's name and number format (dtype)
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(Frozen):
     """One bar. ms: measured; predicted_ms: predicted before the measurement, None without a prediction.
 
     ratio: time of the step that it continues ÷ this step's time, None without one. step: None for other systems, 0 for

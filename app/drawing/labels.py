@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
+
+from app.base.frozen import Frozen
 
 HEIGHT = 14  # of a label, in pixels
 RADIUS = 6  # around a point
 
 
-@dataclass(frozen=True)
-class Box:
+class Box(Frozen):
     """A rectangle: its upper left corner and its size, in pixels."""
 
     x: float

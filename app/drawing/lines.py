@@ -1,16 +1,15 @@
 """Draw lines over one quantity, in a panel for each measure. Names at the lines' ends spare reading colours."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from app.base.frozen import Frozen
 from app.drawing import labels, svg
 
 WIDTH, HEIGHT, TOP, LEFT, GAP = 440, 320, 66, 64, 90
 NAMES = 24  # pixels between a line's end and its name
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(Frozen):
     """One line: its name, its colour class, and its points from left to right."""
 
     name: str
@@ -24,8 +23,7 @@ class Line:
         return f"{self.colour} curve dashed" if self.dashed else f"{self.colour} curve"
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(Frozen):
     """One panel of a chart: the lines of one quantity. down: the name of the vertical axis."""
 
     down: str

@@ -1,8 +1,8 @@
 """Draw a grid of cells, coloured the stronger the greater the value: alone, or as a heat map with axes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+from app.base.frozen import Frozen
 from app.drawing import svg
 
 FULL = 0.75  # opacity of the strongest cell, so that numbers stay readable
@@ -10,8 +10,7 @@ WIDTH, HEIGHT, TOP = 66, 34, 76  # of a heat map's cell; space above the first
 Times = Mapping[tuple[int, int], float]  # (value down, value across) → ms
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(Frozen):
     """A cell. strength: of its colour, 0 to 1; said: its text; told: its tooltip."""
 
     strength: float

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE, SHORT
 from app.drawing import svg
 from app.drawing.labels import Box, NoRoomError, place_labels
@@ -19,8 +19,7 @@ LINE, FAR = 4, 100  # size of the boxes that keep labels off a line; only lines 
 Key = tuple[str, str]  # a row's name and number format (dtype)
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(Frozen):
     """One kernel. step: None for other systems, 0 for cuBLAS.
 
     intensity: FLOPs per byte; tflops: achieved rate of the layer's operations. measured: the hardware counted the

@@ -1,9 +1,9 @@
 """Draw the fast path's time budget: what each stage adds, from the tensor cores' cycles to labels in host memory."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from app.base.frozen import Frozen
 from app.drawing import svg
 
 HEIGHT, LEFT, WIDTH, RIGHT, TOP = 40, 240, 560, 150, 66
@@ -15,8 +15,7 @@ PRODUCTS = {"wgmma": (1, 1), "wgmma-split": (2, 3), "wgmma-exact": (1, 2), "wgmm
 BOOST_MHZ = 1980  # an H100's clock under this load, used if the report has none
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Frozen):
     """A time that includes the stages before it. ms: the total; what: what this stage adds."""
 
     name: str

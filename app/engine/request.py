@@ -1,9 +1,9 @@
 """The options of the main job, and options that other commands share with it."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
 from app.cuda.cards import device_name
 from app.engine.chunks import STREAMS
@@ -43,8 +43,7 @@ def data_option(**settings: Any) -> Any:
     return option("file of your own images: IDX (.gz or not), or HDF5 with x and y", **settings)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pipeline:
+class Pipeline(Frozen, kw_only=True):
     """Options that cut a batch into chunks on the GPU."""
 
     streams: int = option(
@@ -60,8 +59,7 @@ class Pipeline:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelledImages:
+class LabelledImages(Frozen, kw_only=True):
     """Options that choose the images: Fashion-MNIST's, or those of the file ``data``."""
 
     split: str | None = option("Fashion-MNIST images to use (default: test)", choices=("test", "train"))
@@ -74,15 +72,13 @@ class LabelledImages:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImagesRequest(LabelledImages):
+class ImagesRequest(LabelledImages, kw_only=True):
     """As ``LabelledImages``, with an option to repeat the images."""
 
     cycle: bool = option("repeat the images until --batch is reached", False)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunRequest:
+class RunRequest(Frozen, kw_only=True):
     """The options of the main job."""
 
     batch: int | None = option(

@@ -3,12 +3,12 @@
 import hashlib
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from app.base.errors import escaped
+from app.base.frozen import Frozen
 
 MAX_FILE_BYTES = 4 << 30
 MAX_ATTRIBUTE_BYTES = 64 << 10
@@ -16,8 +16,7 @@ MAX_ATTRIBUTE_BYTES = 64 << 10
 Attribute = str | int | float | list[int] | list[float]
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(Frozen):
     """The attributes and datasets to read from a file's root, if they exist.
 
     arrays: names of datasets, None for all. max_bytes: limit on all datasets together. too_large: the remedy for more.
@@ -29,8 +28,7 @@ class Wanted:
     too_large: str = "split the file or store less in it"
 
 
-@dataclass(frozen=True)
-class Contents:
+class Contents(Frozen):
     """The data read from a file's root.
 
     names: everything in the root except groups, sorted.
@@ -42,8 +40,7 @@ class Contents:
     attributes: dict[str, Attribute]
 
 
-@dataclass(frozen=True)
-class Described:
+class Described(Frozen):
     """How a root dataset is stored in its file.
 
     offset: where its numbers begin, C-contiguous and in the byte order of ``dtype``; None if only HDF5 can read them,

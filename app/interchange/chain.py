@@ -1,10 +1,11 @@
 """A sequence of layers before the images' size is known, and the network that it becomes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.files.checks import BadValueError
 from app.layers import Argmax, Conv2d, Layer, Linear, Resize, Shape
 from app.layers.pool import Pool
@@ -14,8 +15,7 @@ from app.network.definitions import Network
 IMAGE = 28  # height and width of Fashion-MNIST's images
 
 
-@dataclass(frozen=True)
-class Chain:
+class Chain(Frozen):
     """Layers from the enlarged image to the scores.
 
     names: our array's name → the file's. notes: what was assumed.

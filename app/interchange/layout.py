@@ -1,10 +1,11 @@
 """Convert arrays between the origin's layout, filters (M, C, K, K) and C, H, W features, and the weights file's."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from app.base.frozen import Frozen
 from app.files.checks import BadValueError
 from app.interchange.source import Source
 from app.layers import Conv2d, Flatten, Linear, Shape
@@ -14,8 +15,7 @@ from app.network.definitions import Network
 REMEDY = "name the file's own network with --network"
 
 
-@dataclass(frozen=True)
-class Converted:
+class Converted(Frozen):
     """One array of the weights file. before, after: its shape and order in the source and here, in words."""
 
     name: str

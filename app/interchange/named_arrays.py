@@ -6,10 +6,11 @@ Names follow one of two conventions, each with its layout: ``conv1`` and ``conv1
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
+from app.base.frozen import Frozen
 from app.files.checks import BadValueError, fields, items, nullable, number, parsed_json, shown, string, text
 from app.interchange.engines import torch_engine
 from app.interchange.layout import origin_shapes, to_channels_first
@@ -26,8 +27,7 @@ KEYS = ("classes", "class_names", "labels", "names", "id2label")  # of metadata,
 WEIGHT, BIAS = "weight", "bias"  # what PyTorch's names end with
 
 
-@dataclass(frozen=True)
-class Description:
+class Description(Frozen):
     """What an exported file says besides its arrays. input_scale: the weights' factor of bytes 0 to 255."""
 
     network: Network
@@ -42,8 +42,7 @@ class Description:
         return json.dumps(found)
 
 
-@dataclass(frozen=True)
-class NamedArrays:
+class NamedArrays(Frozen):
     """The arrays of a file by name, of any type, and its other metadata.
 
     description: None in files that this program did not write.

@@ -9,12 +9,13 @@ shapes, the comparison of scores, writing.
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.files.checks import BadValueError
 from app.files.formats import START_BYTES, recognise
 from app.files.reading import read_file
@@ -24,8 +25,7 @@ from app.network.foreign import FORMATS, Format
 from app.network.weights import MAX_BYTES
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(Frozen):
     """What the user said about the file; None for what was left out. A reader refuses what it does not use.
 
     network: names layers. symbol: an MXNet symbol file. size: height and width of the images that the layers read.
@@ -38,8 +38,7 @@ class Asked:
     name: str = field(default="imported", compare=False)
 
 
-@dataclass(frozen=True)
-class Engine:
+class Engine(Frozen):
     """An installed engine that runs the file itself.
 
     name: with its version. logits: images (B, C, H, W) uint8, as the network reads them → the scores before a softmax,
@@ -50,8 +49,7 @@ class Engine:
     logits: Callable[[np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Frozen):
     """A network and its arrays in their origin's layout.
 
     arrays: as our weights files name them: filters (M, C, K, K), fully connected weights (out, in) over the features in

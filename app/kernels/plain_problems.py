@@ -1,12 +1,11 @@
 """Problems of kernels without parameters, and the type of kernels' arguments; see ``problems.py``."""
 
-from dataclasses import dataclass
+from app.base.frozen import Frozen
 
 ITEMSIZE = {"int8": 1, "uint8": 1, "float16": 2, "float32": 4, "float64": 8}
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(Frozen):
     """A pointer argument: its dtype and number of elements (per image, or fixed)."""
 
     name: str
@@ -21,8 +20,7 @@ def x_and_y(dtype: str, read: int, written: int) -> tuple[Argument, ...]:
     return Argument("x", dtype, per_image=read), Argument("y", dtype, per_image=written)
 
 
-@dataclass(frozen=True)
-class ResizeProblem:
+class ResizeProblem(Frozen):
     """Resize bytes to ``size`` x ``size`` by bilinear interpolation; see ``app/layers/resize.py``."""
 
     channels: int
@@ -42,8 +40,7 @@ class ResizeProblem:
         return x_and_y(self.dtype, self.channels * self.height * self.width, self.channels * self.size**2)
 
 
-@dataclass(frozen=True)
-class ActivationProblem:
+class ActivationProblem(Frozen):
     """Apply ``function`` (relu, tanh or sigmoid) to ``size`` elements per image."""
 
     size: int
@@ -60,8 +57,7 @@ class ActivationProblem:
         return x_and_y(self.dtype, self.size, self.size)
 
 
-@dataclass(frozen=True)
-class SoftmaxProblem:
+class SoftmaxProblem(Frozen):
     """Softmax over ``classes`` values: exp(x - max x), divided by its sum."""
 
     classes: int
@@ -77,8 +73,7 @@ class SoftmaxProblem:
         return x_and_y(self.dtype, self.classes, self.classes)
 
 
-@dataclass(frozen=True)
-class ArgmaxProblem:
+class ArgmaxProblem(Frozen):
     """Find the index of the greatest of ``classes`` values, the first among equals."""
 
     classes: int

@@ -6,10 +6,11 @@ rounded to 11 bits), ``float16`` or ``int8`` (see ``ConvPairProblem``). Biases a
 float32 (float64 for float64).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Generic, TypeVar
 
+from app.base.frozen import Frozen
 from app.base.precision import storage, wide
 from app.kernels.plain_problems import (
     ActivationProblem,
@@ -31,8 +32,7 @@ def windows(size: int, window: int, stride: int, ceil: bool) -> int:
     return (size - window) // stride + 1
 
 
-@dataclass(frozen=True)
-class ConvProblem:
+class ConvProblem(Frozen):
     """Convolution (cross-correlation, zeros around the image), then optionally bias, activation and pooling."""
 
     channels: int
@@ -93,8 +93,7 @@ class ConvProblem:
         )
 
 
-@dataclass(frozen=True)
-class PoolProblem:
+class PoolProblem(Frozen):
     """Average or maximum pooling over window x window pixels, every ``stride`` pixels."""
 
     channels: int
@@ -127,8 +126,7 @@ class PoolProblem:
         return x_and_y(self.dtype, self.channels * self.height * self.width, self.channels * prod(self.pooled))
 
 
-@dataclass(frozen=True)
-class LinearProblem:
+class LinearProblem(Frozen):
     """Matrix product with (inputs, outputs) weights, then optionally bias, activation, softmax and argmax."""
 
     inputs: int
@@ -171,8 +169,7 @@ class LinearProblem:
 Half = TypeVar("Half", bound=ConvProblem | LinearProblem)
 
 
-@dataclass(frozen=True)
-class _Pair(Generic[Half]):
+class _Pair(Frozen, Generic[Half]):
     """Two layers of one kind, each with its epilogue; the second reads the results of the first.
 
     exact: in float16x2, whether float16 holds the weights without loss, so that their low halves are zero.
@@ -210,7 +207,6 @@ class _Pair(Generic[Half]):
         return x, *(replace(given, name=name, dtype="float32") for name, given in parameters.items()), *results
 
 
-@dataclass(frozen=True)
 class ConvPairProblem(_Pair[ConvProblem]):
     """Two convolutions: x (C, H, W), w1 (C, K, K, M), bias1 (M), w2, bias2, y (M, PH, PW).
 

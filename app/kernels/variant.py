@@ -1,7 +1,7 @@
 """Define registry rows: the problems that a kernel serves, and how it is launched for each."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from app.base.frozen import Frozen
 from app.base.precision import storage, wide
 from app.cuda.compiler import KERNEL_DIR, architecture_number
 from app.kernels.plain_problems import ITEMSIZE, Argument
@@ -31,8 +32,7 @@ class Unfit(Exception):  # noqa: N818 - a verdict, not an error
     """The parameters cannot serve the problem; the text is the reason. Raised by ``configure``."""
 
 
-@dataclass(frozen=True)
-class KernelLaunch:
+class KernelLaunch(Frozen):
     """How to launch a kernel: threads per block, grid for a number of images, scalars, dynamic shared memory.
 
     Every kernel takes the problem's arrays, then the workspace's, then ``int images``, then the scalars.
@@ -48,8 +48,7 @@ class KernelLaunch:
     cluster: Callable[[int], int] | None = None  # images → blocks per cluster, 1 for none; sm_90 and later
 
 
-@dataclass(frozen=True)
-class ConstantCopy:
+class ConstantCopy(Frozen):
     """Copy ``count`` elements of w, from element ``first``, to the file's ``__constant__`` array ``symbol``."""
 
     symbol: str
@@ -57,8 +56,7 @@ class ConstantCopy:
     count: int
 
 
-@dataclass(frozen=True)
-class LibraryGemm:
+class LibraryGemm(Frozen):
     """Compute c = a b in float32 by cuBLAS, row-major: a (m, k), b (k, n), c (m, n), by the arguments' names."""
 
     a: str
@@ -70,8 +68,7 @@ class LibraryGemm:
 Action = KernelLaunch | ConstantCopy | LibraryGemm
 
 
-@dataclass(frozen=True)
-class Packing:
+class Packing(Frozen):
     """The packing of the problem's parameters for a kernel, done once when weights are loaded.
 
     takes: the kernel's arguments between x and the outputs. pack: computes their arrays from the problem's parameters,
@@ -82,8 +79,7 @@ class Packing:
     pack: Callable[[Sequence[np.ndarray | None]], list[np.ndarray | None]]
 
 
-@dataclass(frozen=True)
-class LaunchConfig:
+class LaunchConfig(Frozen):
     """How a variant serves one problem: compile-time constants, and the actions of a launch in order.
 
     workspace: scratch arrays. images_at_a_time: larger batches run piece by piece; 0: no limit. packing: None if the
@@ -102,8 +98,7 @@ class LaunchConfig:
         return tuple(action for action in self.actions if isinstance(action, KernelLaunch))
 
 
-@dataclass(frozen=True)
-class Variant:
+class Variant(Frozen):
     """One kernel. ``configure`` serves a problem; ``refuses`` returns why no parameters can, or None.
 
     system: the seed systems that had it. since: name of the row of this operation that it continues; None for the first

@@ -1,12 +1,12 @@
 """Test images and shipped weights to measure whole applications on, and the check of their labels."""
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.base.interrupts import exit_on_interrupt
 from app.layers import Shape
 from app.network.generated import load_network
@@ -21,8 +21,7 @@ UNWRITTEN = 255  # no valid label: outputs are filled with it before a timed run
 L2_BYTES = 50 << 20  # the H100's, for cards that do not report theirs
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(Frozen):
     """The first N test images with a network's shipped weights; images or weights that do not exist are random.
 
     images: (N, C, H, W) uint8 in page-locked memory; truth: (N,) uint8; reference: float64, at least N images.

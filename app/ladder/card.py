@@ -1,10 +1,11 @@
 """One card's measurements for the pages: times of ``bench``, loops of the machine code, hardware counters."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
+from app.base.frozen import Frozen
 from app.cuda.compiler import architecture_number
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.lab.bench.cases import network_items
@@ -21,8 +22,7 @@ EXAMPLE = EXAMPLES[0][0].name  # the network whose layers' machine code was exam
 FIRST, LATER = "conv1", "conv2"
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(Frozen):
     """One step on one layer: its counts, the time predicted from them, and the measurements.
 
     parameters: the compile-time constants that ran. ms: None where it was not measured; counters: empty likewise.
@@ -57,8 +57,7 @@ class Layer:
         return f"{self.network} {self.name}"
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(Frozen):
     """The measurement documents about one card, as the program writes them.
 
     benches: network → ``bench --json``. kernels: ``kernels --resources --instructions --json``. counters: network →

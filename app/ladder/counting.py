@@ -6,8 +6,8 @@ prediction; no kernel with these counts can be faster.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from app.base.frozen import Frozen
 from app.kernels.facts import bytes_moved
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.ladder.formulas import WARP, Names, Number, evaluate
@@ -46,8 +46,7 @@ PARTS = {
 }
 
 
-@dataclass(frozen=True)
-class Speeds:
+class Speeds(Frozen):
     """A card's rates, measured: products per second, bytes per second; cycles of one SM per second."""
 
     products: float
@@ -57,8 +56,7 @@ class Speeds:
     resident_threads: int  # on the whole card
 
 
-@dataclass(frozen=True)
-class Prediction:
+class Prediction(Frozen):
     """The milliseconds that each part of the card is busy. ``ms`` is the longest, ``bound`` its part."""
 
     parts: Mapping[str, float]

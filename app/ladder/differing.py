@@ -1,8 +1,8 @@
 """Compare a step's counts with the hardware counters of the same layer, and give the reason where they differ."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from app.base.frozen import Frozen
 from app.lab.profile.counters import COUNTERS, per_output
 from app.ladder.card import Layer
 from app.ladder.lessons import Step
@@ -29,8 +29,7 @@ BY_LAUNCH = (
 )
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Frozen):
     """One count on one layer, per output: ``told`` by formula, and as the hardware ``counted`` it."""
 
     counter: str

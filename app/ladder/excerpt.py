@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import Differ, SequenceMatcher
 
 from app.base.errors import UserError, install
+from app.base.frozen import Frozen
 from app.cuda.compiler import KERNEL_DIR
 from app.ladder.lessons import Step
 
@@ -14,8 +15,7 @@ GAP = "…"
 ALIKE = 0.6  # least similarity of a removed line and the line that replaces it
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(Frozen):
     """One line of a diff. change: ``+``, ``-`` or a space; html: the coloured text; number: line number in its file.
 
     A line whose change is ``GAP`` stands for lines that are left out.

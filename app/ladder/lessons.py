@@ -7,10 +7,11 @@ formula in braces, which ``formulas.py`` computes. The idea itself is the first 
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, cached_property
 from pathlib import Path
 
+from app.base.frozen import Frozen
 from app.kernels import registry
 from app.kernels.variant import Variant
 
@@ -18,8 +19,7 @@ LESSONS = Path(__file__).with_name("steps")
 LADDERS = {"conv": "convolution", "gemm": "matrix product"}
 
 
-@dataclass(frozen=True)
-class Exercise:
+class Exercise(Frozen):
     """A task, the command that checks it, and its answer, which is folded on the page."""
 
     task: str
@@ -27,8 +27,7 @@ class Exercise:
     answer: str
 
 
-@dataclass(frozen=True)
-class Lesson:
+class Lesson(Frozen):
     """The hand-written text about one step.
 
     title: the idea in a few words. change: what is new compared with the step that it continues and the reports, and
@@ -54,8 +53,7 @@ class Lesson:
     differs: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Frozen):
     """One step of a ladder."""
 
     row: Variant

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from typing import Any
 
+from app.base.frozen import Frozen
 from app.base.precision import SHORT
 from app.drawing.sketch import Drawing
 from app.kernels.problems import LinearProblem
@@ -26,8 +26,7 @@ IN_LIBRARY = "This step multiplies in the library, whose machine code is not cou
 NOT_COMPILED = "What the compiler made of this step is not stored for this card."
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(Frozen):
     """One file of the site: its name without ``.html``, its title, and the whole text."""
 
     name: str

@@ -1,9 +1,9 @@
 """The pages of pictures and of interactives: one card's measurements, step by step and as a whole."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 
+from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE
 from app.drawing import interactives, journey, roofline, warpgroups, waterfall
 from app.lab.document import Row
@@ -15,8 +15,7 @@ Key = tuple[str, str]  # a step's name and number format (dtype)
 Layers = Sequence[tuple[Step, Sequence[Layer]]]
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(Frozen):
     """A further page of the site: its name without ``.html``, its title, and its HTML body."""
 
     name: str

@@ -1,6 +1,5 @@
 """Element-wise functions: ReLU, tanh and sigmoid."""
 
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -10,7 +9,6 @@ from app.kernels.plain_problems import ActivationProblem
 from app.layers.base import Layer, Parameters, Shape
 
 
-@dataclass(frozen=True)
 class Activation(Layer):
     """y = f(x) for each element; NaN stays NaN.
 
@@ -28,7 +26,6 @@ class Activation(Layer):
         return ActivationProblem(prod(shape), self.kind, input_dtype) if input_dtype == output_dtype else None
 
 
-@dataclass(frozen=True)
 class Relu(Activation):
     """y = max(x, 0)."""
 
@@ -40,7 +37,6 @@ class Relu(Activation):
         return np.maximum(x, np.zeros_like(x[:1]), out=x)
 
 
-@dataclass(frozen=True)
 class Tanh(Activation):
     """y = tanh(x)."""
 
@@ -51,7 +47,6 @@ class Tanh(Activation):
         return np.tanh(x, out=x)
 
 
-@dataclass(frozen=True)
 class Sigmoid(Activation):
     """y = 1 / (1 + exp(-x))."""
 

@@ -1,6 +1,5 @@
 """Argmax, which turns scores into labels."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -9,7 +8,6 @@ from app.kernels.plain_problems import ArgmaxProblem
 from app.layers.base import Layer, Parameters, Shape
 
 
-@dataclass(frozen=True)
 class Argmax(Layer):
     """The index of the greatest score as one byte; among equal scores, the first."""
 

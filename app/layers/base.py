@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.kernels.problems import Problem
 
 Shape = tuple[int, ...]  # one image's activations: (C, H, W) or (features,)
 Parameters = Mapping[str, np.ndarray]  # names and layouts as in the weights file
 
 
-@dataclass(frozen=True)
-class Layer(ABC):
+class Layer(Frozen, ABC):
     """A layer of a network. Layers are data: they hold no arrays."""
 
     name: str

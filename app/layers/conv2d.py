@@ -1,7 +1,6 @@
 """Two-dimensional convolution (cross-correlation), optionally with zero padding."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +14,6 @@ from app.layers.products import multiply_rows
 IM2COL_BYTES = 2 << 20
 
 
-@dataclass(frozen=True)
 class Conv2d(Layer):
     """y[b,m,h,w] = Σ_c Σ_p Σ_q x[b, c, h·S+p-P, w·S+q-P] · k[p,q,c,m] (+ bias[m]); filters K x K, stride S.
 

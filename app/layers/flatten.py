@@ -1,6 +1,5 @@
 """Flatten, which turns feature maps into one row of features per image."""
 
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -9,7 +8,6 @@ import numpy as np
 from app.layers.base import Layer, Parameters, Shape
 
 
-@dataclass(frozen=True)
 class Flatten(Layer):
     """(C, H, W) → (H·W·C), in the H, W, C order of system 1's weights files.
 

@@ -1,7 +1,6 @@
 """Fully connected layer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +14,6 @@ from app.layers.products import multiply_rows
 from app.layers.softmax import Softmax
 
 
-@dataclass(frozen=True)
 class Linear(Layer):
     """y = x w (+ bias) with ``outputs`` features.
 

@@ -1,6 +1,5 @@
 """Average and maximum pooling."""
 
-from dataclasses import dataclass
 from functools import reduce
 from typing import ClassVar
 
@@ -10,7 +9,6 @@ from app.kernels.problems import PoolProblem, windows
 from app.layers.base import Layer, Parameters, Shape
 
 
-@dataclass(frozen=True)
 class Pool(Layer):
     """Reduce each window of ``window`` x ``window`` pixels, every ``stride`` (default: window) pixels, to one value.
 
@@ -80,7 +78,6 @@ class Pool(Layer):
         return PoolProblem(channels, height, width, self.window, self.step, self.is_max, input_dtype, self.ceil)
 
 
-@dataclass(frozen=True)
 class AvgPool(Pool):
     """The mean of each window."""
 
@@ -88,7 +85,6 @@ class AvgPool(Pool):
     is_max: ClassVar[bool] = False
 
 
-@dataclass(frozen=True)
 class MaxPool(Pool):
     """The maximum of each window."""
 

@@ -1,6 +1,5 @@
 """Enlarge images by bilinear interpolation, in exact integer arithmetic, by one of two rules."""
 
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -27,7 +26,6 @@ class Neighbours(NamedTuple):
     far: np.ndarray
 
 
-@dataclass(frozen=True)
 class Resize(Layer):
     """(C, H, W) bytes → (C, size, size) bytes, each the weighted mean of the four pixels around its centre.
 

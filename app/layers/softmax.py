@@ -1,6 +1,5 @@
 """Softmax, which turns scores into probabilities."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -9,7 +8,6 @@ from app.kernels.plain_problems import SoftmaxProblem
 from app.layers.base import Layer, Parameters, Shape
 
 
-@dataclass(frozen=True)
 class Softmax(Layer):
     """y[k] = exp(x[k] - max x) / Σ_j exp(x[j] - max x); subtracting the maximum avoids overflow.
 

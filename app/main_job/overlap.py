@@ -6,8 +6,9 @@ An interval is (start, stop) in milliseconds on one clock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from app.base.frozen import Frozen
 
 if TYPE_CHECKING:
     from app.records.report import Pipeline
@@ -16,8 +17,7 @@ Interval = tuple[float, float]
 Limit = Literal["compute", "copy", "enqueue"]
 
 
-@dataclass(frozen=True)
-class Timeline:
+class Timeline(Frozen):
     """One traced run: intervals of host-to-device copies, kernels and device-to-host copies.
 
     enqueue_share: host time to enqueue the run ÷ host time until its results were there, 0..1.

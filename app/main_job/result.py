@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from app.base.frozen import Frozen
 from app.main_job import statistics
 
 if TYPE_CHECKING:
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 DISAGREE = 1.5  # limits of time on the card ÷ its layers' sum, which is 0.70 to 1.01 in the stored reports
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(Frozen):
     """Repeated measurements of one thing, in ms."""
 
     samples: tuple[float, ...]
@@ -64,8 +63,7 @@ def layer_row(name: str, kernel: str, images: int, timing: Timing, flops: int, n
     }
 
 
-@dataclass(frozen=True)
-class Cycle:
+class Cycle(Frozen):
     """A batch streamed in several passes over the data. unsteady: number of passes with other labels than the first."""
 
     correct: int | None
@@ -95,8 +93,7 @@ def count_passes(passes: Iterable[np.ndarray], truth: np.ndarray | None, first: 
     return Cycle(None if truth is None else correct, total, unsteady)
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(Frozen):
     """The same batch in the precision of ``--compare``: end-to-end times, and labels (N,) uint8.
 
     precision: as requested. arithmetic: the coarsest type of any layer's multiplication.
@@ -108,8 +105,7 @@ class Compared:
     labels: np.ndarray
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Frozen):
     """Labels and measurements of a run. labels: (N,) uint8 of the first pass, as the timed runs wrote them.
 
     arithmetic: the coarsest type of any layer's multiplication. compared: with ``--compare``; power: with ``--power``.

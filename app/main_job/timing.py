@@ -6,7 +6,6 @@ with an idle device at the start. All times in milliseconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from cupy.cuda import runtime
 
 from app.base.clock import Timer, host_timed
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.cuda.events import Marks, time_by_events
 from app.cuda.memory import DeviceMemoryError, device_array, is_pinned, pinned_copy, upload
 from app.engine.buffers import StreamBuffers
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 TRACES = 9
 
 
-@dataclass(frozen=True)
-class CardTimes:
+class CardTimes(Frozen):
     """Measurements with ``images`` images resident on the card, as one chunk, without transfers.
 
     op_times: each convolution and its bias alone, without pooling. raw_copy: one copy of the images' bytes from

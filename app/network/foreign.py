@@ -1,18 +1,17 @@
 """Recognise weights files of other systems, and name the command that imports them."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.files.formats import START_BYTES, recognise
 
 DESCRIPTION = "lenet5-inference"  # name of the entry beside exported arrays that describes the network
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(Frozen):
     """A format of other systems' weights files, which ``import`` converts.
 
     module: of app/interchange, with ``read(content, asked)``. ending: suffix of the file names. kind: what

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from app.base.errors import UserError, suggestion
+from app.base.frozen import Frozen
 from app.layers import Argmax, Layer, Parameters, Resize, Shape
 from app.network.definitions import NETWORKS, Network, named
 from app.network.limits import LEAST_SCALE, MOST_SCALE
@@ -20,8 +21,7 @@ from app.network.weights import ENDINGS, Weights, check_shapes, load_weights
 REFERENCE_CHUNK = 128  # images: large enough for the matrix products, small enough for the caches
 
 
-@dataclass(frozen=True)
-class Graph:
+class Graph(Frozen):
     """A network's layers with shapes and parameters. parameters: float32, in the weights file's layouts.
 
     quantised: a convolution's 8-bit filters, None if the weights have none.

@@ -3,11 +3,12 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import prod
 from typing import Any
 
 from app import layers
+from app.base.frozen import Frozen
 from app.layers import Argmax, Layer, Shape
 
 # Layer type in a network file → class. The argmax, which ends every network, is not written.
@@ -48,8 +49,7 @@ def assignments(values: Mapping[str, Any]) -> str:
     return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
 
 
-@dataclass(frozen=True)
-class LayerStep:
+class LayerStep(Frozen):
     """A layer in a network, with the shapes of one image's activations before and after it."""
 
     layer: Layer
@@ -72,8 +72,7 @@ class LayerStep:
         return (1 if self.layer.keeps_bytes else 4) * (prod(self.in_shape) + prod(self.out_shape))
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(Frozen):
     """A network: its input shape and its layers, the last of which is an Argmax.
 
     pixel_scale: factor of pixels 0 to 255 before the first layer with weights.

@@ -5,10 +5,10 @@ times a step for each output map. All products and sums of these integers are ex
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from app.base.frozen import Frozen
 from app.files.checks import BadValueError
 
 BYTE, SIGNED = 255, 127  # greatest activation and filter, in steps
@@ -16,8 +16,7 @@ MARK = "_int8"
 SUFFIXES = (MARK, f"{MARK}_limits", f"{MARK}_steps")  # of the datasets' names, sorted
 
 
-@dataclass(frozen=True)
-class Quantised:
+class Quantised(Frozen):
     """The second convolution, ``layer``, in 8-bit integers.
 
     filters: (K, K, in, out) int8, for activations divided by their limits; each map's greatest magnitude is 127, or all

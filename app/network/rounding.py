@@ -13,12 +13,13 @@ the weight of one more input, which is always 1.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.layers import Conv2d, Parameters
 from app.layers.conv2d import im2col, windows_of
 from app.network.graph import REFERENCE_CHUNK, Graph
@@ -28,8 +29,7 @@ BLOCK_BYTES = 64 << 20  # of x at a time
 Rounding = Callable[[np.ndarray], np.ndarray]
 
 
-@dataclass(frozen=True)
-class RoundedLayer:
+class RoundedLayer(Frozen):
     """One layer's rounded weights and bias, float32, by name.
 
     error: what compensated rounding changes in y, root mean square relative to y, on the images used. plain: the same

@@ -12,10 +12,9 @@ accuracy near chance gives a warning.
 All functions are pure.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE
 
 COUNT_SHARE = 0.001  # share of the images by which near-ties may change the count of correct answers
@@ -27,8 +26,7 @@ FEWEST_FOR_CHANCE = 20
 CAUSES = "fc1's rows not in the order H, W, C, another pixel scale, a white background (see docs/networks.md)"
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(Frozen):
     """Results of the float64 reference.
 
     labels: (N,) uint8, the best class. margins: (N,) float64, best logit minus second best. magnitudes: (N,) float32,
@@ -46,8 +44,7 @@ class Reference:
         return all(len(np.unique(found)) == 1 for found in (self.labels, self.margins, self.magnitudes))
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Frozen):
     """An image whose label differs from the reference's; ``excused`` if the reference's margin is a near-tie."""
 
     index: int
@@ -57,8 +54,7 @@ class Difference:
     excused: bool
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Agreement(Frozen):
     """The comparison of ``compared`` labels with a reference, with every difference.
 
     most: how many differences are allowed, all of them near-ties. fault: why nothing can agree, whatever the labels; ""
@@ -99,8 +95,7 @@ class Agreement:
         return f"{passes}{equal} labels equal the {self.source}"
 
 
-@dataclass(frozen=True)
-class Answers:
+class Answers(Frozen):
     """The count of correct answers, and whether it is enough.
 
     correct: None for unlabelled data. expected: the promised count; least: the required share; None where absent.
@@ -116,8 +111,7 @@ class Answers:
     least: float | None
 
 
-@dataclass(frozen=True)
-class Accuracy:
+class Accuracy(Frozen):
     """Both verdicts."""
 
     agreement: Agreement

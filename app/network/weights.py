@@ -4,13 +4,14 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.files import shipped
 from app.files.checks import BadValueError, Check, items, mapping, number, parsed_json, string, text, whole
 from app.files.formats import HDF5
@@ -36,8 +37,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _CHECKSUM = "arrays_sha256"
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(Frozen):
     """A network's parameters, as float32 arrays, and the other facts in its file.
 
     arrays: "conv1" (K, K, in, out), "fc1" (in, out), "<name>_bias" (out,), and so on.

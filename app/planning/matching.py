@@ -1,12 +1,13 @@
 """A plan's choices and nodes, and the problems that one kernel can solve for the next layers."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.base.precision import BY_NAME, wide
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
 from app.kernels.variant import Variant
@@ -18,8 +19,7 @@ from app.planning.tuning import Tuning
 PAIRS: dict[str, Any] = {"conv": ConvPairProblem, "gemm": LinearPairProblem}  # by operation of both layers
 
 
-@dataclass(frozen=True)
-class Choices:
+class Choices(Frozen):
     """The user's choices: precision (a name of app/base/precision.py), fusion, and kernels by layer or operation.
 
     A kernel that is None or absent is chosen by ``auto``, from the measured results in ``tuning``.
@@ -41,8 +41,7 @@ class Choices:
         return self.kernels.get(layer.name, self.kernels.get(layer.operation or ""))
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(Frozen):
     """A kernel and the layers that it computes in one launch.
 
     head: the main layer, into which the others are fused. steps: all layers, in the network's order. settings: the

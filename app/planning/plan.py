@@ -1,12 +1,13 @@
 """Plan how a graph runs on a GPU: fuse layers, choose each node's kernel, assign buffers."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from app.base.errors import UserError, choose_one_of
+from app.base.frozen import Frozen
 from app.base.precision import BY_NAME, DTYPES, INTEGERS
 from app.cuda.compiler import architecture_number
 from app.kernels import registry
@@ -24,8 +25,7 @@ PIXELS = "pixels"  # output of a layer that keeps bytes
 TENSOR_CORES = 80  # the first architecture whose tensor cores the kernels use
 
 
-@dataclass(frozen=True)
-class ExecutionPlan:
+class ExecutionPlan(Frozen):
     """A plan for one architecture. buffers: name → dtype and elements per image; all chunks use the same ones.
 
     input_shape, input_dtype: of an image, (C, H, W), in host memory.

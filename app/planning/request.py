@@ -1,10 +1,10 @@
 """The options that choose a network and how to run it. ``choices_of`` resolves their names."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
 from app.terminal.options import option
 
@@ -20,8 +20,7 @@ def weights_option() -> Any:
     return option("HDF5 file of weights (default: the network's file in weights/)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class NetworkRequest:
+class NetworkRequest(Frozen, kw_only=True):
     """Options for the network, its weights, kernels and precision."""
 
     network: str | None = network_option()

@@ -1,13 +1,14 @@
 """Find a kernel for the next layers: for one layer and what can be fused into it, or for a pair of layers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE, BY_NAME, INTEGERS
 from app.kernels import registry
 from app.kernels.facts import without_epilogue
@@ -52,8 +53,7 @@ def reorders(step: LayerStep) -> bool:
     return channels > 1 and prod(pixels) > 1
 
 
-@dataclass(frozen=True)
-class Serving:
+class Serving(Frozen):
     """Find kernels for a graph's layers on an architecture, by the user's choices."""
 
     graph: Graph

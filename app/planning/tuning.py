@@ -7,11 +7,12 @@ shipped in app/kernels/tuned/; results of ``bench`` and ``sweep`` go to the user
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import cast
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.cuda.compiler import KERNEL_DIR
 from app.files.cache import is_trusted, private_folder, why_untrusted
 from app.files.checks import document, fields, mapping, number, whole
@@ -29,8 +30,7 @@ REMEDY = "delete it, and sweep again"
 REFERENCE_CARDS = {"sm_90a": "NVIDIA H100 80GB HBM3"}  # architecture → the GPU whose table serves without a GPU
 
 
-@dataclass(frozen=True)
-class Tuned:
+class Tuned(Frozen):
     """The best parameters found for a variant, and its time in ms over ``images`` images."""
 
     parameters: dict[str, int]
@@ -56,8 +56,7 @@ RESULT = fields(
 TABLE = document(SCHEMA, fields({"entries": mapping(mapping(lambda value: Tuned(**RESULT(value))))}, others=True))
 
 
-@dataclass(frozen=True)
-class Tuning:
+class Tuning(Frozen):
     """Measured results of one GPU: problem key → variant name → result. Empty if nothing was measured."""
 
     entries: Mapping[str, Mapping[str, Tuned]] = field(default_factory=dict)

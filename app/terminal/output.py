@@ -6,11 +6,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.files import shipped
 from app.files.writing import json_text, replacing
 from app.terminal.console import coloured
@@ -25,8 +25,7 @@ NO_FILE = {"json": "-", "labels": "none", "out": "-", "paths": "-"}  # option â†
 OVERWRITE = "replace the files that this command writes, if they exist"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Output:
+class Output(Frozen, kw_only=True):
     """How a command publishes its result."""
 
     json: str | None = option("also write {what} to FILE as JSON; '-' prints only the JSON", metavar="FILE")

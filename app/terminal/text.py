@@ -4,8 +4,9 @@ import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from app.base.frozen import Frozen
 
 WIDTH = 80
 """Columns of output to a file."""
@@ -16,8 +17,7 @@ INDENT = "  "
 LEAST = 12  # minimal characters per line of a wrapped cell
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(Frozen):
     """A table's column. left: align left (for text) instead of right (for numbers).
 
     optional: 0 for a column that is always shown; narrow tables leave out columns with the highest number first.

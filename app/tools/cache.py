@@ -6,11 +6,11 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.commands.cache import CacheRequest
 from app.files.cache import why_untrusted
 from app.files.writing import cache_dir, is_abandoned
@@ -20,8 +20,7 @@ from app.terminal.text import Column, format_age, format_bytes, paragraph, table
 from data_tools.fashion_mnist import SPLITS
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Frozen):
     """Files of one kind. folder: within the cache. names: of files that this program wrote. made_again: removable."""
 
     name: Literal["compiled kernels", "Fashion-MNIST", "tuning tables"]

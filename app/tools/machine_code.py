@@ -10,12 +10,12 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.cuda.compiler import compile_kernel
 from app.cuda.on_all_cores import on_all_cores
 from app.kernels.variant import Variant
@@ -40,8 +40,7 @@ _LABEL = re.compile(r"^(\.L_x_\d+):")
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+\{?\s*(?:@!?U?P\w+ )?\s*([A-Z][\w.]*)\s*(.*?);")
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(Frozen):
     """One machine instruction: address, full name such as ``LDG.E.CONSTANT``, operands."""
 
     address: int

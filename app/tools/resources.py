@@ -7,10 +7,11 @@ both layers of a pair.
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from app.base.frozen import Frozen
 from app.base.precision import storage, wide
 from app.cuda.compiler import architecture_number, compile_kernel, read_with_includes, resource_report
 from app.cuda.on_all_cores import on_all_cores
@@ -46,8 +47,7 @@ _ENTRY = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Compiled:
+class Compiled(Frozen):
     """One function in the assembler's log: registers, and bytes of shared memory, stack and spills."""
 
     registers: int

@@ -6,7 +6,6 @@ Settings and some figures are JSON in an attribute, the header. Every value read
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.files import hdf5_process
 from app.files.checks import BadValueError, fields, parsed_json, text
 from app.files.hdf5 import Wanted, content_hash, file_image
@@ -119,8 +119,7 @@ def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
         temporary.write_bytes(content)
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Frozen):
     """A checked checkpoint. stamp: the file's, taken before it was read."""
 
     path: Path

@@ -1,13 +1,13 @@
 """A network for training: trainable layers, parameters, the loss and its gradients."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import takewhile
 from math import prod, sqrt
 
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.layers import Argmax, Layer, Parameters, Shape, Softmax
 from app.network.definitions import Network
 from app.training.gradients import GRADIENTS, Arrays, forward
@@ -17,8 +17,7 @@ from app.training.random_bits import Use, fractions, random_bits
 Masks = Callable[[str, tuple[int, ...]], np.ndarray | None]
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(Frozen):
     """A trainable network.
 
     front: layers without gradient that first process the bytes. layers: the trained ones, up to the logits. shapes: of

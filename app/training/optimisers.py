@@ -1,12 +1,12 @@
 """Optimisers, and the one-cycle schedule of learning rate and momentum."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from math import cos, pi
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from app.base.frozen import Frozen
 from app.training.gradients import Arrays
 
 Slots = dict[str, Arrays]  # slot → parameter → array
@@ -23,8 +23,7 @@ class ScheduleStep(NamedTuple):
     momentum: float
 
 
-@dataclass(frozen=True)
-class Optimiser(ABC):
+class Optimiser(Frozen, ABC):
     """An update rule. weight_decay: each update shrinks weights by the share rate · weight_decay; biases are exempt."""
 
     weight_decay: float = 0.0
@@ -43,7 +42,6 @@ class Optimiser(ABC):
         """Update the slots in place; return what to subtract from the parameter."""
 
 
-@dataclass(frozen=True)
 class Sgd(Optimiser):
     """v ← momentum · v + g; w ← w - rate · v."""
 
@@ -56,7 +54,6 @@ class Sgd(Optimiser):
         return step.rate * velocity
 
 
-@dataclass(frozen=True)
 class AdamW(Optimiser):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019); momentum is its β₁."""
 

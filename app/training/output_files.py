@@ -7,7 +7,6 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.files.writing import locked
 from app.network import weights
 from app.network.definitions import Network
@@ -29,8 +29,7 @@ from app.training.settings import Settings
 BESIDE_ARRAYS = 1 << 20  # bytes per file besides arrays: more than 10,000 epochs of history take
 
 
-@dataclass(frozen=True)
-class OutputFiles:
+class OutputFiles(Frozen):
     """The files of a training.
 
     output: the weights. overwrite: whether to replace an existing file. resumed: the content of ``checkpoint`` from

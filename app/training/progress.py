@@ -1,18 +1,18 @@
 """A training job, and its state between two epochs: what a checkpoint holds besides the settings."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from app.base.frozen import Frozen
 from app.training.gradients import Arrays
 from app.training.model import Model
 from app.training.optimisers import Slots
 from app.training.settings import Settings
 
 
-@dataclass(frozen=True)
-class EpochResult:
+class EpochResult(Frozen):
     """The figures of one epoch.
 
     loss, accuracy: on the augmented training images, while the weights changed. validation_loss (without smoothing),
@@ -33,8 +33,7 @@ class EpochResult:
         )
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(Frozen):
     """The state after ``len(history)`` epochs.
 
     best: the parameters after ``best_epoch``, the most accurate on validation. workers, trained_on: number of processes
@@ -57,8 +56,7 @@ class Progress:
         return self.history[self.best_epoch - 1].validation_accuracy if self.best_epoch else -1.0
 
 
-@dataclass(frozen=True)
-class TrainingJob:
+class TrainingJob(Frozen):
     """A training to continue from ``progress``; picklable, for other processes.
 
     images: (N, C, H, W) uint8. labels: (N,) uint8. device: ``cuda`` or ``cpu``.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.cuda.cards import VARIABLE, number_of
 from app.engine.request import data_dir_option, data_option, device_option
 from app.files import checks
@@ -31,8 +32,7 @@ def _setting(setting: str, help: str, group: str | None = None, **more: Any) -> 
     return option(help, group=group, **SETTINGS[setting].option, **more)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainRequest:
+class TrainRequest(Frozen, kw_only=True):
     """The options of ``train``; None if not given. Raises UserError for a dropout that is not LAYER=SHARE,… or none."""
 
     network: str | None = option(

@@ -1,10 +1,11 @@
 """The settings of a training: type and bounds of each, for command line and checkpoints. No NumPy here."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.files import checks
 from app.files.checks import BadValueError, Check
 from app.terminal.console import number, whole_number
@@ -13,8 +14,7 @@ MAX_COUNT = 10**12
 Dropout = tuple[tuple[str, float], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Recipe(Frozen, kw_only=True):
     """The settings that a network's recipe chooses.
 
     rate: peak of the one-cycle schedule. dropout: (layer, share of its inputs that become 0). biases: the layers with a
@@ -35,8 +35,7 @@ class Recipe:
     storage: str = "float32"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings(Recipe):
+class Settings(Recipe, kw_only=True):
     """All inputs of a training. On one machine with equal workers, they determine the result to the last bit.
 
     network: its name. definition: its TOML. images: number of images. validation: number of them kept for validation.
@@ -78,8 +77,7 @@ class Settings(Recipe):
         return ", ".join(parts)
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Frozen):
     """Type and bounds of a setting.
 
     check: for a value from a checkpoint. option: the same check as argparse keywords, empty for settings that are not a

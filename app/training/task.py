@@ -2,11 +2,12 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from app.base.errors import UserError, choose_one_of
+from app.base.frozen import Frozen
 from app.drawing import files
 from app.layers import Linear
 from app.network.definitions import NETWORKS, Network
@@ -28,8 +29,7 @@ DEFAULT_SEED = 1
 VALIDATION_PART = 12  # 5,000 of 60,000
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(Frozen):
     """A training with everything loaded and checked.
 
     request: completed by the checkpoint's options. again: the options taken from there. test: Fashion-MNIST's test

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -16,6 +15,7 @@ from threading import Event, Thread
 from typing import Any
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.base.processes import LOOK_SECONDS, StopDetector, end_with_parent, how_it_ended, signals_blocked
 from app.training import loop
 from app.training.cpu_trainer import trainer_of
@@ -71,8 +71,7 @@ def team_of(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterator[T
         watch.end()
 
 
-@dataclass(frozen=True)
-class Worker:
+class Worker(Frozen):
     """A worker process. link: for the job and the team. errors: delivers the reason of a failure."""
 
     rank: int

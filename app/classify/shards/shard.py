@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.classify.shards.reader import ShardReader
 from app.classify.shards.sources import Stored
 from data_tools.dataset import channel_dimension
@@ -17,8 +17,7 @@ class ShardError(UserError):
     """A shard has no results: it was written meanwhile, or its labels cannot be read. Other shards are unaffected."""
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(Frozen):
     """The images of one file, and their labels if known. Frozen and picklable; made by ``open_shard``."""
 
     images: Stored

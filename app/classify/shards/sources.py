@@ -7,7 +7,6 @@ import sys
 import threading
 from abc import abstractmethod
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -15,14 +14,14 @@ from typing import BinaryIO, Literal
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.files import hdf5_process
 from app.files.reading import open_regular
 from data_tools.idx import too_long, too_short
 from data_tools.inflate import Gzip, faults
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(Frozen):
     """An array in a file, C-contiguous. Frozen and picklable, for other processes to read.
 
     path: absolute. name: what errors call the array. shape: (N, ...). dtype: in the file's byte order.

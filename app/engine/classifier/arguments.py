@@ -3,13 +3,13 @@
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from app.base.errors import UserError, choose_one_of
+from app.base.frozen import Frozen
 from app.cuda.cards import device_name
 from app.files.checks import BadValueError
 from app.network.graph import Graph
@@ -25,8 +25,7 @@ class BadArgumentError(UserError, ValueError):
     """A wrong argument of a ``Classifier``; also a ValueError, as Python programs expect."""
 
 
-@dataclass(frozen=True)
-class ImageBatch:
+class ImageBatch(Frozen):
     """Checked images, (N, C, H, W) and C-contiguous.
 
     graph: the network's graph for images of this size. single: the caller gave one image, without an axis N.

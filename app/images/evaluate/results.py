@@ -1,11 +1,11 @@
 """Build the JSON document of ``evaluate`` from a classifier's answers. docs/evaluate.md describes it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from app.base.frozen import Frozen
 from app.images.evaluate import metrics
 from app.records import evaluate as records
 from app.records.evaluate import Evaluate, Subject
@@ -16,8 +16,7 @@ MISTAKES = 25
 CHANGES = 1000  # the most that the document lists
 
 
-@dataclass(frozen=True)
-class Answers:
+class Answers(Frozen):
     """A classifier's answers for N images. labels: (N,) uint8. probabilities: (N, classes) float32, finite.
 
     about: the network, its weights and the precision, as in the document.

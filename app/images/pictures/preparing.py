@@ -7,12 +7,12 @@ Learning Algorithms", Xiao, Rasul, Vollgraf, 2017, section 2). Measured figures 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -25,8 +25,7 @@ TOLERANCE = 20  # of 255: colours that differ less from the border belong to it;
 SHARPENED = 50  # percent of the difference from a Gaussian blur of radius 1
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(Frozen):
     """A network's input. pixels: (C, H, W) uint8. inverted: whether the picture was negated."""
 
     pixels: np.ndarray

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.base.processor import usable_cores
 from app.files import hdf5_process
 from app.files.checks import BadValueError, shown
@@ -98,8 +99,7 @@ Made = tuple[Prepared, int] | UnreadablePicture
 """A prepared picture and the number of its frames, or why it is none."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Frozen):
     """Some of the images: (n, C, H, W) uint8, or float32 in [0, 1]. paths: each image's file; numbers: its index there.
 
     pictures: whether each image is a separate file.

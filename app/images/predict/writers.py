@@ -6,7 +6,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError, install, suggestion
+from app.base.frozen import Frozen
 from app.files.hdf5 import printable
 from app.files.writing import replacing
 from app.images.predict.inputs import Part
@@ -23,8 +23,7 @@ Columns = dict[str, list[str] | np.ndarray]
 """Name → a value per image: path, number (int64), label (uint8), class, probability (float32) and so on."""
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Frozen):
     """Which columns there are. classes: names; None where the weights have none, there are no class columns then.
 
     top: the number of classes, the likeliest first; the second has the columns label_2, class_2 and probability_2.

@@ -1,13 +1,13 @@
 """The list of training kernels, with purpose and seed systems. app/training/gpu/ launches them."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from app.base.frozen import Frozen
 
 FOLDER = Path(__file__).parent
 
 
-@dataclass(frozen=True)
-class TrainingKernel:
+class TrainingKernel(Frozen):
     """A training kernel: file train_NAME.cu, entry point train_NAME."""
 
     name: str

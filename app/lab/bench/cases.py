@@ -1,12 +1,13 @@
 """The items that ``bench`` times: every layer alone, and with the layers that a kernel may fuse into it. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
 from app.base.errors import UserError, choose_one_of
+from app.base.frozen import Frozen
 from app.base.precision import OFFERED, SINGLE, wide
 from app.cuda.compiler import ARCHITECTURES
 from app.kernels import registry
@@ -22,8 +23,7 @@ from app.terminal.console import MAX_BATCH
 MATRIX_OPERATIONS = ("conv", "gemm")
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(Frozen):
     """The subject of one table: a layer with the layers fused into it, and its problem for each arithmetic type.
 
     problems: arithmetic type → problem, equal to those of the application's plan, so that ``auto`` finds the results.

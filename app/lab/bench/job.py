@@ -1,12 +1,12 @@
 """``main.py bench``: every kernel variant checked against float64, timed and compared, layer by layer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from tqdm import tqdm
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.base.interrupts import exit_on_interrupt
 from app.base.processor import usable_cores
 from app.commands.bench import BenchRequest
@@ -28,8 +28,7 @@ from app.records.parts import Card, Processor
 from app.terminal.output import publish
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Frozen):
     """A checked request. graph: None with ``--shape``. batches: ascending; the main tables show the last one."""
 
     subject: str

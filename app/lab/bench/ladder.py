@@ -1,7 +1,7 @@
 """Check and time every kernel and library that can compute one item, on the current card."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import prod
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from app.base.clock import clocked
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.cuda.compiler import architecture_number
 from app.cuda.memory import DeviceMemoryError
 from app.kernels.problems import ConvProblem
@@ -26,8 +27,7 @@ CPU_ELEMENTS = 1 << 24  # elements of the input
 DEBUGGED = "direct"  # the variant that is also compiled without optimisation
 
 
-@dataclass(frozen=True)
-class ItemTimer:
+class ItemTimer(Frozen):
     """Checks and times all rows of an item. only: names of variants, None for all. step: called before each row."""
 
     arch: str

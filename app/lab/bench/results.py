@@ -1,9 +1,10 @@
 """The results of ``bench`` as records, and the figures derived from them. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import cast
 
+from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE, INTEGERS
 from app.kernels.facts import bytes_moved, tuning_key
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem, Problem
@@ -16,8 +17,7 @@ CPU, LIBRARY, OURS, DEBUG = "cpu", "library", "kernel", "debug"  # kinds of rows
 CPU_NAME, CPU_RUNS = "CPU, NumPy", 3
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(Frozen):
     """One row: a kernel or library for a problem, its time in ms over the table's images, or why it has none.
 
     error: the worst error ÷ the error allowed. settings: the kernel's parameters that differ from its defaults. note: a
@@ -42,8 +42,7 @@ class Result:
     work: float = 1.0
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Frozen):
     """All rows of one item over one batch size. problems: arithmetic type → problem. is_op: a convolution alone."""
 
     item: str

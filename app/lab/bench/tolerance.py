@@ -21,11 +21,11 @@ roundings are for tensors so small that their greatest error is a matter of luck
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE, INTEGERS, wide
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
@@ -39,8 +39,7 @@ Half = ConvProblem | LinearProblem  # a layer with parameters
 OF_PAIRS = 4  # roundings of the second layer's terms, and of a layer's alone in float16x2
 
 
-@dataclass(frozen=True)
-class Expected:
+class Expected(Frozen):
     """The correct results of a kernel for some images: two or three float64 arrays of one shape.
 
     exact: without any rounding. magnitude: what the rounding errors of each element scale with; for a pair, the second

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.commands.compare import CompareRequest
 from app.files.checks import BadValueError, fields, shown
 from app.files.reading import read_json
@@ -34,8 +34,7 @@ KNOWN = {
 }
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Frozen):
     """One document. context: values by name, for each kind of ``CONTEXT``."""
 
     path: Path

@@ -1,9 +1,9 @@
 """Read from each kind of report what was timed, with which settings and on which machine. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from app.base.frozen import Frozen
 from app.files.checks import BadValueError, shown
 from app.main_job.statistics import median
 from app.records.bench import Bench
@@ -18,8 +18,7 @@ LEAST_TIME, MOST_TIME = 1e-9, 1e12  # ms or s, the range that a clock can measur
 ROUNDING = 1e-6  # relative error of samples, which have fewer digits than their median
 
 
-@dataclass(frozen=True)
-class Timed:
+class Timed(Frozen):
     """One timed row. median and samples are in ``unit``, ms or s; older reports have no samples."""
 
     name: str
@@ -131,8 +130,7 @@ def _train_settings(document: Train) -> Mapping[str, Any]:
     return {**document["settings"], "workers": document["workers"]}
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Frozen):
     """How to read a kind of report.
 
     settings, machine: what must be equal in all reports. software: versions, whose differences are printed.

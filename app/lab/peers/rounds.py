@@ -21,6 +21,7 @@ import numpy as np
 
 from app.base.clock import Timer, clocked
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.lab.batch import UNWRITTEN, Batch
 from app.main_job.statistics import median, summary
 from app.network.graph import Graph
@@ -74,8 +75,7 @@ class Engine(Protocol):
 Make = Callable[[Graph, np.ndarray, np.ndarray], Engine]
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(Frozen):
     """An engine to be made and measured.
 
     makes: setting → function that makes the engine from a graph, images (N, C, H, W) uint8 and labels (N,) uint8 to

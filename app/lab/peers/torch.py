@@ -3,12 +3,12 @@
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.lab.batch import UNWRITTEN, piece_size
 from app.lab.bench import cudnn
 from app.lab.peers.rounds import Engine
@@ -20,8 +20,7 @@ UNCAPTURED = {None: None, "max-autotune": "max-autotune-no-cudagraphs", "reduce-
 CAPTURE_WARMUP = 3
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Frozen):
     """How to run the network: activation layout, whether in pieces that fit the L2 cache, whether as one CUDA graph.
 
     Without ``graph``, some modes of torch.compile make CUDA graphs themselves.
@@ -58,7 +57,7 @@ class TorchEngine(Engine):
         labels: np.ndarray,
         precision: str,
         mode: str | None,
-        setting: Setting = Setting(),
+        setting: Setting = SETTINGS[0],
         device: str = "cuda",
     ) -> None:
         missing = cudnn.why_no_cudnn() if device == "cuda" else None

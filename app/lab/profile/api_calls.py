@@ -3,19 +3,18 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from app.base.clock import now
+from app.base.frozen import Frozen
 from app.records import profile
 
 Function = Callable[..., Any]
 Target = tuple[str, Any, str]  # CUDA function; the module or class where callers look it up; its name there
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(Frozen):
     """One API call. start, stop: seconds of the host's clock."""
 
     name: str

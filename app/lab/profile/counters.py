@@ -9,10 +9,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from app.base.frozen import Frozen
 
 if TYPE_CHECKING:  # needs CuPy
     from app.lab.profile.spans import Span
@@ -22,8 +23,7 @@ TIMEOUT_S = 900
 BUSY = 60.0  # %; a kernel waits if no unit reaches this share of its peak: Nsight Compute's own rule
 
 
-@dataclass(frozen=True)
-class Counter:
+class Counter(Frozen):
     """One hardware counter. words: its description; metric: Nsight Compute's name; unit: what it counts."""
 
     words: str

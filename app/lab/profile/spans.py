@@ -5,7 +5,7 @@ The functions that the engine calls are replaced while a run is recorded; the en
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
@@ -14,6 +14,7 @@ from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
 from app.base.clock import now
+from app.base.frozen import Frozen
 from app.cuda import launch_attributes
 from app.cuda.events import Marks
 from app.engine.gpu import GpuEngine
@@ -29,8 +30,7 @@ COPIES = {
 }
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(Frozen):
     """One kernel or copy. kind: kernel, h2d, d2h or d2d. start, stop: ms since the recording began.
 
     layer: the plan's node, empty for the batch's copies. name: the variant and its part, or the copy. stream: its

@@ -4,11 +4,12 @@ Pure functions from words of device memory (include/stamps.cuh) to a part of the
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import numpy as np
+
+from app.base.frozen import Frozen
 
 # In the order of stamps.cuh. stage: wait for images and write windows; pool: ReLU, pooling and storing for conv2; load:
 # request the next images; store: ReLU, pooling and storing of features.
@@ -17,8 +18,7 @@ HEAD = 5  # words before a warpgroup's stamps
 POINTS = 100  # of the curves of images over time
 
 
-@dataclass(frozen=True)
-class Warpgroup:
+class Warpgroup(Frozen):
     """One warpgroup's run. clocks: its start, then the end of each phase; phases: their indices in PHASES."""
 
     block: int
@@ -30,8 +30,7 @@ class Warpgroup:
     phases: np.ndarray
 
 
-@dataclass(frozen=True)
-class Shares:
+class Shares(Frozen):
     """How a launch distributes images: in each round, every warpgroup of ``blocks`` blocks takes ``each`` images."""
 
     images: int

@@ -1,12 +1,13 @@
 """The problems that a kernel is checked on: small ones that no tile divides, or one that the user names. Pure."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 
 from app.base.errors import UserError, choose_one_of
+from app.base.frozen import Frozen
 from app.base.precision import storage
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
 from app.kernels.variant import Variant
@@ -47,8 +48,7 @@ IMAGES = {"conv": 3, "gemm": 70, "pool": 3}  # number of images, the rows of a m
 SIZES = {"conv": "C,H,W,M,K,S", "gemm": "INPUTS,OUTPUTS", "pool": "C,H,W,WINDOW,STRIDE"}
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Frozen):
     """A kernel on a problem, with random data for ``images`` images."""
 
     row: Variant

@@ -7,12 +7,12 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from app.base.errors import UserError
+from app.base.frozen import Frozen
 from app.base.processes import how_it_ended
 from app.cuda.compiler import INCLUDE_DIR, read_with_includes
 from app.kernels.plain_problems import ITEMSIZE, Argument
@@ -126,8 +126,7 @@ def build(folder: Path, source: Path, main: str, defines: Mapping[str, str | int
     return made
 
 
-@dataclass(frozen=True)
-class Built:
+class Built(Frozen):
     """A kernel compiled for one problem and number of images. outputs: of the problem's arguments.
 
     seconds: CPU time after which a run is stopped.

@@ -1,20 +1,19 @@
 """Arenas: device arrays that each hold all parameters, weights first; gradients and slots have the same layout."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from app.base.frozen import Frozen
 from app.layers import Shape
 from app.training.gradients import Arrays
 
 ALIGNMENT = 4  # float32 elements: kernels load four at a time
 
 
-@dataclass(frozen=True)
-class ArenaLayout:
+class ArenaLayout(Frozen):
     """The layout of an arena, in elements.
 
     places: parameter → slice of its elements. weights: end of the weights, where biases begin. size: of the whole

@@ -4,10 +4,10 @@ app/training/gradients.py defines what a stage computes.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from app.base.frozen import Frozen
 from app.cuda.memory import device_array
 from app.kernels.launch import Kernel, Launch
 from app.kernels.registry import eligible
@@ -21,8 +21,7 @@ from app.training.random_bits import Use, stream_key
 from app.training.settings import Settings
 
 
-@dataclass(frozen=True)
-class Site:
+class Site(Frozen):
     """Data shared by all stages. images: most per batch. parameters, gradients: arenas."""
 
     arch: str
@@ -40,8 +39,7 @@ class Site:
         return self.layout.view(self.parameters, name), self.layout.view(self.gradients, name)
 
 
-@dataclass(frozen=True)
-class DeviceBatch:
+class DeviceBatch(Frozen):
     """A batch. items: indices of its images, int32 on the device. epoch: 0 for evaluation, without randomness."""
 
     stream: Any
@@ -50,8 +48,7 @@ class DeviceBatch:
     epoch: int
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Frozen):
     """A layer, or two computed in one pass.
 
     y: the output. forward: enqueues y from the previous stage's output. backward(batch, dy, dx, wanted): enqueues the

@@ -4,10 +4,10 @@ The order of an element's sum depends on the number of parts, not on the tile. T
 results are bit-identical on every GPU.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
+from app.base.frozen import Frozen
 from app.kernels.variant import STATIC_SHARED_LIMIT, tiles
 
 TYPICAL_IMAGES = 256  # images per batch, for choices made once for all batches
@@ -24,8 +24,7 @@ SUM_LAUNCH = 400_000
 SUM_ELEMENT = 0.65
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(Frozen):
     """A block's tile of bm x bn elements, of which each thread computes tm x tn."""
 
     bm: int
@@ -72,8 +71,7 @@ ALL_TILES = tuple(
 GEMM_TILES = (Tile(128, 64, 8, 8), Tile(64, 64, 8, 4), Tile(32, 32, 4, 4), Tile(64, 16, 4, 4))
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(Frozen):
     """A tile, and the number of split-K parts."""
 
     tile: Tile
