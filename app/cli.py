@@ -7,13 +7,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from app.base.clock import Stopwatch
 from app.base.errors import UserError, suggestion
 from app.base.interrupts import exit_on_interrupt
 from app.base.processor import check_address_space
 from app.commands.parsers import COMMANDS, body_of, identifier, parser_of, request_of
 from app.cuda.cards import select
 from app.engine.request import RunRequest
-from app.main_job.startup import Stopwatch
+from app.files.reading import is_hdf5
 from app.terminal.console import guarded
 from app.terminal.output import check_outputs
 
@@ -31,11 +32,12 @@ def dispatch(arguments: Sequence[str]) -> int:
     check_outputs(vars(options))
     check_address_space()
     # Start the processes that read the HDF5 files that the options name.
-    named = [path for key in ("weights", "data", "resume") if isinstance(path := vars(options).get(key), Path)]
-    if named:
+    named = [vars(options).get(key) for key in ("weights", "data", "resume")]
+    files = sum(isinstance(path, Path) and is_hdf5(path) for path in named)
+    if files:
         from app.files.hdf5_start import start_ahead
 
-        start_ahead(named)
+        start_ahead(files)
     request = request_of(name, options)
     if hasattr(request, "device"):
         with exit_on_interrupt():

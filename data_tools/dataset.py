@@ -7,11 +7,9 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.files.formats import HDF5
 from app.files.hdf5 import ReadHdf5, Wanted, printable
-from app.files.hdf5_process import read_untrusted
-from app.files.reading import first_bytes
-from app.network.limits import CHANNELS
+from app.files.reading import is_hdf5
+from app.network.network import CHANNELS
 from data_tools.fashion_mnist import CLASSES, SPLITS, open_split, recognise
 from data_tools.idx import MAX_BYTES, TOO_LARGE, Allocate, allocate_pageable, read_idx
 
@@ -55,19 +53,19 @@ def load_files(
     allocate: Allocate | None = None,
     *,
     unlabelled: bool = False,
-    read_hdf5: ReadHdf5 = read_untrusted,
+    read_hdf5: ReadHdf5 | None = None,
 ) -> Dataset:
     """Load the user's own images from an IDX file (gzipped or raw) or an HDF5 file, recognised by content.
 
     IDX: (N, H, W), or with channels as in HDF5. HDF5: ``x`` (N, H, W, C) or (N, C, H, W) with 1 or 3 channels, float32
     or float64 in [0, 1] or uint8, and optionally ``y``, (N, classes) one-hot or integers, (N,) or (N, 1). Floats that
     are all k/255 become uint8. labels: an IDX file, used instead of ``y``. unlabelled: do not read ``y``. allocate:
-    memory for the images. read_hdf5: how to read HDF5 files. Raises UserError for files that cannot be read or do not
-    fit together.
+    memory for the images. read_hdf5: how to read HDF5 files; None: each by another process. Raises UserError for files
+    that cannot be read or do not fit together.
     """
     given = None if labels is None else read_idx(labels, 1)
     split = None
-    if _is_hdf5(data):
+    if is_hdf5(data):
         images, own = _from_hdf5(data, allocate or allocate_pageable, labels is None and not unlabelled, read_hdf5)
         truth = own if given is None else given
     else:
@@ -79,16 +77,13 @@ def load_files(
     return Dataset(images, truth, CLASSES if split else None, str(data), split)
 
 
-def _is_hdf5(path: Path) -> bool:
-    try:
-        return first_bytes(path, len(HDF5)) == HDF5
-    except (UserError, OSError):
-        return False  # the IDX reader reports the fault
-
-
 def _from_hdf5(
-    path: Path, allocate: Allocate, with_labels: bool, read_hdf5: ReadHdf5
+    path: Path, allocate: Allocate, with_labels: bool, read_hdf5: ReadHdf5 | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
+    if read_hdf5 is None:
+        from app.files.hdf5_process import read_untrusted
+
+        read_hdf5 = read_untrusted
     found = read_hdf5(path, None, Wanted(("x", "y") if with_labels else ("x",), (), MAX_BYTES, TOO_LARGE))
     if "x" not in found.arrays:
         raise no_images(path, found.names)

@@ -14,7 +14,7 @@ from app.base.errors import UserError, escaped
 from app.files.reading import open_regular
 from app.layers import Resize
 from app.layers.resize import MAX_SIZE, RULES
-from app.network.limits import CHANNELS
+from app.network.network import CHANNELS
 from data_tools import fashion_mnist
 from data_tools.dataset import read_images
 from data_tools.fashion_mnist import SPLITS

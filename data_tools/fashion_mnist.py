@@ -16,9 +16,9 @@ import numpy as np
 
 from app.base.errors import UserError, escaped, say
 from app.base.frozen import Frozen
-from app.files.cache import private_folder
+from app.files.cache import cache_dir, private_folder
 from app.files.reading import present
-from app.files.writing import cache_dir, replacing, temporary_beside
+from app.files.writing import replacing, temporary_beside
 from data_tools.idx import Allocate, allocate_pageable, content_sha256, read_idx
 
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")

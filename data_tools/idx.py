@@ -19,7 +19,6 @@ from typing import BinaryIO, Protocol
 import numpy as np
 
 from app.base.frozen import Frozen
-from app.files.formats import START_BYTES, recognise
 from app.files.reading import open_regular
 from app.files.writing import replacing
 from data_tools.inflate import CHUNK, GZIP_MAGIC, GZIP_MAX_RATIO, BadFileError, Gzip, faults
@@ -190,6 +189,8 @@ def _expected(ranks: tuple[int, ...]) -> str:
 
 def _no_idx(start: bytes, source: _Source) -> BadFileError:
     """Build the error for content of another kind, named if its first bytes show it."""
+    from app.files.formats import START_BYTES, recognise  # imported only here: to name what is no IDX file
+
     rest = bytearray(START_BYTES - len(start))
     with suppress(zlib.error, BadFileError):
         start += bytes(rest[: source.readinto(memoryview(rest))])

@@ -60,8 +60,8 @@ struct TANH {""",
     ],
     ROWS: [
         (
-            "CONV_ROWS: tuple[Variant, ...] = (\n",
-            """CONV_ROWS: tuple[Variant, ...] = (
+            "ROWS: tuple[Variant, ...] = (\n",
+            """ROWS: tuple[Variant, ...] = (
     Variant(
         "conv",
         99,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.files.writing import cache_dir
+from app.files.cache import cache_dir
 from app.interchange.named_arrays import Description
 from app.interchange.onnx_export import onnx_model
 from app.network.definitions import LENET5

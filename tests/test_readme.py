@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.chunks import STREAMS, default_chunk
+from app.engine.request import STREAMS, default_chunk
 from app.terminal.console import BUG, USER_ERROR
 
 ROOT = Path(__file__).parent.parent

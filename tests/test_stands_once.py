@@ -21,7 +21,7 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm")
 CAPS = {
     "lines of sources": 48_700,
     "lines of Python in app without comments, docstrings and blank lines": 27_000,
-    "lines of tests": 37_150,
+    "lines of tests": 37_300,
     "tracked files": 886,
 }
 
@@ -37,7 +37,13 @@ DOORS = {
     "a schema by hand": (r"json-schema\.org", ("app/records/derive.py",)),
     "another way from images to labels": (
         r"def (stream|feed|run_on_card)\(",
-        ("app/engine/interface.py", "app/engine/cpu.py", "app/engine/gpu.py", "app/engine/classifier/card_engines.py"),
+        (
+            "app/engine/interface.py",
+            "app/engine/cpu.py",
+            "app/engine/gpu.py",
+            "app/engine/feeding.py",
+            "app/engine/classifier/card_engines.py",
+        ),
     ),
     "another drawing kit": (r"</?svg|matplotlib|plotly", ("app/drawing/",)),
     "another helper process": (r"Popen|get_context\(", ("app/files/child_process.py", "app/training/workers.py")),

@@ -32,8 +32,7 @@ from app.engine.request import UNLABELLED
 from app.files import hdf5_process
 from app.main_job.images import fitting_graph
 from app.network.definitions import is_listed
-from app.network.generated import load_network
-from app.network.graph import Graph
+from app.network.graph import Graph, load_network
 from app.records.classify import Identity
 from app.terminal.output import publish
 from data_tools.dataset import Dataset

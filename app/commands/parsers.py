@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any
 
 from app import VERSION
-from app.commands.completion import SHELLS, completion_script
 from app.terminal.console import Parser
 from app.terminal.options import add_options, read_request
 from app.terminal.text import paragraph
@@ -36,6 +35,7 @@ COMMANDS = {
     "train": "Train a network on Fashion-MNIST, on a GPU or slowly on the CPU.",
 }
 MAIN_JOB = "run"
+SHELLS = ("bash", "zsh", "fish")
 CODES = "exit codes:"
 HELP_WIDTH = 78  # argparse's in a terminal of 80 columns
 DESCRIPTIONS = COMMANDS | {MAIN_JOB: "Classify images with LeNet-5 on an NVIDIA GPU, or on the CPU without one."}
@@ -71,6 +71,8 @@ class _Completion(argparse.Action):
     """Prints the completion script and exits, as --version does."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, option: str | None = None) -> None:
+        from app.commands.completion import completion_script  # imported only here: other commands need none
+
         parsers = {name: parser_of(name) for name in DESCRIPTIONS}
         sys.stdout.write(completion_script(shell, parsers, COMMANDS, MAIN_JOB))
         parser.exit()

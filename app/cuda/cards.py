@@ -11,9 +11,7 @@ from collections.abc import Collection
 
 from app.base.errors import UserError, suggestion
 from app.base.frozen import Frozen
-from app.base.processes import how_it_ended
 from app.files.checks import BadValueError, shown
-from app.files.child_process import Child, answer_requests
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 ALL = "all"
@@ -135,6 +133,9 @@ def devices_of(text: str) -> list[NumberedCard]:
 
 def visible_cards() -> list[NumberedCard]:
     """Return all GPUs that CUDA sees, at least one. Another process asks the driver. Raises UserError."""
+    from app.base.processes import how_it_ended  # imported only here: most runs ask no other process
+    from app.files.child_process import Child
+
     with Child(__name__) as process:
         answer = process.ask(b"").decode()
         if not answer:
@@ -166,6 +167,7 @@ def describe_count(count: int) -> str:
 
 def main() -> None:
     """Run the process of ``visible_cards``: answer how many GPUs the driver sees, or why none."""
+    from app.files.child_process import answer_requests
 
     def answer(_: bytes) -> bytes:
         try:

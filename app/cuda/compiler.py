@@ -15,10 +15,9 @@ from typing import Any
 
 from app.base.errors import UserError, install
 from app.base.frozen import Frozen
-from app.cuda.compiler_process import compile_program
-from app.files.cache import is_trusted, private_folder, why_untrusted
+from app.files.cache import cache_dir, is_trusted, private_folder, why_untrusted
 from app.files.reading import read_file
-from app.files.writing import cache_dir, replacing
+from app.files.writing import replacing
 
 KERNEL_DIR = Path(__file__).parents[1] / "kernels"
 CUPY = "cupy-cuda12x"
@@ -165,6 +164,8 @@ def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> 
 
 
 def _compile(library: Library, source: str, texts: Mapping[str, str], flags: tuple[str, ...]) -> tuple[bytes, str]:
+    from app.cuda.compiler_process import compile_program  # imported only here: most runs find all in the cache
+
     headers = {name: text for name, text in texts.items() if name != source}
     error, cubin, log = compile_program(library.path, source, texts[source], headers, flags)
     if error == "NVRTC_ERROR_INVALID_OPTION":

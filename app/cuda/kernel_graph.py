@@ -7,12 +7,11 @@ captures graphs, so this calls the driver; structures as in the CUDA Driver API'
 from __future__ import annotations
 
 import ctypes
-from functools import cache
 from typing import Any
 
 from cupy.cuda import runtime
-from cupy_backends.cuda.api import driver
 
+from app.cuda import launch_attributes
 from app.cuda.launch_attributes import CLUSTER_DIMENSION
 
 Size = tuple[int, int, int]
@@ -36,12 +35,17 @@ class _Node(ctypes.Structure):
 _EARLY = (ctypes.c_ubyte * 8)(1, 0, 1)  # CUgraphEdgeData: from the port "programmatic", of the type "programmatic"
 
 
+def call(name: str, *arguments: Any) -> None:
+    """Call the driver, by a function that tests replace."""
+    launch_attributes.driver_call(name, *arguments)
+
+
 class KernelGraph:
     """Kernels that run one after another, in the order in which they were added. Kernels read arguments when added."""
 
     def __init__(self) -> None:
         graph = ctypes.c_void_p()
-        driver_call("cuGraphCreate", ctypes.byref(graph), ctypes.c_uint(0))
+        call("cuGraphCreate", ctypes.byref(graph), ctypes.c_uint(0))
         self._graph, self._executable = graph, 0
         self._last: ctypes.c_void_p | None = None
 
@@ -53,17 +57,22 @@ class KernelGraph:
         parameters = _Node(function, grid, (threads, 1, 1), shared_bytes, values)
         waits = ahead is not None and not dependent
         link = ctypes.byref(ahead) if ahead is not None else None
-        driver_call(
+        call(
             "cuGraphAddKernelNode_v2",
             *(ctypes.byref(node), self._graph, link if waits else None),
             *(ctypes.c_size_t(waits), ctypes.byref(parameters)),
         )
         if cluster > 1:
             value = (ctypes.c_uint * 16)(cluster, 1, 1)
-            driver_call("cuGraphKernelNodeSetAttribute", node, ctypes.c_int(CLUSTER_DIMENSION), ctypes.byref(value))
+            call(
+                "cuGraphKernelNodeSetAttribute",
+                node,
+                ctypes.c_int(CLUSTER_DIMENSION),
+                ctypes.byref(value),
+            )
         if ahead is not None and not waits:
             edge = (link, ctypes.byref(node), ctypes.byref(_EARLY))
-            driver_call("cuGraphAddDependencies_v2", self._graph, *edge, ctypes.c_size_t(1))
+            call("cuGraphAddDependencies_v2", self._graph, *edge, ctypes.c_size_t(1))
         self._last = node
 
     def launch(self, stream: int) -> None:
@@ -77,13 +86,3 @@ class KernelGraph:
         if self._executable:
             runtime.graphExecDestroy(self._executable)
         runtime.graphDestroy(self._graph.value)
-
-
-def driver_call(name: str, *arguments: Any) -> None:
-    """Call a function of the driver. Raises CUDADriverError, as CuPy's calls do."""
-    driver.check_status(getattr(_driver(), name)(*arguments))
-
-
-@cache
-def _driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")

@@ -103,4 +103,14 @@ def launch_kernel_ex(config: Any, function: ctypes.c_void_p, values: ctypes.Arra
 
 @cache
 def _driver_call() -> Callable[..., int]:
-    return ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
+    return _driver().cuLaunchKernelEx
+
+
+def driver_call(name: str, *arguments: Any) -> None:
+    """Call a function of the driver. Raises CUDADriverError, as CuPy's calls do."""
+    driver.check_status(getattr(_driver(), name)(*arguments))
+
+
+@cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")

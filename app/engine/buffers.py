@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import cupy
 import numpy as np
@@ -173,3 +173,24 @@ class WholeBatch(Buffers):
             self.copy_in(self._images, stream.ptr)
         self.compute(len(self._images), stream.ptr)
         self.copy_out(self._outputs, stream.ptr)
+
+
+def pieces(count: int, chunk: int) -> Iterator[slice]:
+    """Yield a batch's chunks as slices. The first and the last have half of ``chunk`` images, the others equal lengths.
+
+    The ends are short because nothing overlaps the first chunk's copy or the last chunk's kernels.
+    """
+    if count <= chunk:
+        yield slice(0, count)
+        return
+    half = -(-chunk // 2)
+    yield slice(0, half)
+    yield from equal_pieces(half, count - half, chunk)
+    yield slice(count - half, count)
+
+
+def equal_pieces(start: int, stop: int, chunk: int) -> Iterator[slice]:
+    """Yield the fewest slices of at most ``chunk`` images that cover start to stop; lengths differ by one at most."""
+    count, many = stop - start, -(-(stop - start) // chunk)
+    for i in range(many):
+        yield slice(start + count * i // many, start + count * (i + 1) // many)

@@ -1,4 +1,4 @@
-"""Feed a GPU from several threads, each with a stream and two page-locked slots that it reads blocks into.
+"""The engine on a GPU that threads feed, each with a stream and two page-locked slots that it reads blocks into.
 
 While the GPU copies and computes one slot, the thread reads the next block into the other. It waits only for the slot
 that it is about to refill. The streams of all threads together keep the bus and the multiprocessors busy.
@@ -7,19 +7,25 @@ that it is about to refill. The streams of all threads together keep the bus and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import cycle
 from math import prod
 from statistics import median
 
 import cupy
 import numpy as np
+from cupy.cuda import runtime
 
 from app.base.clock import Timer
+from app.base.precision import SHORT
 from app.base.processor import usable_cores
+from app.cuda import device
+from app.cuda.cards import chosen_number
 from app.cuda.events import time_by_events
 from app.cuda.memory import pinned_array
 from app.engine.buffers import StreamBuffers
-from app.engine.interface import Block, BlockSource, Feeding, Outputs
+from app.engine.gpu import GpuEngine
+from app.engine.interface import Block, BlockSource, Description, Feeding, Outputs
 from app.planning.plan import ExecutionPlan
 
 FEEDERS = 16  # a core of an H100's virtual machine copied 3.4 GB/s from the page cache, 16 cores 36; the bus takes 55
@@ -58,6 +64,34 @@ def feeding_loop(slots: Sequence[Slot], buffers: StreamBuffers) -> Callable[[Blo
                 slot.enqueue(block, buffers)
 
     return classify
+
+
+class FedGpuEngine(GpuEngine):
+    """An engine that chooses chunk and streams for the threads that will feed it."""
+
+    def __init__(self, plan: ExecutionPlan, fed: Feeding) -> None:
+        chunk, streams = block_and_threads(plan, fed)
+        super().__init__(plan, chunk=chunk, streams=streams)
+        self._with_logits = fed.logits
+        self._sample = np.empty(0)  # a block's page-locked images, for ``describe``
+
+    def feed(self, index: int) -> Callable[[BlockSource], None]:
+        """Allocate the slots and the stream's buffers of one feeding thread; see ``Engine.feed``."""
+        runtime.setDevice(self.device.id)  # cuLaunchKernelEx fails in a thread without a context
+        outputs = partial(self.outputs, self.block, logits=self._with_logits)
+        slots = [Slot(self.plan, self.block, outputs()) for _ in range(SLOTS)]
+        self._sample = slots[0].images
+        return feeding_loop(slots, self.stream_buffers[index])
+
+    def describe(self) -> Description:
+        """See ``Engine.describe``."""
+        with self.device:
+            return Description(
+                device=f"cuda:{chosen_number(self.device.id)}",
+                name=device.describe_gpu()["name"],
+                arithmetic=f"{SHORT[self.arithmetic]} on {self.plan.arch}",
+                limit=slower_part(self.stream_buffers[0], self._sample),
+            )
 
 
 class Slot:

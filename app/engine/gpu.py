@@ -15,25 +15,23 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import cupy
 import numpy as np
-from cupy.cuda import runtime
 
 from app.base.errors import UserError
-from app.base.precision import SHORT
-from app.cuda import device
-from app.cuda.cards import chosen_number
 from app.cuda.graph_capture import BatchGraph
 from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array
-from app.engine.buffers import Buffers, LoadedPlan, Mark, StreamBuffers, WholeBatch
-from app.engine.chunks import STREAMS, default_chunk, equal_pieces, pieces
-from app.engine.feeding import SLOTS, Slot, block_and_threads, feeding_loop, slower_part
-from app.engine.interface import BlockSource, Description, Engine, Feeding, Outputs, Progress
-from app.engine.on_card import OnCard
-from app.engine.small_batches import SmallBatches
+from app.engine.buffers import Buffers, LoadedPlan, Mark, StreamBuffers, WholeBatch, equal_pieces, pieces
+from app.engine.interface import Engine, Outputs, Progress
+from app.engine.request import STREAMS, default_chunk
 from app.planning.plan import LOGITS, ExecutionPlan
+
+if TYPE_CHECKING:
+    from app.engine.on_card import OnCard
+    from app.engine.small_batches import SmallBatches
 
 LEAST_CHUNK = 64  # images; buffers for fewer would be replaced at the next larger batch
 MOST_CHUNKS = 64  # limit for a graph: with more chunks, it saves no time
@@ -46,8 +44,7 @@ class GpuEngine(Engine):
     Several threads may each use an engine: an engine never waits for the whole device or its null stream.
     chunk: images per chunk; halved until the buffers fit in device memory (``shrunk`` is then True). None: it grows
     with the batches. always_in_chunks: copy a repeated batch in chunks even if a kernel could read it over the bus.
-    fed: threads will feed the engine, which then chooses chunk and streams. Raises UserError if not even one image
-    fits.
+    Raises UserError if not even one image fits.
     """
 
     def __init__(
@@ -57,24 +54,17 @@ class GpuEngine(Engine):
         chunk: int | None = None,
         streams: int = STREAMS,
         always_in_chunks: bool = False,
-        fed: Feeding | None = None,
     ) -> None:
         self.plan, self.arithmetic = plan, plan.arithmetic
         self._scores, self._classes = plan.buffers[LOGITS]
         self._always_in_chunks = always_in_chunks
-        self._device = cupy.cuda.Device()
+        self.device = cupy.cuda.Device()
         self.loaded = LoadedPlan(plan)
-        self.on_card = OnCard(self.loaded)
-        self.small = SmallBatches(self.loaded)
-        self._fed = fed
-        if fed is not None:
-            chunk, streams = block_and_threads(plan, fed)
         self.feeders, self._grows = streams, chunk is None
         self.stream_buffers: list[StreamBuffers] = []
         self.chunk = self.block = 0
         self.shrunk = False
         self._forget_graph()
-        self._sample = np.empty(0)  # a fed block's page-locked images, for ``describe``
         self._busy = False  # whether the streams may have unfinished work
         self._ends = [[cupy.cuda.Event(disable_timing=True) for _ in range(streams)] for _ in range(2)]
         if chunk is not None:
@@ -107,9 +97,24 @@ class GpuEngine(Engine):
             self._allocate(1 << (max(wanted, LEAST_CHUNK) - 1).bit_length())
         return min(wanted, self.chunk) if self._grows else self.chunk
 
+    @cached_property
+    def on_card(self) -> OnCard:
+        """What runs images that lie on the card, or in host memory that the kernels read; imported at the first use."""
+        from app.engine.on_card import OnCard
+
+        return OnCard(self.loaded)
+
+    @cached_property
+    def small(self) -> SmallBatches:
+        """What runs small batches; imported at the first use."""
+        from app.engine.small_batches import SmallBatches
+
+        return SmallBatches(self.loaded)
+
     @property
     def _buffers(self) -> list[Buffers | SmallBatches]:
-        return [*self.stream_buffers, self.small, *([] if self.direct is None else [self.direct])]
+        found = (*self.stream_buffers, self.direct, vars(self).get("small"))
+        return [buffers for buffers in found if buffers is not None]
 
     @property
     def device_bytes(self) -> int:
@@ -261,32 +266,13 @@ class GpuEngine(Engine):
         """Enqueue images in GPU memory; see ``OnCard.run``. The host does not wait."""
         return self.on_card.run(images, stream)
 
-    def feed(self, index: int) -> Callable[[BlockSource], None]:
-        """Allocate the slots and the stream's buffers of one feeding thread; see ``Engine.feed``."""
-        assert self._fed is not None
-        runtime.setDevice(self._device.id)  # cuLaunchKernelEx fails in a thread without a context
-        outputs = partial(self.outputs, self.block, logits=self._fed.logits)
-        slots = [Slot(self.plan, self.block, outputs()) for _ in range(SLOTS)]
-        self._sample = slots[0].images
-        return feeding_loop(slots, self.stream_buffers[index])
-
-    def describe(self) -> Description:
-        """See ``Engine.describe``."""
-        with self._device:
-            return Description(
-                device=f"cuda:{chosen_number(self._device.id)}",
-                name=device.describe_gpu()["name"],
-                arithmetic=f"{SHORT[self.arithmetic]} on {self.plan.arch}",
-                limit=slower_part(self.stream_buffers[0], self._sample),
-            )
-
     def close(self) -> None:
         """Free device memory, streams and kernels."""
-        with self._device:
+        with self.device:
             self._forget_graph()
             self.stream_buffers = []
-            self.on_card.free()
-            self.small.free()
+            for name in {"on_card", "small"} & vars(self).keys():
+                getattr(self, name).free()
             self.loaded.free()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

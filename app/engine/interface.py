@@ -107,13 +107,16 @@ class Engine(ABC):
         array's length. An array must not change until its labels are yielded.
         """
 
-    @abstractmethod
     def feed(self, index: int) -> Callable[[BlockSource], None]:
-        """Prepare feeding thread ``index``, the caller; return a function that classifies a source to its end."""
+        """Prepare feeding thread ``index``, the caller; return a function that classifies a source to its end.
 
-    @abstractmethod
+        Only of an engine that was opened to be fed, as ``describe``.
+        """
+        raise NotImplementedError
+
     def describe(self) -> Description:
-        """Describe device and arithmetic; a fed GPU engine measures a block for some milliseconds."""
+        """Describe device and arithmetic; on a GPU, this measures a block for some milliseconds."""
+        raise NotImplementedError
 
     @abstractmethod
     def close(self) -> None:

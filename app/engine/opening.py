@@ -38,7 +38,12 @@ def open_engine(
 
     card = devices.describe_gpu()
     tuned = replace(choices or Choices(), tuning=tuning.load(card["name"]))
-    return GpuEngine(plan(graph, card["architecture"], tuned, input_dtype=dtype), fed=fed)
+    planned = plan(graph, card["architecture"], tuned, input_dtype=dtype)
+    if fed is None:
+        return GpuEngine(planned)
+    from app.engine.feeding import FedGpuEngine
+
+    return FedGpuEngine(planned, fed)
 
 
 def cpu_engine() -> type[CpuEngine]:

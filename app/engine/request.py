@@ -6,12 +6,13 @@ from typing import Any
 from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
 from app.cuda.cards import device_name
-from app.engine.chunks import STREAMS
 from app.planning.request import NetworkRequest, for_the_gpu
 from app.terminal.console import number, typed, whole_number
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
+STREAMS = 4  # chunks in flight at once
+LARGEST_CHUNK = 4096  # images; larger chunks gain nothing
 DEFAULT_WARMUP = 5  # untimed runs
 UNLABELLED = "none"  # value of --labels
 
@@ -57,6 +58,20 @@ class Pipeline(Frozen, kw_only=True):
         type=whole_number(1),
         metavar="N",
     )
+
+
+def default_chunk(batch: int) -> int:
+    """Return the default images per chunk: a fifth of the batch, which fills the GPU and hides the copies."""
+    return min(max(-(-batch // 5), 1), LARGEST_CHUNK)
+
+
+def chunk_size(asked: int | None, batch: int, *, streamed: bool = False) -> int:
+    """Return images per chunk: ``asked`` or the default, at most the batch.
+
+    streamed: more batches follow, so the first chunk need not be early and fewer, larger chunks are better.
+    """
+    equal = -(-batch // -(-batch // LARGEST_CHUNK))
+    return min(asked or (equal if streamed else default_chunk(batch)), batch)
 
 
 class LabelledImages(Frozen, kw_only=True):

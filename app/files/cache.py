@@ -1,14 +1,35 @@
-"""Decide whether to trust the cache: other users could place kernels there, and this program would run them."""
+"""Find the cache directory, and decide whether to trust it.
+
+Other users could place kernels there, and this program would run them.
+"""
 
 import os
 import shlex
 import stat
 from pathlib import Path
 
-from app.base.errors import say
+from app.base.errors import UserError, say
 
 _REMEDY = "set LENET_CACHE_DIR to a folder of your own"
 _told: set[Path] = set()
+
+
+def cache_dir() -> Path:
+    """Return the user's cache directory for data and compiled kernels (absolute; it need not exist).
+
+    ``$LENET_CACHE_DIR``, else ``$XDG_CACHE_HOME/lenet5-inference``, else ``~/.cache/lenet5-inference``.
+    """
+    own = os.environ.get("LENET_CACHE_DIR", "")
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        if own:
+            return Path(own).expanduser().absolute()
+        # The XDG rule: a relative path is invalid and ignored.
+        base = Path(shared) if Path(shared).is_absolute() else Path.home() / ".cache"
+    except RuntimeError as error:
+        message = "cannot tell where your home directory is; set LENET_CACHE_DIR to a directory that you can write to"
+        raise UserError(message) from error
+    return base / "lenet5-inference"
 
 
 def private_folder(folder: Path) -> None:

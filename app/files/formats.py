@@ -2,7 +2,8 @@
 
 import re
 
-HDF5 = b"\x89HDF\r\n\x1a\n"
+from app.files.reading import HDF5
+
 START_BYTES = 512  # as many as ``recognise`` reads
 
 # The first bytes of each kind of content.

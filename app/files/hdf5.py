@@ -12,6 +12,8 @@ from app.base.frozen import Frozen
 
 MAX_FILE_BYTES = 4 << 30
 MAX_ATTRIBUTE_BYTES = 64 << 10
+MAX_ARRAY_BYTES = 1 << 30
+PLAIN = "store it as plain numbers in this file"
 
 Attribute = str | int | float | list[int] | list[float]
 

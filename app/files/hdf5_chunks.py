@@ -6,9 +6,9 @@ import zlib
 
 import h5py
 
-MAX_ARRAY_BYTES = 1 << 30
+from app.files.hdf5 import MAX_ARRAY_BYTES, PLAIN
+
 MAX_CHUNKS = 1 << 20
-PLAIN = "store it as plain numbers in this file"
 
 _COMPRESSIONS = {h5py.h5z.FILTER_LZF, h5py.h5z.FILTER_DEFLATE}
 _FILTERS = {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32} | _COMPRESSIONS

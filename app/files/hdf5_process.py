@@ -1,4 +1,4 @@
-"""Read HDF5 files: those of a known hash in this process, all others in another one, whose answers are checked.
+"""Read HDF5 files in another process, whose answers are checked; shipped.py reads those of a known hash in this one.
 
 HDF5 is not built for malicious files: a damaged one can crash the library, corrupt its memory or keep it busy for ever.
 Only the other process then ends (hdf5_child.py). Both ways check every dataset before they read it (hdf5_strict.py).
@@ -23,13 +23,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from app.base.errors import UserError
-from app.base.interrupts import exit_on_interrupt
 from app.files.checks import Check, fields, items, mapping, nullable, one_of, row, string, whole
 from app.files.child_process import Child, memory_file
-from app.files.formats import HDF5
 from app.files.hdf5 import MAX_FILE_BYTES, Attribute, Contents, Described, Wanted, printable
 from app.files.hdf5_start import start
-from app.files.reading import open_regular
+from app.files.reading import HDF5, open_regular
 
 SECONDS = 10  # of processor time for a small file, which takes milliseconds
 BYTES_A_SECOND = 4 << 20  # slowest accepted rate for a large file
@@ -48,15 +46,6 @@ def read_untrusted(path: Path, content: bytes | None, wanted: Wanted) -> Content
     """
     with Reader() as reader:
         return reader.read(path, content, wanted)
-
-
-def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
-    """Read ``content``, the bytes of ``path``, in this process. The caller has checked its hash. Raises UserError."""
-    with exit_on_interrupt():  # Ctrl-C while h5py loads would become an ImportError
-        from app.files.hdf5_strict import contents, open_strict
-
-    with open_strict(path, content) as file:
-        return contents(file, wanted)
 
 
 class Reader(AbstractContextManager["Reader"]):

@@ -5,14 +5,10 @@ early and gets ready while this process imports NumPy; so this module must not i
 """
 
 import os
-from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 
 from app.base.errors import UserError
 from app.files.child_process import Child
-from app.files.formats import HDF5
-from app.files.reading import first_bytes
 
 _ahead: list[Child] = []
 
@@ -22,12 +18,10 @@ def start() -> Child:
     return _ahead.pop() if _ahead else _start()
 
 
-def start_ahead(paths: Iterable[Path]) -> None:
-    """Start a process for each path of an HDF5 file. Faults of other files are reported when they are read."""
-    for path in paths:
-        with suppress(UserError, OSError):
-            if first_bytes(path, len(HDF5)) == HDF5:
-                _ahead.append(_start())
+def start_ahead(files: int) -> None:
+    """Start a process for each of so many files; if that fails, reading them reports it."""
+    with suppress(UserError):
+        _ahead.extend(_start() for _ in range(files))
 
 
 def _start() -> Child:

@@ -18,8 +18,16 @@ import h5py
 import numpy as np
 
 from app.base.errors import UserError
-from app.files.hdf5 import MAX_ATTRIBUTE_BYTES, Attribute, Contents, Described, Wanted, printable
-from app.files.hdf5_chunks import MAX_ARRAY_BYTES, PLAIN, chunks_are_lacking, reason_against_chunks
+from app.files.hdf5 import (
+    MAX_ARRAY_BYTES,
+    MAX_ATTRIBUTE_BYTES,
+    PLAIN,
+    Attribute,
+    Contents,
+    Described,
+    Wanted,
+    printable,
+)
 
 MAX_NAMES = 1000
 MAX_NAME_BYTES = 255
@@ -118,11 +126,14 @@ class StrictFile:
         chunk = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
         shape = (count, *dataset.shape[1:]) if dataset.shape else ()
         array = allocate(shape, dataset.dtype.newbyteorder("="), chunk)
-        if chunk and chunks_are_lacking(dataset, chunk, first, count):
-            raise UserError(
-                f"{self._path}: dataset {printable(repr(name))} lacks some of its chunks, or parts of them, which "
-                "would be read as zeros; get a fresh copy or write it whole"
-            )
+        if chunk:
+            from app.files.hdf5_chunks import chunks_are_lacking
+
+            if chunks_are_lacking(dataset, chunk, first, count):
+                raise UserError(
+                    f"{self._path}: dataset {printable(repr(name))} lacks some of its chunks, or parts of them, which "
+                    "would be read as zeros; get a fresh copy or write it whole"
+                )
         if array.size:
             dataset.read_direct(array, np.s_[first : first + count] if dataset.shape else None)
         return array
@@ -190,6 +201,8 @@ class StrictFile:
         if stored > self._size:
             return f"claims {stored:,} stored bytes in a file of {self._size:,}; get a fresh copy"
         if layout.get_layout() == h5py.h5d.CHUNKED:
+            from app.files.hdf5_chunks import reason_against_chunks
+
             return reason_against_chunks(dataset, layout)
         return None if stored == nbytes else f"declares {nbytes:,} bytes but stores {stored:,}; write it whole"
 

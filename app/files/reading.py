@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 from app.base.errors import UserError
 from app.files.checks import BadValueError, Check, parsed_json, shown
 
+HDF5 = b"\x89HDF\r\n\x1a\n"  # the first bytes of such a file
 MAX_JSON_BYTES = 64 << 20
 TOO_LARGE = "split it or store less in it"
 
@@ -59,6 +60,14 @@ def first_bytes(path: Path, count: int) -> bytes:
     """
     with open_regular(path) as stream:
         return stream.read(count)
+
+
+def is_hdf5(path: Path) -> bool:
+    """Return whether a file begins as HDF5; False if it cannot be read, which its reader reports."""
+    try:
+        return first_bytes(path, len(HDF5)) == HDF5
+    except (UserError, OSError):
+        return False
 
 
 def read_json(path: Path, check: Check, remedy: str) -> Any:

@@ -4,13 +4,20 @@ A damaged HDF5 file can load silently with wrong values. So the content is hashe
 exactly the bytes that were hashed.
 """
 
+from __future__ import annotations
+
 import hashlib
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.base.errors import UserError
+from app.base.interrupts import exit_on_interrupt
 from app.files.reading import present, read_file
 from app.files.writing import replacing
+
+if TYPE_CHECKING:  # the command line must not import NumPy
+    from app.files.hdf5 import Contents, Wanted
 
 FOLDER = Path(__file__).parents[2] / "weights"
 CHECKSUMS = "SHA256SUMS"
@@ -61,6 +68,15 @@ def check(path: Path, content: bytes) -> None:
     """Raise UserError unless SHA256SUMS has this content's hash for the shipped file at ``path``."""
     if checksums(FOLDER).get(path.resolve().name) != hashlib.sha256(content).hexdigest():
         raise UserError(f"{path} does not match its checksum in {CHECKSUMS}; run: git checkout -- weights")
+
+
+def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
+    """Read ``content``, the bytes of ``path``, in this process. The caller has checked its hash. Raises UserError."""
+    with exit_on_interrupt():  # Ctrl-C while h5py loads would become an ImportError
+        from app.files.hdf5_strict import contents, open_strict
+
+    with open_strict(path, content) as file:
+        return contents(file, wanted)
 
 
 def checksums(directory: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Find the cache directory, lock files, and write files so that incomplete ones are never visible."""
+"""Lock files, and write files so that incomplete ones are never visible."""
 
 import errno
 import fcntl
@@ -23,24 +23,6 @@ _PREFIX, _SUFFIX = ".lenet5-inference-", ".part"
 _OURS = re.compile(f"{re.escape(_PREFIX)}([1-9][0-9]{{0,6}})-[0-9a-f]{{16}}{re.escape(_SUFFIX)}")
 _swept: set[Path] = set()
 _NUMBERS = re.compile(r"\[\s+[-+.\deE]+(?:,\s+[-+.\deE]+)+\s+\]")  # contains a newline, which no JSON string does
-
-
-def cache_dir() -> Path:
-    """Return the user's cache directory for data and compiled kernels (absolute; it need not exist).
-
-    ``$LENET_CACHE_DIR``, else ``$XDG_CACHE_HOME/lenet5-inference``, else ``~/.cache/lenet5-inference``.
-    """
-    own = os.environ.get("LENET_CACHE_DIR", "")
-    shared = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        if own:
-            return Path(own).expanduser().absolute()
-        # The XDG rule: a relative path is invalid and ignored.
-        base = Path(shared) if Path(shared).is_absolute() else Path.home() / ".cache"
-    except RuntimeError as error:
-        message = "cannot tell where your home directory is; set LENET_CACHE_DIR to a directory that you can write to"
-        raise UserError(message) from error
-    return base / "lenet5-inference"
 
 
 def temporary_beside(path: Path) -> Path:

@@ -7,8 +7,7 @@ from app.commands.accuracy import AccuracyRequest
 from app.cuda import device
 from app.engine.opening import cpu_engine, open_engine
 from app.network.definitions import NETWORKS, Network, is_listed
-from app.network.generated import required_weights, shipped_weights
-from app.network.graph import build, find_network
+from app.network.graph import build, find_network, required_weights, shipped_weights
 from app.network.reference import compute_reference, load_reference, shipped_reference
 from app.network.verdicts import COUNTED, compare_labels, correct_counts, judge_answers
 from app.network.weights import Weights, load_weights

@@ -13,8 +13,7 @@ from app.files.checks import BadValueError, fields, items, mapping, shown, text,
 from app.files.reading import read_json
 from app.interchange.chain import Chain
 from app.layers import ACTIVATIONS, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Softmax
-from app.network.limits import MAX_LAYERS
-from app.network.network import default_names
+from app.network.network import MAX_LAYERS, default_names
 
 MAX_NODES = 1000
 MOST = 10**6  # maps, units

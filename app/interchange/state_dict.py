@@ -12,7 +12,7 @@ from app.files.checks import BadValueError, shown
 from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, source_of
 from app.interchange.npz import opened_zip
 from app.interchange.source import Asked, Source
-from app.network.limits import MAX_BYTES
+from app.network.network import MAX_BYTES
 
 SAFE = (2, 6)  # before, weights_only could be tricked into running code (CVE-2025-32434)
 

@@ -20,7 +20,6 @@ from cupy_backends.cuda.api import driver
 from app.cuda import launch_attributes
 from app.cuda.compiler import compile_kernel
 from app.cuda.memory import device_array
-from app.kernels.cublas import gemm_step
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import Problem
 from app.kernels.variant import (
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from app.cuda.kernel_graph import KernelGraph
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-MAX_THREADS = 1024  # per block; this is the same on every architecture
+MAX_THREADS = 1024  # per block, on every architecture
 EnqueueStep = Callable[[int, int], None]  # enqueues one action, given a stream pointer and a number of images
 
 
@@ -191,6 +190,8 @@ class Launch:
             case ConstantCopy():
                 return self._constant_step(action)
             case LibraryGemm():
+                from app.kernels.cublas import gemm_step  # imported only here: only library rows need it
+
                 return gemm_step(action, self._names)
 
     def _kernel_step(self, action: KernelLaunch) -> EnqueueStep:
@@ -264,11 +265,10 @@ class Entry:
         def launch(stream: int, size: Any, _: Any = alive) -> None:
             driver.launchKernel(handle, *grid(size), threads, 1, 1, shared, stream, address, 0)
 
-        dependent = self._starts_early
-        if not dependent and self._cluster is None:
+        if not self._starts_early and self._cluster is None:
             return launch
-        start = launch_attributes.attributed_launcher(handle, packed, threads, shared, dependent=dependent)
-        return launch_attributes.choose_launcher(start, launch, grid, self._cluster, always=dependent)
+        start = launch_attributes.attributed_launcher(handle, packed, threads, shared, dependent=self._starts_early)
+        return launch_attributes.choose_launcher(start, launch, grid, self._cluster, always=self._starts_early)
 
     @property
     def _starts_early(self) -> bool:

@@ -1,55 +1,68 @@
-"""The list of all kernels: code that chooses, lists, tests, sweeps or measures variants reads ``VARIANTS``.
+"""The registry of all kernels: code that chooses, lists, tests, sweeps or measures variants finds their rows here.
 
 File, entry point and name of a variant correspond: ``conv_02_direct.cu`` holds ``conv_direct``, chosen by ``--conv
 direct``. Numbers give the reading order: a step follows the one that it continues.
 """
 
+import importlib
+from collections.abc import Iterator, Sequence
+from functools import cache
+
 from app.base.errors import UserError, choose_one_of
-from app.kernels.conv.rows.as_gemm import CONV_GEMM_ROWS
-from app.kernels.conv.rows.direct import CONV_ROWS
-from app.kernels.conv.rows.register_patch import CONV_PATCH_ROWS
-from app.kernels.conv.rows.tensor_core import TENSOR_CORE_ROW
-from app.kernels.conv.rows.toom_cook import TOOM_COOK_ROW
-from app.kernels.fused.any_pair import ANY_PAIR_ROW
-from app.kernels.fused.any_product_pair import ANY_PRODUCT_PAIR_ROW
-from app.kernels.fused.conv_pair import CONV_PAIR_ROWS
-from app.kernels.fused.gemm_pair import GEMM_PAIR_ROWS
-from app.kernels.gemm.gemm import GEMM_ROWS
-from app.kernels.gemm.warpgroup import WARPGROUP_ROW
-from app.kernels.pointwise.pointwise import OTHER_ROWS
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 
-VARIANTS: list[Variant] = [
-    *CONV_ROWS,
-    *CONV_GEMM_ROWS,
-    TENSOR_CORE_ROW,
-    *CONV_PATCH_ROWS,
-    TOOM_COOK_ROW,
-    *GEMM_ROWS,
-    WARPGROUP_ROW,
-    ANY_PAIR_ROW,
-    ANY_PRODUCT_PAIR_ROW,
-    *CONV_PAIR_ROWS,
-    *GEMM_PAIR_ROWS,
-    *OTHER_ROWS,
-]
+# Operation → modules whose ``ROWS`` are its kernels. A run imports only those of the operations that it plans.
+TABLES: dict[str, Sequence[str]] = {
+    "conv": tuple(f"conv.rows.{name}" for name in ("direct", "as_gemm", "tensor_core", "register_patch", "toom_cook")),
+    "gemm": ("gemm.gemm", "gemm.warpgroup"),
+    "conv_pair": ("fused.conv_pair",),
+    "gemm_pair": ("fused.gemm_pair",),
+    **dict.fromkeys(("pool", "softmax", "activation", "argmax", "resize"), ("pointwise.pointwise",)),
+}
+# Operation → the module of its step 0, which serves any sizes: imported only where no higher step serves, or to compare
+# measured times.
+ANY_SIZES = {"conv_pair": "fused.any_pair", "gemm_pair": "fused.any_product_pair"}
+VARIANTS: list[Variant]
+"""The rows of all operations."""
+
+
+def __getattr__(name: str) -> list[Variant]:
+    if name != "VARIANTS":
+        raise AttributeError(name)
+    return [row for operation in TABLES for row in variants(operation)]
+
+
+@cache
+def rows_of(module: str) -> list[Variant]:
+    """Return a module's rows, all operations together."""
+    return [*importlib.import_module(f"{__package__}.{module}").ROWS]
+
+
+def _ladder(operation: str, modules: Sequence[str]) -> list[Variant]:
+    rows = (row for module in modules for row in rows_of(module) if row.operation == operation)
+    return sorted(rows, key=lambda row: row.step)
 
 
 def variants(operation: str) -> list[Variant]:
     """Return the variants of an operation in the ladder's order."""
-    return sorted((row for row in VARIANTS if row.operation == operation), key=lambda row: row.step)
+    lowest = [ANY_SIZES[operation]] if operation in ANY_SIZES else []
+    return _ladder(operation, [*lowest, *TABLES.get(operation, ())])
 
 
 def find(operation: str, requested: str, *others: str) -> Variant | None:
     """Return the requested variant of an operation or of ``others``; None for ``auto``. Raises UserError if unknown."""
+    if requested == "auto":
+        return None
     known = {row.name: row for name in (operation, *others) for row in variants(name)}
-    if requested != "auto" and requested not in known:
+    if requested not in known:
         raise UserError(f"unknown {operation} kernel '{requested}': {choose_one_of(requested, ['auto', *known])}")
-    return known.get(requested)
+    return known[requested]
 
 
-def eligible(operation: str, problem: Problem, arch: str) -> list[Variant]:
-    """Return the automatic variants that serve the problem, the highest step first: the candidates of ``auto``."""
-    rows = [row for row in reversed(variants(operation)) if row.automatic]
-    return [row for row in rows if row.refusal(problem, arch) is None]
+def eligible(operation: str, problem: Problem, arch: str) -> Iterator[Variant]:
+    """Yield the automatic variants that serve the problem, the highest step first: the candidates of ``auto``."""
+    for modules in (TABLES[operation], [ANY_SIZES[operation]] if operation in ANY_SIZES else []):
+        for row in reversed(_ladder(operation, modules)):
+            if row.automatic and row.refusal(problem, arch) is None:
+                yield row

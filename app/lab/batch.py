@@ -9,8 +9,7 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.interrupts import exit_on_interrupt
 from app.layers import Shape
-from app.network.generated import load_network
-from app.network.graph import Graph
+from app.network.graph import Graph, load_network
 from app.network.reference import compute_reference, load_reference
 from app.network.verdicts import Reference, compare_labels, judge_answers
 from app.network.weights import Weights

@@ -14,7 +14,7 @@ from app.lab.profile.counters import per_output
 from app.ladder.counting import LANES, Prediction, Speeds, count, predict, products_of
 from app.ladder.formulas import Number, formula_names
 from app.ladder.lessons import Step
-from app.network.generated import network_graph
+from app.network.graph import network_graph
 from app.tools.resources import EXAMPLES, SM_LIMITS
 
 SHOWN = ("lenet5", "fa19")  # networks shown in the pages' tables, if they were measured

@@ -14,7 +14,7 @@ from app.ladder.lessons import LADDERS, Step
 from app.ladder.lessons import ladder as ladder_of
 from app.ladder.site import check_folder, write_site
 from app.ladder.stored import introduction_pages, stored_card, stored_card_named, stored_kernels
-from app.network.generated import network_graph
+from app.network.graph import network_graph
 from app.records import kernels as records
 from app.records.kernels import Ladder
 from app.terminal.output import publish

@@ -8,8 +8,7 @@ prediction; no kernel with these counts can be faster.
 from collections.abc import Mapping
 
 from app.base.frozen import Frozen
-from app.kernels.facts import bytes_moved
-from app.kernels.problems import ConvProblem, LinearProblem
+from app.kernels.problems import ConvProblem, LinearProblem, bytes_moved
 from app.ladder.formulas import WARP, Names, Number, evaluate
 
 # Count → (description, default). Lessons give a formula for each; a count without one gets the default.

@@ -9,7 +9,6 @@ from app.kernels.problems import ConvProblem
 from app.layers.activation import Activation
 from app.layers.base import Layer, Parameters, Shape
 from app.layers.pool import Pool
-from app.layers.products import multiply_rows
 
 IM2COL_BYTES = 2 << 20
 
@@ -52,6 +51,8 @@ class Conv2d(Layer):
         One product for several images would be no faster, and its rounding would depend on their number. Works in N, H,
         W, C memory, where a row of a window is contiguous.
         """
+        from app.layers.products import multiply_rows  # imported only here: GPUs multiply by themselves
+
         filters = parameters[self.name].astype(x.dtype, copy=False).reshape(-1, self.maps)
         maps, height, width = self.output_shape(x.shape[1:])
         windows = windows_of(x, self.kernel, self.stride, self.padding)

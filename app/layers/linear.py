@@ -10,7 +10,6 @@ from app.layers.activation import Activation
 from app.layers.argmax import Argmax
 from app.layers.base import Layer, Parameters, Shape
 from app.layers.flatten import channel_first_rows
-from app.layers.products import multiply_rows
 from app.layers.softmax import Softmax
 
 
@@ -38,6 +37,8 @@ class Linear(Layer):
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Compute y by matrix products. An image's bits do not depend on the other images."""
+        from app.layers.products import multiply_rows  # imported only here: GPUs multiply by themselves
+
         y = multiply_rows(x, parameters[self.name].astype(x.dtype, copy=False))
         bias = parameters.get(f"{self.name}_bias")
         if bias is not None:

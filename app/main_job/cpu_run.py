@@ -8,9 +8,8 @@ import numpy as np
 from app.base.clock import clocked
 from app.base.interrupts import progress_bar
 from app.cuda import device
-from app.engine.chunks import STREAMS
 from app.engine.opening import cpu_engine
-from app.engine.request import DEFAULT_WARMUP, RunRequest
+from app.engine.request import DEFAULT_WARMUP, STREAMS, RunRequest
 from app.main_job.result import Outcome, Timing, count_passes, layer_row, passes_over
 from app.network.graph import REFERENCE_CHUNK, Graph
 from data_tools.dataset import Dataset

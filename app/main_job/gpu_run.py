@@ -7,11 +7,10 @@ from functools import partial
 from app.base.clock import host_timed
 from app.base.errors import UserError
 from app.cuda import device
-from app.engine.chunks import STREAMS, chunk_size
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
-from app.engine.request import DEFAULT_WARMUP, RunRequest
-from app.main_job import power, timing
+from app.engine.request import DEFAULT_WARMUP, STREAMS, RunRequest, chunk_size
+from app.main_job import timing
 from app.main_job.overlap import verdict
 from app.main_job.result import Compared, Cycle, Outcome, Timing, count_passes, passes_over
 from app.network.graph import Graph
@@ -40,6 +39,8 @@ def run_on_gpu(
     images = data.images
     card = device.describe_gpu()
     if request.power:
+        from app.main_job import power  # imported only here: few runs measure power
+
         power.check_available()
     chosen = replace(chosen, tuning=tuning.load(card["name"]))
     planned = partial(plan, graph, card["architecture"], input_dtype=images.dtype.name)

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 
+from app.base.clock import Stopwatch
 from app.base.errors import UserError, say
 from app.base.interrupts import exit_on_interrupt
 from app.cuda import device
@@ -12,9 +13,7 @@ from app.engine.request import UNLABELLED, RunRequest
 from app.main_job.images import load_images
 from app.main_job.report import as_text, document
 from app.main_job.result import Outcome
-from app.main_job.startup import Stopwatch
-from app.network.generated import load_network
-from app.network.graph import Graph
+from app.network.graph import Graph, load_network
 from app.network.reference import compute_reference, load_reference
 from app.network.verdicts import Accuracy, Agreement, compare_labels, judge_answers
 from app.network.weights import Weights

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, cast
 from app.base.precision import SHORT
 from app.cuda import device as devices
 from app.main_job.result import Cycle, Outcome, Timing, level_notes
-from app.main_job.startup import own_cost
 from app.main_job.statistics import safe_rate, summary
 from app.network.graph import Graph
 from app.network.verdicts import Accuracy, Agreement, Answers
@@ -22,6 +21,7 @@ if TYPE_CHECKING:  # the main job starts without them
 SHOWN_LABELS = 6
 SHOWN_DIFFERENCES = 10
 DIFFERENCE = "  image {index}: {label} instead of {reference}, float64 margin {margin:.3g} ({kind})"
+BARE = ("numpy", "cupy", "context")  # one-off costs of any program that uses the GPU through CuPy
 VERDICTS = {True: "PASSED", False: "FAILED", None: "not judged"}
 TRACED = (
     "H2D {h2d_ms:.3f} ms, kernels {kernels_ms:.3f} ms, D2H {d2h_ms:.3f} ms, together {span_ms:.3f} ms; "
@@ -85,6 +85,11 @@ def document(
         "limit": outcome.limit,
         "notes": [*outcome.notes, *level_notes(outcome)],
     }
+
+
+def own_cost(spent: Mapping[str, float]) -> float:
+    """Return the booked ms that a minimal CuPy program would not spend."""
+    return sum(ms for name, ms in spent.items() if name not in BARE)
 
 
 def _agreement(agreement: Agreement) -> records.Agreement:

@@ -18,13 +18,11 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.cuda.events import Marks, time_by_events
 from app.cuda.memory import DeviceMemoryError, device_array, is_pinned, pinned_copy, upload
-from app.engine.buffers import StreamBuffers
-from app.engine.chunks import pieces
+from app.engine.buffers import StreamBuffers, pieces
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
-from app.kernels.facts import bytes_moved, without_epilogue
 from app.kernels.launch import Kernel, Launch
-from app.kernels.problems import ConvProblem
+from app.kernels.problems import ConvProblem, bytes_moved, without_epilogue
 from app.main_job.overlap import Timeline, usage
 from app.main_job.result import Timing, layer_row
 from app.planning.matching import Node

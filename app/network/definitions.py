@@ -1,8 +1,10 @@
 """The networks known by name, one file each in ``builtin/``. A new file there adds a network."""
 
 import re
+from collections import UserDict
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from app.layers import Linear
 from app.network.network import Network
@@ -14,14 +16,28 @@ FOLDER = Path(__file__).with_name("builtin")
 SYSTEMS = ("lenet5", "fa19", "k7", "minidnn86", "mlp")  # the seed systems' networks come first
 
 
-def _builtin() -> dict[str, Network]:
-    """Read the network files; return networks by name: the systems in order, then the others alphabetically."""
-    others = {path.stem for path in FOLDER.glob("*.toml")}.difference(SYSTEMS)
-    return {name: read_network(FOLDER / f"{name}.toml") for name in (*SYSTEMS, *sorted(others))}
+class _Networks(UserDict[str, Any]):
+    """By name: the systems in order, then the others alphabetically. Each file is read when it is first asked for."""
+
+    def __getitem__(self, name: str) -> Network:
+        if self.data[name] is None:
+            self.data[name] = read_network(FOLDER / f"{name}.toml")
+        return self.data[name]
 
 
-NETWORKS = _builtin()
-LENET5, FA19, K7, MINIDNN86, MLP = (NETWORKS[name] for name in SYSTEMS)
+_others = {path.stem for path in FOLDER.glob("*.toml")}.difference(SYSTEMS)
+NETWORKS = _Networks(dict.fromkeys((*SYSTEMS, *sorted(_others))))
+LENET5: Network
+FA19: Network
+K7: Network
+MINIDNN86: Network
+MLP: Network
+
+
+def __getattr__(name: str) -> Network:
+    if name.isupper() and name.lower() in SYSTEMS:
+        return NETWORKS[name.lower()]
+    raise AttributeError(name)
 
 
 def family(name: str) -> str:
@@ -33,9 +49,10 @@ def named(name: str) -> Network | None:
     """Find a network by name, None if there is none; ``mlp_500`` is mlp with 500 hidden units."""
     if family(name) == name:
         return NETWORKS.get(name)
-    first = next(layer for layer in MLP.layers if isinstance(layer, Linear))
+    mlp = NETWORKS["mlp"]
+    first = next(layer for layer in mlp.layers if isinstance(layer, Linear))
     wider = replace(first, outputs=int(name.removeprefix("mlp_")))
-    return replace(MLP, name=name, layers=tuple(wider if layer is first else layer for layer in MLP.layers))
+    return replace(mlp, name=name, layers=tuple(wider if layer is first else layer for layer in mlp.layers))
 
 
 def is_listed(network: Network) -> bool:

@@ -1,4 +1,4 @@
-"""A network with its weights: infer and check all shapes, and run the NumPy reference."""
+"""A network with its weights: load both, infer and check all shapes, and run the NumPy reference."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from app.base.errors import UserError, suggestion
+from app.base.errors import UserError, say, suggestion
 from app.base.frozen import Frozen
+from app.files import shipped
 from app.layers import Argmax, Layer, Parameters, Resize, Shape
 from app.network.definitions import NETWORKS, Network, named
-from app.network.limits import LEAST_SCALE, MOST_SCALE
-from app.network.network import LayerStep
+from app.network.network import LEAST_SCALE, MOST_SCALE, LayerStep
 from app.network.quantised import Quantised
 from app.network.toml import SUFFIX, read_network
-from app.network.weights import ENDINGS, Weights, check_shapes, load_weights
+from app.network.weights import DEFAULT_NETWORK, ENDINGS, Weights, check_shapes, load_weights
 
 REFERENCE_CHUNK = 128  # images: large enough for the matrix products, small enough for the caches
 
@@ -138,3 +138,55 @@ def _check_scale(graph: Graph, weights: Weights) -> None:
             f"{weights.path}: attribute 'input_scale' of {graph.input_scale:g} takes the weights of {first.layer.name} "
             "beyond float32's range; correct it: 1/255 is right for pixels that were divided by 255"
         )
+
+
+def load_network(network: str | None, weights: Path | None, *, shapes_only: bool = False) -> tuple[Graph, Weights]:
+    """Load a network by name or file; None for the network of the weights, else lenet5. Raises UserError.
+
+    weights: a file; None for the shipped ones. shapes_only: use random weights for a network that has none shipped,
+    instead of raising.
+    """
+    found = None if network is None else find_network(network)
+    if weights is not None:
+        loaded = load_weights(weights)
+    elif shapes_only:
+        loaded = weights_to_measure(found or find_network(DEFAULT_NETWORK))
+    else:
+        loaded = required_weights(network or DEFAULT_NETWORK)
+    return build(found or loaded.own_network(), loaded), loaded
+
+
+def network_graph(network: str) -> Graph:
+    """Build the network of a name or file, with weights to measure. Raises UserError for an unknown one."""
+    return load_network(network, None, shapes_only=True)[0]
+
+
+def shipped_weights(network: Network) -> Weights | None:
+    """Load the shipped weights of a network; None if there are none. Raises UserError for a damaged file.
+
+    A network from a file may have a shipped network's name, so the computations are compared.
+    """
+    path = shipped.weights_path(network.name)
+    if not path.exists():
+        return None
+    found = load_weights(path)
+    return found if found.own_network().digest == network.digest else None
+
+
+def required_weights(asked: str, option: str = "--weights") -> Weights:
+    """Load the shipped weights of a network's name or file. Raises UserError naming ``option`` if there are none."""
+    found = shipped_weights(find_network(asked))
+    if found is None:
+        raise shipped.missing(asked, option)
+    return found
+
+
+def weights_to_measure(network: Network) -> Weights:
+    """Return the shipped weights, else random ones, noted on standard error: times do not depend on the values."""
+    found = shipped_weights(network)
+    if found is not None:
+        return found
+    from app.network.generated import SEED, random_weights
+
+    say(f"note: no weights of network {network.name} are shipped: random ones, seed {SEED}")
+    return random_weights(network)

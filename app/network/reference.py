@@ -11,7 +11,6 @@ from app.base.interrupts import deferred_interrupts
 from app.base.processor import keep_freed_memory, threads_with_room, usable_cores
 from app.files import shipped
 from app.files.hdf5 import Wanted, file_image
-from app.files.hdf5_process import read_pinned
 from app.files.reading import read_file
 from app.files.writing import replacing
 from app.layers import Argmax, Sigmoid, Softmax, Tanh
@@ -80,7 +79,7 @@ def load_reference(weights: Weights, network: Network) -> Reference | None:
     path = shipped.reference_path(origin)
     content = read_file(path, MAX_BYTES)
     shipped.check(path, content)
-    found = read_pinned(path, content, Wanted(None, ("weights_sha256", "network"), MAX_BYTES))
+    found = shipped.read_pinned(path, content, Wanted(None, ("weights_sha256", "network"), MAX_BYTES))
     if found.attributes.get("weights_sha256") != weights.sha256:
         raise UserError(f"{path} belongs to other weights; {_BUNDLE} {origin}")
     if found.attributes.get("network") != network.digest:  # another network may have arrays of the same shapes

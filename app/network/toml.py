@@ -13,17 +13,21 @@ from app.base.errors import UserError, suggestion
 from app.files.checks import MAX_SHOWN, BadValueError, Check, flag, number, row, shown, text, whole
 from app.files.reading import read_file
 from app.layers import Argmax, Layer
-from app.network.limits import (
+from app.network.network import (
     CHANNELS,
+    KINDS,
     LEAST_SCALE,
     MAX_LAYERS,
     MAX_NUMBER,
     MAX_SIDE,
     MOST_SCALE,
+    PIXEL_SCALE,
     LayerError,
+    Network,
+    assignments,
     check_layers,
+    default_names,
 )
-from app.network.network import KINDS, PIXEL_SCALE, Network, assignments, default_names
 
 SUFFIX = ".toml"
 MAX_BYTES = 1 << 16  # a hundred layers with every key take a third; the TOML parser reads the worst text in a second

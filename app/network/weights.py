@@ -14,15 +14,11 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.files import shipped
 from app.files.checks import BadValueError, Check, items, mapping, number, parsed_json, string, text, whole
-from app.files.formats import HDF5
 from app.files.hdf5 import MAX_ATTRIBUTE_BYTES, Attribute, Wanted, content_hash, file_image, printable
-from app.files.hdf5_process import read_pinned, read_untrusted
-from app.files.reading import read_file
+from app.files.reading import HDF5, read_file
 from app.files.writing import replacing
-from app.network import foreign
 from app.network.definitions import named
-from app.network.limits import LEAST_SCALE, MAX_BYTES, MOST_SCALE
-from app.network.network import Network
+from app.network.network import LEAST_SCALE, MAX_BYTES, MOST_SCALE, Network
 from app.network.quantised import Quantised, split_quantised
 from app.network.toml import network_toml, parse_network
 
@@ -96,6 +92,8 @@ def load_weights(path: Path | None = None) -> Weights:
     if pinned:
         shipped.check(path, content)
     if not content.startswith(HDF5):
+        from app.network import foreign
+
         foreign.refuse(path, content)
     return _parse(path, content, pinned)
 
@@ -178,7 +176,9 @@ def _checksum(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Attribu
 
 
 def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
-    read = read_pinned if pinned else read_untrusted
+    read = shipped.read_pinned
+    if not pinned:
+        from app.files.hdf5_process import read_untrusted as read
     found = read(path, content, Wanted(None, ("kind", _CHECKSUM, *_ATTRIBUTE_CHECKS), MAX_BYTES))
     attributes = found.attributes
     try:
@@ -219,6 +219,8 @@ def _network(path: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_arrays(arrays: Mapping[str, np.ndarray]) -> None:
     if not arrays:
+        from app.network import foreign
+
         raise BadValueError(f"has no datasets in its root; {foreign.GROUPS}")
     for name, array in arrays.items():
         if not _NAME.fullmatch(name):

@@ -7,8 +7,7 @@ from app.cuda import device
 from app.cuda.compiler import ARCHITECTURES
 from app.kernels import registry
 from app.kernels.variant import Variant
-from app.network.generated import load_network
-from app.network.graph import Graph
+from app.network.graph import Graph, load_network
 from app.network.weights import Weights
 from app.planning import tuning
 from app.planning.matching import Choices
@@ -64,8 +63,8 @@ def _kernel_rows(request: NetworkRequest, named: Mapping[str, Mapping[str, str]]
     for option, names in named.items():
         operation = OPERATIONS[option]
         pair = f"{operation}_pair"  # its kernels are named like those of a single layer
-        of_pairs = {row.name for row in registry.variants(pair)}
         for target, name in names.items():
+            of_pairs = set() if name == "auto" else {row.name for row in registry.variants(pair)}
             if target != operation and name in of_pairs:
                 two = f"{name} computes two layers at once"
                 raise UserError(f"--{option} {target}={name}: {two}, name it for all of them: --{option} {name}")

@@ -95,7 +95,7 @@ def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
     operations = {step.layer.name: step.layer.operation for step in graph.steps}
     for target, row in kernels.items():
         wanted = operations.get(target, target)
-        if wanted is None or not registry.variants(wanted):
+        if wanted is None or wanted not in registry.TABLES:
             named = [layer for layer, own in operations.items() if own is not None]
             raise UserError(f"network {graph.network.name} has no layer '{target}': {choose_one_of(target, named)}")
         if row is not None and row.operation != wanted:

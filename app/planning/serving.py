@@ -11,7 +11,6 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE, BY_NAME, INTEGERS
 from app.kernels import registry
-from app.kernels.facts import without_epilogue
 from app.kernels.fused.scaling import Inexact, scale_features, unscale_features, within_range
 from app.kernels.problems import (
     ConvPairProblem,
@@ -21,6 +20,7 @@ from app.kernels.problems import (
     PairProblem,
     Problem,
     operation,
+    without_epilogue,
 )
 from app.kernels.variant import Variant
 from app.layers import Activation, Flatten, Resize

@@ -14,13 +14,12 @@ from typing import cast
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.cuda.compiler import KERNEL_DIR
-from app.files.cache import is_trusted, private_folder, why_untrusted
+from app.files.cache import cache_dir, is_trusted, private_folder, why_untrusted
 from app.files.checks import document, fields, mapping, number, whole
 from app.files.reading import present, read_json
-from app.files.writing import cache_dir, replacing
+from app.files.writing import replacing
 from app.kernels import registry
-from app.kernels.facts import tuning_key
-from app.kernels.problems import Problem, operation
+from app.kernels.problems import Problem, operation, tuning_key
 from app.kernels.variant import Variant
 from app.terminal.console import MAX_BATCH
 
@@ -85,11 +84,18 @@ class Tuning(Frozen):
             parameters = self.parameters(problem, named, arch)
             return None if named.refusal(problem, arch, parameters) else (named, parameters)
         rows = registry.eligible(operation(problem), problem, arch)
-        timed = [(row, tuned) for row in rows if (tuned := self.known(problem, row, arch)) is not None]
-        if not timed or timed[0][0] is not rows[0]:
-            return (rows[0], {}) if rows else None
-        row, tuned = min(timed, key=lambda pair: pair[1].per_image)  # the first of equals: the highest step
-        return row, tuned.parameters
+        measured = self.entries.get(tuning_key(problem), {})
+        least = min((tuned.per_image for tuned in measured.values()), default=0.0)
+        best: tuple[Variant, Tuned] | None = None
+        for row in rows:
+            tuned = self.known(problem, row, arch)
+            if best is None and tuned is None:
+                return row, {}
+            if tuned is not None and (best is None or tuned.per_image < best[1].per_image):
+                best = row, tuned
+            if best is not None and best[1].per_image <= least:
+                break  # the rows below need not even be imported
+        return best and (best[0], best[1].parameters)
 
 
 def load(card: str) -> Tuning:

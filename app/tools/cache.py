@@ -12,8 +12,8 @@ from typing import Literal
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.commands.cache import CacheRequest
-from app.files.cache import why_untrusted
-from app.files.writing import cache_dir, is_abandoned
+from app.files.cache import cache_dir, why_untrusted
+from app.files.writing import is_abandoned
 from app.records.operate import Cache, CachedFiles
 from app.terminal.output import publish
 from app.terminal.text import Column, format_age, format_bytes, paragraph, table

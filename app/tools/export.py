@@ -13,8 +13,7 @@ from app.interchange.named_arrays import Description, NamedArrays, torch_name
 from app.interchange.npz import npz_content
 from app.interchange.onnx_export import IMAGES, LABELS, SCORES, onnx_model
 from app.interchange.safetensors_file import safetensors_content
-from app.network.generated import required_weights
-from app.network.graph import build, find_network
+from app.network.graph import build, find_network, required_weights
 from app.network.weights import load_weights
 from app.records.networks import Export
 from app.terminal.output import publish

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from app.commands.graph import GraphRequest
-from app.kernels.facts import bytes_moved
+from app.kernels.problems import bytes_moved
 from app.network.graph import Graph
 from app.network.network import LayerStep
 from app.planning import tuning

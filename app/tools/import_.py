@@ -16,7 +16,7 @@ from app.interchange.source import Asked, Source, read
 from app.layers import Argmax, Resize, Softmax
 from app.network.definitions import Network
 from app.network.graph import Graph, build, find_network
-from app.network.limits import LEAST_SCALE, MOST_SCALE, LayerError, check_layers
+from app.network.network import LEAST_SCALE, MOST_SCALE, LayerError, check_layers
 from app.network.toml import checked_scale
 from app.network.weights import Weights, save_weights
 from app.records.networks import Enlarged, Import

@@ -17,8 +17,7 @@ from app.base.errors import EXTRAS, UserError, install
 from app.base.processor import usable_cores
 from app.cuda.device import describe_cpu
 from app.files import shipped
-from app.files.cache import why_untrusted
-from app.files.writing import cache_dir
+from app.files.cache import cache_dir, why_untrusted
 from app.records.operate import Area, Finding
 from app.terminal.text import format_bytes
 from app.tools.cache import cache_contents

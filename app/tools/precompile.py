@@ -10,8 +10,7 @@ from app.base.precision import PRECISIONS
 from app.commands.precompile import PrecompileRequest
 from app.cuda.compiler import check_cache, compile_kernel, is_cached, nvrtc
 from app.cuda.on_all_cores import on_all_cores
-from app.kernels.facts import without_epilogue
-from app.kernels.problems import ConvProblem
+from app.kernels.problems import ConvProblem, without_epilogue
 from app.planning import tuning
 from app.planning.choices import load_graph, target
 from app.planning.plan import ExecutionPlan, plan

@@ -9,8 +9,8 @@ import pytest
 
 from app.cli import COMMANDS, main
 from app.cuda.compiler import ARCHITECTURES
+from app.files.cache import cache_dir
 from app.files.shipped import find
-from app.files.writing import cache_dir
 from app.ladder.check.cases import SIZES
 from data_tools.__main__ import main as data_tools
 from tests.support.outside import Outside

@@ -10,7 +10,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.cli import main
-from app.kernels.facts import tuning_key
+from app.kernels.problems import tuning_key
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from app.lab.bench.cases import Item, network_items, shape_items, table_rows
@@ -18,8 +18,7 @@ from app.lab.bench.results import CPU_NAME
 from app.lab.bench.whole_network import combinations
 from app.lab.profile.stamps import PHASES
 from app.lab.sweep import job as sweep_command
-from app.network.generated import network_graph
-from app.network.graph import Graph
+from app.network.graph import Graph, network_graph
 from app.planning import tuning
 from app.planning.plan import plan
 from tests.support.kernel_cases import Case, architecture

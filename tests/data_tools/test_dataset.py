@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.files.writing import cache_dir
+from app.files.cache import cache_dir
 from data_tools import dataset, fashion_mnist
 from data_tools.dataset import load_fashion_mnist, load_files
 from data_tools.fashion_mnist import CLASSES, open_split

@@ -8,7 +8,7 @@ import pytest
 
 from app.lab.bench.cases import network_items, table_rows
 from app.lab.bench.results import CPU, DEBUG, LIBRARY, OURS, Result, Table
-from app.network.generated import network_graph
+from app.network.graph import network_graph
 from app.records.parts import Peaks
 from docs.generate.figures import BENCH, COSTS, CYCLE, FIGURES, PROFILE, RESOURCES, Figures
 from tests.support.peers_for_tests import bench_document

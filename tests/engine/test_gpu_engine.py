@@ -12,8 +12,7 @@ from app.base.errors import UserError
 from app.cuda.device import describe_gpu
 from app.cuda.memory import DeviceMemoryError, pinned_array, pinned_copy
 from app.engine import buffers as buffers_module
-from app.engine.buffers import WholeBatch
-from app.engine.chunks import pieces
+from app.engine.buffers import WholeBatch, pieces
 from app.engine.gpu import GpuEngine
 from app.main_job.result import passes_over
 from app.network.definitions import LENET5, Network

@@ -12,8 +12,7 @@ from app.cuda import launch_attributes
 from app.cuda.device import describe_gpu
 from app.cuda.memory import DeviceMemoryError, pinned_copy
 from app.engine import buffers
-from app.engine.buffers import DIRECT
-from app.engine.chunks import pieces
+from app.engine.buffers import DIRECT, pieces
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
 from app.kernels.problems import PairProblem

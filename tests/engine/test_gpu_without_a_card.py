@@ -19,9 +19,10 @@ from app.cuda import streams
 from app.cuda.graph_capture import BatchGraph
 from app.cuda.memory import pinned_copy
 from app.engine import gpu
-from app.engine.chunks import chunk_size, default_chunk, equal_pieces, pieces
+from app.engine.buffers import equal_pieces, pieces
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
+from app.engine.request import chunk_size, default_chunk
 from app.engine.small_batches import graph_size
 from app.kernels import cublas
 from app.network.definitions import LENET5

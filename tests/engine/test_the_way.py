@@ -21,7 +21,7 @@ from tests.support.shell import ROOT
 
 MOST_FRAMES = 12  # from the command line's function to the one that launches
 MOST_FILES = 6  # from a call of ``Classifier`` to there
-MOST_MODULES = 75  # that the main job loads, packages' own files aside
+MOST_MODULES = 75  # that the main job loads in a warm run of the defaults, packages' own files aside
 IMAGES = random_images(LENET5, 300)
 
 
@@ -109,14 +109,32 @@ def test_from_the_command_to_a_chunk_of_numpy(tmp_path: Path, monkeypatch: pytes
     assert stacks and all(len({file for file, _ in stack}) <= MOST_FILES for stack in stacks), stacks
 
 
-def test_the_main_job_loads_few_modules(tmp_path: Path) -> None:
+# The program before the main job, and what the main job must and must not load.
+ON_CPU = ("", {"app.engine.cpu"}, {"app.kernels.registry"})
+ON_GPU = (
+    "from tests.support.fake_card import fake_card\nfake = fake_card()\nfake.__enter__()\n",
+    {"app.engine.gpu", "app.kernels.registry"},
+    {
+        "app.cuda.compiler_process",
+        "app.files.child_process",
+        "app.kernels.conv.rows.direct",
+        "app.kernels.fused.any_pair",
+    },
+)
+
+
+@pytest.mark.parametrize(("device", "place"), [("cpu", ON_CPU), ("cuda", ON_GPU)])
+def test_the_main_job_loads_few_modules(device: str, place: tuple[str, set[str], set[str]], tmp_path: Path) -> None:
+    before, needed, needless = place
+    if device == "cuda":
+        pytest.importorskip("cupy", reason="CuPy is not installed")
     program = (
-        "import sys\nfrom app.cli import main\nmain(sys.argv[1:])\n"
+        f"import sys\n{before}from app.cli import main\nmain(sys.argv[1:])\n"
         "loaded = {name: module for name, module in sys.modules.items() if name.startswith(('app.', 'data_tools.'))}\n"
         "print(*(name for name, module in loaded.items() if not hasattr(module, '__path__')), file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, *command("cpu", tmp_path)],
+        [sys.executable, "-c", program, *command(device, tmp_path)],
         cwd=ROOT,
         env=os.environ | {"LENET_CPU_ENGINE": "numpy"},
         capture_output=True,
@@ -125,5 +143,5 @@ def test_the_main_job_loads_few_modules(tmp_path: Path) -> None:
         check=True,
     )
     loaded = done.stderr.splitlines()[-1].split()
-    assert "app.engine.cpu" in loaded and "app.kernels.registry" not in loaded
+    assert needed <= {*loaded} and not needless & {*loaded}
     assert len(loaded) <= MOST_MODULES, sorted(loaded)

@@ -9,7 +9,7 @@ import numpy as np
 
 from app.interchange.layout import Converted
 from app.interchange.source import Asked, Source
-from app.network.limits import check_layers
+from app.network.network import check_layers
 from app.tools.import_ import read_foreign
 from tests.fuzz.harness import Pair, Target, linked
 from tests.fuzz.mutate import damaged, other_json

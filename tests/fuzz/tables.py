@@ -12,10 +12,10 @@ from unittest import mock
 
 from app.cuda import compiler
 from app.files import shipped
-from app.kernels.facts import tuning_key
+from app.kernels.problems import tuning_key
 from app.lab.bench.cases import network_items
 from app.lab.compare import command as compare_command
-from app.network.generated import network_graph
+from app.network.graph import network_graph
 from app.planning import tuning
 from docs.generate import systems
 from docs.generate.__main__ import DOCUMENTS

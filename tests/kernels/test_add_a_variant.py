@@ -10,8 +10,7 @@ import pytest
 from app.cli import main
 from app.cuda.compiler import compile_kernel
 from app.kernels import registry
-from app.kernels.facts import tuning_key
-from app.kernels.problems import ConvProblem
+from app.kernels.problems import ConvProblem, tuning_key
 from app.kernels.variant import FLOATS, LaunchConfig, Parameters, Variant, conv_sizes, elementwise, types
 from app.network.definitions import LENET5
 from app.planning.matching import Choices
@@ -42,6 +41,7 @@ extern "C" __global__ void conv_my_own(const INPUT *x, const WEIGHT *w, const RE
 }
 """
 NAME = "my-own"
+ROWS = registry.rows_of("conv.rows.direct")
 
 
 def configure(problem: ConvProblem, _: Parameters) -> LaunchConfig:
@@ -55,10 +55,10 @@ def row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Variant]:
     about = "the plainest that can be written"
     added = Variant("conv", 99, "my_own", "this test", configure, FLOATS, summary=about, folder=tmp_path)
     added.path.write_text(SOURCE, encoding="utf-8")
-    registry.VARIANTS.append(added)
+    ROWS.append(added)
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     yield added
-    registry.VARIANTS.remove(added)
+    ROWS.remove(added)
 
 
 def test_it_is_listed(row: Variant, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,11 +90,11 @@ def test_auto_takes_it_only_if_its_row_says_so(row: Variant, automatic: bool) ->
     first = {node.head.name: node.problem for node in plan(graph, "sm_90a", choices).nodes}["conv1"]
     fastest = Tuning({tuning_key(first): {NAME: Tuned({}, 0.001, 10_000), "register-patch": Tuned({}, 1.0, 10_000)}})
     changed = replace(row, automatic=True) if automatic else row
-    registry.VARIANTS[registry.VARIANTS.index(row)] = changed
+    ROWS[ROWS.index(row)] = changed
     for known in (Tuning(), fastest):  # measured or not
         planned = plan(graph, "sm_90a", replace(choices, tuning=known))
         assert _kernels(planned)["conv1"] == (NAME if automatic else "register-patch")
-    registry.VARIANTS[registry.VARIANTS.index(changed)] = row
+    ROWS[ROWS.index(changed)] = row
 
 
 def test_the_command_line_shows_it(row: Variant, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ def files_of_a_launch(operation: str, name: str, problem: Problem) -> set[str]:
 
     def trace(frame: FrameType, event: str, _: Any) -> None:
         path = Path(frame.f_code.co_filename)
-        if event == "call" and path.is_relative_to(ROOT / "app"):
+        if event == "call" and path.is_relative_to(ROOT / "app") and path.name != "frozen.py":  # it makes instances
             ran.add(path.relative_to(ROOT).as_posix())
 
     with fake_card() as card:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.kernels.fused.any_pair import ANY_PAIR_ROW
 from app.kernels.problems import LinearProblem
 from app.kernels.registry import variants
 from app.ladder.emulation.program import why_not_on_cpu
@@ -37,6 +36,7 @@ PATCHES = ("register-row", "register-block", "async-copies")
 STEPS = [*(row_of(kind, name) for kind in ("conv", "gemm") for name in TILES), *(row_of("conv", n) for n in PATCHES)]
 SPREAD = 40  # of the cases one in so many, others for each row: the tests on a card have all
 WARPGROUP = row_of("gemm", "warpgroup")
+ANY_PAIR = row_of("conv_pair", "mma-any")
 
 
 def spread(cases: Iterable[Case]) -> list[Case]:
@@ -49,7 +49,7 @@ def spread(cases: Iterable[Case]) -> list[Case]:
 def drawn_pairs() -> list[Case]:
     """In each arithmetic a sixth of them: the tests on a card have all."""
     forms = {"float16": DRAWN_PAIRS[::6], "float16x2": [*DRAWN_PAIRS[2::6], *map(exactly, DRAWN_PAIRS[4::6])]}
-    return [case for dtype, own in forms.items() for case in served(ANY_PAIR_ROW, own) if case.problem.dtype == dtype]
+    return [case for dtype, own in forms.items() for case in served(ANY_PAIR, own) if case.problem.dtype == dtype]
 
 
 def ragged() -> list[Case]:
@@ -61,7 +61,7 @@ def ragged() -> list[Case]:
 def small() -> list[Case]:
     """Of each row's cases for the sanitizers every other one, or all three."""
     rows = [WARPGROUP, *variants("conv_pair"), *variants("gemm_pair")]
-    found = [[case for case in small_cases() if case.row is row] for row in rows if row is not ANY_PAIR_ROW]
+    found = [[case for case in small_cases() if case.row is row] for row in rows if row is not ANY_PAIR]
     return [case for cases in found for case in cases[:: 1 if len(cases) <= 3 else 2]]
 
 

@@ -14,15 +14,14 @@ from app.base.precision import OFFERED, SINGLE
 from app.cuda.compiler import ARCHITECTURES
 from app.drawing import files, journey, roofline
 from app.kernels import registry
-from app.kernels.facts import tuning_key, without_epilogue
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, tuning_key, without_epilogue
 from app.lab.bench import job, plots
 from app.lab.bench.cases import batch_sizes, network_items, shape_items, table_rows
 from app.lab.bench.results import CPU, DEBUG, LIBRARY, OURS, Result, Table, rates, table_document, totals
 from app.lab.bench.table import as_text
 from app.lab.stop import LEAST_RUNS, MOST_RUNS, is_enough, launches_per_sample
 from app.network.definitions import NETWORKS
-from app.network.generated import network_graph
+from app.network.graph import network_graph
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.records.parts import Peaks

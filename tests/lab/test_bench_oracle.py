@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from app.base.precision import storage
-from app.kernels.facts import tuning_key
 from app.kernels.plain_problems import ActivationProblem, SoftmaxProblem
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem, tuning_key
 from app.lab.bench.oracle import random_images, random_parameters
 from app.lab.bench.tolerance import allowed_errors, rms
 from tests.support.drawn_pairs import DRAWN_PAIRS

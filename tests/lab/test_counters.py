@@ -10,7 +10,7 @@ from app.kernels.registry import find
 from app.lab.profile import counters, every_step
 from app.lab.profile.counters import COUNTERS, counts_by_layer
 from app.lab.profile.spans import Span
-from app.network.generated import network_graph
+from app.network.graph import network_graph
 from app.planning.matching import Choices
 from tests.support.peers_for_tests import CARD
 from tests.support.schemas import mistakes

@@ -50,7 +50,7 @@ def test_labels_come_from_the_run_itself(precision: str) -> None:
 
     from app.cuda.device import describe_gpu
     from app.cuda.memory import pinned_copy
-    from app.network.generated import network_graph
+    from app.network.graph import network_graph
     from app.planning.plan import plan
 
     arch, batch = describe_gpu()["architecture"], small_batch(count=64)

@@ -14,7 +14,7 @@ from app.lab.bench.compiling import Wrong, failure_reason
 from app.lab.sweep import job, pipeline, report
 from app.lab.sweep.grid import Skip, Target, measure_all, parse_settings
 from app.lab.sweep.report import as_document, as_text
-from app.network.generated import network_graph
+from app.network.graph import network_graph
 from app.planning import tuning
 from app.planning.tuning import Tuned, Tuning
 from tests.support.schemas import mistakes
@@ -145,7 +145,8 @@ def test_what_auto_would_take_is_measured_in_the_same_run(
 
     A time of another day, on a busy card perhaps, decides nothing.
     """
-    monkeypatch.setattr(registry, "VARIANTS", [ROW, RIVAL])
+    monkeypatch.setattr(registry, "TABLES", {"conv": ["tests"]})
+    monkeypatch.setattr(registry, "rows_of", lambda _: [ROW, RIVAL])
     tuning.store(CARD, stored)
     found = target(tuning.load(CARD), tiles=(8,), depths=(4,))
     assert found.rival == (RIVAL, {}) and found.rival_result is None

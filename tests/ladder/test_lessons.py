@@ -11,8 +11,7 @@ from app.commands.parsers import COMMANDS, parser_of
 from app.drawing.sketch import Drawing
 from app.kernels import registry
 from app.kernels.conv.rows.interpolation import transforms
-from app.kernels.facts import bytes_moved
-from app.kernels.problems import ConvProblem
+from app.kernels.problems import ConvProblem, bytes_moved
 from app.lab.profile.counters import COUNTERS, per_output
 from app.ladder import tiles
 from app.ladder.card import Card, Layer

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.kernels.facts import tuning_key
 from app.kernels.plain_problems import ResizeProblem
+from app.kernels.problems import tuning_key
 from app.kernels.registry import variants
 from app.lab.bench import oracle
 from app.lab.bench.tolerance import allowed_errors

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.base.clock import Deadline, Timer, clocked, host_timed
+from app.base import clock
+from app.base.clock import Deadline, Stopwatch, Timer, clocked, host_timed
 from app.engine.onnx_runtime import OnnxEngine
 from app.engine.opening import cpu_engine
-from app.main_job import startup
+from app.main_job.report import own_cost
 from app.main_job.result import Compared, Outcome, Timing, layer_row, level_notes
-from app.main_job.startup import Stopwatch, own_cost
 from app.main_job.statistics import half_width, median, nearest_rank, speedup, summary, two_levels
 from tests.support.schemas import mistakes
 from tests.support.shell import shell, write_good_files
@@ -90,11 +90,11 @@ def test_laps_add_up() -> None:
 
 def test_it_begins_where_the_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(STARTED=time.perf_counter() - 0.2))
-    monkeypatch.setattr(startup, "_process_age", lambda: 0.5)
+    monkeypatch.setattr(clock, "_process_age", lambda: 0.5)
     watch = Stopwatch()
     assert watch.spent == pytest.approx({"start": 300, "import": 200}, abs=50)
     assert watch.elapsed >= 500
-    monkeypatch.setattr(startup, "_process_age", lambda: 0.0)  # the system does not tell
+    monkeypatch.setattr(clock, "_process_age", lambda: 0.0)  # the system does not tell
     assert Stopwatch().spent["start"] == 0
 
 

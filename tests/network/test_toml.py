@@ -10,8 +10,7 @@ from app.base.errors import UserError
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, Tanh
 from app.network.definitions import FOLDER, NETWORKS, Network, named
 from app.network.graph import build
-from app.network.limits import LEAST_SCALE, MOST_SCALE
-from app.network.network import KINDS, defaults_of
+from app.network.network import KINDS, LEAST_SCALE, MOST_SCALE, defaults_of
 from app.network.toml import network_toml, parse_network, read_network
 from app.network.weights import Weights
 from tests.support.networks_for_tests import random_graph

@@ -16,8 +16,7 @@ from app.kernels import registry
 from app.kernels.problems import PairProblem
 from app.layers import Tanh
 from app.network.definitions import LENET5
-from app.network.generated import network_graph
-from app.network.graph import Graph, find_network
+from app.network.graph import Graph, find_network, network_graph
 from app.network.toml import network_toml
 from app.network.weights import load_weights, save_weights
 from app.planning import serving, tuning

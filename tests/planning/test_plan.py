@@ -9,9 +9,17 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.kernels.facts import bytes_moved, tuning_key
 from app.kernels.plain_problems import ArgmaxProblem
-from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem, operation
+from app.kernels.problems import (
+    ConvProblem,
+    LinearProblem,
+    PairProblem,
+    PoolProblem,
+    Problem,
+    bytes_moved,
+    operation,
+    tuning_key,
+)
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, Relu, Softmax
 from app.network.definitions import LENET5, NETWORKS, Network
 from app.planning.matching import Choices

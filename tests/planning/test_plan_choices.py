@@ -10,8 +10,15 @@ import pytest
 from app.base.errors import UserError
 from app.base.precision import BY_NAME, wide
 from app.kernels import registry
-from app.kernels.facts import tuning_key, without_epilogue
-from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem
+from app.kernels.problems import (
+    ConvPairProblem,
+    ConvProblem,
+    LinearPairProblem,
+    LinearProblem,
+    PairProblem,
+    tuning_key,
+    without_epilogue,
+)
 from app.network.definitions import FA19, LENET5, MLP, Network
 from app.network.graph import Graph, build
 from app.network.weights import load_weights

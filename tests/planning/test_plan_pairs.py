@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.kernels.facts import tuning_key
-from app.kernels.problems import PairProblem
+from app.kernels.problems import PairProblem, tuning_key
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Relu
 from app.network.definitions import FA19, K7, LENET5, MINIDNN86, MLP, Network
 from app.network.graph import Graph

@@ -9,8 +9,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.kernels import registry
-from app.kernels.facts import tuning_key
-from app.kernels.problems import ConvProblem
+from app.kernels.problems import ConvProblem, tuning_key
 from app.kernels.variant import KernelLaunch, LaunchConfig, Parameters, Unfit, Variant
 from app.planning import tuning
 from app.planning.tuning import Tuned, Tuning
@@ -41,7 +40,8 @@ def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")
     rows = [row(1, "old"), row(2, "plain"), row(3, "modern", min_arch=90), row(4, "odd", automatic=False)]
-    monkeypatch.setattr(registry, "VARIANTS", rows)
+    monkeypatch.setattr(registry, "TABLES", dict.fromkeys(registry.TABLES, ("tests",)))
+    monkeypatch.setattr(registry, "rows_of", lambda module: {"tests": rows}.get(module, []))
 
 
 def table(**results: Tuned) -> Tuning:

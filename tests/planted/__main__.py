@@ -5,7 +5,7 @@ from pathlib import Path
 
 from app.cuda.device import describe_gpu
 from app.kernels.plain_problems import ActivationProblem
-from app.kernels.pointwise.pointwise import OTHER_ROWS
+from app.kernels.pointwise.pointwise import ROWS
 from app.kernels.variant import Variant
 
 STEPS = {"out_of_bounds": 90, "race": 91, "uninitialised": 92}
@@ -13,7 +13,7 @@ STEPS = {"out_of_bounds": 90, "race": 91, "uninitialised": 92}
 
 def planted(technique: str) -> Variant:
     """The row of a kernel in this folder."""
-    (plain,) = (row for row in OTHER_ROWS if row.operation == "activation")
+    (plain,) = (row for row in ROWS if row.operation == "activation")
     own = {"step": STEPS[technique], "technique": technique, "folder": Path(__file__).parent}
     return Variant(**{**vars(plain), **own})
 

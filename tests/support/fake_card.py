@@ -17,7 +17,7 @@ import pytest
 from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
-from app.cuda import device, kernel_graph, launch_attributes
+from app.cuda import device, launch_attributes
 from app.kernels import launch
 
 ARCHITECTURE = "sm_90a"
@@ -225,7 +225,7 @@ def fake_card() -> Iterator[FakeCard]:
             (driver, "launchKernel", launched),
             (driver, "funcSetAttribute", lambda *_: None),
             (launch_attributes, "launch_kernel_ex", launched_ex),
-            (kernel_graph, "driver_call", driver_called),
+            (launch_attributes, "driver_call", driver_called),
             (runtime, "graphInstantiate", lambda graph: graph),
             (runtime, "graphLaunch", lambda graph, stream: card.calls.append(("graph", stream))),
             (runtime, "graphExecDestroy", lambda graph: None),

@@ -9,7 +9,6 @@ from zlib import crc32
 import numpy as np
 
 from app.base.precision import storage, wide
-from app.kernels.facts import tuning_key
 from app.kernels.plain_problems import ActivationProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import (
     ConvPairProblem,
@@ -19,6 +18,7 @@ from app.kernels.problems import (
     PlainProblem,
     PoolProblem,
     Problem,
+    tuning_key,
 )
 from app.kernels.variant import Variant
 from app.lab.bench.tolerance import Expected, activation_of, allowed_errors, is_coarse, is_split, plain_operands, rms

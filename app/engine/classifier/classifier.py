@@ -24,7 +24,7 @@ from app.engine.classifier.arguments import (
 )
 from app.engine.classifier.engines import Engines
 from app.layers import Softmax
-from app.network.generated import load_network
+from app.network.graph import load_network
 from app.planning.request import NetworkRequest
 
 if TYPE_CHECKING:

@@ -8,7 +8,16 @@ from app.kernels.fused.conv_pair import SIZES
 from app.kernels.fused.scaling import Arrays, activation_scales, parts_of, scales_for
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem, ConvProblem
-from app.kernels.variant import KernelLaunch, LaunchConfig, Packing, Parameters, activation_name, mma_row, tiles
+from app.kernels.variant import (
+    KernelLaunch,
+    LaunchConfig,
+    Packing,
+    Parameters,
+    Variant,
+    activation_name,
+    mma_row,
+    tiles,
+)
 
 WINDOW = 8  # pixels of a channel's row in a k step of the first convolution
 MOST_SIZE = 128  # most pixels per side of resized images
@@ -182,17 +191,19 @@ def _vector(numbers: np.ndarray) -> np.ndarray:
     return np.pad(numbers, (0, len(numbers) % 2)).astype(np.float32)
 
 
-ANY_PAIR_ROW = mma_row(
-    "conv_pair",
-    0,
-    "mma_any",
-    system="none of them",
-    configure=configure,
-    dtypes=("float16", "float16x2"),
-    summary="any two convolutions with all that follows them, from the bytes to the features on chip: mma, one image a "
-    "block",
-    refuses=refuses,
-    limits="bytes, two convolutions in a row that fit in shared memory",
-    pools=True,
-    reads_host=True,
+ROWS: tuple[Variant, ...] = (
+    mma_row(
+        "conv_pair",
+        0,
+        "mma_any",
+        system="none of them",
+        configure=configure,
+        dtypes=("float16", "float16x2"),
+        summary="any two convolutions with all that follows them, from the bytes to the features on chip: mma, one "
+        "image a block",
+        refuses=refuses,
+        limits="bytes, two convolutions in a row that fit in shared memory",
+        pools=True,
+        reads_host=True,
+    ),
 )

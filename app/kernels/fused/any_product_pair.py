@@ -10,7 +10,7 @@ from app.kernels.fused.scaling import Arrays, as_float32, scaled_outputs
 from app.kernels.gemm.warpgroup import MOST_TILE, core_matrices, packed_size, refuses_input, ring, threads_of, tile_of
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import LinearPairProblem, LinearProblem
-from app.kernels.variant import ONLY_HOPPER, KernelLaunch, LaunchConfig, Packing, Parameters, tiles, wgmma_row
+from app.kernels.variant import ONLY_HOPPER, KernelLaunch, LaunchConfig, Packing, Parameters, Variant, tiles, wgmma_row
 
 MOST_CLASSES = 64  # a warp has all scores of its images in registers
 
@@ -76,16 +76,18 @@ def pack(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     ]
 
 
-ANY_PRODUCT_PAIR_ROW = wgmma_row(
-    "gemm_pair",
-    0,
-    "wgmma_any",
-    system="none of them",
-    configure=_configure,
-    dtypes=("float16", "float16x2"),
-    summary="any two fully connected layers with all that follows them: warpgroup products, hidden values on chip",
-    refuses=_refuses,
-    limits=f"{ONLY_HOPPER}; multiples of 8 inputs, 192 hidden values, 64 classes",
-    tunables={"ROWS": (40, 80)},
-    defaults=lambda _: {"ROWS": 80},
+ROWS: tuple[Variant, ...] = (
+    wgmma_row(
+        "gemm_pair",
+        0,
+        "wgmma_any",
+        system="none of them",
+        configure=_configure,
+        dtypes=("float16", "float16x2"),
+        summary="any two fully connected layers with all that follows them: warpgroup products, hidden values on chip",
+        refuses=_refuses,
+        limits=f"{ONLY_HOPPER}; multiples of 8 inputs, 192 hidden values, 64 classes",
+        tunables={"ROWS": (40, 80)},
+        defaults=lambda _: {"ROWS": 80},
+    ),
 )

@@ -236,7 +236,7 @@ def map_fragments(filters: np.ndarray, maps: int) -> np.ndarray:
 
 
 _hopper_row = partial(wgmma_row, "conv_pair", refuses=_refuses_wgmma, limits=HOPPER_LIMITS, reads_host=True, pools=True)
-CONV_PAIR_ROWS: tuple[Variant, ...] = (
+ROWS: tuple[Variant, ...] = (
     mma_row(
         "conv_pair",
         1,

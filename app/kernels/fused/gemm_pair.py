@@ -6,8 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.conv.rows.tensor_core import rounded_to_tf32
-from app.kernels.fused.scaling import LOW_SCALE, Arrays, as_float32, balance_products, parts_of
+from app.kernels.fused.scaling import LOW_SCALE, Arrays, as_float32, balance_products, parts_of, rounded_to_tf32
 from app.kernels.problems import LinearPairProblem
 from app.kernels.variant import (
     ONLY_HOPPER,
@@ -186,7 +185,7 @@ def class_fragments(weights: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(parts.transpose(3, 0, 5, 2, 1, 4)).reshape(across, hidden // 8, 32, 4)
 
 
-GEMM_PAIR_ROWS: tuple[Variant, ...] = (
+ROWS: tuple[Variant, ...] = (
     mma_row(
         "gemm_pair",
         1,

@@ -59,6 +59,12 @@ def split(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarray, np.nd
     return high, ((values - high) * low_scale).astype(np.float16)
 
 
+def rounded_to_tf32(values: np.ndarray) -> np.ndarray:
+    """Round float32 to 11 significant bits, ties away from zero: tfloat32, the tensor cores' input."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
 def parts_of(problem: PairProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0) -> list[np.ndarray]:
     """Return the float16 operands for float64 weights: rounded values, or both halves of ``split``. Raises Inexact."""
     if problem.weight_parts == 2:

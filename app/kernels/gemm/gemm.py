@@ -176,7 +176,7 @@ _argmax = partial(
     Variant, "gemm", refuses=_short_argmax, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
 )
 _square = partial(_plain, tunables=TILE_TUNABLES, defaults=_square_defaults)
-GEMM_ROWS: tuple[Variant, ...] = (
+ROWS: tuple[Variant, ...] = (
     _plain(0, "cublas", "the yardstick", _cublas, ("float32",), needs_cublas=True),
     _plain(1, "naive", "mlp, minidnn86", _naive, STORED, automatic=True),
     _plain(

@@ -15,6 +15,7 @@ from app.kernels.variant import (
     Packing,
     Parameters,
     Unfit,
+    Variant,
     activation_name,
     tiles,
     wgmma_row,
@@ -129,16 +130,18 @@ def core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
     return np.stack(parts, axis=2).reshape(-1)
 
 
-WARPGROUP_ROW = wgmma_row(
-    "gemm",
-    9,
-    "warpgroup",
-    system="none",
-    configure=_configure,
-    dtypes=("float16", "float16x2"),
-    since="tensor-core",
-    refuses=_refuses,
-    limits=f"{ONLY_HOPPER}; multiples of 8 inputs, no argmax",
-    tunables={"ROWS": (40, 80)},
-    defaults=lambda _: {"ROWS": 80},
+ROWS: tuple[Variant, ...] = (
+    wgmma_row(
+        "gemm",
+        9,
+        "warpgroup",
+        system="none",
+        configure=_configure,
+        dtypes=("float16", "float16x2"),
+        since="tensor-core",
+        refuses=_refuses,
+        limits=f"{ONLY_HOPPER}; multiples of 8 inputs, no argmax",
+        tunables={"ROWS": (40, 80)},
+        defaults=lambda _: {"ROWS": 80},
+    ),
 )

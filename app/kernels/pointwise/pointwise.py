@@ -80,7 +80,7 @@ def _argmax(problem: ArgmaxProblem, _: Parameters) -> LaunchConfig:
 
 
 _row = partial(Variant, automatic=True)
-OTHER_ROWS: tuple[Variant, ...] = (
+ROWS: tuple[Variant, ...] = (
     _row(
         "pool",
         1,

@@ -20,8 +20,7 @@ from app.lab.bench.table import as_text
 from app.lab.document import utc_date
 from app.lab.peers.peers import compare
 from app.lab.stop import describe_rule
-from app.network.generated import network_graph
-from app.network.graph import Graph
+from app.network.graph import Graph, network_graph
 from app.planning import tuning
 from app.records.bench import Bench
 from app.records.parts import Card, Processor

@@ -6,8 +6,16 @@ from typing import cast
 
 from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE, INTEGERS
-from app.kernels.facts import bytes_moved, tuning_key
-from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem, Problem
+from app.kernels.problems import (
+    ConvPairProblem,
+    ConvProblem,
+    LinearPairProblem,
+    LinearProblem,
+    PairProblem,
+    Problem,
+    bytes_moved,
+    tuning_key,
+)
 from app.main_job.statistics import speedup
 from app.records import bench as records
 from app.records.bench import Achieved, Ratios, Total

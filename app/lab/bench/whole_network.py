@@ -10,9 +10,9 @@ import numpy as np
 from app.base.clock import host_timed
 from app.base.errors import UserError
 from app.base.precision import OFFERED
-from app.engine.chunks import default_chunk
 from app.engine.cpu import CpuEngine
 from app.engine.gpu import GpuEngine
+from app.engine.request import default_chunk
 from app.kernels import registry
 from app.lab.batch import random_images
 from app.lab.bench.results import CPU_NAME, CPU_RUNS

@@ -6,9 +6,9 @@ import cupy
 import numpy as np
 
 from app.base.errors import UserError
-from app.engine.chunks import default_chunk
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
+from app.engine.request import default_chunk
 from app.lab.batch import UNWRITTEN
 from app.lab.peers.rounds import Engine
 from app.network.graph import Graph

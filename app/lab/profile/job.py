@@ -76,8 +76,8 @@ def _check_every_step(request: ProfileRequest) -> None:
 
 
 def _measure(request: ProfileRequest, graph: Graph, chosen: Choices, weights: str) -> Profile:
-    from app.engine.chunks import chunk_size
     from app.engine.gpu import GpuEngine
+    from app.engine.request import chunk_size
     from app.lab.profile.spans import Recorder
     from app.lab.profile.timeline import measure, shares_of
 

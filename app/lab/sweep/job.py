@@ -18,8 +18,7 @@ from app.kernels.variant import Variant
 from app.lab.sweep.grid import Measure, Target, make_target, measure_all, parse_settings
 from app.lab.sweep.pipeline import sweep_pipeline
 from app.lab.sweep.report import as_document, as_text, draw
-from app.network.generated import network_graph
-from app.network.graph import Graph
+from app.network.graph import Graph, network_graph
 from app.planning import choices, tuning
 from app.planning.matching import Choices
 from app.planning.plan import plan

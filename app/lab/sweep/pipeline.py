@@ -9,8 +9,8 @@ from app.base.interrupts import exit_on_interrupt, progress_bar
 from app.commands.sweep import SweepRequest
 from app.drawing.files import save
 from app.drawing.matrix import heat_map
-from app.engine.chunks import STREAMS as DEFAULT_STREAMS
-from app.engine.chunks import default_chunk
+from app.engine.request import STREAMS as DEFAULT_STREAMS
+from app.engine.request import default_chunk
 from app.lab.batch import random_images
 from app.main_job.statistics import speedup, stored_samples
 from app.network.graph import Graph

@@ -9,7 +9,7 @@ from app.base.precision import SHORT
 from app.commands.sweep import SweepRequest
 from app.drawing.files import save
 from app.drawing.matrix import Times, heat_map
-from app.kernels.facts import tuning_key
+from app.kernels.problems import tuning_key
 from app.lab.stop import describe_rule
 from app.lab.sweep.grid import L2, NOISE, Target, format_parameters
 from app.main_job.statistics import speedup

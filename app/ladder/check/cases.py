@@ -14,7 +14,7 @@ from app.kernels.variant import Variant
 from app.lab.bench.cases import network_items
 from app.lab.bench.oracle import expected, random_images, random_parameters, with_row_bound
 from app.lab.bench.tolerance import allowed_errors
-from app.network.generated import network_graph
+from app.network.graph import network_graph
 
 Single = ConvProblem | LinearProblem | PoolProblem
 SHAPES: dict[str, Sequence[Single]] = {

@@ -157,7 +157,7 @@ def inference_launch(site: Site, layer: Layer, shape: Shape, x: Any, y: Any, dty
     """Bind a layer without parameters to arrays of ``dtype``, by the registry's kernel."""
     problem = layer.problem(shape, (), bias=False, input_dtype=dtype, dtype="float32", output_dtype=dtype)
     assert problem is not None and layer.operation is not None, f"{layer.kind} is a pass of its own"
-    variant = eligible(layer.operation, problem, site.arch)[0]
+    variant = next(eligible(layer.operation, problem, site.arch))
     return Kernel(variant, problem, site.arch).bind([x, y], site.images)
 
 

@@ -18,11 +18,11 @@ from app.base.errors import UserError
 from app.base.precision import PRECISIONS
 from app.cuda.device import describe_gpu
 from app.cuda.memory import pinned_copy
-from app.engine.chunks import chunk_size
 from app.engine.classifier import Classifier
 from app.engine.classifier.arguments import BadArgumentError
 from app.engine.gpu import GpuEngine
 from app.engine.on_card import OnCard
+from app.engine.request import chunk_size
 from app.network.definitions import LENET5, MINIDNN86, NETWORKS
 from app.planning import tuning
 from app.planning.choices import load_graph

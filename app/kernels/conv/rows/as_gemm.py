@@ -178,7 +178,7 @@ def _register_tiled_refuses(problem: ConvProblem) -> str | None:
 # Columns: step, technique, system, configure, dtypes, since.
 _row = partial(Variant, "conv", automatic=True)
 _square = partial(Variant, "conv", tunables=SQUARE_TUNABLES, defaults=_square_defaults)
-CONV_GEMM_ROWS: tuple[Variant, ...] = (
+ROWS: tuple[Variant, ...] = (
     Variant(
         "conv",
         0,

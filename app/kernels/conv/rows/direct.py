@@ -170,7 +170,7 @@ _in_memory = partial(Variant, "conv", refuses=_too_many_maps, limits=MAPS_LIMIT,
 _in_memory_tiled = partial(_in_memory, tunables={"TILE": TILES}, defaults=_default_tile)
 _in_constants = partial(Variant, "conv", limits=CONSTANT_LIMIT, automatic=True)
 _in_constants_tiled = partial(_in_constants, tunables={"TILE": TILES}, defaults=_default_tile)
-CONV_ROWS: tuple[Variant, ...] = (
+ROWS: tuple[Variant, ...] = (
     _in_memory(1, "image_loop", "fa19", _image_loop, STORED),
     _in_memory(2, "direct", "lenet5, fa19, minidnn86", _direct, STORED, "image-loop"),
     _in_memory_tiled(3, "shared_tile", "lenet5, fa19, k7", _shared_tile, STORED, "direct"),

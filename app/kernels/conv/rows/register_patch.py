@@ -139,7 +139,7 @@ def _blocks_of_maps(weights: np.ndarray, problem: ConvProblem, block: int) -> np
 
 # Columns: step, technique, system, configure, dtypes, since.
 _row = partial(Variant, "conv", tunables=PATCH_TUNABLES, defaults=_patch_defaults)
-CONV_PATCH_ROWS: tuple[Variant, ...] = (
+ROWS: tuple[Variant, ...] = (
     _row(
         16,
         "register_row",

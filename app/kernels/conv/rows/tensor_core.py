@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from app.kernels.fused.scaling import rounded_to_tf32
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import (
     MAX_GRID_Y,
@@ -9,6 +10,7 @@ from app.kernels.variant import (
     LaunchConfig,
     Parameters,
     Unfit,
+    Variant,
     conv_sizes,
     mma_row,
     reordered_weights,
@@ -63,12 +65,6 @@ class FilterWords:
         parts = words.reshape(self.steps, self.k_steps, 2, 4, -1, m_tiles, 2, 8, width)
         ordered = parts.transpose(4, 0, 1, 5, 7, 3, 2, 6, 8)
         return ordered if self.half else rounded_to_tf32(ordered)
-
-
-def rounded_to_tf32(values: np.ndarray) -> np.ndarray:
-    """Round float32 to 11 significant bits, ties away from zero: tfloat32, the tensor cores' input."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
@@ -140,15 +136,17 @@ def _tensor(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     )
 
 
-TENSOR_CORE_ROW = mma_row(
-    "conv",
-    15,
-    "tensor_core",
-    system="none of them",
-    configure=_tensor,
-    dtypes=("float16", "tfloat32"),
-    since="implicit-gemm",
-    limits="tensor cores of sm_80 and later",
-    tunables=TENSOR_TUNABLES,
-    defaults=_tensor_defaults,
+ROWS: tuple[Variant, ...] = (
+    mma_row(
+        "conv",
+        15,
+        "tensor_core",
+        system="none of them",
+        configure=_tensor,
+        dtypes=("float16", "tfloat32"),
+        since="implicit-gemm",
+        limits="tensor cores of sm_80 and later",
+        tunables=TENSOR_TUNABLES,
+        defaults=_tensor_defaults,
+    ),
 )

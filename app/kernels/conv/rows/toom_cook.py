@@ -145,19 +145,21 @@ def _blocks_of_maps(weights: np.ndarray, problem: ConvProblem, block: int) -> np
     return padded.reshape(-1, padded.shape[-1] // block, block).transpose(1, 0, 2)
 
 
-TOOM_COOK_ROW = Variant(
-    "conv",
-    20,
-    "toom_cook",
-    system="none of them",
-    configure=_toom_cook,
-    dtypes=("float32",),
-    since="register-patch",
-    refuses=_refuses,
-    limits="stride 1 and filters of at most 7 x 7; a column must hold whole pooling windows",
-    pools=True,
-    tunables=TUNABLES,
-    defaults=_defaults,
-    own_error=error_bound,
-    work=lambda problem: (problem.kernel + 1) / (OUTPUTS * problem.kernel),  # K + 1 products of 2 K
+ROWS: tuple[Variant, ...] = (
+    Variant(
+        "conv",
+        20,
+        "toom_cook",
+        system="none of them",
+        configure=_toom_cook,
+        dtypes=("float32",),
+        since="register-patch",
+        refuses=_refuses,
+        limits="stride 1 and filters of at most 7 x 7; a column must hold whole pooling windows",
+        pools=True,
+        tunables=TUNABLES,
+        defaults=_defaults,
+        own_error=error_bound,
+        work=lambda problem: (problem.kernel + 1) / (OUTPUTS * problem.kernel),  # K + 1 products of 2 K
+    ),
 )
