@@ -7,7 +7,6 @@ captures graphs, so this calls the driver; structures as in the CUDA Driver API'
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 from cupy.cuda import runtime
 
@@ -35,17 +34,12 @@ class _Node(ctypes.Structure):
 _EARLY = (ctypes.c_ubyte * 8)(1, 0, 1)  # CUgraphEdgeData: from the port "programmatic", of the type "programmatic"
 
 
-def call(name: str, *arguments: Any) -> None:
-    """Call the driver, by a function that tests replace."""
-    launch_attributes.driver_call(name, *arguments)
-
-
 class KernelGraph:
     """Kernels that run one after another, in the order in which they were added. Kernels read arguments when added."""
 
     def __init__(self) -> None:
         graph = ctypes.c_void_p()
-        call("cuGraphCreate", ctypes.byref(graph), ctypes.c_uint(0))
+        launch_attributes.driver_call("cuGraphCreate", ctypes.byref(graph), ctypes.c_uint(0))
         self._graph, self._executable = graph, 0
         self._last: ctypes.c_void_p | None = None
 
@@ -57,14 +51,14 @@ class KernelGraph:
         parameters = _Node(function, grid, (threads, 1, 1), shared_bytes, values)
         waits = ahead is not None and not dependent
         link = ctypes.byref(ahead) if ahead is not None else None
-        call(
+        launch_attributes.driver_call(
             "cuGraphAddKernelNode_v2",
             *(ctypes.byref(node), self._graph, link if waits else None),
             *(ctypes.c_size_t(waits), ctypes.byref(parameters)),
         )
         if cluster > 1:
             value = (ctypes.c_uint * 16)(cluster, 1, 1)
-            call(
+            launch_attributes.driver_call(
                 "cuGraphKernelNodeSetAttribute",
                 node,
                 ctypes.c_int(CLUSTER_DIMENSION),
@@ -72,7 +66,7 @@ class KernelGraph:
             )
         if ahead is not None and not waits:
             edge = (link, ctypes.byref(node), ctypes.byref(_EARLY))
-            call("cuGraphAddDependencies_v2", self._graph, *edge, ctypes.c_size_t(1))
+            launch_attributes.driver_call("cuGraphAddDependencies_v2", self._graph, *edge, ctypes.c_size_t(1))
         self._last = node
 
     def launch(self, stream: int) -> None:
