@@ -22,6 +22,9 @@ from app.engine.interface import BlockSource, Description, Engine, Feeding, Outp
 from app.layers import Layer
 from app.network.graph import REFERENCE_CHUNK, Graph
 
+THREAD_FLOPS = 80_000_000
+"""FLOPs that one core computes in a millisecond or two: a thread with fewer costs more time than it saves."""
+
 
 class Part(NamedTuple):
     """A separately timed part of a network. flops, nbytes: of one image."""
@@ -50,6 +53,7 @@ class CpuEngine(Engine):
         self.graph, self.dtype = graph, dtype
         self.threads = self.feeders = usable_cores()
         check_address_space(self.threads)
+        self._least = min(REFERENCE_CHUNK, -(-THREAD_FLOPS // max(1, sum(part.flops for part in self.parts))))
         self.seconds: dict[str, float] = {}
         self._lock = threading.Lock()
         self._guard = ExitStack()
@@ -57,8 +61,9 @@ class CpuEngine(Engine):
             self._guard.enter_context(one_blas_thread())
 
     def chunk_for(self, images: int) -> int:
-        """Return images per chunk: REFERENCE_CHUNK, or fewer so that every thread gets a chunk."""
-        return max(1, min(REFERENCE_CHUNK, -(-images // self.threads)))
+        """Return images per chunk: REFERENCE_CHUNK, or fewer so that every thread gets a chunk that is worth it."""
+        threads = max(1, min(self.threads, images // self._least))
+        return max(1, min(REFERENCE_CHUNK, -(-images // threads)))
 
     def threads_for(self, images: int) -> int:
         """Return how many threads to use for this many images: at most one per chunk."""
@@ -89,9 +94,11 @@ class CpuEngine(Engine):
                 if progress is not None:
                     progress(len(part))
 
-        # If a chunk fails, or the user interrupts, map cancels the chunks that have not begun.
-        with one_blas_thread(), ThreadPoolExecutor(self.threads) as pool:
-            for _ in pool.map(classify, range(0, len(images), chunk)):
+        with one_blas_thread(), ExitStack() as stack:
+            several = self.threads_for(len(images)) > 1
+            # If a chunk fails, or the user interrupts, the pool's map cancels the chunks that have not begun.
+            each = stack.enter_context(ThreadPoolExecutor(self.threads)).map if several else map
+            for _ in each(classify, range(0, len(images), chunk)):
                 pass
         return outputs
 

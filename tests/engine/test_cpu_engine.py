@@ -16,7 +16,7 @@ from app.base.errors import UserError
 from app.base.processor import _openblas, one_blas_thread, usable_cores
 from app.cli import main
 from app.engine import onnx_runtime
-from app.engine.cpu import CpuEngine
+from app.engine.cpu import THREAD_FLOPS, CpuEngine
 from app.engine.interface import CPU_ENGINE, Outputs
 from app.engine.onnx_runtime import OnnxEngine
 from app.engine.opening import cpu_engine
@@ -62,13 +62,19 @@ def test_float_images_are_taken_as_they_are() -> None:
     np.testing.assert_array_equal(classify(engine, scaled)[0], classify(engine, images)[0])
 
 
-@pytest.mark.parametrize("images", [2, 100, 4 * REFERENCE_CHUNK])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_as_many_threads_work_as_were_asked_for(threads: int, images: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With two threads, two chunks are under way at once: each waits for the other. With one, never."""
+@pytest.mark.parametrize(
+    ("images", "threads", "expected"),
+    [(1, 2, 1), (8, 2, 1), (100, 1, 1), (100, 2, 2), (4 * REFERENCE_CHUNK, 1, 1), (4 * REFERENCE_CHUNK, 2, 2)],
+)
+def test_as_many_threads_work_as_pay(images: int, threads: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With two threads, two chunks are under way at once: each waits for the other. With one, never.
+
+    With one, nor for few images, no thread is started.
+    """
     graph = random_graph(LENET5)
     under_way, most, lock = 0, 0, threading.Lock()
-    together = threading.Barrier(threads)
+    together = threading.Barrier(expected)
+    workers = set[threading.Thread]()
     real = Graph.forward
 
     def counted(*arguments: object, **options: object) -> object:
@@ -76,6 +82,7 @@ def test_as_many_threads_work_as_were_asked_for(threads: int, images: int, monke
         with lock:
             under_way += 1
             most = max(most, under_way)
+            workers.add(threading.current_thread())
         together.wait(timeout=10)
         try:
             return real(*arguments, **options)  # type: ignore[arg-type]
@@ -85,19 +92,23 @@ def test_as_many_threads_work_as_were_asked_for(threads: int, images: int, monke
 
     monkeypatch.setattr(Graph, "forward", counted)
     classify(CpuEngine(graph), random_images(LENET5, images), threads)
-    assert most == threads
+    assert most == expected
+    assert (workers == {threading.current_thread()}) == (expected == 1)
 
 
 @pytest.mark.parametrize("threads", [1, 3, 8])
 @pytest.mark.parametrize("images", [1, 2, 8, 100, 1000, 10_000])
 def test_no_thread_has_more_than_its_share(threads: int, images: int) -> None:
-    """The chunks keep all threads busy, one an image at most, and are never larger than what the caches hold."""
+    """The chunks keep all threads busy that pay, and are never larger than what the caches hold."""
     engine = CpuEngine(random_graph(LENET5))
     engine.threads = threads
-    chunk = engine.chunk_for(images)
+    chunk, used = engine.chunk_for(images), engine.threads_for(images)
+    flops = sum(part.flops for part in engine.parts)
     assert 1 <= chunk <= REFERENCE_CHUNK
-    assert chunk == REFERENCE_CHUNK or (chunk - 1) * threads < images <= chunk * threads
-    assert engine.threads_for(images) == min(threads, -(-images // chunk))
+    assert used == min(threads, -(-images // chunk))
+    assert chunk == REFERENCE_CHUNK or (chunk - 1) * used < images <= chunk * used
+    assert used == 1 or chunk * flops >= THREAD_FLOPS
+    assert used == threads or images * flops < 2 * threads * THREAD_FLOPS
 
 
 def test_every_layer_is_timed_and_times_add_up() -> None:
