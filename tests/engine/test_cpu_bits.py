@@ -45,26 +45,34 @@ def _unlike_with(**environment: str) -> str:
     return ended.stdout
 
 
-@pytest.mark.parametrize("alike", [Alike(GROUP, 0), Alike(GROUP, 8), Alike(GROUP, None), Alike(1, None), Alike(1, 8)])
+@pytest.mark.parametrize("straight", [True, False])
+@pytest.mark.parametrize(("used", "margin"), [(GROUP, 0), (GROUP, 8), (GROUP, None), (1, None), (1, 8)])
 @pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, BLOCK - 1, BLOCK, 2 * BLOCK + 11])
-def test_products_are_right_whatever_rounds_alike(rows: int, alike: Alike, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "measure", lambda *shape: alike)
+def test_products_are_right_whatever_rounds_alike(
+    rows: int, used: int, margin: int | None, straight: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "measure", lambda *shape: Alike(used, margin, straight))
     rng = np.random.default_rng(rows)
     x, weights = rng.standard_normal((rows, 37)), rng.standard_normal((37, 11))
     np.testing.assert_allclose(multiply_rows(x, weights), np.einsum("bi,io->bo", x, weights), rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize(
-    ("in_a_block", "in_a_group", "expected"),
+    ("in_a_block", "in_a_group", "straight", "expected"),
     [
-        ([], [], Alike(GROUP, 0)),
-        ([0, -1], [], Alike(GROUP, 8)),
-        ([BLOCK // 2], [], Alike(GROUP, None)),
-        ([], [3], Alike(1, 0)),
+        ([], [], [], Alike(GROUP, 0, True)),
+        ([0, -1], [], [], Alike(GROUP, 8, True)),
+        ([BLOCK // 2], [], [], Alike(GROUP, None, True)),
+        ([], [3], [3], Alike(1, 0, True)),
+        ([], [], [3], Alike(GROUP, 0, False)),
     ],
 )
 def test_rows_that_a_library_rounds_otherwise_are_found(
-    in_a_block: list[int], in_a_group: list[int], expected: Alike, monkeypatch: pytest.MonkeyPatch
+    in_a_block: list[int],
+    in_a_group: list[int],
+    straight: list[int],
+    expected: Alike,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def multiply(x: np.ndarray, weights: np.ndarray, other: list[int]) -> np.ndarray:
         y = np.array([row @ weights for row in x])
@@ -75,5 +83,9 @@ def test_rows_that_a_library_rounds_otherwise_are_found(
         return multiply(np.pad(x, ((margin, margin), (0, 0))), weights, in_a_block)[margin : margin + BLOCK]
 
     monkeypatch.setattr(products, "_block", block)
-    monkeypatch.setattr(products, "_groups", lambda x, weights, used: multiply(x, weights, in_a_group))
+
+    def groups(x: np.ndarray, weights: np.ndarray, used: int, straightly: bool) -> np.ndarray:
+        return multiply(x, weights, straight if straightly else in_a_group)
+
+    monkeypatch.setattr(products, "_groups", groups)
     assert products.measure.__wrapped__(29, 300, "<f4") == expected
