@@ -1,6 +1,6 @@
 """Average and maximum pooling."""
 
-from functools import reduce
+from functools import cache, reduce
 from typing import ClassVar
 
 import numpy as np
@@ -41,20 +41,15 @@ class Pool(Layer):
 
     def margins(self, shape: Shape) -> list[tuple[int, int]]:
         """Return padding (0, rows), (0, columns) by which the last windows cross the border of an image (C, H, W)."""
-        return [(0, self.window - inside[-1]) for inside in self._inside(shape)]
+        return [(0, self.window - inside[-1]) for inside in _inside(self, shape)]
 
     def pixels(self, shape: Shape) -> np.ndarray:
         """Return how many pixels of each window lie inside an image (C, H, W): (PH, PW) integers.
 
         An axis has length 1 if all windows lie inside along it.
         """
-        rows, columns = (inside if inside[-1] < self.window else [self.window] for inside in self._inside(shape))
+        rows, columns = (inside if inside[-1] < self.window else [self.window] for inside in _inside(self, shape))
         return np.outer(rows, columns)
-
-    def _inside(self, shape: Shape) -> list[list[int]]:
-        """Return for each axis of an image (C, H, W) how many rows, or columns, of each window lie inside."""
-        sizes = zip(shape[1:], self.output_shape(shape)[1:], strict=True)
-        return [[min(self.window, size - at * self.step) for at in range(count)] for size, count in sizes]
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Reduce the rows of each window, then its columns. Padding does not change the results."""
@@ -76,6 +71,13 @@ class Pool(Layer):
             return None
         channels, height, width = shape
         return PoolProblem(channels, height, width, self.window, self.step, self.is_max, input_dtype, self.ceil)
+
+
+@cache
+def _inside(layer: Pool, shape: Shape) -> list[list[int]]:
+    """Return for each axis of an image (C, H, W) how many rows, or columns, of each window lie inside."""
+    sizes = zip(shape[1:], layer.output_shape(shape)[1:], strict=True)
+    return [[min(layer.window, size - at * layer.step) for at in range(count)] for size, count in sizes]
 
 
 class AvgPool(Pool):

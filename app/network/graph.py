@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ class Graph(Frozen):
         """Number of scores that the final argmax chooses from."""
         return self.steps[-1].in_shape[0]
 
-    @property
+    @cached_property
     def scaled_at(self) -> int:
         """Index of the first step that does not keep bytes; the pixel scale multiplies its input."""
         return next(at for at, step in enumerate(self.steps) if not step.layer.keeps_bytes)
