@@ -134,7 +134,7 @@ def split(depth: int, parts: int, part: int) -> Drawing:
     drawing.text(0, 12, f"{depth:,} terms of one sum", "head")
     for number in range(shown):
         drawing.area(number * (width + 4), 22, width, 24, "shared", "a part of the sum, which one block adds up")
-        drawing.text(number * (width + 4) + width / 2, 39, f"block {number + 1}", "small", "middle")
+        drawing.text(number * (width + 4) + width / 2, 39, f"block {number}", "small", "middle")
         drawing.arrow(number * (width + 4) + width / 2, 48, shown * (width + 4) / 2, 96)
     if parts > shown:
         drawing.text(shown * (width + 4) + 4, 39, f"… and {parts - shown} more")
