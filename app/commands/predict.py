@@ -28,11 +28,18 @@ examples:
       an array of images, with your own weights
   find photos -newer old.csv -print0 | python main.py predict - --out new.csv
       the pictures of a list on standard input
+  ls photos/*.jpg | python main.py predict -
+      a line of JSON for each name as soon as it is read
 
 PATH is a picture, a folder of pictures, a file of arrays (IDX, HDF5, NPY, NPZ),
 a list of pictures (.txt, one a line or separated by zero bytes), or - for such
 a list on standard input. Pictures are prepared as those of Fashion-MNIST were;
 reading them needs the package Pillow.
+
+A lone - without --out answers line by line, so that a program in any language
+can keep one process: it writes the name of a picture and reads a line of JSON
+with path, label, class and probability, or with path and error. docs/predict.md
+has an example.
 
 The ending of --out names the format: .csv, .jsonl, .npy, .npz or .parquet.
 Without --out, a few images give a table, many give CSV, and --format chooses.
@@ -78,7 +85,16 @@ class PredictRequest(Frozen, kw_only=True):
     )
     output: Output = options("report", what="the report")
 
+    @property
+    def line_by_line(self) -> bool:
+        """Whether each name on standard input is answered before the next one is read."""
+        return self.paths == ["-"] and self.out is None
+
     def __post_init__(self) -> None:
+        csv, json = self.format == CSV, self.output.json
+        for name, given in ("--format csv", csv), ("--show", self.show), ("--chunk", self.chunk), ("--json", json):
+            if given and self.line_by_line:
+                raise UserError(f"{name} is not for answers line by line: add --out to read the whole list first")
         if self.format is not None and self.out not in (None, "-"):
             raise UserError(f"--format {self.format} is for standard output: the ending of --out {self.out} says it")
         if self.output.json == "-" and self.out in (None, "-"):

@@ -180,3 +180,21 @@ class Predict(TypedDict):
     brightness: Annotated[Amount, "mean of all pixels, of 255"]
     note: Annotated[str | None, "on the brightness; null if it is usual"]
     written: list[str]
+
+
+Answer = TypedDict(
+    "Answer",
+    {
+        "path": Annotated[str, "as it was given"],
+        "label": Annotated[int, Range(0, 255)],
+        "class": NotRequired[Annotated[str, "left out if the weights name no classes"]],
+        "probability": Annotated[Share | None, "null if it is no number"],
+    },
+)  # a line of JSON for a picture (`predict -`); options add columns: docs/predict.md
+
+
+class Unreadable(TypedDict):
+    """A line of JSON for a picture that cannot be read (`predict -`)."""
+
+    path: Annotated[str, "as it was given"]
+    error: Annotated[str, "one line, with a remedy"]

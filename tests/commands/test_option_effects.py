@@ -69,6 +69,9 @@ REFUSED = {
     "evaluate --labels none": "--labels none leaves nothing to judge the answers by: name a file of labels, or",
     "evaluate --overwrite": "--overwrite replaces files that are named: name one, as with --json FILE",
     "predict images --out a.csv --format jsonl": "--format jsonl is for standard output: the ending",
+    **{f"predict - {option}": "is not for answers line by line: add --out to read the whole list first" for option in (
+        "--format csv", "--show seen.png", "--chunk 2", "--json report.json",
+    )},
     "predict images --json -": "--json - prints the report alone: name a file for the answers with --out FILE",
     "train --device cuda:1 --workers 2": "--device cuda:1 is one GPU, and --workers 2 need one each: use --device cuda",
     "precompile --arch sm_90a --device cuda:1": "argument --device: not allowed with argument --arch",

@@ -4,7 +4,9 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
+from typing import cast
 
 from app.base.errors import UserError
 from app.files.formats import START_BYTES, recognise
@@ -13,6 +15,7 @@ from app.files.reading import read_file
 
 LIST = ".txt"
 MAX_LIST_BYTES = 64 << 20
+STANDARD_INPUT = "standard input"
 BINARY = re.compile(rb"[\x01-\x08\x0e-\x1f]")  # pictures begin with such bytes, file names hardly ever
 # Endings of the files that are taken from a folder.
 READ = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm")
@@ -33,22 +36,30 @@ def find_pictures(paths: Iterable[Path | str]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, paths):
         if str(path) == "-":
-            found += _listed(_standard_input(), "standard input")
+            found += _listed([b"".join(_standard_input(MAX_LIST_BYTES))], STANDARD_INPUT)
         elif path.suffix.lower() == LIST and not _is_folder(path):
-            found += _listed(read_file(path, MAX_LIST_BYTES), printable(str(path)))
+            found += _listed([read_file(path, MAX_LIST_BYTES)], printable(str(path)))
         else:
             found += _pictures(path)
     return found
 
 
-def _standard_input() -> bytes:
+def names_as_they_come() -> Iterator[str]:
+    """Yield each name of a list on standard input as soon as its line, or its zero byte, is there. Raises UserError."""
+    return _names(_standard_input(sys.maxsize), STANDARD_INPUT)
+
+
+def _standard_input(most: int) -> Iterator[bytes]:
+    """Yield what comes on standard input, piece by piece. Raises UserError, also beyond ``most`` bytes."""
+    count = 0
     try:
-        content = sys.stdin.buffer.read(MAX_LIST_BYTES + 1)
+        while piece := cast(BufferedReader, sys.stdin.buffer).read1():
+            count += len(piece)
+            if count > most:
+                raise UserError(f"standard input has more than the {most:,} bytes that are read: split the list")
+            yield piece
     except (AttributeError, OSError) as error:  # it is closed, or a folder
         raise UserError("cannot read a list from standard input: pipe one in, or name a file") from error
-    if len(content) > MAX_LIST_BYTES:
-        raise UserError(f"standard input has more than the {MAX_LIST_BYTES:,} bytes that are read: split the list")
-    return content
 
 
 def _is_folder(path: Path) -> bool:
@@ -58,17 +69,35 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _listed(content: bytes, where: str) -> Iterator[Path]:
-    """Yield the pictures that a list names. Raises UserError, naming ``where``, if the content is a picture itself."""
-    start = content[:START_BYTES]
-    kind = recognise(start) or ""
-    if kind.endswith(" picture") and BINARY.search(start):
-        raise UserError(f"{where} is {kind}, not a list of files: name the picture itself")
-    separator = b"\0" if b"\0" in content else b"\n"
-    for line in content.split(separator):
+def _listed(pieces: Iterable[bytes], where: str) -> Iterator[Path]:
+    """Yield the pictures that a list names, those in its folders, too."""
+    for name in _names(pieces, where):
+        yield from _pictures(Path(name))
+
+
+def _names(pieces: Iterable[bytes], where: str) -> Iterator[str]:
+    """Yield the names of a list. Raises UserError, naming ``where``, if its content is a picture itself.
+
+    pieces: the content, in pieces of any length. The first that has an end of a name tells what ends all of them.
+    """
+    left, separator = b"", None
+    for piece in pieces:
+        left += piece
+        if separator is None:
+            kind = recognise(left[:START_BYTES]) or ""
+            if kind.endswith(" picture") and BINARY.search(left[:START_BYTES]):
+                raise UserError(f"{where} is {kind}, not a list of files: name the picture itself")
+            separator = next((end for end in (b"\0", b"\n") if end in left), None)
+        *lines, left = left.split(separator) if separator else [left]
+        yield from _named(lines, separator)
+    yield from _named([left], separator)
+
+
+def _named(lines: Iterable[bytes], separator: bytes | None) -> Iterator[str]:
+    for line in lines:
         name = os.fsdecode(line if separator == b"\0" else line.removesuffix(b"\r"))
         if name.strip():
-            yield from _pictures(Path(name))
+            yield name
 
 
 def _pictures(path: Path) -> Iterator[Path]:

@@ -1,26 +1,31 @@
 """``main.py predict``: classify pictures and arrays, and write the answers."""
 
+import json
+import sys
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
+
+import numpy as np
 
 from app.base.clock import Timer
 from app.base.errors import UserError, say
 from app.base.interrupts import exit_on_interrupt, progress_bar
 from app.base.processor import usable_cores
-from app.commands.predict import CSV, PredictRequest
+from app.commands.predict import CSV, JSONL, PredictRequest
 from app.cuda import device
 from app.engine.classifier import Classifier
 from app.files.hdf5 import printable
 from app.files.reading import present
+from app.images.pictures.finding import names_as_they_come
 from app.images.pictures.looks import brightness_note, save_grid
 from app.images.pictures.reading import require_pillow
-from app.images.predict.inputs import Input, Seen, cut_into_parts, gather, image_count
-from app.images.predict.writers import STDOUT, Layout, check_ending, writer
+from app.images.predict.inputs import Input, Part, Seen, cut_into_parts, gather, image_count, read_prepared
+from app.images.predict.writers import STDOUT, WRITERS, Layout, check_ending, writer
 from app.main_job.images import fitting_graph
 from app.network.graph import REFERENCE_CHUNK
 from app.planning.request import NetworkRequest
-from app.records.classify import Predict
+from app.records.classify import Predict, Unreadable
 from app.terminal.output import same_file, write_json
 from app.terminal.text import fields, terminal_width
 from data_tools.dataset import Dataset
@@ -33,6 +38,10 @@ BATCH_BYTES = 256 << 20  # the default batch has at most so many bytes of images
 
 def predict(request: PredictRequest) -> int:
     """Classify, write and report; returns 0. Raises UserError before it writes, or for unreadable pictures."""
+    if request.line_by_line:
+        require_pillow()
+        with _open(request) as classifier:
+            return _answer_names(request, classifier)
     check_ending(request.out)
     if request.show is not None and request.show.suffix.lower() != ".png":
         raise UserError(f"--show {request.show} is written as PNG: end its name in .png")
@@ -46,30 +55,64 @@ def predict(request: PredictRequest) -> int:
         raise UserError("there is nothing to classify: the list names no pictures")
     if request.invert is not None and not any(isinstance(one, list) for one in inputs):
         raise UserError("--invert is for pictures: leave it out for arrays, which are classified as they are")
+    with _open(request) as classifier:
+        return _run(request, inputs, total, classifier)
+
+
+def _open(request: PredictRequest) -> Classifier:
     network = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
     with exit_on_interrupt():
-        classifier = Classifier.of(network, request.device)
-    with classifier:
-        return _run(request, inputs, total, classifier)
+        return Classifier.of(network, request.device)
+
+
+def _layout(request: PredictRequest, classifier: Classifier, *, paths: bool, numbers: bool) -> Layout:
+    """Return the columns of the answers. Raises UserError if there are fewer classes than are wanted."""
+    graph = classifier.graph
+    if request.top > graph.classes:
+        raise UserError(f"--top {request.top}: network {graph.network.name} has {graph.classes} classes")
+    return Layout(classifier.classes, request.top, request.logits, paths=paths, numbers=numbers)
+
+
+def _answer_names(request: PredictRequest, classifier: Classifier) -> int:
+    """Write a line of JSON for each picture that standard input names, before the next name is read; then report.
+
+    Raises UserError as ``predict``, and BrokenPipeError where nobody reads the lines.
+    """
+    seen, layout, seconds = Seen(), _layout(request, classifier, paths=True, numbers=False), 0.0
+    channels, height, width = shape = classifier.graph.network.input_shape
+    classifier(np.zeros((1, *shape), np.uint8))  # opens the engine while the first name is on its way
+    out = sys.stdout.buffer
+    with WRITERS[f".{JSONL}"](out) as write:
+        for name in names_as_they_come():
+            timer = Timer()
+            found = read_prepared(Path(name), (channels, height, width), request.invert or "auto")
+            if (prepared := seen.note(found)) is None:
+                fault: Unreadable = {"path": name, "error": str(found)}
+                out.write(json.dumps(fault).encode() + b"\n")
+            else:
+                part = Part([name], [0], prepared.pixels[None], True)
+                labels = classifier(part.images)
+                write(layout.columns(part, labels, classifier.logits, classifier.probabilities))
+                seen.add(part, False)
+            out.flush()
+            seconds += timer.seconds  # without the waiting for names
+    if seen.images:
+        _say_report(request, classifier, seen, _document(request, classifier, seen, seconds))
+    if seen.unreadable:
+        raise UserError(f"{seen.unreadable:,} of {seen.pictures:,} pictures cannot be read: their lines say why")
+    return 0
 
 
 def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifier: Classifier) -> int:
     graph = classifier.graph
-    if request.top > graph.classes:
-        raise UserError(f"--top {request.top}: network {graph.network.name} has {graph.classes} classes")
     for one in inputs:
         if isinstance(one, Dataset):
             fitting_graph(graph, one)
     channels, height, width = graph.network.input_shape
     shape = (channels, height, width)
     alone = len(inputs) == 1 and isinstance(inputs[0], Dataset)
-    layout = Layout(
-        classifier.classes,
-        request.top,
-        request.logits,
-        paths=not alone,
-        numbers=any(isinstance(one, Dataset) for one in inputs),
-    )
+    numbers = any(isinstance(one, Dataset) for one in inputs)
+    layout = _layout(request, classifier, paths=not alone, numbers=numbers)
     batch = request.chunk or min(_images_at_a_time(classifier), max(1, BATCH_BYTES // prod(shape)))
     seen = Seen()
     timer = Timer()
@@ -92,8 +135,7 @@ def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifie
     seconds = timer.seconds
     document = _document(request, classifier, seen, seconds)
     if request.output.json != STDOUT:
-        for line in _report(request, classifier, seen, document):
-            say(line)
+        _say_report(request, classifier, seen, document)
     if request.output.json is not None:
         path = None if request.output.json == STDOUT else Path(request.output.json)
         write_json(document, path, overwrite=overwrite)
@@ -152,8 +194,7 @@ def _document(request: PredictRequest, classifier: Classifier, seen: Seen, secon
     }
 
 
-def _report(request: PredictRequest, classifier: Classifier, seen: Seen, document: Predict) -> list[str]:
-    """Format the document."""
+def _say_report(request: PredictRequest, classifier: Classifier, seen: Seen, document: Predict) -> None:
     images, seconds = document["images"], document["seconds"]
     count = f"{images:,} image{'s' * (images != 1)}"
     network = f"{document['network']} in {document['precision']}"
@@ -166,7 +207,9 @@ def _report(request: PredictRequest, classifier: Classifier, seen: Seen, documen
         "note": document["note"],
         "written": ", ".join(document["written"]),
     }
-    return [head, *fields([(name, told) for name, told in about.items() if told], terminal_width(request.output.wide))]
+    say(head)
+    for line in fields([(name, told) for name, told in about.items() if told], terminal_width(request.output.wide)):
+        say(line)
 
 
 def _animated(files: int) -> str:

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -188,6 +189,15 @@ def image_count(one: Input) -> int:
     return len(one) if isinstance(one, list) else len(one.images)
 
 
+def read_prepared(path: Path, shape: PictureShape, invert: str) -> Made:
+    """Read a picture and prepare it for ``shape``; return the fault instead of raising it."""
+    try:
+        picture = read_picture(path, MAX_PIXELS)
+    except UnreadablePicture as error:
+        return error
+    return prepare(picture, shape, invert), picture.info["frames"]
+
+
 def cut_into_parts(
     inputs: Iterable[Input],
     shape: PictureShape,
@@ -202,17 +212,9 @@ def cut_into_parts(
     with the number of images as they are read, or of an array when its part is done. Parts may be empty, where no
     picture of them can be read.
     """
-
-    def made(path: Path) -> Made:
-        try:
-            picture = read_picture(path, MAX_PIXELS)
-        except UnreadablePicture as error:
-            return error
-        return prepare(picture, shape, invert), picture.info["frames"]
-
     for one in inputs:
         if isinstance(one, list):
-            yield from _cut_pictures(one, made, most, seen, progress)
+            yield from _cut_pictures(one, partial(read_prepared, shape=shape, invert=invert), most, seen, progress)
             continue
         # Fractions stay together: whether images are k/255, and so become bytes, is a property of the whole file.
         parts = max(1, len(one.images) // most) if one.images.dtype == np.uint8 else 1

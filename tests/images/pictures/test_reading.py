@@ -12,7 +12,7 @@ from PIL import Image
 
 from app.base.errors import UserError
 from app.images.pictures import finding
-from app.images.pictures.finding import UNREAD, find_pictures
+from app.images.pictures.finding import UNREAD, _names, find_pictures
 from app.images.pictures.reading import UnreadablePicture, read_picture
 from tests.support.pictures import BOMBS, GREY, GROUND, HEIGHT, KINDS, RGB, WIDTH, L, cut, png, saved
 
@@ -150,6 +150,13 @@ def test_names_of_any_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert find_pictures([tmp_path / "list.txt"]) == wanted
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(zeros)))
     assert find_pictures(["-"]) == wanted
+
+
+@pytest.mark.parametrize("content", [b"a b\r\n\n c\nlast", b"GIF89a.gif\0b\nc.png\0", b"\n", b""])
+@pytest.mark.parametrize("length", [2, 3, 50])
+def test_names_do_not_depend_on_the_pieces_in_which_they_come(content: bytes, length: int) -> None:
+    pieces = [content[at : at + length] for at in range(0, len(content), length)]
+    assert [*_names(pieces, "")] == [*_names([content], "")]
 
 
 def test_a_list_names_files_and_folders_from_the_working_directory(
