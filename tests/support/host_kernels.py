@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import mmap
-import re
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -18,8 +16,7 @@ import numpy as np
 import pytest
 
 from app.kernels.train.train import FOLDER
-from app.ladder.emulation import program
-from app.ladder.emulation.program import COMPILER, build, headers
+from app.ladder.emulation.program import COMPILER, build
 from app.layers import Layer, Shape
 
 # Without unique symbols: the "shared memory" of two kernels must not become one.
@@ -147,18 +144,8 @@ def skip_without_compiler() -> None:
 
 @cache
 def _folder() -> TemporaryDirectory[str]:
-    """What this process compiles, removed when it ends.
-
-    First a header, system.h, of all that the emulation's headers include of the system's: reading it takes g++ half of
-    the time that it takes for a kernel.
-    """
-    folder = TemporaryDirectory()
-    included = {line for text in headers().values() for line in re.findall(r"^#include <.*>$", text, re.MULTILINE)}
-    header = Path(folder.name) / "system.h"
-    header.write_text("\n".join(["#pragma once", *sorted(included), ""]), encoding="utf-8")
-    command = [str(COMPILER), *program.FLAGS, *FLAGS, "-x", "c++-header", str(header)]
-    subprocess.run(command, check=True, capture_output=True)
-    return folder
+    """What this process compiles, removed when it ends."""
+    return TemporaryDirectory()
 
 
 class HostKernel:
@@ -171,12 +158,10 @@ class HostKernel:
         self, source: Path, entry: str, defines: Mapping[str, str | int], threads: int, shared_bytes: int = 0
     ) -> None:
         skip_without_compiler()
-        folder = Path(_folder().name)
-        place = folder / hashlib.sha256(repr((entry, sorted(defines.items()))).encode()).hexdigest()[:16]
+        place = Path(_folder().name) / hashlib.sha256(repr((entry, sorted(defines.items()))).encode()).hexdigest()[:16]
         library = place / "kernel"
         if not library.exists():
-            flags = (*FLAGS, "-include", str(folder / "system.h"))
-            build(place, source, MAIN.format(file=source.name, entry=entry), defines, flags)
+            build(place, source, MAIN.format(file=source.name, entry=entry), defines, FLAGS)
         self._launch = ctypes.CDLL(str(library)).host_launch
         self._sizes = threads, ctypes.c_ulong(shared_bytes)
 

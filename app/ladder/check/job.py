@@ -84,7 +84,7 @@ def _check_on_cpu(cases: list[Case]) -> Iterator[str | None]:
             if endless.is_set():
                 return f"{NOT_TRIED}: each shape may take as long to stop; mend the loop without an end first"
             try:
-                found = check_on_cpu(case, Path(folder) / str(number))
+                found = check_on_cpu(case, Path(folder) / str(number), shared=len(cases) > 3)
                 if found is not None and ENDLESS in found:
                     endless.set()
                 return found
@@ -94,9 +94,9 @@ def _check_on_cpu(cases: list[Case]) -> Iterator[str | None]:
         yield from pool.map(verdict, range(len(cases)), cases)
 
 
-def check_on_cpu(case: Case, folder: Path) -> str | None:
+def check_on_cpu(case: Case, folder: Path, *, shared: bool) -> str | None:
     """Compile and run a case in a new folder; return its first error, or None. Raises UserError."""
-    program = build_row(case.row, case.problem, {}, case.images, folder)
+    program = build_row(case.row, case.problem, {}, case.images, folder, shared)
     arrays = [case.x, *case.packed()]
 
     def run() -> list[np.ndarray]:

@@ -101,4 +101,6 @@ struct Program {
 }  // namespace host
 
 // Called by the checks of indices that the compiler put in.
-extern "C" void __ubsan_on_report() { host::report(__builtin_frame_address(0)); }
+extern "C" inline void __ubsan_on_report() {
+    host::report(__builtin_frame_address(0));
+}

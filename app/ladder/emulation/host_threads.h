@@ -216,12 +216,8 @@ struct Shape {
     unsigned cluster = 1;  // blocks along x that run side by side
 };
 
-// Runs the kernel, cluster after cluster. values: the addresses of its arguments.
-template <class... Types>
-void launch(void (*kernel)(Types...), Shape shape, void **values, bool low = false) {
-    static void (*called)(Types...);
-    called = kernel, arguments = values;
-    body = [](void **all) { call(called, all); };
+// Runs the body of the kernel, cluster after cluster.
+inline void run_grid(const Shape &shape, bool low) {
     std::vector<Thread> all(shape.threads * shape.cluster);
     std::vector<std::unique_ptr<Block>> blocks;
     for (unsigned rank = 0; rank < shape.cluster; rank++) {
@@ -243,5 +239,14 @@ void launch(void (*kernel)(Types...), Shape shape, void **values, bool low = fal
                 run_cluster();
             }
     threads = nullptr, current = nullptr, all_shared = nullptr;
+}
+
+// Runs the kernel. values: the addresses of its arguments.
+template <class... Types>
+void launch(void (*kernel)(Types...), Shape shape, void **values, bool low = false) {
+    static void (*called)(Types...);
+    called = kernel, arguments = values;
+    body = [](void **all) { call(called, all); };
+    run_grid(shape, low);
 }
 }  // namespace host

@@ -126,13 +126,14 @@ inline void wgmma_s8_u8(int (&d)[Count], unsigned long long a, unsigned long lon
     host::issue({host::BYTES, false, clear, {}, a, b, d, 2 * Count});
 }
 
-template <typename... Sums>
-inline void wgmma_wait_group(Sums &...sums) {
+// sums: of all products, in any order.
+inline void wait_for_products(std::initializer_list<const void *> sums) {
     const int number = host::number(), group = number / 128, meeting = 16 + threadIdx.x / 128;
     std::vector<host::Product> &committed = host::products[number].committed;
     std::vector<host::Operands> &operands = host::operands[group];
     for (const host::Product &product : committed)
-        if (!((product.sums == &sums) || ...)) host::fail("waits for products without naming their sums");
+        if (std::find(sums.begin(), sums.end(), product.sums) == sums.end())
+            host::fail("waits for products without naming their sums");
     host::meet(meeting);
     if (threadIdx.x % 128 == 0) {
         operands.resize(committed.size());
@@ -155,6 +156,8 @@ inline void wgmma_wait_group(Sums &...sums) {
     committed.clear();
     host::products[number].fenced = false;
 }
+template <typename... Sums>
+inline void wgmma_wait_group(Sums &...sums) { wait_for_products({&sums...}); }
 
 // Functions of kernels' own that are PTX.
 inline int thread_in_warpgroup() { return threadIdx.x % 128; }

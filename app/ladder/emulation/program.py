@@ -7,7 +7,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
 
 import numpy as np
 
@@ -39,9 +42,13 @@ FLAGS = ("-std=c++17", "-O1", "-w", "-ffp-contract=off", "-fno-strict-aliasing",
 # A declaration of dynamic shared memory; the group is its element type.
 _SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?((?:unsigned )?\w+) memory\[\];")
 _PTX = re.compile(r"\basm\b")
+# A function of the headers here whose body has lines of its own, and that is no template.
+_FUNCTION = re.compile(r'(?<!>\n)^((?:extern "C" )?)inline ([^\n;]+\)) (\{\n.*?^\}\n)', re.MULTILINE | re.DOTALL)
+AS_WRITTEN, DECLARED, DEFINED = r"\g<0>", r"\1\2;\n", r"\1[[gnu::used]] inline \2 \3"
 _MACRO = re.compile(r"[A-Z][A-Z0-9_]*\(.*\)$")  # an invocation between declarations that defines PTX functions
 _ERROR = re.compile(r"^(?:\S*/)?([\w.]+:\d+):\d+: (?:fatal )?error: (.*)$", re.MULTILINE)
 SECONDS, RATE = 3, 1e6  # of CPU time for any run, plus one second for so many operations
+_ONE_AT_A_TIME = Lock()  # compiles what is shared
 ENDLESS = "does not come to an end"  # the message in host_program.h
 # For line numbers in reports, and index checks. (-fsanitize=address would lose track of threads' stacks.)
 CHECKED = ("-g1", "-fno-omit-frame-pointer", "-no-pie", "-fsanitize=bounds,alignment", "-fno-sanitize-recover=all")
@@ -99,31 +106,65 @@ def grid_of(launch: KernelLaunch, images: int) -> Grid:
     return (min(x, 2) if launch.persistent else x, *others)  # type: ignore[return-value]
 
 
-def build(folder: Path, source: Path, main: str, defines: Mapping[str, str | int], flags: Sequence[str]) -> Path:
+def build(
+    folder: Path, source: Path, main: str, defines: Mapping[str, str | int], flags: Sequence[str], shared: bool = True
+) -> Path:
     """Compile ``main``, which includes the kernel's file, in a new folder; return the program or library.
 
+    shared: compile what all kernels share first, once in this process. From the fourth on this saves time.
     Raises UserError without a compiler, or with the first of its errors.
     """
     if COMPILER is None:
         raise UserError(MISSING)
+    words = [*flags, "main.cpp", "-o", "kernel"]
+    if shared:
+        with _ONE_AT_A_TIME:
+            there = _compile_shared(COMPILER, tuple(flags)).name
+        words += ["-include", f"{there}/system.h", f"{there}/runtime.o"]
     folder.mkdir(parents=True)
-    texts = {name: (INCLUDE_DIR / name).read_text(encoding="utf-8") for name in IN_PLACE_OF}
-    texts |= read_with_includes(INCLUDE_DIR / "common.cuh") | read_with_includes(source)
-    texts = {name: replace_ptx(name, text) for name, text in texts.items()} | headers()
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    _write_sources(folder, source, DECLARED if shared else AS_WRITTEN)
     # Not by -D: g++ rejects a precompiled header in which a macro's name occurs, such as C.
     constants = "".join(f"#define {key} {value}\n" for key, value in sorted(defines.items()))
     (folder / "main.cpp").write_text(constants + main, encoding="utf-8")
-    made = folder / "kernel"
-    command = [COMPILER, *FLAGS, *flags, "main.cpp", "-o", made.name]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    _compile(folder, source.name, words)
+    return folder / "kernel"
+
+
+@cache
+def _compile_shared(compiler: str, flags: Sequence[str]) -> TemporaryDirectory[str]:
+    """Compile what all kernels share, which takes g++ two thirds of the time for a kernel; return the folder.
+
+    In it are system.h, a precompiled header of the system's headers, and runtime.o, the functions of the headers here.
+    """
+    folder = Path((made := TemporaryDirectory()).name)
+    _write_sources(folder, INCLUDE_DIR / "common.cuh", DEFINED)
+    included = {line for text in headers().values() for line in re.findall(r"^#include <.*>$", text, re.MULTILINE)}
+    (folder / "system.h").write_text("\n".join(["#pragma once", *sorted(included), ""]), encoding="utf-8")
+    headers_here = "".join(f'#include "{name}"\n' for name in (*IN_PLACE_OF, "host_program.h"))
+    (folder / "runtime.cpp").write_text(headers_here, encoding="utf-8")
+    _compile(folder, "system.h", (*flags, "-x", "c++-header", "system.h"))
+    _compile(folder, "runtime.cpp", (*flags, "-include", "system.h", "-c", "runtime.cpp"))
+    return made
+
+
+def _write_sources(folder: Path, source: Path, functions: str) -> None:
+    """Write the kernel's file and all headers, with the functions of those here in one of the three forms."""
+    texts = {name: (INCLUDE_DIR / name).read_text(encoding="utf-8") for name in IN_PLACE_OF}
+    texts |= read_with_includes(INCLUDE_DIR / "common.cuh") | read_with_includes(source)
+    texts = {name: replace_ptx(name, text) for name, text in texts.items()}
+    texts |= {name: _FUNCTION.sub(functions, text) for name, text in headers().items()}
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _compile(folder: Path, name: str, words: Sequence[str]) -> None:
+    """Run g++ in the folder. Raises UserError with the first of its errors."""
+    done = subprocess.run([str(COMPILER), *FLAGS, *words], cwd=folder, capture_output=True, text=True)
     if done.returncode:
         found = _ERROR.search(done.stderr)
         said = [line for line in done.stderr.splitlines() if "error" in line or "cannot" in line]
         reason = f"{found[1]}: {found[2]}" if found else next(iter(said), f"g++ {how_it_ended(done.returncode)}")
-        raise UserError(f"{source.name} does not compile for the processor: {reason}")
-    return made
+        raise UserError(f"{name} does not compile for the processor: {reason}")
 
 
 class Built(Frozen):
@@ -178,8 +219,10 @@ class Built(Frozen):
         return next((line for line in lines if line.partition(":")[0] == self.source), None)
 
 
-def build_row(row: Variant, problem: Problem, parameters: Parameters, images: int, folder: Path) -> Built:
-    """Compile the row for the problem in a new folder. Raises UserError as ``build`` does."""
+def build_row(
+    row: Variant, problem: Problem, parameters: Parameters, images: int, folder: Path, shared: bool = True
+) -> Built:
+    """Compile the row for the problem in a new folder, as ``build`` does. Raises UserError."""
     config = row.config(problem, parameters)
     x, *others = problem.arguments()
     outputs = [argument for argument in others if argument.per_image]
@@ -208,7 +251,7 @@ def build_row(row: Variant, problem: Problem, parameters: Parameters, images: in
     included = "".join(f'#include "{name}"\n' for name in ("common.cuh", row.source, "host_program.h"))
     main = f"{included}\nint main(int, char **arguments) {{\n{body}}}\n"
     seconds = SECONDS + int(images * problem.flops / RATE)
-    return Built(build(folder, row.path, main, config.defines, CHECKED), row.source, outputs, images, seconds)
+    return Built(build(folder, row.path, main, config.defines, CHECKED, shared), row.source, outputs, images, seconds)
 
 
 def _array_declaration(argument: Argument, images: int, kind: str) -> str:
