@@ -12,7 +12,7 @@ from app.base.errors import UserError, suggestion
 from app.base.interrupts import exit_on_interrupt
 from app.base.processor import check_address_space
 from app.commands.parsers import COMMANDS, body_of, identifier, parser_of, request_of
-from app.cuda.cards import select
+from app.cuda.cards import select, start_context
 from app.engine.request import RunRequest
 from app.files.reading import is_hdf5
 from app.terminal.console import guarded
@@ -43,6 +43,8 @@ def dispatch(arguments: Sequence[str]) -> int:
         with exit_on_interrupt():
             request = replace(request, device=select(request.device))
     if name == "run":
+        if request.device != "cpu":
+            start_context()
         watch = Stopwatch()
         run = _main_job(watch)
         return run(request, watch)

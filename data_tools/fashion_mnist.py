@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -77,6 +78,15 @@ class Split(NamedTuple):
     directory: Path
 
 
+def read_ahead(split: str, data_dir: Path | None = None) -> None:
+    """Begin to read a split that is there, in another thread. A later ``open_split`` takes it, or reports the fault."""
+    for directory in search_dirs(data_dir):
+        if all(existing_copies(file, directory) for file in SPLITS[split]):
+            with suppress(RuntimeError):  # no more threads can be started
+                _ahead[split, directory] = ThreadPoolExecutor(1).submit(_read_split, split, directory)
+            return
+
+
 def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | None = None) -> Split:
     """Read ``split``, "test" or "train", from the first of ``search_dirs`` that has it; fetch it if none does.
 
@@ -85,12 +95,12 @@ def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | No
     wrong or cannot be fetched.
     """
     if data_dir is not None:
-        return _read_split(split, data_dir, allocate)
+        return _take_split(split, data_dir, allocate)
     for directory in search_dirs(None):
         pointed_to = directory == _variable_dir()
         if all(existing_copies(file, directory) for file in SPLITS[split]):
             try:
-                return _read_split(split, directory, allocate)
+                return _take_split(split, directory, allocate)
             except UserError as error:
                 if pointed_to:
                     raise
@@ -98,6 +108,9 @@ def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | No
         elif pointed_to:
             say(f"warning: {DIR_VARIABLE}={directory} lacks the {split} split; looking elsewhere")
     return _read_split(split, fetch(split), allocate)
+
+
+_ahead: dict[tuple[str, Path], Future[Split]] = {}  # what ``read_ahead`` reads, by split and directory
 
 
 def _variable_dir() -> Path | None:
@@ -140,7 +153,20 @@ def _read_copy(file: DataFile, directory: Path, allocate: Allocate | None = None
     raise UserError(f"{file.name}.gz is not in {directory}, the directory given for Fashion-MNIST; {remedy}")
 
 
-def _read_split(split: str, directory: Path, allocate: Allocate | None) -> Split:
+def _take_split(split: str, directory: Path, allocate: Allocate | None) -> Split:
+    """Return what was read ahead, else read it."""
+    ahead = _ahead.pop((split, directory), None)
+    if ahead is None or ahead.exception() is not None:
+        return _read_split(split, directory, allocate)
+    found = ahead.result()
+    if allocate is None:
+        return found
+    images = allocate(found.images.nbytes).reshape(found.images.shape)
+    np.copyto(images, found.images)
+    return found._replace(images=images)
+
+
+def _read_split(split: str, directory: Path, allocate: Allocate | None = None) -> Split:
     images, labels = SPLITS[split]
     return Split(_read_copy(images, directory, allocate), _read_copy(labels, directory), directory)
 

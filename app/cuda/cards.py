@@ -8,6 +8,8 @@ import ctypes
 import os
 import re
 from collections.abc import Collection
+from contextlib import suppress
+from threading import Thread
 
 from app.base.errors import UserError, suggestion
 from app.base.frozen import Frozen
@@ -80,6 +82,25 @@ def start_driver() -> int:
     if status == NO_DEVICE or count.value == 0:
         raise UserError(f"the NVIDIA driver sees no device ({VARIABLE} may hide it)")
     return count.value
+
+
+def start_context() -> None:
+    """Begin to start the driver and to create the current GPU's context, in a thread that calls only the driver.
+
+    Meanwhile the caller imports modules and reads files; CuPy then finds the context. Faults are not reported here:
+    ``why_no_gpu`` repeats the calls. Python waits for the thread before it ends.
+    """
+    with suppress(RuntimeError):  # no more threads can be started
+        Thread(target=_create_context, name="context").start()
+
+
+def _create_context() -> None:
+    with suppress(UserError):
+        start_driver()
+        # The primary context, which CUDA's runtime uses, of the first visible GPU, which is the current one.
+        driver, first = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+        if driver.cuDeviceGet(ctypes.byref(first), 0) == 0:
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), first)
 
 
 def select(device: str) -> str:

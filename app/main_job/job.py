@@ -19,6 +19,7 @@ from app.network.verdicts import Accuracy, Agreement, compare_labels, judge_answ
 from app.network.weights import Weights
 from app.terminal.output import publish
 from data_tools.dataset import Dataset
+from data_tools.fashion_mnist import read_ahead
 
 RECHECKED = 1000  # images to recompute if no reference labels are stored
 DEFAULT_BATCH = 10_000
@@ -30,6 +31,8 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
     watch: the command's stopwatch, with the time spent so far.
     """
     # Load.
+    if request.images.data is None:
+        read_ahead(request.images.split or "test", request.images.data_dir)
     with exit_on_interrupt():
         graph, weights = load_network(request.network.network, request.network.weights)
         watch.lap("weights")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from app import cli
 from app.cuda.cards import device_name
 from app.files.checks import BadValueError
 
@@ -76,6 +77,30 @@ def test_a_card_that_is_not_there(driver: Path) -> None:
 
 def test_other_devices_start_nothing(driver: Path) -> None:
     assert asked(driver, ["auto", "cuda", "cpu"], FAKE_CRASH="1") == [["auto"], None, ["cuda"], None, ["cpu"], None]
+
+
+@pytest.mark.parametrize(("cards", "contexts"), [("3", 1), ("0", 0)])
+def test_the_context_is_made_beside_other_work(driver: Path, cards: str, contexts: int) -> None:
+    program = (
+        "import ctypes, threading\n"
+        "from app.cuda import cards\n"
+        "cards.start_context()\n"
+        "[thread.join() for thread in threading.enumerate() if thread.name == 'context']\n"
+        "print(ctypes.c_int.in_dll(ctypes.CDLL('libcuda.so.1'), 'contexts').value)"
+    )
+    variables = os.environ | {"LD_LIBRARY_PATH": str(driver), "FAKE_CARDS": cards}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == (f"{contexts}\n", "")
+
+
+@pytest.mark.parametrize(("command", "started"), [("", 1), ("--device cuda", 1), ("--device cpu", 0), ("networks", 0)])
+def test_the_main_job_makes_it(command: str, started: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[None] = []
+    monkeypatch.setattr(cli, "start_context", lambda: calls.append(None))
+    monkeypatch.setattr(cli, "_main_job", lambda _: lambda *_: 0)
+    assert cli.main(command.split()) == 0
+    assert len(calls) == started
 
 
 def test_too_late(driver: Path) -> None:

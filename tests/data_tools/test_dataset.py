@@ -88,6 +88,32 @@ def test_a_wrong_file_is_an_error_where_named_and_passed_over_elsewhere(
     assert capsys.readouterr().err.startswith(f"warning: ignoring a bad file: {bad} ")
 
 
+def test_what_was_read_ahead_is_taken_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write(tmp_path / "source")
+    fashion_mnist.read_ahead("test", source)
+    (ahead,) = fashion_mnist._ahead.values()
+    ahead.result()
+    with monkeypatch.context() as patch:
+        patch.setattr(fashion_mnist, "_read_split", lambda *_: pytest.fail("read twice"))
+        memory = np.zeros(IMAGES.nbytes, np.uint8)
+        np.testing.assert_array_equal(open_split("test", source, lambda nbytes: memory[:nbytes]).images, IMAGES)
+        assert memory.any()
+    np.testing.assert_array_equal(open_split("test", source).images, IMAGES)
+
+
+def test_reading_ahead_leaves_faults_to_the_reader(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fashion_mnist.read_ahead("test")
+    fashion_mnist.read_ahead("test", tmp_path / "absent")
+    assert not fashion_mnist._ahead
+    bad = idx(write(tmp_path / "source"), f"{NAMES[0]}.gz", IMAGES[::-1].copy())
+    fashion_mnist.read_ahead("test", tmp_path / "source")
+    with pytest.raises(UserError, match=f"{bad} is not the original"):
+        open_split("test", tmp_path / "source")
+    assert not capsys.readouterr().err
+
+
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_load_fashion_mnist(suffix: str, cache: Path, tmp_path: Path) -> None:
     """From plain or gzipped files, into the memory given."""

@@ -34,3 +34,16 @@ int cuDeviceGetCount(int *count) {
     *count = visible();
     return started ? 0 : 3;
 }
+
+int contexts;
+
+int cuDeviceGet(int *device, int number) {
+    *device = number;
+    return number < visible() ? 0 : 101;
+}
+
+int cuDevicePrimaryCtxRetain(void **context, int device) {
+    *context = 0;
+    contexts += device == 0;
+    return 0;
+}
