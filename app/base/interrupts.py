@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 INTERRUPTED = "error: interrupted; nothing half-written was left, run the same command again"
@@ -112,15 +112,16 @@ def _exit_on_unraisable_interrupt(lost: sys.UnraisableHookArgs) -> None:
 @contextmanager
 def progress_bar(total: int, **looks: Any) -> Iterator[Callable[[int], None]]:
     """Show a progress bar on a terminal. Yields a function that adds an increment, and raises deferred Ctrl-C."""
-    from tqdm import tqdm  # imported only here: most programs show no bar
+    bar: Any = None
+    if sys.stderr.isatty():
+        from tqdm import tqdm  # imported only here: without a bar, its import would take as long as much of the work
 
-    with (
-        deferred_interrupts() as check_interrupt,
-        tqdm(total=total, disable=None, **looks) as bar,
-    ):
+        bar = tqdm(total=total, **looks)
+    with deferred_interrupts() as check_interrupt, nullcontext() if bar is None else bar:
 
         def progress(count: int) -> None:
             check_interrupt()
-            bar.update(count)
+            if bar is not None:
+                bar.update(count)
 
         yield progress

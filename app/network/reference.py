@@ -1,13 +1,12 @@
 """Compute the float64 reference, store its results on test images beside the shipped weights, and load them."""
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from app.base.errors import UserError
-from app.base.interrupts import deferred_interrupts
+from app.base.interrupts import progress_bar
 from app.base.processor import keep_freed_memory, threads_with_room, usable_cores
 from app.files import shipped
 from app.files.hdf5 import Wanted, file_image
@@ -25,21 +24,14 @@ CHUNK = 32  # images per core at a time: in float64, the maps of one enlarged im
 
 def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
     """Compute the reference for (N, C, H, W) images, uint8 or float32, on all cores, with a progress bar."""
-    from tqdm import tqdm  # imported only here: stored results do not need it
-
     keep_freed_memory()
     threads = threads_with_room(usable_cores())  # the threads of a CPU engine may use most of it
 
-    with (
-        deferred_interrupts() as check_interrupt,
-        ThreadPoolExecutor(threads) as pool,
-        tqdm(total=len(images), desc="reference", unit="im", disable=not sys.stderr.isatty()) as progress,
-    ):
+    with progress_bar(len(images), desc="reference", unit="im") as progress, ThreadPoolExecutor(threads) as pool:
         found = []
         for part in pool.map(lambda at: _compute_chunk(graph, images[at : at + CHUNK]), range(0, len(images), CHUNK)):
-            check_interrupt()
             found.append(part)
-            progress.update(len(part.labels))
+            progress(len(part.labels))
     return Reference(**{name: np.concatenate([getattr(part, name) for part in found]) for name in vars(found[0])})
 
 
