@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from app.base.clock import Stopwatch
-from app.base.errors import UserError, suggestion
+from app.base.errors import UserError, say, suggestion
 from app.base.interrupts import exit_on_interrupt
 from app.base.processor import check_address_space
 from app.commands.parsers import COMMANDS, body_of, identifier, parser_of, request_of
@@ -42,6 +42,8 @@ def dispatch(arguments: Sequence[str]) -> int:
     if hasattr(request, "device"):
         with exit_on_interrupt():
             request = replace(request, device=select(request.device))
+        if request.device != "cpu" and sys.stderr.isatty():  # a second may pass before the next sign of life
+            say("looking for a GPU" if request.device == "auto" else "starting the GPU")
     if name == "run":
         if request.device != "cpu":
             start_context()

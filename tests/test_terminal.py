@@ -76,7 +76,7 @@ def test_no_control_character_is_printed(what: str, place: Path) -> None:
     assert "\nerror: no" not in text
 
 
-def on_a_terminal(command: Sequence[str]) -> bytes:
+def on_a_terminal(command: Sequence[str], code: int = 0) -> bytes:
     """What a process writes to a terminal that both of its streams are."""
     ours, its = pty.openpty()
     with subprocess.Popen([sys.executable, *command], stdout=its, stderr=its, stdin=its) as process:
@@ -88,7 +88,7 @@ def on_a_terminal(command: Sequence[str]) -> bytes:
         except OSError:  # the process has ended
             pass
         os.close(ours)
-    assert process.returncode == 0, found
+    assert process.returncode == code, found
     return found
 
 
@@ -98,6 +98,17 @@ def test_csv_is_exact_in_a_file_and_harmless_on_a_terminal(place: Path) -> None:
     shown = on_a_terminal([str(ROOT / "main.py"), *words]).decode()
     assert SPELT.replace("\\n", "\r\n") in shown
     assert not re.search("[\x07\x08\x9b\u202e]|\033\\[2J", shown)
+
+
+@pytest.mark.parametrize(
+    ("device", "line"), [("auto", b"looking for a GPU\r\n"), ("cuda", b"starting the GPU\r\n"), ("cpu", b"")]
+)
+def test_a_line_says_that_the_gpu_is_started(device: str, line: bytes, place: Path) -> None:
+    """On a terminal alone, and before CuPy is loaded, which takes a while."""
+    words = ["--device", device, "--data", "absent"]
+    first, *_ = on_a_terminal([str(ROOT / "main.py"), *words], 2).splitlines(keepends=True)
+    assert first == line if line else first.startswith(b"error: ")
+    assert "GPU\n" not in printed(words)[1]
 
 
 def test_what_colours_words_is_kept(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Examine this machine: system, packages, environment variables, the cache, Fashion-MNIST and weights."""
 
 import importlib.metadata
+import importlib.util
 import locale
 import os
 import platform
@@ -119,7 +120,7 @@ def environment() -> Iterator[Finding]:
 
 
 def storage() -> Iterator[Finding]:
-    """Yield the cache and its permissions, data and weights. Nothing is written and nothing fetched."""
+    """Yield the cache and its permissions, data, weights and bytecode. Nothing is written and nothing fetched."""
     folder = cache_dir()
     yield _cache(folder)
     with suppress(UserError):  # then the line above has the reason
@@ -134,6 +135,7 @@ def storage() -> Iterator[Finding]:
             remedy = f"python -m data_tools fetch --split {split}; the first use fetches it, too"
             yield finding(FILES, f"{split} images", "are not here yet", needed, remedy)
     yield _weights()
+    yield _bytecode()
 
 
 def _cache(folder: Path) -> Finding:
@@ -146,6 +148,19 @@ def _cache(folder: Path) -> Finding:
         return finding(FILES, "cache", f"{folder}: {fault}", "keeping compiled kernels and data", remedy)
     rights = f"mode {existing.stat().st_mode & 0o7777:o}" if existing == folder else "does not exist yet"
     return finding(FILES, "cache", f"{folder}, {rights}, {format_bytes(shutil.disk_usage(existing).free)} free there")
+
+
+def _bytecode() -> Finding:
+    """Return whether Python keeps the program's bytecode; that of this module would be there by now."""
+    kept = Path(importlib.util.cache_from_source(__file__))
+    if kept.exists():
+        return finding(FILES, "bytecode", str(kept.parent))
+    needed = "starting fast: without it, Python compiles every module at each start"
+    if sys.dont_write_bytecode:
+        remedy = "unset PYTHONDONTWRITEBYTECODE, and run python without -B"
+        return finding(FILES, "bytecode", "Python is told to write none", needed, remedy)
+    remedy = "set PYTHONPYCACHEPREFIX to a folder that you can write to"
+    return finding(FILES, "bytecode", f"cannot be written to {kept.parent}", needed, remedy)
 
 
 def _weights() -> Finding:

@@ -1,6 +1,7 @@
 """Test ``main.py doctor``: with everything, with nothing, and with a card; every missing thing has its remedy."""
 
 import importlib.metadata
+import importlib.util
 import json
 import re
 import shlex
@@ -55,6 +56,24 @@ def test_what_is_here(found: Any, tmp_path: Path, outside: Outside) -> None:
     assert findings["test images"]["missing"] and "data_tools fetch --split test" in " ".join(text.split())
     assert list(tmp_path.iterdir()) == [] and outside.taken() == []
     assert findings["LENET_CACHE_DIR"]["value"] == str(tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("told_not_to", "folder", "remedy"),
+    [(True, "bytecode", "unset PYTHONDONTWRITEBYTECODE"), (False, "file", "set PYTHONPYCACHEPREFIX"), (True, None, "")],
+)
+def test_bytecode(
+    told_not_to: bool, folder: str | None, remedy: str, found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "dont_write_bytecode", told_not_to)
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path / (folder or "kept")))
+    if folder is None:
+        kept = Path(importlib.util.cache_from_source(machine.__file__))
+        kept.parent.mkdir(parents=True)
+        kept.touch()
+    _, findings = found()
+    assert findings["bytecode"]["remedy"].startswith(remedy) and findings["bytecode"]["missing"] == bool(remedy)
 
 
 def test_without_anything(found: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
