@@ -117,12 +117,21 @@ def test_a_process_of_its_own(tmp_path: Path) -> None:
     assert not mistakes(report)
 
 
-@pytest.mark.parametrize("command", [("--help",), ("graph", "--help")])
+@pytest.mark.parametrize("command", [("--help",), ("--version",), ("graph", "--help")])
 def test_help_loads_nothing_heavy(command: tuple[str, ...]) -> None:
     done = shell(*command, env={"PYTHONPROFILEIMPORTTIME": "1"})
     assert done.returncode == 0
     loaded = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
     assert "app.cli" in loaded and not loaded & {"numpy", "cupy", "h5py", "tqdm", "requests"}
+
+
+def test_a_picture_is_classified_without_other_formats_and_processes(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    image.fromarray(np.zeros((28, 28), np.uint8)).save(tmp_path / "one.png")
+    done = shell("predict", str(tmp_path / "one.png"), "--device", "cpu", env={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert done.returncode == 0, done.stderr
+    loaded = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
+    assert "numpy" in loaded and not loaded & {"cupy", "tqdm", "app.interchange.npz", "app.files.child_process"}
 
 
 def test_the_main_job_loads_no_records_and_downloader_and_progress_bars_only_when_they_are_needed() -> None:

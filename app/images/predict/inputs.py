@@ -3,37 +3,39 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.processor import usable_cores
-from app.files import hdf5_process
 from app.files.checks import BadValueError, shown
 from app.files.formats import START_BYTES, recognise
 from app.files.hdf5 import ReadHdf5
-from app.files.hdf5_process import read_untrusted
 from app.files.reading import first_bytes, read_file
 from app.images.pictures.finding import find_pictures
 from app.images.pictures.looks import MOST_SHOWN
 from app.images.pictures.preparing import Prepared, prepare
 from app.images.pictures.reading import MAX_PIXELS, UnreadablePicture, read_picture, require_pillow
-from app.interchange.npz import Header, read_array, read_arrays
 from data_tools.dataset import Dataset, bytes_or_floats, channel_dimension, channels_first, check_type, load_files
 from data_tools.idx import MAX_BYTES, MAX_FILE_BYTES, OLD_MAGIC, TOO_LARGE
+
+if TYPE_CHECKING:
+    from app.files.hdf5_process import Reader
 
 NAMES = ("x", "images")  # of the array of images in an NPZ file; a single array may have any name
 
 
-def read_images(path: Path, read_hdf5: ReadHdf5 = read_untrusted) -> Dataset | None:
+def read_images(path: Path, read_hdf5: ReadHdf5 | None = None) -> Dataset | None:
     """Read a file of arrays of images; return None for a picture or an unreadable file. Raises UserError.
 
-    read_hdf5: how to read HDF5 files.
+    read_hdf5: as for ``load_files``.
     """
     try:
         start = first_bytes(path, START_BYTES)
@@ -49,10 +51,14 @@ def read_images(path: Path, read_hdf5: ReadHdf5 = read_untrusted) -> Dataset | N
 
 
 def _read_npy(path: Path) -> Dataset:
+    from app.interchange.npz import read_array  # imported only here and below: pictures need no other formats
+
     return _dataset(read_array("its content", read_file(path, MAX_FILE_BYTES, TOO_LARGE)), path, str(path))
 
 
 def _read_npz(path: Path) -> Dataset:
+    from app.interchange.npz import Header, read_arrays
+
     def images(found: Mapping[str, Header]) -> list[str]:
         name = next((name for name in (*NAMES, *found) if name in found), None)
         if name is None or (name not in NAMES and len(found) > 1):
@@ -166,11 +172,18 @@ class Seen:
 def gather(paths: Iterable[str]) -> list[Input]:
     """Read the array files among the paths, and find the pictures. Raises UserError."""
     inputs: list[Input] = []
-    with hdf5_process.Reader() as hdf5:  # one process for all files
+    with ExitStack() as opened:
+
+        @cache
+        def reader() -> "Reader":
+            from app.files.hdf5_process import Reader
+
+            return opened.enter_context(Reader())  # one process for all HDF5 files
+
         for path in paths:
             if not path:  # Path("") is this folder
                 raise UserError("an empty PATH names nothing: give '.' for this folder")
-            images = None if path == "-" else read_images(Path(path), hdf5.read)
+            images = None if path == "-" else read_images(Path(path), lambda *asked: reader().read(*asked))
             if images is not None:
                 inputs.append(images)
                 continue

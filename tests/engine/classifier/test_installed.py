@@ -29,6 +29,10 @@ import re
 import sys
 from pathlib import Path
 
+import lenet5_inference
+
+assert not {"numpy", "cupy", "h5py"} & {*sys.modules}
+
 import numpy as np
 from lenet5_inference import Classifier, __version__
 from lenet5_inference.app import VERSION
