@@ -21,7 +21,7 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm")
 CAPS = {
     "lines of sources": 49_300,
     "lines of Python in app without comments, docstrings and blank lines": 27_400,
-    "lines of tests": 37_300,
+    "lines of tests": 37_600,
     "tracked files": 886,
 }
 
