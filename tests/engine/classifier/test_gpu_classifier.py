@@ -252,15 +252,16 @@ def test_a_call_may_be_the_first_of_its_thread(lenet5: Classifier) -> None:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("where", ["host", "card"])
-def test_nothing_is_allocated_after_the_largest_batch(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_allocated_for_sizes_that_came_before(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     images = random_images(LENET5, 5000)
     given = images if where == "host" else cupy_of(images)
     with Classifier(device="cuda") as classifier:
-        classifier(given)
+        for count in (sizes := (1, 4999, 64, 5000, 2, 2, 2, 333)):
+            classifier(given[:count])
         monkeypatch.setattr(cupy.cuda, "Memory", None)  # those that app.cuda.memory allocates by
         monkeypatch.setattr(cupy.cuda, "PinnedMemory", None)
         free = runtime.memGetInfo()[0]  # also the memory of CuPy's pool, from which results come
-        for count in (1, 4999, 64, 5000, 2, 2, 2, 333):
+        for count in sizes:
             assert len(classifier(given[:count])) == count
         assert runtime.memGetInfo()[0] == free
         monkeypatch.undo()
