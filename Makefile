@@ -40,7 +40,7 @@ test-all: lint ## run all tests in long form, in PARTS (8) parts; the next call 
 # One process for each kind, side by side: for a process to collect the tests takes half as long as all of them.
 numeric: $(READY) ## the tests of numbers again, with the matrix kernels of other processors
 	@kinds=$$($(PY) -m tests.support.cpu_bits --kinds) && echo $$kinds | xargs -r -n 1 -P 2 sh -c 'said=$$(OPENBLAS_CORETYPE=$$0 \
-	  $(PY) -m pytest -q -m "not gpu" $(NUMERIC)); code=$$?; \
+	  $(PY) -m pytest -q -m "not gpu" -k "not one_thread" $(NUMERIC)); code=$$?; \
 	  echo "with the matrix kernels of OpenBLAS for $$0:"; echo "$$said"; exit $$code'
 
 lint: $(READY) ## ruff (lint and format) and mypy
