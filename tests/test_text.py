@@ -107,6 +107,7 @@ def test_fields_are_wrapped_under_their_values() -> None:
 
 def test_a_paragraph_keeps_its_words_whole() -> None:
     assert paragraph("docs/fast-path.md has the notes", 20, "- ", "  ") == ["- docs/fast-path.md", "  has the notes"]
+    assert paragraph("see docs/fast-path.md", 10) == ["see", "docs/fast-path.md"]  # a name stays whole
 
 
 def test_the_width_is_the_terminals_and_at_least_60(monkeypatch: pytest.MonkeyPatch) -> None:

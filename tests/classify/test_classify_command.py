@@ -214,6 +214,14 @@ def test_what_does_not_fit(words: str, wrong: str, shards: list[str], capsys: py
     assert not out and re.search(wrong, err) and "cannot be read" not in err, err
 
 
+@pytest.mark.parametrize("option", ["--workers 2", "--scheduler tcp://127.0.0.1:9"])
+def test_several_processes_need_dask(
+    option: str, shards: list[str], refuses: Refuses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.cluster.find_spec", lambda _: None)
+    refuses(["classify", *BASE, *option.split(), "--out", "results", *shards], f"{option.split()[0]} needs Dask: ")
+
+
 def test_the_folder_of_results_is_no_file(shards: list[str], refuses: Refuses) -> None:
     Path("dangling").symlink_to("nowhere")
     refuses(["classify", *BASE, "--out", "dangling", *shards], "--out dangling is no folder that can be made")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.commands.completion import SHELLS
+from app.commands.completion import SHELLS, _quoted
 from app.commands.parsers import COMMANDS, parser_of, request_of
 from app.terminal.text import NARROWEST, WIDTH
 from tests.support.shell import write_good_files
@@ -92,6 +92,10 @@ ASK = {
     """,
     "fish": "source $argv[1]; complete -C $argv[2] | string split -f1 \\t; or true",
 }
+
+
+def test_fish_is_given_words_in_its_quotation_marks() -> None:
+    assert _quoted(r"it's \ here") == r"'it\'s \\ here'"
 
 
 @pytest.fixture

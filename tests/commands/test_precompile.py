@@ -12,6 +12,7 @@ from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from app.tools.precompile import needed_builds
+from tests.support.cpu_bits import ORIGINAL
 from tests.support.networks_for_tests import random_graph
 from tests.support.shell import Refuses, write_good_files
 
@@ -66,6 +67,11 @@ def test_an_empty_cache_is_filled_once(
     monkeypatch.setattr(compiler, "_compile", real)
     files[0].write_bytes(files[0].read_bytes()[:100])  # damaged
     assert summary(capsys, "--arch", "sm_80", "--precision", "fp32")[3:] == (total - 1, 1)
+
+
+def test_a_network_needs_no_weights(stub: Asked, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["precompile", "--arch", "sm_90a", "--network", str(ORIGINAL)]) == 0
+    assert stub and capsys.readouterr().err.startswith("note: no weights of network lenet5_original are shipped")
 
 
 def test_the_plain_run_has_one_plan(stub: Asked, capsys: pytest.CaptureFixture[str]) -> None:

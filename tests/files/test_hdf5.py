@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.files.hdf5 import Wanted, file_image
+from app.files.hdf5 import Wanted, file_image, printable
 from app.files.hdf5_process import read_untrusted
 from app.files.hdf5_strict import StrictFile, open_strict
 from tests.support.hostile_hdf5 import write_hdf5
@@ -220,6 +220,10 @@ def test_errors_of_the_caller_are_left_alone(tmp_path: Path) -> None:
     path = write_hdf5(tmp_path / "file.h5", {"x": VALUES})
     with pytest.raises(ValueError, match="mine"), opened_strictly(path):
         raise ValueError("mine")
+
+
+def test_a_text_is_shown_whole_or_its_end_is_marked() -> None:
+    assert [printable(text, 5) for text in ("a" * 5, "a" * 6, "a\nbcd")] == ["a" * 5, "aaaa…", "a\\nb…"]
 
 
 def test_two_images_at_once_are_two_files() -> None:

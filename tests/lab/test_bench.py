@@ -112,7 +112,9 @@ def test_every_item_has_a_kernel_that_serves_it(name: str) -> None:
 
 
 def test_items_of_lenet5() -> None:
-    items = {item.name: item for item in network_items(network_graph("lenet5"))}
+    found = network_items(network_graph("lenet5"))
+    items = {item.name: item for item in found}
+    assert len(items) == len(found)
     assert [name for name, item in items.items() if item.is_op] == ["conv1", "conv2"]
     assert {"pool1", "relu1", "fc1", "conv1+relu1+pool1", "fc1+relu3", "fc2+argmax"} <= items.keys()
     conv1 = items["conv1"].problems["float16"]

@@ -182,6 +182,7 @@ def test_every_count_that_a_counter_shows_is_beside_it_and_far_ones_have_a_reaso
     needed = set()
     for layer in card.layers(step):
         for one in differences(layer):
+            assert "<caption>For an output: the count above" in page
             assert f">{format_exact(one.told)} | {format_exact(one.counted)}<" in page, (layer.title, one)
             assert one.large == (max(one.told, one.counted) > FACTOR * min(one.told, one.counted))
             if one.large:
