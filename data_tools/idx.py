@@ -142,7 +142,7 @@ def _source(file: BinaryIO, size: int) -> _Source:
 
 
 def _true_shape(shapes: set[tuple[int, ...]], file: BinaryIO, size: int, most: int) -> tuple[int, ...]:
-    """Return the one of an old header's shapes that the content of at most ``most`` bytes has."""
+    """Return which shape that an old header may mean fits the content's length (at most ``most`` bytes)."""
     sizes = {shape: math.prod(shape) for shape in shapes if 0 < math.prod(shape) <= most}
     source, start = _source(file, size), 4 + 4 * len(min(shapes))
     found = size - start

@@ -1,4 +1,4 @@
-"""The host's clock, and all that reads it: spans of time, timed calls, deadlines. Seconds, unless a name says ms."""
+"""Read the host's clock: a stopwatch, timed calls, deadlines. Times are in seconds, unless a name says ms."""
 
 import os
 import sys
@@ -14,18 +14,18 @@ now = perf_counter  # seconds since some moment; it never goes back, and all pro
 
 
 class Timer:
-    """Runs from when it is made."""
+    """A stopwatch that starts when it is created."""
 
     def __init__(self) -> None:
         self._begun = self._last = now()
 
     @property
     def seconds(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since the timer was created."""
         return now() - self._begun
 
     def lap(self) -> float:
-        """Return the seconds since the last lap, or since it was made."""
+        """Return the seconds since the last call, or since the timer was created."""
         before, self._last = self._last, now()
         return self._last - before
 

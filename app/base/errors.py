@@ -42,7 +42,7 @@ def escaped(text: str) -> str:
 
 
 def choose_one_of(word: str, known: Iterable[str]) -> str:
-    """Return ``choose one of …`` with the known names, and the one that ``word`` may have meant."""
+    """Return ``choose one of …`` with the known names, and the known name that is nearest to ``word``."""
     names = [*known]
     return f"choose one of {', '.join(names)}{suggestion(word, names)}"
 

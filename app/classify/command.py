@@ -67,7 +67,7 @@ class Faults:
 
 @dataclass
 class Work:
-    """A run of ``classify``. windows: first image and number of images of each shard. place: one of the devices."""
+    """A run of ``classify``. windows: for each shard the first image to classify and their number. place: a device."""
 
     shards: Sequence[Shard]
     windows: Sequence[Window]

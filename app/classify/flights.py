@@ -1,4 +1,4 @@
-"""Share the pieces in flight among a worker's feeders: these take blocks of images and bring back labels.
+"""Share pieces of shards among a worker's feeder threads, which take blocks of images and bring back labels.
 
 Threads pass no pixels to each other: a feeder reads the blocks that it classifies. The blocks of a compressed shard are
 read one after another, each by any idle feeder.
@@ -19,7 +19,7 @@ from app.classify.pieces import Piece, Seconds
 
 
 class Flight:
-    """A piece in flight, with its result arrays, and its error if it has one. ``done``: no feeder uses it any more."""
+    """A piece being classified, its result arrays, and its error if any. ``done``: no feeder uses it any more."""
 
     def __init__(self, piece: Piece, reader: Any, classes: int | None) -> None:
         """reader: of the piece's shard. classes: number of logits; None if they are not wanted."""
@@ -41,7 +41,7 @@ class Flight:
 
 
 class Block:
-    """A block of ``count`` images of a flight from ``start`` on, held by one feeder."""
+    """A block of a flight: ``count`` images from index ``start`` on, which one feeder thread classifies."""
 
     def __init__(self, feeder: Feeder, flight: Flight, start: int, count: int) -> None:
         self._feeder, self._flight = feeder, flight

@@ -22,7 +22,7 @@ KINDS = (*DTYPES,)
 
 
 def same_work(receipt: Receipt, shard: Shard, first: int, images: int, identity: Identity) -> str | None:
-    """Compare a receipt with the work at hand: return the difference, or None if they agree."""
+    """Return how a receipt differs from the requested classification of a shard; None if it does not."""
     pairs = (
         ("images", (receipt["size"], receipt["mtime_ns"]), (shard.images.size, shard.images.mtime_ns)),
         ("--start or --count", (receipt["first"], receipt["images"]), (first, images)),

@@ -24,7 +24,7 @@ LIMITS = {
 
 @dataclass
 class Share:
-    """Work done by one device or by all. seconds: summed over the feeders."""
+    """The images classified by one device or by all devices, and the seconds spent, summed over the feeder threads."""
 
     images: int = 0
     nbytes: int = 0

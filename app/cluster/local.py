@@ -76,7 +76,7 @@ async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
 
 
 class Deaths(SchedulerPlugin):
-    """Report each worker process that ends or is given up. expected: all workers are being shut down."""
+    """Report each worker process that ends or stops answering. expected: True while the cluster shuts down."""
 
     def __init__(self) -> None:
         self.expected = False

@@ -39,7 +39,8 @@ class ProfileRequest(Frozen, kw_only=True):
 
 
 def same_run(request: ProfileRequest) -> list[str]:
-    """Return arguments of ``main.py`` that profile the same pipeline again, without timeline or counters."""
+    """Return the arguments of ``main.py`` with which a second process profiles the same run, without timeline or
+    counters."""
     network = request.network
     flags = {"no-fuse": not network.fuse, "latency": network.latency}
     values = vars(network) | {"batch": request.batch, **vars(request.pipeline)}

@@ -11,7 +11,7 @@ Times = Mapping[tuple[int, int], float]  # (value down, value across) → ms
 
 
 class Cell(Frozen):
-    """A cell. strength: of its colour, 0 to 1; said: its text; told: its tooltip."""
+    """One cell of the grid. strength: of its colour, 0 to 1; said: the text in it; told: its tooltip."""
 
     strength: float
     said: str

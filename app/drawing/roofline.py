@@ -22,8 +22,8 @@ Key = tuple[str, str]  # a row's name and number format (dtype)
 class Point(Frozen):
     """One kernel. step: None for other systems, 0 for cuBLAS.
 
-    intensity: FLOPs per byte; tflops: achieved rate of the layer's operations. measured: the hardware counted the
-    bytes; else each array is counted once.
+    intensity: FLOPs per byte; tflops: achieved rate of the layer's operations. measured: whether the hardware counted
+    the bytes; otherwise each array counts as moved once.
     """
 
     name: str

@@ -16,7 +16,7 @@ BOOST_MHZ = 1980  # an H100's clock under this load, used if the report has none
 
 
 class Stage(Frozen):
-    """A time that includes the stages before it. ms: the total; what: what this stage adds."""
+    """One stage of the fast path. ms: its time with all earlier stages included; what: the work that it adds."""
 
     name: str
     ms: float

@@ -38,7 +38,7 @@ TIMED = 5  # timed copies, and timed runs of the kernels
 
 
 def block_and_threads(plan: ExecutionPlan, fed: Feeding) -> tuple[int, int]:
-    """Return images per block, and the number of feeding threads."""
+    """Return the number of images per block, and the number of threads that will feed the engine."""
     image_bytes = prod(plan.input_shape) * np.dtype(plan.input_dtype).itemsize
     device_bytes = sum(size * np.dtype(dtype).itemsize for dtype, size in plan.buffers.values())
     block = COMPRESSED_BLOCK if fed.compressed else BLOCK

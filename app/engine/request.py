@@ -61,12 +61,12 @@ class Pipeline(Frozen, kw_only=True):
 
 
 def default_chunk(batch: int) -> int:
-    """Return the default images per chunk: a fifth of the batch, which fills the GPU and hides the copies."""
+    """Return the default number of images per chunk: a fifth of the batch, which fills the GPU and hides the copies."""
     return min(max(-(-batch // 5), 1), LARGEST_CHUNK)
 
 
 def chunk_size(asked: int | None, batch: int, *, streamed: bool = False) -> int:
-    """Return images per chunk: ``asked`` or the default, at most the batch.
+    """Return the number of images per chunk: ``asked`` or the default, and at most the batch.
 
     streamed: more batches follow, so the first chunk need not be early and fewer, larger chunks are better.
     """

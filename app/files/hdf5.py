@@ -1,4 +1,4 @@
-"""Records of what is read from HDF5 files, and writing them reproducibly. hdf5_process.py reads them."""
+"""The records that describe what is read from HDF5 files, and a writer whose files are reproducible to the byte."""
 
 import hashlib
 import uuid

@@ -16,7 +16,7 @@ IMAGE = 28  # height and width of Fashion-MNIST's images
 
 
 class Chain(Frozen):
-    """Layers from the enlarged image to the scores.
+    """The layers of a foreign network, from the enlarged image to the scores.
 
     names: our array's name → the file's. notes: what was assumed.
     """

@@ -105,7 +105,8 @@ def _match_names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str
 
 
 def _with_biases(prefixes: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """Return the file's names of weights and existing biases. prefixes: our layer's name → the file's."""
+    """Return the names that the file gives to weights and to the biases that exist. prefixes: our layer's name → the
+    file's."""
     names: dict[str, str] = {}
     for ours, prefix in prefixes.items():
         names[ours] = f"{prefix}{WEIGHT}"

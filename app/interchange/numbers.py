@@ -46,7 +46,7 @@ def _plausible(arrays: Iterable[np.ndarray]) -> bool:
 
 
 class Cursor:
-    """A position in little-endian content. Reads numbers and blocks of bytes in order, never beyond the end."""
+    """Reads integers and blocks of bytes from little-endian content one after another, and never beyond its end."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content

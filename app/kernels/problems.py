@@ -257,7 +257,7 @@ def operation(problem: Problem) -> str:
 
 
 def without_epilogue(problem: ConvProblem) -> ConvProblem:
-    """Return a problem's convolution and bias without activation and pooling, which the seed systems call an op."""
+    """Return the problem reduced to convolution and bias, without activation and pooling: its time is the op time."""
     return replace(problem, activation="", pool=1, pool_is_max=False)
 
 

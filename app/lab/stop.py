@@ -1,4 +1,4 @@
-"""Decide when a measurement ends. Pure functions."""
+"""Decide when a measurement has enough samples and may end. Pure functions."""
 
 from collections.abc import Sequence
 from math import ceil

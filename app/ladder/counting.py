@@ -56,7 +56,7 @@ class Speeds(Frozen):
 
 
 class Prediction(Frozen):
-    """The milliseconds that each part of the card is busy. ``ms`` is the longest, ``bound`` its part."""
+    """The predicted milliseconds for which each part of the card is busy. ``ms`` is the longest, ``bound`` its part."""
 
     parts: Mapping[str, float]
 

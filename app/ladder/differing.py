@@ -30,7 +30,7 @@ BY_LAUNCH = (
 
 
 class Difference(Frozen):
-    """One count on one layer, per output: ``told`` by formula, and as the hardware ``counted`` it."""
+    """A count for one layer and one output: ``told`` by the lesson's formula, and ``counted`` by the hardware."""
 
     counter: str
     told: float
@@ -38,7 +38,7 @@ class Difference(Frozen):
 
     @property
     def large(self) -> bool:
-        """Whether they differ by more than ``FACTOR``."""
+        """Whether formula and hardware differ by more than ``FACTOR``."""
         least, most = sorted((self.told, self.counted))
         return most > FACTOR * least
 

@@ -134,7 +134,10 @@ def comparison_table(layers: Sequence[Layer]) -> Any:
 
 
 def shares_table(layers: Sequence[Layer]) -> Any:
-    """Return the table shown without counters: how busy the counts keep each part. None if no layer was timed."""
+    """Return the table for a page without hardware counters: how busy each part of the card is.
+
+    None if no layer was timed.
+    """
     timed = [layer for layer in layers if layer.ms]
     if not timed:
         return None

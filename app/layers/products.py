@@ -46,7 +46,10 @@ def multiply_rows(x: np.ndarray, weights: np.ndarray) -> np.ndarray:
 @cache
 @one_blas_thread()
 def measure(inputs: int, outputs: int, dtype: str) -> Alike:
-    """Measure which rows round alike: multiply equal rows at all positions of a group and a block by random weights."""
+    """Measure which rows the matrix library rounds in the same way.
+
+    Multiply equal rows, at all positions of a group and a block, by random weights.
+    """
     values = np.random.default_rng(0).standard_normal(4093).astype(dtype)  # a prime length makes all columns differ
     weights = np.resize(values, (inputs, outputs))
     rows, margins, straight = GROUP, [0, MARGIN], True

@@ -15,7 +15,7 @@ RULES = {
 
 
 class Neighbours(NamedTuple):
-    """The two pixels around each output along one axis, and their integer weights: int32 arrays (size,).
+    """For each output pixel along one axis, its two neighbours in the input and their integer weights: int32 (size,).
 
     The weights add up to 2 · size, except where a pixel beyond the image has weight 0.
     """

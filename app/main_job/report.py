@@ -88,7 +88,7 @@ def document(
 
 
 def own_cost(spent: Mapping[str, float]) -> float:
-    """Return the booked ms that a minimal CuPy program would not spend."""
+    """Return the start-up time in ms beyond what any program that uses CuPy needs."""
     return sum(ms for name, ms in spent.items() if name not in BARE)
 
 

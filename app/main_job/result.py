@@ -136,7 +136,7 @@ class Outcome(Frozen):
 
 
 def level_notes(outcome: Outcome) -> Iterator[str]:
-    """Yield a note on each time whose runs form two groups, and on a pass on the card that disagrees with layers."""
+    """Yield a warning for each time whose runs form two groups, and one if pass and sum of layers disagree."""
     for name, samples in _samples(outcome):
         if (groups := statistics.two_levels(samples)) is not None:
             (low, few), (high, rest) = ((f"{statistics.median(group):.3f} ms", len(group)) for group in groups)

@@ -112,7 +112,7 @@ class Answers(Frozen):
 
 
 class Accuracy(Frozen):
-    """Both verdicts."""
+    """Both verdicts on a run's labels: agreement with the reference, and the number of correct answers."""
 
     agreement: Agreement
     answers: Answers

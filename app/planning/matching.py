@@ -42,7 +42,7 @@ class Choices(Frozen):
 
 
 class Node(Frozen):
-    """A kernel and the layers that it computes in one launch.
+    """A node of the plan: a kernel and the layers that it computes in one launch.
 
     head: the main layer, into which the others are fused. steps: all layers, in the network's order. settings: the
     variant's parameters that differ from its defaults; settings_alone: the same for a convolution measured without its

@@ -35,7 +35,7 @@ LOSSY = "with these weights it would lose numbers"
 
 
 def flattened_late(graph: Graph) -> Graph:
-    """Move every Flatten behind the activations that follow it, which does not change the results.
+    """Return the graph with every Flatten moved behind the activations that follow it; the results stay the same.
 
     Activations accept any order of features. On the GPU, only the order of weight rows expresses a Flatten.
     """

@@ -165,7 +165,7 @@ def _report_error(error: Exception) -> int:
 
 
 class _Lenient(io.FileIO):
-    """Drops output that cannot be written: nobody reads it, and the exit code still tells the outcome."""
+    """An output stream that drops text which cannot be written, so that the exit code still reports the outcome."""
 
     def write(self, data: Any, /) -> int:
         """Write the data; if that fails, report it as written."""

@@ -21,7 +21,7 @@ from data_tools.fashion_mnist import SPLITS
 
 
 class Kind(Frozen):
-    """Files of one kind. folder: within the cache. names: of files that this program wrote. made_again: removable."""
+    """A kind of files. folder: in the cache. names: pattern of their names. made_again: ``--clear`` removes them."""
 
     name: Literal["compiled kernels", "Fashion-MNIST", "tuning tables"]
     folder: str

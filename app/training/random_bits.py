@@ -1,4 +1,4 @@
-"""Counter-based random bits: a pure function of their use, so that batches, shares and GPUs draw the same.
+"""Counter-based random bits: a pure function of seed, use, epoch and image, equal in all batches and on all GPUs.
 
 The mixing function is SplitMix64's (Steele, Lea, Flood, 2014). It needs integer arithmetic only, as on the GPU.
 """

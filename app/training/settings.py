@@ -78,7 +78,7 @@ class Settings(Recipe, kw_only=True):
 
 
 class Setting(Frozen):
-    """Type and bounds of a setting.
+    """The type and the bounds of one training setting.
 
     check: for a value from a checkpoint. option: the same check as argparse keywords, empty for settings that are not a
     single value on the command line.

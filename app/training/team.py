@@ -33,7 +33,7 @@ class Team(Protocol):
 
 
 class Alone:
-    """A team of one."""
+    """The team of a training in a single process."""
 
     rank, size = 0, 1
 

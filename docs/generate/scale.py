@@ -50,7 +50,7 @@ def goals(figures: Figures) -> str:
 
 
 def costs(figures: Figures) -> str:
-    """Write the costs of classify apart from reading and computing."""
+    """Write the table of what ``classify`` costs apart from reading and computing."""
     found = figures[COSTS]
     rows = [[f"opening a shard, {name}", f"{seconds * 1e3:.2f} ms"] for name, seconds in found["open_s"].items()]
     rows += [
@@ -65,7 +65,7 @@ def costs(figures: Figures) -> str:
 
 
 def jobs(figures: Figures) -> str:
-    """Write how long each part of a job would take if it ran alone."""
+    """Write the table of how long each part of a large job would take if it ran alone."""
     rate, source = _card_rate(figures)
     found = figures[COSTS]
     pieces = -(-SHARD_IMAGES // GPU_PIECE)

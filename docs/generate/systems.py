@@ -37,7 +37,7 @@ BEYOND_CARD_MS = 0.2  # the largest allowed end-to-end time minus time on the ca
 
 
 class Goal(NamedTuple):
-    """Requested times in ms: must and aim. end_to_end: empty for ``BEYOND_CARD_MS``."""
+    """A requested time in ms: ``must`` be reached, and the better ``aim``. end_to_end: empty for ``BEYOND_CARD_MS``."""
 
     network: str
     precision: str

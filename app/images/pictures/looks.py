@@ -1,4 +1,4 @@
-"""Draw what the network sees, and note where its brightness differs from Fashion-MNIST's."""
+"""Draw the prepared pictures as one PNG, and warn if their brightness differs from Fashion-MNIST's images."""
 
 from __future__ import annotations
 

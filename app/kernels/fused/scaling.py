@@ -66,7 +66,7 @@ def rounded_to_tf32(values: np.ndarray) -> np.ndarray:
 
 
 def parts_of(problem: PairProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0) -> list[np.ndarray]:
-    """Return the float16 operands for float64 weights: rounded values, or both halves of ``split``. Raises Inexact."""
+    """Return the float16 operands for float64 weights: rounded, or split in two halves. Raises Inexact."""
     if problem.weight_parts == 2:
         return [*split(values, low_scale)]
     rounded = values.astype(np.float16)
@@ -156,7 +156,7 @@ def scaled_outputs(problem: LinearProblem, arrays: Arrays) -> tuple[np.ndarray, 
 
 
 def within_range(problem: PairProblem | LinearProblem, arrays: Arrays) -> bool:
-    """Return whether float16 loses no number that matters, for any image.
+    """Return whether float16 can hold all numbers of the layers without relevant loss, whatever the image.
 
     Products read features of at most LARGEST. Features of convolutions must be in range as stored.
     """

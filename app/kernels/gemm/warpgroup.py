@@ -43,7 +43,7 @@ def _refuses(problem: LinearProblem) -> str | None:
 
 
 def tile_of(problem: LinearProblem) -> int:
-    """Return the outputs per block: all of them, if they are few enough."""
+    """Return the number of outputs that one block computes: all of the layer's, if they are few enough."""
     return min(tiles(problem.outputs, 8) * 8, MOST_TILE)
 
 

@@ -68,7 +68,7 @@ def network_items(graph: Graph) -> list[Item]:
 
 
 def _pair_item(graph: Graph, at: int) -> Item:
-    """Return the item for the two chains from step ``at`` that one kernel fuses, in each precision that has one."""
+    """Return the item of two layers with their epilogues, from step ``at`` on, that one kernel computes together."""
     problems: dict[str, Problem] = {}
     taken = 0
     for precision in (row for row in OFFERED if row.paired):

@@ -32,7 +32,7 @@ Array = Any  # of NumPy or CuPy
 
 
 def array_module(x: Array) -> Any:
-    """Return NumPy, or CuPy for an array on the card."""
+    """Return the module that computes with this array: CuPy for an array on the card, else NumPy."""
     if isinstance(x, np.ndarray):
         return np
     import cupy

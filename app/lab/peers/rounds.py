@@ -38,7 +38,7 @@ MEASUREMENTS = (END_TO_END, ON_CARD)
 
 
 class Engine(Protocol):
-    """One way to classify one batch. note: a remark on its times for readers.
+    """A system set up to classify one batch in one way. note: a remark on its times for readers.
 
     arithmetic: the type of the multiplication if the accuracy rule judges the engine; None for a peer.
     """
@@ -94,7 +94,7 @@ class Candidate(Frozen):
 
 @dataclass
 class Entrant:
-    """A candidate and its results.
+    """A candidate, that is a system to be measured, and its results so far.
 
     waiting: settings that were not tried yet. settings: measurement → fastest setting. tried: each setting's times in a
     few runs, or why it did not run. labels: setting → labels of its first timed run. unsteady: number of timed runs

@@ -93,7 +93,7 @@ def _im2col_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 
 
 def _equal_steps(depth: int, most: int) -> int:
-    """Return the k step, 8 to ``most`` terms, that cuts a sum of ``depth`` into equal parts and is longest."""
+    """Return the longest k step (8 to ``most`` terms) that divides a sum of ``depth`` terms into equal parts."""
     return next((size for size in range(min(depth, most), 7, -1) if depth % size == 0), min(depth, 16))
 
 

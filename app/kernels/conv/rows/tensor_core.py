@@ -91,7 +91,7 @@ def _tensor_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
 
 
 def _tensor_waste(problem: ConvProblem, pixels: int) -> float:
-    """Return the ratio of computed pixels to output pixels."""
+    """Return how many pixels the blocks compute per pixel of the output; tiles across the border waste some."""
     images, rows, columns = _tensor_tile(problem, pixels)
     height, width = problem.convolved
     return pixels * tiles(height, rows) * tiles(width, columns) / (images * height * width)
