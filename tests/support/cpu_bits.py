@@ -4,9 +4,12 @@
 choose the kernels of older processors; ``--kinds`` prints those that ``make numeric`` runs tests with.
 """
 
+import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +43,17 @@ def why_not(kind: str) -> str | None:
     if platform.machine() != "x86_64":
         return f"{kind} is a kind of x86-64 processors"
     missing = KINDS[kind] - set(Path("/proc/cpuinfo").read_text("utf-8").split())
-    return f"{kind}'s kernels need {', '.join(sorted(missing))}, which this processor lacks" if missing else None
+    if missing:
+        return f"{kind}'s kernels need {', '.join(sorted(missing))}, which this processor lacks"
+    return f"NumPy {np.__version__} by itself crashes with {kind}'s kernels here" if crashes(kind) else None
+
+
+@cache
+def crashes(kind: str) -> bool:
+    """Whether a product by NumPy alone ends its process: NumPy 2.5.5 does so with forced kernels on some processors."""
+    product = "import numpy as np; a = np.ones((1000, 1000)); a @ a; a.astype('f4') @ a.astype('f4')"
+    child = [sys.executable, "-c", product]
+    return subprocess.run(child, env=os.environ | {"OPENBLAS_CORETYPE": kind}, capture_output=True).returncode < 0
 
 
 def unlike(network: Network) -> Iterator[str]:
