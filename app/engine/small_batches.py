@@ -102,9 +102,10 @@ class _SmallBuffers(Buffers):
 
     def _graph(self, size: int) -> KernelGraph:
         if size not in self._graphs:
-            graph = self._graphs[size] = KernelGraph()
+            graph = KernelGraph()
             for launch in self.launches:
                 launch.add_to(graph, size)
+            self._graphs[size] = graph  # only now: an interrupt must not leave one without all kernels
         return self._graphs[size]
 
     def free(self) -> None:

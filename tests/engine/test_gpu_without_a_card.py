@@ -17,6 +17,7 @@ from cupy.cuda import runtime
 
 from app.cuda import streams
 from app.cuda.graph_capture import BatchGraph
+from app.cuda.kernel_graph import KernelGraph
 from app.cuda.memory import pinned_copy
 from app.engine import gpu
 from app.engine.buffers import equal_pieces, pieces
@@ -249,6 +250,24 @@ def test_small_batches_replay_one_graph_a_size(card: FakeCard) -> None:
         names = [call[0] for call in card.calls if call[0] in ("copy", "launch", "launch_ex", "wait")]
         assert names == [*["launch", "launch_ex"] * 2, "wait"]
     assert [call for call in card.calls if call[0] == "destroy"] == [("destroy",)] * 2
+
+
+def test_a_graph_that_was_not_finished_is_not_replayed(card: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt between two kernels must not leave a graph that lacks the second one."""
+    images, add = random_images(LENET5, 5), KernelGraph.add
+
+    def interrupted(self: KernelGraph, *given: Any, **options: Any) -> None:
+        if self._last is not None:
+            raise KeyboardInterrupt
+        add(self, *given, **options)
+
+    with opened() as engine:
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(KernelGraph, "add", interrupted)
+            engine.run(images)
+        card.calls.clear()
+        engine.run(images)
+        assert [call[0] for call in card.calls if call[0] in ("node", "graph")] == ["node", "node", "graph"]
 
 
 def test_every_way_to_the_card_shares_the_weights(card: FakeCard) -> None:
