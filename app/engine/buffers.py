@@ -135,7 +135,7 @@ class StreamBuffers(Buffers):
             mark(self)
 
 
-ALIGNED = 16  # bytes
+ALIGNED = 16  # bytes: kernels load images in vectors of this size
 # Networks with fewer FLOPs per input byte are limited by the bus, which copies some 50 GB/s, not by their kernels.
 BUS_BOUND = 400
 DIRECT, AT_ONCE = "read by the first kernel", "copied at once"  # how a replayed batch reaches the card
@@ -173,6 +173,11 @@ class WholeBatch(Buffers):
             self.copy_in(self._images, stream.ptr)
         self.compute(len(self._images), stream.ptr)
         self.copy_out(self._outputs, stream.ptr)
+
+
+def rounded_up(count: int, least: int) -> int:
+    """Return the next power of two, at least ``least``, itself one: buffers that grow so are replaced seldom."""
+    return 1 << (max(count, least) - 1).bit_length()
 
 
 def pieces(count: int, chunk: int) -> Iterator[slice]:

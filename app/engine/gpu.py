@@ -24,7 +24,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.cuda.graph_capture import BatchGraph
 from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array
-from app.engine.buffers import Buffers, LoadedPlan, Mark, StreamBuffers, WholeBatch, equal_pieces, pieces
+from app.engine.buffers import Buffers, LoadedPlan, Mark, StreamBuffers, WholeBatch, equal_pieces, pieces, rounded_up
 from app.engine.interface import Engine, Outputs, Progress
 from app.engine.request import STREAMS, default_chunk
 from app.planning.plan import LOGITS, ExecutionPlan
@@ -94,7 +94,7 @@ class GpuEngine(Engine):
         """Enlarge the buffers, if the engine may, for a batch of ``count`` images; return images per chunk."""
         wanted = default_chunk(count)
         if self._grows and self.chunk < wanted and not self.shrunk:
-            self._allocate(1 << (max(wanted, LEAST_CHUNK) - 1).bit_length())
+            self._allocate(rounded_up(wanted, LEAST_CHUNK))
         return min(wanted, self.chunk) if self._grows else self.chunk
 
     @cached_property

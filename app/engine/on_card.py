@@ -9,7 +9,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.cuda.memory import DeviceMemoryError, is_pinned, map_to_device, pinned_array, placeholder_array
-from app.engine.buffers import ALIGNED, Buffers, LoadedPlan
+from app.engine.buffers import ALIGNED, Buffers, LoadedPlan, rounded_up
 from app.engine.interface import Outputs
 from app.kernels.launch import Launch
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
@@ -71,7 +71,7 @@ class OnCard:
         outputs, half = self.kept_results(count), 0
         if not is_pinned(images) or images.ctypes.data % ALIGNED:
             if self._staging is None or len(self._staging) < count:
-                self._staging = pinned_array((_rounded_up(count), *images.shape[1:]), images.dtype)
+                self._staging = pinned_array((rounded_up(count, STEP), *images.shape[1:]), images.dtype)
             read, half = self._staging, count // 2 // STEP * STEP
         bases = (map_to_device(read).data.ptr, *self._kept_addresses)
         for start, stop in ((0, half), (half, count)):
@@ -85,7 +85,7 @@ class OnCard:
     def kept_results(self, count: int) -> Outputs:
         """Return page-locked results for ``count`` images; they are kept, at ``_kept_addresses`` for the device."""
         if self._kept is None or len(self._kept.labels) < count:
-            room = _rounded_up(count)
+            room = rounded_up(count, STEP)
             labels, scores = pinned_array((room,), np.uint8), pinned_array((room, self._classes), self._scores)
             self._kept = Outputs(labels, scores)
             self._kept_addresses = map_to_device(labels).data.ptr, map_to_device(scores).data.ptr
@@ -114,7 +114,7 @@ class OnCard:
         """Allocate larger kept buffers; reduce ``most`` to what fits."""
         self.free()
         plan = self._loaded.plan
-        wanted = min(_rounded_up(count), self.most)
+        wanted = min(rounded_up(count, STEP), self.most)
         while self._buffers is None:
             given = {name: placeholder_array(wanted * plan.buffers[name][1], plan.buffers[name][0]) for name in GIVEN}
             with suppress(DeviceMemoryError):
@@ -134,11 +134,6 @@ class OnCard:
         if self._buffers is not None:
             self._done.synchronize()
             self._buffers, self._moved, self.capacity = None, [], 0
-
-
-def _rounded_up(count: int) -> int:
-    """Return the next power of two, at least ``STEP``."""
-    return 1 << (max(count, STEP) - 1).bit_length()
 
 
 def most_images(plan: ExecutionPlan) -> int:

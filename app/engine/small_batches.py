@@ -11,7 +11,7 @@ import numpy as np
 
 from app.cuda.kernel_graph import KernelGraph
 from app.cuda.memory import DeviceMemoryError, map_to_device, pinned_array
-from app.engine.buffers import Buffers, LoadedPlan
+from app.engine.buffers import Buffers, LoadedPlan, rounded_up
 from app.engine.interface import Outputs
 from app.planning.plan import IMAGES, LABELS, LOGITS
 
@@ -21,7 +21,7 @@ LEAST = 64  # capacity of the first buffers
 
 def graph_size(count: int) -> int:
     """Return the images that the graph for ``count`` of them computes."""
-    power = 1 << (count - 1).bit_length()
+    power = rounded_up(count, 1)
     return 3 * power // 4 if power >= 4 and count <= 3 * power // 4 else power
 
 
@@ -40,7 +40,7 @@ class SmallBatches:
         """
         if self._buffers is None or self._buffers.capacity < len(images):
             self.free()
-            capacity = 1 << (max(len(images), LEAST) - 1).bit_length()
+            capacity = rounded_up(len(images), LEAST)
             try:
                 self._buffers = _SmallBuffers(self._loaded, capacity)
             except DeviceMemoryError:

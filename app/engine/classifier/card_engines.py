@@ -11,6 +11,7 @@ import numpy as np
 from cupy.cuda import runtime
 
 from app.cuda.streams import stream_at
+from app.engine.buffers import ALIGNED
 from app.engine.classifier.arguments import FLOATS, BadArgumentError, as_batch, check_bytes, is_tensor
 from app.engine.classifier.engines import Engines
 from app.engine.gpu import GpuEngine
@@ -78,9 +79,6 @@ def as_stream(stream: Any) -> cupy.cuda.Stream:
     if isinstance(pointer, int) and not isinstance(pointer, bool):
         return stream_at(pointer)
     raise BadArgumentError(f"stream={stream!r}: give a stream of CuPy or PyTorch, or a stream's pointer")
-
-
-ALIGNED = 16  # bytes: kernels load images in vectors of this size
 
 
 class CardEngines(Engines):
