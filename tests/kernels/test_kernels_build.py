@@ -88,7 +88,10 @@ def test_the_whole_ladder_is_there(operation: str) -> None:
 
 
 def test_every_file_has_one_row_and_every_row_its_file() -> None:
-    assert sorted(row.source for row in ALL_ROWS) == sorted(path.name for path in KERNEL_DIR.rglob("*.cu"))
+    files = {path.name for path in KERNEL_DIR.rglob("*.cu")} - {
+        "resident_01_wgmma.cu"
+    }  # of a whole plan, not of a layer
+    assert sorted(row.source for row in ALL_ROWS) == sorted(files)
     assert len({(row.operation, row.name) for row in VARIANTS}) == len(VARIANTS)
 
 
@@ -104,7 +107,7 @@ def test_files_need_no_toolkit_and_make_no_claims(path: Path) -> None:
     """Only headers of ours, which are there; figures belong to docs/, where the command that measured them is."""
     text = path.read_text(encoding="utf-8")
     for included in re.findall(r"^\s*#\s*include\s+(.*)$", text, re.MULTILINE):
-        assert re.fullmatch(r'"\w+\.cuh"', included), included
+        assert re.fullmatch(r'"\w+\.cuh?"', included), included
         assert any((folder / included.strip('"')).exists() for folder in (path.parent, INCLUDE_DIR)), included
     assert not TIMING.search(text), TIMING.search(text)
 

@@ -73,8 +73,16 @@ __device__ __forceinline__ void load_images(ImageVectors<Images> &vectors, const
         if (begin + 128 * i >= 0 && begin + 128 * i < end) vectors.vector[i] = __ldg(source + begin + 128 * i);
 }
 
-// Writes the windows of an image: four bytes are the left half of one window and the right half of the one before.
-// first: the thread's first vector.
+// Writes four pixels of an image, number ``word``: the left half of one window, and the right half of the one before.
+__device__ __forceinline__ void stage_word(unsigned char *windows, unsigned pixels, int word) {
+    const int row = word / 7, column = word % 7;
+    const uint2 four = make_uint2(to_half2(pixels, 0x4140), to_half2(pixels, 0x4342));
+    unsigned char *at = windows + row % 2 * WINDOW_HALF_BYTES + row / 2 * WINDOW_ROW_BYTES + column * 16;
+    if (column < 6) *(uint2 *)at = four;
+    if (column > 0) *(uint2 *)(at - 8) = four;
+}
+
+// Writes the windows of an image. first: the thread's first vector.
 template <int Images>
 __device__ __forceinline__ void stage_windows(unsigned char *windows, const ImageVectors<Images> &vectors, int image,
                                               int first) {
@@ -85,13 +93,7 @@ __device__ __forceinline__ void stage_windows(unsigned char *windows, const Imag
         const uint4 &vector = vectors.vector[i];
         const unsigned words[4] = {vector.x, vector.y, vector.z, vector.w};
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const int word = 4 * number + j, row = word / 7, column = word % 7;
-            const uint2 four = make_uint2(to_half2(words[j], 0x4140), to_half2(words[j], 0x4342));
-            unsigned char *at = windows + row % 2 * WINDOW_HALF_BYTES + row / 2 * WINDOW_ROW_BYTES + column * 16;
-            if (column < 6) *(uint2 *)at = four;
-            if (column > 0) *(uint2 *)(at - 8) = four;
-        }
+        for (int j = 0; j < 4; j++) stage_word(windows, words[j], 4 * number + j);
     }
 }
 

@@ -44,10 +44,15 @@ struct PipelineState {
     }
 };
 
-// Starts a copy; both addresses and bytes are multiples of 16. The barrier's phase ends when all of it has arrived.
-__device__ __forceinline__ void cp_async_bulk(void *shared, const void *global, int bytes, unsigned long long *barrier) {
+// An arrival that announces so many bytes: the barrier's phase does not end before they have come.
+__device__ __forceinline__ void mbarrier_expect_bytes(unsigned long long *barrier, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                  : "memory");
+}
+
+// Starts a copy; both addresses and bytes are multiples of 16. The barrier's phase ends when all of it has arrived.
+__device__ __forceinline__ void cp_async_bulk(void *shared, const void *global, int bytes, unsigned long long *barrier) {
+    mbarrier_expect_bytes(barrier, bytes);
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                      shared_address(shared)), "l"(global), "r"(bytes), "r"(shared_address(barrier))
                  : "memory");

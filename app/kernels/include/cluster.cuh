@@ -15,11 +15,40 @@ __device__ __forceinline__ int cluster_rank() {
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
-// Stores to that place in the shared memory of another block, which must have begun and not ended.
-__device__ __forceinline__ void store_in_block(int rank, float4 *shared, float4 value) {
+// The address of a place in this block's shared memory, in that of another block, which must have begun and not ended.
+__device__ __forceinline__ unsigned in_block(int rank, const void *shared) {
     unsigned there;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(shared)), "r"(rank));
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(there), "f"(value.x), "f"(value.y),
-                 "f"(value.z), "f"(value.w)
+    return there;
+}
+
+// Stores to that place in the shared memory of another block.
+__device__ __forceinline__ void store_in_block(int rank, float4 *shared, float4 value) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(in_block(rank, shared)), "f"(value.x),
+                 "f"(value.y), "f"(value.z), "f"(value.w)
                  : "memory");
+}
+
+// Messages: stores to another block that an mbarrier there counts in bytes (bulk_copy.cuh), both by ``in_block``'s
+// addresses.
+__device__ __forceinline__ void send(unsigned there, unsigned barrier, int value) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(there), "r"(value),
+                 "r"(barrier)
+                 : "memory");
+}
+__device__ __forceinline__ void send(unsigned there, unsigned barrier, float2 value) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(there),
+                 "f"(value.x), "f"(value.y), "r"(barrier)
+                 : "memory");
+}
+__device__ __forceinline__ void send(unsigned there, unsigned barrier, uint4 value) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.u32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(there),
+                 "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(barrier)
+                 : "memory");
+}
+// Waits until the messages of the phase of that parity have come.
+__device__ __forceinline__ void wait_for_messages(unsigned long long *barrier, int phase) {
+    asm volatile("{ .reg .pred done;\n"
+                 "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again; }" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
 }

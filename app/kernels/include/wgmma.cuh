@@ -60,6 +60,7 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
 #define FOUR(KIND, d, i) KIND(d[i]), KIND(d[i + 1]), KIND(d[i + 2]), KIND(d[i + 3])
 #define SIXTEEN(KIND, d, i) FOUR(KIND, d, i), FOUR(KIND, d, i + 4), FOUR(KIND, d, i + 8), FOUR(KIND, d, i + 12)
 #define SUMS_4(KIND, d) FOUR(KIND, d, 0)
+#define SUMS_8(KIND, d) FOUR(KIND, d, 0), FOUR(KIND, d, 4)
 #define SUMS_18(KIND, d) SIXTEEN(KIND, d, 0), KIND(d[16]), KIND(d[17])
 #define SUMS_20(KIND, d) SIXTEEN(KIND, d, 0), FOUR(KIND, d, 16)
 #define SUMS_32(KIND, d) SIXTEEN(KIND, d, 0), SIXTEEN(KIND, d, 16)
@@ -107,15 +108,19 @@ PRODUCT_S8_U8(128, 64, "%64", "%65", "%66")
 PRODUCT_S8_U8(192, 96, "%96", "%97", "%98")
 PRODUCT_S8_U8(256, 128, "%128", "%129", "%130")
 
-// N = 72, A from registers.
-__device__ __forceinline__ void wgmma_f16(float (&d)[36], const uint4 &a, unsigned long long b, bool clear) {
-    asm volatile("{ .reg .pred grow; setp.eq.s32 grow, %41, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n72k16.f32.f16.f16 {" NAMES_36 "}, {%36, %37, %38, %39}, %40, grow, "
-                 "1, 1, 0; }"
-                 : SUMS_36("+f", d)
-                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(int(clear)));
-}
+// A from registers. A, B, CLEAR: as above; A is four operands.
+#define PRODUCT_F16_REGISTERS(N, COUNT, A, B, CLEAR)                                                                   \
+    __device__ __forceinline__ void wgmma_f16(float(&d)[COUNT], const uint4 &a, unsigned long long b, bool clear) {    \
+        asm volatile("{ .reg .pred grow; setp.eq.s32 grow, " CLEAR ", 0;\n"                                            \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.f16.f16 {" NAMES_##COUNT "}, {" A "}, " B         \
+                     ", grow, 1, 1, 0; }"                                                                              \
+                     : SUMS_##COUNT("+f", d)                                                                           \
+                     : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(int(clear)));                               \
+    }
+PRODUCT_F16_REGISTERS(8, 4, "%4, %5, %6, %7", "%8", "%9")
+PRODUCT_F16_REGISTERS(72, 36, "%36, %37, %38, %39", "%40", "%41")
 WAIT(float, "+f", 36)
+WAIT(float, "+f", 8)
 
 // The same with sums in float16, two columns in a register: d[2 j] = row g, columns 8 j + 2 t and the next; d[2 j + 1]
 // = row g + 8.

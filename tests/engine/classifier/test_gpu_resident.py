@@ -1,0 +1,154 @@
+"""The resident kernel on a card: the bits of the inner loop, its end and its restart, and others that use the card."""
+
+import platform
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from time import monotonic, sleep
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+import cupy
+
+from app.base.errors import UserError
+from app.cuda.device import capability, describe_gpu
+from app.engine.classifier import Classifier
+from app.engine.gpu import GpuEngine
+from app.engine.resident import IDLE, LIFE, MOST, ResidentKernel
+from app.network.definitions import LENET5
+from app.network.graph import Graph
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from tests.support.networks_for_tests import random_graph, random_images, rounded
+
+pytestmark = pytest.mark.gpu
+PRECISIONS = ("fp16", "fp32x")
+
+
+@pytest.fixture(autouse=True)
+def hopper() -> None:
+    if capability() != (9, 0) or platform.machine() != "x86_64":
+        pytest.skip("only Hopper GPUs beside x86-64 have a resident kernel")
+
+
+@pytest.fixture(params=PRECISIONS)
+def resident(request: pytest.FixtureRequest) -> Iterator[Classifier]:
+    with Classifier(device="cuda", precision=request.param, resident=True) as classifier:
+        yield classifier
+
+
+def launches(classifier: Classifier) -> int:
+    assert classifier._resident is not None
+    return classifier._resident._launch.value
+
+
+def scaled(graph: Graph, seed: int) -> Graph:
+    """The graph with each layer's weights scaled by another power of two, and an offset to the hidden values."""
+    rng = np.random.default_rng(seed)
+    arrays = {name: array * np.float32(2.0 ** rng.integers(-6, 7)) for name, array in graph.parameters.items()}
+    return replace(graph, parameters=arrays)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("seed", range(6))
+def test_bits_are_those_of_the_inner_loop(precision: str, seed: int) -> None:
+    """Of random weights of many scales, with and without biases of the products, and of weights that are zero."""
+    graph = scaled(random_graph(LENET5, seed=seed, bias=False), seed)
+    if seed % 2:
+        rng, shapes = np.random.default_rng(seed), {"fc1_bias": 128, "fc2_bias": 10}
+        biases = {name: rng.standard_normal(size).astype(np.float32) for name, size in shapes.items()}
+        graph = replace(graph, parameters={**graph.parameters, **biases})
+    if seed == 4:
+        graph = replace(graph, parameters={name: array * 0 for name, array in graph.parameters.items()})
+    execution = plan(rounded(graph), describe_gpu()["architecture"], Choices(precision=precision))
+    images = random_images(LENET5, 400, seed=seed)
+    images[:8] = np.arange(0, 256, 32, dtype=np.uint8)[:, None, None, None]
+    with GpuEngine(execution) as engine:
+        outputs = engine.outputs(len(images), logits=True)
+        engine.run(images, outputs)
+        assert outputs.logits is not None
+        kernel, first = ResidentKernel(engine.loaded), 0
+        while first < len(images):
+            count = min(1 + first % MOST, len(images) - first)
+            answer = kernel.run(images[first : first + count])
+            assert answer is not None
+            np.testing.assert_array_equal(answer[0], outputs.labels[first : first + count])
+            expected = outputs.logits[first : first + count].view(np.uint32)
+            np.testing.assert_array_equal(answer[1]().view(np.uint32), expected)
+            first += count
+        kernel.close()
+
+
+def test_every_form_of_call(resident: Classifier) -> None:
+    images = random_images(LENET5, 2000)
+    with Classifier(device="cuda", precision=resident.precision) as other:
+        for given in (images[0, 0], images[:1], images[:8, 0], images[:9], images[:5] / 255, images, images[3, 0]):
+            np.testing.assert_array_equal(resident(given), other(given))
+            assert resident(given).shape == other(given).shape
+            np.testing.assert_array_equal(resident.logits, other.logits)
+            np.testing.assert_array_equal(resident.probabilities, other.probabilities)
+        on_card = cupy.asarray(images[:7])
+        np.testing.assert_array_equal(resident(on_card), other(on_card))
+
+
+def test_it_ends_when_idle_and_starts_again(resident: Classifier) -> None:
+    image = random_images(LENET5, 1)[0, 0]
+    label = resident(image)
+    before = launches(resident)
+    until = monotonic() + IDLE / 4
+    while monotonic() < until:
+        assert resident(image) == label
+    assert launches(resident) <= before + 1  # its life may have ended
+    sleep(2 * IDLE)
+    started = monotonic()
+    cupy.cuda.Device().synchronize()
+    assert monotonic() - started < LIFE / 2
+    before = launches(resident)
+    assert resident(image) == label and launches(resident) == before + 1
+
+
+def test_who_waits_for_the_whole_device_waits_no_longer_than_its_life(resident: Classifier) -> None:
+    image = random_images(LENET5, 1)[0, 0]
+    label, longest = resident(image), 0.0
+    with ThreadPoolExecutor(1) as pool:
+
+        def wait() -> float:
+            started = monotonic()
+            cupy.cuda.Device().synchronize()
+            return monotonic() - started
+
+        for _ in range(3):
+            waiting = pool.submit(wait)
+            while not waiting.done():
+                assert resident(image) == label
+            longest = max(longest, waiting.result())
+    assert longest < 3 * LIFE
+
+
+def test_threads_share_one(resident: Classifier) -> None:
+    images = random_images(LENET5, 64)[:, 0]
+    labels = [int(resident(image)) for image in images]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(20):
+            assert [int(label) for label in pool.map(resident, images)] == labels
+
+
+def test_close_ends_it_and_results_stay(resident: Classifier) -> None:
+    image = random_images(LENET5, 1)[0, 0]
+    resident(image)
+    resident.close()
+    started = monotonic()
+    cupy.cuda.Device().synchronize()
+    assert monotonic() - started < IDLE / 2
+    assert resident.logits.shape == (10,)
+    with pytest.raises(UserError, match="closed"):
+        resident(image)
+
+
+def test_other_networks_say_why() -> None:
+    with pytest.raises(ValueError, match="resident=True serves lenet5"):
+        Classifier("mlp", device="cuda", precision="fp16", resident=True)
+    with pytest.raises(ValueError, match="resident=True needs a GPU"):
+        Classifier(device="cpu", resident=True)
