@@ -16,6 +16,7 @@ from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 
 # Called before and after each step of a chunk is enqueued: copy in, kernels, copy out.
 Mark = Callable[["StreamBuffers"], None]
+Copy = Callable[[np.ndarray, np.ndarray], None]  # copies the second array to the first
 
 
 class LoadedPlan:
@@ -105,13 +106,15 @@ class StreamBuffers(Buffers):
         self.copied = cupy.cuda.Event(disable_timing=True)  # recorded once the staging buffer has been copied
         self.staging: np.ndarray | None = None
 
-    def stage(self, images: np.ndarray) -> np.ndarray:
+    def stage(self, images: np.ndarray, copy: Copy = np.copyto) -> np.ndarray:
         """Wait until the page-locked staging buffer is free and copy the images into it; return the copy."""
-        if self.staging is None:
-            self.staging = pinned_array((self.chunk, *images.shape[1:]), images.dtype)
+        staging, self.staging = self.staging, None  # after an exception, helpers may still write to it
+        if staging is None:
+            staging = pinned_array((self.chunk, *images.shape[1:]), images.dtype)
         self.copied.synchronize()
-        staged = self.staging[: len(images)]
-        np.copyto(staged, images)
+        staged = staging[: len(images)]
+        copy(staged, images)
+        self.staging = staging
         return staged
 
     def enqueue(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None, *, staged: bool = False) -> None:

@@ -24,7 +24,17 @@ import numpy as np
 from app.base.errors import UserError
 from app.cuda.graph_capture import BatchGraph
 from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array
-from app.engine.buffers import Buffers, LoadedPlan, Mark, StreamBuffers, WholeBatch, equal_pieces, pieces, rounded_up
+from app.engine.buffers import (
+    Buffers,
+    Copy,
+    LoadedPlan,
+    Mark,
+    StreamBuffers,
+    WholeBatch,
+    equal_pieces,
+    pieces,
+    rounded_up,
+)
 from app.engine.interface import Engine, Outputs, Progress
 from app.engine.request import STREAMS, default_chunk
 from app.planning.plan import LOGITS, ExecutionPlan
@@ -164,9 +174,11 @@ class GpuEngine(Engine):
             return found
         if count <= MOST_READ and self.plan.nodes[0].variant.reads_host:
             return self.on_card.run_from_host(images)
+        from app.engine.copying import copy_by_threads
+
         chunk = self._make_room(count)
         outputs = self.on_card.kept_results(count)
-        self.submit(images, outputs, chunk=chunk)
+        self.submit(images, outputs, chunk=chunk, copy=copy_by_threads)
         self.wait()
         return outputs.copy()
 
@@ -210,11 +222,12 @@ class GpuEngine(Engine):
         *,
         chunk: int | None = None,
         parts: Iterable[tuple[slice, StreamBuffers]] | None = None,
+        copy: Copy = np.copyto,
     ) -> None:
         """Enqueue a batch and return at once. The images must not change until ``wait`` returns.
 
         chunk: images per chunk, at most the engine's, which is the default. parts: the chunks and their streams; None:
-        ``pieces``, on the streams in turn.
+        ``pieces``, on the streams in turn. copy: brings pageable images to page-locked memory.
         """
         self.plan.check(images)
         if len(outputs.labels) < len(images):
@@ -224,7 +237,7 @@ class GpuEngine(Engine):
         if parts is None:
             parts = zip(pieces(len(images), chunk or self.chunk), itertools.cycle(self.stream_buffers), strict=False)
         for part, buffers in parts:
-            source = images[part] if pinned else buffers.stage(images[part])
+            source = images[part] if pinned else buffers.stage(images[part], copy)
             buffers.enqueue(source, outputs.of(part), mark, staged=not pinned)
 
     def wait(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 import cupy
@@ -10,6 +11,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.cuda.memory import DeviceMemoryError, is_pinned, map_to_device, pinned_array, placeholder_array
 from app.engine.buffers import ALIGNED, Buffers, LoadedPlan, rounded_up
+from app.engine.copying import copy_in_parts
 from app.engine.interface import Outputs
 from app.kernels.launch import Launch
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
@@ -17,6 +19,9 @@ from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 GIVEN = (IMAGES, LABELS, LOGITS)  # arrays of each call; the other buffers are kept from call to call
 MOST_BYTES = 1 << 30  # most memory of the kept buffers; more images at a time hardly gain anything
 STEP = 16  # capacities are multiples of it, so that every piece of a caller's array is aligned to 16 bytes
+# Where the parts of a batch end whose copy to page-locked memory the kernels hide, as shares of it. Few kernels are
+# left to run after the copy; more parts cost more launches than they hide.
+PART_ENDS = (0.45, 0.8)
 
 
 class OnCard:
@@ -65,22 +70,34 @@ class OnCard:
         """As ``run_to_host``, but the first kernel reads the images over the bus; only if it ``reads_host``.
 
         images: (N, …) of the plan's input dtype, C-contiguous, in host memory. Those in pageable memory are first
-        copied to page-locked memory, in two parts, so that the first one runs while the second one is copied.
+        copied to page-locked memory, in parts, so that one part runs while the next one is copied.
         """
-        count, read = len(images), images
-        outputs, half = self.kept_results(count), 0
-        if not is_pinned(images) or images.ctypes.data % ALIGNED:
-            if self._staging is None or len(self._staging) < count:
-                self._staging = pinned_array((rounded_up(count, STEP), *images.shape[1:]), images.dtype)
-            read, half = self._staging, count // 2 // STEP * STEP
-        bases = (map_to_device(read).data.ptr, *self._kept_addresses)
-        for start, stop in ((0, half), (half, count)):
-            if read is not images:
-                np.copyto(read[start:stop], images[start:stop])
-            pixels, labels, scores = (base + start * each for base, each in zip(bases, self._strides, strict=True))
-            self._run(stop - start, (pixels, labels, scores), self._own_stream)
-        self._own_stream.synchronize()
+        outputs = self.kept_results(len(images))
+        if is_pinned(images) and not images.ctypes.data % ALIGNED:
+            self._run_parts(images, [(0, len(images))])
+        else:
+            self._run_staged(images)
         return outputs.copy()
+
+    def _run_staged(self, images: np.ndarray) -> None:
+        """Copy images to page-locked memory and run them, part by part."""
+        count, staging = len(images), self._staging
+        self._staging = None  # after an exception, helpers may still write to it
+        if staging is None or len(staging) < count:
+            staging = pinned_array((rounded_up(count, STEP), *images.shape[1:]), images.dtype)
+        ends = [int(count * share) // STEP * STEP for share in PART_ENDS]
+        self._run_parts(staging, copy_in_parts(staging, images, [*ends, count]))
+        self._staging = staging
+
+    def _run_parts(self, images: np.ndarray, parts: Iterable[tuple[int, int]]) -> None:
+        """Run page-locked images part by part, each when its bounds come; wait for the results, which are kept."""
+        bases = (map_to_device(images).data.ptr, *self._kept_addresses)
+        try:
+            for start, stop in parts:
+                pixels, labels, scores = (base + start * each for base, each in zip(bases, self._strides, strict=True))
+                self._run(stop - start, (pixels, labels, scores), self._own_stream)
+        finally:
+            self._own_stream.synchronize()  # after an exception, too: the images may be freed then
 
     def kept_results(self, count: int) -> Outputs:
         """Return page-locked results for ``count`` images; they are kept, at ``_kept_addresses`` for the device."""
