@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import cupy
 import numpy as np
@@ -14,9 +15,11 @@ from app.kernels.launch import Kernel, Launch
 from app.kernels.plain_problems import ITEMSIZE
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 
+if TYPE_CHECKING:
+    from app.engine.copying import Copy
+
 # Called before and after each step of a chunk is enqueued: copy in, kernels, copy out.
 Mark = Callable[["StreamBuffers"], None]
-Copy = Callable[[np.ndarray, np.ndarray], None]  # copies the second array to the first
 
 
 class LoadedPlan:
@@ -86,11 +89,14 @@ class Buffers:
             launch(stream, images)
 
     def copy_out(self, outputs: Outputs, stream: int) -> None:
-        """Enqueue the copies of the results from the device to page-locked arrays. stream: a pointer."""
-        for name, rows in ((LABELS, outputs.labels), (LOGITS, outputs.logits)):
+        """Enqueue the copies of the results to page-locked arrays, or to arrays on the device. stream: a pointer."""
+        results: tuple[tuple[str, Any], ...] = (LABELS, outputs.labels), (LOGITS, outputs.logits)
+        for name, rows in results:
             if rows is not None and name in self.named:
-                source, copy = self.named[name].data.ptr, runtime.memcpyAsync
-                copy(rows.ctypes.data, source, rows.nbytes, runtime.memcpyDeviceToHost, stream)
+                source, to_host = self.named[name].data.ptr, isinstance(rows, np.ndarray)
+                target = rows.ctypes.data if to_host else rows.data.ptr
+                direction = runtime.memcpyDeviceToHost if to_host else runtime.memcpyDeviceToDevice
+                runtime.memcpyAsync(target, source, rows.nbytes, direction, stream)
 
 
 class StreamBuffers(Buffers):

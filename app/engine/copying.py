@@ -10,7 +10,7 @@ import atexit
 import ctypes
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from queue import SimpleQueue
@@ -22,6 +22,7 @@ from app.base.processor import usable_cores
 
 MOST_HELPERS = 3  # beside the caller; more gain little, and other threads of the program need cores, too
 PIECE = 1 << 19  # bytes that a thread copies at a time
+Copy = Callable[[np.ndarray, np.ndarray], None]  # copies the second array to the first
 
 
 def copy_by_threads(target: np.ndarray, source: np.ndarray) -> None:

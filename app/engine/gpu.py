@@ -24,22 +24,13 @@ import numpy as np
 from app.base.errors import UserError
 from app.cuda.graph_capture import BatchGraph
 from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array
-from app.engine.buffers import (
-    Buffers,
-    Copy,
-    LoadedPlan,
-    Mark,
-    StreamBuffers,
-    WholeBatch,
-    equal_pieces,
-    pieces,
-    rounded_up,
-)
+from app.engine.buffers import Buffers, LoadedPlan, Mark, StreamBuffers, WholeBatch, equal_pieces, pieces, rounded_up
 from app.engine.interface import Engine, Outputs, Progress
 from app.engine.request import STREAMS, default_chunk
 from app.planning.plan import LOGITS, ExecutionPlan
 
 if TYPE_CHECKING:
+    from app.engine.copying import Copy
     from app.engine.on_card import OnCard
     from app.engine.small_batches import SmallBatches
 
@@ -147,7 +138,7 @@ class GpuEngine(Engine):
         Images in page-locked memory are copied directly, others through a staging buffer.
         """
         if outputs is None:
-            outputs = self._run_to_kept(images)
+            outputs = self.run_ordinary(images, leave_logits=False)
         elif self._replays_again(images, outputs):
             if self._busy:
                 self.wait()
@@ -164,8 +155,11 @@ class GpuEngine(Engine):
             progress(len(images))
         return outputs
 
-    def _run_to_kept(self, images: np.ndarray) -> Outputs:
-        """Run with page-locked results that are kept for later calls; return copies of them. Captures nothing."""
+    def run_ordinary(self, images: np.ndarray, *, leave_logits: bool) -> Outputs:
+        """Run with page-locked results that are kept for later calls; return copies of them. Captures nothing.
+
+        leave_logits: those of large batches come in a new array in GPU memory, which is written when this returns.
+        """
         count = len(images)
         if not count:
             return Outputs(np.empty(0, np.uint8), np.empty((0, self._classes), self._scores))
@@ -173,11 +167,13 @@ class GpuEngine(Engine):
         if count <= self.small.most and (found := self.small.run(images)) is not None:
             return found
         if count <= MOST_READ and self.plan.nodes[0].variant.reads_host:
-            return self.on_card.run_from_host(images)
+            return self.on_card.run_from_host(images, leave_logits=leave_logits)
         from app.engine.copying import copy_by_threads
 
+        if self._busy:  # the call before was interrupted
+            self.wait()
         chunk = self._make_room(count)
-        outputs = self.on_card.kept_results(count)
+        outputs = self.on_card.results(count, leave_logits=leave_logits)
         self.submit(images, outputs, chunk=chunk, copy=copy_by_threads)
         self.wait()
         return outputs.copy()

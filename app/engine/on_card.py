@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any
 
 import cupy
 import numpy as np
@@ -28,7 +29,7 @@ class OnCard:
     """Run a plan on arrays in the current GPU's memory. Calls must not overlap on the host; streams may differ.
 
     capacity: most images per pass; larger batches run in several. It grows with the batches, up to ``most``. Batches no
-    larger than an earlier one allocate nothing but results.
+    larger than an earlier one allocate nothing but results. stream: for what the host waits for.
     """
 
     def __init__(self, loaded: LoadedPlan) -> None:
@@ -41,7 +42,7 @@ class OnCard:
         self._moved: list[tuple[Launch, int, int]] = []  # launch, position of the argument, index in GIVEN
         self._strides = [size * np.dtype(dtype).itemsize for dtype, size in (plan.buffers[name] for name in GIVEN)]
         self._done = cupy.cuda.Event(disable_timing=True)  # recorded once the kept buffers are free
-        self._stream, self._own_stream = 0, cupy.cuda.Stream(non_blocking=True)
+        self._last_stream, self.stream = 0, cupy.cuda.Stream(non_blocking=True)
         # Page-locked memory for the largest batch so far whose results the host waits for.
         self._kept: Outputs | None = None
         self._kept_addresses = 0, 0
@@ -66,38 +67,54 @@ class OnCard:
         stream.synchronize()
         return outputs.copy()
 
-    def run_from_host(self, images: np.ndarray) -> Outputs:
+    def run_from_host(self, images: np.ndarray, *, leave_logits: bool) -> Outputs:
         """As ``run_to_host``, but the first kernel reads the images over the bus; only if it ``reads_host``.
 
         images: (N, …) of the plan's input dtype, C-contiguous, in host memory. Those in pageable memory are first
-        copied to page-locked memory, in parts, so that one part runs while the next one is copied.
+        copied to page-locked memory, in parts, so that one part runs while the next one is copied. leave_logits: as for
+        ``results``.
         """
-        outputs = self.kept_results(len(images))
+        outputs = self.results(len(images), leave_logits=leave_logits)
+        logits: Any = outputs.logits
+        labels, scores = self._kept_addresses
+        results = labels, scores if isinstance(logits, np.ndarray) else logits.data.ptr
         if is_pinned(images) and not images.ctypes.data % ALIGNED:
-            self._run_parts(images, [(0, len(images))])
+            self._run_parts(images, results, [(0, len(images))])
         else:
-            self._run_staged(images)
+            self._run_staged(images, results)
         return outputs.copy()
 
-    def _run_staged(self, images: np.ndarray) -> None:
+    def results(self, count: int, *, leave_logits: bool) -> Outputs:
+        """Return ``kept_results``; with ``leave_logits``, their logits are a new array in GPU memory, if it fits."""
+        kept = self.kept_results(count)
+        if leave_logits:
+            # On this stream, for which the host waits: the pool's memory may still be in use on the caller's.
+            with suppress(cupy.cuda.memory.OutOfMemoryError), self.stream:
+                return kept._replace(logits=cupy.ndarray((count, self._classes), self._scores))
+        return kept
+
+    def _run_staged(self, images: np.ndarray, results: tuple[int, int]) -> None:
         """Copy images to page-locked memory and run them, part by part."""
         count, staging = len(images), self._staging
         self._staging = None  # after an exception, helpers may still write to it
         if staging is None or len(staging) < count:
             staging = pinned_array((rounded_up(count, STEP), *images.shape[1:]), images.dtype)
         ends = [int(count * share) // STEP * STEP for share in PART_ENDS]
-        self._run_parts(staging, copy_in_parts(staging, images, [*ends, count]))
+        self._run_parts(staging, results, copy_in_parts(staging, images, [*ends, count]))
         self._staging = staging
 
-    def _run_parts(self, images: np.ndarray, parts: Iterable[tuple[int, int]]) -> None:
-        """Run page-locked images part by part, each when its bounds come; wait for the results, which are kept."""
-        bases = (map_to_device(images).data.ptr, *self._kept_addresses)
+    def _run_parts(self, images: np.ndarray, results: tuple[int, int], parts: Iterable[tuple[int, int]]) -> None:
+        """Run page-locked images part by part, each when its bounds come; wait for the results.
+
+        results: the addresses of labels and scores.
+        """
+        bases = (map_to_device(images).data.ptr, *results)
         try:
             for start, stop in parts:
                 pixels, labels, scores = (base + start * each for base, each in zip(bases, self._strides, strict=True))
-                self._run(stop - start, (pixels, labels, scores), self._own_stream)
+                self._run(stop - start, (pixels, labels, scores), self.stream)
         finally:
-            self._own_stream.synchronize()  # after an exception, too: the images may be freed then
+            self.stream.synchronize()  # after an exception, too: the images may be freed then
 
     def kept_results(self, count: int) -> Outputs:
         """Return page-locked results for ``count`` images; they are kept, at ``_kept_addresses`` for the device."""
@@ -112,9 +129,9 @@ class OnCard:
         """Enqueue ``count`` images after what was enqueued before. addresses: of images, labels and scores."""
         if count > self.capacity < self.most:
             self._grow(count)
-        if stream.ptr != self._stream:
+        if stream.ptr != self._last_stream:
             stream.wait_event(self._done)
-            self._stream = stream.ptr
+            self._last_stream = stream.ptr
         self.enqueue(stream.ptr, count, addresses)
         self._done.record(stream)
 

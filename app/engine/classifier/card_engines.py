@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from functools import partial
 from typing import Any
 
 import cupy
@@ -15,6 +16,7 @@ from app.engine.buffers import ALIGNED
 from app.engine.classifier.arguments import FLOATS, BadArgumentError, as_batch, check_bytes, is_tensor
 from app.engine.classifier.engines import Engines
 from app.engine.gpu import GpuEngine
+from app.engine.interface import Engine
 from app.engine.small_batches import MOST
 from app.layers import Shape
 from app.network.graph import Graph
@@ -69,6 +71,12 @@ def upload_copy(images: np.ndarray, stream: cupy.cuda.Stream) -> cupy.ndarray:
     copy = cupy.empty(images.shape, images.dtype)
     copy.set(images, stream=stream)
     return copy
+
+
+def fetch(array: cupy.ndarray, stream: cupy.cuda.Stream) -> np.ndarray:
+    """Copy an array that is written from any GPU to host memory, on ``stream``; in any thread, with any current GPU."""
+    with array.device:
+        return array.get(stream=stream)
 
 
 def as_stream(stream: Any) -> cupy.cuda.Stream:
@@ -129,6 +137,12 @@ class CardEngines(Engines):
             return *engine.on_card.run_to_host(array, current), single
         labels, scores = engine.run_on_card(array, current)
         return (labels.get(stream=current), scores.get(stream=current), single) if wait else (labels, scores, single)
+
+    def results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
+        """See ``Engines.results``. Logits of large batches stay in GPU memory until they are asked for."""
+        assert isinstance(engine, GpuEngine)
+        labels, logits = engine.run_ordinary(images, leave_logits=True)
+        return labels, logits if isinstance(logits, np.ndarray) else partial(fetch, logits, engine.on_card.stream)
 
     def _prepared(self, graph: Graph, array: cupy.ndarray) -> tuple[cupy.ndarray, GpuEngine, bool]:
         """Open the engine for a new shape or type; return the images in its form, the engine, and whether single."""

@@ -118,7 +118,7 @@ class Classifier:
                 if known is not None:
                     engine, pixels, single = known
                     with engines.place:
-                        labels, scores = engine.run(pixels)
+                        labels, scores = engines.results(engine, pixels)
                 elif batch is not None and on_host:
                     labels, scores = engines.run(images, batch)
                     single = batch.single
@@ -179,6 +179,9 @@ class Classifier:
         scores = getattr(self._last, "scores", None)
         if scores is None:
             raise BadArgumentError("nothing was classified yet in this thread: call the classifier first")
+        if callable(scores):  # they still lie in GPU memory
+            with devices.gpu_errors():
+                scores = self._last.scores = scores()
         return scores
 
     def close(self) -> None:

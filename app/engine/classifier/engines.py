@@ -9,7 +9,7 @@ import numpy as np
 
 from app.base.processor import usable_cores
 from app.cuda import device as devices
-from app.engine.interface import Engine, Outputs
+from app.engine.interface import Engine
 from app.engine.opening import open_engine
 from app.layers import Shape
 from app.network.graph import Graph
@@ -47,8 +47,8 @@ class Engines:
             self.arithmetic = engine.arithmetic
         return self._engines[form]
 
-    def run(self, images: Any, batch: ImageBatch) -> Outputs:
-        """Classify images in host memory. images: as given; batch: the same, checked.
+    def run(self, images: Any, batch: ImageBatch) -> tuple[np.ndarray, Any]:
+        """Classify images in host memory; return ``results``. images: as given; batch: the same, checked.
 
         Raises UserError, also if memory is short.
         """
@@ -57,7 +57,11 @@ class Engines:
             if type(images) is np.ndarray and images.dtype == np.uint8:
                 shape = images.shape if batch.single else images.shape[1:]
                 self._known[shape, batch.single] = engine, (-1, *batch.images.shape[1:])
-            return engine.run(batch.images)
+            return self.results(engine, batch.images)
+
+    def results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
+        """Return labels, and the logits or a function that brings them. images: checked."""
+        return engine.run(images)
 
     def known(self, images: Any) -> tuple[Engine, np.ndarray, bool] | None:
         """Recognise bytes in host memory of a shape that came before, which need no checks; None for all other images.

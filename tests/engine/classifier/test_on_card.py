@@ -1,5 +1,6 @@
 """Arrays on the card, without a card: which are recognised, how batches are cut, what a classifier on the CPU says."""
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,13 +9,14 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 from app.base.precision import PRECISIONS
-from app.engine.classifier import Classifier
+from app.engine.classifier import Classifier, card_engines
 from app.engine.classifier.arguments import BadArgumentError, lies_on_card
 from app.engine.classifier.card_engines import as_stream
 from app.engine.on_card import MOST_BYTES, STEP, OnCard, most_images
 from app.network.definitions import NETWORKS
 from app.planning.matching import Choices
 from app.planning.plan import LOGITS, plan
+from tests.support.fake_card import FakeCard, fake_card
 from tests.support.networks_for_tests import GENERAL, random_graph
 
 
@@ -76,3 +78,53 @@ def test_a_batch_is_cut_where_the_kept_buffers_end(count: int, parts: list[int])
     assert ran == parts
     starts = [32 * index for index in range(len(parts))]
     assert moves == [m for n in starts for m in ((0, 1600 + 784 * n), (5, 4800 + 40 * n), (6, 3200 + n))]
+
+
+def copies(card: FakeCard, kind: int) -> int:
+    """Bytes that were copied in this direction."""
+    return sum(call[3] for call in card.calls if call[0] == "copy" and call[4] == kind)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_logits_of_large_batches_come_once_they_are_asked_for(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fp16: kernels read the host's memory; fp32: chunks on streams, whose logits are copied within the card."""
+    from cupy.cuda import runtime
+
+    fetched: list[tuple[int, ...]] = []
+
+    def fetch(array: Any, _: object) -> np.ndarray:
+        fetched.append(array.shape)
+        return np.full(array.shape, len(fetched), array.dtype)
+
+    monkeypatch.setattr(card_engines, "fetch", fetch)
+    images = np.zeros((2000, 28, 28), np.uint8)
+    with fake_card() as card, Classifier(device="cuda", precision=precision) as classifier:
+        for count in (2000, 1024, 2000, 1999):
+            card.calls.clear()
+            labels = classifier(images[:count])
+            assert type(labels) is np.ndarray and labels.shape == (count,)
+            if count == 1024:
+                assert fetched == [] and type(classifier.logits) is np.ndarray
+        assert copies(card, runtime.memcpyDeviceToDevice) == (0 if precision == "fp16" else 1999 * 40)
+        assert copies(card, runtime.memcpyDeviceToHost) == (0 if precision == "fp16" else 1999)
+        with ThreadPoolExecutor(1) as pool, pytest.raises(BadArgumentError, match="nothing was classified yet in this"):
+            pool.submit(lambda: classifier.logits).result()
+        assert fetched == []
+        assert classifier.logits is classifier.logits and fetched == [(1999, 10)]
+        classifier(images)
+        classifier.close()
+        assert classifier.logits.shape == (2000, 10) and (classifier.logits == 2).all()
+        np.testing.assert_allclose(classifier.probabilities, 0.1, rtol=1e-6)
+
+
+def test_logits_come_to_the_host_where_the_card_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    with fake_card(), Classifier(device="cuda", precision="fp16") as classifier:
+
+        def full(_: int) -> None:
+            raise cupy.cuda.memory.OutOfMemoryError(1, 1, 1)
+
+        cupy.cuda.set_allocator(full)
+        assert classifier(np.zeros((2000, 28, 28), np.uint8)).shape == (2000,)
+        assert type(classifier._last.scores) is np.ndarray and classifier.logits.shape == (2000, 10)
