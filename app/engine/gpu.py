@@ -173,7 +173,7 @@ class GpuEngine(Engine):
         if self._busy:  # the call before was interrupted
             self.wait()
         chunk = self._make_room(count)
-        outputs = self.on_card.results(count, leave_logits=leave_logits)
+        outputs, _ = self.on_card.results(count, leave_logits=leave_logits)
         self.submit(images, outputs, chunk=chunk, copy=copy_by_threads)
         self.wait()
         return outputs.copy()
@@ -273,7 +273,7 @@ class GpuEngine(Engine):
 
     def run_on_card(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
         """Enqueue images in GPU memory; see ``OnCard.run``. The host does not wait."""
-        return self.on_card.run(images, stream)
+        return self.on_card.run(len(images), images.data.ptr, stream)
 
     def close(self) -> None:
         """Free device memory, streams and kernels."""

@@ -20,6 +20,8 @@ from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 GIVEN = (IMAGES, LABELS, LOGITS)  # arrays of each call; the other buffers are kept from call to call
 MOST_BYTES = 1 << 30  # most memory of the kept buffers; more images at a time hardly gain anything
 STEP = 16  # capacities are multiples of it, so that every piece of a caller's array is aligned to 16 bytes
+APART = 256  # bytes: results in one allocation begin at multiples of it, as libraries expect of arrays
+LABEL_TYPE = np.dtype(np.uint8)
 # Where the parts of a batch end whose copy to page-locked memory the kernels hide, as shares of it. Few kernels are
 # left to run after the copy; more parts cost more launches than they hide.
 PART_ENDS = (0.45, 0.8)
@@ -35,36 +37,48 @@ class OnCard:
     def __init__(self, loaded: LoadedPlan) -> None:
         self._loaded = loaded
         plan = loaded.plan
-        self._scores, self._classes = plan.buffers[LOGITS]
+        scores, self._classes = plan.buffers[LOGITS]
+        self._scores = np.dtype(scores)
         self.most = most_images(plan)
         self.capacity = 0
         self._buffers: Buffers | None = None
         self._moved: list[tuple[Launch, int, int]] = []  # launch, position of the argument, index in GIVEN
         self._strides = [size * np.dtype(dtype).itemsize for dtype, size in (plan.buffers[name] for name in GIVEN)]
         self._done = cupy.cuda.Event(disable_timing=True)  # recorded once the kept buffers are free
-        self._last_stream, self.stream = 0, cupy.cuda.Stream(non_blocking=True)
-        # Page-locked memory for the largest batch so far whose results the host waits for.
-        self._kept: Outputs | None = None
-        self._kept_addresses = 0, 0
+        # The stream that uses the kept buffers; None: they are free. Held, or a new stream could get its pointer.
+        self._last_stream: cupy.cuda.Stream | None = None
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        # The results that the host waits for.
+        self._kept_labels, self._kept_scores = KeptRows((), LABEL_TYPE), KeptRows((self._classes,), self._scores)
         self._staging: np.ndarray | None = None
 
-    def run(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
+    def run(self, count: int, images: int, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
         """Enqueue (N, …) images on ``stream``, the current one; return labels (N,) and scores (N, classes).
 
-        images: of the plan's input dtype, C-contiguous, aligned to 16 bytes; keep them alive until the stream has
-        passed. Raises UserError if the kept buffers do not fit in device memory.
+        images: the address of ``count`` images of the plan's input dtype, without gaps, aligned to 16 bytes; keep them
+        alive until the stream has passed. Raises UserError if the kept buffers do not fit in device memory.
         """
-        count = len(images)
-        # Not by cupy.empty, whose overhead of microseconds would count here.
-        labels, scores = cupy.ndarray((count,), np.uint8), cupy.ndarray((count, self._classes), self._scores)
-        self._run(count, (images.data.ptr, labels.data.ptr, scores.data.ptr), stream)
+        # One allocation, and not by cupy.empty: their overhead of microseconds would count here.
+        behind = -(-count // APART) * APART
+        memory = cupy.cuda.alloc(behind + count * self._strides[2])
+        address: int = memory.ptr
+        labels = cupy.ndarray((count,), LABEL_TYPE, memory)
+        scores = cupy.ndarray((count, self._classes), self._scores, memory + behind)
+        self._run(count, (images, address, address + behind), stream)
+        self._done.record(stream)
         return labels, scores
 
-    def run_to_host(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> Outputs:
-        """As ``run``, but wait, and return the results in pageable host memory: the kernels write them over the bus."""
-        outputs = self.kept_results(len(images))
-        self._run(len(images), (images.data.ptr, *self._kept_addresses), stream)
-        stream.synchronize()
+    def run_to_host(self, count: int, images: int, stream: cupy.cuda.Stream, *, leave_logits: bool = False) -> Outputs:
+        """As ``run``, but wait, and return the results in pageable host memory: the kernels write them over the bus.
+
+        leave_logits: as for ``results``.
+        """
+        outputs, results = self.results(count, leave_logits=leave_logits)
+        try:
+            self._run(count, (images, *results), stream)
+        finally:
+            stream.synchronize()  # after an exception, too: what was enqueued uses the kept buffers
+            self._last_stream = None
         return outputs.copy()
 
     def run_from_host(self, images: np.ndarray, *, leave_logits: bool) -> Outputs:
@@ -74,24 +88,26 @@ class OnCard:
         copied to page-locked memory, in parts, so that one part runs while the next one is copied. leave_logits: as for
         ``results``.
         """
-        outputs = self.results(len(images), leave_logits=leave_logits)
-        logits: Any = outputs.logits
-        labels, scores = self._kept_addresses
-        results = labels, scores if isinstance(logits, np.ndarray) else logits.data.ptr
+        outputs, results = self.results(len(images), leave_logits=leave_logits)
         if is_pinned(images) and not images.ctypes.data % ALIGNED:
             self._run_parts(images, results, [(0, len(images))])
         else:
             self._run_staged(images, results)
         return outputs.copy()
 
-    def results(self, count: int, *, leave_logits: bool) -> Outputs:
-        """Return ``kept_results``; with ``leave_logits``, their logits are a new array in GPU memory, if it fits."""
-        kept = self.kept_results(count)
+    def results(self, count: int, *, leave_logits: bool) -> tuple[Outputs, tuple[int, int]]:
+        """Return arrays for results, and their addresses for kernels. They are page-locked and kept for later calls.
+
+        leave_logits: the logits are a new array in GPU memory instead, if it fits.
+        """
+        labels = self._kept_labels.first(count)
         if leave_logits:
             # On this stream, for which the host waits: the pool's memory may still be in use on the caller's.
             with suppress(cupy.cuda.memory.OutOfMemoryError), self.stream:
-                return kept._replace(logits=cupy.ndarray((count, self._classes), self._scores))
-        return kept
+                logits: Any = cupy.ndarray((count, self._classes), self._scores)
+                return Outputs(labels, logits), (self._kept_labels.address, logits.data.ptr)
+        scores = self._kept_scores.first(count)
+        return Outputs(labels, scores), (self._kept_labels.address, self._kept_scores.address)
 
     def _run_staged(self, images: np.ndarray, results: tuple[int, int]) -> None:
         """Copy images to page-locked memory and run them, part by part."""
@@ -115,25 +131,21 @@ class OnCard:
                 self._run(stop - start, (pixels, labels, scores), self.stream)
         finally:
             self.stream.synchronize()  # after an exception, too: the images may be freed then
-
-    def kept_results(self, count: int) -> Outputs:
-        """Return page-locked results for ``count`` images; they are kept, at ``_kept_addresses`` for the device."""
-        if self._kept is None or len(self._kept.labels) < count:
-            room = rounded_up(count, STEP)
-            labels, scores = pinned_array((room,), np.uint8), pinned_array((room, self._classes), self._scores)
-            self._kept = Outputs(labels, scores)
-            self._kept_addresses = map_to_device(labels).data.ptr, map_to_device(scores).data.ptr
-        return self._kept.of(slice(0, count))
+            self._last_stream = None
 
     def _run(self, count: int, addresses: tuple[int, int, int], stream: cupy.cuda.Stream) -> None:
-        """Enqueue ``count`` images after what was enqueued before. addresses: of images, labels and scores."""
+        """Enqueue ``count`` images after what was enqueued before. addresses: of images, labels and scores.
+
+        The caller then records ``_done``, or waits for the stream.
+        """
         if count > self.capacity < self.most:
             self._grow(count)
-        if stream.ptr != self._last_stream:
-            stream.wait_event(self._done)
-            self._last_stream = stream.ptr
-        self.enqueue(stream.ptr, count, addresses)
-        self._done.record(stream)
+        pointer, last = stream.ptr, self._last_stream
+        if last is None or last.ptr != pointer:
+            if last is not None:
+                stream.wait_event(self._done)
+            self._last_stream = stream
+        self.enqueue(pointer, count, addresses)
 
     def enqueue(self, stream: int, count: int, addresses: tuple[int, int, int]) -> None:
         """Enqueue the launches for ``count`` images. stream: a pointer. addresses: of images, labels and scores."""
@@ -168,6 +180,20 @@ class OnCard:
         if self._buffers is not None:
             self._done.synchronize()
             self._buffers, self._moved, self.capacity = None, [], 0
+
+
+class KeptRows:
+    """A page-locked array with rows for the largest batch so far. address: for kernels."""
+
+    def __init__(self, row: tuple[int, ...], dtype: np.dtype) -> None:
+        self._rows, self.address = np.empty((0, *row), dtype), 0
+
+    def first(self, count: int) -> np.ndarray:
+        """Return the first ``count`` rows."""
+        if len(self._rows) < count:
+            self._rows = pinned_array((rounded_up(count, STEP), *self._rows.shape[1:]), self._rows.dtype)
+            self.address = map_to_device(self._rows).data.ptr
+        return self._rows[:count]
 
 
 def most_images(plan: ExecutionPlan) -> int:

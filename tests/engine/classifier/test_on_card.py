@@ -1,5 +1,8 @@
 """Arrays on the card, without a card: which are recognised, how batches are cut, what a classifier on the CPU says."""
 
+import gc
+import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -128,3 +131,73 @@ def test_logits_come_to_the_host_where_the_card_has_no_room(monkeypatch: pytest.
         cupy.cuda.set_allocator(full)
         assert classifier(np.zeros((2000, 28, 28), np.uint8)).shape == (2000,)
         assert type(classifier._last.scores) is np.ndarray and classifier.logits.shape == (2000, 10)
+
+
+class Tensor:
+    """What the classifier asks of a tensor of PyTorch."""
+
+    is_cuda, requires_grad = True, False
+
+    def __init__(self, array: Any, dtype: object) -> None:
+        self.array, self.shape, self.dtype = array, array.shape, dtype
+
+    def get_device(self) -> int:
+        return 0
+
+    def numel(self) -> int:
+        return int(self.array.size)
+
+    def is_contiguous(self) -> bool:
+        return True
+
+    def data_ptr(self) -> int:
+        return int(self.array.data.ptr)
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_a_tensor_is_read_where_it_lies_after_its_stream(raw: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the third call on without an array of CuPy's; the first two learn its shape and type."""
+    import cupy
+
+    ready, bytes_type = SimpleNamespace(cuda_stream=4711), type("dtype", (), {"__str__": lambda _: "torch.uint8"})()
+    ways = {"_C": SimpleNamespace(**({"_cuda_getCurrentRawStream": lambda _: 4711} if raw else {}))}
+    current = SimpleNamespace(current_stream=lambda _: ready)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Tensor, cuda=current, **ways))
+    made: list[int] = []
+    real = card_engines.as_cupy_array
+    monkeypatch.setattr(card_engines, "as_cupy_array", lambda *given: made.append(1) or real(*given))  # type: ignore[func-returns-value]
+    with fake_card() as card, Classifier(device="cuda", precision="fp16") as classifier:
+        tensor = Tensor(cupy.ndarray((40, 28, 28), np.uint8), bytes_type)
+        for call in range(5):
+            card.calls.clear()
+            labels = classifier(tensor, on_card=call % 2 == 0)
+            assert labels.shape == (40,) and type(labels) is (cupy.ndarray if call % 2 == 0 else np.ndarray)
+            first = next(call for call in card.calls if call[0].startswith("launch"))
+            assert card.place(tensor.data_ptr()) in first
+            assert next(call[2] for call in card.calls if call[0] == "record") == 4711
+            assert "wait_event" in [call[0] for call in card.calls]
+        assert len(made) == 2
+        tensor.shape = (40, 28, 27)
+        with pytest.raises(BadArgumentError, match="the shape"):
+            classifier(tensor)
+
+
+def test_a_stream_that_uses_the_kept_buffers_is_kept() -> None:
+    """A new stream could else get its pointer, and nothing would order it behind the work of the old one."""
+    import cupy
+
+    with fake_card() as card, Classifier(device="cuda", precision="fp16") as classifier:
+        images = cupy.ndarray((40, 28, 28), np.uint8)
+        stream = cupy.cuda.Stream()
+        classifier(images, on_card=True, stream=stream)
+        held = weakref.ref(stream)
+        del stream
+        gc.collect()
+        assert held() is not None
+        card.calls.clear()
+        classifier(images)
+        assert [call[0] for call in card.calls if call[0] in ("wait_event", "record", "wait")] == ["wait_event", "wait"]
+        card.calls.clear()
+        classifier(images, on_card=True, stream=cupy.cuda.Stream())
+        assert [call[0] for call in card.calls if call[0] in ("wait_event", "record", "wait")] == ["record"]
+        gc.collect()
