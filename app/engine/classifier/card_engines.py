@@ -31,10 +31,12 @@ def as_cupy_array(images: Any, stream: cupy.cuda.Stream) -> cupy.ndarray:
         if is_tensor(images) and (dtype := _TENSOR_TYPES.get(str(images.dtype))) and not images.requires_grad:
             wait_for(torch_stream(images.get_device()), stream, cupy.cuda.Event(disable_timing=True))
             return _view_tensor(images, dtype)
-        is_ready = getattr(images, "is_ready", None)  # of JAX: an array for which nothing has to wait
-        if hasattr(images, "__dlpack__") and not (is_ready is not None and is_ready()):
+        # An array of JAX that is ready has nothing to wait for; only DLPack's slower way waits. It may lack an interface.
+        ready = getattr(images, "is_ready", bool)()
+        interface = getattr(images, "__cuda_array_interface__", None) if ready else None
+        if interface is None and hasattr(images, "__dlpack__"):
             return cupy.from_dlpack(images)
-        return _view_interface(images, images.__cuda_array_interface__, stream)  # in 10 µs less
+        return _view_interface(images, interface or images.__cuda_array_interface__, stream)
     except (BufferError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise BadArgumentError(f"the array of images on the card cannot be read: {reason}") from None

@@ -201,3 +201,25 @@ def test_a_stream_that_uses_the_kept_buffers_is_kept() -> None:
         classifier(images, on_card=True, stream=cupy.cuda.Stream())
         assert [call[0] for call in card.calls if call[0] in ("wait_event", "record", "wait")] == ["record"]
         gc.collect()
+
+
+@pytest.mark.parametrize(("ready", "interfaced"), [(True, True), (True, False), (False, True)])
+def test_an_array_of_jax_waits_unless_it_is_ready(
+    ready: bool, interfaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DLPack makes the stream wait for the array; the interface does not, and lacks where JAX's layout is another."""
+    import cupy
+
+    with fake_card():
+        inner = cupy.ndarray((40, 28, 28), np.uint8)
+        interface = {"shape": inner.shape, "typestr": "|u1", "data": (inner.data.ptr, True), "version": 2}
+        view = cupy.cuda.UnownedMemory
+        monkeypatch.setattr(cupy.cuda, "UnownedMemory", lambda *given: view(*given, 0))
+        dlpack: list[Any] = []
+        monkeypatch.setattr(cupy, "from_dlpack", lambda array: dlpack.append(array) or inner)  # type: ignore[func-returns-value]
+        array = SimpleNamespace(is_ready=lambda: ready, __dlpack__=None)
+        if interfaced:
+            array.__cuda_array_interface__ = interface
+        found = card_engines.as_cupy_array(array, cupy.cuda.Stream())
+        assert found.data.ptr == inner.data.ptr and found.shape == inner.shape
+        assert dlpack == ([] if ready and interfaced else [array])
