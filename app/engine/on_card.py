@@ -150,11 +150,13 @@ class OnCard:
     def enqueue(self, stream: int, count: int, addresses: tuple[int, int, int]) -> None:
         """Enqueue the launches for ``count`` images. stream: a pointer. addresses: of images, labels and scores."""
         assert self._buffers is not None or count == 0
-        for first in range(0, count, self.capacity or 1):
+        capacity, launches = self.capacity, self._buffers.launches if self._buffers else ()
+        for first in range(0, count, capacity or 1):
             for launch, place, given in self._moved:
                 launch.move(place, addresses[given] + first * self._strides[given])
-            for launch in self._buffers.launches if self._buffers else ():
-                launch(stream, min(self.capacity, count - first))
+            piece = capacity if count - first > capacity else count - first
+            for launch in launches:
+                launch(stream, piece)
 
     def _grow(self, count: int) -> None:
         """Allocate larger kept buffers; reduce ``most`` to what fits."""

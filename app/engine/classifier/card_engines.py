@@ -31,7 +31,7 @@ def as_cupy_array(images: Any, stream: cupy.cuda.Stream) -> cupy.ndarray:
         if is_tensor(images) and (dtype := _TENSOR_TYPES.get(str(images.dtype))) and not images.requires_grad:
             wait_for(torch_stream(images.get_device()), stream, cupy.cuda.Event(disable_timing=True))
             return _view_tensor(images, dtype)
-        # An array of JAX that is ready has nothing to wait for; only DLPack's slower way waits. It may lack an interface.
+        # An array of JAX that is ready needs no wait, which DLPack's slower way has. It may lack an interface.
         ready = getattr(images, "is_ready", bool)()
         interface = getattr(images, "__cuda_array_interface__", None) if ready else None
         if interface is None and hasattr(images, "__dlpack__"):
@@ -199,6 +199,9 @@ class CardEngines(Engines):
     def results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
         """See ``Engines.results``. Logits of large batches stay in GPU memory until they are asked for."""
         assert isinstance(engine, GpuEngine)
+        if not self._is_current():
+            with self._card:
+                return self.results(engine, images)
         return self._fetched_later(engine, engine.run_ordinary(images, leave_logits=True))
 
     def _fetched_later(self, engine: GpuEngine, found: Outputs) -> tuple[np.ndarray, Any]:

@@ -117,8 +117,7 @@ class Classifier:
                 engines = self._opened()
                 if known is not None:
                     engine, pixels, single = known
-                    with engines.place:
-                        labels, scores = engines.results(engine, pixels)
+                    labels, scores = engines.results(engine, pixels)
                 elif batch is not None and on_host:
                     labels, scores = engines.run(images, batch)
                     single = batch.single
