@@ -11,6 +11,7 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
+from app.cuda.memory import pinned_array
 from app.cuda.streams import stream_at
 from app.engine.buffers import ALIGNED
 from app.engine.classifier.arguments import FLOATS, BadArgumentError, as_batch, check_bytes, is_tensor
@@ -203,6 +204,11 @@ class CardEngines(Engines):
             with self._card:
                 return self.results(engine, images)
         return self._fetched_later(engine, engine.run_ordinary(images, leave_logits=True))
+
+    def empty(self, shape: Shape) -> np.ndarray:
+        """See ``Engines.empty``. The memory is page-locked."""
+        with self._card:
+            return pinned_array(shape, np.uint8)
 
     def _fetched_later(self, engine: GpuEngine, found: Outputs) -> tuple[np.ndarray, Any]:
         labels, logits = found

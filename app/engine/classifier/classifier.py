@@ -134,6 +134,19 @@ class Classifier:
         self._last.scores = scores[0] if single else scores
         return labels.reshape(()) if single else labels
 
+    def empty(self, n: int) -> npt.NDArray[np.uint8]:
+        """Return an uninitialised array for ``n`` images, (n, H, W), or (n, C, H, W) with several channels.
+
+        On a GPU it is page-locked: the card reads large batches where they lie, without a copy in the host's memory.
+        Its memory is freed with the array. Raises UserError if it does not fit, or if the classifier is closed.
+        """
+        channels, *size = self.graph.network.input_shape
+        if n < 0:
+            raise BadArgumentError(f"n={n}: give a number of images")
+        with devices.gpu_errors():
+            array: npt.NDArray[np.uint8] = self._opened().empty((n, *([channels] if channels > 1 else []), *size))
+        return array
+
     @property
     def logits(self) -> npt.NDArray[np.float32] | cupy.ndarray:
         """Scores of the last call, (N, classes) or (classes,), float32. Raises UserError before the first call.

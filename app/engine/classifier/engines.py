@@ -79,6 +79,10 @@ class Engines:
             found = self._of_singles.get(shape)
         return None if found is None or not images.size else (found[0], images.reshape(found[1]), single)
 
+    def empty(self, shape: Shape) -> np.ndarray:
+        """Return an uninitialised array of bytes, in memory that the device reads best."""
+        return np.empty(shape, BYTES)
+
     def describe(self) -> dict[str, Any]:
         """Describe the device and the software used so far, as in reports."""
         with self.place:

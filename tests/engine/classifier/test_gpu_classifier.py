@@ -199,7 +199,8 @@ def test_other_layouts_on_the_card(lenet5: Classifier) -> None:
     wide[:, :, 3:31] = array
     flat = cupy.empty(array.size + 1, np.uint8)
     flat[1:] = array.ravel()
-    for same in (wide[:, :, 3:31], cupy.asfortranarray(array), flat[1:].reshape(40, 28, 28), array[::-1][::-1]):
+    np.copyto(held := lenet5.empty(40), images[:, 0])
+    for same in (wide[:, :, 3:31], cupy.asfortranarray(array), flat[1:].reshape(40, 28, 28), array[::-1][::-1], held):
         np.testing.assert_array_equal(lenet5(same), labels)
     one = lenet5(array[7], on_card=True)
     assert one.shape == () and int(one) == labels[7] and lenet5.logits.shape == (10,)
@@ -274,6 +275,7 @@ def test_closing_frees_the_memory() -> None:
         with Classifier(device="cuda") as classifier:
             classifier(images)
             classifier(on_card)
+            classifier(classifier.empty(2000))
 
     use()
     cupy.get_default_memory_pool().free_all_blocks()

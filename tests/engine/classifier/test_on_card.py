@@ -223,3 +223,21 @@ def test_an_array_of_jax_waits_unless_it_is_ready(
         found = card_engines.as_cupy_array(array, cupy.cuda.Stream())
         assert found.data.ptr == inner.data.ptr and found.shape == inner.shape
         assert dlpack == ([] if ready and interfaced else [array])
+
+
+def test_an_empty_array_is_page_locked_until_it_is_garbage() -> None:
+    """The kernels read it where it lies, also after it outlived its classifier."""
+    with fake_card() as card:
+        with Classifier(device="cuda", precision="fp16") as classifier:
+            empty = classifier.empty(2000)
+            place = card.place(empty.ctypes.data)
+            assert place is not None and place[0] == "pinned" and empty.shape == (2000, 28, 28)
+            card.calls.clear()
+            classifier(empty)
+            launches = [call for call in card.calls if call[0] == "launch"]
+            assert len(launches) == 1 and place in launches[0]
+        empty[...] = 1
+        assert place[1] in card.allocated
+        del empty
+        gc.collect()
+        assert place[1] not in card.allocated
