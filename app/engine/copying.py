@@ -11,7 +11,6 @@ import ctypes
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from queue import SimpleQueue
 from threading import Lock, Thread
@@ -38,13 +37,18 @@ def copy_in_parts(target: np.ndarray, source: np.ndarray, ends: Sequence[int]) -
     number of rows. After an exception, helpers may still write to ``target``: do not use it again.
     """
     row = source.nbytes // max(len(source), 1)
-    parts = [_Part(target, source, start * row, stop * row) for start, stop in pairwise((0, *ends))]
-    _helpers.call(parts, sum(map(len, parts)) - 1)
+    bounds = [*pairwise((0, *ends))]
+    arrays = target, source
+    addresses = target.ctypes.data, source.ctypes.data
+    parts = [_Part(arrays, addresses, start * row, stop * row) for start, stop in bounds]
+    _helpers.call(parts, sum(len(part) for part in parts) - 1)
     try:
-        for part, (start, stop) in zip(parts, pairwise((0, *ends)), strict=True):
-            part.work()
-            part.wait()
-            yield start, stop
+        for at, part in enumerate(parts):
+            while not part.is_copied():
+                # While helpers copy this part's last pieces, the caller copies pieces of the next part.
+                if not any(later.take() for later in parts[at:]):
+                    part.wait()
+            yield bounds[at]
     finally:
         for part in parts:
             part.cancel()
@@ -53,30 +57,37 @@ def copy_in_parts(target: np.ndarray, source: np.ndarray, ends: Sequence[int]) -
 class _Part:
     """Bytes ``start`` to ``stop`` of a copy: pieces, of which each thread takes the next one."""
 
-    def __init__(self, target: np.ndarray, source: np.ndarray, start: int, stop: int) -> None:
-        to, of = target.ctypes.data, source.ctypes.data
+    def __init__(
+        self, arrays: tuple[np.ndarray, np.ndarray], addresses: tuple[int, int], start: int, stop: int
+    ) -> None:
+        to, of = addresses
         # A piece holds the arrays: their memory must outlive the piece's copy, also if the caller was interrupted.
-        self._pieces = deque(
-            (to + at, of + at, min(PIECE, stop - at), (target, source)) for at in range(start, stop, PIECE)
-        )
+        self._pieces = deque((to + at, of + at, min(PIECE, stop - at), arrays) for at in range(start, stop, PIECE))
         self._count = len(self._pieces)
         self._copied: SimpleQueue[None] = SimpleQueue()  # an entry for each copied piece
 
     def __len__(self) -> int:
         return self._count
 
-    def work(self) -> None:
-        """Copy pieces until none is left to take. Any thread may call it; the copies run without Python's lock."""
-        with suppress(IndexError):
-            while True:
-                to, of, nbytes, _ = self._pieces.popleft()
-                ctypes.memmove(to, of, nbytes)
-                self._copied.put(None)
+    def take(self) -> bool:
+        """Copy the next piece, without Python's lock; return False if none is left. Any thread may call it."""
+        try:
+            to, of, nbytes, _ = self._pieces.popleft()
+        except IndexError:
+            return False
+        ctypes.memmove(to, of, nbytes)
+        self._copied.put(None)
+        return True
+
+    def is_copied(self) -> bool:
+        """Return whether all pieces are copied."""
+        return self._copied.qsize() == self._count
 
     def wait(self) -> None:
-        """Wait until all pieces are copied; only once."""
+        """Wait until all pieces are copied."""
         for _ in range(self._count):
             self._copied.get()
+        self._count = 0
 
     def cancel(self) -> None:
         """Drop the pieces that no thread has taken."""
@@ -129,7 +140,8 @@ class _Helpers:
 def _help(calls: SimpleQueue[list[_Part] | None]) -> None:
     while (parts := calls.get()) is not None:
         for part in parts:
-            part.work()
+            while part.take():
+                pass
 
 
 _helpers = _Helpers()

@@ -181,6 +181,7 @@ class OnCard:
         """Wait for the enqueued work, then free the kept buffers."""
         if self._buffers is not None:
             self._done.synchronize()
+            self.stream.synchronize()
             self._buffers, self._moved, self.capacity = None, [], 0
 
 
