@@ -25,20 +25,6 @@ def device_array(elements: int, dtype: str) -> cupy.ndarray:
     return cupy.ndarray((elements,), dtype, cupy.cuda.MemoryPointer(memory, 0))
 
 
-def check_array(array: cupy.ndarray, dtype: str, elements: int, name: str) -> None:
-    """Raise ValueError unless a kernel can take the array: of this type, with so many elements, on the current GPU."""
-    if array.dtype.name != dtype:
-        raise ValueError(f"{name} is {array.dtype}, must be {dtype}")
-    if array.size < elements:
-        raise ValueError(f"{name} holds {array.size} elements, needs {elements}")
-    if not array.flags.c_contiguous:
-        raise ValueError(f"{name} is not contiguous")
-    if array.device.id != runtime.getDevice():
-        raise ValueError(f"{name} lies on device {array.device.id}, not on the current one")
-    if array.data.ptr % 16:
-        raise ValueError(f"{name} is not aligned to 16 bytes")
-
-
 def placeholder_array(elements: int, dtype: str) -> cupy.ndarray:
     """Return an array without memory, for an argument whose address is set before every launch.
 

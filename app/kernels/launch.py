@@ -17,10 +17,9 @@ import numpy as np
 from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
-from app.cuda import launch_attributes
 from app.cuda.compiler import compile_kernel
-from app.cuda.launch_attributes import KEPT_SIZES, attributed_launcher
-from app.cuda.memory import check_array, device_array
+from app.cuda.launch_attributes import KEPT_SIZES, attributed_launcher, serves_dependent
+from app.cuda.memory import device_array
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import Problem
 from app.kernels.variant import (
@@ -96,16 +95,24 @@ class Kernel:
         if len(arrays) != len(arguments):
             raise ValueError(f"{self.variant.source} takes {len(arguments)} arrays, got {len(arrays)}")
         for array, argument in zip(arrays, arguments, strict=True):
-            self._check(array, argument, images)
+            if array is not None or not argument.optional:
+                self._check(array, argument, images)
         return Launch(self, arrays, images, early)
 
     def _check(self, array: cupy.ndarray | None, argument: Argument, images: int) -> None:
         where = f"{self.variant.source}, argument {argument.name}"
         if array is None:
-            if not argument.optional:
-                raise ValueError(f"{where} is missing")
-            return
-        check_array(array, argument.dtype, argument.fixed + argument.per_image * images, where)
+            raise ValueError(f"{where} is missing")
+        needed = argument.fixed + argument.per_image * images
+        for wrong, how in (
+            (array.dtype.name != argument.dtype, f"is {array.dtype}, must be {argument.dtype}"),
+            (array.size < needed, f"holds {array.size} elements, needs {needed}"),
+            (not array.flags.c_contiguous, "is not contiguous"),
+            (array.device.id != runtime.getDevice(), f"lies on device {array.device.id}, not on the current one"),
+            (array.data.ptr % 16, "is not aligned to 16 bytes"),
+        ):
+            if wrong:
+                raise ValueError(f"{where} {how}")
 
 
 class Launch:
@@ -132,11 +139,6 @@ class Launch:
         self._early, self._advanced = early, False  # the pointers may be those of a later piece
         self._nodes: list[Callable[[KernelGraph, int], None]] = []  # what adds the kernels to a graph
         self._steps = [self._step(action) for action in config.actions]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of device memory that the workspace occupies."""
-        return sum(array.nbytes for array in self.workspace)
 
     def __call__(self, stream: int, images: int) -> None:
         """Enqueue the kernel on the first ``images`` images of the bound buffers; return at once. stream: a pointer."""
@@ -258,20 +260,19 @@ class Entry:
         """
         packed = _addresses(values)
         address, handle = ctypes.addressof(packed), self._function.ptr
-        block, early, grid = (self._threads, self._shared_bytes), self._starts_early, lru_cache(KEPT_SIZES)(grid)
-        threads, shared = block
-        alive = (self._function, packed, values)  # kept alive by the closure
+        threads, shared, early = self._threads, self._shared_bytes, self._starts_early
+        alive, grid = (self._function, packed, values), lru_cache(KEPT_SIZES)(grid)  # kept alive by the closure
 
         def launch(stream: int, size: Any, _: Any = alive) -> None:
             driver.launchKernel(handle, *grid(size), threads, 1, 1, shared, stream, address, 0)
 
         if not early and self._cluster is None:
             return launch
-        return attributed_launcher(handle, packed, block, grid, self._cluster, launch, dependent=early)
+        return attributed_launcher(handle, packed, (threads, shared), grid, self._cluster, launch, dependent=early)
 
     @property
     def _starts_early(self) -> bool:
-        return self._dependent and launch_attributes.serves_dependent()
+        return self._dependent and serves_dependent()
 
     def graph_node(self, values: Sequence[Any], grid: Callable[[int], Grid]) -> Callable[[KernelGraph, int], None]:
         """As ``bound``, but the function adds the launch to a graph, given the graph and ``grid``'s argument."""
