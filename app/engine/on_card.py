@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from app.base.errors import UserError
-from app.cuda.memory import DeviceMemoryError, is_pinned, map_to_device, pinned_array, placeholder_array
+from app.cuda.memory import DeviceMemoryError, mapped_address, pinned_array, placeholder_array
 from app.engine.buffers import ALIGNED, Buffers, LoadedPlan, rounded_up
 from app.engine.copying import copy_in_parts
 from app.engine.interface import Outputs
@@ -50,7 +50,7 @@ class OnCard:
         self.stream = cupy.cuda.Stream(non_blocking=True)
         # The results that the host waits for.
         self._kept_labels, self._kept_scores = KeptRows((), LABEL_TYPE), KeptRows((self._classes,), self._scores)
-        self._staging: np.ndarray | None = None
+        self._staging: KeptRows | None = None
 
     def run(self, count: int, images: int, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
         """Enqueue (N, …) images on ``stream``, the current one; return labels (N,) and scores (N, classes).
@@ -89,8 +89,9 @@ class OnCard:
         ``results``.
         """
         outputs, results = self.results(len(images), leave_logits=leave_logits)
-        if is_pinned(images) and not images.ctypes.data % ALIGNED:
-            self._run_parts(images, results, [(0, len(images))])
+        address = mapped_address(images)
+        if address is not None and not address % ALIGNED:
+            self._run_parts(address, results, [(0, len(images))])
         else:
             self._run_staged(images, results)
         return outputs.copy()
@@ -111,20 +112,19 @@ class OnCard:
 
     def _run_staged(self, images: np.ndarray, results: tuple[int, int]) -> None:
         """Copy images to page-locked memory and run them, part by part."""
-        count, staging = len(images), self._staging
+        count, staging = len(images), self._staging or KeptRows(images.shape[1:], images.dtype)
         self._staging = None  # after an exception, helpers may still write to it
-        if staging is None or len(staging) < count:
-            staging = pinned_array((rounded_up(count, STEP), *images.shape[1:]), images.dtype)
+        rows = staging.first(count)
         ends = [int(count * share) // STEP * STEP for share in PART_ENDS]
-        self._run_parts(staging, results, copy_in_parts(staging, images, [*ends, count]))
+        self._run_parts(staging.address, results, copy_in_parts(rows, images, [*ends, count]))
         self._staging = staging
 
-    def _run_parts(self, images: np.ndarray, results: tuple[int, int], parts: Iterable[tuple[int, int]]) -> None:
+    def _run_parts(self, images: int, results: tuple[int, int], parts: Iterable[tuple[int, int]]) -> None:
         """Run page-locked images part by part, each when its bounds come; wait for the results.
 
-        results: the addresses of labels and scores.
+        images, results: the addresses of the images, and of labels and scores.
         """
-        bases = (map_to_device(images).data.ptr, *results)
+        bases = (images, *results)
         try:
             for start, stop in parts:
                 pixels, labels, scores = (base + start * each for base, each in zip(bases, self._strides, strict=True))
@@ -195,7 +195,7 @@ class KeptRows:
         """Return the first ``count`` rows."""
         if len(self._rows) < count:
             self._rows = pinned_array((rounded_up(count, STEP), *self._rows.shape[1:]), self._rows.dtype)
-            self.address = map_to_device(self._rows).data.ptr
+            self.address = mapped_address(self._rows) or 0
         return self._rows[:count]
 
 

@@ -241,3 +241,27 @@ def test_an_empty_array_is_page_locked_until_it_is_garbage() -> None:
         del empty
         gc.collect()
         assert place[1] not in card.allocated
+
+
+def test_an_interrupt_between_two_parts_gives_up_what_helpers_may_still_write_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    images = np.random.default_rng(0).integers(256, size=(10_000, 28, 28), dtype=np.uint8)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with fake_card() as card, Classifier(device="cuda", precision="fp16") as classifier:
+        places = []
+        for fails in (False, True, False, False):
+            card.calls.clear()
+            with monkeypatch.context() as patch:
+                if fails:
+                    patch.setattr(OnCard, "_run", interrupted)
+                    with pytest.raises(KeyboardInterrupt):
+                        classifier(images)
+                    assert [call[0] for call in card.calls] == ["wait"]
+                else:
+                    assert classifier(images).shape == (10_000,)
+                    places.append(next(call[-3][1] for call in card.calls if call[0] == "launch"))
+        assert places[0] != places[1] == places[2]
