@@ -22,8 +22,8 @@ MOST_BYTES = 1 << 30  # most memory of the kept buffers; more images at a time h
 STEP = 16  # capacities are multiples of it, so that every piece of a caller's array is aligned to 16 bytes
 APART = 256  # bytes: results in one allocation begin at multiples of it, as libraries expect of arrays
 LABEL_TYPE = np.dtype(np.uint8)
-# Where the parts of a batch end whose copy to page-locked memory the kernels hide, as shares of it. Few kernels are
-# left to run after the copy; more parts cost more launches than they hide.
+# Where the parts of a batch end that is copied to page-locked memory, as shares of it: kernels run one part while the
+# next one is copied. The last part is short, because its kernels run when nothing is left to copy.
 PART_ENDS = (0.45, 0.8)
 
 
