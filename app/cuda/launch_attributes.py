@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from cupy_backends.cuda.api import driver, runtime
 
 CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 PROGRAMMATIC = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+KEPT_SIZES = 64  # sizes of launches whose grids are remembered
 DEPENDENT_SINCE = 12_030  # driver version from which CUDA graphs can hold dependent launches
 
 
@@ -50,48 +51,42 @@ def serves_dependent() -> bool:
 
 
 def attributed_launcher(
-    function: int, values: ctypes.Array[ctypes.c_void_p], threads: int, shared_bytes: int, *, dependent: bool
-) -> Callable[[int, tuple[int, int, int], int], None]:
-    """Return a function that launches ``function``, given a stream pointer, a grid and blocks per cluster.
-
-    values: addresses of the arguments, read at each launch. A cluster's blocks are neighbours along x.
-    """
-    early = _Attribute(number=PROGRAMMATIC, value=(1, 0, 0))
-    together = _Attribute(number=CLUSTER_DIMENSION, value=(1, 1, 1))
-    attributes = (_Attribute * 2)(early, together) if dependent else (_Attribute * 1)(together)
-    config = _Config(block=(threads, 1, 1), shared_bytes=shared_bytes, attributes=attributes)
-    arguments = ctypes.byref(config), ctypes.c_void_p(function), values
-    size = attributes[-1].value  # views the value's memory
-
-    def launch(stream: int, grid: tuple[int, int, int], cluster: int) -> None:
-        config.grid[:] = grid
-        config.stream = stream
-        size[0] = cluster
-        config.attribute_count = dependent + (cluster > 1)  # omitted for 1: it would slow the launch
-        launch_kernel_ex(*arguments)  # a global: ``profile`` replaces it
-
-    return launch
-
-
-def choose_launcher(
-    start: Callable[[int, tuple[int, int, int], int], None],
-    usual: Callable[[int, Any], None],
+    function: int,
+    values: ctypes.Array[ctypes.c_void_p],
+    block: tuple[int, int],
     grid: Callable[[Any], tuple[int, int, int]],
     cluster: Callable[[Any], int] | None,
+    usual: Callable[[int, Any], None],
     *,
-    always: bool,
+    dependent: bool,
 ) -> Callable[[int, Any], None]:
-    """Return a launcher that calls ``start`` for clusters of several blocks, else ``usual``, given a stream and a size.
+    """Return a function that launches ``function``, given a stream pointer and a size.
 
-    always: call ``start`` for every size. CuPy's ``usual`` launch takes less host time.
+    values: addresses of the arguments, read at each launch. block: threads, and bytes of dynamic shared memory. grid,
+    cluster: size → grid, and blocks per cluster, which are neighbours along x. usual: launches sizes that need no
+    attribute; CuPy's launch takes less host time.
     """
+    kernel = ctypes.c_void_p(function)
+    early = _Attribute(number=PROGRAMMATIC, value=(1, 0, 0))
+
+    @lru_cache(KEPT_SIZES)
+    def configured(size: Any) -> tuple[_Config, Any] | None:
+        blocks = cluster(size) if cluster else 1
+        together = _Attribute(number=CLUSTER_DIMENSION, value=(blocks, 1, 1))  # omitted for 1: it would slow the launch
+        attributes = [early] * dependent + [together] * (blocks > 1)
+        if not attributes:
+            return None
+        array = (_Attribute * len(attributes))(*attributes)
+        config = _Config(grid(size), (block[0], 1, 1), block[1], attributes=array, attribute_count=len(attributes))
+        return config, ctypes.byref(config)
 
     def launch(stream: int, size: Any) -> None:
-        blocks = cluster(size) if cluster else 1
-        if always or blocks > 1:
-            start(stream, grid(size), blocks)
-        else:
+        found = configured(size)
+        if found is None:
             usual(stream, size)
+        else:
+            found[0].stream = stream
+            launch_kernel_ex(found[1], kernel, values)  # a global: ``profile`` replaces it
 
     return launch
 

@@ -61,13 +61,18 @@ def pinned_copy(array: np.ndarray) -> np.ndarray:
     return copy
 
 
+def mapped_address(array: np.ndarray) -> int | None:
+    """Return the address at which kernels access an array in page-locked memory; None for pageable memory."""
+    found = runtime.pointerGetAttributes(array.ctypes.data)
+    return found.devicePointer if found.type == runtime.memoryTypeHost else None
+
+
 def is_pinned(array: np.ndarray) -> bool:
     """Return whether an array lies in page-locked memory."""
-    return runtime.pointerGetAttributes(array.ctypes.data).type == runtime.memoryTypeHost
+    return mapped_address(array) is not None
 
 
 def map_to_device(array: np.ndarray) -> cupy.ndarray:
     """Return a flat device view of page-locked host memory, which kernels access over the bus. Keep the array alive."""
-    address = runtime.pointerGetAttributes(array.ctypes.data).devicePointer
-    memory = cupy.cuda.UnownedMemory(address, array.nbytes, array, cupy.cuda.Device().id)
+    memory = cupy.cuda.UnownedMemory(mapped_address(array), array.nbytes, array, cupy.cuda.Device().id)
     return cupy.ndarray((array.size,), array.dtype, cupy.cuda.MemoryPointer(memory, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import cupy
 import numpy as np
@@ -13,6 +14,9 @@ from app.engine.interface import Outputs
 from app.kernels.launch import Kernel, Launch
 from app.kernels.plain_problems import ITEMSIZE
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
+
+if TYPE_CHECKING:
+    from app.engine.copying import Copy
 
 # Called before and after each step of a chunk is enqueued: copy in, kernels, copy out.
 Mark = Callable[["StreamBuffers"], None]
@@ -85,11 +89,14 @@ class Buffers:
             launch(stream, images)
 
     def copy_out(self, outputs: Outputs, stream: int) -> None:
-        """Enqueue the copies of the results from the device to page-locked arrays. stream: a pointer."""
-        for name, rows in ((LABELS, outputs.labels), (LOGITS, outputs.logits)):
+        """Enqueue the copies of the results to page-locked arrays, or to arrays on the device. stream: a pointer."""
+        results: tuple[tuple[str, Any], ...] = (LABELS, outputs.labels), (LOGITS, outputs.logits)
+        for name, rows in results:
             if rows is not None and name in self.named:
-                source, copy = self.named[name].data.ptr, runtime.memcpyAsync
-                copy(rows.ctypes.data, source, rows.nbytes, runtime.memcpyDeviceToHost, stream)
+                source, to_host = self.named[name].data.ptr, isinstance(rows, np.ndarray)
+                target = rows.ctypes.data if to_host else rows.data.ptr
+                direction = runtime.memcpyDeviceToHost if to_host else runtime.memcpyDeviceToDevice
+                runtime.memcpyAsync(target, source, rows.nbytes, direction, stream)
 
 
 class StreamBuffers(Buffers):
@@ -105,13 +112,15 @@ class StreamBuffers(Buffers):
         self.copied = cupy.cuda.Event(disable_timing=True)  # recorded once the staging buffer has been copied
         self.staging: np.ndarray | None = None
 
-    def stage(self, images: np.ndarray) -> np.ndarray:
+    def stage(self, images: np.ndarray, copy: Copy = np.copyto) -> np.ndarray:
         """Wait until the page-locked staging buffer is free and copy the images into it; return the copy."""
-        if self.staging is None:
-            self.staging = pinned_array((self.chunk, *images.shape[1:]), images.dtype)
+        staging, self.staging = self.staging, None  # after an exception, helpers may still write to it
+        if staging is None:
+            staging = pinned_array((self.chunk, *images.shape[1:]), images.dtype)
         self.copied.synchronize()
-        staged = self.staging[: len(images)]
-        np.copyto(staged, images)
+        staged = staging[: len(images)]
+        copy(staged, images)
+        self.staging = staging
         return staged
 
     def enqueue(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None, *, staged: bool = False) -> None:

@@ -30,6 +30,7 @@ from app.engine.request import STREAMS, default_chunk
 from app.planning.plan import LOGITS, ExecutionPlan
 
 if TYPE_CHECKING:
+    from app.engine.copying import Copy
     from app.engine.on_card import OnCard
     from app.engine.small_batches import SmallBatches
 
@@ -57,6 +58,7 @@ class GpuEngine(Engine):
     ) -> None:
         self.plan, self.arithmetic = plan, plan.arithmetic
         self._scores, self._classes = plan.buffers[LOGITS]
+        self._input_dtype = np.dtype(plan.input_dtype)
         self._always_in_chunks = always_in_chunks
         self.device = cupy.cuda.Device()
         self.loaded = LoadedPlan(plan)
@@ -137,7 +139,7 @@ class GpuEngine(Engine):
         Images in page-locked memory are copied directly, others through a staging buffer.
         """
         if outputs is None:
-            outputs = self._run_to_kept(images)
+            outputs = self.run_ordinary(images, leave_logits=False)
         elif self._replays_again(images, outputs):
             if self._busy:
                 self.wait()
@@ -154,19 +156,30 @@ class GpuEngine(Engine):
             progress(len(images))
         return outputs
 
-    def _run_to_kept(self, images: np.ndarray) -> Outputs:
-        """Run with page-locked results that are kept for later calls; return copies of them. Captures nothing."""
+    def run_ordinary(self, images: np.ndarray, *, leave_logits: bool) -> Outputs:
+        """Run with page-locked results that are kept for later calls; return copies of them. Captures nothing.
+
+        leave_logits: those of large batches come in a new array in GPU memory, which is written when this returns.
+        """
+        small = self.small
+        replay = small.replays.get(images.shape)
+        if replay is not None and images.dtype == self._input_dtype:
+            return replay(images)
         count = len(images)
         if not count:
             return Outputs(np.empty(0, np.uint8), np.empty((0, self._classes), self._scores))
         self.plan.check(images)
-        if count <= self.small.most and (found := self.small.run(images)) is not None:
-            return found
+        if count <= small.most and (replay := small.replay(images)) is not None:
+            return replay(images)
         if count <= MOST_READ and self.plan.nodes[0].variant.reads_host:
-            return self.on_card.run_from_host(images)
+            return self.on_card.run_from_host(images, leave_logits=leave_logits)
+        from app.engine.copying import copy_by_threads
+
+        if self._busy:  # the call before was interrupted
+            self.wait()
         chunk = self._make_room(count)
-        outputs = self.on_card.kept_results(count)
-        self.submit(images, outputs, chunk=chunk)
+        outputs, _ = self.on_card.results(count, leave_logits=leave_logits)
+        self.submit(images, outputs, chunk=chunk, copy=copy_by_threads)
         self.wait()
         return outputs.copy()
 
@@ -210,11 +223,12 @@ class GpuEngine(Engine):
         *,
         chunk: int | None = None,
         parts: Iterable[tuple[slice, StreamBuffers]] | None = None,
+        copy: Copy = np.copyto,
     ) -> None:
         """Enqueue a batch and return at once. The images must not change until ``wait`` returns.
 
         chunk: images per chunk, at most the engine's, which is the default. parts: the chunks and their streams; None:
-        ``pieces``, on the streams in turn.
+        ``pieces``, on the streams in turn. copy: brings pageable images to page-locked memory.
         """
         self.plan.check(images)
         if len(outputs.labels) < len(images):
@@ -224,7 +238,7 @@ class GpuEngine(Engine):
         if parts is None:
             parts = zip(pieces(len(images), chunk or self.chunk), itertools.cycle(self.stream_buffers), strict=False)
         for part, buffers in parts:
-            source = images[part] if pinned else buffers.stage(images[part])
+            source = images[part] if pinned else buffers.stage(images[part], copy)
             buffers.enqueue(source, outputs.of(part), mark, staged=not pinned)
 
     def wait(self) -> None:
@@ -264,7 +278,7 @@ class GpuEngine(Engine):
 
     def run_on_card(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
         """Enqueue images in GPU memory; see ``OnCard.run``. The host does not wait."""
-        return self.on_card.run(images, stream)
+        return self.on_card.run(len(images), images.data.ptr, stream)
 
     def close(self) -> None:
         """Free device memory, streams and kernels."""

@@ -26,8 +26,8 @@ class Outputs(NamedTuple):
         return Outputs(self.labels[part], None if self.logits is None else self.logits[part])
 
     def copy(self) -> Outputs:
-        """Return a copy in pageable memory."""
-        return Outputs(self.labels.copy(), None if self.logits is None else self.logits.copy())
+        """Return a copy in pageable memory. Logits in GPU memory stay the same array."""
+        return Outputs(self.labels.copy(), self.logits.copy() if isinstance(self.logits, np.ndarray) else self.logits)
 
 
 class Block(Protocol):

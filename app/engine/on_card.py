@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any
 
 import cupy
 import numpy as np
 
 from app.base.errors import UserError
-from app.cuda.memory import DeviceMemoryError, is_pinned, map_to_device, pinned_array, placeholder_array
+from app.cuda.memory import DeviceMemoryError, mapped_address, pinned_array, placeholder_array
 from app.engine.buffers import ALIGNED, Buffers, LoadedPlan, rounded_up
+from app.engine.copying import copy_in_parts
 from app.engine.interface import Outputs
 from app.kernels.launch import Launch
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
@@ -17,98 +20,143 @@ from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 GIVEN = (IMAGES, LABELS, LOGITS)  # arrays of each call; the other buffers are kept from call to call
 MOST_BYTES = 1 << 30  # most memory of the kept buffers; more images at a time hardly gain anything
 STEP = 16  # capacities are multiples of it, so that every piece of a caller's array is aligned to 16 bytes
+APART = 256  # bytes: results in one allocation begin at multiples of it, as libraries expect of arrays
+LABEL_TYPE = np.dtype(np.uint8)
+# Where the parts of a batch end that is copied to page-locked memory, as shares of it: kernels run one part while the
+# next one is copied. The last part is short, because its kernels run when nothing is left to copy.
+PART_ENDS = (0.45, 0.8)
 
 
 class OnCard:
     """Run a plan on arrays in the current GPU's memory. Calls must not overlap on the host; streams may differ.
 
     capacity: most images per pass; larger batches run in several. It grows with the batches, up to ``most``. Batches no
-    larger than an earlier one allocate nothing but results.
+    larger than an earlier one allocate nothing but results. stream: for what the host waits for.
     """
 
     def __init__(self, loaded: LoadedPlan) -> None:
         self._loaded = loaded
         plan = loaded.plan
-        self._scores, self._classes = plan.buffers[LOGITS]
+        scores, self._classes = plan.buffers[LOGITS]
+        self._scores = np.dtype(scores)
         self.most = most_images(plan)
         self.capacity = 0
         self._buffers: Buffers | None = None
         self._moved: list[tuple[Launch, int, int]] = []  # launch, position of the argument, index in GIVEN
         self._strides = [size * np.dtype(dtype).itemsize for dtype, size in (plan.buffers[name] for name in GIVEN)]
         self._done = cupy.cuda.Event(disable_timing=True)  # recorded once the kept buffers are free
-        self._stream, self._own_stream = 0, cupy.cuda.Stream(non_blocking=True)
-        # Page-locked memory for the largest batch so far whose results the host waits for.
-        self._kept: Outputs | None = None
-        self._kept_addresses = 0, 0
-        self._staging: np.ndarray | None = None
+        # The stream that uses the kept buffers; None: they are free. Held, or a new stream could get its pointer.
+        self._last_stream: cupy.cuda.Stream | None = None
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        # The results that the host waits for.
+        self._kept_labels, self._kept_scores = KeptRows((), LABEL_TYPE), KeptRows((self._classes,), self._scores)
+        self._staging: KeptRows | None = None
 
-    def run(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
+    def run(self, count: int, images: int, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
         """Enqueue (N, …) images on ``stream``, the current one; return labels (N,) and scores (N, classes).
 
-        images: of the plan's input dtype, C-contiguous, aligned to 16 bytes; keep them alive until the stream has
-        passed. Raises UserError if the kept buffers do not fit in device memory.
+        images: the address of ``count`` images of the plan's input dtype, without gaps, aligned to 16 bytes; keep them
+        alive until the stream has passed. Raises UserError if the kept buffers do not fit in device memory.
         """
-        count = len(images)
-        # Not by cupy.empty, whose overhead of microseconds would count here.
-        labels, scores = cupy.ndarray((count,), np.uint8), cupy.ndarray((count, self._classes), self._scores)
-        self._run(count, (images.data.ptr, labels.data.ptr, scores.data.ptr), stream)
+        # One allocation, and not by cupy.empty: their overhead of microseconds would count here.
+        behind = -(-count // APART) * APART
+        memory = cupy.cuda.alloc(behind + count * self._strides[2])
+        address: int = memory.ptr
+        labels = cupy.ndarray((count,), LABEL_TYPE, memory)
+        scores = cupy.ndarray((count, self._classes), self._scores, memory + behind)
+        self._run(count, (images, address, address + behind), stream)
+        self._done.record(stream)
         return labels, scores
 
-    def run_to_host(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> Outputs:
-        """As ``run``, but wait, and return the results in pageable host memory: the kernels write them over the bus."""
-        outputs = self.kept_results(len(images))
-        self._run(len(images), (images.data.ptr, *self._kept_addresses), stream)
-        stream.synchronize()
+    def run_to_host(self, count: int, images: int, stream: cupy.cuda.Stream, *, leave_logits: bool = False) -> Outputs:
+        """As ``run``, but wait, and return the results in pageable host memory: the kernels write them over the bus.
+
+        leave_logits: as for ``results``.
+        """
+        outputs, results = self.results(count, leave_logits=leave_logits)
+        try:
+            self._run(count, (images, *results), stream)
+        finally:
+            stream.synchronize()  # after an exception, too: what was enqueued uses the kept buffers
+            self._last_stream = None
         return outputs.copy()
 
-    def run_from_host(self, images: np.ndarray) -> Outputs:
+    def run_from_host(self, images: np.ndarray, *, leave_logits: bool) -> Outputs:
         """As ``run_to_host``, but the first kernel reads the images over the bus; only if it ``reads_host``.
 
         images: (N, …) of the plan's input dtype, C-contiguous, in host memory. Those in pageable memory are first
-        copied to page-locked memory, in two parts, so that the first one runs while the second one is copied.
+        copied to page-locked memory, in parts, so that one part runs while the next one is copied. leave_logits: as for
+        ``results``.
         """
-        count, read = len(images), images
-        outputs, half = self.kept_results(count), 0
-        if not is_pinned(images) or images.ctypes.data % ALIGNED:
-            if self._staging is None or len(self._staging) < count:
-                self._staging = pinned_array((rounded_up(count, STEP), *images.shape[1:]), images.dtype)
-            read, half = self._staging, count // 2 // STEP * STEP
-        bases = (map_to_device(read).data.ptr, *self._kept_addresses)
-        for start, stop in ((0, half), (half, count)):
-            if read is not images:
-                np.copyto(read[start:stop], images[start:stop])
-            pixels, labels, scores = (base + start * each for base, each in zip(bases, self._strides, strict=True))
-            self._run(stop - start, (pixels, labels, scores), self._own_stream)
-        self._own_stream.synchronize()
+        outputs, results = self.results(len(images), leave_logits=leave_logits)
+        address = mapped_address(images)
+        if address is not None and not address % ALIGNED:
+            self._run_parts(address, results, [(0, len(images))])
+        else:
+            self._run_staged(images, results)
         return outputs.copy()
 
-    def kept_results(self, count: int) -> Outputs:
-        """Return page-locked results for ``count`` images; they are kept, at ``_kept_addresses`` for the device."""
-        if self._kept is None or len(self._kept.labels) < count:
-            room = rounded_up(count, STEP)
-            labels, scores = pinned_array((room,), np.uint8), pinned_array((room, self._classes), self._scores)
-            self._kept = Outputs(labels, scores)
-            self._kept_addresses = map_to_device(labels).data.ptr, map_to_device(scores).data.ptr
-        return self._kept.of(slice(0, count))
+    def results(self, count: int, *, leave_logits: bool) -> tuple[Outputs, tuple[int, int]]:
+        """Return arrays for results, and their addresses for kernels. They are page-locked and kept for later calls.
+
+        leave_logits: the logits are a new array in GPU memory instead, if it fits.
+        """
+        labels = self._kept_labels.first(count)
+        if leave_logits:
+            # On this stream, for which the host waits: the pool's memory may still be in use on the caller's.
+            with suppress(cupy.cuda.memory.OutOfMemoryError), self.stream:
+                logits: Any = cupy.ndarray((count, self._classes), self._scores)
+                return Outputs(labels, logits), (self._kept_labels.address, logits.data.ptr)
+        scores = self._kept_scores.first(count)
+        return Outputs(labels, scores), (self._kept_labels.address, self._kept_scores.address)
+
+    def _run_staged(self, images: np.ndarray, results: tuple[int, int]) -> None:
+        """Copy images to page-locked memory and run them, part by part."""
+        count, staging = len(images), self._staging or KeptRows(images.shape[1:], images.dtype)
+        self._staging = None  # after an exception, helpers may still write to it
+        rows = staging.first(count)
+        ends = [int(count * share) // STEP * STEP for share in PART_ENDS]
+        self._run_parts(staging.address, results, copy_in_parts(rows, images, [*ends, count]))
+        self._staging = staging
+
+    def _run_parts(self, images: int, results: tuple[int, int], parts: Iterable[tuple[int, int]]) -> None:
+        """Run page-locked images part by part, each when its bounds come; wait for the results.
+
+        images, results: the addresses of the images, and of labels and scores.
+        """
+        bases = (images, *results)
+        try:
+            for start, stop in parts:
+                pixels, labels, scores = (base + start * each for base, each in zip(bases, self._strides, strict=True))
+                self._run(stop - start, (pixels, labels, scores), self.stream)
+        finally:
+            self.stream.synchronize()  # after an exception, too: the images may be freed then
+            self._last_stream = None
 
     def _run(self, count: int, addresses: tuple[int, int, int], stream: cupy.cuda.Stream) -> None:
-        """Enqueue ``count`` images after what was enqueued before. addresses: of images, labels and scores."""
+        """Enqueue ``count`` images after what was enqueued before. addresses: of images, labels and scores.
+
+        The caller then records ``_done``, or waits for the stream.
+        """
         if count > self.capacity < self.most:
             self._grow(count)
-        if stream.ptr != self._stream:
-            stream.wait_event(self._done)
-            self._stream = stream.ptr
-        self.enqueue(stream.ptr, count, addresses)
-        self._done.record(stream)
+        pointer, last = stream.ptr, self._last_stream
+        if last is None or last.ptr != pointer:
+            if last is not None:
+                stream.wait_event(self._done)
+            self._last_stream = stream
+        self.enqueue(pointer, count, addresses)
 
     def enqueue(self, stream: int, count: int, addresses: tuple[int, int, int]) -> None:
         """Enqueue the launches for ``count`` images. stream: a pointer. addresses: of images, labels and scores."""
         assert self._buffers is not None or count == 0
-        for first in range(0, count, self.capacity or 1):
+        capacity, launches = self.capacity, self._buffers.launches if self._buffers else ()
+        for first in range(0, count, capacity or 1):
             for launch, place, given in self._moved:
                 launch.move(place, addresses[given] + first * self._strides[given])
-            for launch in self._buffers.launches if self._buffers else ():
-                launch(stream, min(self.capacity, count - first))
+            piece = capacity if count - first > capacity else count - first
+            for launch in launches:
+                launch(stream, piece)
 
     def _grow(self, count: int) -> None:
         """Allocate larger kept buffers; reduce ``most`` to what fits."""
@@ -133,7 +181,22 @@ class OnCard:
         """Wait for the enqueued work, then free the kept buffers."""
         if self._buffers is not None:
             self._done.synchronize()
+            self.stream.synchronize()
             self._buffers, self._moved, self.capacity = None, [], 0
+
+
+class KeptRows:
+    """A page-locked array with rows for the largest batch so far. address: for kernels."""
+
+    def __init__(self, row: tuple[int, ...], dtype: np.dtype) -> None:
+        self._rows, self.address = np.empty((0, *row), dtype), 0
+
+    def first(self, count: int) -> np.ndarray:
+        """Return the first ``count`` rows."""
+        if len(self._rows) < count:
+            self._rows = pinned_array((rounded_up(count, STEP), *self._rows.shape[1:]), self._rows.dtype)
+            self.address = mapped_address(self._rows) or 0
+        return self._rows[:count]
 
 
 def most_images(plan: ExecutionPlan) -> int:

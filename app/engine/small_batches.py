@@ -6,6 +6,9 @@ over from earlier ones, and their results are not read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import cupy
 import numpy as np
 
@@ -14,6 +17,8 @@ from app.cuda.memory import DeviceMemoryError, map_to_device, pinned_array
 from app.engine.buffers import Buffers, LoadedPlan, rounded_up
 from app.engine.interface import Outputs
 from app.planning.plan import IMAGES, LABELS, LOGITS
+
+Replay = Callable[[np.ndarray], Outputs]
 
 MOST = 1024  # images; of larger batches, chunks hide the copies
 LEAST = 64  # capacity of the first buffers
@@ -26,17 +31,22 @@ def graph_size(count: int) -> int:
 
 
 class SmallBatches:
-    """Run batches of up to ``most`` images, in buffers that grow with the batches, and wait for the results."""
+    """Run batches of up to ``most`` images, in buffers that grow with the batches, and wait for the results.
+
+    replays: for a shape of images that came before, the function that ``replay`` returned.
+    """
 
     def __init__(self, loaded: LoadedPlan) -> None:
         self.most = MOST  # images; lowered where device memory is short
+        self.replays: dict[tuple[int, ...], Replay] = {}
         self._loaded = loaded
         self._buffers: _SmallBuffers | None = None
 
-    def run(self, images: np.ndarray) -> Outputs | None:
-        """Classify (N, C, H, W) images; return results in pageable memory, or None if the buffers do not fit.
+    def replay(self, images: np.ndarray) -> Replay | None:
+        """Return a function that classifies images of this shape and type, or None if the buffers do not fit.
 
-        images: of the plan's input dtype.
+        images: (N, C, H, W), of the plan's input dtype. The function takes such images and returns results in pageable
+        memory.
         """
         if self._buffers is None or self._buffers.capacity < len(images):
             self.free()
@@ -46,7 +56,8 @@ class SmallBatches:
             except DeviceMemoryError:
                 self.most = len(images) - 1
                 return None
-        return self._buffers.run(images)
+        replay = self.replays[images.shape] = self._buffers.replay(images.shape)
+        return replay
 
     @property
     def nbytes(self) -> int:
@@ -60,6 +71,7 @@ class SmallBatches:
 
     def free(self) -> None:
         """Free buffers and graphs."""
+        self.replays = {}
         if self._buffers is not None:
             self._buffers.free()
         self._buffers = None
@@ -86,19 +98,24 @@ class _SmallBuffers(Buffers):
         self._graphs: dict[int, KernelGraph] = {}
         self._graphed = all(launch.all_kernels for launch in self.launches)
 
-    def run(self, images: np.ndarray) -> Outputs:
-        """As ``SmallBatches.run``."""
-        count, stream = len(images), self._stream.ptr
+    def replay(self, shape: tuple[int, ...]) -> Replay:
+        """As ``SmallBatches.replay``. What a call needs is looked up before, not in the call."""
+        count, wait, stream = shape[0], self._stream.synchronize, self._stream.ptr
         given = self._images[:count]
-        given[...] = images.reshape(given.shape)
-        if self._copied:
-            self.copy_in(given, stream)
-        if self._graphed:
-            self._graph(graph_size(count)).launch(stream)
-        else:
-            self.compute(count, stream)
-        self._stream.synchronize()
-        return self._results.of(slice(0, count)).copy()
+        target, (labels, logits) = given.reshape(shape), self._results.of(slice(0, count))
+        assert logits is not None
+        copied, graphed = self._copied, self._graphed
+        enqueue = self._graph(graph_size(count)).launch if graphed else partial(self.compute, count)
+
+        def run(images: np.ndarray) -> Outputs:
+            target[...] = images
+            if copied:
+                self.copy_in(given, stream)
+            enqueue(stream)
+            wait()
+            return Outputs(labels.copy(), logits.copy())
+
+        return run
 
     def _graph(self, size: int) -> KernelGraph:
         if size not in self._graphs:

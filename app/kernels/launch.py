@@ -8,8 +8,8 @@ arguments change from batch to batch, passes them with each call of a ``Function
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import cupy
@@ -17,8 +17,8 @@ import numpy as np
 from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
-from app.cuda import launch_attributes
 from app.cuda.compiler import compile_kernel
+from app.cuda.launch_attributes import KEPT_SIZES, attributed_launcher, serves_dependent
 from app.cuda.memory import device_array
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import Problem
@@ -95,26 +95,24 @@ class Kernel:
         if len(arrays) != len(arguments):
             raise ValueError(f"{self.variant.source} takes {len(arguments)} arrays, got {len(arrays)}")
         for array, argument in zip(arrays, arguments, strict=True):
-            self._check(array, argument, images)
+            if array is not None or not argument.optional:
+                self._check(array, argument, images)
         return Launch(self, arrays, images, early)
 
     def _check(self, array: cupy.ndarray | None, argument: Argument, images: int) -> None:
         where = f"{self.variant.source}, argument {argument.name}"
         if array is None:
-            if not argument.optional:
-                raise ValueError(f"{where} is missing")
-            return
+            raise ValueError(f"{where} is missing")
         needed = argument.fixed + argument.per_image * images
-        if array.dtype.name != argument.dtype:
-            raise ValueError(f"{where} is {array.dtype}, must be {argument.dtype}")
-        if array.size < needed:
-            raise ValueError(f"{where} holds {array.size} elements, needs {needed}")
-        if not array.flags.c_contiguous:
-            raise ValueError(f"{where} is not contiguous")
-        if array.device.id != cupy.cuda.runtime.getDevice():
-            raise ValueError(f"{where} lies on device {array.device.id}, not on the current one")
-        if array.data.ptr % 16:
-            raise ValueError(f"{where} is not aligned to 16 bytes")
+        for wrong, how in (
+            (array.dtype.name != argument.dtype, f"is {array.dtype}, must be {argument.dtype}"),
+            (array.size < needed, f"holds {array.size} elements, needs {needed}"),
+            (not array.flags.c_contiguous, "is not contiguous"),
+            (array.device.id != runtime.getDevice(), f"lies on device {array.device.id}, not on the current one"),
+            (array.data.ptr % 16, "is not aligned to 16 bytes"),
+        ):
+            if wrong:
+                raise ValueError(f"{where} {how}")
 
 
 class Launch:
@@ -138,14 +136,9 @@ class Launch:
             if argument.per_image and pointer.value is not None
         }
         self._module = kernel.module()
-        self._early = early
+        self._early, self._advanced = early, False  # the pointers may be those of a later piece
         self._nodes: list[Callable[[KernelGraph, int], None]] = []  # what adds the kernels to a graph
         self._steps = [self._step(action) for action in config.actions]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of device memory that the workspace occupies."""
-        return sum(array.nbytes for array in self.workspace)
 
     def __call__(self, stream: int, images: int) -> None:
         """Enqueue the kernel on the first ``images`` images of the bound buffers; return at once. stream: a pointer."""
@@ -164,15 +157,22 @@ class Launch:
         """Whether every action launches a kernel, so that ``add_to`` adds the whole launch."""
         return len(self._nodes) == len(self._steps)
 
-    def _pieces(self, images: int) -> Iterator[int]:
-        """Yield the length of each piece of the images, with the arguments set to that piece."""
+    def _pieces(self, images: int) -> Iterable[int]:
+        """Return the length of each piece of the images; when one comes, the arguments are set to that piece."""
+        if self._advanced or not 0 < images <= self._piece:
+            return self._moved_pieces(images)
+        self._images.value = images
+        return (images,)
+
+    def _moved_pieces(self, images: int) -> Iterator[int]:
         if not 0 < images <= self.capacity:
             raise ValueError(f"{self.kernel.variant.source} is bound for 1 to {self.capacity} images, not {images}")
+        self._advanced = True
         for first in range(0, images, self._piece):
-            count = min(self._piece, images - first)
             for pointer, start, stride in self._moving.values():
                 pointer.value = start + first * stride
-            self._images.value = count
+            self._advanced = images > self._piece
+            self._images.value = count = min(self._piece, images - first)
             yield count
 
     def move(self, place: int, address: int) -> None:
@@ -182,6 +182,7 @@ class Launch:
         """
         pointer, _, stride = self._moving[place]
         self._moving[place] = pointer, address, stride
+        pointer.value = address
 
     def _step(self, action: Action) -> EnqueueStep:
         match action:
@@ -259,20 +260,19 @@ class Entry:
         """
         packed = _addresses(values)
         address, handle = ctypes.addressof(packed), self._function.ptr
-        threads, shared = self._threads, self._shared_bytes
-        alive = (self._function, packed, values)  # kept alive by the closure
+        threads, shared, early = self._threads, self._shared_bytes, self._starts_early
+        alive, grid = (self._function, packed, values), lru_cache(KEPT_SIZES)(grid)  # kept alive by the closure
 
         def launch(stream: int, size: Any, _: Any = alive) -> None:
             driver.launchKernel(handle, *grid(size), threads, 1, 1, shared, stream, address, 0)
 
-        if not self._starts_early and self._cluster is None:
+        if not early and self._cluster is None:
             return launch
-        start = launch_attributes.attributed_launcher(handle, packed, threads, shared, dependent=self._starts_early)
-        return launch_attributes.choose_launcher(start, launch, grid, self._cluster, always=self._starts_early)
+        return attributed_launcher(handle, packed, (threads, shared), grid, self._cluster, launch, dependent=early)
 
     @property
     def _starts_early(self) -> bool:
-        return self._dependent and launch_attributes.serves_dependent()
+        return self._dependent and serves_dependent()
 
     def graph_node(self, values: Sequence[Any], grid: Callable[[int], Grid]) -> Callable[[KernelGraph, int], None]:
         """As ``bound``, but the function adds the launch to a graph, given the graph and ``grid``'s argument."""

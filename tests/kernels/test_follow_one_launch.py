@@ -62,3 +62,30 @@ def test_the_document_lists_the_files_that_run() -> None:
         assert listed == BEFORE | single | pair
         assert max(len(BEFORE | single), len(BEFORE | pair)) <= MOST_FILES
     assert all((ROOT / path).is_file() for path in listed)
+
+
+def test_a_launch_in_pieces_leaves_no_pointer_behind() -> None:
+    """Also if an error ended it: the next launch of one piece begins at the first image again."""
+    row, problem = row_of("conv", "direct"), network_convolutions(fused=True)[0]
+    with fake_card() as card:
+        kernel = launch.Kernel(row, problem, "sm_90a")
+        arrays = [cupy.empty(one.fixed + 50 * one.per_image, one.dtype) for one in kernel.arguments()]
+        bound = kernel.bind(arrays, 50)
+        step, size = bound._steps, kernel.arguments()[0].per_image * arrays[0].itemsize
+        bound._piece = 20
+
+        def starts(images: int) -> list[int]:
+            card.calls.clear()
+            bound(0, images)
+            return [call[-3][2] // size for call in card.calls]
+
+        def failing(_: int, count: int) -> None:
+            assert count != 10  # the last piece of 50
+
+        for _ in range(2):
+            assert [starts(images) for images in (50, 20, 21, 7)] == [[0, 20, 40], [0], [0, 20], [0]]
+            bound._steps = [failing]
+            with pytest.raises(AssertionError):
+                bound(0, 50)
+            bound._steps = step
+            assert starts(5) == [0]

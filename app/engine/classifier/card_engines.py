@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import sys
 import threading
+from functools import lru_cache, partial
 from typing import Any
 
 import cupy
 import numpy as np
 from cupy.cuda import runtime
 
+from app.cuda.memory import pinned_array
 from app.cuda.streams import stream_at
 from app.engine.buffers import ALIGNED
 from app.engine.classifier.arguments import FLOATS, BadArgumentError, as_batch, check_bytes, is_tensor
 from app.engine.classifier.engines import Engines
 from app.engine.gpu import GpuEngine
+from app.engine.interface import Engine, Outputs
 from app.engine.small_batches import MOST
 from app.layers import Shape
 from app.network.graph import Graph
@@ -27,10 +30,14 @@ def as_cupy_array(images: Any, stream: cupy.cuda.Stream) -> cupy.ndarray:
         return images
     try:
         if is_tensor(images) and (dtype := _TENSOR_TYPES.get(str(images.dtype))) and not images.requires_grad:
-            return _view_tensor(images, dtype, stream)
-        if hasattr(images, "__dlpack__"):
+            wait_for(torch_stream(images.get_device()), stream, cupy.cuda.Event(disable_timing=True))
+            return _view_tensor(images, dtype)
+        # An array of JAX that is ready needs no wait, which DLPack's slower way has. It may lack an interface.
+        ready = getattr(images, "is_ready", bool)()
+        interface = getattr(images, "__cuda_array_interface__", None) if ready else None
+        if interface is None and hasattr(images, "__dlpack__"):
             return cupy.from_dlpack(images)
-        return _view_interface(images, images.__cuda_array_interface__, stream)
+        return _view_interface(images, interface or images.__cuda_array_interface__, stream)
     except (BufferError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise BadArgumentError(f"the array of images on the card cannot be read: {reason}") from None
@@ -39,12 +46,33 @@ def as_cupy_array(images: Any, stream: cupy.cuda.Stream) -> cupy.ndarray:
 _TENSOR_TYPES = {f"torch.{name}": np.dtype(name) for name in ("uint8", *FLOATS)}
 
 
-def _view_tensor(tensor: Any, dtype: np.dtype, stream: cupy.cuda.Stream) -> cupy.ndarray:
-    """View a tensor of PyTorch, as ``cupy.from_dlpack`` does in 30 µs more."""
-    torch, number = sys.modules["torch"], tensor.get_device()
-    ready = torch.cuda.current_stream(number).cuda_stream
+def torch_stream(number: int) -> int:
+    """Return the pointer of PyTorch's current stream on a GPU."""
+    torch: Any = sys.modules["torch"]
+    # The code that PyTorch's compiler writes calls this one, which makes no object of a stream.
+    pointer = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    found: int = torch.cuda.current_stream(number).cuda_stream if pointer is None else pointer(number)
+    return found
+
+
+def wait_for(ready: int, stream: cupy.cuda.Stream, event: cupy.cuda.Event) -> None:
+    """Let ``stream`` wait for what was enqueued on the stream with the pointer ``ready``, by means of an event."""
     if ready != stream.ptr:
-        stream.wait_event(stream_at(ready).record())
+        runtime.eventRecord(event.ptr, ready)
+        stream.wait_event(event)
+
+
+def _tensor_address(tensor: Any) -> tuple[bool, int]:
+    """Return whether a tensor's elements lie one after another, so that kernels can read it, and its address."""
+    try:
+        return tensor.is_contiguous() and not tensor.requires_grad, tensor.data_ptr()
+    except RuntimeError:  # sparse tensors have no address
+        return False, 0
+
+
+def _view_tensor(tensor: Any, dtype: np.dtype) -> cupy.ndarray:
+    """View a tensor of PyTorch, as ``cupy.from_dlpack`` does in 30 µs more."""
+    number = tensor.get_device()
     if not tensor.numel():  # it may have no address
         return cupy.empty(tuple(tensor.shape), dtype)
     memory = cupy.cuda.UnownedMemory(tensor.data_ptr(), dtype.itemsize, tensor, number)  # size: unchecked
@@ -55,8 +83,8 @@ def _view_tensor(tensor: Any, dtype: np.dtype, stream: cupy.cuda.Stream) -> cupy
 def _view_interface(owner: Any, interface: dict[str, Any], stream: cupy.cuda.Stream) -> cupy.ndarray:
     """View an array by its ``__cuda_array_interface__``: CuPy would make the host wait for the array's stream."""
     ready = interface.get("stream")
-    if ready is not None and ready != (stream.ptr or 1):  # the interface calls the null stream 1
-        stream.wait_event(stream_at(0 if ready == 1 else ready).record())
+    if ready is not None:  # the interface calls the null stream 1
+        wait_for(0 if ready == 1 else ready, stream, cupy.cuda.Event(disable_timing=True))
     shape, dtype = tuple(interface["shape"]), np.dtype(interface["typestr"])
     if 0 in shape:  # an empty array may have no address
         return cupy.empty(shape, dtype)
@@ -71,13 +99,22 @@ def upload_copy(images: np.ndarray, stream: cupy.cuda.Stream) -> cupy.ndarray:
     return copy
 
 
-def as_stream(stream: Any) -> cupy.cuda.Stream:
+def fetch(array: cupy.ndarray, stream: cupy.cuda.Stream) -> np.ndarray:
+    """Copy an array that is written from any GPU to host memory, on ``stream``; in any thread, with any current GPU."""
+    with array.device:
+        return array.get(stream=stream)
+
+
+_kept_stream_at = lru_cache(16)(lambda pointer, _device: stream_at(pointer))
+
+
+def as_stream(stream: Any, device: int = 0) -> cupy.cuda.Stream:
     """Return a CuPy stream for a stream of CuPy or PyTorch, or a pointer. Raises BadArgumentError for anything else."""
     if hasattr(stream, "ptr"):
         return stream
     pointer = getattr(stream, "cuda_stream", stream)
     if isinstance(pointer, int) and not isinstance(pointer, bool):
-        return stream_at(pointer)
+        return _kept_stream_at(pointer, device)
     raise BadArgumentError(f"stream={stream!r}: give a stream of CuPy or PyTorch, or a stream's pointer")
 
 
@@ -95,8 +132,10 @@ class CardEngines(Engines):
         self.arithmetic = None
         with cupy.cuda.Device(number):
             self.place = self._card = cupy.cuda.Device()
+            self._ready = cupy.cuda.Event(disable_timing=True)  # of other libraries' streams
+        self._number: int = self._card.id
         self._threads = threading.local()
-        self._given: dict[tuple[Shape, np.dtype], GpuEngine] = {}  # by the given batch's shape without N, and type
+        self._given: dict[tuple[Shape, Any], GpuEngine] = {}  # by the given batch's shape without N, and its type
 
     def run_on_card(self, graph: Graph, images: Any, stream: Any = None, *, wait: bool) -> tuple[Any, Any, bool]:
         """Enqueue images on a stream; return labels, scores, and whether the caller gave a single image.
@@ -105,33 +144,85 @@ class CardEngines(Engines):
         wait for the results and return them in host memory, else as CuPy arrays. Raises UserError; BadArgumentError for
         wrong images.
         """
-        if runtime.getDevice() != self._card.id:
+        if not self._is_current():
             with self._card:
                 return self.run_on_card(graph, images, stream, wait=wait)
+        if stream is None:
+            return self._run_on(cupy.cuda.get_current_stream(), graph, images, wait)
+        with as_stream(stream, self._number) as current:
+            return self._run_on(current, graph, images, wait)
+
+    def _is_current(self) -> bool:
+        """Return whether the card is this thread's current one; give the thread its context."""
+        if runtime.getDevice() != self._number:
+            return False
         if not hasattr(self._threads, "bound"):  # cuLaunchKernelEx fails in a thread without a context
-            runtime.setDevice(self._card.id)
+            runtime.setDevice(self._number)
             self._threads.bound = True
-        if stream is not None:
-            with as_stream(stream):
-                return self.run_on_card(graph, images, wait=wait)
-        current = cupy.cuda.get_current_stream()
-        array = upload_copy(images, current) if isinstance(images, np.ndarray) else as_cupy_array(images, current)
-        if array.data.device_id != self._card.id:
-            raise BadArgumentError(
-                f"the images lie on GPU {array.data.device_id}, the classifier on GPU {self._card.id}: copy them there"
-            )
-        engine, single = self._given.get((array.shape[1:], array.dtype)), False
-        if engine is None:
+        return True
+
+    def _run_on(self, stream: cupy.cuda.Stream, graph: Graph, images: Any, wait: bool) -> tuple[Any, Any, bool]:
+        array, single = images, False  # what lies at the address lives as long as the array
+        known = self._known_on_card(array, stream)
+        if known is None and not isinstance(images, cupy.ndarray):
+            array = upload_copy(images, stream) if isinstance(images, np.ndarray) else as_cupy_array(images, stream)
+            known = self._known_on_card(array, stream)
+            if known is not None and is_tensor(images):
+                self._given[array.shape[1:], images.dtype] = known[0]
+        if known is None:
             array, engine, single = self._prepared(graph, array)
-        if not array.flags.c_contiguous or array.data.ptr % ALIGNED:
-            array = array.copy()
-        if wait and len(array) <= MOST:
-            return *engine.on_card.run_to_host(array, current), single
-        labels, scores = engine.run_on_card(array, current)
-        return (labels.get(stream=current), scores.get(stream=current), single) if wait else (labels, scores, single)
+            known = engine, len(array), array.data.ptr
+        engine, count, address = known
+        if not wait:
+            return *engine.on_card.run(count, address, stream), single
+        found = engine.on_card.run_to_host(count, address, stream, leave_logits=count > MOST)
+        return *self._fetched_later(engine, found), single
+
+    def _known_on_card(self, images: Any, stream: cupy.cuda.Stream) -> tuple[GpuEngine, int, int] | None:
+        """Recognise an array of a shape and type that came before; return its engine, its length and its address.
+
+        None for all other images, and for those that must be copied. Makes no object for the array, which takes time.
+        """
+        if type(images) is cupy.ndarray:
+            engine, memory = self._given.get((images.shape[1:], images.dtype)), images.data
+            dense, number, address = images.flags.c_contiguous, memory.device_id, memory.ptr
+        elif is_tensor(images):
+            engine, number = self._given.get((images.shape[1:], images.dtype)), images.get_device()
+            dense, address = _tensor_address(images)
+        else:
+            return None
+        if engine is None or not dense or address % ALIGNED or number != self._number:
+            return None
+        if type(images) is not cupy.ndarray:
+            wait_for(torch_stream(number), stream, self._ready)
+        return engine, images.shape[0], address
+
+    def results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
+        """See ``Engines.results``. Logits of large batches stay in GPU memory until they are asked for."""
+        assert isinstance(engine, GpuEngine)
+        if not self._is_current():
+            with self._card:
+                return self.results(engine, images)
+        return self._fetched_later(engine, engine.run_ordinary(images, leave_logits=True))
+
+    def empty(self, shape: Shape) -> np.ndarray:
+        """See ``Engines.empty``. The memory is page-locked."""
+        with self._card:
+            return pinned_array(shape, np.uint8)
+
+    def _fetched_later(self, engine: GpuEngine, found: Outputs) -> tuple[np.ndarray, Any]:
+        labels, logits = found
+        return labels, logits if isinstance(logits, np.ndarray) else partial(fetch, logits, engine.on_card.stream)
 
     def _prepared(self, graph: Graph, array: cupy.ndarray) -> tuple[cupy.ndarray, GpuEngine, bool]:
-        """Open the engine for a new shape or type; return the images in its form, the engine, and whether single."""
+        """Return images in the form that kernels read, their engine, and whether they are a single one.
+
+        A new shape or type opens an engine.
+        """
+        if (number := array.data.device_id) != self._number:
+            raise BadArgumentError(
+                f"the images lie on GPU {number}, the classifier on GPU {self._number}: copy them there"
+            )
         batch = as_batch(array, graph, array.dtype.name)
         check_bytes(batch.graph, array.dtype.name)
         images = batch.images if array.dtype == np.uint8 else batch.images.astype(np.float32, copy=False)
@@ -139,6 +230,8 @@ class CardEngines(Engines):
         assert isinstance(engine, GpuEngine)
         if not batch.single and images.dtype == array.dtype:
             self._given[array.shape[1:], array.dtype] = engine
+        if not images.flags.c_contiguous or images.data.ptr % ALIGNED:
+            images = images.copy()
         return images, engine, batch.single
 
     def close(self) -> None:

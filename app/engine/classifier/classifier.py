@@ -147,8 +147,7 @@ class Classifier:
                     self._resident.pause()  # other kernels want all multiprocessors
                 if known is not None:
                     engine, pixels, single = known
-                    with engines.place:
-                        labels, scores = engine.run(pixels)
+                    labels, scores = engines.results(engine, pixels)
                 elif batch is not None and on_host:
                     labels, scores = engines.run(images, batch)
                     single = batch.single
@@ -164,6 +163,19 @@ class Classifier:
                 raise
         self._last.scores = scores[0] if single else scores
         return labels.reshape(()) if single else labels
+
+    def empty(self, n: int) -> npt.NDArray[np.uint8]:
+        """Return an uninitialised array for ``n`` images, (n, H, W), or (n, C, H, W) with several channels.
+
+        On a GPU it is page-locked: the card reads large batches where they lie, without a copy in the host's memory.
+        Its memory is freed with the array. Raises UserError if it does not fit, or if the classifier is closed.
+        """
+        channels, *size = self.graph.network.input_shape
+        if n < 0:
+            raise BadArgumentError(f"n={n}: give a number of images")
+        with devices.gpu_errors():
+            array: npt.NDArray[np.uint8] = self._opened().empty((n, *([channels] if channels > 1 else []), *size))
+        return array
 
     @property
     def logits(self) -> npt.NDArray[np.float32] | cupy.ndarray:
@@ -209,8 +221,9 @@ class Classifier:
         scores = getattr(self._last, "scores", None)
         if scores is None:
             raise BadArgumentError("nothing was classified yet in this thread: call the classifier first")
-        if callable(scores):
-            scores = self._last.scores = scores()
+        if callable(scores):  # they are fetched now
+            with devices.gpu_errors():
+                scores = self._last.scores = scores()
         return scores
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from app.base.processor import usable_cores
 from app.cuda import device as devices
-from app.engine.interface import Engine, Outputs
+from app.engine.interface import Engine
 from app.engine.opening import open_engine
 from app.layers import Shape
 from app.network.graph import Graph
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from app.planning.matching import Choices
 
 Form = tuple[Shape, np.dtype]  # shape and type of images
+BYTES = np.dtype(np.uint8)  # the one object of its kind that NumPy gives its arrays
 
 
 class Engines:
@@ -36,8 +37,9 @@ class Engines:
         self.place: AbstractContextManager[object] = nullcontext()
         self._choices = choices
         self._engines: dict[Form, Engine] = {}
-        # By the shape of bytes that were given, without N, and whether they had no N.
-        self._known: dict[tuple[Shape, bool], tuple[Engine | None, Shape]] = {}
+        # Engines and their shapes for bytes that came before: of batches by shape without N, of single images by shape.
+        self._of_batches: dict[Shape, tuple[Engine, Shape]] = {}
+        self._of_singles: dict[Shape, tuple[Engine, Shape]] = {}
 
     def of(self, graph: Graph, dtype: np.dtype) -> Engine:
         """Return the engine for a graph and a type of images. Raises UserError if kernels cannot serve the network."""
@@ -47,30 +49,39 @@ class Engines:
             self.arithmetic = engine.arithmetic
         return self._engines[form]
 
-    def run(self, images: Any, batch: ImageBatch) -> Outputs:
-        """Classify images in host memory. images: as given; batch: the same, checked.
+    def run(self, images: Any, batch: ImageBatch) -> tuple[np.ndarray, Any]:
+        """Classify images in host memory; return ``results``. images: as given; batch: the same, checked.
 
         Raises UserError, also if memory is short.
         """
         with self.place:
             engine = self.of(batch.graph, batch.images.dtype)
-            if type(images) is np.ndarray and images.dtype == np.uint8:
-                shape = images.shape if batch.single else images.shape[1:]
-                self._known[shape, batch.single] = engine, (-1, *batch.images.shape[1:])
-            return engine.run(batch.images)
+            if type(images) is np.ndarray and images.dtype == np.uint8 and images.size:
+                known = self._of_singles if batch.single else self._of_batches
+                known[images.shape[not batch.single :]] = engine, (-1, *batch.images.shape[1:])
+        return self.results(engine, batch.images)
+
+    def results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
+        """Return labels, and the logits or a function that brings them. images: (N, C, H, W), checked."""
+        return engine.run(images)
 
     def known(self, images: Any) -> tuple[Engine, np.ndarray, bool] | None:
         """Recognise bytes in host memory of a shape that came before, which need no checks; None for all other images.
 
         Return their engine, the images as (N, C, H, W), and whether they are a single image.
         """
-        if type(images) is not np.ndarray or images.dtype != np.uint8:
+        if type(images) is not np.ndarray or images.dtype is not BYTES or not images.flags.c_contiguous:
             return None
-        if not images.size or not images.flags.c_contiguous:
-            return None
-        single = (images.shape, True) in self._known
-        engine, shape = self._known.get((images.shape, True) if single else (images.shape[1:], False), (None, ()))
-        return None if engine is None else (engine, images.reshape(shape), single)
+        shape = images.shape
+        found = self._of_batches.get(shape[1:])
+        single = found is None
+        if single:
+            found = self._of_singles.get(shape)
+        return None if found is None or not images.size else (found[0], images.reshape(found[1]), single)
+
+    def empty(self, shape: Shape) -> np.ndarray:
+        """Return an uninitialised array of bytes, in memory that the device reads best."""
+        return np.empty(shape, BYTES)
 
     def describe(self) -> dict[str, Any]:
         """Describe the device and the software used so far, as in reports."""
@@ -85,4 +96,4 @@ class Engines:
         with self.place:
             for engine in self._engines.values():
                 engine.close()
-        self._engines, self._known = {}, {}
+        self._engines, self._of_batches, self._of_singles = {}, {}, {}

@@ -114,6 +114,21 @@ def test_other_images_are_refused_in_one_line(lenet5: Classifier, images: object
     assert isinstance(refused.value, UserError) and "\n" not in str(refused.value)
 
 
+def test_an_empty_array_takes_images(lenet5: Classifier, tmp_path: Path) -> None:
+    images, empty = random_images(LENET5, 5), lenet5.empty(5)
+    assert (empty.shape, empty.dtype, lenet5.empty(0).shape) == ((5, 28, 28), np.uint8, (0, 28, 28))
+    empty[...] = images[:, 0]
+    np.testing.assert_array_equal(lenet5(empty), lenet5(images))
+    with pytest.raises(BadArgumentError, match="n=-1: give a number of images"):
+        lenet5.empty(-1)
+    graph = random_graph(ODD)
+    save_weights(tmp_path / "odd.h5", graph.parameters, network=ODD, input_scale=graph.input_scale)
+    with Classifier(tmp_path / "odd.h5", device="cpu") as classifier:
+        assert classifier.empty(3).shape == (3, *ODD.input_shape)
+    with pytest.raises(UserError, match="the classifier is closed"):
+        classifier.empty(3)
+
+
 def test_other_arguments_are_refused(tmp_path: Path) -> None:
     for arguments, message in (
         ({"device": "gpu"}, "device='gpu' is none of auto, cuda, cuda:N, cpu; did you mean cpu?"),

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +34,7 @@ from tests.engine.classifier import soak
 from tests.support.networks_for_tests import random_images
 
 pytestmark = pytest.mark.gpu
-BATCHES = (1, 5, 1000)
+BATCHES = (1, 2, 3, 7, 8, 9, 100, 1023, 1024, 1025, 2000, 10_000)
 
 
 def commands(network: str, precision: str, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -51,10 +52,6 @@ def commands(network: str, precision: str, images: np.ndarray) -> tuple[np.ndarr
         return outputs.labels.copy(), outputs.logits.copy()
 
 
-def scores_of(classifier: Classifier) -> np.ndarray:
-    return classifier._last.scores
-
-
 @pytest.fixture
 def lenet5() -> Iterator[Classifier]:
     with Classifier(device="cuda") as classifier:
@@ -64,10 +61,9 @@ def lenet5() -> Iterator[Classifier]:
 @pytest.mark.parametrize("precision", ["auto", *PRECISIONS])
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_bits_are_the_commands(network: str, precision: str) -> None:
-    batches = (*BATCHES, 10_000) if network in ("lenet5", "mlp") else BATCHES
-    images = random_images(NETWORKS[network], max(batches))
+    images = random_images(NETWORKS[network], max(BATCHES))
     with Classifier(network, device="cuda", precision=precision) as classifier:
-        for count in batches:
+        for count in BATCHES:
             try:
                 labels, scores = commands(network, precision, images[:count])
             except UserError as error:  # a precision may be one network's own
@@ -77,13 +73,13 @@ def test_the_bits_are_the_commands(network: str, precision: str) -> None:
                 continue
             for given in (images[:count], pinned_copy(images[:count]), cupy_of(images[:count])):
                 np.testing.assert_array_equal(classifier(given), labels)
-                np.testing.assert_array_equal(scores_of(classifier), scores)
+                np.testing.assert_array_equal(classifier._scores(), scores)
 
 
 def layouts(images: np.ndarray) -> Iterator[Any]:
-    """The same images in ordinary, page-locked, misaligned and strided arrays, and on the card."""
+    """The same images in ordinary, fresh, page-locked, misaligned and strided arrays, and on the card."""
     yield images
-    yield images[:, 0]
+    yield images[:, 0].copy()
     yield pinned_copy(images)
     flat = pinned_copy(np.zeros(images.size + 1, np.uint8))
     flat[1:] = images.ravel()
@@ -91,10 +87,12 @@ def layouts(images: np.ndarray) -> Iterator[Any]:
     wide = np.zeros((len(images), 1, 28, 40), np.uint8)
     wide[..., 3:31] = images
     yield wide[..., 3:31]
-    yield cupy_of(images)
+    for of in (cupy_of, torch_of, jax_of, interface_of):
+        with suppress(pytest.skip.Exception):
+            yield of(images)
 
 
-SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 31, 49, 64, 65, 100, 255, 1023, 1024, 1025, 2048, 2999)
+SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 31, 49, 64, 65, 100, 255, 1023, 1024, 1025, 2000, 2999, 10_000)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -104,7 +102,7 @@ def test_no_size_or_layout_changes_a_bit(network: str, precision: str) -> None:
     images = random_images(NETWORKS[network], max(SIZES))
     with Classifier(network, device="cuda", precision=precision) as classifier, ThreadPoolExecutor(1) as pool:
         try:
-            labels, scores = classifier(images), scores_of(classifier)
+            labels, scores = classifier(images), classifier._scores()
         except UserError:
             pytest.skip(f"{network} has no {precision}")
         done: list[bool] = []
@@ -120,7 +118,7 @@ def test_no_size_or_layout_changes_a_bit(network: str, precision: str) -> None:
                 part = slice(start, start + int(count))
                 for given in layouts(images[part]):
                     np.testing.assert_array_equal(classifier(given), labels[part])
-                    np.testing.assert_array_equal(scores_of(classifier), scores[part])
+                    np.testing.assert_array_equal(classifier._scores(), scores[part])
         finally:
             done.append(True)
         waiting.result()
@@ -133,7 +131,7 @@ def test_floats_give_the_commands_bits(precision: str) -> None:
     with Classifier(device="cuda", precision=precision) as classifier:
         for given in (images, images.astype(np.float64), cupy_of(images), cupy_of(images.astype(np.float64))):
             np.testing.assert_array_equal(classifier(given), labels)
-            np.testing.assert_array_equal(scores_of(classifier), scores)
+            np.testing.assert_array_equal(classifier._scores(), scores)
 
 
 def cupy_of(images: np.ndarray) -> cupy.ndarray:
@@ -201,7 +199,8 @@ def test_other_layouts_on_the_card(lenet5: Classifier) -> None:
     wide[:, :, 3:31] = array
     flat = cupy.empty(array.size + 1, np.uint8)
     flat[1:] = array.ravel()
-    for same in (wide[:, :, 3:31], cupy.asfortranarray(array), flat[1:].reshape(40, 28, 28), array[::-1][::-1]):
+    np.copyto(held := lenet5.empty(40), images[:, 0])
+    for same in (wide[:, :, 3:31], cupy.asfortranarray(array), flat[1:].reshape(40, 28, 28), array[::-1][::-1], held):
         np.testing.assert_array_equal(lenet5(same), labels)
     one = lenet5(array[7], on_card=True)
     assert one.shape == () and int(one) == labels[7] and lenet5.logits.shape == (10,)
@@ -276,6 +275,7 @@ def test_closing_frees_the_memory() -> None:
         with Classifier(device="cuda") as classifier:
             classifier(images)
             classifier(on_card)
+            classifier(classifier.empty(2000))
 
     use()
     cupy.get_default_memory_pool().free_all_blocks()

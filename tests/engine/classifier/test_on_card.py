@@ -1,5 +1,9 @@
 """Arrays on the card, without a card: which are recognised, how batches are cut, what a classifier on the CPU says."""
 
+import gc
+import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,13 +12,14 @@ import pytest
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
 from app.base.precision import PRECISIONS
-from app.engine.classifier import Classifier
+from app.engine.classifier import Classifier, card_engines
 from app.engine.classifier.arguments import BadArgumentError, lies_on_card
 from app.engine.classifier.card_engines import as_stream
 from app.engine.on_card import MOST_BYTES, STEP, OnCard, most_images
 from app.network.definitions import NETWORKS
 from app.planning.matching import Choices
 from app.planning.plan import LOGITS, plan
+from tests.support.fake_card import FakeCard, fake_card
 from tests.support.networks_for_tests import GENERAL, random_graph
 
 
@@ -76,3 +81,187 @@ def test_a_batch_is_cut_where_the_kept_buffers_end(count: int, parts: list[int])
     assert ran == parts
     starts = [32 * index for index in range(len(parts))]
     assert moves == [m for n in starts for m in ((0, 1600 + 784 * n), (5, 4800 + 40 * n), (6, 3200 + n))]
+
+
+def copies(card: FakeCard, kind: int) -> int:
+    """Bytes that were copied in this direction."""
+    return sum(call[3] for call in card.calls if call[0] == "copy" and call[4] == kind)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_logits_of_large_batches_come_once_they_are_asked_for(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fp16: kernels read the host's memory; fp32: chunks on streams, whose logits are copied within the card."""
+    from cupy.cuda import runtime
+
+    fetched: list[tuple[int, ...]] = []
+
+    def fetch(array: Any, _: object) -> np.ndarray:
+        fetched.append(array.shape)
+        return np.full(array.shape, len(fetched), array.dtype)
+
+    monkeypatch.setattr(card_engines, "fetch", fetch)
+    images = np.zeros((2000, 28, 28), np.uint8)
+    with fake_card() as card, Classifier(device="cuda", precision=precision) as classifier:
+        for count in (2000, 1024, 2000, 1999):
+            card.calls.clear()
+            labels = classifier(images[:count])
+            assert type(labels) is np.ndarray and labels.shape == (count,)
+            if count == 1024:
+                assert fetched == [] and type(classifier.logits) is np.ndarray
+        assert copies(card, runtime.memcpyDeviceToDevice) == (0 if precision == "fp16" else 1999 * 40)
+        assert copies(card, runtime.memcpyDeviceToHost) == (0 if precision == "fp16" else 1999)
+        with ThreadPoolExecutor(1) as pool, pytest.raises(BadArgumentError, match="nothing was classified yet in this"):
+            pool.submit(lambda: classifier.logits).result()
+        assert fetched == []
+        assert classifier.logits is classifier.logits and fetched == [(1999, 10)]
+        classifier(images)
+        classifier.close()
+        assert classifier.logits.shape == (2000, 10) and (classifier.logits == 2).all()
+        np.testing.assert_allclose(classifier.probabilities, 0.1, rtol=1e-6)
+
+
+def test_logits_come_to_the_host_where_the_card_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    with fake_card(), Classifier(device="cuda", precision="fp16") as classifier:
+
+        def full(_: int) -> None:
+            raise cupy.cuda.memory.OutOfMemoryError(1, 1, 1)
+
+        cupy.cuda.set_allocator(full)
+        assert classifier(np.zeros((2000, 28, 28), np.uint8)).shape == (2000,)
+        assert type(classifier._last.scores) is np.ndarray and classifier.logits.shape == (2000, 10)
+
+
+class Tensor:
+    """What the classifier asks of a tensor of PyTorch."""
+
+    is_cuda, requires_grad = True, False
+
+    def __init__(self, array: Any, dtype: object) -> None:
+        self.array, self.shape, self.dtype = array, array.shape, dtype
+
+    def get_device(self) -> int:
+        return 0
+
+    def numel(self) -> int:
+        return int(self.array.size)
+
+    def is_contiguous(self) -> bool:
+        return True
+
+    def data_ptr(self) -> int:
+        return int(self.array.data.ptr)
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_a_tensor_is_read_where_it_lies_after_its_stream(raw: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the third call on without an array of CuPy's; the first two learn its shape and type."""
+    import cupy
+
+    ready, bytes_type = SimpleNamespace(cuda_stream=4711), type("dtype", (), {"__str__": lambda _: "torch.uint8"})()
+    ways = {"_C": SimpleNamespace(**({"_cuda_getCurrentRawStream": lambda _: 4711} if raw else {}))}
+    current = SimpleNamespace(current_stream=lambda _: ready)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(Tensor=Tensor, cuda=current, **ways))
+    made: list[int] = []
+    real = card_engines.as_cupy_array
+    monkeypatch.setattr(card_engines, "as_cupy_array", lambda *given: made.append(1) or real(*given))  # type: ignore[func-returns-value]
+    with fake_card() as card, Classifier(device="cuda", precision="fp16") as classifier:
+        tensor = Tensor(cupy.ndarray((40, 28, 28), np.uint8), bytes_type)
+        for call in range(5):
+            card.calls.clear()
+            labels = classifier(tensor, on_card=call % 2 == 0)
+            assert labels.shape == (40,) and type(labels) is (cupy.ndarray if call % 2 == 0 else np.ndarray)
+            first = next(call for call in card.calls if call[0].startswith("launch"))
+            assert card.place(tensor.data_ptr()) in first
+            assert next(call[2] for call in card.calls if call[0] == "record") == 4711
+            assert "wait_event" in [call[0] for call in card.calls]
+        assert len(made) == 2
+        tensor.shape = (40, 28, 27)
+        with pytest.raises(BadArgumentError, match="the shape"):
+            classifier(tensor)
+
+
+def test_a_stream_that_uses_the_kept_buffers_is_kept() -> None:
+    """A new stream could else get its pointer, and nothing would order it behind the work of the old one."""
+    import cupy
+
+    with fake_card() as card, Classifier(device="cuda", precision="fp16") as classifier:
+        images = cupy.ndarray((40, 28, 28), np.uint8)
+        stream = cupy.cuda.Stream()
+        classifier(images, on_card=True, stream=stream)
+        held = weakref.ref(stream)
+        del stream
+        gc.collect()
+        assert held() is not None
+        card.calls.clear()
+        classifier(images)
+        assert [call[0] for call in card.calls if call[0] in ("wait_event", "record", "wait")] == ["wait_event", "wait"]
+        card.calls.clear()
+        classifier(images, on_card=True, stream=cupy.cuda.Stream())
+        assert [call[0] for call in card.calls if call[0] in ("wait_event", "record", "wait")] == ["record"]
+        gc.collect()
+
+
+@pytest.mark.parametrize(("ready", "interfaced"), [(True, True), (True, False), (False, True)])
+def test_an_array_of_jax_waits_unless_it_is_ready(
+    ready: bool, interfaced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DLPack makes the stream wait for the array; the interface does not, and lacks where JAX's layout is another."""
+    import cupy
+
+    with fake_card():
+        inner = cupy.ndarray((40, 28, 28), np.uint8)
+        interface = {"shape": inner.shape, "typestr": "|u1", "data": (inner.data.ptr, True), "version": 2}
+        view = cupy.cuda.UnownedMemory
+        monkeypatch.setattr(cupy.cuda, "UnownedMemory", lambda *given: view(*given, 0))
+        dlpack: list[Any] = []
+        monkeypatch.setattr(cupy, "from_dlpack", lambda array: dlpack.append(array) or inner)  # type: ignore[func-returns-value]
+        array = SimpleNamespace(is_ready=lambda: ready, __dlpack__=None)
+        if interfaced:
+            array.__cuda_array_interface__ = interface
+        found = card_engines.as_cupy_array(array, cupy.cuda.Stream())
+        assert found.data.ptr == inner.data.ptr and found.shape == inner.shape
+        assert dlpack == ([] if ready and interfaced else [array])
+
+
+def test_an_empty_array_is_page_locked_until_it_is_garbage() -> None:
+    """The kernels read it where it lies, also after it outlived its classifier."""
+    with fake_card() as card:
+        with Classifier(device="cuda", precision="fp16") as classifier:
+            empty = classifier.empty(2000)
+            place = card.place(empty.ctypes.data)
+            assert place is not None and place[0] == "pinned" and empty.shape == (2000, 28, 28)
+            card.calls.clear()
+            classifier(empty)
+            launches = [call for call in card.calls if call[0] == "launch"]
+            assert len(launches) == 1 and place in launches[0]
+        empty[...] = 1
+        assert place[1] in card.allocated
+        del empty
+        gc.collect()
+        assert place[1] not in card.allocated
+
+
+def test_an_interrupt_between_two_parts_gives_up_what_helpers_may_still_write_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    images = np.random.default_rng(0).integers(256, size=(10_000, 28, 28), dtype=np.uint8)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with fake_card() as card, Classifier(device="cuda", precision="fp16") as classifier:
+        places = []
+        for fails in (False, True, False, False):
+            card.calls.clear()
+            with monkeypatch.context() as patch:
+                if fails:
+                    patch.setattr(OnCard, "_run", interrupted)
+                    with pytest.raises(KeyboardInterrupt):
+                        classifier(images)
+                    assert [call[0] for call in card.calls] == ["wait"]
+                else:
+                    assert classifier(images).shape == (10_000,)
+                    places.append(next(call[-3][1] for call in card.calls if call[0] == "launch"))
+        assert places[0] != places[1] == places[2]

@@ -1,0 +1,149 @@
+"""Copy arrays within host memory by several threads: the caller, and helpers that join as soon as they wake.
+
+One thread of an H100's virtual machine copies 11 GB/s to page-locked memory, four copy 28. The caller takes pieces like
+a helper, so a machine that is busy with other work costs hardly any time. The process shares one group of helpers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from queue import SimpleQueue
+from threading import Lock, Thread
+
+import numpy as np
+
+from app.base.processor import usable_cores
+
+MOST_HELPERS = 3  # beside the caller; more gain little, and other threads of the program need cores, too
+PIECE = 1 << 19  # bytes that a thread copies at a time
+Copy = Callable[[np.ndarray, np.ndarray], None]  # copies the second array to the first
+
+
+def copy_by_threads(target: np.ndarray, source: np.ndarray) -> None:
+    """Copy ``source`` to the start of ``target``; as ``copy_in_parts``, but in one part."""
+    for _ in copy_in_parts(target, source, [len(source)]):
+        pass
+
+
+def copy_in_parts(target: np.ndarray, source: np.ndarray, ends: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Copy rows; yield the start and the end of each part once it is copied. Helpers go on with the parts behind it.
+
+    target, source: C-contiguous, of the same dtype and the same size of a row. ends: of the parts; the last one is the
+    number of rows. After an exception, helpers may still write to ``target``: do not use it again.
+    """
+    row = source.nbytes // max(len(source), 1)
+    bounds = [*pairwise((0, *ends))]
+    arrays = target, source
+    addresses = target.ctypes.data, source.ctypes.data
+    parts = [_Part(arrays, addresses, start * row, stop * row) for start, stop in bounds]
+    _helpers.call(parts, sum(len(part) for part in parts) - 1)
+    try:
+        for at, part in enumerate(parts):
+            while not part.is_copied():
+                # While helpers copy this part's last pieces, the caller copies pieces of the next part.
+                if not any(later.take() for later in parts[at:]):
+                    part.wait()
+            yield bounds[at]
+    finally:
+        for part in parts:
+            part.cancel()
+
+
+class _Part:
+    """Bytes ``start`` to ``stop`` of a copy: pieces, of which each thread takes the next one."""
+
+    def __init__(
+        self, arrays: tuple[np.ndarray, np.ndarray], addresses: tuple[int, int], start: int, stop: int
+    ) -> None:
+        to, of = addresses
+        # A piece holds the arrays: their memory must outlive the piece's copy, also if the caller was interrupted.
+        self._pieces = deque((to + at, of + at, min(PIECE, stop - at), arrays) for at in range(start, stop, PIECE))
+        self._count = len(self._pieces)
+        self._copied: SimpleQueue[None] = SimpleQueue()  # an entry for each copied piece
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self) -> bool:
+        """Copy the next piece, without Python's lock; return False if none is left. Any thread may call it."""
+        try:
+            to, of, nbytes, _ = self._pieces.popleft()
+        except IndexError:
+            return False
+        ctypes.memmove(to, of, nbytes)
+        self._copied.put(None)
+        return True
+
+    def is_copied(self) -> bool:
+        """Return whether all pieces are copied."""
+        return self._copied.qsize() == self._count
+
+    def wait(self) -> None:
+        """Wait until all pieces are copied."""
+        for _ in range(self._count):
+            self._copied.get()
+        self._count = 0
+
+    def cancel(self) -> None:
+        """Drop the pieces that no thread has taken."""
+        self._pieces.clear()
+
+
+class _Helpers:
+    """The helper threads. They start at the first call, and end with the interpreter."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the threads: a forked child has none of them."""
+        self._lock = Lock()
+        self._threads: list[Thread] = []
+        self._calls: SimpleQueue[list[_Part] | None] = SimpleQueue()
+        self._wanted = MOST_HELPERS
+
+    def call(self, parts: list[_Part], most: int) -> None:
+        """Let at most ``most`` helpers work on the parts, one part after another."""
+        if len(self._threads) < self._wanted:
+            self._start()
+        # Calls that no helper has answered yet are not repeated: all helpers are busy, or the machine is.
+        for _ in range(min(most, len(self._threads) - self._calls.qsize())):
+            self._calls.put(parts)
+
+    def _start(self) -> None:
+        with self._lock:
+            self._wanted = min(MOST_HELPERS, usable_cores() - 1)
+            while len(self._threads) < self._wanted:
+                thread = Thread(target=_help, args=(self._calls,), name="copying", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # no more threads are allowed, or the interpreter ends
+                    self._wanted = len(self._threads)
+                    return
+                self._threads.append(thread)
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._wanted = 0
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+
+def _help(calls: SimpleQueue[list[_Part] | None]) -> None:
+    while (parts := calls.get()) is not None:
+        for part in parts:
+            while part.take():
+                pass
+
+
+_helpers = _Helpers()
+os.register_at_fork(after_in_child=_helpers.reset)
+atexit.register(_helpers.stop)
