@@ -55,8 +55,9 @@ format: $(READY) ## rewrite the sources in the project's format
 sanitize: $(READY) ## compute-sanitizer (of a CUDA toolkit) over every kernel; TOOL=racecheck or PART=2/4: some checks
 	$(PY) -m tests.sanitize $(if $(TOOL),--tools $(TOOL)) $(if $(PART),--part $(PART)) $(if $(JOBS),--jobs $(JOBS)) $(if $(AGAIN),--again)
 
-soak: $(READY) ## engines in two threads for SECONDS (600), on every route: the same bits as in one thread?
+soak: $(READY) ## engines, then classifiers in threads, each for SECONDS (600), on every route: the bits of one thread?
 	$(PY) -m tests.soak --seconds $(SECONDS)
+	$(PY) -m tests.engine.classifier.soak --seconds $(SECONDS)
 
 fuzz: $(READY) ## broken files for every reader, for MINUTES (10) minutes; SEED and CASES choose which
 	$(PY) -m tests.fuzz --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(CASES),--cases $(CASES))

@@ -56,7 +56,6 @@ def parser_of(name: str) -> Parser:
         description=DESCRIPTIONS[name],
         epilog=epilog,
         usage=getattr(module, "USAGE", None),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.separator = getattr(module, "SEPARATOR", None)
     if name == MAIN_JOB:

@@ -28,14 +28,15 @@ BUG = 3  # not 1: that means a failed accuracy check
 class Parser(argparse.ArgumentParser):
     """Refuses, in one line, wrong options and options given twice (one value would silently win).
 
-    A mistyped option or choice gets the nearest one as a suggestion. separator: the option that a bare ``--`` stands
-    for, where it divides a list of files; options may follow it.
+    A mistyped option or choice gets the nearest one as a suggestion. An epilog keeps its lines. separator: the option
+    that a bare ``--`` stands for, where it divides a list of files; options may follow it.
     """
 
     separator: str | None = None
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **{"allow_abbrev": False, **settings})
+        shaped = {"formatter_class": argparse.RawDescriptionHelpFormatter} if "epilog" in settings else {}
+        super().__init__(*arguments, **{"allow_abbrev": False, **shaped, **settings})
         self.suggest_on_error = False  # argparse's, from Python 3.14 on: ours is the same in every version
         self._given: set[str] = set()
         self.register("action", None, _Store)

@@ -15,7 +15,7 @@ from app.base.errors import UserError
 from app.base.interrupts import exit_with
 from app.files.writing import replacing
 from app.terminal.console import Parser, guarded
-from docs.generate import pictures, records, scale, steps, systems, tables, targets
+from docs.generate import calls, pictures, records, scale, steps, systems, tables, targets
 from docs.generate.figures import FIGURES, NETWORKS, Figures, MissingError
 
 ROOT = Path(__file__).parents[2]
@@ -122,10 +122,11 @@ SCALE = Document(
         "limits": scale.limits,
     },
 )
+API = Document(ROOT / "docs" / "api.md", {"calls": calls.calls})
 REPORT = Document(ROOT / "docs" / "report.md", records.field_tables("report"))
 BENCH_JSON = Document(ROOT / "docs" / "bench_json.md", records.field_tables("bench", "peers"))
 JSON = Document(ROOT / "docs" / "json.md", {"documents": records.document_table})
-DOCUMENTS = (KERNELS, SYSTEMS, BENCHMARKS, SCALE, REPORT, BENCH_JSON, JSON)
+DOCUMENTS = (KERNELS, SYSTEMS, BENCHMARKS, SCALE, API, REPORT, BENCH_JSON, JSON)
 
 
 def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> None:

@@ -51,6 +51,8 @@ SCALE = {
     "cpu_scale.json": ("scale", "tests.classify.scale workers"),
     COSTS: ("classify-costs", "docs.measure.classify_costs"),
 }
+CALLS = "h100_calls.json"  # of docs/api.md, may be missing, too
+MODULES = SCALE | {CALLS: ("calls", "app.lab.calls")}
 CYCLE = "h100_lenet5_fp16_cycle.json"
 LARGEST, LONGEST = 1e15, 4000  # limits of a number, and of a string's characters
 
@@ -60,14 +62,14 @@ class MissingError(UserError):
 
 
 def command_of(name: str) -> str:
-    """Return the command that makes one of ``FILES`` or ``SCALE``."""
-    command = f"-m {SCALE[name][1]}" if name in SCALE else f"main.py {FILES[name][1]} --overwrite"
+    """Return the command that makes one of ``FILES`` or ``MODULES``."""
+    command = f"-m {MODULES[name][1]}" if name in MODULES else f"main.py {FILES[name][1]} --overwrite"
     return f"python {command} --json docs/benchmarks/{name}"
 
 
 def check_of(name: str) -> Check:
-    """Return the check for ``CYCLE``, or for one of ``FILES`` or ``SCALE``."""
-    return partial(check_document, "report" if name == CYCLE else (FILES | SCALE)[name][0])
+    """Return the check for ``CYCLE``, or for one of ``FILES`` or ``MODULES``."""
+    return partial(check_document, "report" if name == CYCLE else (FILES | MODULES)[name][0])
 
 
 def check_document(name: str, value: Any) -> Any:
@@ -173,7 +175,7 @@ class Figures(dict[str, dict[str, Any]]):
         """Read a file. Raises MissingError if it has not been made yet, UserError if it is bad."""
         path = self._folder / name
         if not present(path):
-            remedy = f"run {command_of(name)}" if name in FILES | SCALE else "restore it from the repository"
+            remedy = f"run {command_of(name)}" if name in FILES | MODULES else "restore it from the repository"
             raise MissingError(f"{path} is missing: {remedy}")
         self[name] = read_json(path, check_of(name), "make it again")
         return self[name]

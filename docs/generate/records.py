@@ -13,6 +13,7 @@ MORE = {  # document → the section about it
     "accuracy": "bench_json.md#accuracy",
     "bench": "bench_json.md",
     "cache": "operate.md#look-at-the-machine",
+    "calls": "api.md#measured",
     "classify": "scale.md",
     "classify-costs": "scale.md#measured",
     "compare": "operate.md#compare-reports",

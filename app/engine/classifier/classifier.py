@@ -98,13 +98,16 @@ class Classifier:
     def _make_resident(self) -> None:
         """Let a kernel that stays on the card answer few images. Raises UserError where none can."""
         engines = self._opened()
-        if engines.device == "cpu":
-            raise BadArgumentError(f"resident=True needs a GPU: {self.why_cpu or 'device is cpu'}")
-        with devices.gpu_errors():
-            from app.engine.resident import ResidentKernel
+        try:
+            if engines.device == "cpu":
+                raise BadArgumentError(f"resident=True needs a GPU: {self.why_cpu or 'device is cpu'}")
+            with devices.gpu_errors(), engines.place:
+                from app.engine.resident import ResidentKernel
 
-            with engines.place:
                 self._resident = ResidentKernel(engines.of(self.graph, np.dtype(np.uint8)).loaded)
+        except Exception:
+            self.close()
+            raise
 
     @overload
     def __call__(
@@ -129,18 +132,18 @@ class Classifier:
 
         Raises UserError; for images of a wrong type, range or shape it is also a ValueError.
         """
-        if self._resident is not None and not on_card and stream is None and type(images) is np.ndarray:
-            with self._lock:
-                answer = None if self._resident is None else self._resident.run(images)
-            if answer is not None:
-                self._last.scores = answer[1]
-                return answer[0]
-        on_host, engines = not on_card and stream is None, self._engines
-        known = engines.known(images) if on_host and engines is not None else None
-        batch = None if known is not None or lies_on_card(images) else host_batch(images, self.graph)
         labels: Any
         scores: Any
         try:
+            if self._resident is not None and not on_card and stream is None and type(images) is np.ndarray:
+                with self._lock:
+                    answer = None if self._resident is None else self._resident.run(images)
+                if answer is not None:
+                    labels, self._last.scores = answer
+                    return labels
+            on_host, engines = not on_card and stream is None, self._engines
+            known = engines.known(images) if on_host and engines is not None else None
+            batch = None if known is not None or lies_on_card(images) else host_batch(images, self.graph)
             with self._lock:
                 engines = self._opened()
                 if self._resident is not None:

@@ -1,123 +1,258 @@
-"""Classifiers in several threads, shared ones and own ones that are made and closed meanwhile: the same bits as in one?
+"""Classifiers in several threads, made and closed meanwhile, of every network and precision: the engine's bits?
 
-``python -m tests.engine.classifier.soak --seconds 60`` takes the GPU, or the CPU without one. It ends with exit code 1
-if a result differed or the memory grew.
+``python -m tests.engine.classifier.soak --seconds 600`` takes the GPU, or the CPU without one. On a GPU one thread's
+classifiers are resident, and a further thread waits for the whole device all the time. It ends with exit code 1 if a
+result differed or the memory grew.
 """
 
 import argparse
+import ctypes
+import gc
+import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
-from time import monotonic
+from threading import Event, Thread
+from time import monotonic, sleep
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from app.base.errors import UserError
+from app.base.precision import PRECISIONS
 from app.engine.classifier import Classifier
-from app.network.definitions import LENET5
+from app.engine.interface import CPU_ENGINE, NUMPY
+from app.engine.opening import open_engine
+from app.layers import Softmax
+from app.network.definitions import LENET5, NETWORKS
+from app.planning.choices import load_graph
+from app.planning.request import NetworkRequest
 from app.terminal.console import Parser, guarded, whole_number
 from tests.support.networks_for_tests import random_images
 
-# What each network computes itself: the other follows from it in NumPy or CuPy, whose last bits may differ.
-NETWORKS = {"lenet5": "logits", "mlp": "probabilities"}
-SIZES = (1, 2, 5, 33)  # on the CPU, the bits of logits may depend on the size of a batch
-MOST_GROWTH = 16 << 20  # bytes; a lost session has more
+MOST = {"cuda": 10_000, "cpu": 100}  # images of a batch
+CALLS = 12  # of a classifier, before it is closed
+RESIDENT = ("fp16", "fp32x")  # precisions of lenet5 that a resident kernel serves
+SHARED = 0.2  # share of the calls that go to the classifier of all threads
+M_ARENA_MAX = -8  # glibc's malloc.h
+MOST_GROWTH = 16 << 20  # bytes; a lost engine has more
+
+
+class Case(NamedTuple):
+    """A network in a precision. scores: what it computes itself; the other follows in NumPy, whose bits may differ."""
+
+    network: str
+    precision: str
+    scores: str
+    labels: np.ndarray
+    expected: np.ndarray  # scores of all images, as of the labels
 
 
 @dataclass
 class Found:
-    """calls: how many. differences: a line each. growth: bytes of memory, on the card and on the host, in all calls
-    after the first third."""
+    """counts: calls by network and precision, kind of array and classifier. differences: a line each. growth: bytes of
+    memory, on the card and on the host, in all calls after the first third. notes: what was left out, and why."""
 
-    calls: int
-    differences: list[str]
-    growth: tuple[int, int]
+    counts: Counter[str] = field(default_factory=Counter)
+    differences: list[str] = field(default_factory=list)
+    growth: tuple[int, int] = (0, 0)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def calls(self) -> int:
+        return self.counts["calls"]
 
 
 class Soak:
-    """What the threads share: classifiers, images, and what one thread alone made of them."""
+    """What the threads share: images in every kind of memory, a classifier, and the answers of the engine alone."""
 
-    def __init__(self, device: str, seed: int) -> None:
-        self.device, self.seed = device, seed
-        self.images = random_images(LENET5, max(SIZES), seed=seed)
-        self.shared = {network: Classifier(network, device=device) for network in NETWORKS}
-        self.expected = {(name, n): self.answer(name, n) for name in NETWORKS for n in SIZES}
+    def __init__(self, device: str, seed: int, networks: Sequence[str], precisions: Sequence[str]) -> None:
+        with Classifier(device=device) as first:
+            self.device = first.device
+        self.seed, self.found = seed, Found()
+        images = random_images(LENET5, MOST[self.device], seed=seed)
+        wide = np.zeros((*images.shape[:-1], 2 * images.shape[-1]), np.uint8)
+        wide[..., ::2] = images
+        self.arrays: dict[str, Any] = {"ordinary": images, "strided": wide[..., ::2]}
+        self.cases = [
+            case
+            for network in networks
+            for precision in (precisions if self.device == "cuda" else ("auto",))
+            if (case := self.case(network, precision)) is not None
+        ]
+        self.resident = [case for case in self.cases if case.network == "lenet5" and case.precision in RESIDENT]
+        if self.device == "cuda":
+            self._add_arrays_of_the_card(wide)
+            if "resident" not in signature(Classifier).parameters:
+                self.found.notes.append("no resident classifier: this version has none")
+                self.resident = []
+        self.shared = Classifier(self.cases[0].network, device=device, precision=self.cases[0].precision)
 
-    def answer(self, network: str, count: int) -> tuple[bytes, bytes]:
-        labels = self.shared[network](self.images[:count])
-        return labels.tobytes(), getattr(self.shared[network], NETWORKS[network]).tobytes()
-
-    def work(self, number: int, seconds: float) -> tuple[int, list[str]]:
-        """One thread: calls until the time is over; returns their number and the differences."""
-        rng, differences, calls = np.random.default_rng([self.seed, number]), [], 0
-        deadline = monotonic() + seconds
-        while monotonic() < deadline:
-            network, count = str(rng.choice([*NETWORKS])), int(rng.choice(SIZES))
-            with ExitStack() as stack:
-                classifier = self.shared[network]
-                if rng.random() < 0.2:
-                    classifier = stack.enter_context(Classifier(network, device=self.device))
-                how = "on the card" if classifier.device == "cuda" and rng.random() < 0.5 else "on the host"
-                labels, scores = self._call(classifier, count, how, NETWORKS[network])
-            if (labels.tobytes(), scores.tobytes()) != self.expected[network, count]:
-                differences.append(f"{network}, {count} images {how}, thread {number}")
-            calls += 1
-        return calls, differences
-
-    def _call(self, classifier: Classifier, count: int, how: str, scores: str) -> tuple[np.ndarray, np.ndarray]:
-        if how == "on the host":
-            return classifier(self.images[:count]), getattr(classifier, scores)
+    def _add_arrays_of_the_card(self, wide: np.ndarray) -> None:
         import cupy
 
-        stream = cupy.cuda.Stream(non_blocking=True)
-        with stream:
-            images = cupy.empty(self.images[:count].shape, np.uint8)
-            images.set(self.images[:count], stream=stream)
-            labels = classifier(images, on_card=True)
-            return labels.get(stream=stream), getattr(classifier, scores).get(stream=stream)
+        from app.cuda.memory import pinned_copy
+
+        self.arrays["page-locked"] = pinned_copy(self.arrays["ordinary"])
+        self.arrays["on the card"] = cupy.asarray(self.arrays["ordinary"])
+        self.arrays["strided on the card"] = cupy.asarray(wide)[..., ::2]
+        cupy.cuda.runtime.deviceSynchronize()
+
+    def case(self, network: str, precision: str) -> Case | None:
+        """What the engine makes of all images in one thread; None if a network does not run in a precision."""
+        try:
+            graph, _, choices = load_graph(NetworkRequest(network=network, precision=precision))
+            with open_engine(graph, choices, device=self.device) as engine:
+                labels, scores = engine.run(self.arrays["ordinary"])
+        except UserError as error:
+            self.found.notes.append(f"no {network} in {precision}: {error}")
+            return None
+        assert scores is not None
+        softmax = any(isinstance(step.layer, Softmax) for step in graph.steps[-2:])
+        return Case(network, precision, "probabilities" if softmax else "logits", labels, scores)
+
+    def work(self, number: int, threads: int, seconds: float) -> Found:
+        """One thread: make classifiers in turn, call and close them, until the time is over."""
+        rng, found, deadline = np.random.default_rng([self.seed, number]), Found(), monotonic() + seconds
+        cases = self.resident if number == 0 and self.resident else self.cases
+        at = number * len(cases) // threads
+        for memory in self.arrays:  # buffers reach their size in the first third
+            self.call(self.shared, self.cases[0], "shared", rng, found, memory)
+        while monotonic() < deadline:
+            case = cases[at % len(cases)]
+            at += 1
+            more = {"resident": True} if cases is self.resident else {}
+            kind = "resident" if more else "own"
+            with Classifier(case.network, device=self.device, precision=case.precision, **more) as own:
+                for _ in range(CALLS):
+                    if rng.random() < SHARED:
+                        self.call(self.shared, self.cases[0], "shared", rng, found)
+                    else:
+                        self.call(own, case, kind, rng, found)
+                    if monotonic() >= deadline:
+                        break
+            found.counts[f"{kind} classifiers closed"] += 1
+        return found
+
+    def call(
+        self, classifier: Classifier, case: Case, kind: str, rng: np.random.Generator, found: Found, memory: str = ""
+    ) -> None:
+        """Call with some images in some memory, or with all in this memory, and compare the answer."""
+        count = MOST[self.device] if memory else int(MOST[self.device] ** rng.random() + 0.5)
+        count = min(count, 8) if kind == "resident" and rng.random() < 0.8 else count
+        memory = memory or str(rng.choice([*self.arrays]))
+        start = int(rng.integers(MOST[self.device] - count + 1))
+        images = self.arrays[memory][start : start + count]
+        images = images[0, 0] if count == 1 and rng.random() < 0.5 else images
+        labels, scores = answer(classifier, case.scores, images, stays=rng.random() < 0.5)
+        right = case.labels[start : start + count].tobytes(), case.expected[start : start + count].tobytes()
+        if (labels.tobytes(), scores.tobytes()) != right:
+            found.differences.append(f"{case.network} {case.precision}, {count} images {memory}, {kind} classifier")
+        found.counts.update(("calls", f"{case.network} {case.precision}", f"{memory} arrays", f"{kind} classifiers"))
+        found.counts["images"] += count
+
+
+def answer(classifier: Classifier, scores: str, images: Any, *, stays: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels and scores in host memory. stays: results of images on the card stay there first."""
+    if isinstance(images, np.ndarray):
+        return classifier(images), getattr(classifier, scores)
+    import cupy
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        labels = classifier(images, on_card=stays)
+        found = getattr(classifier, scores)
+        return (labels.get(stream=stream), found.get(stream=stream)) if stays else (labels, found)
+
+
+@contextmanager
+def device_waits(device: str, counts: Counter[str]) -> Any:
+    """Let a thread wait for the whole device again and again while the block runs."""
+    over = Event()
+
+    def wait() -> None:
+        import cupy
+
+        while not over.is_set():
+            cupy.cuda.runtime.deviceSynchronize()
+            counts["waits for the whole device"] += 1
+            sleep(0)
+
+    thread = Thread(target=wait)
+    if device == "cuda":
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if device == "cuda":
+            thread.join()
 
 
 def memory(device: str) -> tuple[int, int]:
-    """Bytes in use on the card, and resident on the host."""
+    """Bytes in use on the card, and resident on the host, without what allocators keep."""
+    gc.collect()
     used = 0
     if device == "cuda":
         import cupy
 
+        cupy.get_default_memory_pool().free_all_blocks()
         free, total = cupy.cuda.runtime.memGetInfo()
         used = total - free
+    with suppress(AttributeError):  # other C libraries lack it
+        ctypes.CDLL(None).malloc_trim(0)
     return used, int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def soak(seconds: float, *, threads: int = 4, device: str = "auto", seed: int = 0) -> Found:
+def soak(
+    seconds: float,
+    *,
+    threads: int = 4,
+    device: str = "auto",
+    seed: int = 0,
+    networks: Sequence[str] = ("lenet5", "mlp"),
+    precisions: Sequence[str] = RESIDENT,
+) -> Found:
     """Call from all threads. Raises what a thread raises."""
-    shared = Soak(device, seed)
-    before = (0, 0)
-    found: list[tuple[int, list[str]]] = []
-    used = next(iter(shared.shared.values())).device
-    with ThreadPoolExecutor(threads) as pool:
+    with suppress(AttributeError):  # threads' own arenas would hide a loss: they grow by tens of MB for half a minute
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)
+    shared = Soak(device, seed, networks, precisions)
+    found, before = shared.found, (0, 0)
+    with ThreadPoolExecutor(threads) as pool, device_waits(shared.device, found.counts):
         for share in (1 / 3, 2 / 3):
-            before = memory(used)  # the first third makes what is kept
-            found += pool.map(lambda number, share=share: shared.work(number, seconds * share), range(threads))
-    after = memory(used)
-    for classifier in shared.shared.values():
-        classifier.close()
-    differences = [line for _, lines in found for line in lines]
-    return Found(sum(calls for calls, _ in found), differences, (after[0] - before[0], after[1] - before[1]))
+            before = memory(shared.device)  # the first third makes what is kept
+            works = [pool.submit(shared.work, number, threads, seconds * share) for number in range(threads)]
+            for one in [work.result() for work in works]:
+                found.counts.update(one.counts)
+                found.differences += one.differences
+        after = memory(shared.device)
+    shared.shared.close()
+    found.growth = (after[0] - before[0], after[1] - before[1])
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     parser = Parser(prog="python -m tests.engine.classifier.soak", description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=whole_number(1), default=60, metavar="N", help="how long (default: 60)")
+    parser.add_argument("--seconds", type=whole_number(1), default=600, metavar="N", help="how long (default: 600)")
     parser.add_argument("--threads", type=whole_number(1), default=4, metavar="N", help="at once (default: 4)")
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="(default: auto)")
     parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="of images and choices")
     options: argparse.Namespace = parser.parse_args(arguments)
-    found = soak(options.seconds, threads=options.threads, device=options.device, seed=options.seed)
+    os.environ.setdefault(CPU_ENGINE, NUMPY)  # ONNX Runtime's bits depend on the size of a batch
+    everything = {"networks": [*NETWORKS], "precisions": PRECISIONS}
+    found = soak(options.seconds, threads=options.threads, device=options.device, seed=options.seed, **everything)
     for line in found.differences[:10]:
         print(line, file=sys.stderr)
+    for line in found.notes:
+        print(line)
+    for what, count in sorted(found.counts.items()):
+        print(f"{count:>15,} {what}")
     card, host = found.growth
     print(f"{found.calls:,} calls, {len(found.differences)} differences")
     print(f"memory grew by {card:,} bytes on the card, by {host:,} on the host")

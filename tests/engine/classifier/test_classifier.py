@@ -165,10 +165,13 @@ def test_it_answers_only_while_open_and_after_a_call() -> None:
 
 
 def test_threads_share_classifiers_and_make_others_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = soak.soak(0.6, device="cpu")
-    assert found.calls > 4 and found.differences == []
-    monkeypatch.setattr(soak.Soak, "answer", lambda *_: (b"other", b"bits"))
-    assert len(soak.soak(0.05, threads=1, device="cpu").differences) > 0
+    found = soak.soak(1.5, device="cpu")
+    assert found.calls > 4 and found.differences == [] and found.notes == []
+    kinds = ("lenet5 auto", "mlp auto", "ordinary arrays", "strided arrays", "own classifiers", "shared classifiers")
+    assert all(found.counts[kind] for kind in kinds), found.counts
+    right = soak.answer
+    monkeypatch.setattr(soak, "answer", lambda *given, **how: [-part for part in right(*given, **how)])
+    assert len(soak.soak(0.2, threads=1, device="cpu").differences) > 0
 
 
 def test_pixels_in_floats_become_bytes() -> None:

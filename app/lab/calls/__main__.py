@@ -1,0 +1,140 @@
+"""``python -m app.lab.calls``: the command."""
+
+from functools import cache
+from typing import cast
+
+import numpy as np
+from tqdm import tqdm
+
+from app.base.errors import UserError
+from app.base.frozen import Frozen
+from app.base.interrupts import exit_on_interrupt, exit_with, leave_on_interrupt
+from app.cuda import device
+from app.lab.bench import cudnn
+from app.lab.calls.callers import OurCaller, TorchPool
+from app.lab.calls.kinds import KINDS, NETWORK, chosen
+from app.lab.calls.measure import Setup, measure
+from app.lab.calls.text import as_text
+from app.lab.document import utc_date
+from app.network.graph import Graph
+from app.records.calls import Calls
+from app.records.parts import Card
+from app.terminal.console import Parser, guarded, whole_number
+from app.terminal.options import add_options, option, options, read_request
+from app.terminal.output import Output, check_outputs, publish
+
+PROGRAM = f"python -m {__package__}"
+DESCRIPTION = "Time calls of Classifier as a program sees them, beside PyTorch (GPU)."
+EPILOG = f"""\
+rows:
+{{rows}}
+
+Each row is a kind of call, timed as a program makes it: images in, labels out.
+Beside Classifier stand PyTorch's eager network and torch.compile in the same
+precision (fp32x beside fp32, and beside tf32), each in its fastest setting:
+memory layout, CUDA graph, page-locked copy of the images first or not. All
+callers take turns on the same arrays. Compiling takes some minutes in all, and
+PyTorch keeps what it compiled for the next run. Without PyTorch only Classifier
+is timed. See docs/api.md.
+
+examples:
+  {PROGRAM}
+  {PROGRAM} --only 1,1-resident
+  {PROGRAM} --quick --json calls.json
+"""
+
+
+class CallsRequest(Frozen, kw_only=True):
+    """The options."""
+
+    only: str | None = option("time only these rows", metavar="ROW,…")
+    rounds: int = option("turns of each caller (default: 7)", 7, type=whole_number(1, 1000), metavar="N")
+    quick: bool = option("compile PyTorch's networks in one memory layout, not in both", False)
+    output: Output = options("output", what="all figures")
+
+
+def run(request: CallsRequest) -> int:
+    """Measure, print and write. Returns 1 if our labels were wrong, else 0. Raises UserError."""
+    kinds = chosen(request.only)
+    device.require_gpu(PROGRAM)
+    with exit_on_interrupt():
+        from app.lab.peers.peers import output_to_stderr, versions
+    with device.gpu_errors(), output_to_stderr():
+        setup = on_card(quick=request.quick)
+        with tqdm(desc="calls", unit=" steps", disable=None) as progress:
+
+            def step(what: str) -> None:
+                progress.set_postfix_str(what)
+                progress.update()
+
+            rows = [measure(kind, setup, request.rounds, step) for kind in kinds]
+        setup.peers.close()
+    only = f" --only {request.only}" if request.only else ""
+    document: Calls = {
+        "schema": "lenet5-inference/calls/1",
+        "date": utc_date(),
+        "command": f"{PROGRAM} --rounds {request.rounds}{only}{' --quick' * request.quick}",
+        "network": NETWORK,
+        "device": cast(Card, device.describe_gpu()),
+        "software": versions(),
+        "rounds": request.rounds,
+        "rows": rows,
+    }
+    publish(document, as_text, request.output)
+    return int(any(row["wrong"] for row in rows))
+
+
+def on_card(*, quick: bool) -> Setup:
+    """Return what all kinds of calls share on the current GPU. Raises UserError."""
+    import cupy
+
+    from app.cuda.memory import pinned_array, pinned_copy
+    from app.lab.batch import load_batch
+
+    batch = load_batch(NETWORK, max(kind.images for kind in KINDS))
+    images = batch.images.copy()  # pageable
+
+    @cache
+    def labels(precision: str) -> np.ndarray:
+        return engine_labels(batch.graph, images, precision)
+
+    peers = TorchPool(batch.graph, pinned_array, quick=quick)
+    return Setup(images, labels, OurCaller, peers, pinned_copy, tensor, cupy.cuda.runtime.deviceSynchronize)
+
+
+def engine_labels(graph: Graph, images: np.ndarray, precision: str) -> np.ndarray:
+    """Return the labels of the engine that the main job runs."""
+    from app.engine.opening import open_engine
+    from app.planning.matching import Choices
+
+    with open_engine(graph, Choices(precision), device="cuda") as engine:
+        return engine.run(images).labels
+
+
+def tensor(array: np.ndarray) -> object:
+    """Copy an array into a PyTorch tensor on the card. Raises UserError without PyTorch."""
+    if (missing := cudnn.why_no_cudnn()) is not None:
+        raise UserError(missing)
+    import torch
+
+    return torch.from_numpy(array).to("cuda")
+
+
+def parser() -> Parser:
+    """Return the command's parser."""
+    rows = "\n".join(f"  {kind.name:<17} {kind.what}, {kind.precision}" for kind in KINDS)
+    made = Parser(prog=PROGRAM, description=DESCRIPTION, epilog=EPILOG.format(rows=rows))
+    add_options(made, CallsRequest)
+    return made
+
+
+def main() -> int:
+    """Run the program; returns its exit code."""
+    found = vars(parser().parse_args())
+    check_outputs(found)
+    return run(read_request(CallsRequest, found))
+
+
+if __name__ == "__main__":
+    leave_on_interrupt()
+    exit_with(guarded(main))

@@ -1,0 +1,146 @@
+"""What is called with images: ``Classifier``, and PyTorch as a careful program uses it."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from inspect import signature
+from typing import Any, Protocol
+
+import numpy as np
+
+from app.base.errors import UserError
+from app.base.precision import BY_NAME
+from app.engine.classifier import Classifier
+from app.lab.calls.kinds import CARD, NETWORK, ORDINARY, Kind
+from app.lab.peers.torch import Setting, TorchEngine
+from app.network.graph import Graph
+
+OURS, EAGER, COMPILE = "ours", "torch-eager", "torch-compile"
+MODES = ("max-autotune", "reduce-overhead")  # of torch.compile
+STAGED, DIRECT = "staged", "copied directly"  # how PyTorch's images reach the card
+
+
+class Caller(Protocol):
+    """Takes images of one kind of call. call: what is timed; the next call may overwrite its answer."""
+
+    call: Callable[[Any], Any]
+
+    def active(self) -> AbstractContextManager[object]:
+        """Return a context with global switches set; all calls are made within it."""
+
+    def close(self) -> None:
+        """Free the memory."""
+
+
+class OurCaller(Caller):
+    """``Classifier``. Raises UserError where the kind cannot run."""
+
+    def __init__(self, kind: Kind) -> None:
+        if kind.resident and "resident" not in signature(Classifier).parameters:
+            raise UserError("this version's Classifier has no resident kernel")
+        more = {"resident": True} if kind.resident else {}
+        self.classifier = Classifier(NETWORK, device="cuda", precision=kind.precision, **more)
+        self.call = partial(self.classifier, on_card=True) if kind.enqueues else self.classifier
+
+    def active(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def close(self) -> None:
+        self.classifier.close()
+
+
+class TorchCaller(Caller):
+    """A network in PyTorch, which several kinds of calls may share. way: ``STAGED`` or ``DIRECT``, from the host."""
+
+    def __init__(self, engine: "TorchCalls", kind: Kind, way: str) -> None:
+        self._engine = engine
+        of_card = engine.enqueued if kind.enqueues else engine.from_card
+        self.call = of_card if kind.source == CARD else engine.staged if way == STAGED else engine.direct
+
+    def active(self) -> AbstractContextManager[object]:
+        return self._engine.active()
+
+    def close(self) -> None:
+        """Do nothing: the pool frees the network."""
+
+
+class TorchCalls(TorchEngine):
+    """One way to run the network in PyTorch, for calls with other images each.
+
+    pinned: allocates page-locked memory, for the images and labels that PyTorch copies.
+    """
+
+    def __init__(
+        self, graph: Graph, count: int, precision: str, mode: str | None, setting: Setting, pinned: Any, device: str
+    ) -> None:
+        images, labels = pinned((count, *graph.network.input_shape), np.uint8), pinned((count,), np.uint8)
+        super().__init__(graph, images, labels, precision, mode, setting, device)
+
+    def staged(self, images: np.ndarray) -> np.ndarray:
+        """Copy the images to page-locked memory first; return labels in ordinary memory."""
+        self._host.copy_(self._tensor(images))
+        self.run()
+        return self._host_labels.numpy().copy()
+
+    def direct(self, images: np.ndarray) -> np.ndarray:
+        """Let PyTorch copy from where the images lie: of page-locked memory, it does not wait for the copy."""
+        self._images.copy_(self._tensor(images), non_blocking=True)
+        self.enqueue()
+        return self.card_labels()
+
+    def enqueued(self, images: Any) -> Any:
+        """Return the labels of a tensor on the card, on the card."""
+        if self._captures:  # a graph reads its own memory
+            self._images.copy_(images.view(self._images.shape))
+            self.enqueue()
+        else:
+            self._labels = self._classify(images.view(self._images.shape))
+        return self._labels
+
+    def from_card(self, images: Any) -> np.ndarray:
+        """Return the labels of a tensor on the card as a NumPy array."""
+        labels: np.ndarray = self.enqueued(images).cpu().numpy()
+        return labels
+
+    def _tensor(self, images: np.ndarray) -> Any:
+        return self._torch.from_numpy(images.reshape(self._images.shape))
+
+
+class TorchPool:
+    """PyTorch's networks, each made once: compiling one takes up to minutes. quick: try fewer settings."""
+
+    def __init__(self, graph: Graph, pinned: Any, device: str = "cuda", quick: bool = False) -> None:
+        self._graph, self._pinned, self._device, self._quick = graph, pinned, device, quick
+        self._made: dict[tuple[bool, int, str, str | None, Setting], TorchCalls] = {}
+
+    def makes(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
+        """Return setting → function that makes the caller for a kind."""
+        modes = (None,) if engine == EAGER else MODES
+        layouts = (False,) if self._quick and engine == COMPILE else (False, True)
+        settings = [Setting(layout, graph=graph) for layout in layouts for graph in (False, True)]
+        ways = (STAGED, DIRECT) if kind.source == ORDINARY else ("",)
+        return {
+            ", ".join(filter(None, (mode, str(setting), way))): partial(self._make, kind, precision, mode, setting, way)
+            for mode in modes
+            for setting in settings
+            for way in ways
+        }
+
+    def _make(self, kind: Kind, precision: str, mode: str | None, setting: Setting, way: str) -> Caller:
+        # Compiled for its own memory of images, a function would be compiled again for tensors that lie elsewhere.
+        key = kind.source == CARD, kind.images, precision, mode, setting
+        if key not in self._made:
+            self._made[key] = TorchCalls(self._graph, *key[1:], self._pinned, self._device)
+        return TorchCaller(self._made[key], kind, way)
+
+    def close(self) -> None:
+        """Free all networks."""
+        for engine in self._made.values():
+            engine.close()
+        self._made = {}
+
+
+def peers_of(precision: str) -> list[str]:
+    """Return the precisions of the peers of a precision: the one that counts, and for fp32x also tf32."""
+    same = BY_NAME[precision].peers
+    return [same, "tf32"] if same == "fp32" else [same]

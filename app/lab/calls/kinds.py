@@ -1,0 +1,67 @@
+"""The kinds of calls that are timed, and their images."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from app.base.errors import UserError, choose_one_of
+from app.base.frozen import Frozen
+
+NETWORK = "lenet5"
+ORDINARY, PINNED, CARD = "ordinary array", "page-locked array", "PyTorch tensor on the card"
+ARRAYS = 8  # different arrays, given in turn; of 10,000 images they exceed the card's L2 cache
+
+
+class Kind(Frozen):
+    """One kind of call. source: where the images lie. enqueues: the labels stay on the card, and nothing waits."""
+
+    name: str
+    images: int
+    precision: str
+    source: str
+    resident: bool = False
+    enqueues: bool = False
+
+    @property
+    def what(self) -> str:
+        """The images and the answer, in words."""
+        answer = "enqueue" if self.enqueues else "to a label" if self.images == 1 else "to labels"
+        count = "1 image" if self.images == 1 else f"{self.images:,} images"
+        return f"{count}, {self.source}, {answer}" + ", resident" * self.resident
+
+
+KINDS = (
+    Kind("1", 1, "fp16", ORDINARY),
+    Kind("1-resident", 1, "fp16", ORDINARY, resident=True),
+    Kind("1-fp32x", 1, "fp32x", ORDINARY),
+    Kind("1-fp32x-resident", 1, "fp32x", ORDINARY, resident=True),
+    Kind("100", 100, "fp16", ORDINARY),
+    Kind("10000", 10_000, "fp16", ORDINARY),
+    Kind("10000-fp32x", 10_000, "fp32x", ORDINARY),
+    Kind("10000-pinned", 10_000, "fp16", PINNED),
+    Kind("100-enqueue", 100, "fp16", CARD, enqueues=True),
+    Kind("100-card", 100, "fp16", CARD),
+)
+
+
+def chosen(only: str | None) -> list[Kind]:
+    """Return the kinds that ``--only`` names, by default all. Raises UserError for an unknown one."""
+    by_name = {kind.name: kind for kind in KINDS}
+    names = [*by_name] if only is None else only.split(",")
+    for name in names:
+        if name not in by_name:
+            raise UserError(f"--only {only}: no row is called '{name}': {choose_one_of(name, by_name)}")
+    return [by_name[name] for name in names]
+
+
+def parts(kind: Kind, total: int) -> list[np.ndarray]:
+    """Return for each array of a kind the indices of its images, out of ``total``."""
+    starts = (at * total // ARRAYS for at in range(ARRAYS))
+    return [(start + np.arange(min(kind.images, total))) % total for start in starts]
+
+
+def arrays(kind: Kind, images: np.ndarray, place: Callable[[np.ndarray], Any]) -> Sequence[Any]:
+    """Return the arrays of a kind, (N, H, W), or (H, W) for a single image. place: puts an array where it belongs."""
+    found = (images[indices, 0] for indices in parts(kind, len(images)))
+    return [place(array[0] if kind.images == 1 else array) for array in found]

@@ -1,0 +1,178 @@
+"""Time the calls of one kind: every caller checked, then all in turn, round after round.
+
+Each call gets another array than the one before. The clock is the host's: from the call to its return.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import ceil
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from app.base.clock import clocked
+from app.base.errors import UserError
+from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool, peers_of
+from app.lab.calls.kinds import CARD, PINNED, Kind, arrays, parts
+from app.lab.peers.rounds import one_line
+from app.main_job.statistics import median, speedup, summary
+from app.records.calls import Call
+from app.records.calls import Caller as CallerRow
+
+WARMUP, TRIES = 5, 9  # untimed calls of a new caller; timed ones that choose between settings
+UNTIMED = 5  # calls at the start of each turn
+TURN_MS, LEAST_CALLS, MOST_CALLS = 100.0, 20, 500  # calls per turn: as many as take TURN_MS, within these limits
+MOST_CHANGED = 0.01  # share of a peer's labels that may be other ones; more are a fault
+
+Makes = Mapping[str, Callable[[], Caller]]
+
+
+class Setup(NamedTuple):
+    """What all kinds share. images: (N, C, H, W) uint8 in ordinary memory. labels: the engine's, by precision.
+
+    pinned_copy, card_copy: copy an array to page-locked memory, or into a PyTorch tensor on the card. synchronize:
+    waits for the device, also for a resident kernel's end.
+    """
+
+    images: np.ndarray
+    labels: Callable[[str], np.ndarray]
+    ours: Callable[[Kind], Caller]
+    peers: TorchPool
+    pinned_copy: Callable[[np.ndarray], Any]
+    card_copy: Callable[[np.ndarray], Any]
+    synchronize: Callable[[], object]
+
+
+@dataclass
+class Entrant:
+    """A caller with its answers and times. makes: setting → function that makes it; the fastest is kept."""
+
+    engine: str
+    precision: str
+    makes: Makes
+    caller: Caller | None = None
+    setting: str = ""
+    tried_ms: float = 0.0
+    answers: list[np.ndarray] = field(default_factory=list)  # at the check, to each array
+    changed: int | None = None
+    unsteady: int = 0
+    reason: str = ""
+    samples: list[float] = field(default_factory=list)
+
+    def choose(self, given: Sequence[Any], expected: Sequence[np.ndarray], step: Callable[[str], object]) -> None:
+        """Make, check and try every setting. A peer may fail in any way; an error of ours is a bug."""
+        faults = []
+        for setting, make in self.makes.items():
+            step(f"{self.engine} {self.precision}: {setting}")
+            try:
+                self._try(setting, make(), given, expected)
+            except Exception as error:
+                if self.engine == OURS and not isinstance(error, UserError):
+                    raise
+                faults.append(one_line(error))
+        if self.caller is None:
+            self.reason = faults[0]
+
+    def _try(self, setting: str, caller: Caller, given: Sequence[Any], expected: Sequence[np.ndarray]) -> None:
+        with caller.active():
+            answers = [on_host(caller.call(images)).copy() for images in given]
+            changed = sum(int((found != right).sum()) for found, right in zip(answers, expected, strict=True))
+            most = 0.0 if self.engine == OURS else MOST_CHANGED * sum(map(len, expected))
+            if changed > most:
+                caller.close()
+                self.changed = changed
+                raise UserError(f"{changed:,} labels are not the engine's")
+            turns = [given[at % len(given)] for at in range(WARMUP + TRIES)]
+            ms = median([clocked(partial(caller.call, images))[1] for images in turns][WARMUP:])
+        if self.caller is None or ms < self.tried_ms:
+            self.caller, self.setting, self.tried_ms = caller, setting, ms
+            self.answers, self.changed = answers, changed
+
+    def take_turn(self, given: Sequence[Any], synchronize: Callable[[], object]) -> None:
+        """Make the calls of one turn; between them, untimed, wait for the device and compare the answer."""
+        if self.caller is None:
+            return
+        synchronize()
+        calls = min(max(ceil(TURN_MS / max(self.tried_ms, 1e-6)), LEAST_CALLS), MOST_CALLS)
+        with self.caller.active():
+            for at in range(UNTIMED + calls):
+                images, answer = given[at % len(given)], self.answers[at % len(given)]
+                found, ms = clocked(partial(self.caller.call, images))
+                if at >= UNTIMED:
+                    self.samples.append(ms)
+                    self.unsteady += not np.array_equal(on_host(found), answer)
+
+    def row(self) -> CallerRow:
+        """Return the document's part about this caller."""
+        times = summary(self.samples) if self.samples else None
+        if times is not None:
+            del times["samples"]
+        names = ("engine", "precision", "setting", "changed", "unsteady", "reason")
+        return cast(CallerRow, {"ms": times, **{name: getattr(self, name) for name in names}})
+
+
+def on_host(labels: Any) -> np.ndarray:
+    """Return labels as an array in host memory, (N,); of an array on the card, this waits for them."""
+    found = labels if isinstance(labels, np.ndarray) else labels.get() if hasattr(labels, "get") else labels.cpu()
+    return np.atleast_1d(np.asarray(found))
+
+
+def measure(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], object]) -> Call:
+    """Measure one kind. step: called with a description before each trial, and before the rounds."""
+    entrants = [Entrant(OURS, kind.precision, {"": lambda: setup.ours(kind)})]
+    for precision in peers_of(kind.precision):
+        for engine in (EAGER, COMPILE):
+            entrants.append(Entrant(engine, precision, setup.peers.makes(kind, engine, precision)))
+    try:
+        place = {CARD: setup.card_copy, PINNED: setup.pinned_copy}.get(kind.source, lambda array: array)
+        given = arrays(kind, setup.images, place)
+        labels = setup.labels(kind.precision)
+        expected = [labels[indices] for indices in parts(kind, len(setup.images))]
+    except UserError as error:  # no PyTorch, or no kernels for the precision on this card
+        for entrant in entrants:
+            entrant.reason = str(error)
+        return _row(kind, entrants)
+    try:
+        for entrant in entrants:
+            setup.synchronize()  # a resident kernel may still run
+            entrant.choose(given, expected, lambda what: step(f"{kind.name}: {what}"))
+        step(f"{kind.name}: {rounds} rounds")
+        for at in range(rounds):
+            first = at % len(entrants)
+            for entrant in [*entrants[first:], *entrants[:first]]:
+                entrant.take_turn(given, setup.synchronize)
+    finally:
+        for entrant in entrants:
+            if entrant.caller is not None:
+                entrant.caller.close()
+    return _row(kind, entrants)
+
+
+def _row(kind: Kind, entrants: Sequence[Entrant]) -> Call:
+    """Return the document's row, with the ratios to the fastest peers."""
+    ours, *peers = entrants
+    own = median(ours.samples) if ours.samples else None
+    medians = {(peer.engine, peer.precision): median(peer.samples) for peer in peers if peer.samples}
+    same, *others = peers_of(kind.precision)
+    best, ratio = _fastest(medians, same, own)
+    return {
+        "name": kind.name,
+        "what": kind.what,
+        "images": kind.images,
+        "precision": kind.precision,
+        "callers": [entrant.row() for entrant in entrants],
+        "best": best,
+        "ratio": ratio,
+        "tf32_ratio": _fastest(medians, others[0], own)[1] if others else None,
+        "wrong": bool(ours.unsteady or ours.changed),
+    }
+
+
+def _fastest(
+    medians: Mapping[tuple[str, str], float], precision: str, own: float | None
+) -> tuple[str | None, float | None]:
+    """Return the fastest peer in a precision and its median ÷ ours."""
+    times = {engine: ms for (engine, other), ms in medians.items() if other == precision}
+    best = min(times, key=times.__getitem__, default=None)
+    return best, None if best is None else speedup(times[best], own)

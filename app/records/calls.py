@@ -1,0 +1,43 @@
+"""Calls of ``Classifier`` beside PyTorch's."""
+
+from typing import Annotated, Literal, TypedDict
+
+from app.records.parts import Amount, Card, Count, Date, Positive, Precision
+from app.records.peers import Quantiles
+
+
+class Caller(TypedDict):
+    """One way to classify the images of a call."""
+
+    engine: Annotated[Literal["ours", "torch-eager", "torch-compile"], "`ours`: `Classifier`"]
+    precision: Precision
+    setting: Annotated[str, "PyTorch's fastest setting"]
+    ms: Annotated[Quantiles | None, "from the call to its return, every call with other images than the last"]
+    changed: Annotated[Count | None, "labels, of all checked ones, that are not the engine's"]
+    unsteady: Annotated[Count, "timed calls with other labels than at the check"]
+    reason: Annotated[str, "why there are no times, else empty"]
+
+
+class Call(TypedDict):
+    name: Annotated[str, "as `--only` takes it"]
+    what: Annotated[str, "the images and the answer"]
+    images: Positive
+    precision: Precision
+    callers: list[Caller]
+    best: Annotated[str | None, "the fastest peer in the same precision"]
+    ratio: Annotated[Amount | None, "its median ÷ ours; below 1, ours lost"]
+    tf32_ratio: Annotated[Amount | None, "the same of the fastest peer in tf32, where ours is fp32x"]
+    wrong: Annotated[bool, "our labels were not the engine's (exit code 1)"]
+
+
+class Calls(TypedDict):
+    """A program's calls of `Classifier` beside PyTorch's (`python -m app.lab.calls --json FILE`)."""
+
+    schema: Literal["lenet5-inference/calls/1"]
+    date: Date
+    command: Annotated[str, "what measures this again"]
+    network: str
+    device: Card
+    software: Annotated[dict[str, str], "package → version"]
+    rounds: Annotated[Positive, "turns of each caller"]
+    rows: list[Call]

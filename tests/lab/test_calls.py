@@ -1,0 +1,200 @@
+"""``python -m app.lab.calls``: how it measures, on the CPU and with made-up peers; what it prints; PyTorch's ways."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.base.errors import UserError
+from app.lab.calls import measure as measuring
+from app.lab.calls.__main__ import main
+from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool
+from app.lab.calls.kinds import ARRAYS, CARD, KINDS, ORDINARY, PINNED, Kind, arrays, chosen
+from app.lab.calls.measure import Setup, measure
+from app.lab.calls.text import as_text
+from app.network.definitions import LENET5
+from app.records.calls import Calls
+from docs.generate.__main__ import API
+from docs.generate.figures import CALLS, Figures
+from tests.docs.conftest import store
+from tests.support.networks_for_tests import random_graph, random_images
+from tests.support.peers_for_tests import CARD as SOME_CARD
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*inductor.*")
+COUNT = 40
+IMAGES = random_images(LENET5, COUNT)
+LABELS = (IMAGES.sum((1, 2, 3)) % 10).astype(np.uint8)
+ONE, TEN = Kind("1", 1, "fp16", ORDINARY), Kind("10", 10, "fp32x", PINNED)
+
+
+class Fake(Caller):
+    """Answers as LABELS; keeps the images that it was given. spoils: changes labels from this call on."""
+
+    def __init__(self, diary: list[int], spoils: float = np.inf) -> None:
+        self.diary, self.spoils = diary, spoils
+
+    def active(self) -> nullcontext[None]:
+        return nullcontext()
+
+    def call(self, images: Any) -> np.ndarray:
+        images = images.reshape(-1, 28 * 28)
+        self.diary.append(int(images[0].sum()))
+        return ((images.sum(1) + (len(self.diary) > self.spoils)) % 10).astype(np.uint8)
+
+    def close(self) -> None: ...
+
+
+class Pool(TorchPool):
+    """Peers by (engine, precision): their makers."""
+
+    def __init__(self, **found: Mapping[str, Callable[[], Caller]]) -> None:
+        self.found = found
+
+    def makes(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
+        return self.found.get(f"{engine} {precision}", {"plain": partial(Fake, [])})
+
+
+def setup(ours: Callable[[Kind], Caller], pool: TorchPool | None = None) -> Setup:
+    def no_card(array: np.ndarray) -> Any:
+        raise UserError("PyTorch is not installed")
+
+    return Setup(IMAGES, lambda _: LABELS, ours, pool or Pool(), np.copy, no_card, lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TURN_MS": 0.0, "LEAST_CALLS": 12, "WARMUP": 1, "TRIES": 1, "UNTIMED": 1}.items():
+        monkeypatch.setattr(measuring, name, value)
+
+
+def document(*rows: Any) -> Calls:
+    return {
+        "schema": "lenet5-inference/calls/1",
+        "date": "2026-01-01 00:00 UTC",
+        "command": "python -m app.lab.calls",
+        "network": "lenet5",
+        "device": SOME_CARD,  # type: ignore[typeddict-item]
+        "software": {"torch": "2.99"},
+        "rounds": 2,
+        "rows": [*rows],
+    }
+
+
+def timed(engine: str, precision: str, us: float) -> dict[str, Any]:
+    found = {"ms": {"p10": us / 2e3, "p50": us / 1e3, "p90": us / 500, "p99": None, "runs": 50}}
+    named = {"engine": engine, "precision": precision, "setting": "plain"}
+    return {**named, "changed": 0, "unsteady": 0, "reason": "", **found}
+
+
+def test_images_change_from_call_to_call() -> None:
+    diary: list[int] = []
+    row = measure(ONE, setup(lambda _: Fake(diary)), 2, lambda _: None)
+    assert len(set(diary)) == ARRAYS and all(one != other for one, other in pairwise(diary))
+    assert [caller["ms"]["runs"] for caller in row["callers"] if caller["ms"]] == [24, 24, 24]
+    assert not row["wrong"] and row["ratio"] is not None and row["best"] in (EAGER, COMPILE)
+    assert [len(part) for part in arrays(TEN, IMAGES, np.copy)] == [10] * ARRAYS
+
+
+def test_fp32x_stands_beside_fp32_and_tf32() -> None:
+    row = measure(TEN, setup(lambda _: Fake([])), 1, lambda _: None)
+    peers = [(caller["engine"], caller["precision"]) for caller in row["callers"]]
+    assert peers == [(OURS, "fp32x"), *((engine, one) for one in ("fp32", "tf32") for engine in (EAGER, COMPILE))]
+    assert row["ratio"] and row["tf32_ratio"]
+
+
+def test_wrong_answers_show() -> None:
+    """Ours at the check and in a timed call; a peer's are a reason to have no row."""
+    row = measure(ONE, setup(lambda _: Fake([], spoils=5)), 1, lambda _: None)
+    assert row["wrong"] and row["callers"][0]["reason"] == "3 labels are not the engine's"
+    row = measure(ONE, setup(lambda _: Fake([], spoils=ARRAYS + 8)), 1, lambda _: None)
+    assert row["wrong"] and row["callers"][0]["unsteady"] == 7
+    assert "gave other labels in 7 timed calls" in as_text(document(row)) and "WRONG LABELS" in as_text(document(row))
+    bad = {"plain": partial(Fake, [], 0)}
+    row = measure(ONE, setup(lambda _: Fake([]), Pool(**{f"{EAGER} fp16": bad})), 1, lambda _: None)
+    assert not row["wrong"] and row["best"] == COMPILE
+    assert row["callers"][1]["reason"] == "8 labels are not the engine's" and row["callers"][1]["ms"] is None
+
+
+def test_rows_that_cannot_run_say_why() -> None:
+    def refused(kind: Kind) -> Caller:
+        raise UserError("needs Hopper")
+
+    row = measure(ONE, setup(refused), 1, lambda _: None)
+    assert row["callers"][0]["reason"] == "needs Hopper" and row["ratio"] is None and row["callers"][1]["ms"]
+    row = measure(Kind("card", 5, "fp16", CARD), setup(lambda _: Fake([])), 1, lambda _: None)
+    assert {caller["reason"] for caller in row["callers"]} == {"PyTorch is not installed"}
+    assert "no comparison" in as_text(document(row))
+    with pytest.raises(ValueError, match="bug"):
+        measure(ONE, setup(lambda _: (_ for _ in ()).throw(ValueError("bug"))), 1, lambda _: None)
+
+
+def test_the_text_and_the_table(tmp_path: Path) -> None:
+    callers = [timed(OURS, "fp16", 200.0), timed(EAGER, "fp16", 300.0), timed(COMPILE, "fp16", 150.0)]
+    callers[1]["changed"] = 3
+    fields = {"precision": "fp16", "best": COMPILE, "ratio": 0.75, "tf32_ratio": None, "wrong": False}
+    rows = [
+        {"name": kind.name, "what": kind.what, "images": kind.images, "callers": callers, **fields} for kind in KINDS
+    ]
+    assert API.block("calls", Figures(tmp_path)).startswith("Not measured yet: run `python -m app.lab.calls")
+    store(dict(document(*rows)), tmp_path / CALLS)
+    text = as_text(document(*rows))
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "LOST, 0.75 × as fast as the best peer" in " ".join(text.split())
+    assert "1: PyTorch eager fp16 gave 3 labels that are not the engine's" in text
+    made = API.block("calls", Figures(tmp_path))
+    assert made.count("**0.75**") == len(KINDS) and "Some Card, 2026-01-01 00:00 UTC, torch 2.99" in made
+    assert " 200 | " in made and " 300 | " in made
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its help names every row; it needs a GPU, and says so in one line."""
+    with pytest.raises(SystemExit):
+        sys_argv = ["calls", "--help"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", sys_argv)
+            main()
+    told = capsys.readouterr().out
+    assert all(f"  {kind.name} " in told for kind in KINDS) and all(len(line) <= 80 for line in told.splitlines())
+    with pytest.raises(UserError, match=r"no row is called '1-resistant'.*1-resident"):
+        chosen("1,1-resistant")
+    hidden = {"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([sys.executable, "-m", "app.lab.calls"], capture_output=True, text=True, env=hidden)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("error: python -m app.lab.calls needs an NVIDIA GPU: ")
+
+
+def test_pytorchs_ways_agree() -> None:
+    """From ordinary memory, staged or not, and from a tensor."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    graph = random_graph(LENET5)
+    pool, found = TorchPool(graph, np.empty, "cpu"), []
+    for kind, place in ((Kind("a", 5, "fp32x", ORDINARY), np.copy), (Kind("b", 5, "fp32x", CARD), torch.from_numpy)):
+        given = arrays(kind, IMAGES, place)
+        for make in pool.makes(kind, EAGER, "fp32").values():
+            caller = make()
+            with caller.active():
+                found.append([measuring.on_host(caller.call(images)).tolist() for images in given])
+    assert len(found) == 12 and all(labels == found[0] for labels in found)
+    assert len({tuple(labels) for labels in found[0]}) > 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_classifier_on_the_card(kind: Kind) -> None:
+    """Every kind's answers are the engine's, through the caller that is timed."""
+    from app.lab.calls.__main__ import on_card
+
+    shared = on_card(quick=True)
+    alone = shared._replace(peers=Pool(), images=shared.images[:1000], labels=lambda p: shared.labels(p)[:1000])
+    row = measure(kind, alone, 1, lambda _: None)
+    ours = row["callers"][0]
+    if ours["reason"]:
+        pytest.skip(ours["reason"])
+    assert not row["wrong"] and ours["changed"] == 0 and ours["ms"] is not None
