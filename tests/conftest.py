@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from importlib import import_module
 from multiprocessing import active_children
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -75,6 +76,20 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = TemporaryDirectory(prefix="lenet5-builds-")
         os.environ[BUILDS] = folder.name
         config.add_cleanup(folder.cleanup)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Of several processes that collect all tests, each begins elsewhere: each file is compiled once, not by all."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args != session.config.getini("testpaths"):
+        return
+    paths = (path.relative_to(session.config.rootpath) for path in Path(__file__).parent.rglob("test_*.py"))
+    names = sorted(".".join(path.with_suffix("").parts) for path in paths)
+    first = len(names) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for name in names[first:] + names[:first]:
+        with suppress(Exception, pytest.skip.Exception):  # collecting raises it again
+            import_module(name)
 
 
 def _cases() -> None:
