@@ -42,6 +42,7 @@ def _used(planned: ExecutionPlan) -> dict[str, str]:
 # Precision
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("network", TEST_NETWORKS)
 @pytest.mark.parametrize("precision", GENERAL)
 @pytest.mark.parametrize("fuse", [True, False])
