@@ -75,11 +75,7 @@ def test_products_are_right_whatever_rounds_alike(
     ],
 )
 def test_rows_that_a_library_rounds_otherwise_are_found(
-    in_a_block: list[int],
-    in_a_group: list[int],
-    straight: list[int],
-    expected: Alike,
-    monkeypatch: pytest.MonkeyPatch,
+    in_a_block: list[int], in_a_group: list[int], straight: list[int], expected: Alike, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def multiply(x: np.ndarray, weights: np.ndarray, other: list[int]) -> np.ndarray:
         y = np.array([row @ weights for row in x])

@@ -47,7 +47,7 @@ MISTAKES = {
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels share what is compiled before them, also if there are few."""
-    monkeypatch.setattr(job, "build_row", lambda *given: program.build_row(*given[:-1], shared=True))
+    monkeypatch.setattr(job, "build_row", lambda *given: program.build_row(*given[:-1]))
 
 
 @pytest.fixture
