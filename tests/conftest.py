@@ -5,9 +5,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from importlib import import_module
 from multiprocessing import active_children
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,8 +22,10 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")  # JAX gives de
 from app.cuda.device import why_no_gpu
 from app.files import hdf5_process, hdf5_start
 from app.files.hdf5_process import Reader
+from app.ladder.emulation import program
 from app.network.definitions import Network
 from tests.support.bundle_for_tests import release
+from tests.support.host_kernels import BUILDS, compile_shared
 from tests.support.outside import Outside, fashion_mnist_folder, first_hundred_alone, secluded
 from tests.support.sampling import HEADER, chosen, part_of, worker_count
 from tests.support.shell import Refuses, check_error, listing
@@ -65,9 +69,27 @@ def pytest_xdist_auto_num_workers() -> int:
     return worker_count()
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """The usual umask: what tests put into caches by themselves may not be writable by others."""
     os.umask(0o022)
+    if not hasattr(config, "workerinput"):
+        folder = TemporaryDirectory(prefix="lenet5-builds-")
+        os.environ[BUILDS] = folder.name
+        config.add_cleanup(folder.cleanup)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Of several processes that collect all tests, each begins elsewhere: each file is compiled once, not by all."""
+    worker = getattr(session.config, "workerinput", None)
+    if worker is None or session.config.args != session.config.getini("testpaths"):
+        return
+    paths = (path.relative_to(session.config.rootpath) for path in Path(__file__).parent.rglob("test_*.py"))
+    names = sorted(".".join(path.with_suffix("").parts) for path in paths)
+    first = len(names) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for name in names[first:] + names[:first]:
+        with suppress(Exception, pytest.skip.Exception):  # collecting raises it again
+            import_module(name)
 
 
 def _cases() -> None:
@@ -121,10 +143,14 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_reader() -> Iterator[None]:
-    """One process reads the HDF5 files of all tests: to start one for each file would take a minute in all."""
+    """One process reads the HDF5 files of all tests: to start one for each file would take a minute in all.
+
+    And what g++ compiles for all kernels is compiled once.
+    """
     with Reader() as reader, pytest.MonkeyPatch.context() as patch:
         patch.setattr(hdf5_process, "Reader", lambda: nullcontext(reader))
         patch.setattr(hdf5_start, "start_ahead", lambda paths: None)
+        patch.setattr(program, "_compile_shared", compile_shared)
         yield
 
 

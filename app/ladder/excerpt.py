@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import Differ, SequenceMatcher
+from functools import cache
 
 from app.base.errors import UserError, install
 from app.base.frozen import Frozen
@@ -27,7 +28,8 @@ class Line(Frozen):
     number: int
 
 
-def coloured_lines(source: str) -> list[str]:
+@cache
+def coloured_lines(source: str) -> Sequence[str]:
     """Return the lines of a CUDA file as coloured HTML. Raises UserError without Pygments."""
     try:
         from pygments import highlight
@@ -57,6 +59,7 @@ def diff(old: str, new: str) -> list[Line]:
     return lines
 
 
+@cache
 def _body_lines(source: str) -> list[Line]:
     """Return the non-empty lines of a file below the comment at its top."""
     texts = source.splitlines()

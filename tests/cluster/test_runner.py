@@ -156,7 +156,10 @@ def plugins(address: str) -> list[list[str]]:
         return [*client.run(lambda dask_worker: sorted(dask_worker.plugins)).values()]
 
 
-def test_a_running_cluster_answers_and_keeps_nothing(tmp_path: Path) -> None:
+def test_a_running_cluster_answers_and_keeps_nothing_until_its_last_worker_ends(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    """Then the user is told at once, and the work ends when no other comes."""
     with dask_cluster(tmp_path) as cluster:
         with pytest.raises(UserError, match=rf"^--scheduler {cluster.address} has no workers: start dask worker "):
             squares(cluster.address)
@@ -164,6 +167,11 @@ def test_a_running_cluster_answers_and_keeps_nothing(tmp_path: Path) -> None:
         before = plugins(cluster.address)
         assert squares(cluster.address) == [number**2 for number in range(20)]
         assert plugins(cluster.address) == before
+        capfd.readouterr()
+        request.getfixturevalue("impatient")
+        with pytest.raises(UserError, match=r"^all workers have ended, for \d+ s now: see why, "):
+            squares(cluster.address, "SIGKILL")
+    assert re.fullmatch(r"note: all workers have ended: waiting for \d s more\n", capfd.readouterr().err)
 
 
 @pytest.fixture
@@ -174,16 +182,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "CONNECT_SECONDS", 2.0)
 
 
-def test_the_last_worker_ends(tmp_path: Path, impatient: None, capfd: pytest.CaptureFixture[str]) -> None:
-    """The user is told at once, and the work ends when no other comes."""
-    with dask_cluster(tmp_path) as cluster:
-        cluster.start_worker()
-        with pytest.raises(UserError, match=r"^all workers have ended, for \d+ s now: see why, "):
-            squares(cluster.address, "SIGKILL")
-    assert re.fullmatch(r"note: all workers have ended: waiting for \d s more\n", capfd.readouterr().err)
-
-
 def test_the_scheduler_is_stopped(tmp_path: Path, impatient: None, capfd: pytest.CaptureFixture[str]) -> None:
+    """In the middle of the work, and before it."""
+
     def pieces() -> Iterator[Piece]:
         yield Piece(0)
         cluster.scheduler.send_signal(signal.SIGSTOP)
@@ -196,13 +197,7 @@ def test_the_scheduler_is_stopped(tmp_path: Path, impatient: None, capfd: pytest
             cluster_runner(open_engine, cluster.address) as running,
         ):
             list(running.run(pieces()))
-    assert re.fullmatch(r"note: the scheduler does not answer: waiting for \d s more\n", capfd.readouterr().err)
-
-
-def test_a_stopped_scheduler_is_not_waited_for(tmp_path: Path, impatient: None) -> None:
-    with dask_cluster(tmp_path) as cluster:
-        cluster.start_worker()
-        cluster.scheduler.send_signal(signal.SIGSTOP)
+        assert re.fullmatch(r"note: the scheduler does not answer: waiting for \d s more\n", capfd.readouterr().err)
         with pytest.raises(UserError, match=r"does not answer in 2 s: start dask scheduler there"):
             squares(cluster.address)
 

@@ -212,9 +212,7 @@ def test_unsteady_passes(run: Run, own: tuple[str, ...], monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [CPU, ("graph",), ("--help",), ("networks", "--json", "-"), ("predict", "--logits")],
-    ids=" ".join,
+    "arguments", [CPU, ("graph",), ("--help",), ("networks", "--json", "-"), ("predict", "--logits")], ids=" ".join
 )
 def test_reader_that_has_gone(arguments: tuple[str, ...], own: tuple[str, ...]) -> None:
     """The code is that of cat or grep, as a shell reports it."""

@@ -45,11 +45,7 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
     "--recheck": ("", (EFFECT, ""), (EFFECT, "")),  # own images are always held against a reference made anew
     "--min-accuracy": ("1", (EFFECT, "accuracy"), (EFFECT, "accuracy")),
     "--json": ("-", (EFFECT, ""), (EFFECT, "")),
-    "--overwrite": (
-        "",
-        (ERROR, "--overwrite replaces files that are named: name one"),
-        (ERROR, "--overwrite rep"),
-    ),
+    "--overwrite": ("", (ERROR, "--overwrite replaces files that are named: name one"), (ERROR, "--overwrite rep")),
     "--wide": ("", (EFFECT, ""), (EFFECT, "")),  # of the text: tests/test_text.py
 }
 NO_JOB = {"-h", "--version", "--completion"}

@@ -38,6 +38,7 @@ def needs_package_of(ending: str) -> None:
         pytest.importorskip(package)
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("network", [*NETWORKS.values(), ODD], ids=lambda network: network.name)
 def test_import_gives_the_exported_file_back(network: Network, ending: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,7 @@ def shuffled(arrays: dict[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     return {str(name): arrays[str(name)] for name in names}
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("old", OLD, ids=str)
 @pytest.mark.parametrize(("how", "version"), [*zip(("attrs", "attr", "toml", "shapes"), VERSIONS * 2, strict=True)])
 def test_old_files_come_back_and_classify(

@@ -19,14 +19,7 @@ from tests.support.kernel_cases import (
     small_cases,
     tuned_cases,
 )
-from tests.support.kernel_device import (
-    bits,
-    compile_selected,
-    host_arrays,
-    kernel_of,
-    launch,
-    results,
-)
+from tests.support.kernel_device import bits, compile_selected, host_arrays, kernel_of, launch, results
 from tests.support.kernel_grid import row_of
 from tests.support.kernel_oracle import check, expected, operands
 

@@ -17,14 +17,7 @@ from app.lab.bench.tolerance import Expected, is_coarse, is_split
 from tests.support.convolutions import network_convolutions
 from tests.support.kernel_cases import OPERATIONS, Case, elements, served
 from tests.support.kernel_device import compile_selected, device_parameters, host_arrays, kernel_of, on_card
-from tests.support.kernel_grid import (
-    NETWORK_PAIRS,
-    convolution_pair,
-    exactly,
-    exists_in,
-    multiplied,
-    product_pair,
-)
+from tests.support.kernel_grid import NETWORK_PAIRS, convolution_pair, exactly, exists_in, multiplied, product_pair
 from tests.support.kernel_oracle import check, operands, sums_half, to_half, to_tf32
 
 pytestmark = pytest.mark.gpu

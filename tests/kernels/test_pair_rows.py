@@ -22,14 +22,7 @@ from app.kernels.problems import ConvPairProblem, PairProblem
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from tests.support.kernel_device import device_parameters, host_arrays
-from tests.support.kernel_grid import (
-    convolution_pair,
-    exactly,
-    product_pair,
-    row_of,
-    served,
-    typed,
-)
+from tests.support.kernel_grid import convolution_pair, exactly, product_pair, row_of, served, typed
 from tests.support.kernel_oracle import layers_of, operands, run
 from tests.support.on_processor import run_row
 

@@ -185,6 +185,7 @@ TOLERANCE = {"float16": 2e-3, "float16x2": 1e-6}
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE)
 
 
+@pytest.mark.grid
 @DTYPES
 @pytest.mark.parametrize("scale1, scale2", [(1, 1), (0, 1), (1, 0), (1e-30, 1e-30), (1e4, 1e-4), (1e-4, 1e4)])
 def test_mma_s_convolutions_of_any_scale(dtype: str, scale1: float, scale2: float) -> None:

@@ -35,9 +35,6 @@ RUN = [
 ]
 
 
-# --- API calls
-
-
 class Stream:
     def synchronize(self) -> str:
         return "done"
@@ -87,9 +84,6 @@ def test_summary() -> None:
     assert launch["average_us"] == pytest.approx(2000) and launch["max_us"] == pytest.approx(3000)
 
 
-# --- tables
-
-
 def test_table() -> None:
     kernel, h2d, d2h = job.span_rows([RUN, RUN])
     assert kernel["kind"] == "kernel" and kernel["calls"] == 2 and kernel["total_ms"] == pytest.approx(4)
@@ -111,9 +105,6 @@ def test_text() -> None:
     assert "with API calls counted 2.0155 ms" in text and "ui.perfetto.dev" not in text
     text = as_text({**document, "trace": "timeline.json", "counters": [], "counters_note": "no counters: why"})
     assert "timeline.json" in text and "no counters: why" in text and "Nsight" not in text
-
-
-# --- the timeline
 
 
 def test_timeline() -> None:
@@ -152,9 +143,6 @@ def test_the_timeline_is_written_whole(
     before = listing(tmp_path)
     interrupt_writing()
     assert main(command) == 2 and listing(tmp_path) == before
-
-
-# --- recorded runs
 
 
 class FakeCard:
@@ -245,9 +233,6 @@ def test_waiting_for_the_copy_engine_is_no_copying() -> None:
     copies = [Span("h2d", "", "in", stream, 0.0, 1.0 + stream) for stream in (1, 0)]
     second, first = spans.without_queueing(copies)
     assert (first.start, first.stop, second.start, second.stop) == (0, 1, 1, 2)
-
-
-# --- the command
 
 
 def test_the_same_run_again() -> None:

@@ -132,10 +132,7 @@ def test_the_pictures_show_every_warpgroup_and_the_bus() -> None:
 
 
 def test_warpgroups_in_a_product_are_counted() -> None:
-    rows = [
-        [["conv1", 0.0, 2.0], ["pool", 2.0, 3.0], ["conv2", 3.0, 5.0]],
-        [["stage", 0.0, 1.0], ["conv1", 1.0, 4.0]],
-    ]
+    rows = [[["conv1", 0.0, 2.0], ["pool", 2.0, 3.0], ["conv2", 3.0, 5.0]], [["stage", 0.0, 1.0], ["conv1", 1.0, 4.0]]]
     assert warpgroups.multiplying_counts(rows) == [(0, 1, 1), (1, 2, 2), (2, 3, 1), (3, 4, 2), (4, 5, 1)]
 
 

@@ -69,6 +69,7 @@ def undivided(graph: Graph, *, by_file: bool = False) -> Graph:
     return build(graph.network if by_file else replace(graph.network, pixel_scale=1.0), weights)
 
 
+@pytest.mark.grid
 @NETWORKS
 @pytest.mark.parametrize("by_file", [False, True], ids=["network", "file"])
 def test_the_reference_gives_the_same_labels(network: Network, by_file: bool) -> None:
@@ -82,6 +83,7 @@ def test_the_reference_gives_the_same_labels(network: Network, by_file: bool) ->
     np.testing.assert_allclose(found.magnitudes, expected.magnitudes, rtol=1e-5)
 
 
+@pytest.mark.grid
 @KINDS
 @pytest.mark.parametrize("precision", [name for name in GENERAL if BY_NAME[name].offered])
 def test_the_same_kernels_take_the_same_numbers(network: Network, kind: str, precision: str) -> None:

@@ -60,6 +60,7 @@ def test_lenet5_nodes(options: dict[str, Any], names: list[str], input_dtype: st
 KERNELS: list[dict[str, str]] = [{"conv": "direct"}, {"conv": "half2", "gemm": "tensor-core"}, {"gemm": "split-k"}]
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("network", TEST_NETWORKS)
 @pytest.mark.parametrize(
     ("precision", "fuse", "kernels"),

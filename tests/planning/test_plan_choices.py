@@ -39,9 +39,7 @@ def _used(planned: ExecutionPlan) -> dict[str, str]:
     return {node.head.name: node.variant.name for node in planned.nodes}
 
 
-# Precision
-
-
+@pytest.mark.grid
 @pytest.mark.parametrize("network", TEST_NETWORKS)
 @pytest.mark.parametrize("precision", GENERAL)
 @pytest.mark.parametrize("fuse", [True, False])
@@ -113,9 +111,6 @@ def test_a_named_kernel_that_has_the_precision_uses_it() -> None:
     assert planned.arithmetic == "float16" and all(n.problem.dtype == "float16" for n in planned.nodes if n.parameters)
 
 
-# Choices
-
-
 def test_requested_kernels_are_the_ones_used() -> None:
     kernels = {"conv": "direct", "gemm": "naive", "fc2": "shared-tiled", "pool2": "shared", "conv1": "image-loop"}
     used = _used(plan(random_graph(LENET5), ARCH, named_choices(kernels=kernels)))
@@ -164,9 +159,6 @@ def test_a_convolution_alone_has_settings_of_its_own() -> None:
     assert settings["conv1"] == ({"BN": 128}, {"BN": 64})
     assert settings["conv2"] == ({"BN": 128}, {}), "what was measured fused says nothing of it alone"
     assert settings["fc1"] == ({}, {})
-
-
-# Errors
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """Do an image's scores have the same bits in every batch, chunk and place? By NumPy, in this process.
 
-``python -m tests.support.cpu_bits`` prints where they do not. ``OPENBLAS_CORETYPE`` and ``NPY_DISABLE_CPU_FEATURES``
-choose the kernels of older processors; ``--kinds`` prints those that ``make numeric`` runs tests with.
+``python -m tests.support.cpu_bits`` prints where they do not, of all networks or of those named.
+``OPENBLAS_CORETYPE`` and ``NPY_DISABLE_CPU_FEATURES`` choose the kernels of older processors; ``--kinds`` prints those
+that ``make numeric`` runs tests with.
 """
 
+import ctypes
 import os
 import platform
 import subprocess
@@ -42,10 +44,23 @@ def why_not(kind: str) -> str | None:
     """Why this processor cannot run the kernels of a kind; None: it can."""
     if platform.machine() != "x86_64":
         return f"{kind} is a kind of x86-64 processors"
+    if kind == own_kind():
+        return f"{kind}'s kernels are those that all tests run with here"
     missing = KINDS[kind] - set(Path("/proc/cpuinfo").read_text("utf-8").split())
     if missing:
         return f"{kind}'s kernels need {', '.join(sorted(missing))}, which this processor lacks"
     return f"NumPy {np.__version__} by itself crashes with {kind}'s kernels here" if crashes(kind) else None
+
+
+@cache
+def own_kind() -> str:
+    """The kind that NumPy's OpenBLAS has chosen in this process; empty if it does not say."""
+    for path in (Path(np.__file__).parents[1] / "numpy.libs").glob("*openblas*"):
+        name = getattr(ctypes.CDLL(str(path)), "scipy_openblas_get_corename64_", None)
+        if name is not None:
+            name.restype = ctypes.c_char_p
+            return str(name().decode())
+    return ""
 
 
 @cache
@@ -83,7 +98,7 @@ def main() -> None:
         print(*(kind for kind in NUMERIC if why_not(kind) is None))
         return
     for network in networks():
-        for line in unlike(network):
+        for line in unlike(network) if network.name in sys.argv[1:] or not sys.argv[1:] else ():
             print(line)
 
 

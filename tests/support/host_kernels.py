@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import mmap
-from collections.abc import Callable, Iterator, Mapping
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from app.kernels.train.train import FOLDER
+from app.ladder.emulation import program
 from app.ladder.emulation.program import COMPILER, build
 from app.layers import Layer, Shape
 
-# Without unique symbols: the "shared memory" of two kernels must not become one.
-FLAGS = ("-shared", "-fPIC", "-fno-gnu-unique")
+# Without unique symbols: the "shared memory" of two kernels must not become one. gold links in a third of the time.
+FLAGS = ("-shared", "-fPIC", "-fno-gnu-unique", *(["-fuse-ld=gold"] if shutil.which("ld.gold") else []))
+BUILDS = "LENET_TEST_BUILDS"  # names the folder for what the processes of a test run compile, each thing once
+_compile_shared = program._compile_shared
 MAIN = """\
 #include "common.cuh"
 #include "{file}"
@@ -142,14 +147,25 @@ def skip_without_compiler() -> None:
         pytest.skip("g++ is not installed")
 
 
-@cache
-def _folder() -> TemporaryDirectory[str]:
-    """What this process compiles, removed when it ends."""
-    return TemporaryDirectory()
+@contextmanager
+def _place_of(*what: object) -> Iterator[Path]:
+    """Where something compiled lies, or will when the block ends; other processes wait for it."""
+    place = Path(os.environ[BUILDS]) / hashlib.sha256(repr(what).encode()).hexdigest()[:16]
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield place
+
+
+def compile_shared(compiler: str, flags: Sequence[str]) -> Any:
+    """In place of ``program._compile_shared``."""
+    with _place_of(compiler, flags) as place:
+        if not place.exists():
+            shutil.copytree(_compile_shared(compiler, flags).name, place)
+    return SimpleNamespace(name=str(place))
 
 
 class HostKernel:
-    """A kernel, compiled once in this process. With a stream, the grid and its arguments, the processor runs it.
+    """A kernel, compiled once in a test run. With a stream, the grid and its arguments, the processor runs it.
 
     threads: of a block; shared_bytes: its dynamic shared memory. Skips the test where there is no compiler.
     """
@@ -158,11 +174,10 @@ class HostKernel:
         self, source: Path, entry: str, defines: Mapping[str, str | int], threads: int, shared_bytes: int = 0
     ) -> None:
         skip_without_compiler()
-        place = Path(_folder().name) / hashlib.sha256(repr((entry, sorted(defines.items()))).encode()).hexdigest()[:16]
-        library = place / "kernel"
-        if not library.exists():
-            build(place, source, MAIN.format(file=source.name, entry=entry), defines, FLAGS)
-        self._launch = ctypes.CDLL(str(library)).host_launch
+        with _place_of(source, entry, sorted(defines.items())) as place:
+            if not place.exists():
+                build(place, source, MAIN.format(file=source.name, entry=entry), defines, FLAGS)
+        self._launch = ctypes.CDLL(str(place / "kernel")).host_launch
         self._sizes = threads, ctypes.c_ulong(shared_bytes)
 
     def __call__(self, stream: Any, grid: tuple[int, int, int], *values: Any, cluster: int = 1) -> None:

@@ -213,6 +213,11 @@ def problems(row: Variant) -> list[Problem]:
     return [p for p in _typed_grid(row.operation, row.dtypes) if row.pools or getattr(p, "pool", 1) == 1]
 
 
+_served: dict[tuple[int, str], tuple[Variant, list[Problem]]] = {}  # by the row's identity: rows have no hash
+
+
 def served(row: Variant, arch: str) -> list[Problem]:
     """Those of them that the row serves on the architecture."""
-    return [problem for problem in problems(row) if row.refusal(problem, arch) is None]
+    if (id(row), arch) not in _served:
+        _served[id(row), arch] = row, [problem for problem in problems(row) if row.refusal(problem, arch) is None]
+    return _served[id(row), arch][1]

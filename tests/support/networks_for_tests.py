@@ -1,6 +1,7 @@
 """Small graphs with random weights, for tests."""
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,12 @@ def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph
 
     With biases, the last one centres the logits (before a softmax or sigmoid), so that labels vary from image to image.
     """
+    arrays = {name: array.copy() for name, array in _random_weights(network, seed, bias).items()}
+    return build(network, Weights(arrays, network.name, Path("random")))
+
+
+@cache
+def _random_weights(network: Network, seed: int, bias: bool) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     arrays: dict[str, np.ndarray] = {}
     shape = network.input_shape
@@ -123,14 +130,14 @@ def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph
                 fan_in = int(np.prod(wanted[:-1])) or 1
                 arrays[name] = (rng.standard_normal(wanted) / np.sqrt(fan_in)).astype(np.float32)
         shape = layer.output_shape(shape)
-    weights = Weights(arrays, network.name, Path("random"))
     if bias:
         last = [name for name in arrays if name.endswith("_bias")][-1]
         product = next(at for at, layer in enumerate(network.layers) if f"{layer.name}_bias" == last)
         behind = (layer for layer in network.layers[product:] if not isinstance(layer, Activation | Softmax))
         unscaled = replace(network, layers=(*network.layers[:product], *behind))
-        arrays[last] -= build(unscaled, weights).reference(random_images(network, 32)).mean(axis=0).astype(np.float32)
-    return build(network, weights)
+        graph = build(unscaled, Weights(arrays, network.name, Path("random")))
+        arrays[last] -= graph.reference(random_images(network, 32)).mean(axis=0).astype(np.float32)
+    return arrays
 
 
 def multiplied(graph: Graph, factor: float = 1.0, **own: float) -> Graph:

@@ -62,9 +62,6 @@ def after_saving(action: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-# --- what comes out
-
-
 def test_learns_and_writes(train: Train, place: Path) -> None:
     code, out, err = train(*MLP, "--epochs", "8", "--json", "log.json")
     assert (code, err) == (0, "") and out.count("\nepoch ") == 8 and "slowly" in out
@@ -139,9 +136,6 @@ def test_learning_curve(train: Train, place: Path) -> None:
         assert f"<title>validation, {epoch}: {number(result['validation_loss'])}</title>" in chart
 
 
-# --- the same bits
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -211,9 +205,6 @@ def test_split_and_batches_cover_the_images() -> None:
     assert sorted([*training, *held_out]) == list(range(103)) and len(held_out) == 20
     assert settings.batches_an_epoch == 6
     assert not np.array_equal(held_out, loop.split_validation(replace(settings, seed=2))[1])
-
-
-# --- mistakes
 
 
 def test_no_gpu(train: Train, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:

@@ -30,8 +30,6 @@ from tests.support.shell import listing
 from tests.support.training_for_tests import Refused, Train, begin, ended, new_job, some_settings, wait_for, workers_of
 from tests.training.test_train_command import CHECKPOINT, MLP, after_saving, check_failure
 
-# --- what comes out
-
 
 @pytest.mark.parametrize(
     ("count", "options"),
@@ -56,9 +54,6 @@ def test_as_one_process_within_rounding(count: int, options: list[str], train: T
     assert set(listing(place)) == {"images", "labels", "one.h5", "more.h5", "one.json", "more.json"}
 
 
-# --- mistakes
-
-
 @pytest.mark.parametrize(
     ("count", "wrong"),
     [
@@ -78,8 +73,6 @@ def test_no_more_processes(train: Train, monkeypatch: pytest.MonkeyPatch) -> Non
     wrong = r"cannot start 2 workers \(Resource temporarily unavailable\): use fewer --workers"
     check_failure(train(*MLP, "--workers", "2"), wrong)
 
-
-# --- processes that end too early
 
 ROOT = Path(__file__).parents[2]
 

@@ -42,20 +42,24 @@ inline float grown(const double (&terms)[Count]) {
 // d += a b over so many terms; value: word and place in it → number. Lane = 4 g + t, as in mma.cuh.
 template <int Terms, typename Value>
 inline void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], Value value) {
+    constexpr int PLACES = Terms / 8;
     struct Operands {
-        unsigned a[4], b[2];
+        float a[4][PLACES], b[2][PLACES];
     };
     static Operands all[MOST_THREADS];
     const int lane = number() % 32;
     Operands *warp = all + number() - lane;
-    std::copy(a, a + 4, warp[lane].a), std::copy(b, b + 2, warp[lane].b);
+    for (int place = 0; place < PLACES; place++) {
+        for (int i = 0; i < 4; i++) warp[lane].a[i][place] = value(a[i], place);
+        for (int i = 0; i < 2; i++) warp[lane].b[i][place] = value(b[i], place);
+    }
     wait(OF_WARP);
     for (int at = 0; at < 4; at++) {
         double terms[1 + Terms] = {d[at]};
         for (int k = 0; k < Terms; k++) {
-            const int half = k / (Terms / 2), t = k % (Terms / 2) / (Terms / 8), place = k % (Terms / 8);
-            terms[1 + k] = double(value(warp[lane / 4 * 4 + t].a[at / 2 + 2 * half], place)) *
-                           value(warp[(lane % 4 * 2 + at % 2) * 4 + t].b[half], place);
+            const int half = k / (Terms / 2), t = k % (Terms / 2) / PLACES, place = k % PLACES;
+            terms[1 + k] = double(warp[lane / 4 * 4 + t].a[at / 2 + 2 * half][place]) *
+                           warp[(lane % 4 * 2 + at % 2) * 4 + t].b[half][place];
         }
         d[at] = grown(terms);
     }

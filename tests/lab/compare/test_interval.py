@@ -62,6 +62,7 @@ SAMPLES: dict[str, tuple[Draw, int]] = {
 }
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize("name", SAMPLES)
 @pytest.mark.parametrize(("rows", "commands"), [(1, 200), (8, 100)])
 def test_false_alarms_of_one_report_a_side(name: str, rows: int, commands: int) -> None:
@@ -93,6 +94,7 @@ LEVELS: dict[str, Draw] = {
 }
 
 
+@pytest.mark.grid
 @pytest.mark.parametrize(("rows", "common"), [(1, False), (10, False), (10, True)])
 @pytest.mark.parametrize("name", LEVELS)
 def test_false_alarms_of_five_reports_a_side(name: str, rows: int, common: bool) -> None:
