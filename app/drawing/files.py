@@ -15,22 +15,22 @@ from app.files.writing import replacing
 START = svg.START.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ')  # of every file that this writes
 
 
-def check(folder: Path) -> None:
+def check_chart_folder(folder: Path) -> None:
     """Raise UserError if ``folder`` cannot be made or written to; leave no trace."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    with _reported_errors(folder), tempfile.TemporaryFile(dir=existing):
+    with _convert_os_errors(folder), tempfile.TemporaryFile(dir=existing):
         pass
 
 
-def prepare(folder: Path) -> None:
+def create_chart_folder(folder: Path) -> None:
     """Check the folder and make it. Raises UserError."""
-    check(folder)
-    with _reported_errors(folder):
+    check_chart_folder(folder)
+    with _convert_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 @contextmanager
-def _reported_errors(folder: Path) -> Iterator[None]:
+def _convert_os_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -40,7 +40,7 @@ def _reported_errors(folder: Path) -> Iterator[None]:
 
 
 def save(chart: str, path: Path, source: str = "") -> Path:
-    """Write a chart as an SVG file and return the path. source: what it was drawn from, for ``source_of``.
+    """Write a chart as an SVG file and return the path. source: what it was drawn from, for ``read_chart_source``.
 
     The file includes the style sheet for light backgrounds. Raises UserError if it cannot be written, or if the path is
     a file that is no chart of this program.
@@ -51,13 +51,13 @@ def save(chart: str, path: Path, source: str = "") -> Path:
         )
     told = f"<metadata>{escape(source)}</metadata>\n" if source else ""
     head, described, drawn = chart.partition("</desc>\n")
-    text = f"{head}{described}{told}<style>\n{svg.light_style()}</style>\n{drawn}\n".replace(svg.START, START, 1)
+    text = f"{head}{described}{told}<style>\n{svg.light_style_sheet()}</style>\n{drawn}\n".replace(svg.START, START, 1)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return path
 
 
-def source_of(path: Path) -> str | None:
+def read_chart_source(path: Path) -> str | None:
     """Return the ``source`` stored in a saved chart; None if the file or the text is missing."""
     try:
         found = re.search(r"<metadata>(.*)</metadata>", path.read_text(encoding="utf-8", errors="replace"))

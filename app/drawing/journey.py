@@ -32,21 +32,21 @@ class Bar(Frozen):
     @property
     def label(self) -> str:
         """The bar's name: ``13 register-patch``, with the number format unless it is fp32."""
-        return label(self.name, self.dtype, self.step)
+        return step_label(self.name, self.dtype, self.step)
 
     @property
-    def lost(self) -> bool:
+    def is_slower(self) -> bool:
         """Whether the step is slower than the one that it continues."""
         return self.ratio is not None and self.ratio < 1 - SAME
 
 
-def label(name: str, dtype: str, step: int | None) -> str:
+def step_label(name: str, dtype: str, step: int | None) -> str:
     """Return a row's name in charts of several number formats."""
     number = "" if step is None else f"{step} "
     return f"{number}{name}" + ("" if dtype == "float32" else f", {SHORT[dtype]}")
 
 
-def measured_before(
+def measured_predecessor(
     since: Mapping[str, str | None], name: str, dtype: str, is_measured: Callable[[str, str], bool]
 ) -> Key | None:
     """Return the nearest measured predecessor of a step, in the same format or else fp32; None if there is none."""
@@ -58,7 +58,7 @@ def measured_before(
     return None
 
 
-def bars(
+def bars_from_bench(
     document: Mapping[str, Any],
     item: str | None = None,
     predicted: Mapping[Key, float] | None = None,
@@ -75,7 +75,7 @@ def bars(
     times = {(row["name"], row["dtype"]): row["sum_ms"] if item is None else row["ops"].get(item) for row in rows}
 
     def ratio(name: str, dtype: str, ms: float) -> float | None:
-        before = measured_before(since, name, dtype, lambda *key: bool(times.get(key)))
+        before = measured_predecessor(since, name, dtype, lambda *key: bool(times.get(key)))
         return times[before] / ms if before else None
 
     return [
@@ -85,7 +85,7 @@ def bars(
     ]
 
 
-def journey(bars: Sequence[Bar], title: str, name: str = "journey") -> str:
+def draw_ladder_chart(bars: Sequence[Bar], title: str, name: str = "journey") -> str:
     """Draw one row for each bar. Raises ValueError without bars."""
     times = [ms for one in bars for ms in (one.ms, one.predicted_ms) if ms is not None]
     if not times:
@@ -95,7 +95,7 @@ def journey(bars: Sequence[Bar], title: str, name: str = "journey") -> str:
     bottom = TOP + HEIGHT * len(bars)
     parts = [svg.text(title, 8, 20, "head"), *_legend(bars)]
     decades = svg.decades(low, high)
-    parts += svg.across_axis(decades, scale, TOP - 4, bottom, lambda tick: f"{svg.tick_text(tick)} ms")
+    parts += svg.horizontal_axis(decades, scale, TOP - 4, bottom, lambda tick: f"{svg.tick_text(tick)} ms")
     for place, one in enumerate(bars):
         parts += _bar_row(one, TOP + place * HEIGHT, scale)
     return svg.picture(name, title, _description(bars), LEFT + WIDTH + RIGHT, bottom + 28, parts)
@@ -106,8 +106,8 @@ def _bar_row(one: Bar, top: float, scale: svg.Scale) -> Iterable[str]:
     inner = HEIGHT - 8
     label = svg.text(one.label, LEFT - 8, middle + 4, anchor="end")
     yield f'<a href="{escape(one.link)}">{label}</a>' if one.link else label
-    yield svg.bar(LEFT, top + 4, end - LEFT, inner, f"{colour} {'open' if one.lost else 'full'}", _tooltip(one))
-    if one.lost:  # stripes, so that losers also stand out without colour
+    yield svg.bar(LEFT, top + 4, end - LEFT, inner, f"{colour} {'open' if one.is_slower else 'full'}", _tooltip(one))
+    if one.is_slower:  # stripes, so that losers also stand out without colour
         at = range(int(LEFT) + 6, int(end) - 2, 10)
         yield svg.path(
             "".join(f"M{x} {top + 4 + inner:g}l{min(inner, end - x):.4g} {-inner:g}" for x in at), f"{colour} thin"
@@ -119,16 +119,16 @@ def _bar_row(one: Bar, top: float, scale: svg.Scale) -> Iterable[str]:
             f"M{x:.5g} {top + 3:g}v{HEIGHT - 6}M{x - 4:.5g} {top + 3:g}h8M{x - 4:.5g} {top + HEIGHT - 3:g}h8", "mark"
         )
         after = max(end, x + 4)
-    yield svg.text(f"{svg.number(one.ms)} ms{_ratio_text(one)}", after + 6, middle + 4)
+    yield svg.text(f"{svg.format_number(one.ms)} ms{_ratio_text(one)}", after + 6, middle + 4)
 
 
 def _ratio_text(one: Bar) -> str:
-    return "" if one.ratio is None else f"  ×{svg.number(one.ratio)}{' slower' if one.lost else ''}"
+    return "" if one.ratio is None else f"  ×{svg.format_number(one.ratio)}{' slower' if one.is_slower else ''}"
 
 
 def _tooltip(one: Bar) -> str:
-    before = "" if one.predicted_ms is None else f", predicted {svg.number(one.predicted_ms)} ms"
-    return f"{one.label}: {svg.number(one.ms)} ms{before}"
+    before = "" if one.predicted_ms is None else f", predicted {svg.format_number(one.predicted_ms)} ms"
+    return f"{one.label}: {svg.format_number(one.ms)} ms{before}"
 
 
 def _legend(bars: Sequence[Bar]) -> list[str]:
@@ -136,7 +136,7 @@ def _legend(bars: Sequence[Bar]) -> list[str]:
     entries = {SHORT[dtype]: svg.bar(-8, -6, 16, 12, f"{BY_DTYPE[dtype].colour} full") for dtype in formats}
     if not all(one.step for one in bars):
         entries["other systems"] = svg.bar(-8, -6, 16, 12, "c0 full")
-    if any(one.lost for one in bars):
+    if any(one.is_slower for one in bars):
         sample = svg.bar(-8, -6, 16, 12, "c1 open") + svg.path("M-6 6l12 -12", "c1 thin")
         entries["slower than the step that it continues"] = sample
     if any(one.predicted_ms is not None for one in bars):
@@ -146,6 +146,6 @@ def _legend(bars: Sequence[Bar]) -> list[str]:
 
 def _description(bars: Sequence[Bar]) -> str:
     """Describe every bar in words; this is the chart's alternative text."""
-    slower = [one.label for one in bars if one.lost]
+    slower = [one.label for one in bars if one.is_slower]
     lost = f" Slower than the steps that they continue: {', '.join(slower)}." if slower else ""
     return f"Bars on a logarithmic scale, shorter is faster. {'; '.join(map(_tooltip, bars))}.{lost}"

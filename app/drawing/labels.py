@@ -18,7 +18,7 @@ class Box(Frozen):
     width: float
     height: float
 
-    def covers(self, other: "Box") -> bool:
+    def overlaps_box(self, other: "Box") -> bool:
         """Return whether the two boxes overlap."""
         return (
             self.x < other.x + other.width
@@ -27,7 +27,7 @@ class Box(Frozen):
             and other.y < self.y + self.height
         )
 
-    def holds(self, other: "Box") -> bool:
+    def contains_box(self, other: "Box") -> bool:
         """Return whether the other box lies inside."""
         return (
             self.x <= other.x
@@ -61,7 +61,7 @@ def place_labels(points: Sequence[tuple[Point, float]], panel: Box, others: Sequ
 
 
 def _is_free(box: Box, taken: Iterable[Box], panel: Box) -> bool:
-    return panel.holds(box) and not any(box.covers(other) for other in taken)
+    return panel.contains_box(box) and not any(box.overlaps_box(other) for other in taken)
 
 
 def _candidate_boxes(x: float, y: float, width: float, panel: Box) -> Iterator[Box]:
@@ -76,7 +76,7 @@ def _candidate_boxes(x: float, y: float, width: float, panel: Box) -> Iterator[B
         distance += 5
 
 
-def spread(at: Sequence[float], low: float, high: float) -> list[float]:
+def spread_label_positions(at: Sequence[float], low: float, high: float) -> list[float]:
     """Return y positions for labels near ``at`` (ascending): ``HEIGHT`` apart, within low..high if they fit."""
     found: list[float] = []
     for wanted in at:

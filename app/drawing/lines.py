@@ -18,7 +18,7 @@ class Line(Frozen):
     dashed: bool = False
 
     @property
-    def kind(self) -> str:
+    def css_classes(self) -> str:
         """The classes of its path element."""
         return f"{self.colour} curve dashed" if self.dashed else f"{self.colour} curve"
 
@@ -30,7 +30,7 @@ class Panel(Frozen):
     lines: Sequence[Line]
 
 
-def chart(
+def draw_line_chart(
     title: str,
     across: str,
     panels: Sequence[Panel],
@@ -46,35 +46,35 @@ def chart(
     height = max(HEIGHT, *(labels.HEIGHT * len(panel.lines) for panel in panels))
     parts, left = [svg.text(title, 8, 20, "head")], float(LEFT)
     for panel in panels:
-        parts += _panel(panel, left, height, logarithmic, mark)
+        parts += _draw_panel(panel, left, height, logarithmic, mark)
         parts.append(svg.text(f"{across} →", left + WIDTH, TOP + height + 32, "quiet small", "end"))
-        left += WIDTH + NAMES + max(svg.width_of(line.name) for line in panel.lines) + GAP
+        left += WIDTH + NAMES + max(svg.estimate_text_width(line.name) for line in panel.lines) + GAP
     marked = "" if mark is None else f" {mark[1]}: {mark[0]:g}."
     return svg.picture(name, title, f"{_description(across, panels)}{marked}", left - GAP, TOP + height + 44, parts)
 
 
-def _panel(
+def _draw_panel(
     panel: Panel, left: float, height: float, logarithmic: bool, mark: tuple[float, str] | None
 ) -> Iterable[str]:
     low, high = _range((x for line in panel.lines for x, _ in line.points), logarithmic)
     least, most = _range((y for line in panel.lines for _, y in line.points), logarithmic)
     scale = svg.log_scale if logarithmic else svg.linear_scale
     x, y = scale(low, high, left, left + WIDTH), scale(least, most, TOP + height, TOP)
-    ticks = svg.log_ticks if logarithmic else lambda low, high: svg.ticks(high, low=low)
+    ticks = svg.log_ticks if logarithmic else lambda low, high: svg.linear_ticks(high, low=low)
     yield svg.text(f"{panel.down} ↑", left - 44, TOP - 12, "head")
     whole = [tick for tick in ticks(low, high) if tick == round(tick)]
-    yield from svg.across_axis(whole, x, TOP, TOP + height, svg.tick_text)
-    yield from svg.down_axis(ticks(least, most), y, left, left + WIDTH, svg.tick_text)
+    yield from svg.horizontal_axis(whole, x, TOP, TOP + height, svg.tick_text)
+    yield from svg.vertical_axis(ticks(least, most), y, left, left + WIDTH, svg.tick_text)
     yield svg.path(f"M{left:g} {TOP}v{height:g}h{WIDTH}", "axis")
     if mark is not None:
         yield svg.path(f"M{x(mark[0]):.5g} {TOP}v{height:g}", "mark dashed")
         yield svg.text(mark[1], x(mark[0]), TOP - 4, "quiet small", "middle")
     lines = sorted(panel.lines, key=lambda line: y(line.points[-1][1]))
     ends = [y(line.points[-1][1]) for line in lines]
-    for line, end, place in zip(lines, ends, labels.spread(ends, TOP, TOP + height), strict=True):
-        yield svg.path("M" + "L".join(f"{x(a):.5g} {y(b):.5g}" for a, b in line.points), line.kind)
+    for line, end, place in zip(lines, ends, labels.spread_label_positions(ends, TOP, TOP + height), strict=True):
+        yield svg.path("M" + "L".join(f"{x(a):.5g} {y(b):.5g}" for a, b in line.points), line.css_classes)
         for a, b in line.points:
-            yield svg.dot(x(a), y(b), f"{line.colour} full", f"{line.name}, {a:,g}: {svg.number(b)}", radius=2.5)
+            yield svg.dot(x(a), y(b), f"{line.colour} full", f"{line.name}, {a:,g}: {svg.format_number(b)}", radius=2.5)
         yield svg.path(f"M{x(line.points[-1][0]) + 4:.5g} {end:.5g}L{left + WIDTH + NAMES - 4:g} {place:.5g}", "leader")
         yield svg.text(line.name, left + WIDTH + NAMES, place + 4)
 
@@ -92,8 +92,8 @@ def _range(values: Iterable[float], logarithmic: bool) -> tuple[float, float]:
 def _description(across: str, panels: Sequence[Panel]) -> str:
     """Describe in words where every line begins and ends."""
     told = [
-        f"{line.name}, {panel.down}: from {svg.number(line.points[0][1])} at {line.points[0][0]:,g} "
-        f"to {svg.number(line.points[-1][1])} at {line.points[-1][0]:,g}"
+        f"{line.name}, {panel.down}: from {svg.format_number(line.points[0][1])} at {line.points[0][0]:,g} "
+        f"to {svg.format_number(line.points[-1][1])} at {line.points[-1][0]:,g}"
         for panel in panels
         for line in panel.lines
     ]

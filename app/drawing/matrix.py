@@ -41,7 +41,7 @@ def heat_map(title: str, down: str, across: str, ms: Times, name: str = "heat") 
     low, high = times[best], max(times.values())
     downs, acrosses = (sorted({where[axis] for where in times}) for axis in (0, 1))
     labels = [f"{value:,}" if down else "" for value in downs]
-    left = 24 + max(svg.width_of(words) for words in (down, *labels))
+    left = 24 + max(svg.estimate_text_width(words) for words in (down, *labels))
     right, bottom = left + WIDTH * len(acrosses), TOP + HEIGHT * len(downs)
 
     def cell(row: int, column: int) -> Cell | None:
@@ -50,7 +50,7 @@ def heat_map(title: str, down: str, across: str, ms: Times, name: str = "heat") 
         time = times[row, column]
         where = ", ".join(f"{axis} {value:,}" for axis, value in ((down, row), (across, column)) if axis)
         strength = (time - low) / (high - low) if high > low else 0
-        return Cell(strength, svg.number(time), f"{where}: {svg.number(time)} ms")
+        return Cell(strength, svg.format_number(time), f"{where}: {svg.format_number(time)} ms")
 
     grid = [[cell(row, column) for column in acrosses] for row in downs]
     parts = [svg.text(title, 8, 20, "head"), svg.text("ms; the stronger its colour, the slower", 8, 40, "quiet")]
@@ -64,5 +64,5 @@ def heat_map(title: str, down: str, across: str, ms: Times, name: str = "heat") 
     parts.append(svg.text(down, left - 8, TOP - 8, "quiet", "end"))
     parts.append(svg.text(across, right, bottom + 34, "quiet", "end"))
     told = "; ".join(one.told for line in grid for one in line if one)
-    width = max(right, 8 + svg.width_of(title)) + 24
+    width = max(right, 8 + svg.estimate_text_width(title)) + 24
     return svg.picture(name, title, f"Heat map of times. The least is framed. {told}.", width, bottom + 44, parts)

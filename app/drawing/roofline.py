@@ -39,7 +39,9 @@ class Point(Frozen):
         return self.name if self.step is None else f"{self.step} {self.name}"
 
 
-def points(document: Mapping[str, Any], item: str, dram_bytes: Mapping[Key, float] | None = None) -> list[Point]:
+def roofline_points(
+    document: Mapping[str, Any], item: str, dram_bytes: Mapping[Key, float] | None = None
+) -> list[Point]:
     """Return the points of one convolution of a bench document, in its order.
 
     dram_bytes: name and number format → device memory traffic of the batch in bytes, as the hardware counted it. For
@@ -72,7 +74,7 @@ def _draw(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: s
     formats = [dtype for dtype in BY_DTYPE if any(point.dtype == dtype for point in points)]
     bandwidth = peaks["gbytes_per_s"] / 1e3
     parts = [svg.text(title, 8, 20, "head"), *_legend(points)]
-    panels = _panels([sum(point.dtype == dtype for point in points) for dtype in formats], stretch)
+    panels = _panel_boxes([sum(point.dtype == dtype for point in points) for dtype in formats], stretch)
     for panel, dtype in zip(panels, formats, strict=True):
         own = [point for point in points if point.dtype == dtype]
         roofs = {family: tflops for family, tflops in peaks["tflops"].items() if family.split()[0] == dtype}
@@ -82,13 +84,13 @@ def _draw(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: s
         parts.append(svg.text(f"{SHORT[dtype]}, TFLOP/s ↑", panel.x - 44, panel.y - 12, "head"))
         parts += _axes(x, y, xs, ys, panel)
         lines, said = _roofs(roofs, bandwidth, x, y, xs, BY_DTYPE[dtype].colour)
-        parts += lines + _points(own, x, y, panel, said)
+        parts += lines + _draw_points(own, x, y, panel, said)
     width = max(panel.x + panel.width for panel in panels) + GAP
     height = max(panel.y + panel.height for panel in panels) + GAP
     return svg.picture(name, title, _description(points, peaks), max(width, 760), height, parts)
 
 
-def _panels(counts: Sequence[int], stretch: float) -> list[Box]:
+def _panel_boxes(counts: Sequence[int], stretch: float) -> list[Box]:
     """Return the panels' boxes for so many points each: side by side, a crowded panel in a row alone."""
     found: list[Box] = []
     column, top = 0, float(HEAD + TOP)
@@ -117,8 +119,8 @@ def _ranges(
 
 def _axes(x: svg.Scale, y: svg.Scale, xs: tuple[float, float], ys: tuple[float, float], panel: Box) -> list[str]:
     right, bottom = panel.x + panel.width, panel.y + panel.height
-    parts = svg.across_axis(svg.log_ticks(*xs), x, panel.y, bottom, svg.tick_text)
-    parts += svg.down_axis(svg.log_ticks(*ys), y, panel.x, right, svg.tick_text)
+    parts = svg.horizontal_axis(svg.log_ticks(*xs), x, panel.y, bottom, svg.tick_text)
+    parts += svg.vertical_axis(svg.log_ticks(*ys), y, panel.x, right, svg.tick_text)
     parts.append(svg.text("FLOPs per byte of device memory →", right, bottom + 31, "quiet small", "end"))
     parts.append(svg.path(f"M{panel.x:g} {panel.y:g}v{panel.height:g}h{panel.width:g}", "axis"))
     return parts
@@ -139,10 +141,10 @@ def _roofs(
         parts.append(svg.path(line, f"{colour} curve{dashed}"))
         drawn += _line_boxes((x(low), y(low * bandwidth)), (x(ridge), y(tflops)))
         drawn += _line_boxes((x(ridge), y(tflops)), (x(high), y(tflops)))
-        said = f"{family.partition(' ')[2]} {svg.number(tflops)} TFLOP/s".strip()
-        width = svg.width_of(said, 10.5)
+        said = f"{family.partition(' ')[2]} {svg.format_number(tflops)} TFLOP/s".strip()
+        width = svg.estimate_text_width(said, 10.5)
         box = Box(x(high) - width, y(tflops) - 16, width, 14)
-        if any(box.covers(other) for other in boxes):
+        if any(box.overlaps_box(other) for other in boxes):
             box = Box(box.x, y(tflops) + 2, width, 14)
         boxes.append(box)
         parts.append(svg.text(said, x(high), box.y + 11, "quiet small", "end"))
@@ -157,10 +159,10 @@ def _line_boxes(start: tuple[float, float], stop: tuple[float, float]) -> list[B
     return [Box(px - LINE / 2, py - LINE / 2, LINE, LINE) for px, py in places]
 
 
-def _points(points: Sequence[Point], x: svg.Scale, y: svg.Scale, panel: Box, said: Sequence[Box]) -> list[str]:
+def _draw_points(points: Sequence[Point], x: svg.Scale, y: svg.Scale, panel: Box, said: Sequence[Box]) -> list[str]:
     at = [(x(point.intensity), y(point.tflops)) for point in points]
     order = sorted(range(len(at)), key=lambda place: at[place][1])  # from above, so that few leaders cross
-    wide = [(at[place], svg.width_of(points[place].label, 11)) for place in order]
+    wide = [(at[place], svg.estimate_text_width(points[place].label, 11)) for place in order]
     steps = [where for where, point in zip(at, points, strict=True) if point.step]
     drawn = [box for line in pairwise(steps) if math.dist(*line) > FAR for box in _line_boxes(*line)]
     boxes = dict(zip(order, place_labels(wide, panel, [*said, *drawn]), strict=True))
@@ -198,17 +200,18 @@ def _legend(points: Sequence[Point]) -> list[str]:
 def _tooltip(point: Point) -> str:
     how = "measured" if point.measured else "counted once"
     return (
-        f"{point.label}, {SHORT[point.dtype]}: {svg.number(point.tflops)} TFLOP/s at {svg.number(point.intensity)} "
-        f"FLOPs per byte ({how})"
+        f"{point.label}, {SHORT[point.dtype]}: {svg.format_number(point.tflops)} TFLOP/s at "
+        f"{svg.format_number(point.intensity)} FLOPs per byte ({how})"
     )
 
 
 def _description(points: Sequence[Point], peaks: Mapping[str, Any]) -> str:
     roofs = ", ".join(
-        f"{SHORT[family.split()[0]]}{family.partition(' ')[1]}{family.partition(' ')[2]} {svg.number(tflops)} TFLOP/s"
+        f"{SHORT[family.split()[0]]}{family.partition(' ')[1]}{family.partition(' ')[2]} {svg.format_number(tflops)} "
+        "TFLOP/s"
         for family, tflops in peaks["tflops"].items()
     )
     return (
         f"Points below the measured limits of the card: {roofs}; device memory "
-        f"{svg.number(peaks['gbytes_per_s'])} GB/s. {'; '.join(map(_tooltip, points))}."
+        f"{svg.format_number(peaks['gbytes_per_s'])} GB/s. {'; '.join(map(_tooltip, points))}."
     )

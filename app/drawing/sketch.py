@@ -27,7 +27,7 @@ class Drawing:
     width: float = 0
     height: float = 0
 
-    def _takes(self, right: float, bottom: float) -> None:
+    def _grow_to_contain(self, right: float, bottom: float) -> None:
         self.width, self.height = max(self.width, right), max(self.height, bottom)
 
     def cells(self, x: float, y: float, rows: int, columns: int, cell: float, kind: str = "plain") -> None:
@@ -38,19 +38,21 @@ class Drawing:
         self.parts.append(svg.bar(x, y, width, height, kind))
         if cell >= CELL:
             self.parts.append(svg.path(f"{across}{down}", "cells"))
-        self._takes(x + width, y + height)
+        self._grow_to_contain(x + width, y + height)
 
-    def area(self, x: float, y: float, width: float, height: float, kind: str, title: str = "") -> None:
+    def add_rectangle(self, x: float, y: float, width: float, height: float, kind: str, title: str = "") -> None:
         """Draw a rectangle; ``title`` says what it is, also in the legend."""
         if title and title not in self.keys.setdefault(kind, []):
             self.keys[kind].append(title)
         self.parts.append(svg.bar(x, y, width, height, kind, title))
-        self._takes(x + width, y + height)
+        self._grow_to_contain(x + width, y + height)
 
     def text(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> None:
         """Write one line of text."""
         self.parts.append(svg.text(words, x, y, kind, anchor))
-        self._takes(x + svg.width_of(words, 11) * {"start": 1, "middle": 0.5, "end": 0}[anchor], y + 4)
+        self._grow_to_contain(
+            x + svg.estimate_text_width(words, 11) * {"start": 1, "middle": 0.5, "end": 0}[anchor], y + 4
+        )
 
     def lines_of_text(self, x: float, y: float, lines: Sequence[str], kind: str = "") -> None:
         """Write lines of text below one another."""
@@ -60,10 +62,10 @@ class Drawing:
     def arrow(self, x: float, y: float, to_x: float, to_y: float) -> None:
         """Draw an arrow."""
         self.parts.append(svg.path(f"M{x:g} {y:g}L{to_x:g} {to_y:g}", "arrow", ' marker-end="url(#tip)"'))
-        self._takes(max(x, to_x) + 4, max(y, to_y) + 4)
+        self._grow_to_contain(max(x, to_x) + 4, max(y, to_y) + 4)
 
     def svg(self) -> str:
         """Return the SVG element."""
         tip = TIP * any("url(#tip)" in part for part in self.parts)
-        size = svg.size(self.width + GAP, self.height + GAP, MARGIN)
+        size = svg.size_attributes(self.width + GAP, self.height + GAP, MARGIN)
         return f'<svg role="img" {size} aria-label="{escape(self.summary)}">{tip}{"".join(self.parts)}</svg>'

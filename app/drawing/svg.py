@@ -16,19 +16,19 @@ Scale = Callable[[float], float]  # a value → its coordinate
 Label = Callable[[float], str]  # a tick → its label
 
 
-def style() -> str:
+def style_sheet() -> str:
     """Return the style sheet for pages with charts."""
     return STYLE.read_text(encoding="utf-8")
 
 
-def light_style() -> str:
+def light_style_sheet() -> str:
     """Return the style sheet for files: light colours only, and no CSS variables, which some viewers do not know."""
-    palettes, _, rules = style().partition("svg.chart {  /* every ground */\n")
+    palettes, _, rules = style_sheet().partition("svg.chart {  /* every ground */\n")
     light = dict(re.findall(r"(--chart-\w+): (#\w+);", palettes.partition("@media")[0]))
     return "svg.chart {\n" + re.sub(r"var\((--chart-\w+)\)", lambda found: light[found[1]], rules)
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Format a number in three significant digits: ``635``, ``24.7``, ``0.403``; thousands have commas."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
@@ -36,7 +36,7 @@ def number(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def width_of(text: str, size: float = 12) -> float:
+def estimate_text_width(text: str, size: float = 12) -> float:
     """Estimate the width of a text in pixels, from above. size: of the font."""
     return 0.6 * size * len(text)
 
@@ -65,7 +65,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [tick for ten in decades(low / 10, high) for tick in (ten, 2 * ten, 5 * ten) if low <= tick <= high]
 
 
-def ticks(high: float, most: int = 6, low: float = 0) -> list[float]:
+def linear_ticks(high: float, most: int = 6, low: float = 0) -> list[float]:
     """Return round numbers from ``low`` to ``high``, at most ``most`` + 1 of them."""
     span = high - low
     power = 10.0 ** math.floor(math.log10(span / most))
@@ -84,7 +84,7 @@ def text(
     """Return a text element. kind: its classes; turned: degrees, clockwise; title: its tooltip."""
     where = f'transform="translate({x:g} {y:g}) rotate({turned:g})"' if turned else f'x="{x:g}" y="{y:g}"'
     ends = "" if anchor == "start" else f' text-anchor="{anchor}"'
-    return f"<text {where}{ends}{_class(kind)}>{_title(title)}{escape(said)}</text>"
+    return f"<text {where}{ends}{_class_attribute(kind)}>{_title_element(title)}{escape(said)}</text>"
 
 
 def path(commands: str, kind: str, more: str = "") -> str:
@@ -95,23 +95,23 @@ def path(commands: str, kind: str, more: str = "") -> str:
 def bar(x: float, y: float, width: float, height: float, kind: str, title: str = "", more: str = "") -> str:
     """Return a rectangle. title: its tooltip, also for screen readers; more: further attributes."""
     size = f'x="{x:g}" y="{y:g}" width="{max(width, 0.5):g}" height="{height:g}"'
-    return f"<rect{_class(kind)}{more} {size}>{_title(title)}</rect>"
+    return f"<rect{_class_attribute(kind)}{more} {size}>{_title_element(title)}</rect>"
 
 
 def dot(x: float, y: float, kind: str, title: str = "", radius: float = 4.5) -> str:
     """Return a circle. title: as for ``bar``."""
-    return f'<circle class="{kind}" cx="{x:g}" cy="{y:g}" r="{radius:g}">{_title(title)}</circle>'
+    return f'<circle class="{kind}" cx="{x:g}" cy="{y:g}" r="{radius:g}">{_title_element(title)}</circle>'
 
 
-def _class(kind: str) -> str:
+def _class_attribute(kind: str) -> str:
     return f' class="{kind}"' if kind else ""
 
 
-def _title(words: str) -> str:
+def _title_element(words: str) -> str:
     return f"<title>{escape(words)}</title>" if words else ""
 
 
-def across_axis(ticks: Iterable[float], x: Scale, top: float, bottom: float, label: Label) -> list[str]:
+def horizontal_axis(ticks: Iterable[float], x: Scale, top: float, bottom: float, label: Label) -> list[str]:
     """Return the vertical grid lines, each with its label below."""
     parts = []
     for tick in ticks:
@@ -120,7 +120,7 @@ def across_axis(ticks: Iterable[float], x: Scale, top: float, bottom: float, lab
     return parts
 
 
-def down_axis(ticks: Iterable[float], y: Scale, left: float, right: float, label: Label) -> list[str]:
+def vertical_axis(ticks: Iterable[float], y: Scale, left: float, right: float, label: Label) -> list[str]:
     """Return the horizontal grid lines, each with its label on the left."""
     parts = []
     for tick in ticks:
@@ -135,7 +135,7 @@ def legend(entries: Mapping[str, str], x: float, y: float) -> list[str]:
     for meaning, sample in entries.items():
         parts.append(f'<g transform="translate({x + 8:g} {y - 4:g})">{sample}</g>')
         parts.append(text(meaning, x + 20, y, "quiet"))
-        x += 20 + width_of(meaning) + 16
+        x += 20 + estimate_text_width(meaning) + 16
     return parts
 
 
@@ -143,9 +143,9 @@ def picture(name: str, title: str, description: str, width: float, height: float
     """Return the whole chart. name: unique in the page; description: what it shows, in words."""
     told = f'<title id="{name}-title">{escape(title)}</title>\n<desc id="{name}-desc">{escape(description)}</desc>\n'
     head = f'{START}role="img" aria-labelledby="{name}-title {name}-desc"'
-    return f"{head} {size(width, height)}>\n{told}" + "\n".join(parts) + "\n</svg>"
+    return f"{head} {size_attributes(width, height)}>\n{told}" + "\n".join(parts) + "\n</svg>"
 
 
-def size(width: float, height: float, margin: float = 0) -> str:
+def size_attributes(width: float, height: float, margin: float = 0) -> str:
     """Return the size attributes of an ``svg`` element whose coordinates begin at (-margin, -margin)."""
     return f'viewBox="{0 - margin:g} {0 - margin:g} {width:g} {height:g}" width="{width:g}" height="{height:g}"'

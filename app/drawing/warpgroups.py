@@ -24,21 +24,21 @@ Span = Sequence[Any]  # phase, start, stop in µs
 Interval = tuple[float, float]
 
 
-def warpgroups(timeline: Mapping[str, Any], title: str, name: str = "warpgroups") -> str:
+def draw_warpgroup_timeline(timeline: Mapping[str, Any], title: str, name: str = "warpgroups") -> str:
     """Draw the warpgroups of a profile document's ``timeline``: the whole run, and a part of it enlarged."""
     rows: Sequence[Sequence[Span]] = timeline["warpgroups"]
     end = max(stop for spans in rows for _, _, stop in spans)
     part = (end / 2 - end / ZOOM / 2, end / 2 + end / ZOOM / 2)
     strip = ROW * (len(rows) + 1) + 50
     parts = [svg.text(title, 8, 20, "head"), *_legend()]
-    parts += _strip(rows, (0, end), TOP + 20)
-    parts += _strip(rows, part, TOP + 20 + strip)
+    parts += _draw_timeline_strip(rows, (0, end), TOP + 20)
+    parts += _draw_timeline_strip(rows, part, TOP + 20 + strip)
     busy = [sum(stop - start for phase, start, stop in spans if phase in MULTIPLIES) / end for spans in rows]
     shares = ", ".join(f"{share:.0%}" for share in busy)
     description = (
-        f"Multiprocessor {timeline['multiprocessor']}, {svg.number(end)} µs, a row for each of {len(rows)} warpgroups: "
-        f"it multiplies {shares} of the time. For {idle_share(rows):.0%} of the time none of them multiplies. The "
-        f"lower rows enlarge {svg.number(part[0])} to {svg.number(part[1])} µs."
+        f"Multiprocessor {timeline['multiprocessor']}, {svg.format_number(end)} µs, a row for each of {len(rows)} "
+        f"warpgroups: it multiplies {shares} of the time. For {idle_share(rows):.0%} of the time none of them "
+        f"multiplies. The lower rows enlarge {svg.format_number(part[0])} to {svg.format_number(part[1])} µs."
     )
     return svg.picture(name, title, description, LEFT + WIDTH + 30, TOP + 20 + 2 * strip, parts)
 
@@ -46,7 +46,7 @@ def warpgroups(timeline: Mapping[str, Any], title: str, name: str = "warpgroups"
 def idle_share(rows: Sequence[Sequence[Span]]) -> float:
     """Return the share of the time in which no warpgroup multiplies."""
     end = max(stop for spans in rows for _, _, stop in spans)
-    return 1 - sum(stop - start for start, stop, count in multiplying_counts(rows) if count) / end
+    return 1 - sum(stop - start for start, stop, count in multiplying_warpgroup_counts(rows) if count) / end
 
 
 def waiting_share(rows: Sequence[Sequence[Span]]) -> float:
@@ -55,7 +55,7 @@ def waiting_share(rows: Sequence[Sequence[Span]]) -> float:
     return sum(time for phase, time in spent if phase == "stage") / sum(time for _, time in spent)
 
 
-def multiplying_counts(rows: Iterable[Sequence[Span]]) -> list[tuple[float, float, int]]:
+def multiplying_warpgroup_counts(rows: Iterable[Sequence[Span]]) -> list[tuple[float, float, int]]:
     """Return (start, stop, number of multiplying warpgroups) for every interval between two changes of that number."""
     changes: dict[float, int] = {}
     for spans in rows:
@@ -71,11 +71,11 @@ def multiplying_counts(rows: Iterable[Sequence[Span]]) -> list[tuple[float, floa
     return found
 
 
-def _strip(rows: Sequence[Sequence[Span]], shown: Interval, top: float) -> list[str]:
+def _draw_timeline_strip(rows: Sequence[Sequence[Span]], shown: Interval, top: float) -> list[str]:
     scale = svg.linear_scale(*shown, LEFT, LEFT + WIDTH)
     bottom = top + ROW * (len(rows) + 1)
-    ticks = (shown[0] + tick for tick in svg.ticks(shown[1] - shown[0], 8))
-    parts = svg.across_axis(ticks, scale, top - 4, bottom, lambda tick: f"{svg.number(tick)} µs")
+    ticks = (shown[0] + tick for tick in svg.linear_ticks(shown[1] - shown[0], 8))
+    parts = svg.horizontal_axis(ticks, scale, top - 4, bottom, lambda tick: f"{svg.format_number(tick)} µs")
     for place, spans in enumerate(rows):
         y = top + place * ROW
         parts.append(svg.text(f"warpgroup {place}", LEFT - 8, y + ROW / 2 + 3, anchor="end"))
@@ -84,11 +84,11 @@ def _strip(rows: Sequence[Sequence[Span]], shown: Interval, top: float) -> list[
             if right > left:
                 colour, shape, meaning = PHASES[phase]
                 tall = ROW - 6 if phase in MULTIPLIES else ROW - 14
-                told = f"{meaning}: {svg.number(stop - start)} µs"
+                told = f"{meaning}: {svg.format_number(stop - start)} µs"
                 parts.append(svg.bar(left, y + (ROW - tall) / 2, right - left, tall, f"{colour} {shape}", told))
     y = top + len(rows) * ROW
     parts.append(svg.text("in a product", LEFT - 8, y + ROW / 2 + 3, "quiet", "end"))
-    for start, stop, count in multiplying_counts(rows):
+    for start, stop, count in multiplying_warpgroup_counts(rows):
         left, right = scale(max(start, shown[0])), scale(min(stop, shown[1]))
         if right > left and count:
             high = (ROW - 4) * count / len(rows)
@@ -108,7 +108,7 @@ def _legend() -> list[str]:
     return [*svg.legend(dict(named[:3]), 8, 46), *svg.legend(dict(named[3:]), 8, 68)]
 
 
-def bus(timeline: Mapping[str, Any], title: str, name: str = "bus") -> str:
+def draw_bus_chart(timeline: Mapping[str, Any], title: str, name: str = "bus") -> str:
     """Draw how many images were requested over the bus, had arrived and were computed, over time.
 
     timeline: of a profile document. The horizontal distance of the curves is time, the vertical one images in flight.
@@ -121,9 +121,9 @@ def bus(timeline: Mapping[str, Any], title: str, name: str = "bus") -> str:
     x = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)
     y = svg.linear_scale(0, total * 1.04, bottom, bottom - height)
     parts = [svg.text(title, 8, 20, "head")]
-    us = svg.ticks(high, 8)
-    parts += svg.across_axis(us, x, bottom - height, bottom, lambda tick: f"{svg.tick_text(tick)} µs")
-    parts += svg.down_axis(svg.ticks(total, 5), y, LEFT, LEFT + WIDTH, svg.tick_text)
+    us = svg.linear_ticks(high, 8)
+    parts += svg.horizontal_axis(us, x, bottom - height, bottom, lambda tick: f"{svg.tick_text(tick)} µs")
+    parts += svg.vertical_axis(svg.linear_ticks(total, 5), y, LEFT, LEFT + WIDTH, svg.tick_text)
     ideal = f"M{x(0):.5g} {y(0):.5g}L{x(copy):.5g} {y(total):.5g}"
     parts.append(svg.path(ideal, "axis dashed"))
     for (curve, colour), dashes in zip(CURVES.items(), ("dashed", "", ""), strict=True):
@@ -132,19 +132,19 @@ def bus(timeline: Mapping[str, Any], title: str, name: str = "bus") -> str:
     dots = list(zip(times, found["computed"], strict=True))[5::10]  # the curve can be told apart without its colour
     parts += [svg.dot(x(time), y(count), "c3 open", radius=3.5) for time, count in dots]
     parts.append(svg.path(f"M{x(plain):.5g} {bottom - height}V{bottom}", "mark dashed"))
-    parts.append(svg.text(f"labels readable: {svg.number(plain)} µs", x(plain) - 6, bottom - 8, anchor="end"))
+    parts.append(svg.text(f"labels readable: {svg.format_number(plain)} µs", x(plain) - 6, bottom - 8, anchor="end"))
     entries = {
         MEANT[curve]: svg.path("M-8 0h16", f"{colour} {'thin dashed' if curve == 'requested' else 'curve'}")
         for curve, colour in CURVES.items()
     }
     entries[MEANT["computed"]] += svg.dot(0, 0, "c3 open", radius=3.5)
-    entries[f"the copy engine alone: {svg.number(copy)} µs"] = svg.path("M-8 0h16", "axis dashed")
+    entries[f"the copy engine alone: {svg.format_number(copy)} µs"] = svg.path("M-8 0h16", "axis dashed")
     parts += svg.legend(entries, 8, 46)
     ahead = max(staged - computed for staged, computed in zip(found["staged"], found["computed"], strict=True))
     flight = max(asked - staged for asked, staged in zip(found["requested"], found["staged"], strict=True))
     description = (
-        f"{total:,} images over {svg.number(times[-1])} µs, {timeline['images_are']}. At most {flight:,} images were "
-        f"requested and not yet staged, at most {ahead:,} staged and not yet computed. One copy of the same bytes "
-        f"takes {svg.number(copy)} µs; end to end takes {svg.number(plain)} µs."
+        f"{total:,} images over {svg.format_number(times[-1])} µs, {timeline['images_are']}. At most {flight:,} images "
+        f"were requested and not yet staged, at most {ahead:,} staged and not yet computed. One copy of the same bytes "
+        f"takes {svg.format_number(copy)} µs; end to end takes {svg.format_number(plain)} µs."
     )
     return svg.picture(name, title, description, LEFT + WIDTH + 30, bottom + 34, parts)

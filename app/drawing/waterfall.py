@@ -23,7 +23,7 @@ class Stage(Frozen):
     what: str
 
 
-def stages(report: Mapping[str, Any]) -> list[Stage]:
+def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
     """Return the stages of a main-job report of lenet5's kernels for Hopper. Raises ValueError for other reports."""
     convolutions = report["layers"][0]
     if convolutions["kernel"] not in PRODUCTS or report["batch"] != convolutions["images"]:
@@ -46,11 +46,17 @@ def waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None,
     scale = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)
     bottom = TOP + HEIGHT * len(stages)
     parts = [svg.text(title, 8, 20, "head")]
-    parts += svg.across_axis(svg.ticks(high), scale, TOP - 4, bottom, lambda tick: f"{svg.tick_text(tick)} ms")
+    parts += svg.horizontal_axis(
+        svg.linear_ticks(high), scale, TOP - 4, bottom, lambda tick: f"{svg.tick_text(tick)} ms"
+    )
     before, rates = 0.0, []
     for place, stage in enumerate(stages):
         top, start, end = TOP + place * HEIGHT, scale(min(before, stage.ms)), scale(max(before, stage.ms))
-        said = svg.number(stage.ms) if place == 0 else f"+{svg.number(stage.ms - before)} → {svg.number(stage.ms)}"
+        said = (
+            svg.format_number(stage.ms)
+            if place == 0
+            else f"+{svg.format_number(stage.ms - before)} → {svg.format_number(stage.ms)}"
+        )
         parts += [
             svg.text(stage.name, LEFT - 8, top + 15, anchor="end"),
             svg.text(stage.what, LEFT - 8, top + 29, "quiet small", "end"),
@@ -62,9 +68,9 @@ def waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None,
     if copy_ms is not None:
         x = scale(copy_ms)
         parts.append(svg.path(f"M{x:.5g} {TOP - 8}V{bottom}", "mark dashed"))
-        parts.append(svg.text(f"the bus alone: {svg.number(copy_ms)} ms", x, TOP - 12, "quiet", "middle"))
+        parts.append(svg.text(f"the bus alone: {svg.format_number(copy_ms)} ms", x, TOP - 12, "quiet", "middle"))
     parts += rates  # above that line
-    bus = "" if copy_ms is None else f" The images alone take {svg.number(copy_ms)} ms over the bus."
+    bus = "" if copy_ms is None else f" The images alone take {svg.format_number(copy_ms)} ms over the bus."
     told = "; ".join(f"{_tooltip(stage)} ({stage.what})" for stage in stages)
     return svg.picture(
         name, title, f"Bars, each from where the one above ends. {told}.{bus}", LEFT + WIDTH + RIGHT, bottom + 28, parts
@@ -72,4 +78,4 @@ def waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None,
 
 
 def _tooltip(stage: Stage) -> str:
-    return f"{stage.name}: {svg.number(stage.ms)} ms"
+    return f"{stage.name}: {svg.format_number(stage.ms)} ms"

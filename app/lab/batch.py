@@ -83,7 +83,7 @@ def random_images(shape: Shape, count: int) -> np.ndarray:
     return images
 
 
-def piece_size(graph: Graph, images: int, itemsize: int, l2_bytes: int = 0) -> int:
+def l2_chunk_size(graph: Graph, images: int, itemsize: int, l2_bytes: int = 0) -> int:
     """Choose how many images to compute at a time, so that a layer's input and output fit the L2 cache together.
 
     All pieces have equal length. Returns the whole batch where it fits, or where no such length divides it well.

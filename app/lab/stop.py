@@ -11,7 +11,7 @@ PATIENCE = 3
 SHORT_MS = 0.2  # shorter launches are timed several at once if the cache is warm
 
 
-def is_enough(samples_ms: Sequence[float], noise: float) -> bool:
+def has_enough_samples(samples_ms: Sequence[float], noise: float) -> bool:
     """Return whether the median is known to within the relative error ``noise``, or more runs would take too long."""
     count = len(samples_ms)
     if count >= MOST_RUNS or (count >= PATIENCE and sum(samples_ms) >= SECONDS * 1e3):
@@ -24,7 +24,7 @@ def launches_per_sample(ms: float, l2: str) -> int:
     return 1 if l2 == "cold" or ms <= 0 else min(max(ceil(SHORT_MS / ms), 1), 50)
 
 
-def describe_rule(noise: float, l2: str) -> str:
+def describe_stopping_rule(noise: float, l2: str) -> str:
     """Describe the rule in words, for the header of a table."""
     cache = {
         "cold": "cold L2 (flushed before every run)",

@@ -12,7 +12,7 @@ from app.cuda.events import EventPair
 from app.cuda.memory import device_array
 from app.kernels.function import Function
 from app.kernels.launch import loaded
-from app.lab.stop import is_enough, launches_per_sample
+from app.lab.stop import has_enough_samples, launches_per_sample
 from app.main_job.result import Timing
 
 WAIT = Path(__file__).with_name("wait.cu")
@@ -35,34 +35,34 @@ class Clock:
         wait = Function(loaded(compile_kernel(WAIT, {}, arch)), "wait", threads=1)
         self._wait = wait.bound([self._nanoseconds], tuple)
 
-    def time(self, enqueue: Callable[[], None], noise: float, l2: str, actions: int = 1) -> Timing:
+    def time_enqueued_work(self, enqueue: Callable[[], None], noise: float, l2: str, actions: int = 1) -> Timing:
         """Time ``enqueue()``, which puts about ``actions`` actions on the stream. Samples are ms of one call.
 
         l2: ``cold`` writes a buffer twice the size of the L2 cache before each run, outside of the events; ``warm``
         enqueues short work several times between the events.
         """
-        first = self._run(enqueue, 1, l2, actions)  # warm-up: loads code, raises clocks
-        count = launches_per_sample(min(first, self._run(enqueue, 1, l2, actions)), l2)
+        first = self._time_sample(enqueue, 1, l2, actions)  # warm-up: loads code, raises clocks
+        count = launches_per_sample(min(first, self._time_sample(enqueue, 1, l2, actions)), l2)
         samples: list[float] = []
-        while not is_enough(samples, noise):
-            samples.append(self._run(enqueue, count, l2, actions))
+        while not has_enough_samples(samples, noise):
+            samples.append(self._time_sample(enqueue, count, l2, actions))
         return Timing(tuple(samples))
 
-    def _run(self, enqueue: Callable[[], None], count: int, l2: str, actions: int) -> float:
+    def _time_sample(self, enqueue: Callable[[], None], count: int, l2: str, actions: int) -> float:
         if l2 == "cold":
             runtime.memsetAsync(self._flush.data.ptr, 0, self._flush.nbytes, self.stream.ptr)
-        self._occupy(actions * count)
+        self._occupy_stream(actions * count)
         pair = EventPair()
 
-        def launches() -> None:
+        def enqueue_repeatedly() -> None:
             for _ in range(count):
                 enqueue()
 
-        pair.around(launches, self.stream)
+        pair.around(enqueue_repeatedly, self.stream)
         pair.synchronize()
         return pair.ms / count
 
-    def _occupy(self, actions: int) -> None:
+    def _occupy_stream(self, actions: int) -> None:
         """Keep the stream busy for about as long as the host takes to enqueue so many actions."""
         self._nanoseconds.value = min(ENQUEUE_US * (actions + 1), LONGEST_WAIT_US) * 1000
         self._wait(self.stream.ptr, (1, 1, 1))

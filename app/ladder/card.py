@@ -10,9 +10,9 @@ from app.cuda.compiler import architecture_number
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.lab.bench.cases import network_items
 from app.lab.document import Row, first_row
-from app.lab.profile.counters import per_output
-from app.ladder.counting import LANES, Prediction, Speeds, count, predict, products_of
-from app.ladder.formulas import Number, formula_names
+from app.lab.profile.counters import normalize_count
+from app.ladder.counting import LANES, Prediction, Speeds, evaluate_counts, predict_layer_time, products_per_instruction
+from app.ladder.formulas import Number, formula_values
 from app.ladder.lessons import Step
 from app.network.graph import network_graph
 from app.tools.resources import EXAMPLES, SM_LIMITS
@@ -47,7 +47,7 @@ class Layer(Frozen):
     tuned: Mapping[str, Any]
 
     @property
-    def slots_from(self) -> str:
+    def issue_slot_source(self) -> str:
         """Where the number of issue slots comes from: ``executed``, ``loop`` of the machine code, or ``formula``."""
         return "executed" if self.executed is not None else "loop" if self.per_product is not None else "formula"
 
@@ -113,7 +113,7 @@ class Card(Frozen):
         if step.row.refusal(problem, bench["device"]["architecture"], row.get("settings")) is not None:
             return None
         sms = bench["device"]["multiprocessors"]
-        names = formula_names(step.row, problem, row.get("settings", {}), bench["images"], sms)
+        names = formula_values(step.row, problem, row.get("settings", {}), bench["images"], sms)
         first = isinstance(problem, ConvProblem) and problem.channels == 1
         like = FIRST if first else LATER if isinstance(problem, ConvProblem) else "fc1"
         about = {"operation": step.row.operation, "name": step.row.name, "layer": like}
@@ -121,19 +121,19 @@ class Card(Frozen):
         loop = {} if step.row.instructions == "wgmma" else first_row(self.kernels.get("instructions", ()), **about)
         compiled = [one for one in self.kernels.get("resources", ()) if "registers" in one]
         resources = first_row(compiled, **about, entry=step.row.entry) or first_row(compiled, **about)
-        executed = self._executed(step, network, item, names["OUTPUTS"])
+        executed = self._executed_instructions(step, network, item, names["OUTPUTS"])
         other = self.alike
         if executed is None and other and other._row(step, network, item).get("settings") == row.get("settings"):
-            executed = other._executed(step, network, item, names["OUTPUTS"])
+            executed = other._executed_instructions(step, network, item, names["OUTPUTS"])
         per_product, defaults = _loop_instructions_per_product(loop, step), step.row.defaults(problem)
-        counts = count(step.lesson.counts, problem, names, step.row.instructions, per_product, executed)
+        counts = evaluate_counts(step.lesson.counts, problem, names, step.row.instructions, per_product, executed)
         return Layer(
             network,
             item,
             problem,
             names,
             counts,
-            predict(counts, names, self.speeds(network, step)),
+            predict_layer_time(counts, names, self.speeds(network, step)),
             row.get("ms"),
             resources,
             loop,
@@ -154,17 +154,17 @@ class Card(Frozen):
         rows = self.counters.get(network, {}).get("rows", ())
         return first_row(rows, operation=step.row.operation, name=step.row.name, layer=item)
 
-    def _executed(self, step: Step, network: str, item: str, outputs: Number) -> float | None:
+    def _executed_instructions(self, step: Step, network: str, item: str, outputs: Number) -> float | None:
         counted = self._counters(step, network, item)
         value = counted["counts"].get("instructions") if counted else None
-        return None if value is None else per_output("instructions", value, outputs * counted["images"])
+        return None if value is None else normalize_count("instructions", value, outputs * counted["images"])
 
 
 def _loop_instructions_per_product(loop: Row, step: Step) -> float | None:
     """Return the instructions per product in the hottest loop of the machine code."""
     if not loop:
         return None
-    return loop["instructions"] / loop["multiply"] / products_of(step.row.instructions, step.dtype)
+    return loop["instructions"] / loop["multiply"] / products_per_instruction(step.row.instructions, step.dtype)
 
 
 @cache

@@ -11,7 +11,7 @@ from app.lab.document import heading
 from app.ladder.card import Card
 from app.ladder.counting import PARTS
 from app.ladder.lessons import LADDERS, Step
-from app.ladder.lessons import ladder as ladder_of
+from app.ladder.lessons import ladder_steps as ladder_of
 from app.ladder.site import check_folder, write_site
 from app.ladder.stored import introduction_pages, stored_card, stored_card_named, stored_kernels
 from app.network.graph import network_graph
@@ -111,15 +111,15 @@ def _step_document(card: Card, step: Step) -> records.Step:
             {
                 "item": one.name,
                 "predicted_ms": one.prediction.ms,
-                "bound": one.prediction.bound,
-                "slots": one.slots_from,
+                "bound": one.prediction.busiest_part,
+                "slots": one.issue_slot_source,
                 "ms": one.ms,
             }
             for one in layers
         ],
         "predicted_ms": sum(layer.prediction.ms for layer in layers) if whole else None,
         "ms": sum(filter(None, times)) if whole and all(times) else None,
-        "bound": longest.prediction.bound if longest else None,
+        "bound": longest.prediction.busiest_part if longest else None,
         "reason": next((row["reason"] for row in rows if row["reason"]), ""),
     }
 

@@ -56,27 +56,27 @@ class Speeds(Frozen):
 
 
 class Prediction(Frozen):
-    """The predicted milliseconds for which each part of the card is busy. ``ms`` is the longest, ``bound`` its part."""
+    """The predicted milliseconds that each part of the card is busy. ``ms`` is the longest, of ``busiest_part``."""
 
     parts: Mapping[str, float]
 
     @property
-    def bound(self) -> str:
+    def busiest_part(self) -> str:
         """The part that is busy longest, a key of ``PARTS``."""
         return max(self.parts, key=lambda part: self.parts[part])
 
     @property
     def ms(self) -> float:
         """The predicted time."""
-        return self.parts[self.bound]
+        return self.parts[self.busiest_part]
 
 
-def products_of(instructions: str, dtype: str) -> int:
+def products_per_instruction(instructions: str, dtype: str) -> int:
     """Return the number of products per thread of one instruction of that family."""
     return PER_INSTRUCTION.get(instructions) or PER_INSTRUCTION.get(f"{instructions} {dtype}", 1)
 
 
-def count(
+def evaluate_counts(
     formulas: Mapping[str, str],
     problem: ConvProblem | LinearProblem,
     names: Names,
@@ -92,7 +92,7 @@ def count(
     outputs, images = names["OUTPUTS"], int(names["BATCH"])
     found: dict[str, Number] = {
         **names,
-        "per_instruction": products_of(instructions, problem.dtype),
+        "per_instruction": products_per_instruction(instructions, problem.dtype),
         "least_bytes": bytes_moved(problem, images) / (outputs * images),
     }
     found["products"] = evaluate(COUNTS["products"][1], found)
@@ -108,7 +108,7 @@ def count(
     return {name: found[name] for name in COUNTS}
 
 
-def predict(counts: Mapping[str, Number], names: Names, speeds: Speeds) -> Prediction:
+def predict_layer_time(counts: Mapping[str, Number], names: Names, speeds: Speeds) -> Prediction:
     """Predict the time of a layer over ``BATCH`` images."""
     outputs = names["OUTPUTS"] * names["BATCH"]
     done = outputs * counts["waste"]

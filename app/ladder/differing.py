@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from app.base.frozen import Frozen
-from app.lab.profile.counters import COUNTERS, per_output
+from app.lab.profile.counters import COUNTERS, normalize_count
 from app.ladder.card import Layer
 from app.ladder.lessons import Step
 
@@ -37,18 +37,18 @@ class Difference(Frozen):
     counted: float
 
     @property
-    def large(self) -> bool:
+    def is_large(self) -> bool:
         """Whether formula and hardware differ by more than ``FACTOR``."""
         least, most = sorted((self.told, self.counted))
         return most > FACTOR * least
 
 
-def differences(layer: Layer) -> Iterator[Difference]:
+def counter_differences(layer: Layer) -> Iterator[Difference]:
     """Yield every count of a layer that a hardware counter measured."""
     if not layer.counters:
         return
     outputs = layer.names["OUTPUTS"] * layer.counters["images"]
-    counts = {name: per_output(name, value, outputs) for name, value in layer.counters["counts"].items() if value}
+    counts = {name: normalize_count(name, value, outputs) for name, value in layer.counters["counts"].items() if value}
     counts["dram"] = counts.get("dram_read", 0) + counts.get("dram_written", 0)
     for counter, count in COUNTED.items():
         waste = 1 if counter == "dram" else layer.counts["waste"]
@@ -57,7 +57,7 @@ def differences(layer: Layer) -> Iterator[Difference]:
             yield Difference(counter, told, counted)
 
 
-def reason(step: Step, layer: Layer, found: Difference) -> str | None:
+def difference_reason(step: Step, layer: Layer, found: Difference) -> str | None:
     """Return the reason for a large difference: the lesson's, else one that holds for every step; None if none does."""
     if found.counter in step.lesson.differs:
         return step.lesson.differs[found.counter]
@@ -81,13 +81,13 @@ def reason(step: Step, layer: Layer, found: Difference) -> str | None:
     return None
 
 
-def reasons(step: Step, layers: Sequence[Layer]) -> dict[str, list[str]]:
+def large_difference_reasons(step: Step, layers: Sequence[Layer]) -> dict[str, list[str]]:
     """Return the reasons for all large differences of a step: counter → sentences, with their layers if several."""
     found: dict[str, dict[str, list[str]]] = {}
     for layer in layers:
-        for one in differences(layer):
-            if one.large:
-                why = reason(step, layer, one) or "Why is not known."
+        for one in counter_differences(layer):
+            if one.is_large:
+                why = difference_reason(step, layer, one) or "Why is not known."
                 found.setdefault(one.counter, {}).setdefault(why, []).append(f"{layer.network} {layer.name}")
     return {
         counter: [why if len(whys) == 1 else f"{', '.join(names)}: {why}" for why, names in whys.items()]

@@ -74,7 +74,7 @@ def code_lines(source: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def changed_lines(before: Sequence[str], after: Sequence[str]) -> int:
+def count_changed_lines(before: Sequence[str], after: Sequence[str]) -> int:
     """Return how many lines are added, removed or replaced; a replaced line counts once."""
     blocks = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     return sum(max(i2 - i1, j2 - j1) for kind, i1, i2, j1, j2 in blocks if kind != "equal")
@@ -84,7 +84,7 @@ def changed_line_count(step: Step) -> int | None:
     """Return how many lines of code the step changes; None for a step that continues none."""
     if step.since is None:
         return None
-    return changed_lines(code_lines(step.since.source), code_lines(step.source))
+    return count_changed_lines(code_lines(step.since.source), code_lines(step.source))
 
 
 def excerpt(step: Step) -> list[Line]:

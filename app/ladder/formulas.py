@@ -25,23 +25,23 @@ WARP, BANKS = 32, 32
 _PLACE = re.compile(r"\{([^{}]+?)(?::([^{}:]+))?\}")
 
 
-def lines(span: float) -> float:
+def cache_lines_touched(span: float) -> float:
     """Return how many cache lines ``span`` consecutive bytes touch, averaged over their start address."""
     return 1 + max(span - 4, 0) / LINE
 
 
-def pixel_lines(columns: float, pitch: float, size: float) -> float:
+def warp_cache_lines(columns: float, pitch: float, size: float) -> float:
     """Return how many cache lines a warp touches that reads one value for each of 32 consecutive output pixels.
 
     columns: of the output; pitch: columns of the input; size: bytes of a value.
     """
     rows = min(WARP / columns, WARP)  # of the output, that a warp covers
     if pitch * size >= LINE:
-        return max(rows, 1) * lines(min(WARP, columns) * size)
-    return lines((max(rows - 1, 0) * pitch + min(WARP, columns)) * size)
+        return max(rows, 1) * cache_lines_touched(min(WARP, columns) * size)
+    return cache_lines_touched((max(rows - 1, 0) * pitch + min(WARP, columns)) * size)
 
 
-def conflicts(columns: int, pitch: int, stride: int) -> int:
+def bank_conflict_cycles(columns: int, pitch: int, stride: int) -> int:
     """Return the cycles of a warp's load from shared memory: the most different words that it reads from one bank.
 
     Thread t reads, in rows of ``pitch`` words, the word at row t ÷ columns and column t mod columns, times the stride.
@@ -50,7 +50,7 @@ def conflicts(columns: int, pitch: int, stride: int) -> int:
     return max(Counter(word % BANKS for word in words).values())
 
 
-def cycles(threads: int, width: int, *digits: int) -> float:
+def shared_load_cycles(threads: int, width: int, *digits: int) -> float:
     """Return the cycles of a load of ``width`` words from shared memory, averaged over the warps of a block.
 
     digits: pairs (size, stride in words) that split a thread's number into digits, the fastest first: ``8, 4, 4, 0``
@@ -88,37 +88,37 @@ def _load_cycles(starts: Sequence[int | None], width: int) -> int:
     return spent
 
 
-def banks(rows: int, pitch: int) -> int:
+def banks_touched(rows: int, pitch: int) -> int:
     """Return how many banks hold the first words of ``rows`` rows of ``pitch`` words."""
     return len({row * pitch % BANKS for row in range(rows)})
 
 
-def input_products(taps: int) -> int:
+def input_transform_products(taps: int) -> int:
     """Return the multiply-adds that transform K + 1 consecutive pixels to their values at Toom and Cook's points."""
     return sum(factor != 0 for row in transforms(taps)[0] for factor in row) - taps - 1  # each begins with 1
 
 
-def vector(count: int) -> int:
+def widest_vector_load(count: int) -> int:
     """Return the values per load for the widest load that divides ``count``: 4, 2 or 1."""
     return 4 if count % 4 == 0 else 2 if count % 2 == 0 else 1
 
 
 FUNCTIONS: Mapping[str, Callable[..., Number]] = {
-    "banks": banks,
+    "banks": banks_touched,
     "ceil": ceil,
-    "conflicts": conflicts,
-    "cycles": cycles,
-    "input_products": input_products,
-    "lines": lines,
+    "conflicts": bank_conflict_cycles,
+    "cycles": shared_load_cycles,
+    "input_products": input_transform_products,
+    "lines": cache_lines_touched,
     "max": max,
     "min": min,
-    "pixel_lines": pixel_lines,
+    "pixel_lines": warp_cache_lines,
     "round": round,
-    "vector": vector,
+    "vector": widest_vector_load,
 }
 
 
-def formula_names(
+def formula_values(
     row: Variant, problem: ConvProblem | LinearProblem, parameters: Parameters, images: int, multiprocessors: int
 ) -> dict[str, Number]:
     """Return name → value for formulas, with these parameters in place of the row's defaults."""

@@ -1,6 +1,6 @@
 """The steps of the ladder in their order: a registry row, the step that it continues, and its lesson.
 
-A lesson is ``steps/OPERATION/NAME.toml``: the step's text for people, from which the pages of ``ladder`` and the
+A lesson is ``steps/OPERATION/NAME.toml``: the step's text for people, from which the pages of ``ladder_steps`` and the
 sections of docs/kernels.md are made. It names other steps in backticks, never by number. Every number in it is a
 formula in braces, which ``formulas.py`` computes. The idea itself is the first paragraph of the step's .cu file.
 """
@@ -96,19 +96,19 @@ class Step(Frozen):
 
 
 @cache
-def ladder(operation: str) -> tuple[Step, ...]:
+def ladder_steps(operation: str) -> tuple[Step, ...]:
     """Return the steps of an operation that have lessons, in the order of the ladder."""
     return tuple(Step(row, read_lesson(row)) for row in registry.variants(operation) if lesson_path(row).is_file())
 
 
 def all_steps() -> tuple[Step, ...]:
     """Return the steps of all ladders."""
-    return tuple(step for operation in LADDERS for step in ladder(operation))
+    return tuple(step for operation in LADDERS for step in ladder_steps(operation))
 
 
 def find_step(operation: str, name: str | None) -> Step | None:
     """Return a step by name, None if there is none."""
-    return next((step for step in ladder(operation) if step.row.name == name), None)
+    return next((step for step in ladder_steps(operation) if step.row.name == name), None)
 
 
 def lesson_path(row: Variant) -> Path:

@@ -43,11 +43,11 @@ def _adapt_to_site(tokens: list[Token], link: Link) -> Iterator[Token]:
             token.tag = "th"
         first = token.type == "tr_open" or (first and not token.type.endswith("_close"))
         if token.children:
-            token.children = [*_with_addresses(token.children, link)]
+            token.children = [*_replace_link_targets(token.children, link)]
         yield token
 
 
-def _with_addresses(tokens: Iterable[Token], link: Link) -> Iterator[Token]:
+def _replace_link_targets(tokens: Iterable[Token], link: Link) -> Iterator[Token]:
     leads = True
     for token in tokens:
         if token.type == "link_open":

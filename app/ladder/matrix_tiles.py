@@ -5,7 +5,7 @@ from itertools import product as product_of
 from app.drawing.sketch import Drawing
 
 
-def product(
+def draw_matrix_product(
     rows: int,
     columns: int,
     depth: int,
@@ -34,17 +34,19 @@ def product(
     drawing.text(0, top + rows * cell + 18, f"{rows} {rows_are} × {depth} terms", "head")
     drawing.cells(0, top, rows, depth, cell, "taps")
     drawing.cells(left, top, rows, columns, cell)
-    downs = _runs(tall, rows // 3, rows_apart, together)
-    alongs = _runs(wide, columns // 3, columns_apart, together)
+    downs = _consecutive_runs(tall, rows // 3, rows_apart, together)
+    alongs = _consecutive_runs(wide, columns // 3, columns_apart, together)
     for down, high in downs:
         y = top + down * cell
-        drawing.area(0, y, depth * cell, high * cell, "neighbour", f"what the marked thread reads for its {rows_are}")
+        drawing.add_rectangle(
+            0, y, depth * cell, high * cell, "neighbour", f"what the marked thread reads for its {rows_are}"
+        )
     for along, broad in alongs:
         x = left + along * cell
-        drawing.area(x, 36, broad * cell, depth * cell, "thread", f"what it reads for its {columns_are}")
+        drawing.add_rectangle(x, 36, broad * cell, depth * cell, "thread", f"what it reads for its {columns_are}")
     for (down, high), (along, broad) in product_of(downs, alongs):
         x, y = left + along * cell, top + down * cell
-        drawing.area(x, y, broad * cell, high * cell, "own", "the marked thread's outputs")
+        drawing.add_rectangle(x, y, broad * cell, high * cell, "own", "the marked thread's outputs")
     (down, high), (along, broad) = downs[0], alongs[0]
     drawing.arrow(depth * cell, top + (down + high / 2) * cell, left + along * cell, top + (down + high / 2) * cell)
     middle = left + (along + broad / 2) * cell
@@ -62,7 +64,7 @@ def product(
     return drawing
 
 
-def _runs(count: int, about: int, apart: int, together: int) -> list[tuple[int, int]]:
+def _consecutive_runs(count: int, about: int, apart: int, together: int) -> list[tuple[int, int]]:
     """Return (start, length) of each run of consecutive rows or columns that a thread computes.
 
     about: where the first one should lie. Runs of ``together`` begin ``apart`` from each other; 0: all are consecutive.
@@ -72,7 +74,7 @@ def _runs(count: int, about: int, apart: int, together: int) -> list[tuple[int, 
     return [(number * apart + first // together * together, together) for number in range(count // together)]
 
 
-def fragments(terms: int, down: int, across: int, rows_are: str, columns_are: str) -> Drawing:
+def draw_mma_fragments(terms: int, down: int, across: int, rows_are: str, columns_are: str) -> Drawing:
     """Draw the operands of one tensor-core instruction, and what one lane (thread of the warp) holds of them."""
     cell, lane_row, lane_column = 15, 1, 1
     drawing = Drawing(
@@ -88,13 +90,15 @@ def fragments(terms: int, down: int, across: int, rows_are: str, columns_are: st
     drawing.cells(left, top, 16, 8, cell)
     for half in (0, 1):
         column = left + lane_row * cell
-        drawing.area(column, 22 + (lane_column + 4 * half) * cell, cell, cell, "thread", "lane 5's words of the top")
-        drawing.area(
+        drawing.add_rectangle(
+            column, 22 + (lane_column + 4 * half) * cell, cell, cell, "thread", "lane 5's words of the top"
+        )
+        drawing.add_rectangle(
             left + 2 * lane_column * cell, top + (lane_row + 8 * half) * cell, 2 * cell, cell, "own", "its sums"
         )
         for quarter in (0, 1):
             x, y = (lane_column + 4 * quarter) * cell, top + (lane_row + 8 * half) * cell
-            drawing.area(x, y, cell, cell, "neighbour", "its words of the left")
+            drawing.add_rectangle(x, y, cell, cell, "neighbour", "its words of the left")
     drawing.lines_of_text(
         left + 8 * cell + 18,
         top + 12,
@@ -109,14 +113,14 @@ def fragments(terms: int, down: int, across: int, rows_are: str, columns_are: st
     return drawing
 
 
-def passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
+def draw_kernel_passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
     """Draw kernels that pass matrices on through device memory; ``terms`` is 0 where nothing is unrolled."""
     boxes = ["im2col", "cuBLAS", "layout"] if terms else ["cuBLAS", "bias, activation"]
     drawing = Drawing(" then ".join(boxes) + ": each pass reads and writes its matrices in device memory.")
     between = [f"{terms:,} × {columns:,} values", "product"] if terms else ["product"]
     for number, name in enumerate(boxes):
         x = number * 230
-        drawing.area(x, 20, 110, 46, "own", "a pass: it reads and writes device memory")
+        drawing.add_rectangle(x, 20, 110, 46, "own", "a pass: it reads and writes device memory")
         drawing.text(x + 55, 48, name, "head", "middle")
         if number < len(between):
             drawing.arrow(x + 112, 43, x + 228, 43)
@@ -127,37 +131,39 @@ def passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
     return drawing
 
 
-def split(depth: int, parts: int, part: int) -> Drawing:
+def draw_split_sum(depth: int, parts: int, part: int) -> Drawing:
     """Draw one sum split into parts that several blocks compute."""
     shown, width = min(parts, 12), 44
     drawing = Drawing(f"A sum of {depth} terms is cut into {parts} parts of {part}; a block adds up each part.")
     drawing.text(0, 12, f"{depth:,} terms of one sum", "head")
     for number in range(shown):
-        drawing.area(number * (width + 4), 22, width, 24, "shared", "a part of the sum, which one block adds up")
+        drawing.add_rectangle(
+            number * (width + 4), 22, width, 24, "shared", "a part of the sum, which one block adds up"
+        )
         drawing.text(number * (width + 4) + width / 2, 39, f"block {number}", "small", "middle")
         drawing.arrow(number * (width + 4) + width / 2, 48, shown * (width + 4) / 2, 96)
     if parts > shown:
         drawing.text(shown * (width + 4) + 4, 39, f"… and {parts - shown} more")
-    drawing.area(shown * (width + 4) / 2 - 90, 98, 180, 26, "own", "the second kernel")
+    drawing.add_rectangle(shown * (width + 4) / 2 - 90, 98, 180, 26, "own", "the second kernel")
     drawing.text(shown * (width + 4) / 2, 115, f"adds {parts} parts in order", "", "middle")
     return drawing
 
 
-def ring(stages: int, producers: int, consumers: int, tile: int, rows: int, terms: int) -> Drawing:
+def draw_stage_ring(stages: int, producers: int, consumers: int, tile: int, rows: int, terms: int) -> Drawing:
     """Draw warps that copy ahead of warps that multiply, through a ring of stages in shared memory."""
     drawing = Drawing(
         f"{producers} producer threads fill a ring of {stages} stages in shared memory; {consumers} "
         f"consumer threads multiply {tile} outputs x {rows} images from it by wgmma."
     )
-    drawing.area(0, 20, 130, 60, "neighbour", "threads that bring pieces of both matrices")
+    drawing.add_rectangle(0, 20, 130, 60, "neighbour", "threads that bring pieces of both matrices")
     drawing.lines_of_text(10, 46, [f"{producers} producers", "copy ahead"])
     for number in range(stages):
-        drawing.area(190 + number * 40, 25, 36, 50, "shared", "a stage of shared memory, with two barriers")
+        drawing.add_rectangle(190 + number * 40, 25, 36, 50, "shared", "a stage of shared memory, with two barriers")
         drawing.text(208 + number * 40, 55, str(number + 1), "", "middle")
     right = 190 + stages * 40
     drawing.text(190, 14, f"ring of {stages} stages, {terms} terms each", "head")
     drawing.arrow(132, 50, 186, 50)
     drawing.arrow(right, 50, right + 50, 50)
-    drawing.area(right + 54, 20, 190, 60, "own", "threads that multiply, and hold the sums")
+    drawing.add_rectangle(right + 54, 20, 190, 60, "own", "threads that multiply, and hold the sums")
     drawing.lines_of_text(right + 64, 46, [f"{consumers} consumers: wgmma,", f"{tile} outputs × {rows} images"])
     return drawing

@@ -9,13 +9,13 @@ from app.base.errors import UserError
 from app.cuda.memory import DeviceMemoryError
 from app.lab.bench import peak
 from app.lab.bench.cases import Item, network_items
-from app.lab.bench.compiling import compile_rows
+from app.lab.bench.compiling import compile_variants
 from app.lab.bench.ladder import ItemTimer
 from app.lab.bench.results import Result, Table, table_document, totals
 from app.lab.bench.trial import Trial
 from app.lab.document import Row, utc_date
-from app.lab.stop import describe_rule
-from app.ladder.lessons import LADDERS, Step, ladder
+from app.lab.stop import describe_stopping_rule
+from app.ladder.lessons import LADDERS, Step, ladder_steps
 from app.network.graph import Graph
 from app.planning import tuning
 
@@ -30,8 +30,8 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
     """
     arch, known = card["architecture"], tuning.load(card["name"])
     items = [item for item in network_items(graph) if len(item.layers) == 1 and item.operation in LADDERS]
-    rungs = [(step, item) for name in LADDERS for step in ladder(name) for item in _served_items(items, step)]
-    compile_rows([(item.problems[step.dtype], step.row) for step, item in rungs], arch, known)
+    rungs = [(step, item) for name in LADDERS for step in ladder_steps(name) for item in _served_items(items, step)]
+    compile_variants([(item.problems[step.dtype], step.row) for step, item in rungs], arch, known)
     peaks = peak.measure(arch)
     rows: dict[str, list[Result]] = {item.name: [] for item in items}
     timer = ItemTimer(arch, known, NOISE, L2, None, False, lambda: None)
@@ -45,14 +45,15 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
                 f"{images:,} images do not fit in the card's free memory: choose fewer by --batch"
             ) from None
     tables = [
-        Table(item.name, item.operation, item.is_op, images, item.problems, (*rows[item.name],)) for item in items
+        Table(item.name, item.operation, item.is_single_convolution, images, item.problems, (*rows[item.name],))
+        for item in items
     ]
     return {
         "date": utc_date(),
         "network": graph.network.name,
         "device": card,
         "images": images,
-        "settings": {"noise": NOISE, "l2": L2, "rule": describe_rule(NOISE, L2)},
+        "settings": {"noise": NOISE, "l2": L2, "rule": describe_stopping_rule(NOISE, L2)},
         "peaks": peaks,
         "tables": [table_document(table, peaks) for table in tables],
         "totals": totals(tables),

@@ -13,10 +13,10 @@ from app.kernels.problems import LinearProblem
 from app.ladder import tables, tiles
 from app.ladder.card import LATER, Card, Layer
 from app.ladder.counting import CONSTANT_CYCLES, PARTS, ROUND_TRIP
-from app.ladder.differing import FACTOR, WORDS, reasons
+from app.ladder.differing import FACTOR, WORDS, large_difference_reasons
 from app.ladder.excerpt import GAP, changed_line_count, coloured_lines, excerpt
 from app.ladder.formulas import fill_formulas
-from app.ladder.lessons import LADDERS, Step, all_steps, ladder
+from app.ladder.lessons import LADDERS, Step, all_steps, ladder_steps
 from app.ladder.pictures import Text
 from app.terminal.text import format_ms
 
@@ -61,39 +61,39 @@ class Pages:
         html = self._templates.get_template(f"{template}.html").render(title=title, **self._common, **values)
         return Page(name, title, html)
 
-    def all(self) -> Iterator[Page]:
+    def all_pages(self) -> Iterator[Page]:
         """Yield every page."""
-        yield self.index()
+        yield self.index_page()
         for step in all_steps():
-            yield self.step(step)
-            yield self.source(step)
+            yield self.step_page(step)
+            yield self.source_page(step)
         for text in self.more:
             yield self._page("text", text.name, text.title, {"body": text.body})
 
-    def index(self) -> Page:
+    def index_page(self) -> Page:
         """Return the index page: all steps, with the first network's times."""
         ladders, sizes = [], list[dict[str, str]]()
         for operation, name in LADDERS.items():
             rows, heads = [], dict[str, None]()
-            for step in ladder(operation):
+            for step in ladder_steps(operation):
                 layers = [layer for layer in self.card.layers(step) if layer.network == self.card.networks[0]]
                 heads |= dict.fromkeys(layer.title for layer in layers)
                 times = [cell for layer in layers for cell in (format_ms(layer.prediction.ms), tables.ms_text(layer))]
                 rows.append({"step": step, "changed": changed_line_count(step), "times": times})
-            sizes += [_size_texts(layer) for layer in self.card.layers(ladder(operation)[0])]
+            sizes += [_size_texts(layer) for layer in self.card.layers(ladder_steps(operation)[0])]
             ladders.append({"operation": operation, "name": name.capitalize(), "heads": [*heads], "rows": rows})
         images = next(iter(self.card.benches.values()))["images"]
         rates = {"round_trip": ROUND_TRIP, "constant_cycles": CONSTANT_CYCLES}
         values = {"ladders": ladders, "sizes": sizes, "images": f"{images:,}", **rates}
         return self._page("index", "index", "All steps", values)
 
-    def source(self, step: Step) -> Page:
+    def source_page(self, step: Step) -> Page:
         """Return the page with a step's whole source file."""
         return self._page(
             "source", step.file_page, step.row.source, {"lines": coloured_lines(step.source), "step": step}
         )
 
-    def step(self, step: Step) -> Page:
+    def step_page(self, step: Step) -> Page:
         """Return a step's page."""
         layers = [*self.card.layers(step)]
         shown = next((layer for layer in layers if layer.name == LATER), layers[0])
@@ -104,7 +104,7 @@ class Pages:
             "step": step,
             "lesson": step.lesson,
             "since": since,
-            "next": [one for one in ladder(step.row.operation) if one.row.since == step.row.name],
+            "next": [one for one in ladder_steps(step.row.operation) if one.row.since == step.row.name],
             "shown": shown,
             "shown_before": earlier.get(shown.title, shown),
             "drawing": tiles.draw(step, shown.names),
@@ -118,9 +118,9 @@ class Pages:
             "bars": _prediction_bars(shown),
             "counters": tables.counters_table(step, layers, earlier),
             "beside": tables.comparison_table(layers),
-            "differ": reasons(step, layers),
+            "differ": large_difference_reasons(step, layers),
             "shares": tables.shares_table(layers),
-            "no_counters": self._no_counters(step),
+            "no_counters": self._missing_counters_text(step),
             "machine": tables.compiled_table(layers),
             "no_machine": IN_LIBRARY if step.row.needs_cublas else NOT_COMPILED,
             "before": order[at - 1] if at else None,
@@ -128,7 +128,7 @@ class Pages:
         }
         return self._page("step", step.slug, step.title, values)
 
-    def _no_counters(self, step: Step) -> str:
+    def _missing_counters_text(self, step: Step) -> str:
         if step.row.needs_cublas:
             return "`profile --every-step` counts this project's own kernels alone."
         notes = [document["note"] for document in self.card.counters.values() if document.get("note")]
@@ -170,6 +170,6 @@ def _prediction_bars(layer: Layer) -> str:
     for number, (words, value, kind) in enumerate(values):
         y = number * 24
         drawing.text(224, y + 15, words, anchor="end")
-        drawing.area(232, y + 3, max(360 * value / longest, 1), 16, kind, f"{format_ms(value) or 0} ms")
+        drawing.add_rectangle(232, y + 3, max(360 * value / longest, 1), 16, kind, f"{format_ms(value) or 0} ms")
         drawing.text(238 + 360 * value / longest, y + 15, f"{format_ms(value) or 0} ms")
     return drawing.svg()

@@ -8,7 +8,7 @@ from app.base.precision import BY_DTYPE
 from app.drawing import interactives, journey, roofline, warpgroups, waterfall
 from app.lab.document import Row
 from app.ladder.card import Card, Layer
-from app.ladder.lessons import Step, ladder
+from app.ladder.lessons import Step, ladder_steps
 
 STAMPS = "python main.py profile --precision {} --timeline FILE.html --json FILE.json"
 Key = tuple[str, str]  # a step's name and number format (dtype)
@@ -26,7 +26,7 @@ class Text(Frozen):
 def pictures_page(card: Card) -> Text:
     """Return the page of pictures."""
     parts = ["<h1>Pictures</h1>", "<p>All of them are drawn from the stored measurements of one card.</p>"]
-    layers = [(step, [*card.layers(step)]) for step in ladder("conv")]
+    layers = [(step, [*card.layers(step)]) for step in ladder_steps("conv")]
     for network in card.networks:
         parts += _ladder_charts(card, network, layers)
     parts += _fast_path_charts(card)
@@ -38,7 +38,9 @@ def interactives_page() -> Text:
     intro = (
         "<h1>Try it</h1>\n<p>Three things to move. Without JavaScript the text below says what they show at first.</p>"
     )
-    return Text("interactives", "Try it", "\n".join([intro, *map(interactives.fragment, interactives.INTERACTIVES)]))
+    return Text(
+        "interactives", "Try it", "\n".join([intro, *map(interactives.interactive_html, interactives.INTERACTIVES)])
+    )
 
 
 def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
@@ -51,8 +53,10 @@ def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
         "that the step's counts predict, as its page explains; no kernel with these counts can be faster.</p>"
     )
     since = {step.row.name: step.row.since for step, _ in layers}
-    bars = journey.bars(bench, predicted=_predicted_sums(bench, network, layers), links=_step_links(), since=since)
-    yield _figure(journey.journey(bars, f"{network}, both convolutions: {on}", f"journey-{network}-chart"))
+    bars = journey.bars_from_bench(
+        bench, predicted=_predicted_sums(bench, network, layers), links=_step_links(), since=since
+    )
+    yield _figure(journey.draw_ladder_chart(bars, f"{network}, both convolutions: {on}", f"journey-{network}-chart"))
     if counted := {row["images"] for row in card.counters.get(network, {}).get("rows", ())}:
         images = " or ".join(f"{count:,}" for count in sorted(counted))
         yield (
@@ -62,7 +66,7 @@ def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
         )
     for table in (table for table in bench["tables"] if table["is_op"]):
         item = table["item"]
-        points = roofline.points(bench, item, _dram_bytes(bench, network, item, layers))
+        points = roofline.roofline_points(bench, item, _dram_bytes(bench, network, item, layers))
         name = f"roofline-{network}-{item}"
         yield f'<h3 id="{name}">{escape(network)}, {item}: the roofline</h3>'
         yield _figure(roofline.roofline(points, bench["peaks"], f"{network}, {item}: {on}", f"{name}-chart"))
@@ -73,7 +77,7 @@ def _fast_path_charts(card: Card) -> Iterator[str]:
     if card.reports or card.timelines:
         yield '<h2 id="fast-path">The fast path</h2>'
     for precision, report in card.reports.items():
-        stages = waterfall.stages(report)
+        stages = waterfall.stages_from_report(report)
         title = f"{precision}: {report['batch']:,} images of lenet5, {report['device']['name']}"
         yield _figure(waterfall.waterfall(stages, title, report["raw_copy_ms"]["p50"], f"budget-{precision}"))
     for precision, profile in card.timelines.items():
@@ -87,8 +91,10 @@ def _fast_path_charts(card: Card) -> Iterator[str]:
             f"are several. For {warpgroups.idle_share(rows):.0%} of the time none of them multiplies."
             f"{bus if warpgroups.waiting_share(rows) > 1 / 2 else ''}</p>"
         )
-        yield _figure(warpgroups.warpgroups(timeline, f"Warpgroups: {what}", f"warpgroups-{precision}-chart"))
-        yield _figure(warpgroups.bus(timeline, f"Bus and kernels: {what}", f"bus-{precision}-chart"))
+        yield _figure(
+            warpgroups.draw_warpgroup_timeline(timeline, f"Warpgroups: {what}", f"warpgroups-{precision}-chart")
+        )
+        yield _figure(warpgroups.draw_bus_chart(timeline, f"Bus and kernels: {what}", f"bus-{precision}-chart"))
     if card.reports and not card.timelines:
         commands = " or ".join(f"<code>{STAMPS.format(precision)}</code>" for precision in card.reports)
         yield f'<p class="note">What the warpgroups do when is not stored for this card: {commands} measures it.</p>'
@@ -110,7 +116,7 @@ def _predicted_sums(bench: Row, network: str, layers: Layers) -> dict[Key, float
 
 
 def _step_links() -> dict[Key, str]:
-    return {(step.row.name, dtype): f"{step.slug}.html" for step in ladder("conv") for dtype in BY_DTYPE}
+    return {(step.row.name, dtype): f"{step.slug}.html" for step in ladder_steps("conv") for dtype in BY_DTYPE}
 
 
 def _dram_bytes(bench: Row, network: str, item: str, layers: Layers) -> dict[Key, float]:

@@ -10,22 +10,22 @@ ROOM = 210  # pixels of the longer side of a grid
 FOOT = 26
 
 
-def _cell(*sizes: int) -> float:
+def _cell_size(*sizes: int) -> float:
     return max(min(ROOM / max(sizes), 18), 1.5)
 
 
-def _warp(drawing: Drawing, x: float, rows: int, columns: int, cell: float) -> None:
+def _draw_first_warp(drawing: Drawing, x: float, rows: int, columns: int, cell: float) -> None:
     """Mark the threads of the first warp, which are numbered row by row."""
     left = WARP
     for row in range(rows):
         taken = min(left, columns)
         if taken <= 0:
             break
-        drawing.area(x, 22 + row * cell, taken * cell, cell, "warp", "the outputs of a warp's 32 threads")
+        drawing.add_rectangle(x, 22 + row * cell, taken * cell, cell, "warp", "the outputs of a warp's 32 threads")
         left -= taken
 
 
-def window(rows: int, columns: int, kernel: int, stride: int, threads: int, taps: str) -> Drawing:
+def draw_global_window(rows: int, columns: int, kernel: int, stride: int, threads: int, taps: str) -> Drawing:
     """Draw one thread for each output pixel of a map, which reads its window in global memory."""
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     drawing = Drawing(
@@ -35,10 +35,10 @@ def window(rows: int, columns: int, kernel: int, stride: int, threads: int, taps
     )
     heads = f"input channel {high} × {wide}, global memory", f"output map {rows} × {columns}"
     of_taps = f"{kernel} × {kernel} taps of one filter: {taps}", "one value serves all 32 threads of a warp"
-    return _windows(drawing, rows, columns, kernel, stride, heads, "plain", of_taps)
+    return _draw_windows(drawing, rows, columns, kernel, stride, heads, "plain", of_taps)
 
 
-def tile(tile: int, kernel: int, stride: int, taps: str) -> Drawing:
+def draw_shared_tile(tile: int, kernel: int, stride: int, taps: str) -> Drawing:
     """Draw a block of TILE x TILE outputs, which reads a copy of the input below it in shared memory."""
     side = (tile - 1) * stride + kernel
     drawing = Drawing(
@@ -48,10 +48,10 @@ def tile(tile: int, kernel: int, stride: int, taps: str) -> Drawing:
     heads = f"input tile {side} × {side}, shared memory", f"outputs of the block {tile} × {tile}"
     copied = f"{side**2:,} pixels for {tile**2:,} threads: {side**2 / tile**2:.2f} copied by each"
     of_taps = f"{kernel} × {kernel} taps: {taps}", copied
-    return _windows(drawing, tile, tile, kernel, stride, heads, "shared", of_taps)
+    return _draw_windows(drawing, tile, tile, kernel, stride, heads, "shared", of_taps)
 
 
-def _windows(
+def _draw_windows(
     drawing: Drawing,
     rows: int,
     columns: int,
@@ -66,20 +66,22 @@ def _windows(
     heads: of the input and of the outputs. kind: of the input's cells: ``shared`` for a tile in shared memory.
     """
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
-    cell = _cell(high, wide)
+    cell = _cell_size(high, wide)
     drawing.text(0, 12, heads[0], "head")
     drawing.cells(0, 22, high, wide, cell, kind)
     if kind == "shared":
-        drawing.area(0, 22, columns * stride * cell, rows * stride * cell, "core", "pixels under the outputs")
+        drawing.add_rectangle(0, 22, columns * stride * cell, rows * stride * cell, "core", "pixels under the outputs")
     at_row, at_column, side = min(1, rows - 1), min(2, columns - 1), kernel * cell
     x, y = at_column * stride * cell, 22 + at_row * stride * cell
-    drawing.area(x, y, side, side, "thread", "what the marked thread reads")
-    drawing.area(x + stride * cell, y, side, side, "neighbour", "what its neighbour reads")
+    drawing.add_rectangle(x, y, side, side, "thread", "what the marked thread reads")
+    drawing.add_rectangle(x + stride * cell, y, side, side, "neighbour", "what its neighbour reads")
     out = max(wide * cell, 190) + 70
     drawing.text(out, 12, heads[1], "head")
     drawing.cells(out, 22, rows, columns, cell)
-    _warp(drawing, out, rows, columns, cell)
-    drawing.area(out + at_column * cell, 22 + at_row * cell, cell, cell, "thread", "the marked thread's output")
+    _draw_first_warp(drawing, out, rows, columns, cell)
+    drawing.add_rectangle(
+        out + at_column * cell, 22 + at_row * cell, cell, cell, "thread", "the marked thread's output"
+    )
     drawing.arrow(x + side, y + side / 2, out + at_column * cell, 22 + (at_row + 0.5) * cell)
     foot = 22 + high * cell + FOOT
     drawing.cells(0, foot, kernel, kernel, min(cell, 10), "taps")
@@ -87,7 +89,7 @@ def _windows(
     return drawing
 
 
-def patch(maps: int, rows: int, columns: int, kernel: int, stride: int, threads: int) -> Drawing:
+def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride: int, threads: int) -> Drawing:
     """Draw a thread with a patch of pixels in several maps; it reads an input row once for all taps of a row."""
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     cell = 16
@@ -98,8 +100,10 @@ def patch(maps: int, rows: int, columns: int, kernel: int, stride: int, threads:
     )
     drawing.text(0, 12, f"input under the patch, {high} × {wide}, shared memory", "head")
     drawing.cells(0, 22, high, wide, cell, "shared")
-    drawing.area(0, 22, wide * cell, rows * cell, "thread", "values of one filter row, read at once into registers")
-    drawing.area(0, 22, columns * cell, rows * cell, "neighbour", "those that the row's first tap multiplies")
+    drawing.add_rectangle(
+        0, 22, wide * cell, rows * cell, "thread", "values of one filter row, read at once into registers"
+    )
+    drawing.add_rectangle(0, 22, columns * cell, rows * cell, "neighbour", "those that the row's first tap multiplies")
     out = max(wide * cell, 300) + 60
     drawing.text(out, 12, f"{rows} × {columns} pixels in {maps} maps, registers", "head")
     for depth in range(min(maps, 4)):
@@ -107,7 +111,7 @@ def patch(maps: int, rows: int, columns: int, kernel: int, stride: int, threads:
     drawing.keys["own"] = [f"the thread's sums, {min(maps, 4)} of {maps} maps shown"]
     foot = 22 + max(high, rows) * cell + FOOT + 14
     drawing.cells(0, foot, kernel, kernel, 10, "taps")
-    drawing.area(0, foot, kernel * 10, 10, "thread", "taps that one row of values serves")
+    drawing.add_rectangle(0, foot, kernel * 10, 10, "thread", "taps that one row of values serves")
     reads, products = rows * wide + kernel * maps, rows * columns * kernel * maps
     drawing.lines_of_text(
         kernel * 10 + 12,
@@ -121,7 +125,7 @@ def patch(maps: int, rows: int, columns: int, kernel: int, stride: int, threads:
     return drawing
 
 
-def points(kernel: int, maps: int, rows: int, threads: int) -> Drawing:
+def draw_toom_cook(kernel: int, maps: int, rows: int, threads: int) -> Drawing:
     """Draw two outputs of a row by Toom-Cook: inputs and filters are transformed, sums are transformed back."""
     count, cell = kernel + 1, 22
     to_values, _, to_outputs = transforms(kernel)
@@ -138,7 +142,7 @@ def points(kernel: int, maps: int, rows: int, threads: int) -> Drawing:
     for x, words, kind, title in columns:
         drawing.text(x, 12, words, "head")
         for number in range(count):
-            drawing.area(x, 22 + number * (cell + 4), cell, cell, kind, title)
+            drawing.add_rectangle(x, 22 + number * (cell + 4), cell, cell, kind, title)
     middles = [33 + number * (cell + 4) for number in range(count)]
     for number, y in enumerate(middles):
         for pixel, factor in enumerate(to_values[number]):
@@ -152,7 +156,9 @@ def points(kernel: int, maps: int, rows: int, threads: int) -> Drawing:
     drawing.text(446, 12, "2 outputs", "head")
     for number in (0, 1):
         top = 22 + (count // 2 - 1 + number) * (cell + 4)
-        drawing.area(446, top, cell, cell, "own", "two neighbouring outputs of a row, each a sum of those sums")
+        drawing.add_rectangle(
+            446, top, cell, cell, "own", "two neighbouring outputs of a row, each a sum of those sums"
+        )
     foot = 22 + count * (cell + 4) + FOOT
     drawing.lines_of_text(
         0,

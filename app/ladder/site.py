@@ -34,15 +34,15 @@ def write_site(folder: Path, card: Card, command: str, more: Sequence[Text] = ()
     anything but a site.
     """
     check_folder(folder)
-    made = [*Pages(card, command, [*more, pictures_page(card), interactives_page()]).all()]
+    made = [*Pages(card, command, [*more, pictures_page(card), interactives_page()]).all_pages()]
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         shutil.copytree(STATIC, unfinished)  # makes folders above it, too
         (unfinished / MARK).touch()
-        (unfinished / "charts.css").write_text(interactives.styles(), encoding="utf-8")
+        (unfinished / "charts.css").write_text(interactives.page_style_sheet(), encoding="utf-8")
         (unfinished / "scripts").mkdir()
-        for name, script in interactives.scripts().items():
+        for name, script in interactives.script_texts().items():
             (unfinished / "scripts" / name).write_text(script, encoding="utf-8")
         for page in made:
             (unfinished / f"{page.name}.html").write_text(page.html, encoding="utf-8")

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.lab.document import Row
-from app.lab.profile.counters import COUNTERS, per_output
+from app.lab.profile.counters import COUNTERS, normalize_count
 from app.ladder.card import EXAMPLE, Layer
 from app.ladder.counting import COUNTS, PARTS
-from app.ladder.differing import FACTOR, WORDS, differences
+from app.ladder.differing import FACTOR, WORDS, counter_differences
 from app.ladder.formulas import format_exact
 from app.ladder.lessons import Step
 from app.terminal.text import format_factor, format_ms
@@ -52,7 +52,7 @@ def counts_table(step: Step, layers: Sequence[Layer]) -> Any:
             continue
         note = step.lesson.counts.get(name, default)
         if name == "slots":
-            note = "; ".join(dict.fromkeys(SLOTS.get(layer.slots_from, note) for layer in layers))
+            note = "; ".join(dict.fromkeys(SLOTS.get(layer.issue_slot_source, note) for layer in layers))
         rows.append(_row(words, [format_exact(layer.counts[name]) for layer in layers], note))
     helpers = {name: formula for name, formula in step.lesson.counts.items() if name not in COUNTS}
     where = "".join(f"; {name} = {formula}" for name, formula in helpers.items())
@@ -69,7 +69,7 @@ def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[st
         _row(
             words[:1].upper() + words[1:],
             [format_ms(layer.prediction.parts[part]) or "0" for layer in layers],
-            bound=[layer.prediction.bound == part for layer in layers],
+            bound=[layer.prediction.busiest_part == part for layer in layers],
         )
         for part, words in PARTS.items()
         if any(layer.prediction.parts[part] for layer in layers)
@@ -98,8 +98,8 @@ def counters_table(step: Step, layers: Sequence[Layer], earlier: Mapping[str, La
         cells = []
         for layer in counted:
             old = earlier.get(layer.title)
-            before = f"{_counted(old, name)} → " if old and old.counters else ""
-            cells.append(before + _counted(layer, name))
+            before = f"{_counter_text(old, name)} → " if old and old.counters else ""
+            cells.append(before + _counter_text(layer, name))
         unit = "%" if COUNTERS[name].unit == "%" else "per output"
         rows.append(_row(f"{COUNTERS[name].words}, {unit}", cells))
     images = counted[0].counters["images"]
@@ -109,15 +109,15 @@ def counters_table(step: Step, layers: Sequence[Layer], earlier: Mapping[str, La
     return _table(caption, "counter", counted, rows)
 
 
-def _counted(layer: Layer, name: str) -> str:
+def _counter_text(layer: Layer, name: str) -> str:
     value = layer.counters["counts"].get(name)
     outputs = layer.names["OUTPUTS"] * layer.counters["images"]
-    return DASH if value is None else format_exact(per_output(name, value, outputs))
+    return DASH if value is None else format_exact(normalize_count(name, value, outputs))
 
 
 def comparison_table(layers: Sequence[Layer]) -> Any:
     """Return the table of counts (with waste) beside the hardware's, or None without counters."""
-    found = [(layer, {one.counter: one for one in differences(layer)}) for layer in layers if layer.counters]
+    found = [(layer, {one.counter: one for one in counter_differences(layer)}) for layer in layers if layer.counters]
     if not found:
         return None
     rows = []
@@ -125,7 +125,7 @@ def comparison_table(layers: Sequence[Layer]) -> Any:
         cells = [one.get(counter) for _, one in found]
         if any(cells):
             shown = [f"{format_exact(cell.told)} | {format_exact(cell.counted)}" if cell else DASH for cell in cells]
-            rows.append(_row(words, shown, bound=[bool(cell and cell.large) for cell in cells]))
+            rows.append(_row(words, shown, bound=[bool(cell and cell.is_large) for cell in cells]))
     caption = (
         "For an output: the count above, with the work that is wasted | the hardware counter; "
         f"bold where they differ by more than the factor {FACTOR}"

@@ -12,15 +12,15 @@ from app.ladder.lessons import Step
 
 WORDS = ("kind", "taps", "where", "rows_are", "columns_are")  # parameters of a drawing that are no formulas
 KINDS: Mapping[str, Callable[..., Drawing]] = {
-    "window": pixel_tiles.window,
-    "tile": pixel_tiles.tile,
-    "patch": pixel_tiles.patch,
-    "points": pixel_tiles.points,
-    "product": matrix_tiles.product,
-    "fragments": matrix_tiles.fragments,
-    "passes": matrix_tiles.passes,
-    "split": matrix_tiles.split,
-    "ring": matrix_tiles.ring,
+    "window": pixel_tiles.draw_global_window,
+    "tile": pixel_tiles.draw_shared_tile,
+    "patch": pixel_tiles.draw_register_patch,
+    "points": pixel_tiles.draw_toom_cook,
+    "product": matrix_tiles.draw_matrix_product,
+    "fragments": matrix_tiles.draw_mma_fragments,
+    "passes": matrix_tiles.draw_kernel_passes,
+    "split": matrix_tiles.draw_split_sum,
+    "ring": matrix_tiles.draw_stage_ring,
 }
 
 

@@ -18,7 +18,7 @@ from app.cuda.compiler import find_library
 from app.records.operate import Doctor, Finding
 from app.terminal.output import publish
 from app.terminal.text import INDENT, fields, format_bytes, paragraph
-from app.tools.machine import environment, finding, packages, storage, system
+from app.tools.machine import environment_findings, finding, package_findings, storage_findings, system_findings
 
 AREA: Final = "GPU"
 HEADER = "cuda_fp16.h"
@@ -29,7 +29,11 @@ DRIVER_REMEDY = "install NVIDIA's driver for CUDA 12 or later; the CPU works wit
 def doctor(request: DoctorRequest) -> int:
     """Examine the machine and print the findings. Returns 0; raises UserError."""
     with exit_on_interrupt():
-        found = [one for part in (system, packages, card, storage, environment) for one in part()]
+        found = [
+            one
+            for part in (system_findings, package_findings, gpu_findings, storage_findings, environment_findings)
+            for one in part()
+        ]
     document: Doctor = {"schema": "lenet5-inference/doctor/1", "findings": found}
     publish(document, as_text, request.output)
     return 0
@@ -48,7 +52,7 @@ def as_text(document: Doctor, width: int) -> str:
     return "\n".join(lines)
 
 
-def card() -> Iterator[Finding]:
+def gpu_findings() -> Iterator[Finding]:
     """Yield driver, card, run-time compiler, headers and clocks. Works without a GPU, and without CuPy."""
     driver = _driver()
     yield finding(AREA, "driver", driver) if driver else finding(AREA, "driver", "is missing", "the GPU", DRIVER_REMEDY)
@@ -59,8 +63,8 @@ def card() -> Iterator[Finding]:
     else:
         remedy = DRIVER_REMEDY if driver is None else "check nvidia-smi, CUDA_VISIBLE_DEVICES and the packages above"
         yield finding(AREA, "card", f"none can be used: {reason}", "the GPU", remedy)
-    yield _compiler()
-    yield _headers()
+    yield _compiler_finding()
+    yield _headers_finding()
 
 
 def _driver() -> str | None:
@@ -103,7 +107,7 @@ def _clock_text(watched: nvml.NvmlDevice) -> str:
     return ", ".join(text.format(value // unit) for text, value, unit in told if value is not None) or "not told"
 
 
-def _compiler() -> Finding:
+def _compiler_finding() -> Finding:
     try:
         library = find_library()
     except UserError as error:
@@ -112,7 +116,7 @@ def _compiler() -> Finding:
     return finding(AREA, "NVRTC", f"{'.'.join(map(str, library.version))}, {library.path}")
 
 
-def _headers() -> Finding:
+def _headers_finding() -> Finding:
     """Return whether CUDA's headers are there; only CuPy's own kernels, which bench's checks use, include them."""
     found = next(_header_paths(), None)
     if found is None:

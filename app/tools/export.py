@@ -43,7 +43,7 @@ def export(request: ExportRequest) -> int:
         "network": graph.network.name,
         "format": ending.removeprefix("."),
         "arrays": [
-            {"name": name, "written_as": written_name(ending, name), "shape": list(array.shape)}
+            {"name": name, "written_as": exported_array_name(ending, name), "shape": list(array.shape)}
             for name, array in graph.parameters.items()
         ],
         "input": list(graph.network.input_shape),
@@ -75,30 +75,30 @@ def as_text(document: Export, width: int) -> str:
 Arrays = Mapping[str, np.ndarray]
 
 
-def _onnx(description: Description, arrays: Arrays) -> bytes:
+def _encode_onnx(description: Description, arrays: Arrays) -> bytes:
     content: bytes = onnx_model(description, arrays).SerializeToString(deterministic=True)
     return content
 
 
-def _safetensors(description: Description, arrays: Arrays) -> bytes:
+def _encode_safetensors(description: Description, arrays: Arrays) -> bytes:
     """Return safetensors content with PyTorch's names and layouts, as ``load_state_dict`` takes them."""
     theirs = to_channels_first(description.network, arrays).items()
     return safetensors_content(NamedArrays({torch_name(name): array for name, array in theirs}, description))
 
 
-def _npz(description: Description, arrays: Arrays) -> bytes:
+def _encode_npz(description: Description, arrays: Arrays) -> bytes:
     """Return NPZ content with the names and layouts of weights files."""
     return npz_content(NamedArrays(arrays, description))
 
 
 # Ending → writer: the description and the arrays of a weights file → the content. Raises BadValueError.
 WRITERS: dict[str, Callable[[Description, Arrays], bytes]] = {
-    ".onnx": _onnx,
-    ".safetensors": _safetensors,
-    ".npz": _npz,
+    ".onnx": _encode_onnx,
+    ".safetensors": _encode_safetensors,
+    ".npz": _encode_npz,
 }
 
 
-def written_name(ending: str, name: str) -> str:
+def exported_array_name(ending: str, name: str) -> str:
     """Return the name of one of our arrays in a file with this ending."""
     return name if ending == ".npz" else torch_name(name)

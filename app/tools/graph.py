@@ -37,10 +37,10 @@ def graph(request: GraphRequest) -> int:
         "schema": "lenet5-inference/graph/1",
         "network": built.network.name,
         "input": list(built.network.input_shape),
-        "layers": [*map(_layer, built.steps)],
+        "layers": [*map(_layer_row, built.steps)],
         "architecture": arch,
         "fused": request.network.fuse,
-        "launches": [*map(_launch, nodes)],
+        "launches": [*map(_launch_row, nodes)],
     }
 
     def text(found: records.Graph, width: int) -> str:
@@ -59,17 +59,17 @@ def graph(request: GraphRequest) -> int:
 
 def layer_table(built: Graph, width: int) -> list[str]:
     """Format each layer's output, parameters, operations and bytes."""
-    rows = [["images", "input", _shape(built.network.input_shape), "", "", ""]]
-    found = [*map(_layer, built.steps)]
+    rows = [["images", "input", _format_shape(built.network.input_shape), "", "", ""]]
+    found = [*map(_layer_row, built.steps)]
     for layer in found:
         figures = [f"{layer['parameters']:,}", f"{layer['flops'] / 1e6:.4f}", f"{layer['activation_bytes']:,}"]
-        rows.append([layer["name"], layer["kind"], _shape(layer["output"]), *figures])
+        rows.append([layer["name"], layer["kind"], _format_shape(layer["output"]), *figures])
     mflop = sum(layer["flops"] for layer in found) / 1e6
     parameters = sum(array.size for array in built.parameters.values())
     return table(LAYERS, [*rows, ["all", "", "", f"{parameters:,}", f"{mflop:.4f}", ""]], width)
 
 
-def _layer(step: LayerStep) -> GraphLayer:
+def _layer_row(step: LayerStep) -> GraphLayer:
     return {
         "name": step.layer.name,
         "kind": step.layer.kind,
@@ -80,7 +80,7 @@ def _layer(step: LayerStep) -> GraphLayer:
     }
 
 
-def _launch(node: Node) -> Launch:
+def _launch_row(node: Node) -> Launch:
     return {
         "layers": [layer.name for layer in node.layers],
         "kernel": node.variant.name,
@@ -96,5 +96,5 @@ def _cells(launch: Launch) -> list[str]:
     return [*names, f"{launch['flops'] / 1e6:.4f}", f"{launch['bytes']:,}"]
 
 
-def _shape(shape: Iterable[int]) -> str:
+def _format_shape(shape: Iterable[int]) -> str:
     return " x ".join(map(str, shape)) or "1 label"

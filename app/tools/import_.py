@@ -36,7 +36,7 @@ def import_(request: ImportRequest) -> int:
         None if request.network is None else find_network(request.network),
         request.symbol,
         request.size,
-        _name(request.file),
+        _derive_network_name(request.file),
     )
     scale = None if request.pixel_scale is None else _parse_scale(request.pixel_scale)
     name, source, found = read_foreign(request.file, asked)
@@ -63,7 +63,7 @@ def read_foreign(file: Path, asked: Asked) -> tuple[str, Source, list[Converted]
         raise UserError(f"{file}: {error}") from error
 
 
-def _name(file: Path) -> str:
+def _derive_network_name(file: Path) -> str:
     """Derive a network's name from the file's: small letters, digits and _, with a letter first."""
     name = re.sub(r"[^a-z0-9_]", "_", file.stem.lower()).lstrip("_0123456789")
     return name[:MAX_NAME] or "imported"

@@ -38,24 +38,28 @@ def kernels(request: KernelsRequest) -> int:
     rows = [row for operation in dict.fromkeys(row.operation for row in VARIANTS) for row in variants(operation)]
     listed: Kernels = {
         "schema": "lenet5-inference/kernels/1",
-        "kernels": [_row(row) for row in rows],
+        "kernels": [_kernel_row(row) for row in rows],
         "training": [
             {"name": row.name, "summary": row.summary, "system": row.system, "file": row.source}
             for row in TRAINING_KERNELS
         ],
     }
     if request.resources:
-        compiled: CompiledKernels = {**listed, "arch": arch, "resources": resources.measure(rows, arch)}
+        compiled: CompiledKernels = {**listed, "arch": arch, "resources": resources.measure_resources(rows, arch)}
         publish(compiled, _resource_text, request.output)
     elif request.instructions:
-        loops: DisassembledKernels = {**listed, "arch": arch, "instructions": machine_code.measure(rows, arch)}
+        loops: DisassembledKernels = {
+            **listed,
+            "arch": arch,
+            "instructions": machine_code.measure_hottest_loops(rows, arch),
+        }
         publish(loops, _loop_text, request.output)
     else:
         publish(listed, _kernel_text, request.output)
     return 0
 
 
-def _row(row: Variant) -> Kernel:
+def _kernel_row(row: Variant) -> Kernel:
     return {
         "operation": row.operation,
         "step": row.step,

@@ -59,7 +59,7 @@ def finding(area: Area, name: str, value: str, needed_for: str = "", remedy: str
     }
 
 
-def system() -> Iterator[Finding]:
+def system_findings() -> Iterator[Finding]:
     """Yield program, operating system, Python, processor, memory."""
     area: Final = "system"
     yield finding(area, "program", f"lenet5-inference {VERSION} in {Path(__file__).parents[2]}")
@@ -68,11 +68,11 @@ def system() -> Iterator[Finding]:
         yield finding(area, "system", f"{name}, {platform.system()} {platform.release()} on {platform.machine()}")
     yield finding(area, "Python", f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}")
     yield finding(area, "processor", f"{describe_cpu(1)['name']}; {usable_cores()} of {os.cpu_count()} cores usable")
-    yield _memory(area)
+    yield _memory_finding(area)
     yield finding(area, "terminal", f"output as {sys.stdout.encoding}, locale {locale.setlocale(locale.LC_CTYPE)}")
 
 
-def _memory(area: Area) -> Finding:
+def _memory_finding(area: Area) -> Finding:
     kilobytes: dict[str, int] = {}
     with suppress(OSError, ValueError, IndexError):
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -83,12 +83,12 @@ def _memory(area: Area) -> Finding:
     return finding(area, "memory", ", ".join(told) or "unknown")
 
 
-def packages() -> Iterator[Finding]:
+def package_findings() -> Iterator[Finding]:
     """Yield the packages that the program needs, and those of each extra."""
     for name in REQUIRED:
-        yield _package("packages", name, name, "everything")
+        yield _package_finding("packages", name, name, "everything")
     cupy = [name for name in CUPY if _version(name)]
-    yield _package("packages", "cupy", cupy[0] if cupy else CUPY[0], "the GPU")
+    yield _package_finding("packages", "cupy", cupy[0] if cupy else CUPY[0], "the GPU")
     for extra, what in NEEDED_FOR.items():
         names = [re.split(r"[\[<>=]", package)[0] for package in EXTRAS[extra]]
         missing = [name for name in names if not _version(name)]
@@ -99,7 +99,7 @@ def packages() -> Iterator[Finding]:
             yield finding("extras", extra, told)
 
 
-def _package(area: Area, name: str, distribution: str, what: str) -> Finding:
+def _package_finding(area: Area, name: str, distribution: str, what: str) -> Finding:
     version = _version(distribution)
     if version is None:
         return finding(area, name, "is missing", what, f"pip install {distribution}")
@@ -112,17 +112,17 @@ def _version(distribution: str) -> str | None:
     return None
 
 
-def environment() -> Iterator[Finding]:
+def environment_findings() -> Iterator[Finding]:
     """Yield this program's environment variables that are set."""
     for name in VARIABLES:
         if name in os.environ:
             yield finding("environment", name, os.environ[name])
 
 
-def storage() -> Iterator[Finding]:
+def storage_findings() -> Iterator[Finding]:
     """Yield the cache and its permissions, data, weights and bytecode. Nothing is written and nothing fetched."""
     folder = cache_dir()
-    yield _cache(folder)
+    yield _cache_finding(folder)
     with suppress(UserError):  # then the line above has the reason
         for about, _ in cache_contents():
             yield finding(FILES, about["kind"], f"{about['files']:,} files, {format_bytes(about['bytes'])}")
@@ -134,11 +134,11 @@ def storage() -> Iterator[Finding]:
             needed = {"test": "the main job and accuracy", "train": "train"}[split]
             remedy = f"python -m data_tools fetch --split {split}; the first use fetches it, too"
             yield finding(FILES, f"{split} images", "are not here yet", needed, remedy)
-    yield _weights()
-    yield _bytecode()
+    yield _weights_finding()
+    yield _bytecode_finding()
 
 
-def _cache(folder: Path) -> Finding:
+def _cache_finding(folder: Path) -> Finding:
     existing = next(place for place in (folder, *folder.parents) if os.access(place, os.F_OK))  # exists() may raise
     reason = why_untrusted(folder / "kernels" / "any.cubin")
     if reason is None and not os.access(existing, os.W_OK | os.X_OK):
@@ -150,7 +150,7 @@ def _cache(folder: Path) -> Finding:
     return finding(FILES, "cache", f"{folder}, {rights}, {format_bytes(shutil.disk_usage(existing).free)} free there")
 
 
-def _bytecode() -> Finding:
+def _bytecode_finding() -> Finding:
     """Return whether Python keeps the program's bytecode; that of this module would be there by now."""
     kept = Path(importlib.util.cache_from_source(__file__))
     if kept.exists():
@@ -163,7 +163,7 @@ def _bytecode() -> Finding:
     return finding(FILES, "bytecode", f"cannot be written to {kept.parent}", needed, remedy)
 
 
-def _weights() -> Finding:
+def _weights_finding() -> Finding:
     """Return whether the shipped weights match SHA256SUMS."""
     try:
         names = sorted(shipped.checksums(shipped.FOLDER))

@@ -20,7 +20,7 @@ from app.cuda.compiler import compile_kernel
 from app.cuda.on_all_cores import on_all_cores
 from app.kernels.variant import Variant
 from app.records.kernels import Instructions
-from app.tools.resources import examples
+from app.tools.resources import example_problems
 
 REMEDY = "pip install nvidia-cuda-nvdisasm, or install the CUDA toolkit, and put nvdisasm on PATH"
 TIMEOUT_S = 120
@@ -57,13 +57,13 @@ class Instruction(Frozen):
         return next((kind for kind, names in CLASSES.items() if stem in names), OTHER)
 
 
-def measure(rows: Sequence[Variant], arch: str) -> list[Instructions]:
+def measure_hottest_loops(rows: Sequence[Variant], arch: str) -> list[Instructions]:
     """Compile every row for its example layers, on all cores, with a progress bar. Raises UserError without nvdisasm.
 
     Returns a row of the JSON document with instruction counts for each function that has a loop which multiplies.
     """
     find_tool()
-    jobs = [(row, layer, problems, arch) for row in rows for layer, problems in examples(row)]
+    jobs = [(row, layer, problems, arch) for row in rows for layer, problems in example_problems(row)]
     return [*chain.from_iterable(on_all_cores(lambda job: [*_example(*job)], jobs, arch))]
 
 
@@ -120,7 +120,9 @@ def hottest_loop(code: Sequence[Instruction], labels: dict[str, int]) -> dict[st
 
     None if no loop has half of the function's multiplications: then most are outside all loops.
     """
-    jumps = ((one.address, labels.get(_target(one), one.address + 1)) for one in code if one.name.startswith("BRA"))
+    jumps = (
+        (one.address, labels.get(_jump_target(one), one.address + 1)) for one in code if one.name.startswith("BRA")
+    )
     loops = {(first, last) for last, first in jumps if first <= last}
 
     def body(loop: tuple[int, int]) -> list[Instruction]:
@@ -138,6 +140,6 @@ def hottest_loop(code: Sequence[Instruction], labels: dict[str, int]) -> dict[st
     return {"instructions": len(inside), **{kind: kinds[kind] for kind in (*CLASSES, OTHER)}}
 
 
-def _target(jump: Instruction) -> str:
+def _jump_target(jump: Instruction) -> str:
     found = re.search(r"\.L_x_\d+", jump.operands)
     return found[0] if found else ""

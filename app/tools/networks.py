@@ -64,7 +64,7 @@ def describe(network: Network, weights: Weights | None) -> ListedNetwork:
     for step in network.steps:
         layer = step.layer
         for name, wanted in step.parameter_shapes.items():
-            parameters += prod(wanted) * _has(name, layer, network, weights)
+            parameters += prod(wanted) * _has_array(name, layer, network, weights)
         flops += layer.flops(step.in_shape)
         settings = settings_of(layer)
         layers.append({"name": layer.name, "kind": layer.kind, "settings": settings, "output": list(step.out_shape)})
@@ -83,7 +83,7 @@ def describe(network: Network, weights: Weights | None) -> ListedNetwork:
     }
 
 
-def _has(name: str, layer: Layer, network: Network, weights: Weights | None) -> bool:
+def _has_array(name: str, layer: Layer, network: Network, weights: Weights | None) -> bool:
     """Return whether the network has the array. About a bias, the weights decide, or else the layer and the recipe."""
     if weights is not None:
         return name in weights.arrays
@@ -99,10 +99,14 @@ def _text(document: Networks, width: int) -> str:
         accuracy, size = row["accuracy"], " x ".join(map(str, row["input"]))
         told = "-" if accuracy is None else f"{accuracy['correct'] / accuracy['images']:.2%} of {accuracy['images']:,}"
         sizes = [str(len(row["layers"])), f"{row['parameters']:,}", f"{row['flops'] / 1e6:.4f}"]
-        rows += [[row["name"], size, *sizes, told], ["", row["summary"]], ["", ", ".join(map(_layer, row["layers"]))]]
+        rows += [
+            [row["name"], size, *sizes, told],
+            ["", row["summary"]],
+            ["", ", ".join(map(_layer_text, row["layers"]))],
+        ]
     return "\n".join([*table(columns, rows, width), *paragraph(LEGEND, width)])
 
 
-def _layer(layer: records.Layer) -> str:
+def _layer_text(layer: records.Layer) -> str:
     """Describe a layer: ``conv2d maps=32 kernel=5``."""
     return " ".join([layer["kind"], *(f"{name}={value}" for name, value in layer["settings"].items())])

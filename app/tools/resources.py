@@ -57,7 +57,7 @@ class Compiled(Frozen):
     spill_loads: int
 
 
-def measure(rows: Sequence[Variant], arch: str) -> list[Resources | NoResources]:
+def measure_resources(rows: Sequence[Variant], arch: str) -> list[Resources | NoResources]:
     """Compile every row for its example layers, on all cores, with a progress bar. Raises UserError without NVRTC.
 
     Returns a row of the JSON document for each function; for a variant that cannot compute a layer, one with the
@@ -65,7 +65,7 @@ def measure(rows: Sequence[Variant], arch: str) -> list[Resources | NoResources]
     file; stack and spills: per thread. blocks: how many fit on an SM at once; occupancy: their share of the SM's
     threads, 0..1.
     """
-    jobs = [(row, layer, problems, arch) for row in rows for layer, problems in examples(row)]
+    jobs = [(row, layer, problems, arch) for row in rows for layer, problems in example_problems(row)]
     return [*chain.from_iterable(on_all_cores(lambda job: _example(*job), jobs, arch))]
 
 
@@ -73,33 +73,33 @@ def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -
     """Compile the row for the first problem that it serves; if it serves none, return a row with the reason."""
     refusals = [row.refusal(problem, arch) for problem in problems]
     served = problems[refusals.index(None)] if None in refusals else None
-    found = [] if served is None else [*_functions(row, layer, served, arch)]
+    found = [] if served is None else [*_function_resources(row, layer, served, arch)]
     why_none = str(refusals[0]) if served is None else "it launches the library's kernels alone"
     return [*found] or [{"operation": row.operation, "name": row.name, "layer": layer, "reason": why_none}]
 
 
-def examples(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
+def example_problems(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
     """Yield example layers for the row's operation with their problems: unfused in each type, then with an epilogue."""
     if row.operation in EXAMPLE_PAIRS:
-        pairs = (_pairs(row, network) for network in (LENET5, FA19))
+        pairs = (_pair_problems(row, network) for network in (LENET5, FA19))
         served = (found for found in pairs if any(row.refusal(problem, "sm_90a") is None for problem in found))
         yield f"{EXAMPLE_PAIRS[row.operation][0]}1-2", next(served)
     for network, names in EXAMPLES:
         for layer in network.layers:
             if layer.name in names and layer.operation == row.operation:
-                asked = zip(*(_problems(network, layer.name, dtype)[:3] for dtype in row.dtypes), strict=True)
+                asked = zip(*(_layer_problems(network, layer.name, dtype)[:3] for dtype in row.dtypes), strict=True)
                 yield layer.name, [problem for alike in asked for problem in alike if problem is not None]
 
 
-def _pairs(row: Variant, network: Network) -> list[Problem]:
+def _pair_problems(row: Variant, network: Network) -> list[Problem]:
     """Return the pair of the network's first two such layers in each of the row's types, then with exact weights."""
     name, pair = EXAMPLE_PAIRS[row.operation]
-    whole = [[_problems(network, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
+    whole = [[_layer_problems(network, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
     found = [pair(*(list(filter(None, layer))[-1] for layer in both)) for both in whole]
     return [*found, *(replace(problem, exact=True) for problem in found if problem.parts == 2)]
 
 
-def _problems(network: Network, name: str, dtype: str) -> list[Problem | None]:
+def _layer_problems(network: Network, name: str, dtype: str) -> list[Problem | None]:
     """Return the layer's problems: alone, then fused with one, two … of the next layers; None if they do not fuse."""
     layers = network.layers
     index = next(index for index, layer in enumerate(layers) if layer.name == name)
@@ -116,7 +116,7 @@ def _problems(network: Network, name: str, dtype: str) -> list[Problem | None]:
     ]
 
 
-def _functions(row: Variant, layer: str, problem: Problem, arch: str) -> Iterator[Resources]:
+def _function_resources(row: Variant, layer: str, problem: Problem, arch: str) -> Iterator[Resources]:
     """Compile the row; yield the resources of each function that it launches."""
     config: LaunchConfig = row.config(problem)
     compiled = parse_log(resource_report(row.path, config.defines, arch))

@@ -33,7 +33,7 @@ def train(request: TrainRequest) -> int:
         request, job = task.request, task.job
         settings, progress = job.settings, job.progress
         if request.plot is not None:
-            files.prepare(request.plot)
+            files.create_chart_folder(request.plot)
         workers = request.workers or progress.workers
         check_workers(workers, settings, kind)
         card = device.describe_gpu() if kind == "cuda" else {"name": CPU}

@@ -50,7 +50,9 @@ def draw(settings: Settings, progress: Progress, folder: Path) -> Path:
         for measure in ("loss", "accuracy")
     ]
     title = f"{settings.network}, seed {settings.seed}, {settings.images - settings.validation:,} images"
-    chart = lines.chart(title, "epoch", panels, mark=(progress.best_epoch, "best epoch"), name="learning-curve")
+    chart = lines.draw_line_chart(
+        title, "epoch", panels, mark=(progress.best_epoch, "best epoch"), name="learning-curve"
+    )
     return files.save(chart, folder / f"learning_curve_{settings.network}.svg")
 
 

@@ -62,7 +62,7 @@ def load_task(request: TrainRequest, device: str) -> Task:
         network = find_network(request.network)
     places = choose_files(request, network, content)
     if request.plot is not None:
-        files.check(request.plot)
+        files.check_chart_folder(request.plot)
     if request.data is None:
         _settle(request, device, stored, network, announce_fashion_mnist("train"))
     data = _load(request)

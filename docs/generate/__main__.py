@@ -36,7 +36,7 @@ class Document:
         except OSError as error:
             raise UserError(f"cannot read {self.path}: {error.strerror}; restore it from the repository") from error
 
-    def block(self, name: str, figures: Figures) -> str:
+    def render_block(self, name: str, figures: Figures) -> str:
         """Return one block with a newline at its end. Raises MissingError if its figures do not exist yet."""
         return f"{self.blocks[name](figures)}\n"
 
@@ -49,22 +49,22 @@ class Document:
             if times[name] != 1:
                 raise UserError(f"{self.path}: block {name} occurs {times[name]} times: mend its markers")
 
-    def rewritten(self, text: str, figures: Figures) -> tuple[str, list[MissingError]]:
+    def rewrite_blocks(self, text: str, figures: Figures) -> tuple[str, list[MissingError]]:
         """Return the text with every block rewritten, and the missing figures, whose blocks stay unchanged."""
         self.check_markers(text)
         made: dict[str, str] = {}
         missing: list[MissingError] = []
         for name in self.blocks:
             try:
-                made[name] = self.block(name, figures)
+                made[name] = self.render_block(name, figures)
             except MissingError as reason:
                 missing.append(reason)
         cog, output = Cog(), io.StringIO()
 
-        def write(name: str) -> None:
+        def write_block(name: str) -> None:
             cog.cogmodule.out(made.get(name, cog.cogmodule.previous))
 
-        names = {name: partial(write, name) for name in self.blocks}
+        names = {name: partial(write_block, name) for name in self.blocks}
         try:
             cog.process_file(io.StringIO(text), output, str(self.path), names)
         except (CogError, SyntaxError) as error:
@@ -74,7 +74,7 @@ class Document:
     def write(self, figures: Figures) -> list[MissingError]:
         """Rewrite the file; return the missing figures. Raises UserError."""
         text = self.read()
-        found, missing = self.rewritten(text, figures)
+        found, missing = self.rewrite_blocks(text, figures)
         if found != text:
             with replacing(self.path) as temporary:
                 temporary.write_text(found, encoding="utf-8")
@@ -84,42 +84,42 @@ class Document:
 KERNELS = Document(
     ROOT / "docs" / "kernels.md",
     {
-        "header": tables.header,
-        "targets": targets.targets,
-        "expected": targets.expected,
-        "convolutions": partial(steps.sections, "conv"),
-        "products": partial(steps.sections, "gemm"),
-        "pooling": partial(tables.by_layer, "pool"),
-        "activation": partial(tables.by_layer, "activation"),
-        "fully_connected": partial(tables.by_layer, "gemm"),
-        "fused": tables.fused,
-        "whole_program": tables.whole_program,
-        **{f"ladder_{network}": partial(tables.ladder, network) for network in NETWORKS},
-        **{f"batches_{network}": partial(tables.batches, network) for network in NETWORKS},
-        "profile": tables.profile,
-        "resources": tables.resources,
+        "header": tables.measurement_header,
+        "targets": targets.targets_table,
+        "expected": targets.expected_times_table,
+        "convolutions": partial(steps.step_sections, "conv"),
+        "products": partial(steps.step_sections, "gemm"),
+        "pooling": partial(tables.layer_times_table, "pool"),
+        "activation": partial(tables.layer_times_table, "activation"),
+        "fully_connected": partial(tables.layer_times_table, "gemm"),
+        "fused": tables.fused_chains_table,
+        "whole_program": tables.end_to_end_table,
+        **{f"ladder_{network}": partial(tables.ladder_table, network) for network in NETWORKS},
+        **{f"batches_{network}": partial(tables.batch_sizes_table, network) for network in NETWORKS},
+        "profile": tables.profile_tables,
+        "resources": tables.resources_table,
     },
 )
 SYSTEMS = Document(
     ROOT / "docs" / "systems.md",
     {
-        "commands": systems.commands,
-        "goals": systems.goals,
-        **{network: partial(systems.system, network) for network in systems.SYSTEMS},
+        "commands": systems.commands_block,
+        "goals": systems.goals_table,
+        **{network: partial(systems.network_section, network) for network in systems.SYSTEMS},
     },
 )
 BENCHMARKS = Document(
     ROOT / "docs" / "benchmarks.md",
-    {"peers": systems.every_network, "accuracy": partial(systems.accuracies, systems.SYSTEMS)},
+    {"peers": systems.all_networks_table, "accuracy": partial(systems.accuracy_table, systems.SYSTEMS)},
 )
 SCALE = Document(
     ROOT / "docs" / "scale.md",
     {
-        "throughput": scale.throughput,
-        "goals": scale.goals,
-        "costs": scale.costs,
-        "jobs": scale.jobs,
-        "limits": scale.limits,
+        "throughput": scale.throughput_table,
+        "goals": scale.goals_table,
+        "costs": scale.costs_table,
+        "jobs": scale.job_times_table,
+        "limits": scale.throughput_limits_table,
     },
 )
 API = Document(ROOT / "docs" / "api.md", {"calls": calls.calls})

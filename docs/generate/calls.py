@@ -4,20 +4,20 @@ from app.lab.calls.callers import COMPILE, EAGER, OURS
 from app.lab.calls.text import TITLES, format_us
 from app.lab.document import Row, first_row
 from app.terminal.text import format_factor
-from docs.generate.figures import CALLS, Figures, command_of
+from docs.generate.figures import CALLS, Figures, command_for_file
 from docs.generate.scale import NOT_YET
-from docs.generate.tables import markdown, wrap_paragraph
+from docs.generate.tables import markdown_table, wrap_paragraph
 
 
 def calls(figures: Figures) -> str:
     """Write a row for each kind of call: medians in µs, and the best peer's time ÷ ours."""
-    document = figures.optional(CALLS)
+    document = figures.document_or_none(CALLS)
     if document is None:
-        return NOT_YET.format(command_of(CALLS))
+        return NOT_YET.format(command_for_file(CALLS))
     software = ", ".join(f"{name} {document['software'][name]}" for name in ("torch",) if name in document["software"])
     about = f"Medians in µs ({', '.join(filter(None, (document['device']['name'], document['date'], software)))})."
     head = ["call", "as", TITLES[OURS], "p99", TITLES[EAGER], TITLES[COMPILE], "best ÷ ours"]
-    table = markdown(head, map(_cells, document["rows"]), 2)
+    table = markdown_table(head, map(_cells, document["rows"]), 2)
     reasons = {
         caller["reason"]: row["what"] for row in document["rows"] for caller in row["callers"] if caller["reason"]
     }

@@ -61,13 +61,13 @@ class MissingError(UserError):
     """Raised if a JSON file does not exist yet."""
 
 
-def command_of(name: str) -> str:
+def command_for_file(name: str) -> str:
     """Return the command that makes one of ``FILES`` or ``MODULES``."""
     command = f"-m {MODULES[name][1]}" if name in MODULES else f"main.py {FILES[name][1]} --overwrite"
     return f"python {command} --json docs/benchmarks/{name}"
 
 
-def check_of(name: str) -> Check:
+def check_for_file(name: str) -> Check:
     """Return the check for ``CYCLE``, or for one of ``FILES`` or ``MODULES``."""
     return partial(check_document, "report" if name == CYCLE else (FILES | MODULES)[name][0])
 
@@ -117,17 +117,17 @@ class Bench:
         return {table["item"]: table for table in self.document["tables"]}
 
     @property
-    def ops(self) -> list[Row]:
+    def convolution_tables(self) -> list[Row]:
         """The tables of single convolutions."""
         return [table for table in self.document["tables"] if table["is_op"]]
 
-    def _timed(self, item: str, dtype: str) -> list[Row]:
+    def _timed_rows(self, item: str, dtype: str) -> list[Row]:
         rows = self.tables[item]["rows"] if item in self.tables else []
         return [row for row in rows if row["dtype"] == dtype and row["ms"]]
 
     def row(self, item: str, name: str, dtype: str = "float32") -> Row:
         """Return the timed row with that name and type."""
-        return first_row(self._timed(item, dtype), name=name)
+        return first_row(self._timed_rows(item, dtype), name=name)
 
     def total(self, name: str, dtype: str = "float32", images: int | None = None) -> Row:
         """Return a row's summed times of the convolutions, for a batch of ``images`` (default: the main one)."""
@@ -144,19 +144,21 @@ class Bench:
         ms: float | None = self.row(item, name, dtype).get("ms") if item else self.total(name, dtype).get("sum_ms")
         return ms
 
-    def best(self, item: str, dtype: str) -> Row:
+    def fastest_row_of_item(self, item: str, dtype: str) -> Row:
         """Return our fastest kernel for one item, except the one for ``--latency``."""
-        rows = self._timed(item, dtype)
+        rows = self._timed_rows(item, dtype)
         return fastest_row(row for row in rows if row["kind"] == OURS and row["name"] != LATENCY_KERNEL)
 
-    def floor_ms(self, dtype: str) -> float | None:
+    def peak_bound_ms(self, dtype: str) -> float | None:
         """Return the shortest possible time of the convolutions at the measured peaks.
 
         A convolution takes at least the time of its arithmetic, and at least the time to move each array once.
         """
         floors = []
-        for table in self.ops:
-            timed = [row for row in self._timed(table["item"], dtype) if row["kind"] != CPU and row["rates"]["share"]]
+        for table in self.convolution_tables:
+            timed = [
+                row for row in self._timed_rows(table["item"], dtype) if row["kind"] != CPU and row["rates"]["share"]
+            ]
             timed = [row for row in timed if row.get("work", 1) == 1]  # computes all products of the layer
             if not timed:
                 return None
@@ -175,12 +177,12 @@ class Figures(dict[str, dict[str, Any]]):
         """Read a file. Raises MissingError if it has not been made yet, UserError if it is bad."""
         path = self._folder / name
         if not present(path):
-            remedy = f"run {command_of(name)}" if name in FILES | MODULES else "restore it from the repository"
+            remedy = f"run {command_for_file(name)}" if name in FILES | MODULES else "restore it from the repository"
             raise MissingError(f"{path} is missing: {remedy}")
-        self[name] = read_json(path, check_of(name), "make it again")
+        self[name] = read_json(path, check_for_file(name), "make it again")
         return self[name]
 
-    def optional(self, name: str) -> dict[str, Any] | None:
+    def document_or_none(self, name: str) -> dict[str, Any] | None:
         """Return the document, or None if the file does not exist yet."""
         try:
             return self[name]

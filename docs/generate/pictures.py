@@ -17,16 +17,16 @@ from docs.generate.figures import BENCH, Figures
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 # Picture → its JSON file, and the function that draws it.
 PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
-    "h100_lenet5_ladder.svg": (BENCH["lenet5"], plots.ladder),
-    "h100_lenet5_roofline_conv1.svg": (BENCH["lenet5"], partial(plots.roof, item="conv1")),
-    "h100_lenet5_roofline_conv2.svg": (BENCH["lenet5"], partial(plots.roof, item="conv2")),
-    "h100_lenet5_batches.svg": (BENCH["lenet5"], plots.batch_sizes),
+    "h100_lenet5_ladder.svg": (BENCH["lenet5"], plots.ladder_chart),
+    "h100_lenet5_roofline_conv1.svg": (BENCH["lenet5"], partial(plots.roofline_chart, item="conv1")),
+    "h100_lenet5_roofline_conv2.svg": (BENCH["lenet5"], partial(plots.roofline_chart, item="conv2")),
+    "h100_lenet5_batches.svg": (BENCH["lenet5"], plots.batch_size_chart),
 }
 
 
 def draw(figures: Path, folder: Path = FOLDER) -> list[Path]:
     """Draw all pictures anew. Raises UserError for a JSON file that is missing or broken."""
-    files.prepare(folder)
+    files.create_chart_folder(folder)
     documents = Figures(figures)
     return [
         files.save(draw_one(documents[name]), folder / picture, source_text(figures / name))
@@ -37,7 +37,9 @@ def draw(figures: Path, folder: Path = FOLDER) -> list[Path]:
 def stale_pictures(figures: Path, folder: Path = FOLDER) -> list[str]:
     """Return the names of the pictures that are missing or were drawn from another JSON file than in ``figures``."""
     return [
-        name for name, (json, _) in PICTURES.items() if files.source_of(folder / name) != source_text(figures / json)
+        name
+        for name, (json, _) in PICTURES.items()
+        if files.read_chart_source(folder / name) != source_text(figures / json)
     ]
 
 

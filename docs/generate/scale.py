@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from app.classify.pieces import GPU_PIECE
 from app.lab.document import Row
-from docs.generate.figures import COSTS, CYCLE, SCALE, Figures, command_of
-from docs.generate.tables import markdown, wrap_paragraph
+from docs.generate.figures import COSTS, CYCLE, SCALE, Figures, command_for_file
+from docs.generate.tables import markdown_table, wrap_paragraph
 from docs.measure.classify_costs import PIECES
 
 IMAGE_BYTES = 28 * 28
@@ -18,13 +18,13 @@ CARD, *OTHERS = (name for name, (schema, _) in SCALE.items() if schema == "scale
 NOT_YET = "Not measured yet: run `{}`."
 
 
-def throughput(figures: Figures) -> str:
+def throughput_table(figures: Figures) -> str:
     """Write a row for the fastest run of each kind, and the commands for runs that are not measured yet."""
     rows, missing = [], []
     for name in (CARD, *OTHERS):
-        document = figures.optional(name)
+        document = figures.document_or_none(name)
         if document is None:
-            missing.append(NOT_YET.format(command_of(name)))
+            missing.append(NOT_YET.format(command_for_file(name)))
             continue
         fastest: dict[str, Row] = {}
         for run in document["runs"]:
@@ -33,23 +33,23 @@ def throughput(figures: Figures) -> str:
             rates = [f"{run['images']:,}", f"{run['images_per_s']:,.0f}", f"{run['gbytes_per_s']:.2f}"]
             rows.append([what, ", ".join(run["devices"]), run["arithmetic"], *rates, run["limit"], document["date"]])
     head = ["run", "device", "arithmetic", "images", "images/s", "GB/s", "limited by", "measured"]
-    return "\n\n".join([*([markdown(head, rows, 3)] if rows else []), *missing])
+    return "\n\n".join([*([markdown_table(head, rows, 3)] if rows else []), *missing])
 
 
-def goals(figures: Figures) -> str:
+def goals_table(figures: Figures) -> str:
     """Write the requested figures beside the measured ones, missed ones bold."""
     rows = []
-    for document in filter(None, map(figures.optional, (CARD, *OTHERS))):
+    for document in filter(None, map(figures.document_or_none, (CARD, *OTHERS))):
         for goal in document["goals"]:
             most = bool(goal["unit"])
             met = goal["measured"] <= goal["asked"] if most else goal["measured"] >= goal["asked"]
             told = f"{goal['measured']:,.4g} {goal['unit']}".strip()
             asked = f"at {'most' if most else 'least'} {goal['asked']:,.4g} {goal['unit']}".strip()
             rows.append([goal["what"], asked, told if met else f"**{told}**"])
-    return markdown(["what", "asked for", "measured"], rows) if rows else "Not measured yet."
+    return markdown_table(["what", "asked for", "measured"], rows) if rows else "Not measured yet."
 
 
-def costs(figures: Figures) -> str:
+def costs_table(figures: Figures) -> str:
     """Write the table of what ``classify`` costs apart from reading and computing."""
     found = figures[COSTS]
     rows = [[f"opening a shard, {name}", f"{seconds * 1e3:.2f} ms"] for name, seconds in found["open_s"].items()]
@@ -61,10 +61,10 @@ def costs(figures: Figures) -> str:
         what = f"pieces through Dask, {row['labels']:,} label{'s' * (row['labels'] > 1)} each"
         rows.append([what, f"{row['pieces_per_s']:,.0f} a second"])
     where = f"{found['cpu']['name']}, {found['cpu']['threads']} threads, {found['date']}"
-    return f"{markdown(['what', where], rows)}\n\nMeasured by `{command_of(COSTS)}`."
+    return f"{markdown_table(['what', where], rows)}\n\nMeasured by `{command_for_file(COSTS)}`."
 
 
-def jobs(figures: Figures) -> str:
+def job_times_table(figures: Figures) -> str:
     """Write the table of how long each part of a large job would take if it ran alone."""
     rate, source = _card_rate(figures)
     found = figures[COSTS]
@@ -95,10 +95,10 @@ def jobs(figures: Figures) -> str:
         ],
     ]
     head = ["part", *(f"{images:,} images" for images in JOBS)]
-    return "\n\n".join([wrap_paragraph(f"One H100: {rate:,.0f} images/s, {source}."), markdown(head, rows)])
+    return "\n\n".join([wrap_paragraph(f"One H100: {rate:,.0f} images/s, {source}."), markdown_table(head, rows)])
 
 
-def limits(figures: Figures) -> str:
+def throughput_limits_table(figures: Figures) -> str:
     """Write how many images per second each part can carry, and how many H100s that feeds; the narrowest first."""
     rate, _ = _card_rate(figures)
     found = figures[COSTS]
@@ -108,12 +108,12 @@ def limits(figures: Figures) -> str:
         "storing labels on the client": _storing_rate(found),
     }
     rows = [[what, f"{n:,.0f}", f"{n / rate:.2f}"] for what, n in sorted(carried.items(), key=lambda pair: pair[1])]
-    return markdown(["part", "images/s", "H100s that it keeps busy"], rows)
+    return markdown_table(["part", "images/s", "H100s that it keeps busy"], rows)
 
 
 def _card_rate(figures: Figures) -> tuple[float, str]:
     """Return one card's images per second, and the source of the figure."""
-    document = figures.optional(CARD)
+    document = figures.document_or_none(CARD)
     if document is not None:
         run = max(document["runs"], key=lambda one: one["images_per_s"])
         return run["images_per_s"], f"the fastest run above ({run['arithmetic']})"

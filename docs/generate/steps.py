@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from app.base.precision import SHORT
-from app.drawing.journey import measured_before
+from app.drawing.journey import measured_predecessor
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from app.ladder.card import EXAMPLE, LATER, Card
 from app.ladder.formulas import fill_formulas as computed
-from app.ladder.lessons import Step, ladder
+from app.ladder.lessons import Step, ladder_steps
 from app.main_job.statistics import speedup
 from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import Figures
@@ -17,10 +17,10 @@ from docs.generate.tables import format_share, wrap_paragraph
 LARGE_LAYER = "fc1"
 
 
-def sections(operation: str, figures: Figures) -> str:
+def step_sections(operation: str, figures: Figures) -> str:
     """Write the sections of one ladder, in its order."""
     card = Card({EXAMPLE: figures.bench(EXAMPLE).document}, {})
-    return "\n\n".join(_section(step, card, figures) for step in ladder(operation))
+    return "\n\n".join(_section(step, card, figures) for step in ladder_steps(operation))
 
 
 def _section(step: Step, card: Card, figures: Figures) -> str:
@@ -36,7 +36,9 @@ def _section(step: Step, card: Card, figures: Figures) -> str:
         f"**Bound by:** {lesson.bound}",
     )
     prose = [wrap_paragraph(computed(text, names)) for text in texts if text]
-    return "\n\n".join([f"### {row.step} `{row.name}`: {lesson.title}", *prose, gain(row.operation, row.name, figures)])
+    return "\n\n".join(
+        [f"### {row.step} `{row.name}`: {lesson.title}", *prose, step_speedup_text(row.operation, row.name, figures)]
+    )
 
 
 def _origin_sentence(row: Variant) -> str:
@@ -47,33 +49,33 @@ def _origin_sentence(row: Variant) -> str:
     return f"The idea comes from the {reports}."
 
 
-def gain(operation: str, name: str, figures: Figures) -> str:
+def step_speedup_text(operation: str, name: str, figures: Figures) -> str:
     """Write a step's times on every network, and its speed-up over the step that it continues."""
     rows = {row.name: row for row in variants(operation)}
     types = ("float32",) if "float32" in rows[name].dtypes else rows[name].dtypes
-    timed = [dtype for dtype in types if any(_all_ms(figures, operation, name, dtype))]
+    timed = [dtype for dtype in types if any(_times_by_network(figures, operation, name, dtype))]
     if not timed:
         return "Not measured."
     return wrap_paragraph(" ".join(_gain_sentence(figures, rows, name, dtype) for dtype in timed))
 
 
-def _all_ms(figures: Figures, operation: str, name: str, dtype: str) -> list[float | None]:
+def _times_by_network(figures: Figures, operation: str, name: str, dtype: str) -> list[float | None]:
     """Return a step's time on each network, None where it was not measured."""
-    return [bench.ms(name, dtype, _item(operation)) for bench in figures.benches.values()]
+    return [bench.ms(name, dtype, _timed_item(operation)) for bench in figures.benches.values()]
 
 
-def _item(operation: str) -> str | None:
+def _timed_item(operation: str) -> str | None:
     return None if operation == "conv" else LARGE_LAYER
 
 
 def _gain_sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dtype: str) -> str:
     operation = rows[name].operation
     since = {row.name: row.since for row in rows.values()}
-    found = measured_before(since, name, dtype, lambda *key: any(_all_ms(figures, operation, *key)))
+    found = measured_predecessor(since, name, dtype, lambda *key: any(_times_by_network(figures, operation, *key)))
     base, base_dtype = found or ("", dtype)
-    item, parts = _item(operation), []
-    base_times = _all_ms(figures, operation, base, base_dtype)
-    times = _all_ms(figures, operation, name, dtype)
+    item, parts = _timed_item(operation), []
+    base_times = _times_by_network(figures, operation, base, base_dtype)
+    times = _times_by_network(figures, operation, name, dtype)
     for network, ms, base_ms in zip(figures.benches, times, base_times, strict=True):
         if ms is not None:
             gained = speedup(base_ms, ms)
@@ -81,7 +83,7 @@ def _gain_sentence(figures: Figures, rows: Mapping[str, Variant], name: str, dty
     kind = f" in {SHORT[base_dtype]}" if base_dtype != dtype else ""
     against = f", with the speed-up over {base}{kind} in brackets" if base else ""
     first = next(iter(figures.benches.values()))
-    items = [item] if item else [single["item"] for single in first.ops]
+    items = [item] if item else [single["item"] for single in first.convolution_tables]
     shares = [
         f"{text} on {item}" for item in items if (text := format_share(first.row(item, name, dtype), "of the {} peak"))
     ]

@@ -16,8 +16,8 @@ from app.network.definitions import NETWORKS
 from app.network.verdicts import COUNTED
 from app.terminal.text import format_factor, format_ms
 from app.tools.networks import describe, shipped_weights
-from docs.generate.figures import ONE_IMAGE, PEERS, PEERS_IN_ONE, Figures, command_of
-from docs.generate.tables import markdown, wrap_paragraph
+from docs.generate.figures import ONE_IMAGE, PEERS, PEERS_IN_ONE, Figures, command_for_file
+from docs.generate.tables import markdown_table, wrap_paragraph
 
 SYSTEMS = tuple(PEERS)  # compared with ours in stored figures; a new network needs no block
 NOT_YET = "Not measured yet: run `{}`."
@@ -86,23 +86,23 @@ class Pair(NamedTuple):
 def our_rows(figures: Figures, file: str) -> dict[str, tuple[Row, Row]]:
     """Return each precision's document and our row in it, from the run in which the fastest peer comes closest."""
     later = [name for (network, _), name in PEERS_IN_ONE.items() if PEERS[network] == file]
-    documents = [figures.optional(name) for name in (file, *later)]
+    documents = [figures.document_or_none(name) for name in (file, *later)]
     found: dict[str, tuple[Row, Row]] = {}
     for document in filter(None, documents):
         for row in (row for row in document["rows"] if row["engine"] == OURS):
             name = row["precision"]
-            if name not in found or _lead(document, name) < _lead(found[name][0], name):
+            if name not in found or _fastest_peer_ratio(document, name) < _fastest_peer_ratio(found[name][0], name):
                 found[name] = document, row
     return found
 
 
-def _lead(document: Row, precision: str) -> float:
+def _fastest_peer_ratio(document: Row, precision: str) -> float:
     """Return the fastest peer's time on the card ÷ ours; infinity if no peer was measured."""
-    ratio = pair(document, precision, ON_CARD).ratio
+    ratio = pair_with_fastest_peer(document, precision, ON_CARD).ratio
     return inf if ratio is None else ratio
 
 
-def pair(document: Row, precision: str, measure: str) -> Pair:
+def pair_with_fastest_peer(document: Row, precision: str, measure: str) -> Pair:
     """Return ours and the fastest peer in the precision that ours is compared with."""
     own = first_row(document["rows"], engine=OURS, precision=precision)
     ours = (own.get(measure) or {}).get("p50")
@@ -116,7 +116,7 @@ def pair(document: Row, precision: str, measure: str) -> Pair:
     return Pair(ours, row[measure]["p50"], f"{TITLES[best]} ({about})")
 
 
-def whole_pass(network: str, figures: Figures) -> str:
+def network_comparison(network: str, figures: Figures) -> str:
     """Write ours in every precision beside the fastest peer, and why peers have no times."""
     parts = [_comparison(figures, PEERS[network], f"Whole pass of `{network}`")]
     if network in ONE_IMAGE:
@@ -125,14 +125,14 @@ def whole_pass(network: str, figures: Figures) -> str:
 
 
 def _comparison(figures: Figures, file: str, what: str) -> str:
-    title, document = f"{what}, compared with the fastest of the other systems", figures.optional(file)
+    title, document = f"{what}, compared with the fastest of the other systems", figures.document_or_none(file)
     if document is None:
-        return f"{title}. {NOT_YET.format(command_of(file))}"
+        return f"{title}. {NOT_YET.format(command_for_file(file))}"
     rows: list[list[str]] = []
     runs: dict[str, Row] = {document["command"]: document}
     for name, (source, own) in our_rows(figures, file).items():
         runs[source["command"]] = source
-        cells = [cell for measure in MEASURES for cell in pair(source, name, measure).cells]
+        cells = [cell for measure in MEASURES for cell in pair_with_fastest_peer(source, name, measure).cells]
         rows.append([name, *cells] if own[ON_CARD] else [name, own["reason"]])
     where = f"{document['images']:,} images" if document["images"] > 1 else "one image"
     software = ", ".join(
@@ -140,7 +140,7 @@ def _comparison(figures: Figures, file: str, what: str) -> str:
     )
     dates = ", ".join(sorted({run["date"] for run in runs.values()}))
     about = f"{title} ({where}, {document['device']['name']}, {dates}, {software}):"
-    return "\n\n".join([about, markdown(["here", *HEADS], rows), *_missing_rows([*runs.values()])])
+    return "\n\n".join([about, markdown_table(["here", *HEADS], rows), *_missing_rows([*runs.values()])])
 
 
 def _missing_rows(documents: Sequence[Row]) -> Iterator[str]:
@@ -162,26 +162,26 @@ def _missing_rows(documents: Sequence[Row]) -> Iterator[str]:
         )
 
 
-def every_network(figures: Figures) -> str:
+def all_networks_table(figures: Figures) -> str:
     """Write docs/benchmarks.md's table: a row for every network and precision."""
     rows = []
-    for name, file in _files():
+    for name, file in _peer_files():
         for precision, (document, own) in our_rows(figures, file).items():
             if own[ON_CARD]:
-                found = [pair(document, precision, measure) for measure in MEASURES]
+                found = [pair_with_fastest_peer(document, precision, measure) for measure in MEASURES]
                 cells = [cell for each in found for cell in (*each.cells[:3], each.peer.partition(" (")[0])]
                 rows.append([name, precision, *cells])
-    return markdown(["", "as", *HEADS], rows, 2)
+    return markdown_table(["", "as", *HEADS], rows, 2)
 
 
-def _files() -> Iterator[tuple[str, str]]:
+def _peer_files() -> Iterator[tuple[str, str]]:
     for network, file in PEERS.items():
         yield f"`{network}`", file
         if network in ONE_IMAGE:
             yield f"`{network}`, one image", ONE_IMAGE[network]
 
 
-def goals(figures: Figures) -> str:
+def goals_table(figures: Figures) -> str:
     """Write each requested time beside ours, and our speed-up over the fastest peer."""
     head = ["network", "as", "", "ms", "must", "aim", "met", "× fastest other", "must", "met"]
     rows = []
@@ -189,12 +189,12 @@ def goals(figures: Figures) -> str:
         document, own = our_rows(figures, goal.files[goal.network]).get(goal.precision, ({}, {}))
         if not own.get(ON_CARD):
             continue
-        on_card = pair(document, goal.precision, ON_CARD)
+        on_card = pair_with_fastest_peer(document, goal.precision, ON_CARD)
         beyond = ((on_card.ours or 0) + BEYOND_CARD_MS,)
         asked = {ON_CARD: goal.on_card, END_TO_END: goal.end_to_end or beyond}
         one = ", one image" if goal.files is ONE_IMAGE else ""
         for measure, title in ((measure, title) for measure, title in MEASURES.items() if asked[measure]):
-            found, times = pair(document, goal.precision, measure), asked[measure]
+            found, times = pair_with_fastest_peer(document, goal.precision, measure), asked[measure]
             least = (LEAST_MLP if goal.network == "mlp" else LEAST)[measure]
             must, aim = f"≤ {times[0]:.3g}", f"{times[1]:.3g}" if len(times) > 1 else ""
             in_time = _yes_or_no(found.ours is not None and found.ours <= times[0])
@@ -206,49 +206,51 @@ def goals(figures: Figures) -> str:
         "(fp32x: their fp32). End to end, a network without a time of its own may take "
         f"{BEYOND_CARD_MS:g} ms beyond its time on the card."
     )
-    return f"{wrap_paragraph(rule)}\n\n{markdown(head, rows, 3)}"
+    return f"{wrap_paragraph(rule)}\n\n{markdown_table(head, rows, 3)}"
 
 
 def _yes_or_no(fulfilled: bool) -> str:
     return "yes" if fulfilled else "**no**"
 
 
-def commands(figures: Figures) -> str:
+def commands_block(figures: Figures) -> str:
     """Write the command that made every figure outside kernels.md; for an unmeasured one, the command to run."""
     makers = []
     for name in (*PEERS.values(), *PEERS_IN_ONE.values(), *ONE_IMAGE.values()):
-        document = figures.optional(name) or {}
+        document = figures.document_or_none(name) or {}
         command = document.get("command")
-        own = f"{command} --overwrite --json docs/benchmarks/{name}" if command else command_of(name)
+        own = f"{command} --overwrite --json docs/benchmarks/{name}" if command else command_for_file(name)
         makers.append(own)
     return "\n".join(["```console", *makers, "python -m docs.generate", "```"])
 
 
-def system(network: str, figures: Figures) -> str:
+def network_section(network: str, figures: Figures) -> str:
     """Write the network's layers, its whole pass beside other systems', and its accuracy."""
     row = describe(NETWORKS[network], shipped_weights().get(network))
     size = " × ".join(map(str, row["input"][1:]))
-    layers = " → ".join(map(_layer, row["layers"]))
+    layers = " → ".join(map(_layer_text, row["layers"]))
     about = f"{size} → {layers}. {row['parameters']:,} parameters, {row['flops'] / 1e6:.2f} MFLOP an image."
-    return "\n\n".join([about, whole_pass(network, figures), f"Correct answers:\n\n{answers(network)}"])
+    return "\n\n".join(
+        [about, network_comparison(network, figures), f"Correct answers:\n\n{correct_labels_table(network)}"]
+    )
 
 
-def answers(network: str) -> str:
+def correct_labels_table(network: str) -> str:
     """Write the correct labels over the first images: the report's, and ours."""
     weights = shipped_weights()
-    theirs = _shares(REPORTED.get(network, {}))
+    theirs = _format_shares(REPORTED.get(network, {}))
     ours = weights[network].expected_correct if network in weights else {}
     here = (f"{ours[count]:,} ({ours[count] / count:.2%})" if count in ours else "" for count in COUNTED)
     rows = [[f"{count:,}", *shares] for count, *shares in zip(COUNTED, theirs, here, strict=True)]
-    return markdown(["first images", "report", "our weights here"], rows, 0)
+    return markdown_table(["first images", "report", "our weights here"], rows, 0)
 
 
-def _layer(layer: Row) -> str:
+def _layer_text(layer: Row) -> str:
     settings = [name if value is True else f"{name} {value}" for name, value in layer["settings"].items()]
     return layer["kind"] + (f" ({', '.join(settings)})" if settings else "")
 
 
-def accuracies(networks: Iterable[str], _: Figures) -> str:
+def accuracy_table(networks: Iterable[str], _: Figures) -> str:
     """Write for each network the correct labels that its shipped weights promise, and those in its report, if any."""
     weights = shipped_weights()
     rows = []
@@ -258,9 +260,12 @@ def accuracies(networks: Iterable[str], _: Figures) -> str:
         here = "here" if network in weights else "here: not trained yet"
         ours = {str(count): right / count for count, right in promised.items()}
         theirs = "report" if reported else "report: none given"
-        rows += [[f"`{network}`", here, *_shares(ours)], [f"`{network}`", theirs, *_shares(reported or {})]]
-    return markdown(["network", "", *(f"first {count:,}" for count in COUNTED)], rows, 2)
+        rows += [
+            [f"`{network}`", here, *_format_shares(ours)],
+            [f"`{network}`", theirs, *_format_shares(reported or {})],
+        ]
+    return markdown_table(["network", "", *(f"first {count:,}" for count in COUNTED)], rows, 2)
 
 
-def _shares(shares: Mapping[str, float]) -> list[str]:
+def _format_shares(shares: Mapping[str, float]) -> list[str]:
     return [f"{shares[count]:.2%}" if count in shares else "" for count in map(str, COUNTED)]

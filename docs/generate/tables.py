@@ -1,4 +1,4 @@
-"""Write the tables of docs/kernels.md: results of ``bench`` and ``profile``, and the kernels' resources."""
+"""Write the tables of docs/kernels.md: results of ``bench`` and ``profile_tables``, and the kernels' resources."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -8,24 +8,24 @@ from tabulate import tabulate
 
 from app.base.precision import BY_NAME, SHORT, SINGLE
 from app.lab.bench.results import CPU
-from app.lab.bench.table import short_peak
+from app.lab.bench.table import short_peak_name
 from app.lab.document import Row, fastest_row, first_row
 from app.lab.profile.text import call_cells, kernel_cells
 from app.terminal.text import format_factor, format_ms
-from docs.generate.figures import BENCH, PROFILE, RESOURCES, Bench, Figures, command_of
+from docs.generate.figures import BENCH, PROFILE, RESOURCES, Bench, Figures, command_for_file
 
 NOISE = 0.01  # bench's default
 
 
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
     """Format a table; its first ``left`` columns are aligned left and the others right."""
     align = ["left"] * left + ["right"] * (len(head) - left)
     return tabulate([*rows], head, tablefmt="pipe", colalign=align, disable_numparse=True)
 
 
-def table(head: str, rows: Iterable[str], left: int = 1) -> str:
+def table_from_lines(head: str, rows: Iterable[str], left: int = 1) -> str:
     """Format a table from lines with `` | `` between their cells."""
-    return markdown(head.split(" | "), (row.split(" | ") for row in rows), left)
+    return markdown_table(head.split(" | "), (row.split(" | ") for row in rows), left)
 
 
 def wrap_paragraph(text: str) -> str:
@@ -46,7 +46,7 @@ def row_label(row: Row) -> str:
     return " ".join(str(row[key]) for key in ("step", "name") if row.get(key) is not None) or "–"
 
 
-def header(figures: Figures) -> str:
+def measurement_header(figures: Figures) -> str:
     """Write date, card, peaks and command of each network's measurement."""
     documents = {name: bench.document for name, bench in figures.benches.items()}
     peak_names = list(dict.fromkeys(name for document in documents.values() for name in document["peaks"]["tflops"]))
@@ -58,15 +58,17 @@ def header(figures: Figures) -> str:
             + [f"{peaks['tflops'][peak]:.1f}" if peak in peaks["tflops"] else "" for peak in peak_names]
             + [f"{peaks['gbytes_per_s']:,.0f}"]
         )
-    head = ["network", "measured", "card", "driver", "CUDA", "CuPy", *map(short_peak, peak_names), "copy GB/s"]
-    peaks_are = f"{', '.join(map(short_peak, peak_names))}: the card's measured TFLOP/s (tf32, fp16: by `mma.sync`)."
+    head = ["network", "measured", "card", "driver", "CUDA", "CuPy", *map(short_peak_name, peak_names), "copy GB/s"]
+    peaks_are = (
+        f"{', '.join(map(short_peak_name, peak_names))}: the card's measured TFLOP/s (tf32, fp16: by `mma.sync`)."
+    )
     rules = list(dict.fromkeys(document["settings"]["rule"] for document in documents.values()))
     rule = f"Rule of every measurement: {rules[0]}."
     if len(rules) > 1:
         rule = f"Rule for `{next(iter(documents))}`: {rules[0]}. The other networks use the `--noise` shown below."
-    commands = [*map(bench_command, figures.benches.values()), *map(command_of, (PROFILE, RESOURCES))]
+    commands = [*map(bench_command, figures.benches.values()), *map(command_for_file, (PROFILE, RESOURCES))]
     return (
-        f"{markdown(head, rows, 6)}\n\n{peaks_are}\n\n"
+        f"{markdown_table(head, rows, 6)}\n\n{peaks_are}\n\n"
         f"CUDA events time the kernels. {rule} A row missing from a table was not measured in that run.\n\n"
         "```console\n" + "\n".join([*commands, "python -m docs.generate --draw"]) + "\n```"
     )
@@ -81,7 +83,7 @@ def bench_command(bench: Bench) -> str:
     return f"python main.py bench --network {bench.network}{options} --overwrite --json {path}"
 
 
-def by_name(tables: Iterable[Row]) -> dict[tuple[str, str], Row]:
+def rows_by_name(tables: Iterable[Row]) -> dict[tuple[str, str], Row]:
     """Return (name, type) → the first such row of these tables, in their order."""
     found: dict[tuple[str, str], Row] = {}
     for row in (row for table in tables for row in table["rows"]):
@@ -89,13 +91,13 @@ def by_name(tables: Iterable[Row]) -> dict[tuple[str, str], Row]:
     return found
 
 
-def ladder(network: str, figures: Figures) -> str:
+def ladder_table(network: str, figures: Figures) -> str:
     """Write a row for every kernel and library of the network's convolutions, by step, and why some did not run."""
     bench = figures.bench(network)
-    ops = [table["item"] for table in bench.ops]
+    ops = [table["item"] for table in bench.convolution_tables]
     rows, reasons = [], []
-    for (name, dtype), any_row in by_name(bench.ops).items():
-        for table in bench.ops:
+    for (name, dtype), any_row in rows_by_name(bench.convolution_tables).items():
+        for table in bench.convolution_tables:
             row = first_row(table["rows"], name=name, dtype=dtype)
             if row and not row["ms"]:
                 reasons.append(f"{row_label(any_row)} in {SHORT[dtype]} on {table['item']}: {row['reason']}.")
@@ -111,21 +113,21 @@ def ladder(network: str, figures: Figures) -> str:
             + [format_factor(total.get(against)) for against in ("library_ratio", "previous_ratio")]
         )
     head = ["variant", "type", *(f"{op} ms" for op in ops), "sum ms", "TFLOP/s", *(f"{op} % of peak" for op in ops)]
-    shown = markdown([*head, "× library", "× before"], rows, 2)
+    shown = markdown_table([*head, "× library", "× before"], rows, 2)
     parts = [f"`{network}`, {bench.document['images']:,} images:", shown, " ".join(reasons)]
     return "\n\n".join(part for part in parts if part)
 
 
-def batches(network: str, figures: Figures) -> str:
+def batch_sizes_table(network: str, figures: Figures) -> str:
     """Write the summed times of the convolutions by batch size."""
     bench = figures.bench(network)
     sizes = [batch["images"] for batch in bench.document["batches"]]
     rows = []
-    for (name, dtype), row in by_name(bench.ops).items():
+    for (name, dtype), row in rows_by_name(bench.convolution_tables).items():
         sums = [bench.total(name, dtype, size).get("sum_ms") for size in sizes]
         if any(sums) and row["kind"] != CPU:
             rows.append([row_label(row), SHORT[dtype], *map(format_ms, sums)])
-    return f"`{network}`, ms:\n\n" + markdown(["variant", "type", *(f"{size:,}" for size in sizes)], rows, 2)
+    return f"`{network}`, ms:\n\n" + markdown_table(["variant", "type", *(f"{size:,}" for size in sizes)], rows, 2)
 
 
 def single_layers(figures: Figures, operation: str) -> list[tuple[Bench, Row]]:
@@ -138,31 +140,34 @@ def single_layers(figures: Figures, operation: str) -> list[tuple[Bench, Row]]:
     ]
 
 
-def by_layer(operation: str, figures: Figures) -> str:
+def layer_times_table(operation: str, figures: Figures) -> str:
     """Write the times of every single layer of one operation: a row for each variant and type."""
     columns = single_layers(figures, operation)
-    names = by_name(table for _, table in columns)
+    names = rows_by_name(table for _, table in columns)
     order = list(SHORT)
     rows = [
         [row_label(row), SHORT[dtype], *(format_ms(bench.ms(name, dtype, table["item"])) for bench, table in columns)]
         for (name, dtype), row in sorted(names.items(), key=lambda pair: order.index(pair[0][1]))
     ]
     head = ["variant", "type", *(f"{bench.network} {table['item']}" for bench, table in columns)]
-    return f"ms for {_images(figures)} images:\n\n" + markdown(head, rows, 2)
+    return f"ms for {_image_counts_text(figures)} images:\n\n" + markdown_table(head, rows, 2)
 
 
-def _images(figures: Figures) -> str:
+def _image_counts_text(figures: Figures) -> str:
     return " or ".join(sorted({f"{bench.document['images']:,}" for bench in figures.benches.values()}))
 
 
-def fused(figures: Figures) -> str:
+def fused_chains_table(figures: Figures) -> str:
     """Write each fused chain's fastest kernel beside the fastest kernels of its single layers."""
     rows = []
     for bench in figures.benches.values():
         chains = [item for item in bench.tables if "+" in item]
         for item, dtype in product(chains, [precision.dtype for precision in SINGLE]):
-            whole = bench.best(item, dtype)
-            parts = [bench.best(part, dtype) or bench.best(part, "float32") for part in item.split("+")]
+            whole = bench.fastest_row_of_item(item, dtype)
+            parts = [
+                bench.fastest_row_of_item(part, dtype) or bench.fastest_row_of_item(part, "float32")
+                for part in item.split("+")
+            ]
             if whole and all(parts):
                 separate = sum(part["ms"] for part in parts)
                 rows.append(
@@ -171,10 +176,10 @@ def fused(figures: Figures) -> str:
                     f"{format_factor(separate / whole['ms'])}"
                 )
     head = "network | layers | type | fused kernel | single kernels | fused ms | separate ms | × as fast"
-    return table(head, rows, 5)
+    return table_from_lines(head, rows, 5)
 
 
-def whole_program(figures: Figures) -> str:
+def end_to_end_table(figures: Figures) -> str:
     """Write the end-to-end time by the variant of all convolutions, and which variants are faster in chunks."""
     cells: dict[tuple[str, str], dict[str, str]] = {}
     best = []
@@ -194,10 +199,10 @@ def whole_program(figures: Figures) -> str:
     if not below:
         less = "No variant takes less time than the sum of its op times."
     notes = wrap_paragraph(f"The fastest choice is {', '.join(best)}. {less}")
-    return f"{_images(figures)} images:\n\n{markdown(head, rows, 2)}\n\n{notes}"
+    return f"{_image_counts_text(figures)} images:\n\n{markdown_table(head, rows, 2)}\n\n{notes}"
 
 
-def profile(figures: Figures) -> str:
+def profile_tables(figures: Figures) -> str:
     """Write the times of kernels, copies and API calls, and the counters or why there are none."""
     document = figures[PROFILE]
     settings = ", ".join(f"{name} {value}" for name, value in document["settings"].items())
@@ -207,15 +212,15 @@ def profile(figures: Figures) -> str:
     parts = [
         f"`{document['network']}` in {document['precision']}, {document['batch']:,} images, "
         f"{document['device']['name']}; {settings}:",
-        markdown(["layer", "kernel or copy", "calls", "total ms", "share", "min", "average", "max"], spans, 2),
-        markdown(["call", "calls", "total ms", "share of the host's time", "average µs", "max µs"], calls),
-        _counters(document["counters"]) if document["counters"] else "",
+        markdown_table(["layer", "kernel or copy", "calls", "total ms", "share", "min", "average", "max"], spans, 2),
+        markdown_table(["call", "calls", "total ms", "share of the host's time", "average µs", "max µs"], calls),
+        _counters_table(document["counters"]) if document["counters"] else "",
         f"{note[:1].upper()}{note[1:]}." if note else "",
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _counters(rows: Sequence[Row]) -> str:
+def _counters_table(rows: Sequence[Row]) -> str:
     names = ("load", "store", "warps", "occupancy")
     units = list(dict.fromkeys(unit for row in rows for unit in row["throughput"]))
     counted = []
@@ -223,10 +228,10 @@ def _counters(rows: Sequence[Row]) -> str:
         values = [*map(row.get, names), *map(row["throughput"].get, units)]
         shown = ["–" if value is None else f"{value:.1f}" for value in values]
         counted.append([row["layer"], row["name"], *shown, row["bound"]])
-    return markdown(["layer", "kernel", *(f"{name} %" for name in names), *units, "bound"], counted, 2)
+    return markdown_table(["layer", "kernel", *(f"{name} %" for name in names), *units, "bound"], counted, 2)
 
 
-def resources(figures: Figures) -> str:
+def resources_table(figures: Figures) -> str:
     """Write the resources of each function."""
     head = "operation | variant | layer | function | threads | registers | shared bytes | constant bytes"
     rows = (
@@ -236,5 +241,5 @@ def resources(figures: Figures) -> str:
         for row in figures[RESOURCES]["resources"]
         if "registers" in row
     )
-    made = table(f"{head} | spill stores / loads | blocks an SM | occupancy", rows, 4)
+    made = table_from_lines(f"{head} | spill stores / loads | blocks an SM | occupancy", rows, 4)
     return f"Compiled for {figures[RESOURCES]['arch']}:\n\n{made}"

@@ -15,7 +15,7 @@ from app.main_job.statistics import speedup
 from app.network.definitions import NETWORKS
 from app.terminal.text import format_factor, format_ms
 from docs.generate.figures import Bench, Figures
-from docs.generate.tables import markdown, row_label, table
+from docs.generate.tables import markdown_table, row_label, table_from_lines
 
 # ms of conv1 + conv2 at 10,000 images: the most allowed for float32, and cuDNN as measured before the work began in
 # float32 and, channels-last, in float16, where it is the most allowed.
@@ -32,7 +32,7 @@ AUTO = 0.03  # the most by which auto may be slower than the best single choice
 EXPECTED, FORETOLD = Path(__file__).parents[1] / "expected.json", ("lenet5", "fa19")
 
 
-def targets(figures: Figures) -> str:
+def targets_table(figures: Figures) -> str:
     """Write each target beside its measurement: summed times of convolutions, first layers, ``auto``."""
     benches = [figures.bench(network) for network in TARGETS]
     sums = "network | type | best variant | target ms | measured ms | met | floor ms"
@@ -42,16 +42,18 @@ def targets(figures: Figures) -> str:
             "The table sums conv1 + conv2 over 10,000 images. The floor adds, op by op, the larger of two times at the "
             "measured peaks: the arithmetic, and moving each array once. cuDNN was measured when the targets were set "
             "(before), and in the same run as our kernels (here).",
-            table(
+            table_from_lines(
                 f"{sums} | cuDNN before, ms | cuDNN here, ms", [row for bench in benches for row in _sum_rows(bench)], 3
             ),
             f"A first layer in fp32 may take at most {FIRST_LAYER} × the larger of two times: writing its output once "
             f"at the measured copy rate, and its arithmetic at {FP32_RATE:g} TFLOP/s. Large fp32 matrix products reach "
             "that rate on the card, and the targets were set by it. The last two columns take the arithmetic rate that "
             "was measured in registers instead.",
-            table(f"{firsts} | arithmetic in registers ms | × the larger", map(_first_layer_row, benches), 2),
+            table_from_lines(
+                f"{firsts} | arithmetic in registers ms | × the larger", map(_first_layer_row, benches), 2
+            ),
             f"The whole program with `auto` may be at most {AUTO:.0%} slower than with the best single choice:",
-            table(
+            table_from_lines(
                 "network | as | best single choice | ms | auto ms | auto ÷ best | met",
                 [row for bench in benches for row in _auto_rows(bench)],
                 3,
@@ -72,19 +74,19 @@ def _sum_rows(bench: Bench) -> Iterator[str]:
         ms = best.get("sum_ms")
         yield (
             f"`{bench.network}` | {SHORT[dtype]} | {row_label(best)} | ≤ {target:g} | {format_ms(ms)} | "
-            f"{_yes_or_no(ms, target)} | {format_ms(bench.floor_ms(dtype))} | {known:g} | "
+            f"{_yes_or_no(ms, target)} | {format_ms(bench.peak_bound_ms(dtype))} | {known:g} | "
             f"{format_ms(cudnn.get('sum_ms'))}"
         )
 
 
 def _first_layer_row(bench: Bench) -> str:
-    network, images, peaks = NETWORKS[bench.network], bench.ops[0]["images"], bench.document["peaks"]
+    network, images, peaks = NETWORKS[bench.network], bench.convolution_tables[0]["images"], bench.document["peaks"]
     step = next(step for step in network.steps if isinstance(step.layer, Conv2d))
     arithmetic, registers = (
         step.layer.flops(step.in_shape) * images / rate / 1e9 for rate in (FP32_RATE, peaks["tflops"]["float32"])
     )
     writing = prod(step.out_shape) * images * ITEMSIZE["float32"] / peaks["gbytes_per_s"] / 1e6
-    best = bench.best(bench.ops[0]["item"], "float32")
+    best = bench.fastest_row_of_item(bench.convolution_tables[0]["item"], "float32")
     slower, than_registers = (speedup(best.get("ms"), max(least, writing)) for least in (arithmetic, registers))
     return (
         f"`{bench.network}` | {row_label(best)} | {format_ms(arithmetic)} | {format_ms(writing)} | "
@@ -106,10 +108,10 @@ def _auto_rows(bench: Bench) -> Iterator[str]:
             )
 
 
-def expected(figures: Figures) -> str:
+def expected_times_table(figures: Figures) -> str:
     """Write a row for each step: expected and measured time of a layer of each network, and their ratio."""
     heads = (part for name in FORETOLD for part in (f"`{name}` expected, ms", "measured, ms", "÷"))
-    return markdown(["step", "layer", *heads], _expected_rows(figures), 2)
+    return markdown_table(["step", "layer", *heads], _expected_rows(figures), 2)
 
 
 def _expected_rows(figures: Figures) -> Iterator[list[str]]:

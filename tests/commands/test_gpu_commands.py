@@ -13,9 +13,9 @@ from app.cli import main
 from app.kernels.problems import tuning_key
 from app.kernels.registry import variants
 from app.kernels.variant import Variant
-from app.lab.bench.cases import Item, network_items, shape_items, table_rows
+from app.lab.bench.cases import Item, item_variants, network_items, parse_shape_items
 from app.lab.bench.results import CPU_NAME
-from app.lab.bench.whole_network import combinations
+from app.lab.bench.whole_network import precision_variant_pairs
 from app.lab.profile.stamps import PHASES
 from app.lab.sweep import job as sweep_command
 from app.network.graph import Graph, network_graph
@@ -42,7 +42,7 @@ def own_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def rung_cases(items: list[Item], only: set[str] | None = None) -> list[Case]:
     """The kernels that bench will time."""
-    cases = [Case(row, problem) for item in items for problem, row in table_rows(item, only)]
+    cases = [Case(row, problem) for item in items for problem, row in item_variants(item, only)]
     return [case for case in cases if case.refusal is None]
 
 
@@ -83,7 +83,7 @@ def check_tables(document: dict[str, Any], items: list[Item], only: set[str] | N
         rows = table["rows"]
         assert table["item"] == item.name and rows[0]["kind"] == "cpu" and rows[0]["ms"] > 0
         found = {(row["dtype"], row["name"]): row for row in rows}
-        for problem, variant in table_rows(item, only):
+        for problem, variant in item_variants(item, only):
             row = found[problem.dtype, variant.name]
             assert not row["wrong"], row
             refusal = variant.refusal(problem, architecture())
@@ -99,7 +99,7 @@ def check_tables(document: dict[str, Any], items: list[Item], only: set[str] | N
 def test_bench_of_every_variant(capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
     graph = network_graph("lenet5")
     items = network_items(graph)
-    compile_all([*rung_cases(items), *node_cases(graph, combinations(graph, None))])
+    compile_all([*rung_cases(items), *node_cases(graph, precision_variant_pairs(graph, None))])
     arguments = ("bench", "--batches", "20,53", "--noise", "0.3", "--save-tuning")
     text, document = ran(capsys, own_tuning, *arguments, plot=True)
     check_tables(document, items)
@@ -111,7 +111,7 @@ def test_bench_of_every_variant(capsys: pytest.CaptureFixture[str], own_tuning: 
     assert document["whole_program"] == document["batches"][-1]["whole_program"]
     for batch in document["batches"]:
         programs = {(row["precision"], row["conv"]): row for row in batch["whole_program"]}
-        assert set(programs) == {*combinations(graph, None), ("fp32", CPU_NAME)}
+        assert set(programs) == {*precision_variant_pairs(graph, None), ("fp32", CPU_NAME)}
         assert all(row["ms"] or "cuBLAS" in row["reason"] for row in programs.values())
     for name in ("Op times", "Whole program", *(row.name for row in variants("conv"))):
         assert name in text, name
@@ -127,7 +127,7 @@ def test_bench_of_every_variant(capsys: pytest.CaptureFixture[str], own_tuning: 
 
 
 def test_bench_of_a_shape(capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
-    items = shape_items(SHAPE)
+    items = parse_shape_items(SHAPE)
     compile_all(rung_cases(items))
     text, document = ran(
         capsys, own_tuning, "bench", "--shape", SHAPE, "--batch", "31", "--noise", "0.3", "--l2", "warm"
@@ -140,8 +140,8 @@ def test_bench_of_a_shape(capsys: pytest.CaptureFixture[str], own_tuning: Path) 
 def test_bench_of_other_networks(network: str, capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
     only = {"direct", "register-patch", "tensor-core", "naive"}
     graph = network_graph(network)
-    items = [item for item in network_items(graph) if table_rows(item, only)]
-    compile_all([*rung_cases(items, only), *node_cases(graph, combinations(graph, only))])
+    items = [item for item in network_items(graph) if item_variants(item, only)]
+    compile_all([*rung_cases(items, only), *node_cases(graph, precision_variant_pairs(graph, only))])
     arguments = ("bench", "--network", network, "--batch", "7", "--noise", "0.3", "--only", ",".join(sorted(only)))
     check_tables(ran(capsys, own_tuning, *arguments)[1], items, only)
 

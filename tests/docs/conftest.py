@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.lab.bench.cases import network_items, table_rows
+from app.lab.bench.cases import item_variants, network_items
 from app.lab.bench.results import CPU, DEBUG, LIBRARY, OURS, Result, Table
 from app.network.graph import network_graph
 from app.records.parts import Peaks
@@ -23,17 +23,17 @@ def made_up(network: str) -> dict[str, Any]:
     tables = []
     for item in network_items(network_graph(network)):
         rows = [Result(CPU, "CPU, NumPy", next(iter(item.problems)), ms=1000.0)]
-        for problem, row in table_rows(item, None):
+        for problem, row in item_variants(item, None):
             kind, dtype = LIBRARY if row.needs_cublas else OURS, problem.dtype
             rung = row.step if row.automatic or row.needs_cublas else 1
             ms = (40 - rung) / (2 if dtype == "float16" else 1)
             rows.append(Result(kind, row.name, dtype, row.step, ms=ms))
-            if row.name == "direct" and item.is_op and dtype == "float32":
+            if row.name == "direct" and item.is_single_convolution and dtype == "float32":
                 rows.append(Result(DEBUG, "direct, device debug", dtype, row.step, ms=100.0))
-        if item.is_op:
+        if item.is_single_convolution:
             rows.append(Result(LIBRARY, "cuDNN, TF32 off", "float32", ms=30.0))
             rows.append(Result(OURS, "lost", "float32", 99, reason="does not fit"))
-        tables.append(Table(item.name, item.operation, item.is_op, 10_000, item.problems, tuple(rows)))
+        tables.append(Table(item.name, item.operation, item.is_single_convolution, 10_000, item.problems, tuple(rows)))
     timed = [("fp32", "direct", 20.0), ("fp32", "shared-tile", 10.0), ("fp32", "auto", 10.4), ("fp16", "auto", None)]
     programs = [
         {"precision": precision, "conv": conv, "ms": ms, "spread_ms": None, "runs": 3, "reason": ""}

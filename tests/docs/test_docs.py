@@ -14,8 +14,8 @@ from app.kernels.registry import variants
 from app.ladder.lessons import LADDERS
 from docs.generate import __main__, pictures
 from docs.generate.__main__ import BENCHMARKS, DOCUMENTS, KERNELS, ROOT, SYSTEMS, Document
-from docs.generate.figures import BENCH, FIGURES, FILES, PEERS, PROFILE, RESOURCES, Figures, command_of
-from docs.generate.steps import gain
+from docs.generate.figures import BENCH, FIGURES, FILES, PEERS, PROFILE, RESOURCES, Figures, command_for_file
+from docs.generate.steps import step_speedup_text
 from docs.generate.tables import bench_command
 from docs.generate.targets import FIRST_LAYER
 from tests.support.schemas import mistakes
@@ -42,7 +42,7 @@ def rows(made: str) -> set[tuple[str, ...]]:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.path.name)
 def test_the_document_holds_what_the_figures_say(document: Document) -> None:
     """Every block, written anew from the committed figures; markers and prose stay as they are."""
-    assert document.rewritten(document.read(), Figures()) == (document.read(), []), "run: python -m docs.generate"
+    assert document.rewrite_blocks(document.read(), Figures()) == (document.read(), []), "run: python -m docs.generate"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_changed_figure_changes_its_block(name: str, change: Any, blocks: set[
     changed = Figures()
     change(changed[name])
     found = {match[1]: match[2] for match in BLOCK.finditer(TEXT)}
-    assert blocks <= {block for block in found if found[block] != KERNELS.block(block, changed)}
+    assert blocks <= {block for block in found if found[block] != KERNELS.render_block(block, changed)}
 
 
 # --- the generator --------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_a_changed_figure_changes_its_block(name: str, change: Any, blocks: set[
 
 @pytest.mark.parametrize(("document", "name"), EVERY_BLOCK)
 def test_every_block_can_be_made(document: Document, name: str, figures: Figures) -> None:
-    made = document.block(name, figures)
+    made = document.render_block(name, figures)
     assert made.endswith("\n") and made.strip()
     assert "None" not in made and "<!--" not in made
     for table in re.findall(r"(?:^\|.*\n)+", made, re.M):
@@ -75,16 +75,16 @@ def test_every_block_can_be_made(document: Document, name: str, figures: Figures
 
 
 def test_rewriting_fills_all_and_is_stable(figures: Figures) -> None:
-    once, missing = KERNELS.rewritten(TEXT, figures)
+    once, missing = KERNELS.rewrite_blocks(TEXT, figures)
     assert not missing
-    assert all(match[2] == KERNELS.block(match[1], figures) for match in BLOCK.finditer(once))
-    assert KERNELS.rewritten(once, figures) == (once, [])
+    assert all(match[2] == KERNELS.render_block(match[1], figures) for match in BLOCK.finditer(once))
+    assert KERNELS.rewrite_blocks(once, figures) == (once, [])
     assert BLOCK.sub("", once) == BLOCK.sub("", TEXT)
 
 
 def test_gains_are_against_the_step_that_is_improved_on(figures: Figures) -> None:
     conv, gemm = (
-        {row.name: " ".join(gain(operation, row.name, figures).split()) for row in variants(operation)}
+        {row.name: " ".join(step_speedup_text(operation, row.name, figures).split()) for row in variants(operation)}
         for operation in LADDERS
     )
     assert "speed-up over direct in brackets: `lenet5` 72.00 ms (×1.06)" in conv["constant"]  # 76 / 72
@@ -93,7 +93,7 @@ def test_gains_are_against_the_step_that_is_improved_on(figures: Figures) -> Non
     assert "speed-up over async-copies" in conv["register-patch"]
     assert "speed-up over register-column" in gemm["split-k"]
     for block, gains in (("convolutions", conv), ("products", gemm)):
-        assert all(told in " ".join(KERNELS.block(block, figures).split()) for told in gains.values())
+        assert all(told in " ".join(KERNELS.render_block(block, figures).split()) for told in gains.values())
 
 
 @pytest.mark.parametrize(
@@ -105,16 +105,16 @@ def test_gains_are_against_the_step_that_is_improved_on(figures: Figures) -> Non
     ],
 )
 def test_rows_of_the_figures_made_up(document: Document, block: str, row: str, figures: Figures) -> None:
-    assert tuple(row.split("|")) in rows(document.block(block, figures))
+    assert tuple(row.split("|")) in rows(document.render_block(block, figures))
 
 
 def test_reasons_and_limits_stand_beside_the_rows(figures: Figures) -> None:
-    assert "99 lost in fp32 on conv2: does not fit." in KERNELS.block("ladder_fa19", figures)
-    assert f"at most {FIRST_LAYER} ×" in KERNELS.block("targets", figures)
+    assert "99 lost in fp32 on conv2: does not fit." in KERNELS.render_block("ladder_fa19", figures)
+    assert f"at most {FIRST_LAYER} ×" in KERNELS.render_block("targets", figures)
 
 
 def test_a_counter_that_is_missing_is_a_dash(figures: Figures) -> None:
-    made = KERNELS.block("profile", figures)
+    made = KERNELS.render_block("profile", figures)
     assert any(row[3] == "–" for row in rows(made) if len(row) > 10) and made.endswith("\n\nNo more counters.\n")
 
 
@@ -126,7 +126,7 @@ def test_the_commands_shown_are_commands(figures: Figures) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_commands_to_run_are_commands(name: str) -> None:
-    _, _, command, *arguments = command_of(name).split()
+    _, _, command, *arguments = command_for_file(name).split()
     options = parser_of(command).parse_args(arguments)
     assert options.json == f"docs/benchmarks/{name}"
     for files in (BENCH, PEERS):
@@ -138,12 +138,12 @@ def test_the_commands_to_run_are_commands(name: str) -> None:
 
 
 def test_what_is_not_measured_says_so(no_figures: Figures, release: Path) -> None:
-    assert "Not measured yet: run `python main.py bench --" in SYSTEMS.block("mlp", no_figures)
+    assert "Not measured yet: run `python main.py bench --" in SYSTEMS.render_block("mlp", no_figures)
 
 
 def test_accuracy(no_figures: Figures, release: Path) -> None:
     """lenet5 and mlp are shipped here, with 100 promised images."""
-    found = [cells(line) for line in BENCHMARKS.block("accuracy", no_figures).splitlines()[2:]]
+    found = [cells(line) for line in BENCHMARKS.render_block("accuracy", no_figures).splitlines()[2:]]
     assert [row[0] for row in found] == [f"`{name}`" for name in PEERS for _ in range(2)]
     told = {(row[0], row[1].partition(":")[0]): row[1:] for row in found}
     assert told["`mlp`", "here"][1].endswith("%") and told["`mlp`", "here"][2:] == ["", "", ""]
@@ -175,7 +175,7 @@ def test_missing_figures_are_one_line_and_keep_the_block(copied: Path) -> None:
     assert BENCH["lenet5"] in message and "(and 1 more files)" in message
     found, before = ({m[1]: m[2] for m in BLOCK.finditer(text)} for text in ((copied / "kernels.md").read_text(), TEXT))
     assert found["targets"] == before["targets"]
-    assert found["resources"] == KERNELS.block("resources", Figures(copied))
+    assert found["resources"] == KERNELS.render_block("resources", Figures(copied))
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": "other/1"}'])
@@ -217,7 +217,7 @@ def test_figures_that_cannot_be_shown_are_refused(name: str, change: Any, copied
 )
 def test_broken_markers_are_reported(old: str, new: str, reason: str, figures: Figures) -> None:
     text = re.sub(old, new, TEXT, count=1, flags=re.DOTALL)
-    assert re.search(reason, user_error(lambda: KERNELS.rewritten(text, figures)))
+    assert re.search(reason, user_error(lambda: KERNELS.rewrite_blocks(text, figures)))
 
 
 def test_a_missing_document_is_one_line(copied: Path) -> None:

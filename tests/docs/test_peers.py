@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from app.lab.peers.peers import ENGINES, OURS
-from app.lab.peers.text import ratios
+from app.lab.peers.text import speedups_over_peers
 from docs.generate.__main__ import BENCHMARKS, SYSTEMS
 from docs.generate.figures import PEERS, PEERS_IN_ONE, Figures
-from docs.generate.systems import NO_LONGER_TIMED, ON_CARD, TITLES, _missing_rows, our_rows, whole_pass
+from docs.generate.systems import NO_LONGER_TIMED, ON_CARD, TITLES, _missing_rows, network_comparison, our_rows
 from tests.docs.conftest import store
 from tests.docs.test_docs import rows
 from tests.lab.test_peers import DOCUMENT, ROWS, row_of
@@ -32,7 +32,7 @@ class Stored:
     def __init__(self, *runs: dict[str, Any] | None) -> None:
         self._runs = dict(zip((FILE, PEERS_IN_ONE["mlp", "fp32"]), runs, strict=True))
 
-    def optional(self, name: str) -> dict[str, Any] | None:
+    def document_or_none(self, name: str) -> dict[str, Any] | None:
         return self._runs[name]
 
 
@@ -60,7 +60,7 @@ def test_runs_of_one_minute_are_all_looked_at() -> None:
     for run in (fp32, fp16):
         run["date"] = "2026-11-23 03:38 UTC"
     timed = [row for row in fp32["rows"] if row["precision"] == "fp32" and not row["reason"]]
-    about, *text = whole_pass("lenet5", figures).split("\n\n")
+    about, *text = network_comparison("lenet5", figures).split("\n\n")
     assert about.count("2026-11-23 03:38 UTC") == 1
     reasons = " ".join(text)
     assert {row["engine"] for row in timed} > {"ours"}
@@ -72,9 +72,10 @@ def test_whole_pass_beside_the_fastest_peer(no_figures: Figures, tmp_path: Path,
     lost = row_of("jax-jit", "fp16", 0.08, 2.4, settings={"on_card_ms": "pieces", "end_to_end_ms": "whole"})
     found = [row for row in ROWS if (row["engine"], row["precision"]) != ("jax-jit", "fp16")] + [lost]
     store(
-        DOCUMENT | {"rows": found, "ratios": ratios(found), "notes": ["None: python main.py"]}, tmp_path / PEERS["mlp"]
+        DOCUMENT | {"rows": found, "ratios": speedups_over_peers(found), "notes": ["None: python main.py"]},
+        tmp_path / PEERS["mlp"],
     )
-    made = SYSTEMS.block("mlp", no_figures)
+    made = SYSTEMS.render_block("mlp", no_figures)
     assert "10,000 images, Some Card, 2026-01-01 00:00 UTC, torch 2.99, jax 0.9" in made
     one, other = "JAX (fp32)", "PyTorch (fp32)"
     assert ("fp32x", "0.5000", "2.0000", "4.00", one, "1.0000", "3.5000", "3.50", other) in rows(made)
@@ -82,9 +83,9 @@ def test_whole_pass_beside_the_fastest_peer(no_figures: Figures, tmp_path: Path,
     assert ("fp16", *halves) in rows(made)
     assert "There are no times of PyTorch in fp16. Reason: PyTorch is not installed." in made
     assert "None: `python main.py`." in made
-    table = rows(BENCHMARKS.block("peers", no_figures))
+    table = rows(BENCHMARKS.render_block("peers", no_figures))
     assert ("`mlp`", "fp16", *(cell.partition(" (")[0] for cell in halves)) in table
-    asked = rows(SYSTEMS.block("goals", no_figures))
+    asked = rows(SYSTEMS.render_block("goals", no_figures))
     assert ("`mlp`", "fp16", "on the card", "0.1000", "≤ 0.02", "0.012", "**no**", "0.80", "≥ 3", "**no**") in asked
     assert ("`mlp`", "fp32x", "end to end", "1.0000", "≤ 0.185", "0.165", "**no**", "3.50", "≥ 1.1", "yes") in asked
 

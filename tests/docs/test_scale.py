@@ -82,19 +82,19 @@ FOUND: dict[str, Any] = {
 
 def test_tables_without_figures(figures: Figures) -> None:
     """Each says which command is missing; the streamed rate stands in for that from files."""
-    shown = scale.throughput(figures)
+    shown = scale.throughput_table(figures)
     assert all(f"docs/benchmarks/{name}`." in shown for name in (scale.CARD, *scale.OTHERS))
-    assert scale.goals(figures) == "Not measured yet."
-    assert "One H100: 63,889,473 images/s, streamed from memory" in scale.jobs(figures)
+    assert scale.goals_table(figures) == "Not measured yet."
+    assert "One H100: 63,889,473 images/s, streamed from memory" in scale.job_times_table(figures)
 
 
 def test_tables_of_figures(figures_folder: Path) -> None:
     assert not mistakes(FOUND)
     figures = Figures(figures_folder)
     figures[scale.CARD] = FOUND
-    shown = scale.throughput(figures)
+    shown = scale.throughput_table(figures)
     assert "60,000,000" in shown and "50,000,000" not in shown and "40,000,000" in shown
-    shown = scale.goals(figures)
+    shown = scale.goals_table(figures)
     assert re.search(r"faster +\| +at least 0\.9 \| +\*\*0\.8\*\*", shown)
     assert re.search(r"smaller \| at most 1,024 MiB \| +50\.5 MiB", shown)
     figures[COSTS] = {
@@ -103,7 +103,7 @@ def test_tables_of_figures(figures_folder: Path) -> None:
         "hash_gbytes_per_s": 2.0,
         "cluster": [{"workers": 2, "labels": 2**20, "pieces": 9, "pieces_per_s": 3e7 / 2**20}],
     }
-    shown = scale.jobs(figures)
+    shown = scale.job_times_table(figures)
     assert "One H100: 60,000,000 images/s, the fastest run above (fp16)." in shown
     for part in (
         r"pixels +\| +784 GB +\| +784 TB",
@@ -116,7 +116,7 @@ def test_tables_of_figures(figures_folder: Path) -> None:
         r"checking all labels .* 500 ms \| +8\.33 min",
     ):
         assert re.search(part, shown), part
-    rows = scale.limits(figures).splitlines()[2:]
+    rows = scale.throughput_limits_table(figures).splitlines()[2:]
     assert [re.split(r" *\| *", row)[3] for row in rows] == ["0.27", "0.50", "1.06", "16.67"]
 
 

@@ -32,7 +32,7 @@ def parsed(chart: str) -> ElementTree.Element:
     assert root.get("role") == "img" and root.get("aria-labelledby", "").split() == [*named]
     assert all(named.values())
     used = {kind for element in root.iter() for kind in (element.get("class") or "").split()}
-    assert used <= {"chart", *CLASSES.findall(svg.style())}
+    assert used <= {"chart", *CLASSES.findall(svg.style_sheet())}
     return root
 
 
@@ -46,20 +46,22 @@ def test_the_journey_has_every_step_and_marks_losers(network: str) -> None:
     document = stored(f"h100_bench_{network}")
     predicted = {("direct", "float32"): 20.0}
     since = {row.name: row.since for row in variants("conv")}
-    bars = journey.bars(document, predicted=predicted, links={("direct", "float32"): "direct.html"}, since=since)
+    bars = journey.bars_from_bench(
+        document, predicted=predicted, links={("direct", "float32"): "direct.html"}, since=since
+    )
     names = [row["name"] for row in document["totals"] if row["kind"] != "debug" and row["sum_ms"]]
     assert [bar.name for bar in bars] == names
-    root = parsed(journey.journey(bars, f"<{network}>"))
+    root = parsed(journey.draw_ladder_chart(bars, f"<{network}>"))
     said = texts(root)
     assert {bar.label for bar in bars} <= {*said}
-    slower = {bar.label for bar in bars if bar.lost}
+    slower = {bar.label for bar in bars if bar.is_slower}
     times = {bar.name: bar.ms for bar in bars if bar.dtype == "float32"}
     in_fp32 = {
         bar.label
         for bar in bars
         if bar.dtype == "float32" and times.get(since.get(bar.name) or "", 1e9) < 0.97 * bar.ms
     }
-    assert in_fp32 and in_fp32 == {bar.label for bar in bars if bar.lost and bar.dtype == "float32"}
+    assert in_fp32 and in_fp32 == {bar.label for bar in bars if bar.is_slower and bar.dtype == "float32"}
     (half2,) = (bar for bar in bars if bar.name == "half2")
     assert half2.ratio == pytest.approx(times["unrolled"] / half2.ms)  # unrolled was not measured in fp16
     assert sum(text.endswith("slower") for text in said) == len(slower)
@@ -69,19 +71,19 @@ def test_the_journey_has_every_step_and_marks_losers(network: str) -> None:
 
 def test_bars_are_in_proportion_to_the_logarithms_of_times() -> None:
     one, ten, hundred = (journey.Bar(str(ms), "float32", ms, step=1) for ms in (1.0, 10.0, 100.0))
-    root = parsed(journey.journey([one, ten, hundred], "three"))
+    root = parsed(journey.draw_ladder_chart([one, ten, hundred], "three"))
     rows = [rect for rect in root.iter("rect") if float(rect.get("x", 0)) == journey.LEFT]
     widths = [float(rect.get("width", 0)) for rect in rows]
     assert widths[2] - widths[1] == pytest.approx(widths[1] - widths[0], rel=0.01)
     with pytest.raises(ValueError, match="needs a step"):
-        journey.journey([], "none")
+        journey.draw_ladder_chart([], "none")
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_roofline_has_a_panel_for_each_format_and_a_label_for_each_point(network: str) -> None:
     document = stored(f"h100_bench_{network}")
     for item in ("conv1", "conv2"):
-        points = roofline.points(document, item)
+        points = roofline.roofline_points(document, item)
         root = parsed(roofline.roofline(points, document["peaks"], item))
         said = texts(root)
         for name in {point.label for point in points}:
@@ -95,12 +97,12 @@ def test_the_roofline_has_a_panel_for_each_format_and_a_label_for_each_point(net
 
 def test_measured_bytes_move_points_along_the_other_axis() -> None:
     document = stored("h100_bench_lenet5")
-    counted = {point.name: point for point in roofline.points(document, "conv2") if point.dtype == "float32"}
+    counted = {point.name: point for point in roofline.roofline_points(document, "conv2") if point.dtype == "float32"}
     row = next(r for t in document["tables"] if t["item"] == "conv2" for r in t["rows"] if r["name"] == "direct")
     flops = row["rates"]["tflops"] * 1e12 * row["ms"] / 1e3
     (moved,) = (
         point
-        for point in roofline.points(document, "conv2", {("direct", "float32"): flops / 7})
+        for point in roofline.roofline_points(document, "conv2", {("direct", "float32"): flops / 7})
         if (point.name, point.dtype) == ("direct", "float32")
     )
     assert moved.measured and not counted["direct"].measured
@@ -114,7 +116,7 @@ def test_labels_cover_no_point_and_no_other_label() -> None:
     boxes = labels.place_labels(points, panel)
     dots = [labels.Box(x - 4, y - 4, 8, 8) for (x, y), _ in points]
     for index, box in enumerate(boxes):
-        assert panel.holds(box) and not any(box.covers(other) for other in (*boxes[:index], *dots))
+        assert panel.contains_box(box) and not any(box.overlaps_box(other) for other in (*boxes[:index], *dots))
     with pytest.raises(ValueError, match="no room"):
         labels.place_labels([((15.0, 25.0), 400.0)], panel)
 
@@ -122,34 +124,34 @@ def test_labels_cover_no_point_and_no_other_label() -> None:
 @pytest.mark.parametrize("precision", ["fp16", "fp32x"])
 def test_the_budget_begins_with_the_tensor_cores(precision: str) -> None:
     report = stored(f"h100_lenet5_{precision}")
-    found = waterfall.stages(report)
+    found = waterfall.stages_from_report(report)
     assert [stage.ms for stage in found] == sorted(stage.ms for stage in found)
     assert found[0].ms == pytest.approx({"fp16": 0.0777, "fp32x": 0.139}[precision], rel=0.01)
     said = texts(parsed(waterfall.waterfall(found, "budget", report["raw_copy_ms"]["p50"])))
     assert any("the bus alone" in text for text in said)
-    assert f"+{svg.number(found[2].ms - found[1].ms)} → {svg.number(found[2].ms)} ms" in said
+    assert f"+{svg.format_number(found[2].ms - found[1].ms)} → {svg.format_number(found[2].ms)} ms" in said
 
 
 def test_other_kernels_have_no_budget() -> None:
     with pytest.raises(ValueError, match="fast path"):
-        waterfall.stages(stored("h100_lenet5_fp32"))
+        waterfall.stages_from_report(stored("h100_lenet5_fp32"))
 
 
 def test_the_clock_of_the_report_counts() -> None:
     report: Mapping[str, Any] = stored("h100_lenet5_fp16")
     slower = {**report, "power": {"sm_clock_mhz": {"min": 990, "median": 990, "max": 990}}}
-    assert waterfall.stages(slower)[0].ms == pytest.approx(2 * waterfall.stages(report)[0].ms)
+    assert waterfall.stages_from_report(slower)[0].ms == pytest.approx(2 * waterfall.stages_from_report(report)[0].ms)
 
 
 @pytest.mark.parametrize(
     ("value", "said"), [(635.6, "636"), (24.736, "24.7"), (0.4032, "0.403"), (1234.5, "1,234"), (0, "0")]
 )
 def test_numbers_have_three_digits(value: float, said: str) -> None:
-    assert svg.number(value) == said
+    assert svg.format_number(value) == said
 
 
 def test_ticks_are_round_and_cover_the_axis() -> None:
-    assert svg.ticks(0.22) == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
+    assert svg.linear_ticks(0.22) == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
     assert svg.decades(0.1, 99) == pytest.approx([0.1, 1, 10])
     assert svg.log_ticks(0.1, 99) == svg.decades(0.1, 99)
     assert svg.log_ticks(1.5, 60) == pytest.approx([2, 5, 10, 20, 50]) and svg.log_ticks(3, 9) == pytest.approx([5])
@@ -157,7 +159,7 @@ def test_ticks_are_round_and_cover_the_axis() -> None:
 
 
 def test_the_style_sheet_has_colours_for_both_grounds_and_for_print() -> None:
-    sheets = re.split(r"@media ", svg.style())
+    sheets = re.split(r"@media ", svg.style_sheet())
     assert [sheet.split(" {")[0] for sheet in sheets[1:]] == ["(prefers-color-scheme: dark)", "print"]
     assert len({len(re.findall(r"--chart-\d:", sheet)) for sheet in sheets}) == 1
 
@@ -174,8 +176,11 @@ def test_a_file_needs_nothing_else(tmp_path: Path) -> None:
     assert root.tag == f"{SVG}svg" and "var(" not in style and "@media" not in style
     used = {kind for element in root.iter() for kind in (element.get("class") or "").split()}
     assert used and all(re.search(rf"\.{kind}\b", style) for kind in used)
-    assert files.source_of(path) == "bench.json sha256:<0>"
-    assert files.source_of(files.save(HEAT, path)) is None and files.source_of(tmp_path / "none.svg") is None
+    assert files.read_chart_source(path) == "bench.json sha256:<0>"
+    assert (
+        files.read_chart_source(files.save(HEAT, path)) is None
+        and files.read_chart_source(tmp_path / "none.svg") is None
+    )
 
 
 def test_a_heat_map_says_every_time_and_frames_the_least() -> None:
@@ -202,7 +207,7 @@ def test_every_line_has_its_name_beside_no_other(logarithmic: bool) -> None:
     names = [f"line {number}" for number in range(40)]
     drawn = [lines.Line(name, "c1", [(1, 5.0), (10, 2.0), (100, 1 + at / 100)]) for at, name in enumerate(names)]
     root = parsed(
-        lines.chart("forty", "images", [lines.Panel("ms", drawn)], logarithmic=logarithmic, mark=(10, "here"))
+        lines.draw_line_chart("forty", "images", [lines.Panel("ms", drawn)], logarithmic=logarithmic, mark=(10, "here"))
     )
     found = {"".join(text.itertext()): float(text.get("y", "nan")) for text in root.iter("text")}
     heights = sorted(found[name] for name in names)
@@ -212,15 +217,17 @@ def test_every_line_has_its_name_beside_no_other(logarithmic: bool) -> None:
 
 
 def test_lines_of_one_point_are_dots() -> None:
-    root = parsed(lines.chart("one", "epoch", [lines.Panel("loss", [lines.Line("training", "c2", [(1, 0.5)])])]))
+    root = parsed(
+        lines.draw_line_chart("one", "epoch", [lines.Panel("loss", [lines.Line("training", "c2", [(1, 0.5)])])])
+    )
     assert [dot.findtext("title") for dot in root.iter("circle")] == ["training, 1: 0.500"]
 
 
 def test_labels_in_a_column() -> None:
     high = labels.HEIGHT
-    assert labels.spread([10, 11, 90], 0, 100) == [10, 10 + high, 90]
-    assert labels.spread([99, 100, 100], 0, 100) == [100 - 2 * high, 100 - high, 100]
-    assert labels.spread([-5], 0, 100) == [0] and labels.spread([], 0, 100) == []
+    assert labels.spread_label_positions([10, 11, 90], 0, 100) == [10, 10 + high, 90]
+    assert labels.spread_label_positions([99, 100, 100], 0, 100) == [100 - 2 * high, 100 - high, 100]
+    assert labels.spread_label_positions([-5], 0, 100) == [0] and labels.spread_label_positions([], 0, 100) == []
 
 
 def test_a_crowded_roofline_grows() -> None:
@@ -234,4 +241,4 @@ def test_a_crowded_roofline_grows() -> None:
 
 
 def test_ticks_begin_where_the_axis_does() -> None:
-    assert svg.ticks(0.95, low=0.71) == pytest.approx([0.75, 0.8, 0.85, 0.9, 0.95])
+    assert svg.linear_ticks(0.95, low=0.71) == pytest.approx([0.75, 0.8, 0.85, 0.9, 0.95])

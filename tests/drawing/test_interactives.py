@@ -82,12 +82,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a page with all three reports after it was moved; nothing may have reached the console."""
     folder = tmp_path_factory.mktemp("interactives")
     (folder / "scripts").mkdir()
-    for file, text in interactives.scripts().items():
+    for file, text in interactives.script_texts().items():
         (folder / "scripts" / file).write_text(text, encoding="utf-8")
-    body = "".join(map(interactives.fragment, interactives.INTERACTIVES))
+    body = "".join(map(interactives.interactive_html, interactives.INTERACTIVES))
     asked = ", ".join(f"{name}: {expression}" for name, expression in ASKED.items())
     script = f"document.getElementById('report').textContent = JSON.stringify({{{asked}}});"
-    head = f'<!DOCTYPE html><meta charset="utf-8"><title>x</title><style>{interactives.styles()}</style>'
+    head = f'<!DOCTYPE html><meta charset="utf-8"><title>x</title><style>{interactives.page_style_sheet()}</style>'
     report = f'<pre id="report"></pre><script>window.addEventListener("load", () => {{ {script} }});</script>'
     (folder / "page.html").write_text(f"{head}{body}{report}", encoding="utf-8")
     page = opened(folder / "page.html", folder / "profile")
@@ -99,13 +99,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", interactives.INTERACTIVES)
 def test_the_page_reads_without_scripts(name: str) -> None:
-    fragment = Fragment(interactives.fragment(name))
+    fragment = Fragment(interactives.interactive_html(name))
     assert len(fragment.words) > 100
-    assert f'src="scripts/{name}.js"' in interactives.fragment(name)
+    assert f'src="scripts/{name}.js"' in interactives.interactive_html(name)
 
 
 def test_the_scripts_know_the_kernels_sizes() -> None:
-    texts = interactives.scripts()
+    texts = interactives.script_texts()
     steps = {row.name: row for row in registry.variants("conv")}
     tile = steps["im2col-gemm"].defaults(CONV1)["TILE"]
     gathered = steps["implicit-gemm"].defaults(CONV1)
@@ -119,7 +119,9 @@ def test_the_scripts_know_the_kernels_sizes() -> None:
 def test_at_first_the_scripts_say_what_the_page_said(found: dict[str, Any]) -> None:
     facts = r"(<ul class=\"facts\".*?</ul>|<tbody.*?</tbody>)"
     for name, section in zip(interactives.INTERACTIVES, found["first"], strict=True):
-        (shown,), (written,) = (re.findall(facts, text, re.DOTALL) for text in (section, interactives.fragment(name)))
+        (shown,), (written,) = (
+            re.findall(facts, text, re.DOTALL) for text in (section, interactives.interactive_html(name))
+        )
         assert Fragment(shown).cells == Fragment(written).cells
 
 

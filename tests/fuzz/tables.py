@@ -19,7 +19,7 @@ from app.network.graph import network_graph
 from app.planning import tuning
 from docs.generate import systems
 from docs.generate.__main__ import DOCUMENTS
-from docs.generate.figures import BENCH, FIGURES, FILES, ONE_IMAGE, PEERS, PEERS_IN_ONE, Figures, check_of
+from docs.generate.figures import BENCH, FIGURES, FILES, ONE_IMAGE, PEERS, PEERS_IN_ONE, Figures, check_for_file
 from tests.fuzz.harness import Pair, Target, linked
 from tests.fuzz.mutate import damaged, other_json
 
@@ -64,7 +64,7 @@ def make_figures(folder: Path) -> Pair:
         for measured in (row["on_card_ms"], row["end_to_end_ms"]):
             if measured is not None:
                 measured["samples"] = measured["samples"][:3]
-    checked = {name: check_of(name)(document) for name, document in good.items()}
+    checked = {name: check_for_file(name)(document) for name, document in good.items()}
     blocks = [(document, block) for document in DOCUMENTS for block in document.blocks]
 
     def generate(rng: Random) -> bytes:
@@ -78,7 +78,7 @@ def make_figures(folder: Path) -> Pair:
         figures.update({**checked, name.decode(): Figures(folder)[name.decode()]})
         with mock.patch.object(systems, "shipped_weights", dict):  # reading the weights takes a second
             for document, block in Random(content).sample(blocks, 3):
-                document.block(block, figures)
+                document.render_block(block, figures)
 
     return generate, read
 

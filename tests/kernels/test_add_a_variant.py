@@ -113,10 +113,10 @@ def test_it_equals_the_reference(row: Variant, dtype: str) -> None:
     problem = ConvProblem(3, 11, 13, 5, 3, 2, bias=True, activation="relu", dtype=dtype)
     problem = replace(problem, input_dtype=dtype, output_dtype=dtype)
     trial = Trial(problem, 67, describe_gpu()["architecture"])
-    assert 0 < trial.check(trial.launch(row)) <= 1
+    assert 0 < trial.check_outputs(trial.bind_variant(row)) <= 1
     row.path.write_text(SOURCE.replace("c < C", "c < C - 1"), encoding="utf-8")
     with pytest.raises(Wrong):
-        trial.check(trial.launch(row))
+        trial.check_outputs(trial.bind_variant(row))
 
 
 @pytest.mark.gpu

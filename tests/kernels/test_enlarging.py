@@ -102,12 +102,12 @@ def test_enlarging_is_an_item_of_its_own() -> None:
 
 def test_the_benchmark_times_the_reference_on_bytes() -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed")
-    from app.lab.bench.ladder import cpu_row
+    from app.lab.bench.ladder import time_cpu_reference
 
     graph = random_graph(FA19)
     resize, enlarging = (item for item in network_items(graph) if item.name.startswith("resize"))
     for item, dtype in ((resize, "uint8"), (enlarging, "float16x2")):
-        row = cpu_row(item, graph, 4)
+        row = time_cpu_reference(item, graph, 4)
         assert row.dtype == dtype and row.ms is not None and row.ms > 0
 
 

@@ -13,7 +13,7 @@ from app.kernels.problems import ConvProblem, LinearProblem, PlainProblem, PoolP
 from app.kernels.registry import variants
 from app.lab.bench import oracle
 from app.lab.bench.oracle import random_parameters
-from app.lab.bench.tolerance import Expected, is_coarse, is_split
+from app.lab.bench.tolerance import Expected, has_rounded_operands, has_split_operands
 from tests.support.convolutions import network_convolutions
 from tests.support.kernel_cases import OPERATIONS, Case, elements, served
 from tests.support.kernel_device import compile_selected, device_parameters, host_arrays, kernel_of, on_card
@@ -92,7 +92,7 @@ def _by_the_oracle(problem: ConvProblem | LinearProblem, x: np.ndarray, arrays: 
     import cupy
 
     device = [None if array is None else cupy.asarray(array) for array in arrays]
-    return oracle.expected(problem, cupy.asarray(x.reshape(len(x), -1)), *device)
+    return oracle.expected_results(problem, cupy.asarray(x.reshape(len(x), -1)), *device)
 
 
 @lru_cache(maxsize=1)
@@ -102,9 +102,9 @@ def _expected(problem: ConvProblem | LinearProblem, in_half: bool) -> Expected:
     assert weights is not None
     in_float64 = replace(problem, dtype="float64")
     found = _by_the_oracle(in_float64, x, arrays)
-    if is_split(problem) or in_half:  # each partial sum is rounded
+    if has_split_operands(problem) or in_half:  # each partial sum is rounded
         return replace(found, plain=_by_the_oracle(problem, x, arrays).plain)
-    if not is_coarse(problem):
+    if not has_rounded_operands(problem):
         return found
     narrow = to_half if problem.dtype == "float16" else to_tf32
     return replace(found, plain=_by_the_oracle(in_float64, narrow(x), [narrow(weights), bias]).exact)
@@ -116,7 +116,7 @@ def _bounded(case: Case, wanted: Expected) -> Expected:
 
     x, given = operands(case.problem, IMAGES)
     device = [None if array is None else cupy.asarray(array) for array in device_parameters(case.problem, given)]
-    return oracle.with_row_bound(case.row, case.problem, wanted, cupy.asarray(x), *device)
+    return oracle.apply_variant_bound(case.row, case.problem, wanted, cupy.asarray(x), *device)
 
 
 @pytest.mark.parametrize("case", _layer_cases(), ids=str)

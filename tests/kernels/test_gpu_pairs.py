@@ -59,10 +59,10 @@ def held_to_the_tolerance(problem: PairProblem, arrays: list[Any], x: np.ndarray
     """Every element."""
     import cupy
 
-    from app.lab.bench.oracle import expected
+    from app.lab.bench.oracle import expected_results
 
     given = [None if array is None else cupy.asarray(array) for array in arrays]
-    check(y.reshape(-1), problem, expected(problem, cupy.asarray(x), *given))
+    check(y.reshape(-1), problem, expected_results(problem, cupy.asarray(x), *given))
 
 
 def check_labels(found: list[Any]) -> None:

@@ -11,7 +11,7 @@ from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeP
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
 from app.kernels.registry import VARIANTS
 from app.kernels.variant import Variant
-from app.lab.bench.tolerance import is_coarse, is_split
+from app.lab.bench.tolerance import has_rounded_operands, has_split_operands
 from app.layers import ACTIVATIONS
 from app.layers.resize import RULES
 from tests.kernels.test_gpu_kernels import held_against_the_reference
@@ -155,7 +155,9 @@ def cases(draw: Any, row: Variant) -> Case:
     # The errors of a few rounded numbers tell nothing of those of other numbers: there is no tolerance for them. But
     # a pair's kernel keeps more digits of what is between the layers than the plain implementation does.
     enough = elements(problem) >= (16 if isinstance(problem, PairProblem) else 64)
-    hypothesis.assume(case.refusal is None and (enough or not (is_coarse(problem) or is_split(problem))))
+    hypothesis.assume(
+        case.refusal is None and (enough or not (has_rounded_operands(problem) or has_split_operands(problem)))
+    )
     return case
 
 

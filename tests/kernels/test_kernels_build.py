@@ -22,7 +22,7 @@ from app.kernels.problems import ConvProblem
 from app.kernels.registry import VARIANTS, variants
 from app.kernels.train.train import TRAINING_KERNELS, TrainingKernel
 from app.kernels.variant import ConstantCopy, LaunchConfig, Variant
-from app.ladder.excerpt import changed_lines, code_lines
+from app.ladder.excerpt import code_lines, count_changed_lines
 from tests.support.kernel_grid import row_of, served
 
 ALL_ROWS: list[Variant | TrainingKernel] = [*VARIANTS, *TRAINING_KERNELS]
@@ -221,7 +221,7 @@ def code(path: Path) -> list[str]:
 @IN_STEPS
 def test_a_step_changes_little(row: Variant) -> None:
     assert row.since is not None
-    changed = changed_lines(code(row_of(row.operation, row.since).path), code(row.path))
+    changed = count_changed_lines(code(row_of(row.operation, row.since).path), code(row.path))
     if (row.operation, row.name) in TO_TENSOR_CORES | OTHER_SUMS:
         assert changed > MOST_CHANGED, "a step like any other: no longer one of the jumps"
     else:
@@ -229,9 +229,9 @@ def test_a_step_changes_little(row: Variant) -> None:
 
 
 def test_changed_lines_are_counted() -> None:
-    assert changed_lines(["a", "b", "c"], ["a", "b", "c"]) == 0
-    assert changed_lines(["a", "b", "c"], ["a", "x", "y", "c", "d"]) == 3
-    assert changed_lines(["a", "b", "c"], ["c"]) == 2
+    assert count_changed_lines(["a", "b", "c"], ["a", "b", "c"]) == 0
+    assert count_changed_lines(["a", "b", "c"], ["a", "x", "y", "c", "d"]) == 3
+    assert count_changed_lines(["a", "b", "c"], ["c"]) == 2
 
 
 @ALL_VARIANTS

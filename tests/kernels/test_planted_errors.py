@@ -11,7 +11,7 @@ import pytest
 
 from app.kernels.problems import LinearProblem, Problem
 from app.kernels.variant import Variant
-from app.ladder.emulation.program import Fault, build_row
+from app.ladder.emulation.program import Fault, build_variant
 from tests.support.host_kernels import skip_without_compiler
 from tests.support.kernel_device import host_arrays
 from tests.support.kernel_grid import convolution_pair, product_pair, row_of, typed
@@ -52,7 +52,7 @@ def run(row: Variant, images: int, folder: Path) -> None:
     x, arrays = host_arrays(problem, images)
     packing = row.config(problem).packing
     assert packing is not None
-    y, *_ = build_row(row, problem, {}, images, folder).run([x, *packing.pack(arrays)], low=False)
+    y, *_ = build_variant(row, problem, {}, images, folder).run([x, *packing.pack(arrays)], low=False)
     check(y, problem, expected(problem, images, row))
 
 

@@ -16,10 +16,10 @@ from app.drawing import files, journey, roofline
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, tuning_key, without_epilogue
 from app.lab.bench import job, plots
-from app.lab.bench.cases import batch_sizes, network_items, shape_items, table_rows
+from app.lab.bench.cases import item_variants, network_items, parse_batch_sizes, parse_shape_items
 from app.lab.bench.results import CPU, DEBUG, LIBRARY, OURS, Result, Table, rates, table_document, totals
 from app.lab.bench.table import as_text
-from app.lab.stop import LEAST_RUNS, MOST_RUNS, is_enough, launches_per_sample
+from app.lab.stop import LEAST_RUNS, MOST_RUNS, has_enough_samples, launches_per_sample
 from app.network.definitions import NETWORKS
 from app.network.graph import network_graph
 from app.planning.matching import Choices
@@ -74,7 +74,7 @@ def document() -> dict[str, Any]:
     ],
 )
 def test_stop_rule(samples: list[float], noise: float, stops: bool) -> None:
-    assert is_enough(samples, noise) is stops
+    assert has_enough_samples(samples, noise) is stops
 
 
 def test_only_short_launches_with_a_warm_cache_are_timed_together() -> None:
@@ -107,7 +107,7 @@ def test_every_item_has_a_kernel_that_serves_it(name: str) -> None:
     """Some chains no kernel takes as they are: a fully connected layer with softmax and argmax, but without a pair."""
     for item in network_items(network_graph(name)):
         for problem in item.problems.values():
-            rows = [row for found, row in table_rows(item, None) if found is problem]
+            rows = [row for found, row in item_variants(item, None) if found is problem]
             assert any(row.refusal(problem, arch) is None for row in rows for arch in ARCHITECTURES), item.name
 
 
@@ -115,7 +115,7 @@ def test_items_of_lenet5() -> None:
     found = network_items(network_graph("lenet5"))
     items = {item.name: item for item in found}
     assert len(items) == len(found)
-    assert [name for name, item in items.items() if item.is_op] == ["conv1", "conv2"]
+    assert [name for name, item in items.items() if item.is_single_convolution] == ["conv1", "conv2"]
     assert {"pool1", "relu1", "fc1", "conv1+relu1+pool1", "fc1+relu3", "fc2+argmax"} <= items.keys()
     conv1 = items["conv1"].problems["float16"]
     assert isinstance(conv1, ConvProblem)
@@ -131,11 +131,11 @@ def test_biases_are_those_of_the_seed_systems() -> None:
 
 
 def test_rungs_are_in_order_and_can_be_narrowed() -> None:
-    (item,) = shape_items("12,33,33,24,5,1")
-    found = [row for problem, row in table_rows(item, None) if problem.dtype == "float32"]
+    (item,) = parse_shape_items("12,33,33,24,5,1")
+    found = [row for problem, row in item_variants(item, None) if problem.dtype == "float32"]
     assert found == [row for row in registry.variants("conv") if "float32" in row.dtypes]
     assert len(found) > 5
-    assert {row.name for _, row in table_rows(item, {"direct"})} == {"direct"}
+    assert {row.name for _, row in item_variants(item, {"direct"})} == {"direct"}
 
 
 def test_rates_say_which_limit_is_nearer() -> None:
@@ -187,15 +187,15 @@ def test_tuned_results_are_the_registry_s_own() -> None:
 
 def test_points_of_the_pictures() -> None:
     found = document()
-    (bar,) = (bar for bar in journey.bars(found, "conv1") if bar.name == "shared-tile")
+    (bar,) = (bar for bar in journey.bars_from_bench(found, "conv1") if bar.name == "shared-tile")
     assert (bar.label, bar.dtype, bar.ms) == ("3 shared-tile", "float32", 2.0)
-    labels = {(point.label, point.dtype) for point in roofline.points(found, "conv1")}
+    labels = {(point.label, point.dtype) for point in roofline.roofline_points(found, "conv1")}
     in_fp32 = {"cuDNN, TF32 off", "0 cublas", "2 direct", "3 shared-tile"}
     assert labels == {(label, "float32") for label in in_fp32} | {("11 half2", "float16")}
 
 
 def test_pictures_are_drawn(tmp_path: Path) -> None:
-    files.prepare(tmp_path / "new")
+    files.create_chart_folder(tmp_path / "new")
     paths = plots.draw(document(), tmp_path / "new")
     names = {f"{what}{item}.svg" for what in ("ladder", "roofline") for item in ("_conv1", "_conv2")}
     assert {path.name for path in paths} == names | {"ladder.svg", "batch_sizes.svg"}
@@ -209,8 +209,8 @@ def test_pictures_are_drawn(tmp_path: Path) -> None:
 def test_plot_folder_is_checked_first(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written"):
-        job.check_request(requested("bench", f"--plot {tmp_path / 'file' / 'plots'}"))
+        job.job_from_request(requested("bench", f"--plot {tmp_path / 'file' / 'plots'}"))
 
 
 def test_batch_sizes_are_sorted_and_distinct() -> None:
-    assert batch_sizes(7, None) == [7] and batch_sizes(7, "1000,100,1000") == [100, 1000]
+    assert parse_batch_sizes(7, None) == [7] and parse_batch_sizes(7, "1000,100,1000") == [100, 1000]

@@ -33,15 +33,15 @@ def card(some_card: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ty
                 raise DeviceMemoryError("too many")
             self.problem, self.images = problem, images
 
-        def launch(self, row: Any, parameters: Any, *, debug: bool) -> Any:
+        def bind_variant(self, row: Any, parameters: Any, *, debug: bool) -> Any:
             return row
 
-        def check(self, launch: Any) -> float:
+        def check_outputs(self, launch: Any) -> float:
             if launch.name == "shared-tile":
                 raise ladder.Wrong("wrong: image 3")
             return 0.5
 
-        def time(self, launch: Any, noise: float, l2: str) -> Timing:
+        def time_launch(self, launch: Any, noise: float, l2: str) -> Timing:
             return Timing((float(launch.step or 0.5),) * 10)
 
     def whole_program(graph: Any, arch: str, known: Any, images: int, *_: Any) -> list[dict[str, Any]]:

@@ -65,7 +65,7 @@ def test_oracle_is_the_tests_own(problem: Problem, modules: tuple[Any, Any]) -> 
         for name, a in zip(names, arrays, strict=False)
         if a is not None
     }
-    found = oracle.expected(problem, x, *arrays)
+    found = oracle.expected_results(problem, x, *arrays)
     wanted = expected_of(problem, x.astype(np.float64).reshape(IMAGES, *input_shape(problem)), given)
     for own, other in ((found.exact, wanted.exact), (found.magnitude, wanted.magnitude)):
         np.testing.assert_allclose(own.ravel(), other, rtol=1e-10, atol=1e-12)
@@ -86,7 +86,7 @@ def test_oracle_is_the_tests_own(problem: Problem, modules: tuple[Any, Any]) -> 
         assert found.plain is not None and wanted.plain is not None
         errors = [abs(plain.ravel() - wanted.exact).max() for plain in (found.plain, wanted.plain)]
         assert 0.5 < errors[0] / errors[1] < 2
-        assert (abs(found.plain - found.exact) <= each).all() and 1 <= oracle.images_at_once(problem) < 10**7
+        assert (abs(found.plain - found.exact) <= each).all() and 1 <= oracle.images_within_budget(problem) < 10**7
 
 
 @pytest.mark.parametrize("dtype", ["float32", "tfloat32", "float16"])
@@ -96,7 +96,7 @@ def test_tolerances_pass_plain_sums_and_catch_a_lost_term(dtype: str, modules: t
     problem = LinearProblem(400, 60, input_dtype=stored, dtype=dtype, output_dtype=stored)
     x, (w, _) = data(problem)
     assert w is not None
-    found = oracle.expected(problem, x, w)
+    found = oracle.expected_results(problem, x, w)
     rounded_x, rounded_w = (oracle._rounder(dtype)(array.astype(np.float64)) for array in (x, w))
     kind = np.float16 if dtype == "float16" else np.float32
 

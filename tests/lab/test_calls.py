@@ -142,13 +142,13 @@ def test_the_text_and_the_table(tmp_path: Path) -> None:
     rows = [
         {"name": kind.name, "what": kind.what, "images": kind.images, "callers": callers, **fields} for kind in KINDS
     ]
-    assert API.block("calls", Figures(tmp_path)).startswith("Not measured yet: run `python -m app.lab.calls")
+    assert API.render_block("calls", Figures(tmp_path)).startswith("Not measured yet: run `python -m app.lab.calls")
     store(dict(document(*rows)), tmp_path / CALLS)
     text = as_text(document(*rows))
     assert all(len(line) <= 80 for line in text.splitlines())
     assert "LOST, 0.75 × as fast as the best peer" in " ".join(text.split())
     assert "1: PyTorch eager fp16 gave 3 labels that are not the engine's" in text
-    made = API.block("calls", Figures(tmp_path))
+    made = API.render_block("calls", Figures(tmp_path))
     assert made.count("**0.75**") == len(KINDS) and "Some Card, 2026-01-01 00:00 UTC, torch 2.99" in made
     assert " 200 | " in made and " 300 | " in made
 

@@ -47,7 +47,7 @@ MISTAKES = {
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels share what is compiled before them, also if there are few."""
-    monkeypatch.setattr(job, "build_row", lambda *given: program.build_row(*given[:-1]))
+    monkeypatch.setattr(job, "build_variant", lambda *given: program.build_variant(*given[:-1]))
 
 
 @pytest.fixture
@@ -153,19 +153,22 @@ def test_every_kernel_is_tried_or_says_why_not() -> None:
 def test_places_are_named() -> None:
     """The first output that differs, of each kind of layer; a label."""
     products = Case(row_of("gemm", "naive"), LinearProblem(45, 10, argmax=True), 4)
-    exact, _ = products.reference
+    exact, _ = products.expected_and_tolerance
     labels = exact.argmax(axis=1).astype(np.uint8)
     y = exact.astype(np.float32)
-    assert products.mistake([y.ravel(), labels]) is None
+    assert products.describe_first_error([y.ravel(), labels]) is None
     wrong = labels.copy()
     wrong[2] = 255
-    assert products.mistake([y.ravel(), wrong]) == f"image 2, label: nothing was written, expected {labels[2]}"
+    assert (
+        products.describe_first_error([y.ravel(), wrong])
+        == f"image 2, label: nothing was written, expected {labels[2]}"
+    )
     y[3, 7] = np.nan
-    assert "image 3, output 7: found nan" in str(products.mistake([y.ravel(), labels]))
+    assert "image 3, output 7: found nan" in str(products.describe_first_error([y.ravel(), labels]))
     pool = Case(row_of("pool", "direct"), SHAPES["pool"][1], IMAGES["pool"])  # (2, 10, 9)
-    y = pool.reference[0].astype(np.float32)
+    y = pool.expected_and_tolerance[0].astype(np.float32)
     y[1, 90 + 9 + 4 :] += 1
-    said = str(pool.mistake([y.ravel()]))
+    said = str(pool.describe_first_error([y.ravel()]))
     assert said.startswith("image 1, map 1, row 1, column 4: found ") and "first of 77 wrong among 540" in said
 
 

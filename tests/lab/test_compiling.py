@@ -15,7 +15,7 @@ from app.kernels.plain_problems import ArgmaxProblem
 from app.kernels.problems import LinearProblem, Problem
 from app.kernels.variant import Variant
 from app.lab.bench import compiling
-from app.lab.bench.compiling import compile_rows
+from app.lab.bench.compiling import compile_variants
 from app.planning import tuning
 from app.tools import machine_code, precompile, resources
 from app.tools.machine_code import CLASSES, OTHER, hottest_loop, parse_functions
@@ -29,7 +29,7 @@ def test_served_rows_are_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (LinearProblem(20, 10), next(row for row in registry.variants("gemm") if row.name == "naive")),
     ]
     no_tuning = tuning.load("no such card")
-    compile_rows(served, "sm_80", no_tuning)
+    compile_variants(served, "sm_80", no_tuning)
     for problem, row in served:
         assert is_cached(row.path, row.config(problem, no_tuning.parameters(problem, row, "sm_80")).defines, "sm_80")
 
@@ -39,7 +39,7 @@ def test_refused_rows_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     problem = LinearProblem(20, 10, dtype="float16", input_dtype="float16", output_dtype="float16")
     hopper = [(problem, row) for row in registry.variants("gemm") if row.refusal(problem, "sm_75") is not None]
     assert hopper
-    compile_rows(hopper, "sm_75", tuning.load("no such card"))
+    compile_variants(hopper, "sm_75", tuning.load("no such card"))
     assert not [*tmp_path.rglob("*.cubin")]
 
 
@@ -81,15 +81,17 @@ def test_the_hottest_loop_is_counted_without_copies_within_it() -> None:
 
 def test_without_the_tool_one_line_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_code.shutil, "which", lambda _: None)
-    assert "pip install nvidia-cuda-nvdisasm" in user_error(lambda: machine_code.measure([], "sm_90a"))
+    assert "pip install nvidia-cuda-nvdisasm" in user_error(lambda: machine_code.measure_hottest_loops([], "sm_90a"))
 
 
 CORES = 2
 ROWS = [row for row in registry.variants("gemm") if row.refusal(LinearProblem(20, 10), "sm_80") is None]
 COMMANDS: dict[str, Callable[[], object]] = {
-    "kernels --resources": lambda: resources.measure(ROWS, "sm_80"),
-    "kernels --instructions": lambda: machine_code.measure(ROWS, "sm_80"),
-    "bench": lambda: compiling.compile_rows([(LinearProblem(20, 10), row) for row in ROWS], "sm_80", tuning.load("")),
+    "kernels --resources": lambda: resources.measure_resources(ROWS, "sm_80"),
+    "kernels --instructions": lambda: machine_code.measure_hottest_loops(ROWS, "sm_80"),
+    "bench": lambda: compiling.compile_variants(
+        [(LinearProblem(20, 10), row) for row in ROWS], "sm_80", tuning.load("")
+    ),
     "precompile": lambda: precompile._compile_all([(row.path, ()) for row in ROWS], "sm_80"),
 }
 

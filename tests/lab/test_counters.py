@@ -29,7 +29,7 @@ CSV = f'''\
 
 
 def test_counters_are_found_by_name() -> None:
-    first, second = counters.parse_shares(CSV)
+    first, second = counters.parse_ncu_shares(CSV)
     shares = {"load": 99.25, "store": None, "warps": 50, "occupancy": None}
     throughput = {"SM": 88.1, "L1": 1000.5, "L2": None, "DRAM": 12.5}
     assert first == {"kernel": "conv_direct", **shares, "throughput": throughput, "bound": "L1"}
@@ -44,15 +44,15 @@ def test_the_bound() -> None:
 
 @pytest.mark.parametrize("text", ["", "==PROF== no kernels", '"ID","a"\n', "\x00,\n"])
 def test_no_table(text: str) -> None:
-    assert counters.parse_shares(text) == []
+    assert counters.parse_ncu_shares(text) == []
 
 
 def test_labels_only_where_the_order_agrees() -> None:
-    counted = counters.parse_shares(CSV)
+    counted = counters.parse_ncu_shares(CSV)
     expected = [{"layer": "conv1+relu1", "name": "direct", **row} for row in counted]
-    assert counters.label_rows(counted, [DIRECT, DIRECT]) == expected
+    assert counters.label_counter_rows(counted, [DIRECT, DIRECT]) == expected
     other = [Span("kernel", "fc1", "naive", 0, entry="gemm_naive")]
-    assert [row["layer"] for row in counters.label_rows(counted, other)] == ["", ""]
+    assert [row["layer"] for row in counters.label_counter_rows(counted, other)] == ["", ""]
 
 
 def tool(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def tool(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ncu_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "table").write_text(CSV)
     tool(tmp_path, f'echo "$@" > {tmp_path}/arguments; cat {tmp_path}/table > "$LOG"', monkeypatch)
-    rows, note = counters.collect(["profile", "--batch=5"], ["conv_direct", "gemm_naive", "conv_direct"])
+    rows, note = counters.collect_counters(["profile", "--batch=5"], ["conv_direct", "gemm_naive", "conv_direct"])
     assert len(rows) == 2 and note is None
     given = (tmp_path / "arguments").read_text()
     for told in ("--launch-count 3", "regex:^(conv_direct|gemm_naive)$", f"{ROOT}/main.py profile --batch=5"):
@@ -83,13 +83,16 @@ def test_ncu_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_ncu_fails(script: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool(tmp_path, script, monkeypatch)
-    rows, note = counters.collect([], ["conv_direct"])
+    rows, note = counters.collect_counters([], ["conv_direct"])
     assert rows == [] and note is not None and reason in note and "\n" not in note and "==" not in note
 
 
 def test_no_ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert counters.collect([], ["k"]) == ([], "no counters: Nsight Compute (ncu) is not installed or not on PATH")
+    assert counters.collect_counters([], ["k"]) == (
+        [],
+        "no counters: Nsight Compute (ncu) is not installed or not on PATH",
+    )
 
 
 LENET5 = network_graph("lenet5")
@@ -156,7 +159,7 @@ def test_every_step_is_counted_on_its_own(monkeypatch: pytest.MonkeyPatch, capsy
 
     fake(monkeypatch)
     monkeypatch.setattr(every_step.counters, "run_ncu", run)
-    document = every_step.count_steps(LENET5, "lenet5", 100, "cuda:1")
+    document = every_step.count_step_events(LENET5, "lenet5", 100, "cuda:1")
     assert not mistakes(document) and document["note"] is None
     names = [(row["operation"], row["name"], row["layer"]) for row in document["rows"]]
     assert len(set(names)) == len(names) and ("conv", "half2", "conv2") in names and ("gemm", "naive", "fc2") in names
@@ -171,7 +174,7 @@ def test_every_step_is_counted_on_its_own(monkeypatch: pytest.MonkeyPatch, capsy
 def test_one_line_says_why_nothing_was_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(monkeypatch)
     tool(tmp_path, 'echo "==ERROR== ERR_NVGPUCTRPERM - no permission" > $LOG; exit 1', monkeypatch)
-    document = every_step.count_steps(LENET5, "lenet5", 100, "cuda")
+    document = every_step.count_step_events(LENET5, "lenet5", 100, "cuda")
     assert document["rows"] == [] and "ERR_NVGPUCTRPERM" in str(document["note"])
     assert not mistakes(json.loads(json.dumps(document)))
     assert every_step.as_text(document).endswith("no permission")

@@ -12,7 +12,7 @@ from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem
 from app.kernels.variant import Variant
 from app.lab.bench import plots
 from app.lab.bench.results import executed_operations, peak_name, rates
-from app.lab.bench.table import short_peak
+from app.lab.bench.table import short_peak_name
 from app.records.parts import Peaks
 from tests.lab.test_bench import document
 
@@ -94,10 +94,13 @@ def test_every_loop_compiles_where_it_is_measured(arch: str, tmp_path: Path, mon
 
 
 def test_pictures_and_text_name_every_peak() -> None:
-    assert [short_peak(name) for name in PEAKS["tflops"]] == ["fp32", "tf32", "fp16", "fp16 hfma2", "fp16 wgmma"]
+    assert [short_peak_name(name) for name in PEAKS["tflops"]] == ["fp32", "tf32", "fp16", "fp16 hfma2", "fp16 wgmma"]
     found = document() | {"peaks": {"tflops": dict(PEAKS["tflops"]), "gbytes_per_s": 3000.0}}
-    described = plots.roof(found, "conv1").partition("<desc")[2].partition("</desc>")[0]
-    assert all(f"{short_peak(name)} {svg.number(peak)} TFLOP/s" in described for name, peak in PEAKS["tflops"].items())
+    described = plots.roofline_chart(found, "conv1").partition("<desc")[2].partition("</desc>")[0]
+    assert all(
+        f"{short_peak_name(name)} {svg.format_number(peak)} TFLOP/s" in described
+        for name, peak in PEAKS["tflops"].items()
+    )
 
 
 @pytest.mark.gpu

@@ -17,8 +17,8 @@ from app.files import shipped
 from app.lab import batch as batch_module
 from app.lab.batch import Batch
 from app.lab.peers import peers
-from app.lab.peers.peers import ENGINES, OURS, candidates, engines, output_to_stderr
-from app.lab.peers.text import as_text, ratios
+from app.lab.peers.peers import ENGINES, OURS, candidates, output_to_stderr, parse_engine_names
+from app.lab.peers.text import as_text, speedups_over_peers
 from app.main_job.statistics import summary
 from app.network.definitions import NETWORKS
 from app.network.toml import network_toml
@@ -54,17 +54,17 @@ DOCUMENT: Any = {
     "images": 10_000,
     "rounds": 7,
     "rows": ROWS,
-    "ratios": ratios(ROWS),
+    "ratios": speedups_over_peers(ROWS),
 }
 
 
 def test_ratios() -> None:
-    accurate, half = ratios(ROWS)
+    accurate, half = speedups_over_peers(ROWS)
     assert (accurate["precision"], accurate["against"]) == ("fp32x", "fp32")
     assert accurate["on_card_ms"] == {"best": "jax-jit", "ratio": 4.0, "each": {"torch-eager": 6.0, "jax-jit": 4.0}}
     assert accurate["end_to_end_ms"]["best"] == "torch-eager" and accurate["end_to_end_ms"]["ratio"] == 3.5
     assert half["end_to_end_ms"]["each"] == {"jax-jit": pytest.approx(12.0)}
-    (alone,) = ratios([row_of(OURS, "tf32", 1.0, 1.0)])
+    (alone,) = speedups_over_peers([row_of(OURS, "tf32", 1.0, 1.0)])
     assert alone["on_card_ms"] == {"best": None, "ratio": None, "each": {}}
 
 
@@ -85,7 +85,7 @@ def test_candidates() -> None:
     every = candidates(ENGINES, None, no_engine)
     assert {row.precision for row in every if row.ours} == set(PRECISIONS)
     assert len([row for row in every if not row.ours]) == 3 * (len(ENGINES) - 1)
-    few = candidates(engines("ours,jax-jit"), "fp16", no_engine)
+    few = candidates(parse_engine_names("ours,jax-jit"), "fp16", no_engine)
     names = [("ours", "fp16"), ("ours", "int8"), ("jax-jit", "fp16")]
     assert [(row.engine, row.precision) for row in few] == names, "all of ours that are compared with fp16"
     accurate = candidates(["ours", "torch-eager"], "fp32x", no_engine)

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.lab.batch import UNWRITTEN, Batch, piece_size
+from app.lab.batch import UNWRITTEN, Batch, l2_chunk_size
 from app.lab.peers.jax import JaxEngine
 from app.lab.peers.jax import _apply_layer as jax_layer
 from app.lab.peers.peers import OURS
 from app.lab.peers.rounds import Candidate, Engine, measure_in_turn, one_line
 from app.lab.peers.torch import SETTINGS, Setting, TorchEngine
 from app.lab.peers.torch_network import _resize_module as torch_module
-from app.lab.peers.torch_network import with_separate_code
+from app.lab.peers.torch_network import clone_function
 from app.layers import Resize, Shape
 from app.network.definitions import LENET5, NETWORKS, Network
 from app.network.network import LayerStep
@@ -38,7 +38,7 @@ def rows(batch: Batch, *candidates: Candidate, rounds: int = 1) -> list[Any]:
     """Their rows in the document, after so many rounds."""
     found = entrants([*candidates], len(batch.images))
     measure_in_turn(found, batch, rounds, lambda _: None)
-    return [entrant.row(batch) for entrant in found]
+    return [entrant.result_row(batch) for entrant in found]
 
 
 def test_engines_run_in_turn_and_are_closed(batch: Batch) -> None:
@@ -52,7 +52,7 @@ def test_engines_run_in_turn_and_are_closed(batch: Batch) -> None:
         *(f"{name} fp32: " for name in "abc"),
         *(f"{name} fp32, round {n}" for n in (1, 2) for name in [*"abc"][n - 1 :] + [*"abc"][: n - 1]),
     ]
-    answered: list[Any] = [entrant.row(batch) for entrant in found]
+    answered: list[Any] = [entrant.result_row(batch) for entrant in found]
     for row in answered:
         assert row["end_to_end_ms"]["runs"] >= 4 and row["on_card_ms"]["runs"] == 2
         assert (row["correct"], row["changed"], row["unsteady"], row["wrong"]) == (40, 0, 0, False)
@@ -146,7 +146,7 @@ def test_the_time_for_trials_is_limited(
     quick, slow = Candidate("quick", "fp32", False, makes), Candidate("slow", "fp32", False, makes, "quick")
     found = entrants([quick, slow])
     measure_in_turn(found, batch, 1, lambda _: None, seconds=10.0)
-    for row, most in zip((entrant.row(batch) for entrant in found), (2, tried), strict=True):
+    for row, most in zip((entrant.result_row(batch) for entrant in found), (2, tried), strict=True):
         late = "not tried: 10 s of trials were over"
         assert [known["reason"] for known in row["tried"]] == [""] * most + [late] * (2 - most)
         assert row["reason"] == ("" if most else late) and bool(row["settings"]) == bool(most)
@@ -179,11 +179,11 @@ def test_settings_are_all_there_are_ways() -> None:
 def test_pieces_fit_the_cache_and_divide_the_batch() -> None:
     graph = small_batch(count=1).graph  # conv1: 784 numbers in, 18,432 out and again in and out of its ReLU
     image = 2 * 18_432 * 4
-    assert [piece_size(graph, 10_000, 4, fitting * image) for fitting in (100, 130)] == [100, 125]
-    assert piece_size(graph, 10_000, 2, 130 * image) == 250
-    assert piece_size(graph, 64, 4, 100 * image) == 64, "all of it fits"
-    assert piece_size(graph, 9973, 4, 100 * image) == 9973, "a prime number of images"
-    assert piece_size(graph, 1, 4, 1) == 1
+    assert [l2_chunk_size(graph, 10_000, 4, fitting * image) for fitting in (100, 130)] == [100, 125]
+    assert l2_chunk_size(graph, 10_000, 2, 130 * image) == 250
+    assert l2_chunk_size(graph, 64, 4, 100 * image) == 64, "all of it fits"
+    assert l2_chunk_size(graph, 9973, 4, 100 * image) == 9973, "a prime number of images"
+    assert l2_chunk_size(graph, 1, 4, 1) == 1
 
 
 def test_one_line() -> None:
@@ -197,7 +197,7 @@ def test_functions_with_code_of_their_own() -> None:
         return x + offset
 
     offset = 2
-    other = with_separate_code(plus)
+    other = clone_function(plus)
     assert other(1) == 3 and other.__code__ is not plus.__code__
 
 
@@ -264,10 +264,10 @@ def test_labels_are_overwritten_before_a_run() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     batch, labels = small_batch(count=2), np.empty(2, np.uint8)
     engine = TORCH(batch.graph, batch.images.copy(), labels, "fp32")
-    with engine.active():
-        engine.load()
+    with engine.settings_context():
+        engine.upload_images()
         engine.enqueue()
-        for clear in (engine.wipe, engine.load):
+        for clear in (engine.poison_buffers, engine.upload_images):
             engine.run()
             assert np.array_equal(labels, batch.truth) and np.array_equal(engine.card_labels(), batch.truth)
             clear()
@@ -279,9 +279,9 @@ def test_labels_of_an_earlier_turn_are_not_touched() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     batch = small_batch(LENET5, 2)
     engine = TORCH(batch.graph, batch.images, np.empty(2, np.uint8), "fp32")
-    with engine.active():
+    with engine.settings_context():
         engine.run()
     engine._labels = Mock(fill_=Mock(side_effect=RuntimeError("overwritten")))
-    with engine.active():
-        engine.wipe()
+    with engine.settings_context():
+        engine.poison_buffers()
         engine.run()

@@ -37,7 +37,7 @@ def test_all_that_a_run_writes_is_overwritten_before_it(in_place: bool) -> None:
     ]
     direct = _made(WholeBatch, named={"activations0": arrays[5], "logits": arrays[6]}, launches=launches[2:])
     ours = _made(GpuEngine, stream_buffers=stream_buffers, direct=direct if in_place else None)
-    _made(OurEngine, _engine=ours).wipe()
+    _made(OurEngine, _engine=ours).poison_buffers()
     for number, array in enumerate(arrays):
         written = (number in (2, 5, 6)) == in_place
         assert array.data.memset.mock_calls == ([call(UNWRITTEN, array.nbytes)] if written else [])
@@ -60,7 +60,7 @@ def test_labels_come_from_the_run_itself(precision: str) -> None:
     reads_host = plan(graph, arch, Choices(precision)).nodes[0].variant.reads_host
     found = []
     for _ in range(4):
-        engine.wipe()
+        engine.poison_buffers()
         labels.fill(UNWRITTEN)
         engine.synchronize()
         direct, streams = engine._engine.direct, engine._engine.stream_buffers
@@ -70,7 +70,7 @@ def test_labels_come_from_the_run_itself(precision: str) -> None:
         found.append(labels.copy())
     assert (engine._engine.direct is not None) == reads_host
     assert all(np.array_equal(each, found[0]) for each in found) and max(found[0]) < 10
-    engine.load()
+    engine.upload_images()
     engine.enqueue()
     engine.synchronize()
     assert np.array_equal(engine.card_labels(), found[0])

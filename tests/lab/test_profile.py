@@ -109,7 +109,7 @@ def test_text() -> None:
 
 def test_timeline() -> None:
     calls = [Call("cudaMemcpyAsync", 100.0, 100.00001), Call("cuLaunchKernel", 100.001, 100.0015)]
-    document = json.loads(json.dumps(job.timeline(RUN, calls, 100.0, "Card"), allow_nan=False))
+    document = json.loads(json.dumps(job.trace_event_document(RUN, calls, 100.0, "Card"), allow_nan=False))
     names = {(e["pid"], e.get("tid")): e["args"]["name"] for e in document["traceEvents"] if e["ph"] == "M"}
     assert sorted(names.values()) == ["API calls", "Card", "host", "stream 1", "stream 2"]
     events = [event for event in document["traceEvents"] if event["ph"] == "X"]
@@ -203,7 +203,7 @@ def test_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = spans.Recorder(SimpleNamespace(stream_buffers=[buffers], plan=SimpleNamespace(nodes=[node])))  # type: ignore[arg-type]
     originals = card.runtime.memcpyAsync, card.driver.launchKernel, FakeLaunch.__call__
     for _ in range(2):  # the second recording uses the first one's events
-        recorder.start()
+        recorder.reset_clock()
         with recorder.recording():
             card.runtime.memcpyAsync(1, 2, 784, 1, 77)
             buffers.launches[0](77, 10)
@@ -231,7 +231,7 @@ def test_names_of_parts() -> None:
 
 def test_waiting_for_the_copy_engine_is_no_copying() -> None:
     copies = [Span("h2d", "", "in", stream, 0.0, 1.0 + stream) for stream in (1, 0)]
-    second, first = spans.without_queueing(copies)
+    second, first = spans.remove_queueing_time(copies)
     assert (first.start, first.stop, second.start, second.stop) == (0, 1, 1, 2)
 
 

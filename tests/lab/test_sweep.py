@@ -73,7 +73,7 @@ def test_best_point() -> None:
     found = target()
     done: list[Target] = []
     measure_all([found], measured(), done.append)
-    assert found.best is not None and found.best["parameters"] == {"TILE": 12, "DEPTH": 4}
+    assert found.best_point is not None and found.best_point["parameters"] == {"TILE": 12, "DEPTH": 4}
     assert found.default_point is not None and found.default_point["ms"] == pytest.approx(2.24)
     assert done == [found] and found.finished == len(found.grid) == 6
 
@@ -85,7 +85,7 @@ def test_points_that_fail_are_left_out() -> None:
 
     found = target()
     measure_all([found], measured(fail), lambda _: None)
-    assert found.best is not None and found.best["parameters"] == {"TILE": 8, "DEPTH": 4}
+    assert found.best_point is not None and found.best_point["parameters"] == {"TILE": 8, "DEPTH": 4}
     assert found.wrong == [{"parameters": {"TILE": 12, "DEPTH": 4}, "reason": "image 3 is wrong"}]
     assert found.skipped[-1]["count"] == 2 and len(found.points) == 3 and found.finished == 6
 
@@ -244,7 +244,7 @@ def test_pipeline_points(stop: int | None) -> None:
 
 
 def test_the_parameter_that_matters_most_comes_first() -> None:
-    field = report.layer_field(swept())
+    field = report.layer_time_field(swept())
     assert field is not None
     *names, ms = field
     assert names == ["TILE", "DEPTH"] and {*ms} < {(tile, depth) for tile in (8, 12, 16, 24) for depth in (4, 8)}
@@ -252,14 +252,14 @@ def test_the_parameter_that_matters_most_comes_first() -> None:
 
 
 def test_one_parameter_and_none() -> None:
-    only = report.layer_field(swept(depths=(8,)))
+    only = report.layer_time_field(swept(depths=(8,)))
     assert only is not None and only[:2] == ("", "TILE") and {*only[2]} == {(0, 8), (0, 16), (0, 24)}
-    assert report.layer_field(swept(tiles=(24,), depths=(8,))) is None
-    assert report.layer_field(target()) is None
+    assert report.layer_time_field(swept(tiles=(24,), depths=(8,))) is None
+    assert report.layer_time_field(target()) is None
 
 
 def test_plots(tmp_path: Path) -> None:
-    files.prepare(tmp_path / "new")
+    files.create_chart_folder(tmp_path / "new")
     report.draw(tmp_path / "new", "lenet5", [swept(), swept(depths=(8,))])
     grid = [(streams, chunk) for streams in (1, 2, 3) for chunk in (500, 1000)]
     points = pipeline.measure_all(grid, lambda streams, chunk: {"ms": chunk / streams})

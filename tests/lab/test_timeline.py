@@ -15,7 +15,7 @@ from app.kernels.variant import Variant
 from app.lab.profile import job, stamps
 from app.lab.profile.stamps import PHASES, Shares
 from app.lab.profile.text import as_text
-from app.lab.profile.timeline import shares_of, with_stamps
+from app.lab.profile.timeline import first_kernel_shares, with_stamps
 from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
@@ -55,7 +55,7 @@ def test_without_stamps_nothing_of_them_is_in_the_code() -> None:
 
 def test_with_stamps_the_kernel_compiles_for_hopper() -> None:
     config = with_stamps(EXACT, SHARES).config(served(EXACT, "sm_90a")[0])
-    assert config.defines.items() >= {"STAMPS": SHARES.stamps, "STAMPED": 64}.items()
+    assert config.defines.items() >= {"STAMPS": SHARES.max_stamp_count, "STAMPED": 64}.items()
     assert b"\0stamps\0" in compile_kernel(EXACT.path, config.defines, "sm_90a")  # by this name the host finds them
 
 
@@ -71,18 +71,18 @@ def test_the_header_and_python_agree() -> None:
 
 @pytest.mark.parametrize("images", [1, 7, 130, 131, 10_000])
 def test_every_image_is_taken_once(images: int) -> None:
-    shares = Shares.of(images, 2, 132, 4)
+    shares = Shares.from_launch_sizes(images, 2, 132, 4)
     turns = [
         shares.image_count(block, number, turn)
         for block in range(shares.blocks)
         for number in range(shares.warpgroups)
-        for turn in range(shares.rounds + 1)
+        for turn in range(shares.round_count + 1)
     ]
     assert sum(turns) == images and max(turns) == shares.each
 
 
 def test_phases_last_as_long_as_their_clocks() -> None:
-    found = stamps.timeline(words(), SHARES)
+    found = stamps.warpgroup_timeline(words(), SHARES)
     assert found["mhz"] == pytest.approx(MHZ, rel=0.01)
     assert len(found["warpgroups"]) == 4
     for spans in found["warpgroups"]:
@@ -95,7 +95,7 @@ def test_phases_last_as_long_as_their_clocks() -> None:
 
 
 def test_images_are_requested_then_staged_then_computed() -> None:
-    images = stamps.timeline(words(), SHARES)["images"]
+    images = stamps.warpgroup_timeline(words(), SHARES)["images"]
     assert len(images["us"]) == stamps.POINTS + 1
     for earlier, later in (("requested", "staged"), ("staged", "computed")):
         assert all(before >= after for before, after in zip(images[earlier], images[later], strict=True))
@@ -107,15 +107,15 @@ def test_more_stamps_than_fit_are_left_out() -> None:
     """A warpgroup whose count ends early, as the kernel's does at STAMPS."""
     short = words()
     short[5, 0] = 7
-    found = stamps.decode(short, SHARES)[5]
+    found = stamps.decode_stamps(short, SHARES)[5]
     assert len(found.phases) == 7 and len(found.clocks) == 8
 
 
 def test_other_kernels_leave_no_stamps() -> None:
-    shares = shares_of(planned("fp16"), 10_000, 132)
-    assert (shares.each, shares.blocks, shares.warpgroups, shares.rounds) == (2, 132, 5, 8)
-    assert "--precision fp16" in user_error(lambda: shares_of(planned("fp32"), 10_000, 132))
-    assert "leave --batch out" in user_error(lambda: shares_of(planned("fp16"), 10**7, 132))
+    shares = first_kernel_shares(planned("fp16"), 10_000, 132)
+    assert (shares.each, shares.blocks, shares.warpgroups, shares.round_count) == (2, 132, 5, 8)
+    assert "--precision fp16" in user_error(lambda: first_kernel_shares(planned("fp32"), 10_000, 132))
+    assert "leave --batch out" in user_error(lambda: first_kernel_shares(planned("fp16"), 10**7, 132))
 
 
 # --- pictures, document, text
@@ -123,23 +123,23 @@ def test_other_kernels_leave_no_stamps() -> None:
 
 def test_the_pictures_show_every_warpgroup_and_the_bus() -> None:
     timeline = document()
-    first = ElementTree.fromstring(warpgroups.warpgroups(timeline, "warpgroups & more"))
+    first = ElementTree.fromstring(warpgroups.draw_warpgroup_timeline(timeline, "warpgroups & more"))
     said = ["".join(element.itertext()) for element in first.iter("text")]
     assert [said.count(f"warpgroup {number}") for number in range(5)] == [2, 2, 2, 2, 0]
     assert {meaning for *_, meaning in warpgroups.PHASES.values()} <= {*said}
-    second = ElementTree.fromstring(warpgroups.bus(timeline, "bus"))
+    second = ElementTree.fromstring(warpgroups.draw_bus_chart(timeline, "bus"))
     assert "1,000 images" in (second[1].text or "") and "read by the first kernel" in (second[1].text or "")
 
 
 def test_warpgroups_in_a_product_are_counted() -> None:
     rows = [[["conv1", 0.0, 2.0], ["pool", 2.0, 3.0], ["conv2", 3.0, 5.0]], [["stage", 0.0, 1.0], ["conv1", 1.0, 4.0]]]
-    assert warpgroups.multiplying_counts(rows) == [(0, 1, 1), (1, 2, 2), (2, 3, 1), (3, 4, 2), (4, 5, 1)]
+    assert warpgroups.multiplying_warpgroup_counts(rows) == [(0, 1, 1), (1, 2, 2), (2, 3, 1), (3, 4, 2), (4, 5, 1)]
 
 
 def test_the_page_and_the_document() -> None:
     page = job.timeline_page(document(), 1000, "<Card>")
     assert page.startswith("<!DOCTYPE html>\n<title>Timeline of 1,000 images, wgmma, &lt;Card&gt;</title>")
-    assert page.count("</svg>") == 2 and svg.style() in page
+    assert page.count("</svg>") == 2 and svg.style_sheet() in page
     stored = json.loads((FIGURES / "h100_profile_lenet5.json").read_text(encoding="utf-8"))
     whole = json.loads(json.dumps({**stored, "timeline": document()}, allow_nan=False))
     assert mistakes(whole) == []
@@ -153,5 +153,5 @@ def test_no_time_is_below_zero_where_nanoseconds_are_coarse() -> None:
     """Warpgroups that start before the first of their block, in the same tick of the card's nanoseconds."""
     found = words().reshape(SHARES.blocks, SHARES.warpgroups, -1)[:, ::-1].reshape(words().shape)
     found[:, [1, 3]] = found[:, [1, 3]] // 2000 * 2000
-    told = stamps.timeline(found, SHARES)
+    told = stamps.warpgroup_timeline(found, SHARES)
     assert min(start for group in told["warpgroups"] for _, start, _ in group) >= 0

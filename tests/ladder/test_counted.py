@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from app.lab.profile.counters import per_output
+from app.lab.profile.counters import normalize_count
 from app.ladder.card import Card, Layer
-from app.ladder.differing import COPY, FACTOR, differences, reason
+from app.ladder.differing import COPY, FACTOR, counter_differences, difference_reason
 from app.ladder.formulas import format_exact
 from app.ladder.lessons import Step, all_steps
 from app.ladder.pages import Pages, lesson_to_html
@@ -107,7 +107,7 @@ def _counted(card: Card, step: Step) -> Iterator[tuple[Layer, dict[str, float]]]
         if layer.counters and layer.name != "fc2":
             outputs = layer.names["OUTPUTS"] * layer.counters["images"]
             counts = layer.counters["counts"]
-            yield layer, {name: per_output(name, value, outputs) for name, value in counts.items()}
+            yield layer, {name: normalize_count(name, value, outputs) for name, value in counts.items()}
 
 
 def test_steps_are_called_as_here() -> None:
@@ -138,10 +138,10 @@ def test_issue_slots_are_all_instructions_of_the_kernel(step: Step, card: Card) 
     for layer in card.layers(step):
         if layer.counters:
             outputs = layer.names["OUTPUTS"] * layer.counters["images"]
-            assert layer.counts["slots"] == per_output(
+            assert layer.counts["slots"] == normalize_count(
                 "instructions", layer.counters["counts"]["instructions"], outputs
             )
-            assert layer.slots_from == "executed"
+            assert layer.issue_slot_source == "executed"
     for layer, counted in _counted(card, step):
         if layer.per_product is None:
             continue
@@ -167,7 +167,7 @@ def test_bytes_through_device_memory_are_those_foretold(step: Step, card: Card) 
 @STEPS
 def test_lessons_name_the_parts_that_are_longest_or_busy(step: Step, card: Card) -> None:
     """As what bounds a step: each part that is bold in its table, or busy by the counters; no other."""
-    longest = {layer.prediction.bound for layer in card.layers(step)}
+    longest = {layer.prediction.busiest_part for layer in card.layers(step)}
     busy = {
         part for _, counted in _counted(card, step) for unit, part in PART_OF.items() if counted[unit] >= BUSY
     }  # the last layer keeps nothing busy
@@ -181,13 +181,13 @@ def test_every_count_that_a_counter_shows_is_beside_it_and_far_ones_have_a_reaso
     page = (site / f"{step.slug}.html").read_text(encoding="utf-8")
     needed = set()
     for layer in card.layers(step):
-        for one in differences(layer):
+        for one in counter_differences(layer):
             assert "<caption>For an output: the count above" in page
             assert f">{format_exact(one.told)} | {format_exact(one.counted)}<" in page, (layer.title, one)
-            assert one.large == (max(one.told, one.counted) > FACTOR * min(one.told, one.counted))
-            if one.large:
+            assert one.is_large == (max(one.told, one.counted) > FACTOR * min(one.told, one.counted))
+            if one.is_large:
                 needed.add(one.counter)
-                why = reason(step, layer, one)
+                why = difference_reason(step, layer, one)
                 assert why is not None, (layer.title, one)
                 assert lesson_to_html(why, layer) in page
     assert {*step.lesson.differs} <= needed, "reasons that no layer needs"
@@ -196,7 +196,7 @@ def test_every_count_that_a_counter_shows_is_beside_it_and_far_ones_have_a_reaso
 
 def test_without_counters_a_page_says_that_the_hottest_loop_alone_is_counted(card: Card) -> None:
     step = next(step for step in all_steps() if step.slug == "conv-shared-tile")
-    text = Pages(replace(card, counters={}), "test").step(step).html
+    text = Pages(replace(card, counters={}), "test").step_page(step).html
     assert "hottest loop × waste: instructions elsewhere are not counted" in text
     assert "counted by the hardware: all instructions" not in text
 
@@ -205,11 +205,11 @@ def test_a_card_of_the_same_name_lends_its_instructions_if_the_parameters_are_al
     step = next(step for step in all_steps() if step.slug == "conv-shared-tile")
     bench = card.benches["lenet5"]
     own = Card({"lenet5": bench}, card.kernels, alike=card)
-    assert [layer.slots_from for layer in own.layers(step)] == ["executed"] * 2
+    assert [layer.issue_slot_source for layer in own.layers(step)] == ["executed"] * 2
     assert not any(layer.counters for layer in own.layers(step))
     rows = [{**row, "settings": {"TILE": 16}} for table in bench["tables"] for row in table["rows"]]
     tuned = {**bench, "tables": [{**table, "rows": rows} for table in bench["tables"]]}
-    assert [layer.slots_from for layer in replace(own, benches={"lenet5": tuned}).layers(step)] == ["loop"] * 2
+    assert [layer.issue_slot_source for layer in replace(own, benches={"lenet5": tuned}).layers(step)] == ["loop"] * 2
 
 
 @STEPS

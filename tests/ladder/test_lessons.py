@@ -12,21 +12,29 @@ from app.drawing.sketch import Drawing
 from app.kernels import registry
 from app.kernels.conv.rows.interpolation import transforms
 from app.kernels.problems import ConvProblem, bytes_moved
-from app.lab.profile.counters import COUNTERS, per_output
+from app.lab.profile.counters import COUNTERS, normalize_count
 from app.ladder import tiles
 from app.ladder.card import Card, Layer
-from app.ladder.counting import COUNTS, PARTS, ROUND_TRIP, Speeds, count, predict, products_of
+from app.ladder.counting import (
+    COUNTS,
+    PARTS,
+    ROUND_TRIP,
+    Speeds,
+    evaluate_counts,
+    predict_layer_time,
+    products_per_instruction,
+)
 from app.ladder.formulas import (
-    banks,
-    conflicts,
-    cycles,
+    bank_conflict_cycles,
+    banks_touched,
+    cache_lines_touched,
     evaluate,
     fill_formulas,
-    formula_names,
-    input_products,
-    lines,
-    pixel_lines,
-    vector,
+    formula_values,
+    input_transform_products,
+    shared_load_cycles,
+    warp_cache_lines,
+    widest_vector_load,
 )
 from app.ladder.lessons import LADDERS, LESSONS, Step, all_steps, lesson_path
 from app.ladder.pages import Pages
@@ -48,7 +56,7 @@ def test_predictions_are_bounds_and_say_what_bounds(step: Step, card: Card) -> N
     assert layers and set(step.lesson.bounded_by) <= {*PARTS}
     for layer in layers:
         assert layer.ms is None or layer.ms >= layer.prediction.ms, layer.title
-    assert {layer.prediction.bound for layer in layers} <= set(step.lesson.bounded_by)
+    assert {layer.prediction.busiest_part for layer in layers} <= set(step.lesson.bounded_by)
 
 
 @STEPS
@@ -99,12 +107,12 @@ def test_loads_are_those_of_the_machine_code(step: Step, card: Card) -> None:
     """Shared loads for each product, with the row's default parameters, which that code was compiled with."""
     checked = 0
     for layer in card.layers(step):
-        loop, per = layer.loop, products_of(step.row.instructions, step.dtype)
+        loop, per = layer.loop, products_per_instruction(step.row.instructions, step.dtype)
         if not loop or step.row.instructions == "wgmma" or layer.network != "lenet5" or layer.name == "fc2":
             continue
         found = loop["shared_load"] / loop["multiply"] / per
-        names = formula_names(step.row, layer.problem, {}, 10_000, 132)
-        counts = count(step.lesson.counts, layer.problem, names, step.row.instructions, None)
+        names = formula_values(step.row, layer.problem, {}, 10_000, 132)
+        counts = evaluate_counts(step.lesson.counts, layer.problem, names, step.row.instructions, None)
         padded = counts["waste"] if per > 2 else 1  # tensor cores' products count with their padding
         told = counts["shared_loads"] / counts["products"] / padded
         assert found == pytest.approx(told, rel=0.25), layer.title  # loops hold some loads that happen rarely
@@ -115,14 +123,14 @@ def test_loads_are_those_of_the_machine_code(step: Step, card: Card) -> None:
 def test_counts_of_a_layer_counted_by_hand(card: Card) -> None:
     """Step 2 on lenet5's second layer, 12 x 12 pixels of 32 channels to 8 x 8 of 64 maps."""
     problem, step = ConvProblem(32, 12, 12, 64, 5), BY_NAME["conv-direct"]
-    names = formula_names(step.row, problem, {}, 10_000, 132)
-    counts = count(step.lesson.counts, problem, names, "fma", None)
+    names = formula_values(step.row, problem, {}, 10_000, 132)
+    counts = evaluate_counts(step.lesson.counts, problem, names, "fma", None)
     assert [counts[name] for name in ("products", "global_loads", "slots", "waste")] == [800, 1600, 2400, 1]
     # A warp has 4 rows of 8 pixels; 44 neighbouring pixels of 4 bytes touch 1 + 172 / 128 lines, a tap one more.
     assert counts["wavefronts"] == 800 * (1 + 172 / 128 + 1)
     assert counts["memory_bytes"] == (10_000 * 4 * (32 * 144 + 64 * 64) + 4 * 800 * 64) / (10_000 * 64 * 64)
     speeds = Speeds(products=32e12, bytes=3e12, cycles=2e9, multiprocessors=132, resident_threads=132 * 2048)
-    parts = predict(counts, names, speeds).parts
+    parts = predict_layer_time(counts, names, speeds).parts
     outputs = 10_000 * 64 * 64
     assert parts["arithmetic"] == pytest.approx(outputs * 800 / 32e9)
     assert parts["issue"] == pytest.approx(outputs * 2400 / 32 / (4 * 132 * 2e6))
@@ -131,18 +139,32 @@ def test_counts_of_a_layer_counted_by_hand(card: Card) -> None:
 
 
 def test_functions_of_formulas() -> None:
-    assert lines(4) == 1 and lines(132) == 2
-    assert pixel_lines(32, 36, 4) == lines(128) and pixel_lines(8, 12, 4) == lines(44 * 4)
-    assert pixel_lines(8, 64, 4) == 4 * lines(32)  # rows far apart share no line
-    assert conflicts(32, 36, 1) == 1 and conflicts(16, 32, 1) == 2 and conflicts(8, 32, 1) == 4
-    assert conflicts(32, 64, 2) == 2  # every other bank
+    assert cache_lines_touched(4) == 1 and cache_lines_touched(132) == 2
+    assert warp_cache_lines(32, 36, 4) == cache_lines_touched(128) and warp_cache_lines(
+        8, 12, 4
+    ) == cache_lines_touched(44 * 4)
+    assert warp_cache_lines(8, 64, 4) == 4 * cache_lines_touched(32)  # rows far apart share no line
+    assert (
+        bank_conflict_cycles(32, 36, 1) == 1
+        and bank_conflict_cycles(16, 32, 1) == 2
+        and bank_conflict_cycles(8, 32, 1) == 4
+    )
+    assert bank_conflict_cycles(32, 64, 2) == 2  # every other bank
     # 16 bytes a lane: all the same, four times eight alike, eight lanes alone, each its own.
-    assert [cycles(32, 4, *places) for places in ((32, 0), (8, 0, 4, 4), (8, 4), (32, 4))] == [2, 2, 1, 4]
-    assert cycles(32, 4, 8, 4, 4, 0) == 4 and cycles(32, 4, 32, 32) == 32 and cycles(32, 2, 32, 2) == 2
-    assert cycles(64, 1, 32, 1, 2, 0) == 1 and cycles(40, 1, 32, 32, 2, 0) == (32 + 8) / 2  # the last warp is not full
-    assert cycles(32, 1, 16, 1, 2, 32) == conflicts(16, 32, 1) and input_products(5) == 16
-    assert banks(8, 16) == 2 and banks(8, 17) == 8
-    assert [vector(count) for count in (8, 6, 5)] == [4, 2, 1]
+    assert [shared_load_cycles(32, 4, *places) for places in ((32, 0), (8, 0, 4, 4), (8, 4), (32, 4))] == [2, 2, 1, 4]
+    assert (
+        shared_load_cycles(32, 4, 8, 4, 4, 0) == 4
+        and shared_load_cycles(32, 4, 32, 32) == 32
+        and shared_load_cycles(32, 2, 32, 2) == 2
+    )
+    assert (
+        shared_load_cycles(64, 1, 32, 1, 2, 0) == 1 and shared_load_cycles(40, 1, 32, 32, 2, 0) == (32 + 8) / 2
+    )  # the last warp is not full
+    assert (
+        shared_load_cycles(32, 1, 16, 1, 2, 32) == bank_conflict_cycles(16, 32, 1) and input_transform_products(5) == 16
+    )
+    assert banks_touched(8, 16) == 2 and banks_touched(8, 17) == 8
+    assert [widest_vector_load(count) for count in (8, 6, 5)] == [4, 2, 1]
     assert fill_formulas("{2 * K} and {1 / 3:.2f}", {"K": 5}) == "10 and 0.33"
     for wrong in ("K +", "unknown", "1 / 0", "'text'", "__import__('os')"):
         with pytest.raises(ValueError, match=re.escape(wrong)):
@@ -154,19 +176,19 @@ def test_counters_are_shown_beside_predictions(card: Card) -> None:
     counts = {**dict.fromkeys(COUNTERS, 50.0), "global_loads": 1600 * 4096 * 100 / 32, "DRAM": None}
     row = {"operation": "conv", "name": "direct", "layer": "conv2", "images": 100, "counts": counts}
     counted = Card(card.benches, card.kernels, {"lenet5": {"rows": [row], "note": None}})
-    text = Pages(counted, "test").step(BY_NAME["conv-direct"]).html
+    text = Pages(counted, "test").step_page(BY_NAME["conv-direct"]).html
     shown = re.search(r"loads from global memory, per output</th><td class=\"number\">([^<]*)<", text)
     assert shown and shown[1] == "1,600"
     assert "No hardware counters" not in text and re.search(r"device memory, of its peak, %</th><td[^>]*>–<", text)
-    assert "profile --every-step" in Pages(counted, "test").step(BY_NAME["conv-constant"]).html
-    assert per_output("dram_read", 800.0, 100) == 8 and per_output("DRAM", 40.0, 100) == 40
+    assert "profile --every-step" in Pages(counted, "test").step_page(BY_NAME["conv-constant"]).html
+    assert normalize_count("dram_read", 800.0, 100) == 8 and normalize_count("DRAM", 40.0, 100) == 40
 
 
 def test_shares_of_the_measured_time_stand_in_for_counters(card: Card) -> None:
     uncounted = replace(card, counters={})
     pages, step = Pages(uncounted, "test"), BY_NAME["conv-direct"]
     layers = [*uncounted.layers(step)]
-    row = re.search(r"In place of counters.*?Load pipe[^<]*</th>(.*?)</tr>", pages.step(step).html, re.DOTALL)
+    row = re.search(r"In place of counters.*?Load pipe[^<]*</th>(.*?)</tr>", pages.step_page(step).html, re.DOTALL)
     assert row and re.findall(r">(\d+)%<", row[1]) == [
         f"{100 * layer.prediction.parts['loads'] / layer.ms:.0f}" for layer in layers if layer.ms
     ]
@@ -176,10 +198,10 @@ def test_pages_of_another_card_have_its_name_and_times(card: Card) -> None:
     bench = card.benches["lenet5"]
     device = {**bench["device"], "name": "Another Card", "multiprocessors": 66}
     pages = Pages(Card({"lenet5": {**bench, "device": device}}, {}), "ladder")
-    text = pages.step(BY_NAME["conv-direct"]).html
+    text = pages.step_page(BY_NAME["conv-direct"]).html
     assert "Another Card" in text and "fa19" not in text and "<code>ladder</code>" in text
     assert "What the compiler made of it" not in text
-    assert "Another Card" in pages.index().html
+    assert "Another Card" in pages.index_page().html
 
 
 def test_a_thread_waits_once_for_all_of_its_outputs() -> None:
@@ -187,7 +209,7 @@ def test_a_thread_waits_once_for_all_of_its_outputs() -> None:
     counts = dict.fromkeys(COUNTS, 0) | {"waste": 1, "round_trips": 10}
     names = {"OUTPUTS": 16, "BATCH": 1, "BLOCKS": 1, "THREADS": 1}
     speeds = Speeds(products=1.0, bytes=1.0, cycles=1e3, multiprocessors=1, resident_threads=2048)
-    assert predict(counts, names, speeds).parts["latency"] == 10 * ROUND_TRIP
+    assert predict_layer_time(counts, names, speeds).parts["latency"] == 10 * ROUND_TRIP
 
 
 # Kinds of shapes that have words beside them, which no legend repeats.

@@ -15,7 +15,7 @@ from app.cuda.compiler import KERNEL_DIR
 from app.ladder.card import Card
 from app.ladder.counting import PARTS
 from app.ladder.excerpt import GAP, LEAST, MOST, changed_line_count, code_lines, excerpt
-from app.ladder.lessons import LADDERS, Step, all_steps, ladder
+from app.ladder.lessons import LADDERS, Step, all_steps, ladder_steps
 from app.ladder.markdown import anchor, to_html
 from app.ladder.pictures import Text, pictures_page
 from app.ladder.site import MARK, write_site
@@ -165,11 +165,13 @@ def test_the_site_is_small(site: Path) -> None:
 def test_the_first_page_lists_every_step_behind_the_one_that_it_continues(site: Path) -> None:
     text = (site / "index.html").read_text(encoding="utf-8")
     for operation in LADDERS:
-        places = [text.index(f'"{step.slug}.html"') for step in ladder(operation)]
+        places = [text.index(f'"{step.slug}.html"') for step in ladder_steps(operation)]
         assert places == sorted(places)
-        names = [step.row.name for step in ladder(operation)]
+        names = [step.row.name for step in ladder_steps(operation)]
         assert all(
-            names.index(step.since.row.name) < names.index(step.row.name) for step in ladder(operation) if step.since
+            names.index(step.since.row.name) < names.index(step.row.name)
+            for step in ladder_steps(operation)
+            if step.since
         )
     assert all(what in text for what in PARTS.values())
 
@@ -230,7 +232,7 @@ def test_the_journey_shows_steps_with_their_predictions_and_links(card: Card) ->
     text = pictures_page(card).body
     for network in card.networks:
         (chart,) = re.findall(rf"<svg[^>]*journey-{network}-chart-title.*?</svg>", text, re.DOTALL)
-        for step in ladder("conv"):
+        for step in ladder_steps("conv"):
             times = [layer.ms for layer in card.layers(step) if layer.network == network]
             if times and all(times):
                 assert f'<a href="{step.slug}.html">' in chart

@@ -60,9 +60,9 @@ def test_it_is_its_definition_and_the_benchmark_s_oracle_says_the_same(shape: Sh
     images, problem = images_of(shape), problem_of(shape, size, rule)
     found = resized(images, size, rule)
     np.testing.assert_array_equal(found, network_oracle.resized(images, size, rule), strict=True)
-    wanted = oracle.expected(problem, images.reshape(2, -1))
+    wanted = oracle.expected_results(problem, images.reshape(2, -1))
     np.testing.assert_array_equal(wanted.exact, found.reshape(2, -1))
-    assert not allowed_errors(problem, wanted)[0].any() and oracle.images_at_once(problem) >= 1
+    assert not allowed_errors(problem, wanted)[0].any() and oracle.images_within_budget(problem) >= 1
 
 
 @pytest.mark.grid

@@ -21,7 +21,8 @@ from app.kernels.problems import (
     tuning_key,
 )
 from app.kernels.variant import Variant
-from app.lab.bench.tolerance import Expected, activation_of, allowed_errors, is_coarse, is_split, plain_operands, rms
+from app.lab.bench import tolerance
+from app.lab.bench.tolerance import Expected, activation_of, allowed_errors, has_rounded_operands, has_split_operands
 from app.layers import ACTIVATIONS, Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Resize, Softmax
 from tests.support.kernel_cases import input_shape
 
@@ -99,7 +100,7 @@ def operands(problem: Problem, images: int) -> Operands:
     x, arrays = drawn(base(problem), images)
     if isinstance(problem, LinearProblem):
         arrays = held(problem, arrays)
-    if is_coarse(problem):
+    if has_rounded_operands(problem):
         return x, arrays
     stored = getattr(problem, "input_dtype", problem.dtype)
     x = x if x.dtype == np.uint8 else _as_stored(x, stored)
@@ -162,7 +163,7 @@ def expected_of(
     else:
         linear = [layer for layer in layers if not isinstance(layer, Activation)]
         magnitude = run(linear, np.abs(x), {name: np.abs(array) for name, array in parameters.items()})
-    if not is_coarse(problem) and not is_split(problem):
+    if not has_rounded_operands(problem) and not has_split_operands(problem):
         return Expected(exact, magnitude)
     return Expected(exact, magnitude, plain(problem, x, parameters, in_half))
 
@@ -177,7 +178,7 @@ def expected(problem: Problem, images: int, row: Variant) -> Expected:
     """What the row must return. How the output is stored is no part of it."""
     if isinstance(problem, ConvProblem | LinearProblem):
         # However x is stored, the arithmetic types that round their operands are held against unrounded ones.
-        read = "float32" if is_coarse(problem) and problem.input_dtype != "uint8" else problem.input_dtype
+        read = "float32" if has_rounded_operands(problem) and problem.input_dtype != "uint8" else problem.input_dtype
         problem = replace(problem, output_dtype="float32", input_dtype=read)
     return bounded(row, problem, _expected(problem, images, sums_half(row)), *operands(problem, images))
 
@@ -201,7 +202,7 @@ def plain(problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray],
 
     Of split operands one in float32, term by term.
     """
-    if isinstance(problem, LinearProblem) and is_split(problem):
+    if isinstance(problem, LinearProblem) and has_split_operands(problem):
         y = rounded_layer(problem, x, parameters["layer"], parameters.get("layer_bias"), to_single)
         return run(layers_of(problem)[1:], y, {})
     narrow = to_half if storage(problem.dtype) == "float16" else to_tf32
@@ -219,11 +220,11 @@ def plain(problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray],
 
 def plain_pair(problem: PairProblem, x: np.ndarray, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
     """One layer after the other at the problem's precision: operands and what is stored rounded, sums in float32."""
-    narrow = to_half if is_coarse(problem) else to_single
+    narrow = to_half if has_rounded_operands(problem) else to_single
     y = x
     halves: tuple[ConvProblem | LinearProblem, ...] = (problem.first, problem.second)
     for half, name in zip(halves, ("layer1", "layer2"), strict=True):
-        operands = plain_operands(problem, half, y, parameters[name], narrow)
+        operands = tolerance.round_pair_operands(problem, half, y, parameters[name], narrow)
         y = rounded_layer(half, *operands, parameters.get(f"{name}_bias"), to_single)
         y = through(layers_of(half, name)[1:], y, {})
     return y.ravel().astype(np.float64)
@@ -292,5 +293,6 @@ def check(y: Any, problem: Problem, expected: Expected) -> float:
         f"within {float(each[worst]):.3g} ({int((~(error <= each)).sum())} elements are wrong): {problem}"
     )
     if y.size == expected.exact.size:
-        assert rms(error) <= most_rms, f"RMS of the errors is {rms(error):.3g}, at most {most_rms:.3g}: {problem}"
+        rms = tolerance.rms(error)
+        assert rms <= most_rms, f"RMS of the errors is {rms:.3g}, at most {most_rms:.3g}: {problem}"
     return float((error / np.maximum(each, 1e-300)).max())

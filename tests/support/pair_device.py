@@ -131,13 +131,13 @@ def errors(problem: PairProblem, arrays: Arrays, x: np.ndarray, y: Any) -> tuple
     """Of y, and of a plain implementation whose results are stored alike, against float64; both on the card."""
     import cupy
 
-    from app.lab.bench.oracle import expected
+    from app.lab.bench.oracle import expected_results
 
     parameters = [None if array is None else cupy.asarray(array) for array in arrays]
     most, squares = np.zeros(2), np.zeros(2)
     for first in range(0, len(x), PIECE):
         part = slice(first, first + PIECE)
-        wanted = expected(problem, cupy.asarray(x[part]), *parameters)
+        wanted = expected_results(problem, cupy.asarray(x[part]), *parameters)
         assert wanted.plain is not None
         stored = wanted.plain.astype(y.dtype)
         for at, values in enumerate((y[part], stored)):

@@ -57,9 +57,9 @@ class FakeEngine(Engine):
 
     def __init__(self, answer: np.ndarray, labels: np.ndarray, diary: list[str], name: str) -> None:
         self.answer, self.labels, self.diary, self.name = answer, labels, diary, name
-        self.load()
+        self.upload_images()
 
-    def load(self) -> None:
+    def upload_images(self) -> None:
         self.card = np.full_like(self.answer, UNWRITTEN)
 
     def enqueue(self) -> None:
@@ -70,7 +70,7 @@ class FakeEngine(Engine):
     def card_labels(self) -> np.ndarray:
         return self.card
 
-    def wipe(self) -> None: ...
+    def poison_buffers(self) -> None: ...
 
     def run(self) -> None:
         assert (self.labels == UNWRITTEN).all()

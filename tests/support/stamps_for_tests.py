@@ -4,21 +4,21 @@ from typing import Any
 
 import numpy as np
 
-from app.lab.profile.stamps import HEAD, PHASES, Shares, timeline
+from app.lab.profile.stamps import HEAD, PHASES, Shares, warpgroup_timeline
 
 CLOCKS = {"stage": 400, "conv1": 900, "pool": 700, "load": 40, "conv2": 5200, "store": 800}
 MHZ = 2000
-SHARES = Shares.of(1000, 2, 16, 4)
+SHARES = Shares.from_launch_sizes(1000, 2, 16, 4)
 
 
 def words(shares: Shares = SHARES) -> np.ndarray:
     """The words of every warpgroup; each block starts 100 ns after the one before, with a clock of its own."""
-    found = np.zeros((shares.blocks * shares.warpgroups, HEAD + shares.stamps), np.uint64)
+    found = np.zeros((shares.blocks * shares.warpgroups, HEAD + shares.max_stamp_count), np.uint64)
     for index, row in enumerate(found):
         block, number = divmod(index, shares.warpgroups)
         begin = clock = 10_000 + 1_000_000 * block + 300 * number
         stamps = []
-        for turn in range(shares.rounds):
+        for turn in range(shares.round_count):
             taken = shares.image_count(block, number, turn)
             if not taken:
                 break
@@ -33,7 +33,7 @@ def words(shares: Shares = SHARES) -> np.ndarray:
 
 
 def document() -> dict[str, Any]:
-    """The ``timeline`` of a profile document, from made-up words."""
+    """The ``warpgroup_timeline`` of a profile document, from made-up words."""
     return {
         "kernel": "wgmma",
         "layers": "conv1+relu1+pool1+conv2+relu2+pool2",
@@ -41,5 +41,5 @@ def document() -> dict[str, Any]:
         "end_to_end_ms": {"plain": 0.045, "stamped": 0.047},
         "on_card_ms": 0.03,
         "raw_copy_ms": 0.02,
-        **timeline(words(), SHARES),
+        **warpgroup_timeline(words(), SHARES),
     }

@@ -16,7 +16,7 @@ import pytest
 
 from app.cli import main
 from app.cuda import device
-from app.drawing.svg import number
+from app.drawing.svg import format_number
 from app.network.weights import load_weights, rounded
 from app.training import command, cpu_trainer, loop
 from app.training.checkpoint import load_checkpoint, save_checkpoint
@@ -133,7 +133,7 @@ def test_learning_curve(train: Train, place: Path) -> None:
     log = json.loads((place / "log.json").read_text("utf-8"))
     assert f"best epoch: {log['best_epoch']}." in chart
     for epoch, result in enumerate(log["epochs"], 1):
-        assert f"<title>validation, {epoch}: {number(result['validation_loss'])}</title>" in chart
+        assert f"<title>validation, {epoch}: {format_number(result['validation_loss'])}</title>" in chart
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_the_longest_names(train: Train, place: Path) -> None:
 
 @pytest.fixture
 def draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("check", "prepare"):
+    for name in ("check_chart_folder", "create_chart_folder"):
         monkeypatch.setattr(files, name, lambda folder: None)
     monkeypatch.setattr(results, "draw", lambda settings, progress, folder: folder / "curve")
 

@@ -59,8 +59,8 @@ def reliability(answers: Answers) -> str:
     x = svg.linear_scale(0, 1, left, left + size)
     y = svg.linear_scale(0, 1, top + size, top)
     shares = [tick / 5 for tick in range(6)]
-    parts = svg.across_axis(shares, x, bottom, bottom, lambda share: f"{share:.0%}")
-    parts += svg.down_axis(shares, y, left, left + size, lambda share: f"{share:.0%}")
+    parts = svg.horizontal_axis(shares, x, bottom, bottom, lambda share: f"{share:.0%}")
+    parts += svg.vertical_axis(shares, y, left, left + size, lambda share: f"{share:.0%}")
     most = max(one["images"] for one in bins)
     for one in bins:
         right, confidence = one["accuracy"], one["confidence"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.drawing.svg import style
+from app.drawing.svg import style_sheet
 from app.images.evaluate import drawing
 from app.images.evaluate.text import (
     Names,
@@ -40,7 +40,7 @@ def page(document: Evaluate, images: np.ndarray) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(headline(document))}</title>\n<style>\n{style()}{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n"
+        f"<title>{escape(headline(document))}</title>\n<style>\n{style_sheet()}{STYLE.read_text(encoding='utf-8')}</style>\n</head>\n"
         "<body>\n<main>\n" + "\n".join(parts) + "\n</main>\n</body>\n</html>\n"
     )
     return text.encode("utf-8", "backslashreplace").decode()  # file names need not be UTF-8

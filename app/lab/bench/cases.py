@@ -45,11 +45,11 @@ class Item(Frozen):
         return operation(next(iter(self.problems.values())))
 
     @property
-    def is_op(self) -> bool:
+    def is_single_convolution(self) -> bool:
         """Whether this is a convolution alone."""
         return self.operation == "conv" and len(self.layers) == 1
 
-    def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+    def apply_reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Apply the layers' NumPy references one after the other. The first that computes gets bytes as float32."""
         for layer in self.layers:
             x = x.astype(np.float32) if x.dtype == np.uint8 and not layer.keeps_bytes else x
@@ -61,8 +61,8 @@ def network_items(graph: Graph) -> list[Item]:
     """Return every layer that is an operation, then every chain that a kernel may fuse, then pairs of such chains."""
     count = len(graph.steps)
     operations = [at for at, step in enumerate(graph.steps) if step.layer.operation is not None]
-    alone = (_item(graph, at, 0) for at in operations)
-    fused = (_item(graph, at, taken) for at in operations for taken in range(1, count - at))
+    alone = (_fused_layers_item(graph, at, 0) for at in operations)
+    fused = (_fused_layers_item(graph, at, taken) for at in operations for taken in range(1, count - at))
     pairs = (_pair_item(graph, at) for at in range(count))
     return [item for item in (*alone, *fused, *pairs) if item.problems]
 
@@ -76,12 +76,12 @@ def _pair_item(graph: Graph, at: int) -> Item:
         if found is None:
             continue
         problem, _, taken = found
-        if _is_served(problem):
+        if _has_kernel(problem):
             problems[precision.dtype] = problem
     return Item(tuple(step.layer for step in graph.steps[at : at + taken]), graph.steps[at].in_shape, problems)
 
 
-def _item(graph: Graph, at: int, taken: int) -> Item:
+def _fused_layers_item(graph: Graph, at: int, taken: int) -> Item:
     step, epilogue = graph.steps[at], [later.layer for later in graph.steps[at + 1 : at + 1 + taken]]
     after = graph.steps[at + 1 + taken :]
     problems: dict[str, Problem] = {}
@@ -95,12 +95,12 @@ def _item(graph: Graph, at: int, taken: int) -> Item:
             dtype=precision.dtype,
             output_dtype=stored if _has_matrix_operation(after) else wide(stored),
         )
-        if problem is not None and problem not in problems.values() and _is_served(problem):
+        if problem is not None and problem not in problems.values() and _has_kernel(problem):
             problems[problem.dtype] = problem
     return Item((step.layer, *epilogue), step.in_shape, problems)
 
 
-def _is_served(problem: Problem) -> bool:
+def _has_kernel(problem: Problem) -> bool:
     """Return whether a kernel can compute the problem on some architecture."""
     rows = registry.variants(operation(problem))
     return any(row.refusal(problem, arch) is None for row in rows for arch in ARCHITECTURES)
@@ -120,7 +120,7 @@ def _input_dtype(steps: Sequence[LayerStep], at: int, stored: str) -> str:
     return stored if _has_matrix_operation(steps[at:]) else wide(stored)
 
 
-def shape_items(text: str) -> list[Item]:
+def parse_shape_items(text: str) -> list[Item]:
     """Parse ``C,H,W,M,K,S`` to the item of one convolution. Raises UserError."""
     try:
         channels, height, width, maps, kernel, stride = sizes = [*map(int, text.split(","))]
@@ -135,7 +135,7 @@ def shape_items(text: str) -> list[Item]:
     return [Item((Conv2d("conv", maps, kernel, stride),), (channels, height, width), problems)]
 
 
-def batch_sizes(options_batch: int, text: str | None) -> list[int]:
+def parse_batch_sizes(options_batch: int, text: str | None) -> list[int]:
     """Return the batch sizes from ``--batch`` or ``--batches``, ascending. Raises UserError."""
     if text is None:
         return [options_batch]
@@ -148,7 +148,7 @@ def batch_sizes(options_batch: int, text: str | None) -> list[int]:
     return sizes
 
 
-def variant_names(only: str | None) -> set[str] | None:
+def parse_variant_names(only: str | None) -> set[str] | None:
     """Return the variant names in ``--only``, None for all variants. Raises UserError for an unknown name."""
     if only is None:
         return None
@@ -160,13 +160,13 @@ def variant_names(only: str | None) -> set[str] | None:
     return names
 
 
-def table_rows(item: Item, only: set[str] | None) -> list[tuple[Problem, Variant]]:
+def item_variants(item: Item, only: set[str] | None) -> list[tuple[Problem, Variant]]:
     """Return the rows of an item's table as (problem, variant): by type, then in the ladder's order."""
     rows = [row for row in registry.variants(item.operation) if only is None or row.name in only]
     return [(problem, row) for problem in item.problems.values() for row in rows if problem.dtype in row.dtypes]
 
 
-def parameters_of(item: Item, graph: Graph | None, seed: int = 0) -> Parameters:
+def reference_weights(item: Item, graph: Graph | None, seed: int = 0) -> Parameters:
     """Return weights for the item's NumPy reference: the graph's, or random ones."""
     if graph is not None:
         return graph.parameters

@@ -19,33 +19,33 @@ class Wrong(Exception):  # noqa: N818 - a verdict, not an error
     """A kernel's result is wrong; the text says where and by how much."""
 
 
-def compile_rows(rows: Sequence[tuple[Problem, Variant]], arch: str, known: Tuning) -> None:
+def compile_variants(rows: Sequence[tuple[Problem, Variant]], arch: str, known: Tuning) -> None:
     """Compile all rows in parallel, each for its problem, with a progress bar. Failed rows report their error when run.
 
     All processors compile, because the card would wait for one. arch: e.g. ``sm_90a``. Raises UserError without NVRTC.
     """
     nvrtc()
 
-    def one(pair: tuple[Problem, Variant]) -> None:
+    def compile_variant(pair: tuple[Problem, Variant]) -> None:
         problem, row = pair
         settings = known.parameters(problem, row, arch)
         if row.refusal(problem, arch, settings) is None:
             with suppress(RuntimeError):
                 compile_kernel(row.path, row.config(problem, settings).defines, arch)
 
-    on_all_cores(one, rows, "compiling")
+    on_all_cores(compile_variant, rows, "compiling")
 
 
 def failure_reason(error: Exception) -> str | None:
     """Describe the error in one line if it concerns one kernel alone (compilation or launch); else return None."""
     if type(error) is RuntimeError:  # the compiler's own errors; CUDA errors have derived classes
-        return compiler_reason(str(error))
+        return first_compiler_error(str(error))
     if type(error).__name__ in CUDA_ERRORS and getattr(error, "status", 0) in HARMLESS:
         return str(error)
     return None
 
 
-def compiler_reason(text: str) -> str:
+def first_compiler_error(text: str) -> str:
     """Return the compiler's first error on one line."""
     log = text.partition("\n")[2] or text
     asserted = re.search(r'static assertion failed with "([^"]*)"', log)

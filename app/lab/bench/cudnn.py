@@ -37,7 +37,7 @@ def cudnn_result(problem: ConvProblem, **figures: Any) -> Result:
     return Result(LIBRARY, BY_DTYPE[problem.dtype].cudnn, problem.dtype, **figures)
 
 
-def cudnn_row(problem: ConvProblem, images: int, clock: Clock, noise: float, l2: str) -> Result:
+def time_cudnn(problem: ConvProblem, images: int, clock: Clock, noise: float, l2: str) -> Result:
     """Time a convolution with bias by cuDNN's fastest algorithm. The input has the arithmetic type.
 
     Tries both memory layouts, with the whole batch and with pieces that fit the L2 cache. The row holds the fastest;
@@ -60,7 +60,7 @@ def cudnn_row(problem: ConvProblem, images: int, clock: Clock, noise: float, l2:
                 for piece in dict.fromkeys((images, cached)):
                     call = _convolution_call(torch, problem, images, piece, layout == "channels last")
                     name = layout if piece == images else f"{layout}, pieces of {piece:,}"
-                    found[name] = clock.time(call, noise, l2, actions=4 * -(-images // piece))
+                    found[name] = clock.time_enqueued_work(call, noise, l2, actions=4 * -(-images // piece))
         best = min(found, key=lambda name: found[name].median)
         note = f"{best}; {problem.input_dtype} input as float" if problem.input_dtype == "uint8" else best
         return cudnn_result(problem, **found[best].row, note=note)

@@ -14,12 +14,19 @@ from app.cuda import device
 from app.drawing import files
 from app.kernels.problems import Problem
 from app.lab.bench import cudnn, plots
-from app.lab.bench.cases import Item, batch_sizes, network_items, shape_items, table_rows, variant_names
+from app.lab.bench.cases import (
+    Item,
+    item_variants,
+    network_items,
+    parse_batch_sizes,
+    parse_shape_items,
+    parse_variant_names,
+)
 from app.lab.bench.results import DEBUG, Table, table_document, totals
 from app.lab.bench.table import as_text
 from app.lab.document import utc_date
 from app.lab.peers.peers import compare
-from app.lab.stop import describe_rule
+from app.lab.stop import describe_stopping_rule
 from app.network.graph import Graph, network_graph
 from app.planning import tuning
 from app.records.bench import Bench
@@ -37,9 +44,9 @@ class Job(Frozen):
     only: set[str] | None
 
     @property
-    def ops(self) -> list[Item]:
+    def single_convolutions(self) -> list[Item]:
         """The items that are one convolution alone."""
-        return [item for item in self.items if item.is_op]
+        return [item for item in self.items if item.is_single_convolution]
 
 
 def bench(request: BenchRequest) -> int:
@@ -53,10 +60,10 @@ def time_kernels(request: BenchRequest) -> int:
     Raises UserError.
     """
     with exit_on_interrupt():
-        job = check_request(request)
+        job = job_from_request(request)
     device.require_gpu("bench")
     if request.plot is not None:
-        files.prepare(request.plot)
+        files.create_chart_folder(request.plot)
     with device.gpu_errors():
         document, tables = _measure(request, job)
 
@@ -66,40 +73,40 @@ def time_kernels(request: BenchRequest) -> int:
     return int(any(row.wrong for table in tables for row in table.rows))
 
 
-def check_request(request: BenchRequest) -> Job:
+def job_from_request(request: BenchRequest) -> Job:
     """Check the whole request before anything is measured. Raises UserError."""
     if not 0 < request.noise < 1:
         raise UserError(f"--noise {request.noise:g}: give a number between 0 and 1, e.g. 0.01")
-    batches = batch_sizes(request.batch, request.batches)
-    only = variant_names(request.only)
+    batches = parse_batch_sizes(request.batch, request.batches)
+    only = parse_variant_names(request.only)
     if request.save_tuning and only is not None:
         raise UserError("--save-tuning stores times that 'auto' compares with all others: leave --only out")
     if request.plot is not None:
-        files.check(request.plot)
+        files.check_chart_folder(request.plot)
     if request.shape is not None:
-        return Job(f"convolution {request.shape} (C,H,W,M,K,S)", None, shape_items(request.shape), batches, only)
+        return Job(f"convolution {request.shape} (C,H,W,M,K,S)", None, parse_shape_items(request.shape), batches, only)
     graph = network_graph(request.network)
-    items = [item for item in network_items(graph) if table_rows(item, only)]
+    items = [item for item in network_items(graph) if item_variants(item, only)]
     return Job(f"network {graph.network.name}", graph, items, batches, only)
 
 
 def _measure(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
     with exit_on_interrupt():  # these load CuPy
         from app.lab.bench import peak
-        from app.lab.bench.compiling import compile_rows
+        from app.lab.bench.compiling import compile_variants
         from app.lab.bench.ladder import ItemTimer
-        from app.lab.bench.whole_network import combinations, whole_program
+        from app.lab.bench.whole_network import precision_variant_pairs, whole_program
 
-        no_cudnn = cudnn.why_no_cudnn() if job.ops else None
+        no_cudnn = cudnn.why_no_cudnn() if job.single_convolutions else None
     card = device.describe_gpu()
     known, arch, main = tuning.load(card["name"]), card["architecture"], job.batches[-1]
     notes = [f"no cuDNN rows: {no_cudnn}"] if no_cudnn else []
-    compile_rows([pair for item in job.items for pair in table_rows(item, job.only)], arch, known)
+    compile_variants([pair for item in job.items for pair in item_variants(item, job.only)], arch, known)
     with tqdm(desc="bench", unit=" rows", disable=None) as progress:
         timer = ItemTimer(arch, known, request.noise, request.l2, job.only, no_cudnn is None, progress.update)
         progress.total = sum(timer.row_count(item) for item in job.items)
-        progress.total += sum(timer.row_count(item) for item in job.ops) * (len(job.batches) - 1)
-        progress.total += len(combinations(job.graph, job.only)) * len(job.batches) if job.graph else 0
+        progress.total += sum(timer.row_count(item) for item in job.single_convolutions) * (len(job.batches) - 1)
+        progress.total += len(precision_variant_pairs(job.graph, job.only)) * len(job.batches) if job.graph else 0
         peaks = peak.measure(arch)
         tables = {main: [timer.time_item(item, job.graph, main) for item in job.items]}
         if request.save_tuning:
@@ -107,7 +114,10 @@ def _measure(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
                 f"'auto' goes by these results from now on: {tuning.store(card['name'], tuned_times(tables[main]))}"
             )
             known = tuning.load(card["name"])  # for the whole program
-        tables |= {size: [timer.time_item(item, job.graph, size) for item in job.ops] for size in job.batches[:-1]}
+        tables |= {
+            size: [timer.time_item(item, job.graph, size) for item in job.single_convolutions]
+            for size in job.batches[:-1]
+        }
         whole = {
             size: whole_program(job.graph, arch, known, size, job.only, progress.update) if job.graph else []
             for size in job.batches
@@ -125,7 +135,11 @@ def _measure(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
         "device": cast(Card, card),
         "cpu": cast(Processor, device.describe_cpu(usable_cores())),
         "images": main,
-        "settings": {"noise": request.noise, "l2": request.l2, "rule": describe_rule(request.noise, request.l2)},
+        "settings": {
+            "noise": request.noise,
+            "l2": request.l2,
+            "rule": describe_stopping_rule(request.noise, request.l2),
+        },
         "peaks": peaks,
         "tables": [table_document(table, peaks) for table in tables[main]],
         "totals": totals(tables[main]),

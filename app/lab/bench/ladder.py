@@ -15,7 +15,7 @@ from app.cuda.memory import DeviceMemoryError
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import Variant
 from app.lab.bench import cudnn as library
-from app.lab.bench.cases import Item, parameters_of, table_rows
+from app.lab.bench.cases import Item, item_variants, reference_weights
 from app.lab.bench.compiling import Wrong, failure_reason
 from app.lab.bench.results import CPU, CPU_NAME, CPU_RUNS, DEBUG, LIBRARY, OURS, Result, Table
 from app.lab.bench.trial import Trial
@@ -40,10 +40,10 @@ class ItemTimer(Frozen):
 
     def row_count(self, item: Item) -> int:
         """Return the number of rows that the item's table will have, for a progress bar."""
-        served = table_rows(item, self.only)
-        cudnn = len(item.problems) if item.is_op and self.with_cudnn else 0
+        served = item_variants(item, self.only)
+        cudnn = len(item.problems) if item.is_single_convolution and self.with_cudnn else 0
         debug = sum(row.name == DEBUGGED and problem.dtype == "float32" for problem, row in served)
-        return 1 + cudnn + len(served) + (item.is_op and debug)
+        return 1 + cudnn + len(served) + (item.is_single_convolution and debug)
 
     def time_item(self, item: Item, graph: Graph | None, images: int) -> Table:
         """Measure the item on ``images`` images, or on as many as fit in memory. Raises UserError if none fit."""
@@ -55,32 +55,32 @@ class ItemTimer(Frozen):
                 if images == 1:
                     raise UserError(f"{item.name}: not even one image fits in the free device memory") from None
             images //= 2
-        rows = (cpu_row(item, graph, images), *measured)
+        rows = (time_cpu_reference(item, graph, images), *measured)
         self.step()
-        return Table(item.name, item.operation, item.is_op, images, item.problems, rows)
+        return Table(item.name, item.operation, item.is_single_convolution, images, item.problems, rows)
 
     def _measure(self, item: Item, images: int) -> list[Result]:
         found: list[Result] = []
         for problem in item.problems.values():
-            served = [row for own, row in table_rows(item, self.only) if own == problem]
-            cudnn = item.is_op and self.with_cudnn
+            served = [row for own, row in item_variants(item, self.only) if own == problem]
+            cudnn = item.is_single_convolution and self.with_cudnn
             if not served and not cudnn:
                 continue
             trial = Trial(problem, images, self.arch)
             if cudnn and isinstance(problem, ConvProblem):
-                found.append(self._cudnn(trial, problem))
+                found.append(self._time_cudnn(trial, problem))
             for row in served:
                 found.append(self.time_row(trial, row))
-                if row.name == DEBUGGED and problem.dtype == "float32" and item.is_op:
+                if row.name == DEBUGGED and problem.dtype == "float32" and item.is_single_convolution:
                     found.append(self.time_row(trial, row, debug=True))
             del trial  # free its memory before the next trial allocates
         return found
 
-    def _cudnn(self, trial: Trial, problem: ConvProblem) -> Result:
+    def _time_cudnn(self, trial: Trial, problem: ConvProblem) -> Result:
         self.step()
         if problem.dtype == "tfloat32" and architecture_number(self.arch) < 80:
             return library.cudnn_result(problem, reason=f"needs sm_80 or later, this is {self.arch}")
-        return library.cudnn_row(problem, trial.images, trial.clock, self.noise, self.l2)
+        return library.time_cudnn(problem, trial.images, trial.clock, self.noise, self.l2)
 
     def time_row(self, trial: Trial, row: Variant, *, debug: bool = False) -> Result:
         """Check and time one variant. Raises DeviceMemoryError if the reference's or the kernel's arrays do not fit."""
@@ -93,9 +93,9 @@ class ItemTimer(Frozen):
         if refusal is not None:
             return replace(result, reason=refusal)
         try:
-            launch = trial.launch(row, settings, debug=debug)
-            error = trial.check(launch)
-            timing = trial.time(launch, self.noise, self.l2)
+            launch = trial.bind_variant(row, settings, debug=debug)
+            error = trial.check_outputs(launch)
+            timing = trial.time_launch(launch, self.noise, self.l2)
         except Exception as failure:
             reason = str(failure) if isinstance(failure, Wrong | UserError) else failure_reason(failure)
             if reason is None:
@@ -104,7 +104,7 @@ class ItemTimer(Frozen):
         return replace(result, **timing.row, error=error, instructions=row.instructions, work=row.work(trial.problem))
 
 
-def cpu_row(item: Item, graph: Graph | None, images: int) -> Result:
+def time_cpu_reference(item: Item, graph: Graph | None, images: int) -> Result:
     """Time the NumPy reference in float32 on a few images: the best of several runs, scaled to ``images``."""
     problem = next(iter(item.problems.values()))
     count = max(min(images, int(CPU_FLOPS / problem.flops), CPU_ELEMENTS // prod(item.in_shape)), 1)
@@ -114,9 +114,9 @@ def cpu_row(item: Item, graph: Graph | None, images: int) -> Result:
         x: np.ndarray = rng.integers(0, 256, shape, dtype=np.uint8)
     else:
         x = rng.standard_normal(shape, dtype=np.float32)
-    parameters = parameters_of(item, graph)
+    parameters = reference_weights(item, graph)
     # The reference may work in place: each run gets a copy, made before the clock starts.
-    best = min(clocked(partial(item.reference, x.copy(), parameters))[1] for _ in range(CPU_RUNS))
+    best = min(clocked(partial(item.apply_reference, x.copy(), parameters))[1] for _ in range(CPU_RUNS))
     dtype = "float32" if "float32" in item.problems else problem.dtype
     note = f"{count:,} images, scaled" if count < images else ""
     return Result(CPU, CPU_NAME, dtype, ms=best * images / count, runs=CPU_RUNS, note=note)

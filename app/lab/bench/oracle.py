@@ -25,7 +25,7 @@ from app.kernels.problems import (
     Problem,
 )
 from app.kernels.variant import Variant
-from app.lab.bench.tolerance import Expected, Half, is_coarse, is_split, plain_operands
+from app.lab.bench.tolerance import Expected, Half, has_rounded_operands, has_split_operands, round_pair_operands
 from app.layers import ACTIVATIONS
 
 Array = Any  # of NumPy or CuPy
@@ -40,83 +40,83 @@ def array_module(x: Array) -> Any:
     return cupy
 
 
-def expected(problem: Problem, x: Array, *parameters: Array | None) -> Expected:
+def expected_results(problem: Problem, x: Array, *parameters: Array | None) -> Expected:
     """Return the correct results for x (images, elements) as stored. parameters: as in the problem's arguments.
 
     They are (images, elements per image) float64. Problems that end in an argmax get the scores it chooses from.
     """
     match problem:
         case ConvProblem() | LinearProblem():
-            found = _layer_results(problem, x, *parameters)
+            found = _layer_values_magnitudes(problem, x, *parameters)
         case ConvPairProblem() | LinearPairProblem():
-            found = _pair_results(problem, x, *parameters)
+            found = _pair_values_magnitudes(problem, x, *parameters)
         case PoolProblem():
             maps = x.astype(np.float64).reshape(-1, problem.channels, problem.height, problem.width)
             window = problem.window, problem.stride, problem.is_max, problem.pooled
-            found = [_pooled(values, *window) for values in (maps, abs(maps))]
+            found = [_pool_maps(values, *window) for values in (maps, abs(maps))]
         case ResizeProblem():
-            found = [_resized(problem, x.reshape(-1, *_image(problem)))] * 2
+            found = [_resize_images(problem, x.reshape(-1, *_image_shape(problem)))] * 2
         case ActivationProblem():
-            values = _activated(problem.function, x.astype(np.float64))
+            values = _apply_activation(problem.function, x.astype(np.float64))
             found = [values, abs(values)]
         case SoftmaxProblem():
-            found = [*_probabilities(x.astype(np.float64), None)]
+            found = [*_softmax_and_magnitude(x.astype(np.float64), None)]
         case ArgmaxProblem():
             values = x.astype(np.float64)
             found = [values, abs(values)]
     return Expected(*(array.reshape(len(x), -1) for array in found))
 
 
-def with_row_bound(row: Variant, problem: Problem, found: Expected, x: Array, *parameters: Any) -> Expected:
+def apply_variant_bound(row: Variant, problem: Problem, found: Expected, x: Array, *parameters: Any) -> Expected:
     """Return ``found`` with the row's error bound in place of the default, if the row defines one.
 
-    found: the result of ``expected`` for the same x and parameters.
+    found: the result of ``expected_results`` for the same x and parameters.
     """
     if row.own_error is None or not isinstance(problem, ConvProblem):
         return found
     roundings, magnitude = row.own_error(problem, x, *parameters)
     if problem.pool > 1:
-        magnitude = _pooled(magnitude, problem.pool, problem.pool, problem.pool_is_max, problem.pooled)
+        magnitude = _pool_maps(magnitude, problem.pool, problem.pool, problem.pool_is_max, problem.pooled)
     return replace(found, magnitude=magnitude.reshape(len(x), -1), roundings=roundings)
 
 
-def _layer_results(problem: Half, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
+def _layer_values_magnitudes(problem: Half, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
     """Return exact values and magnitudes; if operands are rounded or split, also a plain implementation's results."""
-    results = [_layer_result(problem, x, w, bias), _magnitude(problem, x, w, bias)]
-    if is_coarse(problem) or is_split(problem):
-        narrow = _rounder("float32" if is_split(problem) else problem.dtype)
+    results = [_compute_layer_float64(problem, x, w, bias), _sum_absolute_terms(problem, x, w, bias)]
+    if has_rounded_operands(problem) or has_split_operands(problem):
+        narrow = _rounder("float32" if has_split_operands(problem) else problem.dtype)
         kept = None if problem.dtype == "tfloat32" else narrow
-        results.append(_layer_result(problem, narrow(x), narrow(w), bias, kept))
+        results.append(_compute_layer_float64(problem, narrow(x), narrow(w), bias, kept))
     return results
 
 
-def _pair_results(problem: PairProblem, x: Array, *parameters: Array | None) -> list[Array]:
+def _pair_values_magnitudes(problem: PairProblem, x: Array, *parameters: Array | None) -> list[Array]:
     """Return exact values, the second layer's magnitudes and plain values (float32 sums, each layer's result stored).
 
     Plain sums take undivided pixels and are scaled afterwards, as in the kernels. Divided pixels would be exact for
     255/255 and weights that float16 holds, an accuracy that no other pixel gets.
     """
-    narrow = _rounder("float16" if is_coarse(problem) else "float32")
+    narrow = _rounder("float16" if has_rounded_operands(problem) else "float32")
     if isinstance(problem, ConvPairProblem) and problem.resize is not None:
-        x = _resized(problem.resize, x.reshape(-1, *_image(problem.resize)))
+        x = _resize_images(problem.resize, x.reshape(-1, *_image_shape(problem.resize)))
     exact = plain = x.astype(np.float64)
     scale = problem.pixel_scale if isinstance(problem, ConvPairProblem) else 1.0
     magnitude = None
     halves: tuple[Half, ...] = (problem.first, problem.second)
     for half, w, bias in zip(halves, parameters[::2], parameters[1::2], strict=True):
         exact = exact * scale
-        magnitude = _magnitude(half, exact, w, bias)
-        exact = _layer_result(half, exact, w, bias)
-        operands = plain_operands(problem, half, plain, w, narrow)
-        plain = _layer_result(half, *operands, bias, _rounder("float32"), scale=scale)
+        magnitude = _sum_absolute_terms(half, exact, w, bias)
+        exact = _compute_layer_float64(half, exact, w, bias)
+        operands = round_pair_operands(problem, half, plain, w, narrow)
+        plain = _compute_layer_float64(half, *operands, bias, _rounder("float32"), scale=scale)
         scale = 1.0
     if isinstance(problem, LinearPairProblem) and problem.second.softmax:
-        exact, magnitude = _probabilities(exact, magnitude)
-        plain = _probabilities(plain, plain)[0]
+        exact, magnitude = _softmax_and_magnitude(exact, magnitude)
+        plain = _softmax_and_magnitude(plain, plain)[0]
     return [exact, magnitude, plain]
 
 
-def _probabilities(scores: Array, magnitude: Array | None) -> tuple[Array, Array]:
+def _softmax_and_magnitude(scores: Array, magnitude: Array | None) -> tuple[Array, Array]:
     """Return the softmax of (images, classes) scores, and the magnitude that its rounding errors scale with.
 
     magnitude: of the scores. An absolute error of a score is a relative error of its probability.
@@ -129,7 +129,7 @@ def _probabilities(scores: Array, magnitude: Array | None) -> tuple[Array, Array
     return values, values * (around + errors)
 
 
-def _layer_result(
+def _compute_layer_float64(
     problem: Half,
     x: Array,
     w: Array,
@@ -141,7 +141,7 @@ def _layer_result(
     """Compute the layer in float64, term by term. kept: rounds each partial sum; ``scale`` is applied after that."""
     shape = (problem.maps, *problem.convolved) if isinstance(problem, ConvProblem) else (problem.outputs,)
     sums = array_module(x).zeros((len(x), *shape))
-    for a, b in _terms(problem, x.astype(np.float64), w.astype(np.float64)):
+    for a, b in _product_factors(problem, x.astype(np.float64), w.astype(np.float64)):
         sums += a * b
         if kept is not None:
             sums = kept(sums)
@@ -149,24 +149,24 @@ def _layer_result(
         sums = kept(sums * scale)
     if bias is not None:
         sums = sums + bias.astype(np.float64).reshape(-1, *(1,) * (len(shape) - 1))
-    values = _activated(problem.activation, sums)
+    values = _apply_activation(problem.activation, sums)
     if isinstance(problem, ConvProblem) and problem.pool > 1:
-        values = _pooled(values, problem.pool, problem.pool, problem.pool_is_max, problem.pooled)
+        values = _pool_maps(values, problem.pool, problem.pool, problem.pool_is_max, problem.pooled)
     return values
 
 
-def _activated(function: str, x: Array) -> Array:
+def _apply_activation(function: str, x: Array) -> Array:
     """Apply the activation by the layer's NumPy reference, which also takes CuPy arrays. May change x in place."""
     return ACTIVATIONS[function]("").reference(x, {}) if function else x
 
 
-def _magnitude(problem: Half, x: Array, w: Array, bias: Array | None) -> Array:
+def _sum_absolute_terms(problem: Half, x: Array, w: Array, bias: Array | None) -> Array:
     """Return the sums of absolute inputs, weights and bias, without activation: rounding errors scale with them."""
     magnitudes = (None if a is None else abs(a.astype(np.float64)) for a in (x, w, bias))
-    return _layer_result(replace(problem, activation=""), *magnitudes)
+    return _compute_layer_float64(replace(problem, activation=""), *magnitudes)
 
 
-def _terms(problem: Half, x: Array, w: Array) -> Iterator[tuple[Array, Array]]:
+def _product_factors(problem: Half, x: Array, w: Array) -> Iterator[tuple[Array, Array]]:
     """Yield the two factors of each term of the sums, in the kernels' order, ready to broadcast."""
     if isinstance(problem, LinearProblem):
         w = w.reshape(problem.inputs, problem.outputs)
@@ -193,28 +193,30 @@ def _to_tf32(x: Array) -> Array:
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
 
 
-def _pooled(x: Array, window: int, stride: int, is_max: bool, size: tuple[int, int]) -> Array:
+def _pool_maps(x: Array, window: int, stride: int, is_max: bool, size: tuple[int, int]) -> Array:
     """Pool (images, C, H, W) to (images, C, *size). Windows over the border count only the pixels inside."""
     down, across = ((length - 1) * stride + 1 for length in size)
     margins = [(0, max(to + window - 1 - size, 0)) for to, size in zip((down, across), x.shape[2:], strict=True)]
     own = array_module(x)
 
-    def places(maps: Array, beyond: float) -> Iterator[Array]:
+    def iterate_window_elements(maps: Array, beyond: float) -> Iterator[Array]:
         if any(map(max, margins)):
             maps = own.pad(maps, [(0, 0), (0, 0), *margins], constant_values=beyond)
         for p, q in product(range(window), range(window)):
             yield maps[:, :, p : p + down : stride, q : q + across : stride]
 
     if is_max:
-        return reduce(own.maximum, places(x, -np.inf))
-    return reduce(add, places(x, 0.0)) / reduce(add, places(own.ones((1, 1, *x.shape[2:])), 0.0))
+        return reduce(own.maximum, iterate_window_elements(x, -np.inf))
+    return reduce(add, iterate_window_elements(x, 0.0)) / reduce(
+        add, iterate_window_elements(own.ones((1, 1, *x.shape[2:])), 0.0)
+    )
 
 
-def _image(problem: ResizeProblem) -> tuple[int, int, int]:
+def _image_shape(problem: ResizeProblem) -> tuple[int, int, int]:
     return problem.channels, problem.height, problem.width
 
 
-def _resized(problem: ResizeProblem, x: Array) -> Array:
+def _resize_images(problem: ResizeProblem, x: Array) -> Array:
     """Resize (images, C, H, W) bytes to (images, C, size, size) float64; sums are rounded or cut to whole numbers."""
     sums, unit = x.astype(np.float64), 2 * problem.size
     edge = problem.rule == "edge"
@@ -227,7 +229,7 @@ def _resized(problem: ResizeProblem, x: Array) -> Array:
     return array_module(x).floor(sums / unit**2 + (0.5 if edge else 0))
 
 
-def images_at_once(problem: Problem, budget: int = 64 << 20) -> int:
+def images_within_budget(problem: Problem, budget: int = 64 << 20) -> int:
     """Return how many images keep each float64 array of the oracle within ``budget`` bytes; at least one."""
     sizes = [argument.per_image for argument in problem.arguments()]
     for half in (problem.first, problem.second) if isinstance(problem, PairProblem) else (problem,):
@@ -251,7 +253,7 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
         if isinstance(problem, ConvPairProblem) and both[0] is not None:
             both[0] = both[0] / problem.pixel_scale
         if problem.exact:
-            both = _rounded_weights(both)
+            both = _round_weights_to_float16(both)
         wanted = problem.arguments()[1:]
         return [None if a is None else a.astype(b.dtype) for a, b in zip(both, wanted, strict=False)]
     if not isinstance(problem, ConvProblem | LinearProblem):
@@ -265,9 +267,9 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
     w = rng.standard_normal(shape) / (magnitude * np.sqrt(prod(shape[:-1])))
     bias = rng.standard_normal(shape[-1]).astype(arguments["bias"].dtype) if problem.bias else None
     parameters = [w.astype(arguments["w"].dtype), bias]
-    return _rounded_weights(parameters) if getattr(problem, "exact", False) else parameters
+    return _round_weights_to_float16(parameters) if getattr(problem, "exact", False) else parameters
 
 
-def _rounded_weights(parameters: list[np.ndarray | None]) -> list[np.ndarray | None]:
+def _round_weights_to_float16(parameters: list[np.ndarray | None]) -> list[np.ndarray | None]:
     """Round the weights to values that float16 holds. parameters: w and bias of each layer in turn."""
     return [a if at % 2 or a is None else a.astype(np.float16).astype(a.dtype) for at, a in enumerate(parameters)]

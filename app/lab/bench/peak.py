@@ -44,11 +44,11 @@ LOOPS = {
 def measure(arch: str) -> Peaks:
     """Measure the peak of every instruction family that the architecture has, and a copy (bytes read plus written)."""
     clock, number = Clock(arch), architecture_number(arch)
-    rates = {name: _loop_rate(clock, arch, loop) for name, loop in LOOPS.items() if loop.serves(number)}
-    return {"tflops": rates, "gbytes_per_s": _copy_rate(clock)}
+    rates = {name: _measure_loop_tflops(clock, arch, loop) for name, loop in LOOPS.items() if loop.serves(number)}
+    return {"tflops": rates, "gbytes_per_s": _measure_copy_bandwidth(clock)}
 
 
-def _loop_rate(clock: Clock, arch: str, loop: Loop) -> float:
+def _measure_loop_tflops(clock: Clock, arch: str, loop: Loop) -> float:
     """Return the loop's TFLOP/s."""
     function = Function(loaded(compile_kernel(SOURCE, {loop.constant: 1}, arch)), "peak", threads=THREADS)
     blocks = BLOCKS_EACH * runtime.getDeviceProperties(runtime.getDevice())["multiProcessorCount"]
@@ -56,13 +56,13 @@ def _loop_rate(clock: Clock, arch: str, loop: Loop) -> float:
     rounds = ctypes.c_int(64)
     values = (ctypes.c_void_p(out.data.ptr), ctypes.c_float(0.5), ctypes.c_float(1.0), rounds)
     launch = partial(function.bound(values, lambda count: (count, 1, 1)), clock.stream.ptr, blocks)
-    short = clock.time(launch, NOISE, "warm").median
+    short = clock.time_enqueued_work(launch, NOISE, "warm").median
     rounds.value = max(int(64 * TARGET_MS / short), 64)
-    ms = clock.time(launch, NOISE, "warm").median
+    ms = clock.time_enqueued_work(launch, NOISE, "warm").median
     return blocks * THREADS * rounds.value * loop.operations / ms / 1e9
 
 
-def _copy_rate(clock: Clock) -> float:
+def _measure_copy_bandwidth(clock: Clock) -> float:
     """Return GB/s of a copy between the largest buffers that fit."""
     size = COPY_BYTES
     while True:
@@ -75,4 +75,4 @@ def _copy_rate(clock: Clock) -> float:
         size //= 2
     addresses, direction = (target.data.ptr, source.data.ptr), runtime.memcpyDeviceToDevice
     copy = partial(runtime.memcpyAsync, *addresses, size, direction, clock.stream.ptr)
-    return 2 * size / clock.time(copy, NOISE, "warm").median / 1e6
+    return 2 * size / clock.time_enqueued_work(copy, NOISE, "warm").median / 1e6

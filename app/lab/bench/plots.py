@@ -22,29 +22,31 @@ def charts(document: Document) -> dict[str, str]:
     ops = [table["item"] for table in document["tables"] if table["is_op"]]
     found = {}
     for item in (None, *ops) if len(ops) > 1 else ops:
-        if journey.bars(document, item):
-            found["ladder" if len(ops) == 1 or item is None else f"ladder_{item}"] = ladder(document, item)
+        if journey.bars_from_bench(document, item):
+            found["ladder" if len(ops) == 1 or item is None else f"ladder_{item}"] = ladder_chart(document, item)
     for item in ops:
-        if roofline.points(document, item):
-            found["roofline" if len(ops) == 1 else f"roofline_{item}"] = roof(document, item)
+        if roofline.roofline_points(document, item):
+            found["roofline" if len(ops) == 1 else f"roofline_{item}"] = roofline_chart(document, item)
     if document["totals"] and len(document["batches"]) > 1:
-        found["batch_sizes"] = batch_sizes(document)
+        found["batch_sizes"] = batch_size_chart(document)
     return found
 
 
-def ladder(document: Document, item: str | None = None) -> str:
+def ladder_chart(document: Document, item: str | None = None) -> str:
     """Draw the times of one convolution, or of all together, as bars."""
     since = {row.name: row.since for row in variants("conv")}
     what = item or "sum of the convolutions"
-    return journey.journey(journey.bars(document, item, since=since), _title(document, what), "ladder")
+    return journey.draw_ladder_chart(
+        journey.bars_from_bench(document, item, since=since), _title(document, what), "ladder"
+    )
 
 
-def roof(document: Document, item: str) -> str:
+def roofline_chart(document: Document, item: str) -> str:
     """Draw the roofline of one convolution: its rates below the measured peaks."""
-    return roofline.roofline(roofline.points(document, item), document["peaks"], _title(document, item))
+    return roofline.roofline(roofline.roofline_points(document, item), document["peaks"], _title(document, item))
 
 
-def batch_sizes(document: Document) -> str:
+def batch_size_chart(document: Document) -> str:
     """Draw the summed time of the convolutions over the batch size, one line for each kernel."""
     found: dict[tuple[str, str, int | None], list[tuple[float, float]]] = {}
     for batch in document["batches"]:
@@ -52,10 +54,10 @@ def batch_sizes(document: Document) -> str:
             if row["sum_ms"] is not None and row["kind"] != CPU:
                 key = row["name"], row["dtype"], row["step"]
                 found.setdefault(key, []).append((batch["images"], row["sum_ms"]))
-    drawn = [lines.Line(journey.label(*key), BY_DTYPE[key[1]].colour, points) for key, points in found.items()]
+    drawn = [lines.Line(journey.step_label(*key), BY_DTYPE[key[1]].colour, points) for key, points in found.items()]
     panel = lines.Panel("sum of the op times, ms", drawn)
     title = f"Time against batch size: {document['subject']}, {document['device']['name']}"
-    return lines.chart(title, "images", [panel], logarithmic=True, name="batch-sizes")
+    return lines.draw_line_chart(title, "images", [panel], logarithmic=True, name="batch-sizes")
 
 
 def _title(document: Document, what: str) -> str:

@@ -165,13 +165,13 @@ def totals(tables: Sequence[Table]) -> list[Total]:
             "step": row.step,
             "ops": each,
             "sum_ms": row.ms,
-            **_ratios(summed, index),
+            **_speed_ratios(summed, index),
         }
         for index, (row, (_, each)) in enumerate(zip(summed, rows.values(), strict=True))
     ]
 
 
-def _ratios(results: Sequence[Result], index: int) -> Ratios:
+def _speed_ratios(results: Sequence[Result], index: int) -> Ratios:
     row = results[index]
     return {
         "library_ratio": speedup(library_ms(results, row.dtype), row.ms),
@@ -189,7 +189,7 @@ def table_document(table: Table, peaks: Peaks) -> records.Table:
             figures = {
                 **rates(problem, row.dtype, images, row.ms, peaks, row.instructions, row.work),
                 **({"share": None} if row.kind == CPU else {}),  # shares are of the card's peaks
-                **_ratios(table.rows, index),
+                **_speed_ratios(table.rows, index),
             }
         found = vars(row) | {"settings": dict(row.settings), "samples": [*row.samples], "rates": figures}
         rows.append(cast(records.Row, found))

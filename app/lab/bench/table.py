@@ -26,14 +26,14 @@ def as_text(document: Bench, width: int = WIDTH) -> str:
     if document["totals"]:
         parts.append(_totals_table(document["totals"], width))
         parts += [_batches_table(document["batches"], width)] if len(document["batches"]) > 1 else []
-    parts += [_program_table(batch, width) for batch in document["batches"] if batch["whole_program"]]
+    parts += [_end_to_end_table(batch, width) for batch in document["batches"] if batch["whole_program"]]
     parts += [paragraph(f"note: {note}", width) for note in document["notes"]]
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
 def _header(document: Bench, width: int) -> list[str]:
     peaks = document["peaks"]
-    arithmetic = ", ".join(f"{short_peak(name)} {rate:.1f}" for name, rate in peaks["tflops"].items())
+    arithmetic = ", ".join(f"{short_peak_name(name)} {rate:.1f}" for name, rate in peaks["tflops"].items())
     pairs = {
         "peaks": f"measured: {arithmetic} TFLOP/s (tf32 and fp16 alone: by mma.sync); "
         f"copy {peaks['gbytes_per_s']:,.0f} GB/s",
@@ -46,7 +46,7 @@ def _header(document: Bench, width: int) -> list[str]:
     return heading(f"Bench of {document['subject']}, {document['images']:,} images", document, pairs, width)
 
 
-def short_peak(name: str) -> str:
+def short_peak_name(name: str) -> str:
     """Shorten a peak's name for the tables: ``fp16``, ``fp16 wgmma``."""
     dtype, *family = name.split()
     return " ".join([SHORT[dtype], *family])
@@ -111,16 +111,16 @@ def _batches_table(batches: Sequence[Batch], width: int) -> list[str]:
     return ["Sum of the op times by batch size, ms", *table(columns, cells, width)]
 
 
-def _program_table(batch: Batch, width: int) -> list[str]:
+def _end_to_end_table(batch: Batch, width: int) -> list[str]:
     title = (
         f"Whole program, {batch['images']:,} images (pinned host memory → host labels, transfers included; host "
         "clock; the other layers as auto chooses)"
     )
-    cells = (_program_cells(row, batch["images"]) for row in batch["whole_program"])
+    cells = (_end_to_end_cells(row, batch["images"]) for row in batch["whole_program"])
     return [*paragraph(title, width), *table(PROGRAMS, cells, width)]
 
 
-def _program_cells(row: Program, images: int) -> list[str]:
+def _end_to_end_cells(row: Program, images: int) -> list[str]:
     if row["ms"] is None:
         return [row["conv"], row["precision"], "–", row["reason"]]
     kernels = ", ".join(row.get("nodes", [])) if row["conv"] == "auto" else ""

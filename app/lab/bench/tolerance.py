@@ -82,17 +82,19 @@ def is_exact(problem: Problem) -> bool:
     return isinstance(problem, ArgmaxProblem | ResizeProblem)
 
 
-def is_coarse(problem: Problem) -> bool:
+def has_rounded_operands(problem: Problem) -> bool:
     """Return whether operands are rounded to 11 significant bits, not merely stored as float16."""
     return isinstance(problem, ConvProblem | LinearProblem | PairProblem) and BY_DTYPE[problem.dtype].coarse
 
 
-def is_split(problem: Problem) -> bool:
+def has_split_operands(problem: Problem) -> bool:
     """Return whether operands are split into sums of two float16, which makes results as exact as float32's."""
     return problem.dtype == "float16x2"
 
 
-def plain_operands(problem: PairProblem, half: Half, x: Any, w: Any, narrow: Callable[[Any], Any]) -> tuple[Any, Any]:
+def round_pair_operands(
+    problem: PairProblem, half: Half, x: Any, w: Any, narrow: Callable[[Any], Any]
+) -> tuple[Any, Any]:
     """Return x and w (maps last) of one layer of a pair as a plain implementation multiplies them.
 
     ``narrow`` rounds them, except for int8's second convolution: its inputs are bytes, 255 for 1 and more, and its
@@ -114,7 +116,7 @@ def allowed_errors(problem: Problem, expected: Expected) -> tuple[Any, float]:
     last = problem.second if isinstance(problem, PairProblem) else problem
     stored = getattr(last, "output_dtype", problem.dtype)
     size = np.abs(expected.exact)
-    few = isinstance(problem, PairProblem) or is_split(problem)
+    few = isinstance(problem, PairProblem) or has_split_operands(problem)
     in_sum = term_count(problem) if expected.roundings is None else expected.roundings
     roundings = OF_PAIRS if few else in_sum + SLACK
     each = roundings * ROUNDING[computed] * expected.magnitude + SUBNORMAL[computed]
@@ -125,7 +127,7 @@ def allowed_errors(problem: Problem, expected: Expected) -> tuple[Any, float]:
     if expected.plain is None:
         return each, np.inf
     plain = expected.plain - expected.exact
-    most_rms = 2 * rms(plain) + rms(each) if is_coarse(problem) else np.inf
+    most_rms = 2 * rms(plain) + rms(each) if has_rounded_operands(problem) else np.inf
     return each + 2 * float(np.abs(plain).max()), most_rms
 
 

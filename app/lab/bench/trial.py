@@ -16,7 +16,13 @@ from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import Problem
 from app.kernels.variant import Parameters, Variant, tiles
 from app.lab.bench.compiling import Wrong
-from app.lab.bench.oracle import expected, images_at_once, random_images, random_parameters, with_row_bound
+from app.lab.bench.oracle import (
+    apply_variant_bound,
+    expected_results,
+    images_within_budget,
+    random_images,
+    random_parameters,
+)
 from app.lab.bench.tolerance import allowed_errors, rms
 from app.lab.timer import Clock
 from app.main_job.result import Timing
@@ -35,17 +41,17 @@ class Trial:
         arguments = {argument.name: argument for argument in problem.arguments()}
         outputs = [argument for argument in arguments.values() if argument.name in ("y", "labels")]
         rng = np.random.default_rng(seed)
-        most = min(images_at_once(problem), images)
+        most = min(images_within_budget(problem), images)
         self._period = max(prime for prime in PRIMES if prime <= most)
         block = random_images(rng, arguments["x"], self._period)
         self.x = device_array(arguments["x"].per_image * images, arguments["x"].dtype)
-        self._repeat(upload(block.reshape(-1)))
+        self._fill_input(upload(block.reshape(-1)))
         self.parameters = random_parameters(rng, problem)
         self.outputs = {each.name: device_array(each.per_image * images, each.dtype) for each in outputs}
         self._block = block
         cupy.cuda.Device().synchronize()  # the data have arrived; the clock's stream does not wait for other streams
 
-    def launch(self, row: Variant, parameters: Parameters | None = None, *, debug: bool = False) -> Launch:
+    def bind_variant(self, row: Variant, parameters: Parameters | None = None, *, debug: bool = False) -> Launch:
         """Bind the variant to this trial's arrays. debug: compile without optimisation.
 
         Raises DeviceMemoryError if its workspace does not fit, UserError if it needs cuBLAS and there is none.
@@ -54,7 +60,7 @@ class Trial:
         arrays = [None if array is None else upload(array) for array in kernel.pack(self.parameters)]
         return kernel.bind([self.x, *arrays, *self.outputs.values()], self.images)
 
-    def check(self, launch: Launch) -> float:
+    def check_outputs(self, launch: Launch) -> float:
         """Launch once on poisoned outputs and compare every element with the oracle.
 
         Returns the worst error ÷ the error allowed there. Raises Wrong if that is above 1 or not a number.
@@ -67,7 +73,9 @@ class Trial:
         self.clock.stream.synchronize()
         results = {name: y.reshape(self.images, -1) for name, y in self.outputs.items()}
         try:
-            exact, each, most_rms = self._oracle if row.own_error is None else self._allowed(row)
+            exact, each, most_rms = (
+                self._default_expectations if row.own_error is None else self._expected_with_tolerances(row)
+            )
             worst = 0.0
             for first in range(0, self.images, self._period):
                 count = min(self._period, self.images - first)
@@ -86,30 +94,30 @@ class Trial:
         finally:
             cupy.get_default_memory_pool().free_all_blocks()
 
-    def time(self, launch: Launch, noise: float, l2: str) -> Timing:
-        """Measure the device time of one launch over all images, in ms; see Clock.time."""
+    def time_launch(self, launch: Launch, noise: float, l2: str) -> Timing:
+        """Measure the device time of one launch over all images, in ms; see Clock.time_enqueued_work."""
         config = launch.kernel.config
         pieces = tiles(self.images, config.images_at_a_time) if config.images_at_a_time else 1
         stream, images = self.clock.stream.ptr, self.images
-        return self.clock.time(lambda: launch(stream, images), noise, l2, len(config.actions) * pieces)
+        return self.clock.time_enqueued_work(lambda: launch(stream, images), noise, l2, len(config.actions) * pieces)
 
     @cached_property
-    def _oracle(self) -> tuple[cupy.ndarray, cupy.ndarray, float]:
-        return self._allowed(None)
+    def _default_expectations(self) -> tuple[cupy.ndarray, cupy.ndarray, float]:
+        return self._expected_with_tolerances(None)
 
-    def _allowed(self, row: Variant | None) -> tuple[cupy.ndarray, cupy.ndarray, float]:
+    def _expected_with_tolerances(self, row: Variant | None) -> tuple[cupy.ndarray, cupy.ndarray, float]:
         """Return for the block: exact values, the error allowed for each, and the RMS allowed for all errors.
 
         row: the variant whose error bound replaces the default, if it defines one.
         """
         device = [None if array is None else cupy.asarray(array) for array in self.parameters]
         x = cupy.asarray(self._block)
-        found = expected(self.problem, x, *device)
+        found = expected_results(self.problem, x, *device)
         if row is not None:
-            found = with_row_bound(row, self.problem, found, x, *device)
+            found = apply_variant_bound(row, self.problem, found, x, *device)
         return found.exact, *allowed_errors(self.problem, found)
 
-    def _repeat(self, block: Any) -> None:
+    def _fill_input(self, block: Any) -> None:
         """Fill x with copies of the block."""
         for start in range(0, self.x.nbytes, block.nbytes):
             count = min(block.nbytes, self.x.nbytes - start)

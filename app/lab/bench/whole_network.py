@@ -32,7 +32,7 @@ WARMUP = 2
 CPU_IMAGES = 1000  # with more, the processor would take longer than the card for everything else
 
 
-def combinations(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
+def precision_variant_pairs(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
     """Return pairs (precision, variant name): every convolution variant in each of its precisions, and ``auto``."""
     convolves = any(step.layer.operation == "conv" for step in graph.steps)
     rows = [row for row in registry.variants("conv") if convolves and (not only or row.name in only)]
@@ -51,11 +51,11 @@ def whole_program(
     Small batches are timed on the processor, too. step: called after each combination.
     """
     images = random_images(graph.network.input_shape, batch)
-    rows = [_on_cpu(graph, images)] if batch <= CPU_IMAGES else []
-    for precision, name in combinations(graph, only):
+    rows = [_time_on_cpu(graph, images)] if batch <= CPU_IMAGES else []
+    for precision, name in precision_variant_pairs(graph, only):
         named = {} if name == "auto" else {"conv": registry.find("conv", name)}
         try:
-            found = _on_gpu(graph, arch, Choices(precision, True, named, known), images)
+            found = _time_on_gpu(graph, arch, Choices(precision, True, named, known), images)
         except UserError as error:
             found = {"ms": None, "spread_ms": None, "runs": 0, "reason": str(error)}
         rows.append(cast(Program, {"precision": precision, "conv": name, **found}))
@@ -63,7 +63,7 @@ def whole_program(
     return rows
 
 
-def _on_cpu(graph: Graph, images: np.ndarray) -> Program:
+def _time_on_cpu(graph: Graph, images: np.ndarray) -> Program:
     engine = CpuEngine(graph)
     timing = Timing(host_timed(partial(engine.run, images), CPU_RUNS, warmup=1))
     row = {
@@ -78,7 +78,7 @@ def _on_cpu(graph: Graph, images: np.ndarray) -> Program:
     return cast(Program, row)
 
 
-def _on_gpu(graph: Graph, arch: str, choices: Choices, images: np.ndarray) -> dict[str, Any]:
+def _time_on_gpu(graph: Graph, arch: str, choices: Choices, images: np.ndarray) -> dict[str, Any]:
     execution = plan(graph, arch, choices)
     with GpuEngine(execution, chunk=default_chunk(len(images))) as engine:
         outputs = engine.outputs(len(images))

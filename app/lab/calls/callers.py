@@ -58,7 +58,7 @@ class TorchCaller(Caller):
         self.call = of_card if kind.source == CARD else engine.staged if way == STAGED else engine.direct
 
     def active(self) -> AbstractContextManager[object]:
-        return self._engine.active()
+        return self._engine.settings_context()
 
     def close(self) -> None:
         """Do nothing: the pool frees the network."""

@@ -10,8 +10,18 @@ from app.base.frozen import Frozen
 from app.commands.compare import CompareRequest
 from app.files.checks import BadValueError, fields, shown
 from app.files.reading import read_json
-from app.lab.compare.interval import RELEVANT, VERDICTS, Bounds, Runs, exceeds, intervals, percent, side_time, verdict
-from app.lab.compare.rows import KINDS, Timed, context, timed_rows
+from app.lab.compare.interval import (
+    RELEVANT,
+    VERDICTS,
+    Bounds,
+    Runs,
+    confidence_intervals,
+    exceeds_slowdown,
+    percent_change,
+    side_time,
+    verdict,
+)
+from app.lab.compare.rows import KINDS, Timed, report_context, timed_rows
 from app.records.operate import Compare, ComparedRow, Difference
 from app.terminal.output import publish
 from app.terminal.text import WIDTH, Column, format_ms, paragraph, table
@@ -54,7 +64,7 @@ def compare(request: CompareRequest) -> int:
         raise UserError(
             f"{_paths_text(reports)} are of different kinds ({' and '.join(kinds)}): name reports of one kind"
         )
-    differences = [_differences(sides, place) for place in range(len(CONTEXT))]
+    differences = [_differing_fields(sides, place) for place in range(len(CONTEXT))]
     for what, found in zip(CONTEXT[:2], differences, strict=False):
         if found and not request.ignore_settings:
             told = "; ".join(f"{one['name']}: {_values_text(one['before'] + one['after'])}" for one in found)
@@ -66,7 +76,8 @@ def compare(request: CompareRequest) -> int:
         raise UserError(f"{_paths_text(reports)} have no timed row in common: compare others")
     pairs = [([report.rows[name] for report in before], [report.rows[name] for report in after]) for name in complete]
     rows = [
-        _compared_row(*pair, bounds, request.fail_above) for pair, bounds in zip(pairs, intervals(pairs), strict=True)
+        _compared_row(*pair, bounds, request.fail_above)
+        for pair, bounds in zip(pairs, confidence_intervals(pairs), strict=True)
     ]
     document: Compare = {
         "schema": "lenet5-inference/compare/2",
@@ -108,14 +119,14 @@ def _read_sides(request: CompareRequest) -> Sides:
 
 def _read_report(path: Path) -> Report:
     """Read a report of a known kind. Raises UserError."""
-    document: dict[str, Any] = read_json(path, fields({"schema": _known_schema}, others=True), REMEDY)
+    document: dict[str, Any] = read_json(path, fields({"schema": _check_schema}, others=True), REMEDY)
     try:
-        return Report(path, document, timed_rows(document), context(document))
+        return Report(path, document, timed_rows(document), report_context(document))
     except BadValueError as error:
         raise UserError(f"{path} has wrong content ({error}): {REMEDY}") from None
 
 
-def _known_schema(schema: Any) -> str:
+def _check_schema(schema: Any) -> str:
     if not isinstance(schema, str) or schema not in KINDS:
         raise BadValueError(f"{shown(schema)} has no times that this version compares")
     return schema
@@ -138,7 +149,7 @@ def _values_text(values: Sequence[Any]) -> str:
     return ", ".join(map(shown, _distinct(values)))
 
 
-def _differences(sides: Sides, place: int) -> list[Difference]:
+def _differing_fields(sides: Sides, place: int) -> list[Difference]:
     """Return the names whose values differ between any two reports, with the distinct values of each side."""
     contexts = [[report.context[place] for report in side] for side in sides]
     names = dict.fromkeys(name for side in contexts for one in side for name in one)
@@ -152,7 +163,7 @@ def _differences(sides: Sides, place: int) -> list[Difference]:
 
 def _compared_row(before: Runs, after: Runs, bounds: Bounds | None, fail_above: float | None) -> ComparedRow:
     times = side_time(before), side_time(after)
-    change = percent(*times)
+    change = percent_change(*times)
     return {
         "name": before[0].name,
         "unit": before[0].unit,
@@ -161,7 +172,7 @@ def _compared_row(before: Runs, after: Runs, bounds: Bounds | None, fail_above: 
         "percent": change,
         "interval": None if bounds is None else list(bounds),
         "verdict": verdict(change, bounds, several=len(before) > 1),
-        "failed": fail_above is not None and exceeds(change, bounds, fail_above),
+        "failed": fail_above is not None and exceeds_slowdown(change, bounds, fail_above),
     }
 
 

@@ -24,7 +24,7 @@ Runs = Sequence[Timed]  # one row in each report of one side
 Bounds = tuple[float, float]
 
 
-def percent(before: float, after: float) -> float:
+def percent_change(before: float, after: float) -> float:
     """Return by how many percent ``after`` exceeds ``before``; ``before`` is positive."""
     return (after / before - 1) * 100
 
@@ -34,7 +34,7 @@ def side_time(runs: Runs) -> float:
     return runs[0].median if len(runs) == 1 else geometric_mean(run.median for run in runs)
 
 
-def intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | None]:
+def confidence_intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | None]:
     """Return each row's 95 % interval of the change from the first side to the second, in percent.
 
     If nothing changed, all intervals together contain 0 in 95 % of cases. None for a row with too few samples. Each
@@ -47,7 +47,7 @@ def intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | None]:
     are medians of consecutive parts of a run: halves, thirds and fifths. The widest of these intervals counts. It is
     too narrow if the parts are still correlated.
     """
-    measured = [_observations(*row) for row in rows]
+    measured = [_log_observations(*row) for row in rows]
     known = [values for values, _ in filter(None, measured)]
     critical = _critical_value(known) if known else 0.0
     found: list[Bounds | None] = []
@@ -61,7 +61,7 @@ def intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | None]:
     return found
 
 
-def _observations(before: Runs, after: Runs) -> tuple[np.ndarray, float] | None:
+def _log_observations(before: Runs, after: Runs) -> tuple[np.ndarray, float] | None:
     """Return the logarithms of all observations, (N,), and the change's standard error; None for too few samples."""
     if len(before) > 1:
         sides = [np.log([run.median for run in runs]) for runs in (before, after)]
@@ -92,7 +92,7 @@ def _critical_value(rows: Sequence[np.ndarray]) -> float:
     """
     values = np.stack(rows)
     centred = values - values.mean(axis=1, keepdims=True)
-    directions = _directions(values.shape[1])
+    directions = _random_directions(values.shape[1])
     most = np.zeros(DRAWS)
     for row, length in zip(centred, np.linalg.norm(centred, axis=1), strict=True):
         if length:
@@ -102,7 +102,7 @@ def _critical_value(rows: Sequence[np.ndarray]) -> float:
 
 
 @lru_cache(maxsize=1)
-def _directions(count: int) -> np.ndarray:
+def _random_directions(count: int) -> np.ndarray:
     """Draw DRAWS random unit vectors, (DRAWS, count), whose components sum to 0."""
     drawn = np.random.default_rng(0).standard_normal((DRAWS, count))
     drawn -= drawn.mean(axis=1, keepdims=True)
@@ -121,6 +121,6 @@ def verdict(change: float, bounds: Bounds | None, several: bool) -> str:
     return (SLOWER if change > 0 else FASTER) + ("" if several else ONE_RUN)
 
 
-def exceeds(change: float, bounds: Bounds | None, most: float) -> bool:
+def exceeds_slowdown(change: float, bounds: Bounds | None, most: float) -> bool:
     """Return whether the row became slower by over ``most`` percent and its interval, if any, excludes 0."""
     return change > most and (bounds is None or bounds[0] > 0)

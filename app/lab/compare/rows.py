@@ -44,7 +44,7 @@ def _timed_row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> T
     return found
 
 
-def _report(document: Report) -> Iterator[Timed | None]:
+def _report_rows(document: Report) -> Iterator[Timed | None]:
     yield _timed_row("on the card", document["on_card_ms"], "p50")
     yield _timed_row("end to end", document["end_to_end_ms"], "p50")
     yield _timed_row("raw copy", document["raw_copy_ms"], "p50")
@@ -58,7 +58,7 @@ def _report(document: Report) -> Iterator[Timed | None]:
         yield _timed_row(f"{layer['name']} alone", layer)
 
 
-def _bench(document: Bench) -> Iterator[Timed | None]:
+def _bench_rows(document: Bench) -> Iterator[Timed | None]:
     for table in document["tables"]:
         for row in table["rows"]:
             yield _timed_row(f"{table['item']} {row['name']} {row['dtype']}", row)
@@ -68,31 +68,31 @@ def _bench(document: Bench) -> Iterator[Timed | None]:
             yield _timed_row(name, program)
 
 
-def _peers(document: Peers) -> Iterator[Timed | None]:
+def _peers_rows(document: Peers) -> Iterator[Timed | None]:
     for row in document["rows"]:
         yield _timed_row(f"{row['engine']} {row['precision']} on the card", row["on_card_ms"], "p50")
         yield _timed_row(f"{row['engine']} {row['precision']} end to end", row["end_to_end_ms"], "p50")
 
 
-def _train(document: Train) -> Iterator[Timed | None]:
+def _train_rows(document: Train) -> Iterator[Timed | None]:
     seconds = [epoch["seconds"] for epoch in document["epochs"]]
     if seconds:
         yield _timed_row("an epoch", {"seconds": median(seconds), "samples": seconds}, "seconds")
 
 
-def _sweep(document: Sweep) -> Iterator[Timed | None]:
+def _sweep_rows(document: Sweep) -> Iterator[Timed | None]:
     for layer in document["layers"]:
         for point in layer["points"]:
             parameters = " ".join(f"{name}={value}" for name, value in point["parameters"].items())
             yield _timed_row(f"{layer['layer']} {parameters}", point)
 
 
-def _pipeline(document: PipelineSweep) -> Iterator[Timed | None]:
+def _pipeline_rows(document: PipelineSweep) -> Iterator[Timed | None]:
     for point in document["points"]:
         yield _timed_row(f"{point['streams']} streams, chunks of {point['chunk']}", point)
 
 
-def _take_fields(*names: str) -> Callable[[Document], Mapping[str, Any]]:
+def _make_field_getter(*names: str) -> Callable[[Document], Mapping[str, Any]]:
     """Return a function that takes the fields with these names out of a document."""
     return lambda document: {name: document[name] for name in names}
 
@@ -108,13 +108,13 @@ def _run_settings(document: Report) -> Mapping[str, Any]:
     }
 
 
-def _machine(document: Document) -> Mapping[str, Any]:
+def _machine_names(document: Document) -> Mapping[str, Any]:
     """Return the names of the card and, where rows may be of the processor, of the processor."""
     named = {"device": document["card"] if "card" in document else document["device"]["name"]}
     return named | ({"cpu": document["cpu"]["name"]} if "cpu" in document else {})
 
 
-def _versions(document: Document) -> Mapping[str, Any]:
+def _software_versions(document: Document) -> Mapping[str, Any]:
     """Return the versions of the driver and libraries, and the main job's weights. A sweep has none of them."""
     names = ("driver", "cuda", "cupy", "numpy", "onnxruntime")
     weights = {"weights": document["weights"]["sha256"][:12]} if "weights" in document else {}
@@ -138,37 +138,39 @@ class Kind(Frozen):
 
     rows: Callable[[Any], Iterator[Timed | None]]
     settings: Callable[[Any], Mapping[str, Any]]
-    machine: Callable[[Any], Mapping[str, Any]] = _machine
-    software: Callable[[Any], Mapping[str, Any]] = _versions
+    machine: Callable[[Any], Mapping[str, Any]] = _machine_names
+    software: Callable[[Any], Mapping[str, Any]] = _software_versions
 
 
 # Schema → how to read it.
 KINDS = {
-    "lenet5-inference/report/4": Kind(_report, _run_settings),
-    "lenet5-inference/bench/1": Kind(_bench, _take_fields("subject", "images", "settings")),
-    "lenet5-inference/peers/1": Kind(_peers, _take_fields("network", "images")),
-    "lenet5-inference/train/1": Kind(_train, _train_settings, _no_fields, _no_fields),
+    "lenet5-inference/report/4": Kind(_report_rows, _run_settings),
+    "lenet5-inference/bench/1": Kind(_bench_rows, _make_field_getter("subject", "images", "settings")),
+    "lenet5-inference/peers/1": Kind(_peers_rows, _make_field_getter("network", "images")),
+    "lenet5-inference/train/1": Kind(_train_rows, _train_settings, _no_fields, _no_fields),
     "lenet5-inference/sweep/1": Kind(
-        _sweep, _take_fields("network", "operation", "variant", "precision", "fused", "images")
+        _sweep_rows, _make_field_getter("network", "operation", "variant", "precision", "fused", "images")
     ),
-    "lenet5-inference/pipeline-sweep/1": Kind(_pipeline, _take_fields("network", "precision", "images")),
+    "lenet5-inference/pipeline-sweep/1": Kind(_pipeline_rows, _make_field_getter("network", "precision", "images")),
 }
 
 
 def timed_rows(document: Document) -> dict[str, Timed]:
     """Return the timed rows of a report by name. Raises BadValueError for an incomplete report."""
-    found = [row for row in _read_whole(KINDS[document["schema"]].rows, document) if row is not None]
+    found = [row for row in _read_complete_report(KINDS[document["schema"]].rows, document) if row is not None]
     return {row.name: row for row in found}
 
 
-def context(document: Document) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def report_context(document: Document) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return machine, settings and software of a report. Raises BadValueError for an incomplete report."""
     kind = KINDS[document["schema"]]
-    machine, settings, software = (_read_whole(read, document) for read in (kind.machine, kind.settings, kind.software))
+    machine, settings, software = (
+        _read_complete_report(read, document) for read in (kind.machine, kind.settings, kind.software)
+    )
     return dict(machine), dict(settings), dict(software)
 
 
-def _read_whole(read: Callable[[Document], Any], document: Document) -> Any:
+def _read_complete_report(read: Callable[[Document], Any], document: Document) -> Any:
     try:
         found = read(document)
         return [*found] if isinstance(found, Iterator) else dict(found)

@@ -10,7 +10,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.precision import BY_NAME
-from app.lab.batch import UNWRITTEN, piece_size
+from app.lab.batch import UNWRITTEN, l2_chunk_size
 from app.lab.peers.rounds import Engine
 from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resize, Softmax
 from app.layers.pool import Pool
@@ -48,7 +48,7 @@ class JaxEngine(Engine):
         except RuntimeError:
             raise UserError("JAX sees no GPU") from None
         count = len(images)
-        piece = piece_size(graph, count, 2 if precision == "fp16" else 4) if in_pieces else count
+        piece = l2_chunk_size(graph, count, 2 if precision == "fp16" else 4) if in_pieces else count
         if in_pieces and piece == count:
             raise UserError("the batch is one piece")
         self.note = f"pieces of {piece:,}" if in_pieces else ""
@@ -62,18 +62,18 @@ class JaxEngine(Engine):
         arrays = {name: array.astype(dtype) for name, array in graph.parameters.items()}
         self._parameters = jax.device_put(arrays, self._on_card)
         classify = make_classifier(jax, dtype, graph)
-        self._classify = jax.jit(_piecewise(jax, classify, piece) if in_pieces else classify)
+        self._classify = jax.jit(_make_chunked_classifier(jax, classify, piece) if in_pieces else classify)
         self._images: Any = None
         self._labels: Any = None
 
-    def active(self) -> AbstractContextManager[object]:
+    def settings_context(self) -> AbstractContextManager[object]:
         # JAX looks up compiled functions by the precision of float32 products, among other keys.
         context: AbstractContextManager[object] = self._jax.default_matmul_precision(self._precision)
         return context
 
-    def load(self) -> None:
+    def upload_images(self) -> None:
         self._images = self._jax.device_put(self._host, self._on_card)
-        self._poison()
+        self._poison_labels()
 
     def enqueue(self) -> None:
         self._labels = self._classify(self._parameters, self._images)
@@ -85,15 +85,15 @@ class JaxEngine(Engine):
     def card_labels(self) -> np.ndarray:
         return np.asarray(self._labels)
 
-    def wipe(self) -> None:
+    def poison_buffers(self) -> None:
         self._images = None
-        self._poison()
+        self._poison_labels()
 
     def run(self) -> None:
         images = self._few if self._few is not None else self._jax.device_put(self._host, self._on_card)
         self._host_labels[:] = np.asarray(self._classify(self._parameters, images))
 
-    def _poison(self) -> None:
+    def _poison_labels(self) -> None:
         """Drop the labels, and overwrite the memory that JAX allocates for the next ones."""
         self._labels = None
         unwritten = np.full_like(self._host_labels, UNWRITTEN)
@@ -122,14 +122,14 @@ def make_classifier(jax: Any, dtype: type, graph: Graph) -> Callable[[Any, Any],
     return classify
 
 
-def _piecewise(jax: Any, classify: Callable[[Any, Any], Any], piece: int) -> Callable[[Any, Any], Any]:
+def _make_chunked_classifier(jax: Any, classify: Callable[[Any, Any], Any], piece: int) -> Callable[[Any, Any], Any]:
     """Return a function that runs ``classify`` on ``piece`` images at a time, in one loop on the card."""
 
-    def in_turn(parameters: Any, images: Any) -> Any:
+    def classify_in_chunks(parameters: Any, images: Any) -> Any:
         pieces = images.reshape(-1, piece, *images.shape[1:])
         return jax.lax.map(lambda part: classify(parameters, part), pieces).reshape(-1)
 
-    return in_turn
+    return classify_in_chunks
 
 
 def _apply_layer(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:

@@ -35,8 +35,8 @@ class OurEngine(Engine):
         kernels = ", ".join(f"{node.name}: {node.variant.name}" for node in execution.nodes)
         self.note = f"chunks of {self._engine.chunk:,}; {kernels}"
 
-    def load(self) -> None:
-        _overwrite(self._resident.arrays)
+    def upload_images(self) -> None:
+        _poison_arrays(self._resident.arrays)
         self._buffers.named[IMAGES].data.copy_from_host(self._images.ctypes.data, self._images.nbytes)
 
     def enqueue(self) -> None:
@@ -50,10 +50,10 @@ class OurEngine(Engine):
         labels: np.ndarray = cupy.asnumpy(self._buffers.named[LABELS][: self._count])
         return labels
 
-    def wipe(self) -> None:
+    def poison_buffers(self) -> None:
         # Only what the next run writes: overwriting other memory would displace it from the L2 cache.
         direct, streams = self._engine.direct, self._engine.stream_buffers
-        _overwrite([array for buffers in streams for array in buffers.arrays] if direct is None else direct.arrays)
+        _poison_arrays([array for buffers in streams for array in buffers.arrays] if direct is None else direct.arrays)
 
     def run(self) -> None:
         self._engine.run(self._images, self._outputs)
@@ -63,7 +63,7 @@ class OurEngine(Engine):
         self._resident.close()
 
 
-def _overwrite(arrays: Iterable[cupy.ndarray]) -> None:
+def _poison_arrays(arrays: Iterable[cupy.ndarray]) -> None:
     """Overwrite arrays that a run writes (images white, features NaN, no labels), so that unwritten elements show."""
     for array in arrays:
         array.data.memset(UNWRITTEN, array.nbytes)

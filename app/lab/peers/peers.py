@@ -22,7 +22,7 @@ from app.lab.batch import load_batch
 from app.lab.document import utc_date
 from app.lab.peers.jax import JaxEngine
 from app.lab.peers.rounds import Candidate, Entrant, Make, measure_in_turn
-from app.lab.peers.text import as_text, ratios
+from app.lab.peers.text import as_text, speedups_over_peers
 from app.lab.peers.torch import SETTINGS, Setting, TorchEngine
 from app.network.graph import find_network
 from app.planning import tuning
@@ -44,7 +44,7 @@ PACKAGES = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "jax", 
 
 def compare(request: BenchRequest) -> int:
     """Measure, print and write. Returns 1 if the application's labels were wrong, else 0. Raises UserError."""
-    wanted = engines(request.only)
+    wanted = parse_engine_names(request.only)
     find_network(request.network)
     device.require_gpu("bench")
     with exit_on_interrupt():  # these load CuPy
@@ -61,12 +61,12 @@ def compare(request: BenchRequest) -> int:
         trials = sum(len(candidate.makes) for candidate in found)
         with tqdm(total=trials + len(entrants) * rounds, desc="peers", unit=" turns", disable=None) as progress:
 
-            def step(what: str) -> None:
+            def advance_progress(what: str) -> None:
                 progress.set_postfix_str(what)
                 progress.update()
 
-            measure_in_turn(entrants, batch, rounds, step, request.seconds or inf)
-    rows = [entrant.row(batch) for entrant in entrants]
+            measure_in_turn(entrants, batch, rounds, advance_progress, request.seconds or inf)
+    rows = [entrant.result_row(batch) for entrant in entrants]
     options = {"network": request.network, "batch": request.batch, "rounds": rounds}
     options |= {"precision": request.precision, "only": request.only, "seconds": request.seconds}
     given = "".join(f" --{name} {value}" for name, value in options.items() if value)
@@ -80,14 +80,14 @@ def compare(request: BenchRequest) -> int:
         "images": request.batch,
         "rounds": rounds,
         "rows": rows,
-        "ratios": ratios(rows),
+        "ratios": speedups_over_peers(rows),
         "notes": [NO_TENSORRT.format(network=request.network, images="x".join(map(str, batch.images.shape)))],
     }
     publish(document, as_text, request.output)
     return int(any(row["wrong"] for row in rows))
 
 
-def engines(only: str | None) -> list[str]:
+def parse_engine_names(only: str | None) -> list[str]:
     """Return the engines named by ``--only``, by default all. Raises UserError for an unknown one."""
     names = list(ENGINES) if only is None else only.split(",")
     for name in names:
@@ -111,17 +111,17 @@ def candidates(wanted: Sequence[str], precision: str | None, ours: Any) -> list[
             if name in wanted:
                 torch = partial(TorchEngine, precision=own, mode=mode)
                 makes: dict[str, Make] = {str(setting): partial(torch, setting=setting) for setting in SETTINGS}
-                likes = {} if mode is None else {str(setting): _with_graph(setting) for setting in SETTINGS}
+                likes = {} if mode is None else {str(setting): _cuda_graph_setting(setting) for setting in SETTINGS}
                 found.append(Candidate(name, own, False, makes, EAGER if likes else "", likes))
         if JAX in wanted:
             jax = partial(JaxEngine, precision=own)
             makes = {"whole": jax, "pieces": partial(jax, in_pieces=True)}
-            likes = {"whole": _with_graph(Setting()), "pieces": _with_graph(Setting(pieces=True))}
+            likes = {"whole": _cuda_graph_setting(Setting()), "pieces": _cuda_graph_setting(Setting(pieces=True))}
             found.append(Candidate(JAX, own, False, makes, EAGER, likes))
     return found
 
 
-def _with_graph(setting: Setting) -> str:
+def _cuda_graph_setting(setting: Setting) -> str:
     """Return the name of this eager setting with a CUDA graph: its launches cost as little as a compiled one's."""
     return str(replace(setting, graph=True))
 

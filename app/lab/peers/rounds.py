@@ -46,11 +46,11 @@ class Engine(Protocol):
     note: str = ""
     arithmetic: str | None = None
 
-    def active(self) -> AbstractContextManager[object]:
+    def settings_context(self) -> AbstractContextManager[object]:
         """Return a context with the engine's global switches set; all other methods are called within it."""
         return nullcontext()
 
-    def load(self) -> None:
+    def upload_images(self) -> None:
         """Copy the images to the card and overwrite the last labels."""
 
     def enqueue(self) -> None:
@@ -62,7 +62,7 @@ class Engine(Protocol):
     def card_labels(self) -> np.ndarray:
         """Return a copy of the last pass's labels from the card: (N,) uint8."""
 
-    def wipe(self) -> None:
+    def poison_buffers(self) -> None:
         """Overwrite the images, features and labels on the card that the next run writes."""
 
     def run(self) -> None:
@@ -132,13 +132,13 @@ class Entrant:
                 times = {known["setting"]: known[ON_CARD] for known in other.tried if not known["reason"]}
         self.waiting.sort(key=lambda setting: times.get(own.likes.get(setting, ""), inf))
 
-    def try_next(self, batch: Batch, late: str = "") -> None:
+    def try_next_setting(self, batch: Batch, late: str = "") -> None:
         """Make the next setting's engine, warm it up and time it briefly; slow steps such as compiling happen here.
 
         late: the reason to skip the setting; empty to try it.
         """
         setting = self.waiting.pop(0)
-        reason = late or self._failure_of(partial(self._try, setting, batch))
+        reason = late or self._failure_of(partial(self._try_setting, setting, batch))
         if reason:
             self.tried.append({"setting": setting, ON_CARD: None, END_TO_END: None, "reason": reason})
             self._close_engine(setting)
@@ -147,7 +147,7 @@ class Entrant:
     def run_round(self) -> None:
         """Run the timed runs of one round, if any engine is left."""
         if self.engines:
-            self.reason = self._failure_of(self._run_timed)
+            self.reason = self._failure_of(self._run_timed_turn)
             if self.reason:
                 self.labels = {}
                 self.close()
@@ -161,15 +161,15 @@ class Entrant:
         if setting in self.engines:
             self.engines.pop(setting).close()
 
-    def _try(self, setting: str, batch: Batch) -> None:
+    def _try_setting(self, setting: str, batch: Batch) -> None:
         """Time the setting in a few runs, then close the engines that are fastest in neither measurement."""
         self.engines[setting] = engine = self.candidate.makes[setting](batch.graph, batch.images, self.host_labels)
         self.passes = 1
-        with engine.active():
+        with engine.settings_context():
             for _ in range(WARMUP):
-                last = {name: self._timed(engine, name) for name in MEASUREMENTS}
+                last = {name: self._time_measurement(engine, name) for name in MEASUREMENTS}
             self.passes = _pass_count(last[ON_CARD])
-            took = {name: median([self._timed(engine, name) for _ in range(TRIES)]) for name in MEASUREMENTS}
+            took = {name: median([self._time_measurement(engine, name) for _ in range(TRIES)]) for name in MEASUREMENTS}
         self.tried.append({"setting": setting, **took, "reason": ""})
         ran = [known for known in self.tried if not known["reason"]]
         fastest = {name: min(ran, key=itemgetter(name)) for name in MEASUREMENTS}
@@ -181,34 +181,34 @@ class Entrant:
         self.runs = min(max(ceil(TURN_MS / fastest[END_TO_END][END_TO_END]), LEAST_RUNS), MOST_RUNS)
         self.passes = _pass_count(fastest[ON_CARD][ON_CARD])
 
-    def _run_timed(self) -> None:
+    def _run_timed_turn(self) -> None:
         for measurement, runs in ((END_TO_END, self.runs), (ON_CARD, max(ceil(self.runs / self.passes), LEAST_SERIES))):
             setting = self.settings[measurement]
             engine = self.engines[setting]
-            with engine.active():
+            with engine.settings_context():
                 for index in range(UNTIMED + runs):
-                    ms = self._timed(engine, measurement)
+                    ms = self._time_measurement(engine, measurement)
                     labels = self.host_labels if measurement == END_TO_END else engine.card_labels()
                     if index >= UNTIMED:
                         self.samples[measurement].append(ms)
                         first = self.labels.setdefault(setting, labels.copy())
                         self.unsteady += not np.array_equal(labels, first)
 
-    def _timed(self, engine: Engine, measurement: str) -> float:
+    def _time_measurement(self, engine: Engine, measurement: str) -> float:
         if measurement == END_TO_END:
-            engine.wipe()
+            engine.poison_buffers()
             self.host_labels.fill(UNWRITTEN)
             engine.synchronize()
             return clocked(engine.run)[1]
-        engine.load()
+        engine.upload_images()
         engine.synchronize()
 
-        def passes() -> None:
+        def run_passes() -> None:
             for _ in range(self.passes):
                 engine.enqueue()
             engine.synchronize()
 
-        return clocked(passes)[1] / self.passes
+        return clocked(run_passes)[1] / self.passes
 
     def _failure_of(self, action: Callable[[], None]) -> str:
         """Run the action; return why it failed, or an empty text.
@@ -223,7 +223,7 @@ class Entrant:
             return one_line(error)
         return ""
 
-    def row(self, batch: Batch) -> Row:
+    def result_row(self, batch: Batch) -> Row:
         """Return the document's row: times in ms; of two settings' labels, those with more wrong ones."""
         row: dict[str, Any] = {
             **{name: getattr(self.candidate, name) for name in ("engine", "precision", "ours")},
@@ -258,7 +258,7 @@ def measure_in_turn(
                     step(f"{entrant.title}: {entrant.waiting[0]}")
                     most = seconds if entrant.tried else 2 * seconds
                     is_late = bool(entrant.candidate.like) and timer.seconds > most
-                    entrant.try_next(batch, late if is_late else "")
+                    entrant.try_next_setting(batch, late if is_late else "")
         for index in range(rounds):
             first = index % len(entrants)
             for entrant in [*entrants[first:], *entrants[:first]]:

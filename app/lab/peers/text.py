@@ -17,7 +17,7 @@ ROWS = (
 RATIOS = (*(Column(head, left=True) for head in ("ours", "peer", "as")), *map(Column, MEASURES.values()))
 
 
-def ratios(rows: Sequence[Row]) -> list[Ratio]:
+def speedups_over_peers(rows: Sequence[Row]) -> list[Ratio]:
     """Return for each of our rows each peer's median ÷ ours, by measurement and engine, and the best peer's ratio."""
     found = []
     for own in rows:
@@ -47,10 +47,10 @@ def _peer_ratios(ours: str, times: Mapping[str, Quantiles | None]) -> Best:
 
 def as_text(document: Peers, width: int = WIDTH) -> str:
     """Format the header, a row for each engine, and the speed-ups over the peers."""
-    parts = [_header(document, width), table(ROWS, map(_row, document["rows"]), width)]
+    parts = [_header(document, width), table(ROWS, map(_engine_cells, document["rows"]), width)]
     if any(entry["on_card_ms"]["each"] for entry in document["ratios"]):
         title = "Speed-up of ours (the peer's median ÷ ours)"
-        parts.append([title, *table(RATIOS, _ratios(document["ratios"]), width)])
+        parts.append([title, *table(RATIOS, _ratio_rows(document["ratios"]), width)])
     remarks = [*(note for row in document["rows"] for note in _notes(row)), *document.get("notes", ())]
     notes = [line for remark in remarks for line in paragraph(remark, width)]
     return "\n\n".join("\n".join(lines) for lines in (*parts, notes) if lines)
@@ -68,7 +68,7 @@ def _header(document: Peers, width: int) -> list[str]:
     return heading(f"{document['network']} beside its peers, {document['images']:,} images", document, pairs, width)
 
 
-def _row(row: Row) -> list[str]:
+def _engine_cells(row: Row) -> list[str]:
     on_card, whole = row["on_card_ms"], row["end_to_end_ms"]
     if on_card is None or whole is None:
         return [row["engine"], row["precision"], "–", row["reason"]]
@@ -78,7 +78,7 @@ def _row(row: Row) -> list[str]:
     return [row["engine"], row["precision"], *map(format_ms, times), *counts]
 
 
-def _ratios(entries: Sequence[Ratio]) -> Iterator[list[str]]:
+def _ratio_rows(entries: Sequence[Ratio]) -> Iterator[list[str]]:
     """Yield for each of our rows the cells of the fastest peer, then of each peer, by both measurements."""
     for entry in entries:
         on_card, whole = entry["on_card_ms"], entry["end_to_end_ms"]

@@ -9,10 +9,10 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.lab.batch import UNWRITTEN, piece_size
+from app.lab.batch import UNWRITTEN, l2_chunk_size
 from app.lab.bench import cudnn
 from app.lab.peers.rounds import Engine
-from app.lab.peers.torch_network import make_classifier, with_separate_code
+from app.lab.peers.torch_network import clone_function, make_classifier
 from app.network.graph import Graph
 
 SPARE = 3  # blocks overwritten in the memory that PyTorch allocates next
@@ -73,7 +73,7 @@ class TorchEngine(Engine):
         half, self._captures = precision == "fp16", setting.graph and device == "cuda"
         count = len(images)
         l2_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0) if device == "cuda" else 0
-        self._piece = piece_size(graph, count, 2 if half else 4, int(l2_bytes)) if setting.pieces else count
+        self._piece = l2_chunk_size(graph, count, 2 if half else 4, int(l2_bytes)) if setting.pieces else count
         if setting.pieces and self._piece == count:
             raise UserError("the batch is one piece")
         self.note = f"pieces of {self._piece:,}" if setting.pieces else ""
@@ -84,12 +84,12 @@ class TorchEngine(Engine):
             if self._piece == count:
                 torch._dynamo.mark_static_address(self._images)  # CUDA graphs then read it in place
             mode = UNCAPTURED[mode] if setting.graph else mode
-            self._classify = torch.compile(with_separate_code(self._classify), mode=mode, fullgraph=True, dynamic=False)
+            self._classify = torch.compile(clone_function(self._classify), mode=mode, fullgraph=True, dynamic=False)
         self._pass: Any = None  # two graphs: a pass over the images on the card, and a run from host to host
         self._whole: Any = None
 
     @contextmanager
-    def active(self) -> Iterator[None]:
+    def settings_context(self) -> Iterator[None]:
         torch = self._torch
         with warnings.catch_warnings(), torch.inference_mode():
             warnings.simplefilter("ignore")  # newer versions warn of new names for the TF32 switches
@@ -99,16 +99,16 @@ class TorchEngine(Engine):
                 self._labels = None
             yield
 
-    def load(self) -> None:
+    def upload_images(self) -> None:
         self._images.copy_(self._host)
-        self._poison()
+        self._poison_labels()
 
     def enqueue(self) -> None:
         if not self._captures:
-            self._labels = self._classified()
+            self._labels = self._classify_device_images()
         else:
             if self._pass is None:
-                self._pass = self._captured(self._forward)
+                self._pass = self._capture_cuda_graph(self._forward)
             self._pass.replay()
 
     def synchronize(self) -> None:
@@ -119,18 +119,18 @@ class TorchEngine(Engine):
         copy: np.ndarray = self._labels.cpu().numpy()
         return copy
 
-    def wipe(self) -> None:
+    def poison_buffers(self) -> None:
         self._images.zero_()
-        self._poison()
+        self._poison_labels()
 
     def run(self) -> None:
         if not self._captures:
             self._images.copy_(self._host, non_blocking=True)
-            self._labels = self._classified()
+            self._labels = self._classify_device_images()
             self._host_labels.copy_(self._labels)  # waits
             return
         if self._whole is None:
-            self._whole = self._captured(self._from_host_to_host)
+            self._whole = self._capture_cuda_graph(self._forward_with_copies)
         self._whole.replay()
         self._torch.cuda.current_stream().synchronize()
 
@@ -139,7 +139,7 @@ class TorchEngine(Engine):
         if self._device == "cuda":
             self._torch.cuda.empty_cache()
 
-    def _poison(self) -> None:
+    def _poison_labels(self) -> None:
         """Overwrite the labels that graphs write again, and the memory that PyTorch allocates for the next labels."""
         for labels in (self._labels, self._whole_labels):
             if labels is not None:
@@ -147,21 +147,21 @@ class TorchEngine(Engine):
         spare = [self._torch.full_like(self._host_labels, UNWRITTEN, device=self._device) for _ in range(SPARE)]
         spare.clear()
 
-    def _classified(self) -> Any:
+    def _classify_device_images(self) -> Any:
         """Return the labels of the images on the card, computed piece by piece."""
         if self._piece == len(self._images):
             return self._classify(self._images)
         return self._torch.cat([self._classify(piece) for piece in self._images.split(self._piece)])
 
     def _forward(self) -> None:
-        self._labels = self._classified()
+        self._labels = self._classify_device_images()
 
-    def _from_host_to_host(self) -> None:
+    def _forward_with_copies(self) -> None:
         self._images.copy_(self._host, non_blocking=True)
-        self._whole_labels = self._classified()
+        self._whole_labels = self._classify_device_images()
         self._host_labels.copy_(self._whole_labels, non_blocking=True)
 
-    def _captured(self, action: Callable[[], None]) -> Any:
+    def _capture_cuda_graph(self, action: Callable[[], None]) -> Any:
         """Capture the action as a CUDA graph, after the warm-up runs on a side stream that PyTorch requires."""
         cuda = self._torch.cuda
         aside = cuda.Stream()

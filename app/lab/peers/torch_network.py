@@ -70,7 +70,7 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
         def forward(self, x: Any) -> Any:
             return x.permute(0, 2, 3, 1).flatten(1)
 
-    def filled(module: Any, name: str, weights: np.ndarray) -> Any:
+    def fill_parameters(module: Any, name: str, weights: np.ndarray) -> Any:
         """Return the module with these weights and, if the parameters have it, the bias of that name."""
         tensor = torch.from_numpy(np.ascontiguousarray(weights)).to(device, dtype)
         if channels_last and tensor.ndim == 4:
@@ -90,13 +90,15 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
             case Conv2d():
                 sizes = layer.maps, layer.kernel, layer.stride, layer.padding
                 conv = nn.Conv2d(inputs, *sizes, bias=has_bias, device="meta")
-                yield filled(conv, layer.name, graph.parameters[layer.name].transpose(3, 2, 0, 1))
+                yield fill_parameters(conv, layer.name, graph.parameters[layer.name].transpose(3, 2, 0, 1))
             case Linear():
                 weights = graph.parameters[layer.name]
                 if flattened is not None and not channels_last:  # features arrive in C, H, W order
                     weights = weights[channel_first_rows(flattened)]
                 flattened = None
-                yield filled(nn.Linear(inputs, layer.outputs, bias=has_bias, device="meta"), layer.name, weights.T)
+                yield fill_parameters(
+                    nn.Linear(inputs, layer.outputs, bias=has_bias, device="meta"), layer.name, weights.T
+                )
             case Pool():
                 if layer.is_max:
                     yield nn.MaxPool2d(layer.window, layer.step, ceil_mode=layer.ceil)
@@ -113,7 +115,7 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
                 raise UserError(f"layer {layer.name} ({layer.kind}) cannot be built in PyTorch here")
 
 
-def with_separate_code(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def clone_function(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return the function with a separate code object.
 
     torch.compile searches all compiled versions of a code object, so versions of other modes and precisions would slow

@@ -51,7 +51,7 @@ def loaded_cublas() -> Any:
 
 
 @contextmanager
-def replaced(owner: Any, attribute: str, wrap: Callable[[Function], Function]) -> Iterator[None]:
+def wrapped_attribute(owner: Any, attribute: str, wrap: Callable[[Function], Function]) -> Iterator[None]:
     """Replace ``owner.attribute`` by ``wrap(owner.attribute)`` while the block runs."""
     original = getattr(owner, attribute)
     inherited = attribute not in vars(owner)
@@ -70,19 +70,19 @@ def recorded_calls(among: Sequence[Target] | None = None) -> Iterator[list[Call]
     """Yield a list that collects every call of the targets (default: ``traced_functions()``) while the block runs."""
     calls: list[Call] = []
 
-    def timed(name: str, original: Function) -> Function:
-        def call(*arguments: Any, **named: Any) -> Any:
+    def make_timed_wrapper(name: str, original: Function) -> Function:
+        def call_timed(*arguments: Any, **named: Any) -> Any:
             start = now()
             try:
                 return original(*arguments, **named)
             finally:
                 calls.append(Call(name, start, now()))
 
-        return call
+        return call_timed
 
     with ExitStack() as undo:
         for name, owner, attribute in traced_functions() if among is None else among:
-            undo.enter_context(replaced(owner, attribute, partial(timed, name)))
+            undo.enter_context(wrapped_attribute(owner, attribute, partial(make_timed_wrapper, name)))
         yield calls
 
 

@@ -78,17 +78,17 @@ def busiest_unit(throughput: Mapping[str, float | None]) -> str:
     return busiest if known[busiest] >= BUSY else "latency"
 
 
-def parse_shares(text: str) -> list[dict[str, Any]]:
+def parse_ncu_shares(text: str) -> list[dict[str, Any]]:
     """Parse the table that ``ncu --csv --page raw`` prints, by column names; lines before the table are skipped.
 
     Returns a row for each kernel launch, in percent; None where the tool gave no number. load, store: bytes used ÷
     bytes fetched by global memory instructions. warps: active threads of a warp's 32. throughput: unit (a key of
     THROUGHPUTS) → share of its peak; bound: the busiest unit.
     """
-    return [_launch_shares(launch) for launch in parse_launches(text)]
+    return [_launch_shares(launch) for launch in parse_ncu_launches(text)]
 
 
-def parse_launches(text: str) -> list[dict[str, str]]:
+def parse_ncu_launches(text: str) -> list[dict[str, str]]:
     """Return for each launch in ncu's table its cells by column."""
     rows = list(csv.reader(text.splitlines()))
     start = next((i for i, row in enumerate(rows) if row[:1] == ["ID"] and "Kernel Name" in row), None)
@@ -115,17 +115,17 @@ def parse_number(text: str) -> float | None:
     return value if isfinite(value) else None
 
 
-def collect(arguments: Sequence[str], entries: Sequence[str]) -> tuple[list[dict[str, Any]], str | None]:
+def collect_counters(arguments: Sequence[str], entries: Sequence[str]) -> tuple[list[dict[str, Any]], str | None]:
     """Run ``main.py`` with these arguments under ncu; return the launches' counters, and the reason if there are none.
 
     entries: names of the launched functions, in order; ``len(entries)`` launches are counted.
     """
     text, note = run_ncu(arguments, entries, METRICS)
-    return parse_shares(text), note
+    return parse_ncu_shares(text), note
 
 
 def run_ncu(arguments: Sequence[str], entries: Sequence[str], metrics: Sequence[str]) -> tuple[str, str | None]:
-    """Run ``main.py`` under ncu as ``collect`` does; return ncu's text, or an empty one and the reason for failure."""
+    """Run ``main.py`` under ncu as ``collect_counters`` does; return ncu's text, or an empty one and why it failed."""
     tool = shutil.which("ncu")
     if tool is None:
         return "", "no counters: Nsight Compute (ncu) is not installed or not on PATH"
@@ -146,7 +146,7 @@ def run_ncu(arguments: Sequence[str], entries: Sequence[str], metrics: Sequence[
         except OSError as error:
             return "", f"no counters: {tool} does not start ({error.strerror})"
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    if parse_launches(text):
+    if parse_ncu_launches(text):
         return text, None
     return "", f"no counters: {ncu_failure(f'{text}{done.stdout}{done.stderr}', done.returncode)}"
 
@@ -160,7 +160,7 @@ def ncu_failure(text: str, code: int) -> str:
     return next(iter([*errors, *lines[-1:]]), f"ncu ended with exit code {code}")
 
 
-def label_rows(counted: Sequence[Mapping[str, Any]], launched: Sequence[Span]) -> list[dict[str, Any]]:
+def label_counter_rows(counted: Sequence[Mapping[str, Any]], launched: Sequence[Span]) -> list[dict[str, Any]]:
     """Add layer and kernel name to each row of counters. launched: the spans of the same launches, in order."""
     pairs = list(zip(counted, launched, strict=False))
     if all(row["kernel"] == span.entry for row, span in pairs):
@@ -168,7 +168,7 @@ def label_rows(counted: Sequence[Mapping[str, Any]], launched: Sequence[Span]) -
     return [{"layer": "", "name": row["kernel"], **row} for row in counted]
 
 
-def per_output(name: str, value: float, outputs: float) -> float:
+def normalize_count(name: str, value: float, outputs: float) -> float:
     """Return a counted value as pages show it: per output, or in percent."""
     unit = COUNTERS[name].unit
     return value if unit == "%" else value * WEIGHTS[unit] / outputs
@@ -180,7 +180,7 @@ def counts_by_layer(text: str, layers: Sequence[str]) -> dict[str, dict[str, Any
     launches: how many; counts: events are summed over the layer's launches, percentages are of the launch with the most
     instructions; None where the tool gave no number. Empty unless the table has every launch.
     """
-    rows = parse_launches(text)
+    rows = parse_ncu_launches(text)
     if len(rows) != len(layers):
         return {}
     found = {}

@@ -25,7 +25,7 @@ OPTIONS = {"conv": "conv", "gemm": "fc"}  # operation → the option that names 
 SHOWN = ("issue", "occupancy", "SM", "L1", "L2", "DRAM", "tensor")
 
 
-def count_steps(graph: Graph, name: str, batch: int, selected: str) -> Counters:
+def count_step_events(graph: Graph, name: str, batch: int, selected: str) -> Counters:
     """Run ncu on every step of the multiplying operations, on all layers of the network that it serves. Needs a GPU.
 
     name: the network's, or its file. batch: images. selected: the card, as ``--device`` names it. The document's

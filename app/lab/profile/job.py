@@ -16,8 +16,8 @@ from app.base.errors import UserError
 from app.base.interrupts import exit_on_interrupt
 from app.commands.profile import ProfileRequest, same_run
 from app.cuda import device
-from app.drawing.svg import style
-from app.drawing.warpgroups import bus, warpgroups
+from app.drawing.svg import style_sheet
+from app.drawing.warpgroups import draw_bus_chart, draw_warpgroup_timeline
 from app.files.writing import replacing
 from app.lab.batch import random_images
 from app.lab.profile import api_calls, counters, every_step
@@ -52,7 +52,7 @@ def profile(request: ProfileRequest) -> int:
     device.require_gpu("profile")
     if request.every_step:
         with device.gpu_errors():
-            counted = every_step.count_steps(
+            counted = every_step.count_step_events(
                 graph, request.network.network or graph.network.name, request.batch, request.device
             )
         publish(counted, every_step.as_text, request.output)
@@ -79,13 +79,13 @@ def _measure(request: ProfileRequest, graph: Graph, chosen: Choices, weights: st
     from app.engine.gpu import GpuEngine
     from app.engine.request import chunk_size
     from app.lab.profile.spans import Recorder
-    from app.lab.profile.timeline import measure, shares_of
+    from app.lab.profile.timeline import first_kernel_shares, measure_timeline
 
     card = device.describe_gpu()
     images, source = load_images(graph, request.batch)
     chosen = replace(chosen, tuning=tuning.load(card["name"]))
     execution = plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
-    shares = request.timeline and shares_of(execution, len(images), card["multiprocessors"])
+    shares = request.timeline and first_kernel_shares(execution, len(images), card["multiprocessors"])
     streams, chunk = request.pipeline.streams, chunk_size(request.pipeline.chunk, request.batch)
     bar = tqdm(total=WARMUP + 3 * RUNS + 1, unit=" runs", disable=None)
     with GpuEngine(execution, chunk=chunk, streams=streams) as engine, bar:
@@ -110,7 +110,7 @@ def _measure(request: ProfileRequest, graph: Graph, chosen: Choices, weights: st
         recorded: list[list[Span]] = []
         samples: list[float] = []
         for index in range(RUNS + 1):
-            recorder.start()
+            recorder.reset_clock()
             with api_calls.recorded_calls() as last_calls, recorder.recording():
                 sample = run()
             if index:  # skip the first run: it creates the events
@@ -118,14 +118,14 @@ def _measure(request: ProfileRequest, graph: Graph, chosen: Choices, weights: st
                 recorded.append(recorder.spans())
         settings: Settings = {"streams": streams, "chunk": engine.chunk, "fused": request.network.fuse, "runs": RUNS}
     if request.trace is not None:
-        shown = timeline(recorded[-1], last_calls, recorder.zero, card["name"])
+        shown = trace_event_document(recorded[-1], last_calls, recorder.zero, card["name"])
         with replacing(request.trace, overwrite=request.output.overwrite) as temporary:
             temporary.write_text(json.dumps(shown, allow_nan=False) + "\n", encoding="utf-8")
-    stamped = measure(execution, images, shares) if shares else None
+    stamped = measure_timeline(execution, images, shares) if shares else None
     if request.timeline is not None and stamped is not None:
         with replacing(request.timeline, overwrite=request.output.overwrite) as temporary:
             temporary.write_text(timeline_page(stamped, request.batch, card["name"]), encoding="utf-8")
-    rows, note = _counters(request, recorded[-1]) if request.counters else ([], None)
+    rows, note = _collect_counters(request, recorded[-1]) if request.counters else ([], None)
     return {
         "schema": "lenet5-inference/profile/1",
         "weights": weights,
@@ -149,10 +149,13 @@ def _measure(request: ProfileRequest, graph: Graph, chosen: Choices, weights: st
 def timeline_page(stamped: Mapping[str, Any], batch: int, card: str) -> str:
     """Return a page with the two charts of ``--timeline``."""
     what = f"{batch:,} images, {stamped['kernel']}, {card}"
-    charts = warpgroups(stamped, f"One multiprocessor's warpgroups: {what}"), bus(stamped, f"Bus and kernels: {what}")
+    charts = (
+        draw_warpgroup_timeline(stamped, f"One multiprocessor's warpgroups: {what}"),
+        draw_bus_chart(stamped, f"Bus and kernels: {what}"),
+    )
     return (
         f'<!DOCTYPE html>\n<title>Timeline of {escape(what)}</title>\n<meta charset="utf-8">\n'
-        f"<style>\n:root {{ color-scheme: light dark; }}\n{style()}</style>\n" + "\n".join(charts) + "\n"
+        f"<style>\n:root {{ color-scheme: light dark; }}\n{style_sheet()}</style>\n" + "\n".join(charts) + "\n"
     )
 
 
@@ -211,15 +214,17 @@ def mean_overlap(runs: Sequence[Sequence[Span]]) -> dict[str, float]:
     return dict(zip(("copies_ms", "kernels_ms", "both_ms"), (sums / len(runs)).tolist(), strict=True))
 
 
-def _counters(request: ProfileRequest, run: Sequence[Span]) -> tuple[list[dict[str, Any]], str | None]:
+def _collect_counters(request: ProfileRequest, run: Sequence[Span]) -> tuple[list[dict[str, Any]], str | None]:
     """Count the first chunk's kernels; return the rows of the document and the reason why there are none, if so."""
     second = [index for index, span in enumerate(run) if span.kind == "h2d"][1:2]
     launched = [span for span in run[: second[0] if second else None] if span.entry]
-    counted, note = counters.collect(same_run(request), [span.entry for span in launched])
-    return counters.label_rows(counted, launched), note
+    counted, note = counters.collect_counters(same_run(request), [span.entry for span in launched])
+    return counters.label_counter_rows(counted, launched), note
 
 
-def timeline(spans: Sequence[Span], calls: Sequence[api_calls.Call], zero: float, card: str) -> dict[str, Any]:
+def trace_event_document(
+    spans: Sequence[Span], calls: Sequence[api_calls.Call], zero: float, card: str
+) -> dict[str, Any]:
     """Return a trace-event document for Perfetto (ui.perfetto.dev) or chrome://tracing; times in microseconds.
 
     It has a row for the host's API calls and one for each stream. calls: in seconds of the host's clock; zero: that

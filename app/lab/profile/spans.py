@@ -20,7 +20,7 @@ from app.cuda.events import Marks
 from app.engine.gpu import GpuEngine
 from app.kernels.launch import Launch
 from app.kernels.variant import Action, ConstantCopy, KernelLaunch, Variant
-from app.lab.profile.api_calls import Function, loaded_cublas, replaced
+from app.lab.profile.api_calls import Function, loaded_cublas, wrapped_attribute
 from app.main_job.overlap import one_at_a_time
 from app.planning.matching import Node
 
@@ -101,7 +101,7 @@ class Recorder:
         self._stream = 0
         self._actions: Iterator[Action] = iter(())
 
-    def start(self) -> None:
+    def reset_clock(self) -> None:
         """Discard the last run and set the clock to 0; the device must be idle."""
         self._recorded = []
         self._marks.restart()
@@ -113,12 +113,12 @@ class Recorder:
     def recording(self) -> Iterator[None]:
         """Record every kernel and copy that is enqueued while the block runs."""
         with ExitStack() as undo:
-            undo.enter_context(replaced(Launch, "__call__", self._layer))
-            undo.enter_context(replaced(driver, "launchKernel", self._kernel))
-            undo.enter_context(replaced(launch_attributes, "launch_kernel_ex", self._kernel))
-            undo.enter_context(replaced(runtime, "memcpyAsync", self._copy))
+            undo.enter_context(wrapped_attribute(Launch, "__call__", self._wrap_layer_launch))
+            undo.enter_context(wrapped_attribute(driver, "launchKernel", self._wrap_kernel_launch))
+            undo.enter_context(wrapped_attribute(launch_attributes, "launch_kernel_ex", self._wrap_kernel_launch))
+            undo.enter_context(wrapped_attribute(runtime, "memcpyAsync", self._wrap_copy))
             if loaded_cublas() is not None:
-                undo.enter_context(replaced(loaded_cublas(), "sgemm", self._kernel))
+                undo.enter_context(wrapped_attribute(loaded_cublas(), "sgemm", self._wrap_kernel_launch))
             undo.enter_context(nvtx_range("batch"))
             yield
 
@@ -126,10 +126,10 @@ class Recorder:
         """Return the recorded spans in the order of enqueueing; the engine must have waited for the run's end."""
         at = self._marks.ms[1:]
         timed = (replace(s, start=at[2 * i], stop=at[2 * i + 1]) for i, s in enumerate(self._recorded))
-        return without_queueing(list(timed))
+        return remove_queueing_time(list(timed))
 
-    def _layer(self, original: Function) -> Function:
-        def call(launch: Launch, stream: int, images: int) -> None:
+    def _wrap_layer_launch(self, original: Function) -> Function:
+        def launch_layer(launch: Launch, stream: int, images: int) -> None:
             self._node, self._stream = self._nodes[id(launch)], stream
             self._actions = cycle(launch.kernel.config.actions)
             try:
@@ -138,29 +138,31 @@ class Recorder:
             finally:
                 self._node = None
 
-        return call
+        return launch_layer
 
-    def _kernel(self, original: Function) -> Function:
-        return lambda *arguments: self._timed(self._action(), self._stream, original, arguments)
+    def _wrap_kernel_launch(self, original: Function) -> Function:
+        return lambda *arguments: self._call_between_events(self._next_action_span(), self._stream, original, arguments)
 
-    def _copy(self, original: Function) -> Function:
-        def call(*arguments: Any) -> None:
+    def _wrap_copy(self, original: Function) -> Function:
+        def call_copy_timed(*arguments: Any) -> None:
             _, _, nbytes, direction, stream = arguments
             if self._node is None:
                 kind, name = COPIES[direction]
                 span = Span(kind, "", name, self._streams[stream])
             else:
-                span = self._action()
-            self._timed(replace(span, nbytes=nbytes), stream, original, arguments)
+                span = self._next_action_span()
+            self._call_between_events(replace(span, nbytes=nbytes), stream, original, arguments)
 
-        return call
+        return call_copy_timed
 
-    def _action(self) -> Span:
+    def _next_action_span(self) -> Span:
         assert self._node is not None, "kernels are launched by layers"
         kind, name, entry = describe_action(next(self._actions), self._node.variant)
         return Span(kind, self._node.name, name, self._streams[self._stream], entry=entry)
 
-    def _timed(self, span: Span, stream: int, original: Callable[..., None], arguments: Iterable[Any]) -> None:
+    def _call_between_events(
+        self, span: Span, stream: int, original: Callable[..., None], arguments: Iterable[Any]
+    ) -> None:
         with nvtx_range(span.name):
             self._marks.record(stream)
             original(*arguments)
@@ -168,7 +170,7 @@ class Recorder:
         self._recorded.append(span)
 
 
-def without_queueing(spans: Sequence[Span]) -> list[Span]:
+def remove_queueing_time(spans: Sequence[Span]) -> list[Span]:
     """Remove the time spent waiting for a copy engine: let each copy begin when its copy engine is free."""
     result = list(spans)
     for kind in ("h2d", "d2h"):

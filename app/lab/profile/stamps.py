@@ -39,20 +39,20 @@ class Shares(Frozen):
     warpgroups: int
 
     @classmethod
-    def of(cls, images: int, most: int, multiprocessors: int, warpgroups: int) -> "Shares":
+    def from_launch_sizes(cls, images: int, most: int, multiprocessors: int, warpgroups: int) -> "Shares":
         """Return the shares of a launch whose warpgroups take at most ``most`` images at a time."""
         blocks = min(images, multiprocessors)
         return cls(images, min(most, -(-images // (blocks * warpgroups))), blocks, warpgroups)
 
     @property
-    def rounds(self) -> int:
+    def round_count(self) -> int:
         """Number of times that the first warpgroup takes images."""
         return -(-self.images // (self.each * self.blocks * self.warpgroups))
 
     @property
-    def stamps(self) -> int:
+    def max_stamp_count(self) -> int:
         """The most stamps that a warpgroup writes: two for each of two passes an image, and four more a round."""
-        return self.rounds * (4 * self.each + 4)
+        return self.round_count * (4 * self.each + 4)
 
     def image_count(self, block: int, number: int, turn: int) -> int:
         """Return how many images that warpgroup takes in round ``turn``."""
@@ -60,7 +60,7 @@ class Shares(Frozen):
         return max(min(self.each, self.images - first), 0)
 
 
-def decode(words: np.ndarray, shares: Shares) -> list[Warpgroup]:
+def decode_stamps(words: np.ndarray, shares: Shares) -> list[Warpgroup]:
     """Decode the words, (blocks x warpgroups, HEAD + stamps) uint64, to the warpgroups that ran."""
     found = []
     for index, row in enumerate(words[: shares.blocks * shares.warpgroups]):
@@ -80,12 +80,12 @@ def clock_megahertz(groups: Sequence[Warpgroup]) -> float:
     return median(clocks / nanoseconds * 1e3 for clocks, nanoseconds in spans if nanoseconds > 0)
 
 
-def timeline(words: np.ndarray, shares: Shares) -> dict[str, Any]:
+def warpgroup_timeline(words: np.ndarray, shares: Shares) -> dict[str, Any]:
     """Return what the stamps tell: the warpgroups' phases on one multiprocessor, and images over time.
 
     The multiprocessor is the one with the median time. Times are microseconds since the first warpgroup's start.
     """
-    groups = decode(words, shares)
+    groups = decode_stamps(words, shares)
     mhz, begun = clock_megahertz(groups), min(group.started_ns for group in groups)
     blocks: dict[int, list[Warpgroup]] = {}
     for group in groups:
@@ -105,7 +105,7 @@ def timeline(words: np.ndarray, shares: Shares) -> dict[str, Any]:
         "mhz": mhz,
         "multiprocessor": shown,
         "warpgroups": [_spans(group, times[shown, group.number]) for group in blocks[shown]],
-        "images": _images(groups, times, shares),
+        "images": _image_progress(groups, times, shares),
     }
 
 
@@ -116,7 +116,9 @@ def _spans(group: Warpgroup, at: np.ndarray) -> list[list[Any]]:
     ]
 
 
-def _images(groups: Iterable[Warpgroup], times: dict[tuple[int, int], np.ndarray], shares: Shares) -> dict[str, Any]:
+def _image_progress(
+    groups: Iterable[Warpgroup], times: dict[tuple[int, int], np.ndarray], shares: Shares
+) -> dict[str, Any]:
     """Return how many images were requested, staged and computed by each of POINTS + 1 times."""
     events: dict[str, list[tuple[float, int]]] = {"requested": [], "staged": [], "computed": []}
     for group in groups:

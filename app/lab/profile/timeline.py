@@ -11,7 +11,7 @@ from app.engine.gpu import GpuEngine
 from app.kernels.launch import Kernel
 from app.kernels.problems import Problem
 from app.kernels.variant import LaunchConfig, Parameters, Variant
-from app.lab.profile.stamps import HEAD, Shares, timeline
+from app.lab.profile.stamps import HEAD, Shares, warpgroup_timeline
 from app.main_job import timing
 from app.planning.plan import ExecutionPlan
 
@@ -21,7 +21,7 @@ IMAGES = 2  # per warpgroup and round, where the variant has no constant for it
 THREADS = 128  # per warpgroup
 
 
-def shares_of(execution: ExecutionPlan, images: int, multiprocessors: int) -> Shares:
+def first_kernel_shares(execution: ExecutionPlan, images: int, multiprocessors: int) -> Shares:
     """Return how the plan's first kernel distributes images. Raises UserError if it writes no stamps, or too many."""
     node = execution.nodes[0]
     if not (node.variant.operation == "conv_pair" and node.variant.instructions == "wgmma"):
@@ -31,14 +31,16 @@ def shares_of(execution: ExecutionPlan, images: int, multiprocessors: int) -> Sh
         )
     config = node.variant.config(node.problem, node.settings)
     (launch,) = config.launches
-    shares = Shares.of(images, int(config.defines.get("IMAGES", IMAGES)), multiprocessors, launch.threads // THREADS)
-    if shares.stamps > MOST_STAMPS:
+    shares = Shares.from_launch_sizes(
+        images, int(config.defines.get("IMAGES", IMAGES)), multiprocessors, launch.threads // THREADS
+    )
+    if shares.max_stamp_count > MOST_STAMPS:
         raise UserError(f"--timeline: {images:,} images would leave too many stamps: leave --batch out")
     return shares
 
 
-def measure(execution: ExecutionPlan, images: np.ndarray, shares: Shares) -> dict[str, Any]:
-    """Replay the batch without stamps and with them; return the ``timeline`` of the profile document.
+def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Shares) -> dict[str, Any]:
+    """Replay the batch without stamps and with them; return the ``warpgroup_timeline`` of the profile document.
 
     images: page-locked, (N, C, H, W) uint8.
     """
@@ -63,13 +65,13 @@ def measure(execution: ExecutionPlan, images: np.ndarray, shares: Shares) -> dic
         "end_to_end_ms": {"plain": plain.median, "stamped": slowed.median},
         "on_card_ms": resident.whole.median,
         "raw_copy_ms": resident.raw_copy.median,
-        **timeline(words, shares),
+        **warpgroup_timeline(words, shares),
     }
 
 
 def with_stamps(variant: Variant, shares: Shares) -> Variant:
     """Return the variant with its kernel compiled to write stamps."""
-    constants: dict[str, str | int] = {"STAMPS": shares.stamps, "STAMPED": shares.blocks * shares.warpgroups}
+    constants: dict[str, str | int] = {"STAMPS": shares.max_stamp_count, "STAMPED": shares.blocks * shares.warpgroups}
 
     def configure(problem: Problem, parameters: Parameters) -> LaunchConfig:
         config = variant.configure(problem, parameters)
@@ -80,7 +82,7 @@ def with_stamps(variant: Variant, shares: Shares) -> Variant:
 
 def read_stamps(kernel: Kernel, shares: Shares) -> np.ndarray:
     """Return the last launch's stamps, (blocks x warpgroups, HEAD + stamps) uint64; the device must be idle."""
-    words = np.empty((shares.blocks * shares.warpgroups, HEAD + shares.stamps), np.uint64)
+    words = np.empty((shares.blocks * shares.warpgroups, HEAD + shares.max_stamp_count), np.uint64)
     address = kernel.module().get_global_var("stamps")
     runtime.memcpy(words.ctypes.data, address, words.nbytes, runtime.memcpyDeviceToHost)
     return words

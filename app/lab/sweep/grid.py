@@ -52,7 +52,7 @@ class Target:
     rival_result: Tuned | None = None
 
     @property
-    def best(self) -> Point | None:
+    def best_point(self) -> Point | None:
         """The fastest point, None if none was measured."""
         return min(self.points, key=itemgetter("ms"), default=None)
 
@@ -61,11 +61,11 @@ class Target:
         """The point with the variant's default parameters, None if it was not measured."""
         return next((point for point in self.points if point["parameters"] == self.default), None)
 
-    def results(self) -> dict[Problem, dict[str, Tuned]]:
+    def tuned_results(self) -> dict[Problem, dict[str, Tuned]]:
         """Return the times to store: the best point's, and the rival's if it was measured."""
-        if self.best is None:
+        if self.best_point is None:
             return {}
-        found = {self.row.name: Tuned(self.best["parameters"], self.best["ms"], self.images)}
+        found = {self.row.name: Tuned(self.best_point["parameters"], self.best_point["ms"], self.images)}
         if self.rival and self.rival_result:
             found[self.rival[0].name] = self.rival_result
         return {self.problem: found}
@@ -73,7 +73,7 @@ class Target:
     def skip(self, parameters: dict[str, int], reason: str) -> None:
         """Record a point that cannot run. Reasons that differ only in numbers are counted as one."""
         alike = next(
-            (known for known in self.skipped if _without_numbers(known["reason"]) == _without_numbers(reason)), None
+            (known for known in self.skipped if _strip_numbers(known["reason"]) == _strip_numbers(reason)), None
         )
         if alike:
             alike["count"] += 1
@@ -81,7 +81,7 @@ class Target:
             self.skipped.append({"parameters": parameters, "reason": reason, "count": 1})
 
 
-def _without_numbers(reason: str) -> str:
+def _strip_numbers(reason: str) -> str:
     return re.sub(r"\d[\d,]*", "#", reason)
 
 

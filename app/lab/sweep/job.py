@@ -31,7 +31,7 @@ def sweep(request: SweepRequest) -> int:
     """Sweep a kernel or the pipeline. Returns 0, or 1 if a point gave wrong results. Raises UserError."""
     with exit_on_interrupt():
         if request.plot is not None:
-            files.check(request.plot)
+            files.check_chart_folder(request.plot)
         graph = network_graph(request.network)
         request = replace(request, network=graph.network.name)  # of a file; documents and plots name the network
         arch, card = choices.target(None, otherwise=ASSUMED_ARCH)
@@ -43,7 +43,7 @@ def sweep(request: SweepRequest) -> int:
         body = partial(_sweep_layers, request, *find_targets(request, graph, arch, known), card, arch)
     device.require_gpu("a sweep")
     if request.plot is not None:
-        files.prepare(request.plot)
+        files.create_chart_folder(request.plot)
     with device.gpu_errors():
         return body()
 
@@ -130,11 +130,11 @@ def run_sweep(
     """
     tables: list[Path] = []
 
-    def keep(target: Target) -> None:
+    def store_best_point(target: Target) -> None:
         if target.points:
-            tables.append(tuning.store(card, target.results()))
+            tables.append(tuning.store(card, target.tuned_results()))
 
-    measure_all(targets, measuring, keep)
+    measure_all(targets, measuring, store_best_point)
     report = as_document(request, targets, notes, card, str(tables[-1]) if tables else None)
     finished, total = report["finished"], report["total"]
     if finished:

@@ -45,9 +45,9 @@ class PointTimer:
         try:
             if row is self._row:
                 self._compiled.pop(format_parameters(parameters)).result()
-            launch = self._trial.launch(row, parameters)
-            worst = self._trial.check(launch)
-            return self._trial.time(launch, NOISE, L2), worst
+            launch = self._trial.bind_variant(row, parameters)
+            worst = self._trial.check_outputs(launch)
+            return self._trial.time_launch(launch, NOISE, L2), worst
         except Exception as error:
             out_of_memory = type(error).__name__ in OUT_OF_MEMORY
             reason = "needs more device memory than is free" if out_of_memory else failure_reason(error)

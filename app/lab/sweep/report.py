@@ -10,7 +10,7 @@ from app.commands.sweep import SweepRequest
 from app.drawing.files import save
 from app.drawing.matrix import Times, heat_map
 from app.kernels.problems import tuning_key
-from app.lab.stop import describe_rule
+from app.lab.stop import describe_stopping_rule
 from app.lab.sweep.grid import L2, NOISE, Target, format_parameters
 from app.main_job.statistics import speedup
 from app.records.sweep import Sweep, SweptLayer
@@ -39,12 +39,12 @@ def as_document(
         "total": sum(len(target.grid) for target in targets),
         "tuning_table": table,
         "notes": [*notes, *([] if request.fused or row.operation == "pool" else [FUSED_HINT])],
-        "layers": [_layer(target) for target in targets],
+        "layers": [_layer_document(target) for target in targets],
     }
 
 
-def _layer(target: Target) -> SweptLayer:
-    best, default, rival = target.best, target.default_point, target.rival
+def _layer_document(target: Target) -> SweptLayer:
+    best, default, rival = target.best_point, target.default_point, target.rival
     return {
         "layer": target.layer,
         "problem": tuning_key(target.problem),
@@ -73,10 +73,10 @@ def as_text(report: Sweep, width: int = WIDTH) -> str:
         f"Sweep of {report['operation']} kernel {report['variant']}, network {report['network']}, "
         f"{report['images']:,} images, {report['precision']}, layers {kind}, on {report['card']}"
     )
-    checked = f"every point checked, then timed on the card by CUDA events: {describe_rule(NOISE, L2)}"
+    checked = f"every point checked, then timed on the card by CUDA events: {describe_stopping_rule(NOISE, L2)}"
     lines = [*paragraph(head, width), *paragraph(checked, width, INDENT)]
     for layer in report["layers"]:
-        lines += [*paragraph(f"{layer['layer']} ({layer['problem']})", width), *_points(layer, width)]
+        lines += [*paragraph(f"{layer['layer']} ({layer['problem']})", width), *_points_table(layer, width)]
         lines += [line for remark in _remarks(layer) for line in paragraph(remark, width, INDENT, 2 * INDENT)]
     last = [f"note: {note}" for note in report["notes"]]
     if report["finished"] < report["total"]:
@@ -86,7 +86,7 @@ def as_text(report: Sweep, width: int = WIDTH) -> str:
     return "\n".join([*lines, *(line for text in last for line in paragraph(text, width))])
 
 
-def _points(layer: SweptLayer, width: int) -> list[str]:
+def _points_table(layer: SweptLayer, width: int) -> list[str]:
     """Format the fastest points as a table, with the default point marked."""
     fastest = layer["best_ms"]
     if fastest is None:
@@ -125,7 +125,7 @@ def _remarks(layer: SweptLayer) -> Iterator[str]:
         yield f"WRONG {format_parameters(wrong['parameters'])}: {wrong['reason']}"
 
 
-def layer_field(target: Target) -> Field | None:
+def layer_time_field(target: Target) -> Field | None:
     """Return the times over the two parameters that matter most; None if no parameter was varied.
 
     A parameter matters more the slower its worst value is than its best. All other parameters take their best values.
@@ -151,7 +151,7 @@ def _least_times(target: Target, down: str, across: str) -> dict[tuple[int, int]
     return best
 
 
-def both_layers_field(targets: Sequence[Target]) -> Field | None:
+def summed_time_field(targets: Sequence[Target]) -> Field | None:
     """Sum two layers' times over the one parameter of each; None unless there are two layers with one parameter."""
     if len(targets) != 2 or len(targets[0].row.tunables) != 1:
         return None
@@ -166,8 +166,8 @@ def both_layers_field(targets: Sequence[Target]) -> Field | None:
 def draw(folder: Path, network: str, targets: Sequence[Target]) -> None:
     """Draw a heat map of each layer, and of two layers together where each has one parameter. Raises UserError."""
     row, images = targets[0].row, targets[0].images
-    found = [(f" {target.layer}", f"_{target.layer}", layer_field(target)) for target in targets]
-    found.append((", both layers", "", both_layers_field(targets)))
+    found = [(f" {target.layer}", f"_{target.layer}", layer_time_field(target)) for target in targets]
+    found.append((", both layers", "", summed_time_field(targets)))
     for where, suffix, field in found:
         if field is not None:
             title = f"{row.operation} {row.name}, {network}{where}, {images:,} images"

@@ -12,7 +12,7 @@ from app.base.precision import storage
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
 from app.kernels.variant import Variant
 from app.lab.bench.cases import network_items
-from app.lab.bench.oracle import expected, random_images, random_parameters, with_row_bound
+from app.lab.bench.oracle import apply_variant_bound, expected_results, random_images, random_parameters
 from app.lab.bench.tolerance import allowed_errors
 from app.network.graph import network_graph
 
@@ -56,7 +56,7 @@ class Case(Frozen):
     images: int
 
     @cached_property
-    def x(self) -> np.ndarray:
+    def input_images(self) -> np.ndarray:
         """Random images, (images, elements)."""
         return random_images(np.random.default_rng(0), self.problem.arguments()[0], self.images)
 
@@ -65,21 +65,21 @@ class Case(Frozen):
         """Random weights and bias in the problem's layout."""
         return random_parameters(np.random.default_rng(1), self.problem)
 
-    def packed(self) -> list[np.ndarray | None]:
+    def packed_parameters(self) -> list[np.ndarray | None]:
         """Return the parameters in the kernel's layout."""
         packing = self.row.config(self.problem).packing
         return packing.pack(self.parameters) if packing else self.parameters
 
     @cached_property
-    def reference(self) -> tuple[np.ndarray, np.ndarray]:
+    def expected_and_tolerance(self) -> tuple[np.ndarray, np.ndarray]:
         """The correct results in float64 and the error allowed for each, both (images, elements)."""
-        found = expected(self.problem, self.x, *self.parameters)
-        found = with_row_bound(self.row, self.problem, found, self.x, *self.parameters)
+        found = expected_results(self.problem, self.input_images, *self.parameters)
+        found = apply_variant_bound(self.row, self.problem, found, self.input_images, *self.parameters)
         return found.exact, allowed_errors(self.problem, found)[0]
 
-    def mistake(self, outputs: Sequence[np.ndarray]) -> str | None:
+    def describe_first_error(self, outputs: Sequence[np.ndarray]) -> str | None:
         """Compare flat outputs, y and perhaps labels; describe the first wrong element, or return None."""
-        exact, each = self.reference
+        exact, each = self.expected_and_tolerance
         y = outputs[0].reshape(exact.shape)
         with np.errstate(invalid="ignore"):
             wrong = ~(np.abs(y.astype(np.float64) - exact) <= each)  # NaN is wrong, too
@@ -88,12 +88,12 @@ class Case(Frozen):
             untouched = y.ravel()[first : first + 1].tobytes() == b"\xff" * y.itemsize
             found = "nothing was written" if untouched else f"found {y.ravel()[first]:.7g}"
             count = f"the first of {wrong.sum():,} wrong among {wrong.size:,} outputs"
-            return f"{self._place(first)}: {found}, expected {exact.ravel()[first]:.7g} ({count})"
+            return f"{self._describe_position(first)}: {found}, expected {exact.ravel()[first]:.7g} ({count})"
         if len(outputs) > 1:
             return _wrong_label(outputs[1], exact, each)
         return None
 
-    def _place(self, at: int) -> str:
+    def _describe_position(self, at: int) -> str:
         """Describe the output at index ``at`` of y."""
         if isinstance(self.problem, LinearProblem):
             image, output = divmod(at, self.problem.outputs)

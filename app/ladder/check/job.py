@@ -20,7 +20,7 @@ from app.kernels import registry
 from app.kernels.variant import Variant
 from app.lab.bench.compiling import failure_reason
 from app.ladder.check.cases import Case, describe_problem, named_cases, small_cases, types_of
-from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, Fault, build_row, why_not_on_cpu
+from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, Fault, build_variant, why_not_on_cpu
 from app.planning.choices import OPERATIONS
 from app.records.kernels import Check, Verdict
 from app.terminal.output import publish
@@ -56,7 +56,7 @@ def check(request: CheckRequest) -> int:
         cases = named_cases(row, arch, request.network, request.layer, request.shape)
     if not cases:
         raise UserError(f"{row.operation} kernel '{row.name}' serves none of the shapes on {arch}: name one by --shape")
-    found = _check_on_card(cases, arch) if on_card else _check_on_cpu(cases)
+    found = _check_cases_on_card(cases, arch) if on_card else _check_cases_on_cpu(cases)
     verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
     publish(_document(row, card["name"], cases, verdicts), as_text, request.output)
     return int(any(verdict is not None for verdict in verdicts))
@@ -70,7 +70,7 @@ def _require_cpu_support(row: Variant) -> None:
         raise UserError(MISSING)
 
 
-def _check_on_cpu(cases: list[Case]) -> Iterator[str | None]:
+def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
     """Yield each case's first error, or None, in order."""
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -79,25 +79,25 @@ def _check_on_cpu(cases: list[Case]) -> Iterator[str | None]:
     ):
         endless = threading.Event()
 
-        def verdict(number: int, case: Case) -> str | None:
+        def check_case(number: int, case: Case) -> str | None:
             check_interrupt()
             if endless.is_set():
                 return f"{NOT_TRIED}: each shape may take as long to stop; mend the loop without an end first"
             try:
-                found = check_on_cpu(case, Path(folder) / str(number), shared=len(cases) > 3)
+                found = check_case_on_cpu(case, Path(folder) / str(number), shared=len(cases) > 3)
                 if found is not None and ENDLESS in found:
                     endless.set()
                 return found
             finally:
                 check_interrupt()  # a compiler or a program that Ctrl-C has ended proves nothing about the kernel
 
-        yield from pool.map(verdict, range(len(cases)), cases)
+        yield from pool.map(check_case, range(len(cases)), cases)
 
 
-def check_on_cpu(case: Case, folder: Path, *, shared: bool) -> str | None:
+def check_case_on_cpu(case: Case, folder: Path, *, shared: bool) -> str | None:
     """Compile and run a case in a new folder; return its first error, or None. Raises UserError."""
-    program = build_row(case.row, case.problem, {}, case.images, folder, shared)
-    arrays = [case.x, *case.packed()]
+    program = build_variant(case.row, case.problem, {}, case.images, folder, shared)
+    arrays = [case.input_images, *case.packed_parameters()]
 
     def run() -> list[np.ndarray]:
         program.run(arrays, low=True)  # arrays begin at a fence, then they end at one
@@ -108,12 +108,12 @@ def check_on_cpu(case: Case, folder: Path, *, shared: bool) -> str | None:
 
 def _first_error(case: Case, run: Callable[[], list[np.ndarray]]) -> str | None:
     try:
-        return case.mistake(run())
+        return case.describe_first_error(run())
     except Fault as fault:
         return str(fault)
 
 
-def _check_on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
+def _check_cases_on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
     """Yield each case's first error, or None, in order, from runs on the current card."""
     lost = False
     with exit_on_interrupt(), device.gpu_errors():

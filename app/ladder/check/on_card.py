@@ -14,7 +14,9 @@ GUARD = 256  # elements behind an output that no kernel may write
 def run(case: Case, arch: str) -> list[np.ndarray]:
     """Return the flat outputs; bytes that the kernel did not write are 0xFF. Raises Fault if a guard was written."""
     kernel = Kernel(case.row, case.problem, arch)
-    arrays = [None if array is None else upload(array) for array in (case.x.ravel(), *case.packed())]
+    arrays = [
+        None if array is None else upload(array) for array in (case.input_images.ravel(), *case.packed_parameters())
+    ]
     outputs = []
     for argument in kernel.arguments()[len(arrays) :]:
         outputs.append(device_array(argument.per_image * case.images + GUARD, argument.dtype))

@@ -95,7 +95,7 @@ def replace_ptx(name: str, text: str) -> str:
     return host + "\n".join([*lines, ""])
 
 
-def headers() -> dict[str, str]:
+def emulation_headers() -> dict[str, str]:
     """Return the headers of this folder: name → text."""
     return {path.name: path.read_text(encoding="utf-8") for path in HERE.glob("*.h")}
 
@@ -138,7 +138,9 @@ def _compile_shared(compiler: str, flags: Sequence[str]) -> TemporaryDirectory[s
     """
     folder = Path((made := TemporaryDirectory()).name)
     _write_sources(folder, INCLUDE_DIR / "common.cuh", DEFINED)
-    included = {line for text in headers().values() for line in re.findall(r"^#include <.*>$", text, re.MULTILINE)}
+    included = {
+        line for text in emulation_headers().values() for line in re.findall(r"^#include <.*>$", text, re.MULTILINE)
+    }
     (folder / "system.h").write_text("\n".join(["#pragma once", *sorted(included), ""]), encoding="utf-8")
     headers_here = "".join(f'#include "{name}"\n' for name in (*IN_PLACE_OF, "host_program.h"))
     (folder / "runtime.cpp").write_text(headers_here, encoding="utf-8")
@@ -152,7 +154,7 @@ def _write_sources(folder: Path, source: Path, functions: str) -> None:
     texts = {name: (INCLUDE_DIR / name).read_text(encoding="utf-8") for name in IN_PLACE_OF}
     texts |= read_with_includes(INCLUDE_DIR / "common.cuh") | read_with_includes(source)
     texts = {name: replace_ptx(name, text) for name, text in texts.items()}
-    texts |= {name: _FUNCTION.sub(functions, text) for name, text in headers().items()}
+    texts |= {name: _FUNCTION.sub(functions, text) for name, text in emulation_headers().items()}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
 
@@ -192,7 +194,7 @@ class Built(Frozen):
             env={"UBSAN_OPTIONS": "print_stacktrace=0"},
         )
         if done.returncode:
-            raise Fault(self._fault(done.stderr.decode(errors="replace"), done.returncode))
+            raise Fault(self._describe_fault(done.stderr.decode(errors="replace"), done.returncode))
         found, at = [], 0
         for output in self.outputs:
             count = output.per_image * self.images
@@ -200,16 +202,16 @@ class Built(Frozen):
             at += found[-1].nbytes
         return found
 
-    def _fault(self, said: str, code: int) -> str:
+    def _describe_fault(self, said: str, code: int) -> str:
         misuse, fault = _MISUSE.search(said), _FAULT.search(said)
         what = f"it {fault[1]}" if fault else misuse[2] if misuse else f"its program {how_it_ended(code)}"
-        place = misuse[1] if misuse else self._line(_CALLERS.search(said))
+        place = misuse[1] if misuse else self._find_source_line(_CALLERS.search(said))
         at = f"{place}: " if place else ""
         thread = _THREAD.search(said)
         who = "" if thread is None else f" (thread {thread[1]} of block {thread[2]}, {thread[3]}, {thread[4]})"
         return f"{at}{what}{who}"
 
-    def _line(self, callers: re.Match[str] | None) -> str | None:
+    def _find_source_line(self, callers: re.Match[str] | None) -> str | None:
         """Return the first line of the kernel's file among the calling functions' lines."""
         lookup = shutil.which("addr2line")
         if callers is None or not callers[1] or lookup is None:
@@ -219,7 +221,7 @@ class Built(Frozen):
         return next((line for line in lines if line.partition(":")[0] == self.source), None)
 
 
-def build_row(
+def build_variant(
     row: Variant, problem: Problem, parameters: Parameters, images: int, folder: Path, shared: bool = True
 ) -> Built:
     """Compile the row for the problem in a new folder, as ``build`` does. Raises UserError."""

@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from app.cli import main
-from app.lab.compare.rows import KINDS, context, timed_rows
+from app.lab.compare.rows import KINDS, report_context, timed_rows
 from app.records.derive import documents, fields
 from app.terminal.text import WIDTH
 from docs.generate.figures import FIGURES
@@ -148,7 +148,7 @@ def test_stored_documents_of_every_kind_are_read() -> None:
     for path in FIGURES.glob("*.json"):
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["schema"] in KINDS:
-            assert timed_rows(document) and context(document)[0]
+            assert timed_rows(document) and report_context(document)[0]
             read += 1
     assert read > 8
 

@@ -7,7 +7,16 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 
-from app.lab.compare.interval import LEAST_SAMPLES, PARTS, VERDICTS, Bounds, exceeds, intervals, percent, verdict
+from app.lab.compare.interval import (
+    LEAST_SAMPLES,
+    PARTS,
+    VERDICTS,
+    Bounds,
+    confidence_intervals,
+    exceeds_slowdown,
+    percent_change,
+    verdict,
+)
 from app.lab.compare.rows import Timed
 from app.main_job.statistics import median
 
@@ -72,7 +81,7 @@ def test_false_alarms_of_one_report_a_side(name: str, rows: int, commands: int) 
     alarms = 0
     for _ in range(commands):
         pairs = [([run(draw(rng, count).tolist())], [run(draw(rng, count).tolist())]) for _ in range(rows)]
-        alarms += any(map(found, intervals(pairs)))
+        alarms += any(map(found, confidence_intervals(pairs)))
     assert alarms <= 0.05 * commands
 
 
@@ -83,7 +92,9 @@ def of_levels(rng: np.random.Generator, draw: Draw, runs: int, rows: int, common
         levels = levels[:1] + 0.001 * rng.standard_normal(levels.shape)
     levels[:, runs:] += log(1 + slower / 100)
     times = np.exp(levels).tolist()
-    return [*map(found, intervals([([*map(level, row[:runs])], [*map(level, row[runs:])]) for row in times]))]
+    return [
+        *map(found, confidence_intervals([([*map(level, row[:runs])], [*map(level, row[runs:])]) for row in times]))
+    ]
 
 
 LEVELS: dict[str, Draw] = {
@@ -115,14 +126,14 @@ def test_a_change_is_found_in_two_runs_of_twenty_samples() -> None:
     """10 % with 3 % of noise."""
     rng = np.random.default_rng(4)
     draws = [[run((by * (1 + 0.03 * rng.standard_normal(20))).tolist()) for by in (1, 1.1)] for _ in range(100)]
-    assert sum(found(*intervals([([before], [after])])) for before, after in draws) >= 95
+    assert sum(found(*confidence_intervals([([before], [after])])) for before, after in draws) >= 95
 
 
 @pytest.mark.parametrize("runs", [(2, 2), (3, 3), (5, 5), (4, 16)])
 def test_one_row_of_several_reports_has_students_interval(runs: tuple[int, int]) -> None:
     rng = np.random.default_rng(5)
     before, after = ((0.5 + 0.02 * rng.standard_normal(count)).tolist() for count in runs)
-    (bounds,) = intervals([([*map(level, before)], [*map(level, after)])])
+    (bounds,) = confidence_intervals([([*map(level, before)], [*map(level, after)])])
     a, b = ([*map(log, side)] for side in (before, after))
     freedom = len(a) + len(b) - 2
     pooled = ((len(a) - 1) * stdev(a) ** 2 + (len(b) - 1) * stdev(b) ** 2) / freedom
@@ -140,7 +151,7 @@ def test_rows_share_the_five_percent_unless_they_are_one(runs: int) -> None:
     for _ in range(20):
         apart = np.exp(0.01 * rng.standard_normal((10, 2 * runs))).tolist()
         rows = [([*map(level, row[:runs])], [*map(level, row[runs:])]) for row in apart]
-        one, many, same = (intervals(some)[0] for some in (rows[:1], rows, rows[:1] * 10))
+        one, many, same = (confidence_intervals(some)[0] for some in (rows[:1], rows, rows[:1] * 10))
         assert same == one and one is not None and many is not None
         widths.append(log((100 + many[1]) / (100 + many[0])) / log((100 + one[1]) / (100 + one[0])))
     freedom = 2 * runs - 2
@@ -150,7 +161,7 @@ def test_rows_share_the_five_percent_unless_they_are_one(runs: int) -> None:
 def test_the_widest_of_halves_thirds_and_fifths_counts() -> None:
     """Samples that are equal but for one step have the interval of their halves."""
     before, after = [run([1.0] * 30)], [run([exp(-0.1)] * 15 + [exp(0.1)] * 15)]
-    (bounds,) = intervals([(before, after)])
+    (bounds,) = confidence_intervals([(before, after)])
     assert bounds is not None
     reach = (log(1 + bounds[1] / 100) - log(1 + bounds[0] / 100)) / 2
     assert reach == pytest.approx(STUDENT[2] * 0.1, rel=0.04)
@@ -160,12 +171,12 @@ def test_the_widest_of_halves_thirds_and_fifths_counts() -> None:
 
 def test_few_samples_have_none_and_equal_ones_no_width() -> None:
     enough = [1.0] * LEAST_SAMPLES
-    assert intervals([]) == []
-    assert intervals([([run(enough)], [run(enough[1:])]), ([level(1)], [level(2)])]) == [None, None]
-    (bounds,) = intervals([([run(enough)], [run([1.5] * LEAST_SAMPLES)])])
+    assert confidence_intervals([]) == []
+    assert confidence_intervals([([run(enough)], [run(enough[1:])]), ([level(1)], [level(2)])]) == [None, None]
+    (bounds,) = confidence_intervals([([run(enough)], [run([1.5] * LEAST_SAMPLES)])])
     assert bounds == pytest.approx((50, 50))
     rows = [([run([1.0, 2.0, 3.0] * 9)], [run([1.0, 2.0, 3.0] * 7)])]
-    assert intervals(rows) == intervals(rows)
+    assert confidence_intervals(rows) == confidence_intervals(rows)
 
 
 @pytest.mark.filterwarnings("error")
@@ -174,13 +185,13 @@ def test_times_that_lie_as_far_apart_as_can_be(runs: int) -> None:
     shortest, longest = ([*map(run, [[time] * 5] * runs)] for time in (1e-9, 1e12))
     mixed = [run([1e-9, 1e12] * 5)] * runs
     for before, after in ((shortest, longest), (longest, shortest), (mixed, longest), (shortest, mixed)):
-        for bounds in intervals([(before, after)] * 3):
+        for bounds in confidence_intervals([(before, after)] * 3):
             assert bounds is not None and -100 <= bounds[0] <= bounds[1] < 1.1e23
 
 
 def test_equal_levels_on_both_sides_are_the_same() -> None:
-    (bounds,) = intervals([([level(2)] * 3, [level(2)] * 3)])
-    assert bounds == (0, 0) and verdict(percent(2, 2), bounds, several=True) == "same"
+    (bounds,) = confidence_intervals([([level(2)] * 3, [level(2)] * 3)])
+    assert bounds == (0, 0) and verdict(percent_change(2, 2), bounds, several=True) == "same"
 
 
 @pytest.mark.parametrize(
@@ -199,4 +210,4 @@ def test_verdicts(change: float, bounds: Bounds | None, expected: str, fails: bo
     assert verdict(change, bounds, several=True) == expected and expected in VERDICTS
     of_one = verdict(change, bounds, several=False)
     assert of_one in VERDICTS and of_one == (f"{expected} run" if expected in ("slower", "faster") else expected)
-    assert exceeds(change, bounds, 3) is fails
+    assert exceeds_slowdown(change, bounds, 3) is fails
