@@ -12,7 +12,7 @@ from app.base.errors import UserError, say, suggestion
 from app.base.interrupts import exit_on_interrupt
 from app.base.processor import check_address_space
 from app.commands.parsers import COMMANDS, body_of, identifier, parser_of, request_of
-from app.cuda.cards import select, start_context
+from app.cuda.cards import select_visible_device, start_context
 from app.engine.request import RunRequest
 from app.files.reading import is_hdf5
 from app.terminal.console import guarded
@@ -41,7 +41,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     request = request_of(name, options)
     if hasattr(request, "device"):
         with exit_on_interrupt():
-            request = replace(request, device=select(request.device))
+            request = replace(request, device=select_visible_device(request.device))
         if request.device != "cpu" and sys.stderr.isatty():  # a second may pass before the next sign of life
             say("looking for a GPU" if request.device == "auto" else "starting the GPU")
     if name == "run":

@@ -73,7 +73,7 @@ class Soak:
         self.logits: dict[str, np.ndarray] = {}
         for name, execution in self.plans.items():
             with _engine(execution, chunk=POOL, streams=1) as engine:
-                outputs = engine.outputs(POOL, logits=True)
+                outputs = engine.allocate_outputs(POOL, logits=True)
                 engine.run(self.images, outputs)
                 self.labels[name], self.logits[name] = outputs.labels.copy(), outputs.logits.copy()
 
@@ -156,7 +156,7 @@ class Thread:
     def _library(self) -> None:
         """Handles of cuBLAS made, used and destroyed, which waits for the whole device; where it is installed."""
         with suppress(UserError), _engine(self._soak.library, chunk=100, streams=2) as engine:
-            engine.run(self._soak.images, engine.outputs(POOL))
+            engine.run(self._soak.images, engine.allocate_outputs(POOL))
             self.batches["cuBLAS"] += 1
 
     def _items(self, *, count: int | None = None, most: int = POOL) -> np.ndarray:
@@ -169,7 +169,9 @@ class Thread:
         return pinned_copy(self._soak.images[items])
 
     def _outputs(self, engine: Any, count: int, *, logits: bool | None = None) -> Any:
-        return _poisoned(engine.outputs(count, logits=bool(self._rng.integers(2)) if logits is None else logits))
+        return _poisoned(
+            engine.allocate_outputs(count, logits=bool(self._rng.integers(2)) if logits is None else logits)
+        )
 
     def _compare(self, what: str, items: np.ndarray, found: np.ndarray, expected: np.ndarray) -> None:
         wanted = expected[items]
@@ -230,11 +232,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="of images, weights and choices")
     options = parser.parse_args(arguments)
 
-    from app.cuda.device import gpu_errors, why_no_gpu
+    from app.cuda.device import translate_gpu_errors, why_no_gpu
 
     if (reason := why_no_gpu()) is not None:
         raise UserError(f"the soak test needs a GPU: {reason}")
-    with gpu_errors():
+    with translate_gpu_errors():
         batches, differences = soak(options.seconds, threads=options.threads, seed=options.seed)
     for line in differences[:SHOWN]:
         print(line, file=sys.stderr)

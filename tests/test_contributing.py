@@ -70,7 +70,8 @@ struct TANH {""",
         system="this test",
         dtypes=FLOATS,
         configure=lambda problem, _: LaunchConfig(
-            types(problem) | conv_sizes(problem), (KernelLaunch(BLOCK, _pixel_grid(problem, problem.maps)),)
+            type_defines(problem) | conv_size_defines(problem),
+            (KernelLaunch(BLOCK, _pixel_grid(problem, problem.maps)),),
         ),
     ),
 """,

@@ -16,7 +16,7 @@ from app.classify.pieces import CPU_PIECE, GPU_PIECE, DeviceInfo, Piece, PieceFa
 from app.classify.worker import LocalRunner, Worker, WorkerSettings
 from app.cluster import require_dask
 from app.commands.classify import ClassifyRequest
-from app.cuda.cards import VARIABLE, devices_of
+from app.cuda.cards import VARIABLE, parse_device_list
 
 
 class DeviceQuery(Frozen):
@@ -63,10 +63,10 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
         return
     workers: list[tuple[str, dict[str, str]]] = []
     if request.devices is not None:
-        cards = devices_of(request.devices)
+        cards = parse_device_list(request.devices)
         settings = replace(settings, device="cuda")
         if len(cards) == 1:
-            cards[0].show()
+            cards[0].make_only_visible()
         workers = [(str(card), {VARIABLE: card.visible}) for card in cards]
     elif request.workers is not None:
         settings = replace(settings, device="cpu")

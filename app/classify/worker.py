@@ -65,7 +65,7 @@ class Worker:
         self._settings = settings
         self._softmax = any(isinstance(step.layer, Softmax) for step in settings.graph.steps[-2:])
         device, self.why_cpu = devices.choose_device(settings.device)
-        with devices.gpu_errors():
+        with devices.translate_gpu_errors():
             self._engine = _engine(settings, device)
             self._flights = FlightQueue(self._engine.block)
             self._bodies: list[Callable[[Feeder], None]] = []  # they keep the feeders' memory alive until ``close``
@@ -106,7 +106,7 @@ class Worker:
         try:
             with piece.shard.reader() as reader:
                 flight = Flight(piece, reader, self._settings.graph.classes if self._settings.logits else None)
-                with devices.gpu_errors():
+                with devices.translate_gpu_errors():
                     self._flights.classify(flight)
                 correct = None
                 if piece.shard.labelled_by_piece:
@@ -130,7 +130,7 @@ class Worker:
             thread.join(deadline.left)
         if any(thread.is_alive() for thread in self._threads):
             self._flights.give_up()
-        elif devices.card_is_lost(self._flights.ended or closed):
+        elif devices.is_fatal_cuda_error(self._flights.ended or closed):
             _on_lost_cards.append(self)
         else:
             self._bodies.clear()
@@ -146,7 +146,7 @@ class Worker:
 def _engine(settings: WorkerSettings, device: str) -> Engine:
     """Open the engine for the worker's settings. Raises UserError."""
     if device == "cpu":
-        NetworkRequest(precision=settings.precision).check_cpu()
+        NetworkRequest(precision=settings.precision).reject_gpu_options()
     fed = Feeding(settings.logits, settings.compressed)
     return open_engine(settings.graph, Choices(settings.precision), device=device, dtype=settings.dtype, fed=fed)
 

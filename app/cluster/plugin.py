@@ -15,7 +15,7 @@ from distributed import WorkerPlugin, get_worker
 
 from app.base.errors import UserError
 from app.cluster.settings import quieten
-from app.cuda.device import card_is_lost
+from app.cuda.device import is_fatal_cuda_error
 
 Engine = Callable[[Any], Any]
 """A function that answers a piece; several threads call it in parallel."""
@@ -83,7 +83,7 @@ def answer(name: str, pieces: Sequence[Any]) -> list[Any]:
         with ThreadPoolExecutor(min(len(pieces), MOST_AT_ONCE)) as pool:
             return list(pool.map(engine, pieces))
     except Exception as error:
-        if card_is_lost(error):
+        if is_fatal_cuda_error(error):
             os._exit(LOST)
         raise
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
-from app.cuda.cards import number_of
+from app.cuda.cards import device_number
 from app.engine.request import device_option, devices_option
 from app.planning.request import network_option, weights_option
 from app.terminal.console import whole_number
@@ -85,7 +85,7 @@ class ClassifyRequest(Frozen, kw_only=True):
             raise UserError(f"--devices {self.devices} names the GPUs: leave --device {self.device} out")
         if self.workers is not None and self.device not in ("auto", "cpu"):
             raise UserError(f"--workers is for the CPU: leave it out, or --device {self.device}; --devices names GPUs")
-        if self.scheduler is not None and number_of(self.device) is not None:
+        if self.scheduler is not None and device_number(self.device) is not None:
             raise UserError(
                 f"--device {self.device} is a GPU of this machine: leave it out, and start each worker of the cluster "
                 "with its GPU in CUDA_VISIBLE_DEVICES"

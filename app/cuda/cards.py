@@ -33,7 +33,7 @@ class NumberedCard(Frozen):
     def __str__(self) -> str:
         return f"cuda:{self.number}"
 
-    def show(self) -> None:
+    def make_only_visible(self) -> None:
         """Make this the only GPU that the process sees. Raises UserError if CUDA has started, which is too late."""
         try:
             running = ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != NOT_STARTED
@@ -48,7 +48,7 @@ class NumberedCard(Frozen):
         _shown[:] = [self]
 
 
-def device_name(text: str, known: Collection[str] = DEVICES) -> str:
+def parse_device_name(text: str, known: Collection[str] = DEVICES) -> str:
     """Return ``text`` if it names a device in one of the ``known`` forms. Raises BadValueError."""
     kind = "cuda:N" if _NUMBERED.fullmatch(text) else text
     if kind in known and text != "cuda:N":
@@ -56,13 +56,13 @@ def device_name(text: str, known: Collection[str] = DEVICES) -> str:
     raise BadValueError(f"{shown(text)} is none of {', '.join(known)}{suggestion(text, known)}")
 
 
-def number_of(device: str) -> int | None:
+def device_number(device: str) -> int | None:
     """Return N for ``cuda:N``, None for other names of devices."""
     number = device.partition(":")[2]
     return int(number) if number else None
 
 
-def chosen_number(current: int) -> int:
+def original_device_number(current: int) -> int:
     """Return the user's number of the GPU that CUDA numbers ``current`` in this process."""
     return _shown[0].number if _shown else current
 
@@ -103,18 +103,18 @@ def _create_context() -> None:
             driver.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), first)
 
 
-def select(device: str) -> str:
+def select_visible_device(device: str) -> str:
     """Make the GPU of ``cuda:N`` the only visible one; return ``device`` without the number. Raises UserError.
 
     Call it before CUDA starts. With a number, it starts the driver.
     """
-    number = number_of(device)
+    number = device_number(device)
     if number is None:
         return device
-    before, listed, reason = os.environ.get(VARIABLE), _names_in_variable(), ""
+    before, listed, reason = os.environ.get(VARIABLE), _cuda_visible_devices(), ""
     try:
         if listed is None or number < len(listed):
-            NumberedCard(number, str(number) if listed is None else listed[number]).show()
+            NumberedCard(number, str(number) if listed is None else listed[number]).make_only_visible()
             start_driver()
             return device.partition(":")[0]
     except UserError as error:
@@ -127,11 +127,11 @@ def select(device: str) -> str:
     except UserError as error:
         reason = f"{error}; use --device cpu, or auto to use a GPU only if there is one"
     else:
-        reason = reason if number < len(cards) else describe_count(len(cards))
+        reason = reason if number < len(cards) else describe_gpu_count(len(cards))
     raise UserError(f"--device {device}: {reason}")
 
 
-def devices_of(text: str) -> list[NumberedCard]:
+def parse_device_list(text: str) -> list[NumberedCard]:
     """Return the GPUs that ``--devices`` names: ``all``, or numbers as in ``0,2``. Does not start the driver.
 
     Raises UserError for anything else, for a GPU named twice, and for one that does not exist.
@@ -148,7 +148,7 @@ def devices_of(text: str) -> list[NumberedCard]:
     except UserError as error:
         raise UserError(f"--devices {text}: {error}; leave it out to use the CPU") from None
     if numbers and max(numbers) >= len(cards):
-        raise UserError(f"--devices {text}: no cuda:{max(numbers)}, {describe_count(len(cards))}")
+        raise UserError(f"--devices {text}: no cuda:{max(numbers)}, {describe_gpu_count(len(cards))}")
     return [cards[number] for number in numbers] or cards
 
 
@@ -163,7 +163,7 @@ def visible_cards() -> list[NumberedCard]:
             raise UserError(f"the NVIDIA driver does not start: its process {how_it_ended(process.exit_code())}")
     if not answer.isdecimal():
         raise UserError(answer)
-    listed = _names_in_variable()
+    listed = _cuda_visible_devices()
     if listed is None:
         listed = [str(number) for number in range(int(answer))]
     elif not any(name.startswith("MIG-") for name in listed):  # of these, one process sees only the first
@@ -171,7 +171,7 @@ def visible_cards() -> list[NumberedCard]:
     return [NumberedCard(number, name) for number, name in enumerate(listed)]
 
 
-def _names_in_variable() -> list[str] | None:
+def _cuda_visible_devices() -> list[str] | None:
     """Return the valid names in CUDA_VISIBLE_DEVICES; None if it is not set. The first invalid one ends the list."""
     value = os.environ.get(VARIABLE)
     if value is None:
@@ -181,7 +181,7 @@ def _names_in_variable() -> list[str] | None:
     return names[: ends[0]] if ends else names
 
 
-def describe_count(count: int) -> str:
+def describe_gpu_count(count: int) -> str:
     """Return a sentence that lists the GPUs' numbers."""
     return "there is one GPU, cuda:0" if count == 1 else f"there are {count} GPUs, cuda:0 to cuda:{count - 1}"
 
@@ -190,10 +190,10 @@ def main() -> None:
     """Run the process of ``visible_cards``: answer how many GPUs the driver sees, or why none."""
     from app.files.child_process import answer_requests
 
-    def answer(_: bytes) -> bytes:
+    def reply_device_count(_: bytes) -> bytes:
         try:
             return str(start_driver()).encode()
         except UserError as error:
             return str(error).encode()
 
-    answer_requests(answer)
+    answer_requests(reply_device_count)

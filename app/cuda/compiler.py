@@ -30,7 +30,7 @@ _ELF_NOTE = 4  # PT_NOTE
 _CACHE_FORMAT = b"lenet5-cubin-2\n"
 
 
-def nvrtc() -> Any:
+def import_nvrtc() -> Any:
     """Import CuPy's low-level NVRTC binding; only when needed, because it loads CuPy (0.4 s)."""
     try:
         from cupy_backends.cuda.libs import nvrtc as binding
@@ -53,13 +53,13 @@ class Library(Frozen):
 
 def find_library() -> Library:
     """Find the NVRTC that CuPy loads. Raises UserError if it is missing."""
-    version = nvrtc().getVersion()
-    path = _loaded_from(version[0])
+    version = import_nvrtc().getVersion()
+    path = _loaded_nvrtc_path(version[0])
     return Library(path, version, build_hash(path))
 
 
 @cache
-def _loaded_from(major: int) -> str:
+def _loaded_nvrtc_path(major: int) -> str:
     library = ctypes.CDLL(f"libnvrtc.so.{major}", mode=os.RTLD_NOLOAD)
     found = (ctypes.c_char_p * 4)()  # Dl_info: four pointers, the first to the file's name
     ctypes.CDLL(None).dladdr(library.nvrtcVersion, found)
@@ -139,7 +139,7 @@ def is_cached(path: Path, defines: Mapping[str, str | int], arch: str) -> bool:
     return _read_cached(_cache_path(find_library(), path, read_with_includes(path), options(defines, arch))) is not None
 
 
-def check_cache() -> None:
+def check_cache_permissions() -> None:
     """Raise UserError if other users could replace files in the cache."""
     if (reason := why_untrusted(cache_dir() / "kernels" / "any.cubin")) is not None:
         raise UserError(f"cannot store compiled kernels: {reason}")

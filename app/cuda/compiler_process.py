@@ -32,7 +32,7 @@ def compile_program(
     try:
         answer = process.ask(marshal.dumps((name, text, list(headers.items()), flags)))
         if not answer:
-            raise _failure(name, process.exit_code())
+            raise _compiler_exit_error(name, process.exit_code())
         found: tuple[str, bytes, str] = marshal.loads(answer)
     except BaseException:
         process.end()
@@ -41,14 +41,14 @@ def compile_program(
     return found
 
 
-def _failure(name: str, code: int | None) -> Exception:
+def _compiler_exit_error(name: str, code: int | None) -> Exception:
     if code == -signal.SIGKILL:
         return UserError(f"the compiler was killed at {name}, perhaps out of memory: free some, and try again")
     return RuntimeError(f"the compiler ended with code {code} at {name}")
 
 
 @atexit.register
-def _end_all() -> None:
+def _terminate_idle_compilers() -> None:
     while _idle:
         _idle.pop().end()
 
@@ -58,40 +58,42 @@ def main(library: str) -> None:
     nvrtc = ctypes.CDLL(library)
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
 
-    def answer(request: bytes) -> bytes:
+    def compile_request(request: bytes) -> bytes:
         try:
-            return marshal.dumps(_compiled(nvrtc, *marshal.loads(request)))
+            return marshal.dumps(_compile_in_process(nvrtc, *marshal.loads(request)))
         except RuntimeError as error:
             return marshal.dumps((str(error), b"", ""))
 
-    answer_requests(answer)
+    answer_requests(compile_request)
 
 
-def _compiled(
+def _compile_in_process(
     nvrtc: Any, name: str, text: str, headers: list[tuple[str, str]], flags: tuple[str, ...]
 ) -> tuple[str, bytes, str]:
     """Compile a program in this process; see ``compile_program``. headers: name and text of each included file."""
     program = ctypes.c_void_p()
     texts, names = [text.encode() for _, text in headers], [name.encode() for name, _ in headers]
     arrays = ((ctypes.c_char_p * len(headers))(*texts), (ctypes.c_char_p * len(headers))(*names))
-    _check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), len(headers), *arrays))
+    _check_status(
+        nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), name.encode(), len(headers), *arrays)
+    )
     encoded = [flag.encode() for flag in flags]
     status = nvrtc.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*encoded))
     error = nvrtc.nvrtcGetErrorString(status).decode() if status else ""
-    log = _bytes(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
-    cubin = b"" if status else _bytes(nvrtc, program, "CUBIN")
+    log = _read_program_output(nvrtc, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+    cubin = b"" if status else _read_program_output(nvrtc, program, "CUBIN")
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
     return error, cubin, log
 
 
-def _bytes(nvrtc: Any, program: ctypes.c_void_p, what: str) -> bytes:
+def _read_program_output(nvrtc: Any, program: ctypes.c_void_p, what: str) -> bytes:
     size = ctypes.c_size_t()
-    _check(nvrtc, getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+    _check_status(nvrtc, getattr(nvrtc, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
     buffer = ctypes.create_string_buffer(size.value)
-    _check(nvrtc, getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
+    _check_status(nvrtc, getattr(nvrtc, f"nvrtcGet{what}")(program, buffer))
     return buffer.raw
 
 
-def _check(nvrtc: Any, status: int) -> None:
+def _check_status(nvrtc: Any, status: int) -> None:
     if status:
         raise RuntimeError(nvrtc.nvrtcGetErrorString(status).decode())

@@ -10,8 +10,8 @@ from typing import Any
 
 from app.base.errors import UserError
 from app.base.interrupts import exit_on_interrupt
-from app.cuda.cards import chosen_number, describe_count, number_of, start_driver
-from app.cuda.compiler import CUPY, architecture, nvrtc
+from app.cuda.cards import describe_gpu_count, device_number, original_device_number, start_driver
+from app.cuda.compiler import CUPY, architecture, import_nvrtc
 
 OLDEST_ARCHITECTURE = (7, 5)
 _TEXTS = {
@@ -48,7 +48,7 @@ another GPU (98, 200, 209), captures (900 to 908).
 def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None = None) -> str | None:
     """Return why no GPU can be used, in one line, or None if one can. Cheap where there is no driver.
 
-    lap: called after each costly step with its name: ``context`` (also the driver's start), ``cupy``, ``nvrtc``.
+    lap: called after each costly step with its name: ``context`` (also the driver's start), ``cupy``, ``import_nvrtc``.
     number: of the GPU that is needed; None for the current one.
     """
     try:
@@ -56,7 +56,7 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None
     except UserError as error:
         return str(error)
     if number is not None and number >= count:
-        return describe_count(count)
+        return describe_gpu_count(count)
     lap("context")
     if importlib.util.find_spec("cupy") is None:
         return f"CuPy is not installed (pip install {CUPY})"
@@ -72,7 +72,7 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None
     if version.value // 1000 < built:
         return f"the NVIDIA driver is too old: it supports CUDA {version.value // 1000}, CuPy needs {built}"
     try:
-        nvrtc()
+        import_nvrtc()
     except UserError as error:
         return str(error)
     lap("nvrtc")
@@ -96,7 +96,7 @@ def choose_device(requested: str, lap: Callable[[str], object] = lambda _: None)
     """
     if requested == "cpu":
         return "cpu", None
-    reason = why_no_gpu(lap, number_of(requested))
+    reason = why_no_gpu(lap, device_number(requested))
     if reason is None:
         return ("cuda" if requested == "auto" else requested), None
     if requested != "auto":
@@ -113,7 +113,7 @@ def require_gpu(who: str) -> None:
 
 
 @contextmanager
-def gpu_errors() -> Iterator[None]:
+def translate_gpu_errors() -> Iterator[None]:
     """Turn CUDA errors that the user can correct into UserErrors. Costs nothing without CuPy.
 
     Other errors are bugs and pass through.
@@ -131,7 +131,7 @@ def gpu_errors() -> Iterator[None]:
         raise UserError(f"the GPU reported {error}: {remedy}") from None
 
 
-def card_is_lost(error: BaseException) -> bool:
+def is_fatal_cuda_error(error: BaseException) -> bool:
     """Return whether an error, or its cause, is a CUDA error after which no CUDA call of this process succeeds."""
     cause: BaseException | None = error
     while cause is not None:
@@ -160,12 +160,12 @@ def describe_gpu() -> dict[str, Any]:
     return {
         "kind": "cuda",
         "name": properties["name"].decode(),
-        "number": chosen_number(current),
+        "number": original_device_number(current),
         "bus": cupy.cuda.runtime.deviceGetPCIBusId(current),
         "architecture": architecture(*capability()),
         "multiprocessors": properties["multiProcessorCount"],
         "memory_bytes": properties["totalGlobalMem"],
-        "driver": kernel_driver(),
+        "driver": kernel_driver_version(),
         "driver_cuda": f"{driver // 1000}.{driver % 1000 // 10}",
         "cuda": f"{runtime // 1000}.{runtime % 1000 // 10}",
         "cupy": cupy.__version__,
@@ -176,24 +176,24 @@ def describe_cpu(threads: int) -> dict[str, Any]:
     """Describe the processor for the report."""
     import numpy
 
-    return {"kind": "cpu", "name": _processor(), "threads": threads, "numpy": numpy.__version__}
+    return {"kind": "cpu", "name": _cpu_model_name(), "threads": threads, "numpy": numpy.__version__}
 
 
-def as_text(device: Mapping[str, Any]) -> str:
+def format_device(device: Mapping[str, Any]) -> str:
     """Format a device's description and its software in one line. device: from ``describe_gpu`` or ``describe_cpu``."""
     text = _TEXTS[device["kind"]] + _ENGINE * ("onnxruntime" in device)
-    return text.format(**device, place=device_address(device, ", "))
+    return text.format(**device, place=format_bus_address(device, ", "))
 
 
-def device_address(device: Mapping[str, Any], then: str = "") -> str:
+def format_bus_address(device: Mapping[str, Any], then: str = "") -> str:
     """Return the GPU's number and bus address, ``cuda:0, PCI 0000:1b:00.0``, and ``then``; "" if not recorded.
 
-    device: as for ``as_text``; older documents lack them.
+    device: as for ``format_device``; older documents lack them.
     """
     return f"cuda:{device['number']}, PCI {device['bus']}{then}" if "bus" in device else ""
 
 
-def kernel_driver() -> str | None:
+def kernel_driver_version() -> str | None:
     """Return the version of the NVIDIA kernel driver, e.g. 580.159.04; None if the system does not show it."""
     try:
         words = Path("/proc/driver/nvidia/version").read_text().split()
@@ -202,7 +202,7 @@ def kernel_driver() -> str | None:
     return next((word for word in words if word[:1].isdigit() and word.count(".") >= 1), None)
 
 
-def _processor() -> str:
+def _cpu_model_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

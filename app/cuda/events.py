@@ -7,12 +7,12 @@ from cupy.cuda import runtime
 
 
 class EventPair:
-    """Two reusable CUDA events, before and after the work that ``around`` enqueues."""
+    """Two reusable CUDA events, before and after the work that ``record_around`` enqueues."""
 
     def __init__(self) -> None:
         self._before, self._after = cupy.cuda.Event(), cupy.cuda.Event()
 
-    def around(self, enqueue: Callable[[], object], stream: cupy.cuda.Stream) -> None:
+    def record_around(self, enqueue: Callable[[], object], stream: cupy.cuda.Stream) -> None:
         """Record an event, call ``enqueue``, record the other event; do not wait."""
         self._before.record(stream)
         enqueue()
@@ -37,7 +37,7 @@ def time_by_events(
         enqueue()
     pairs = [EventPair() for _ in range(repeat)]
     for pair in pairs:
-        pair.around(enqueue, stream)
+        pair.record_around(enqueue, stream)
     stream.synchronize()
     return tuple(pair.ms for pair in pairs)
 

@@ -22,12 +22,12 @@ class BatchGraph:
         self._tried = False
         self._stream: cupy.cuda.Stream | None = None  # created for the first graph
 
-    def holds(self, arrays: Sequence[np.ndarray]) -> bool:
+    def has_graph_for(self, arrays: Sequence[np.ndarray]) -> bool:
         """Return whether a graph was captured for exactly these arrays."""
         if self._graph is None:
             return False
         same = len(arrays) == len(self._arrays) and all(a is b for a, b in zip(arrays, self._arrays, strict=True))
-        return same or self._key == _key(arrays)  # reading addresses takes microseconds
+        return same or self._key == _address_key(arrays)  # reading addresses takes microseconds
 
     def launch(self) -> None:
         """Launch the graph and wait for its results."""
@@ -35,22 +35,24 @@ class BatchGraph:
         self._graph.launch(self._stream)
         self._stream.synchronize()
 
-    def offer(self, arrays: Sequence[np.ndarray], replayable: Callable[[], Callable[[cupy.cuda.Stream], None]]) -> None:
+    def capture_if_repeated(
+        self, arrays: Sequence[np.ndarray], replayable: Callable[[], Callable[[cupy.cuda.Stream], None]]
+    ) -> None:
         """Remember the arrays; if they equal the previous call's, capture the batch.
 
         replayable: called once before the capture, because nothing can be allocated during it; it returns the function
         that enqueues the batch. Copies from or to pageable memory cannot be captured. If the driver cannot build the
         graph (device memory may be full), the batch is enqueued as before.
         """
-        key = _key(arrays)
+        key = _address_key(arrays)
         if key != self._key:
             self._key, self._arrays, self._graph, self._tried = key, tuple(arrays), None, False
         elif not self._tried and all(is_pinned(array) for array in arrays):
             self._tried = True
             with suppress(runtime.CUDARuntimeError):
-                self._graph = self._captured(replayable())
+                self._graph = self._capture_graph(replayable())
 
-    def _captured(self, enqueue: Callable[[cupy.cuda.Stream], None]) -> Any:
+    def _capture_graph(self, enqueue: Callable[[cupy.cuda.Stream], None]) -> Any:
         origin = self._stream = self._stream or cupy.cuda.Stream(non_blocking=True)
         with DEVICE_WIDE:
             # Relaxed: other threads may allocate meanwhile, and this one's garbage collector may free.
@@ -66,7 +68,7 @@ class BatchGraph:
         return graph
 
 
-def _key(arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
+def _address_key(arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:
     return tuple((array.ctypes.data, array.dtype, array.shape, array.strides) for array in arrays)
 
 

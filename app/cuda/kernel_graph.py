@@ -39,7 +39,7 @@ class KernelGraph:
 
     def __init__(self) -> None:
         graph = ctypes.c_void_p()
-        launch_attributes.driver_call("cuGraphCreate", ctypes.byref(graph), ctypes.c_uint(0))
+        launch_attributes.call_driver("cuGraphCreate", ctypes.byref(graph), ctypes.c_uint(0))
         self._graph, self._executable = graph, 0
         self._last: ctypes.c_void_p | None = None
 
@@ -51,14 +51,14 @@ class KernelGraph:
         parameters = _Node(function, grid, (threads, 1, 1), shared_bytes, values)
         waits = ahead is not None and not dependent
         link = ctypes.byref(ahead) if ahead is not None else None
-        launch_attributes.driver_call(
+        launch_attributes.call_driver(
             "cuGraphAddKernelNode_v2",
             *(ctypes.byref(node), self._graph, link if waits else None),
             *(ctypes.c_size_t(waits), ctypes.byref(parameters)),
         )
         if cluster > 1:
             value = (ctypes.c_uint * 16)(cluster, 1, 1)
-            launch_attributes.driver_call(
+            launch_attributes.call_driver(
                 "cuGraphKernelNodeSetAttribute",
                 node,
                 ctypes.c_int(CLUSTER_DIMENSION),
@@ -66,7 +66,7 @@ class KernelGraph:
             )
         if ahead is not None and not waits:
             edge = (link, ctypes.byref(node), ctypes.byref(_EARLY))
-            launch_attributes.driver_call("cuGraphAddDependencies_v2", self._graph, *edge, ctypes.c_size_t(1))
+            launch_attributes.call_driver("cuGraphAddDependencies_v2", self._graph, *edge, ctypes.c_size_t(1))
         self._last = node
 
     def launch(self, stream: int) -> None:

@@ -44,7 +44,7 @@ class _Config(ctypes.Structure):
     )
 
 
-def serves_dependent() -> bool:
+def supports_dependent_launch() -> bool:
     """Return whether the driver supports dependent launches, also in CUDA graphs."""
     version: int = runtime.driverGetVersion()
     return version >= DEPENDENT_SINCE
@@ -93,19 +93,19 @@ def attributed_launcher(
 
 def launch_kernel_ex(config: Any, function: ctypes.c_void_p, values: ctypes.Array[ctypes.c_void_p]) -> None:
     """Call the driver's cuLaunchKernelEx. Raises CUDADriverError, as CuPy's launches do."""
-    driver.check_status(_driver_call()(config, function, values, None))
+    driver.check_status(_load_launch_kernel_ex()(config, function, values, None))
 
 
 @cache
-def _driver_call() -> Callable[..., int]:
-    return _driver().cuLaunchKernelEx
+def _load_launch_kernel_ex() -> Callable[..., int]:
+    return _load_driver_library().cuLaunchKernelEx
 
 
-def driver_call(name: str, *arguments: Any) -> None:
+def call_driver(name: str, *arguments: Any) -> None:
     """Call a function of the driver. Raises CUDADriverError, as CuPy's calls do."""
-    driver.check_status(getattr(_driver(), name)(*arguments))
+    driver.check_status(getattr(_load_driver_library(), name)(*arguments))
 
 
 @cache
-def _driver() -> ctypes.CDLL:
+def _load_driver_library() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")

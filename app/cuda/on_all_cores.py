@@ -13,16 +13,16 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def on_all_cores(compiled: Callable[[Item], Result], items: Sequence[Item], title: str) -> list[Result]:
+def compile_on_all_cores(compiled: Callable[[Item], Result], items: Sequence[Item], title: str) -> list[Result]:
     """Return ``compiled(item)`` of each item, in order, computed by one thread per core; show a progress bar.
 
     If one raises, or the user interrupts, those that have not begun are cancelled and the exception is raised.
     """
     with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(usable_cores()) as pool:
 
-        def one(item: Item) -> Result:
+        def compile_item(item: Item) -> Result:
             check_interrupt()
             return compiled(item)
 
-        done = pool.map(one, items)
+        done = pool.map(compile_item, items)
         return [*tqdm(done, desc=title, total=len(items), unit=" kernels", disable=None)]

@@ -14,6 +14,6 @@ class Borrowed:
         return 0, self._pointer
 
 
-def stream_at(pointer: int) -> cupy.cuda.Stream:
+def stream_from_pointer(pointer: int) -> cupy.cuda.Stream:
     """Return a CuPy stream for a pointer; its owner must keep the stream alive."""
     return cupy.cuda.Stream.from_external(Borrowed(pointer))

@@ -83,7 +83,7 @@ class Buffers:
         target, copy = self.named[IMAGES].data.ptr, runtime.memcpyAsync
         copy(target, images.ctypes.data, images.nbytes, runtime.memcpyHostToDevice, stream)
 
-    def compute(self, images: int, stream: int) -> None:
+    def enqueue_kernels(self, images: int, stream: int) -> None:
         """Enqueue the kernels for the first ``images`` images. stream: a pointer."""
         for launch in self.launches:
             launch(stream, images)
@@ -136,7 +136,7 @@ class StreamBuffers(Buffers):
             self.copied.record(self.stream)
         if mark:
             mark(self)
-        self.compute(len(images), stream)
+        self.enqueue_kernels(len(images), stream)
         if mark:
             mark(self)
         self.copy_out(outputs, stream)
@@ -155,17 +155,17 @@ class WholeBatch(Buffers):
 
     direct: the first kernel reads the images over the bus, too. Otherwise one copy brings them all: where the copy
     takes longer than the kernels, cutting it into chunks costs more than the overlap gains. Raises DeviceMemoryError if
-    the buffers do not fit. Use it only if ``serves`` returns True.
+    the buffers do not fit. Use it only if ``can_replay_arrays`` returns True.
     """
 
     def __init__(self, loaded: LoadedPlan, images: np.ndarray, outputs: Outputs, *, direct: bool) -> None:
-        self._images, self._outputs, self._direct = images, outputs.of(slice(0, len(images))), direct
+        self._images, self._outputs, self._direct = images, outputs.slice_view(slice(0, len(images))), direct
         self.how = DIRECT if direct else AT_ONCE
         host = {LABELS: map_to_device(outputs.labels)} | ({IMAGES: map_to_device(images)} if direct else {})
         super().__init__(loaded, len(images), host)
 
     @staticmethod
-    def serves(plan: ExecutionPlan, arrays: Sequence[np.ndarray], *, direct: bool) -> bool:
+    def can_replay_arrays(plan: ExecutionPlan, arrays: Sequence[np.ndarray], *, direct: bool) -> bool:
         """Return whether a graph can replay these arrays as a whole.
 
         The arrays must be page-locked and aligned to 16 bytes. With ``direct``, the first kernel must read host memory;
@@ -180,16 +180,16 @@ class WholeBatch(Buffers):
         """Enqueue the batch on one stream and return at once. Logits are copied: kernels write them in small stores."""
         if not self._direct:
             self.copy_in(self._images, stream.ptr)
-        self.compute(len(self._images), stream.ptr)
+        self.enqueue_kernels(len(self._images), stream.ptr)
         self.copy_out(self._outputs, stream.ptr)
 
 
-def rounded_up(count: int, least: int) -> int:
+def next_power_of_two(count: int, least: int) -> int:
     """Return the next power of two, at least ``least``, itself one: buffers that grow so are replaced seldom."""
     return 1 << (max(count, least) - 1).bit_length()
 
 
-def pieces(count: int, chunk: int) -> Iterator[slice]:
+def chunk_slices(count: int, chunk: int) -> Iterator[slice]:
     """Yield a batch's chunks as slices. The first and the last have half of ``chunk`` images, the others equal lengths.
 
     The ends are short because nothing overlaps the first chunk's copy or the last chunk's kernels.
@@ -199,11 +199,11 @@ def pieces(count: int, chunk: int) -> Iterator[slice]:
         return
     half = -(-chunk // 2)
     yield slice(0, half)
-    yield from equal_pieces(half, count - half, chunk)
+    yield from equal_chunk_slices(half, count - half, chunk)
     yield slice(count - half, count)
 
 
-def equal_pieces(start: int, stop: int, chunk: int) -> Iterator[slice]:
+def equal_chunk_slices(start: int, stop: int, chunk: int) -> Iterator[slice]:
     """Yield the fewest slices of at most ``chunk`` images that cover start to stop; lengths differ by one at most."""
     count, many = stop - start, -(-(stop - start) // chunk)
     for i in range(many):

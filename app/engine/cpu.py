@@ -53,24 +53,24 @@ class CpuEngine(Engine):
         self.graph, self.dtype = graph, dtype
         self.threads = self.feeders = usable_cores()
         check_address_space(self.threads)
-        self._least = min(REFERENCE_CHUNK, -(-THREAD_FLOPS // max(1, sum(part.flops for part in self.parts))))
+        self._least = min(REFERENCE_CHUNK, -(-THREAD_FLOPS // max(1, sum(part.flops for part in self.timed_parts))))
         self.seconds: dict[str, float] = {}
         self._lock = threading.Lock()
         self._guard = ExitStack()
         if fed is not None:
             self._guard.enter_context(one_blas_thread())
 
-    def chunk_for(self, images: int) -> int:
+    def images_per_chunk(self, images: int) -> int:
         """Return images per chunk: REFERENCE_CHUNK, or fewer so that every thread gets a chunk that is worth it."""
         threads = max(1, min(self.threads, images // self._least))
         return max(1, min(REFERENCE_CHUNK, -(-images // threads)))
 
     def threads_for(self, images: int) -> int:
         """Return how many threads to use for this many images: at most one per chunk."""
-        return min(self.threads, -(-images // self.chunk_for(images)))
+        return min(self.threads, -(-images // self.images_per_chunk(images)))
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def timed_parts(self) -> tuple[Part, ...]:
         """The layers, each of which ``seconds`` times."""
         steps = self.graph.steps
         return tuple(Part(one.layer.name, one.layer.flops(one.in_shape), one.activation_bytes) for one in steps)
@@ -81,9 +81,9 @@ class CpuEngine(Engine):
             scores = np.empty((len(images), self.graph.classes), np.float32)
             outputs = Outputs(np.empty(len(images), np.uint8), scores)
         labels, logits = outputs
-        chunk = self.chunk_for(len(images))
+        chunk = self.images_per_chunk(len(images))
 
-        def classify(start: int) -> None:
+        def classify_chunk(start: int) -> None:
             part = images[start : start + chunk]
             found, labels[start : start + chunk], spent = self.compute(part)
             if logits is not None:
@@ -98,7 +98,7 @@ class CpuEngine(Engine):
             several = self.threads_for(len(images)) > 1
             # If a chunk fails, or the user interrupts, the pool's map cancels the chunks that have not begun.
             each = stack.enter_context(ThreadPoolExecutor(self.threads)).map if several else map
-            for _ in each(classify, range(0, len(images), chunk)):
+            for _ in each(classify_chunk, range(0, len(images), chunk)):
                 pass
         return outputs
 
@@ -135,10 +135,10 @@ class CpuEngine(Engine):
         spent: dict[str, float] = {}
         timer = Timer()
 
-        def after_layer(layer: Layer) -> None:
+        def record_layer_time(layer: Layer) -> None:
             spent[layer.name] = timer.lap()
 
-        return *self.graph.forward(images, np.float32, after_layer), spent
+        return *self.graph.forward(images, np.float32, record_layer_time), spent
 
     def describe(self) -> Description:
         """See ``Engine.describe``."""

@@ -20,7 +20,7 @@ from app.base.clock import Timer
 from app.base.precision import SHORT
 from app.base.processor import usable_cores
 from app.cuda import device
-from app.cuda.cards import chosen_number
+from app.cuda.cards import original_device_number
 from app.cuda.events import time_by_events
 from app.cuda.memory import pinned_array
 from app.engine.buffers import StreamBuffers
@@ -78,7 +78,7 @@ class FedGpuEngine(GpuEngine):
     def feed(self, index: int) -> Callable[[BlockSource], None]:
         """Allocate the slots and the stream's buffers of one feeding thread; see ``Engine.feed``."""
         runtime.setDevice(self.device.id)  # cuLaunchKernelEx fails in a thread without a context
-        outputs = partial(self.outputs, self.block, logits=self._with_logits)
+        outputs = partial(self.allocate_outputs, self.block, logits=self._with_logits)
         slots = [Slot(self.plan, self.block, outputs()) for _ in range(SLOTS)]
         self._sample = slots[0].images
         return feeding_loop(slots, self.stream_buffers[index])
@@ -87,10 +87,10 @@ class FedGpuEngine(GpuEngine):
         """See ``Engine.describe``."""
         with self.device:
             return Description(
-                device=f"cuda:{chosen_number(self.device.id)}",
+                device=f"cuda:{original_device_number(self.device.id)}",
                 name=device.describe_gpu()["name"],
                 arithmetic=f"{SHORT[self.arithmetic]} on {self.plan.arch}",
-                limit=slower_part(self.stream_buffers[0], self._sample),
+                limit=measure_bottleneck(self.stream_buffers[0], self._sample),
             )
 
 
@@ -108,7 +108,7 @@ class Slot:
     def enqueue(self, block: Block, buffers: StreamBuffers) -> None:
         """Enqueue the copies and kernels of the block that was read into this slot."""
         part = slice(0, block.count)
-        buffers.enqueue(self.images[part], self._outputs.of(part))
+        buffers.enqueue(self.images[part], self._outputs.slice_view(part))
         self._done.record(buffers.stream)
         self._block = block
 
@@ -118,17 +118,17 @@ class Slot:
             return
         timer = Timer()
         self._done.synchronize()
-        found = self._outputs.of(slice(0, self._block.count))
+        found = self._outputs.slice_view(slice(0, self._block.count))
         self._block.deliver(found.labels, found.logits, wait=timer.seconds)
         self._block = None
 
 
-def slower_part(buffers: StreamBuffers, images: np.ndarray) -> str:
+def measure_bottleneck(buffers: StreamBuffers, images: np.ndarray) -> str:
     """Measure whether a block's copy (``bus``) or its kernels (``kernels``) take longer; takes a few milliseconds."""
     stream = buffers.stream
     work: dict[str, Callable[[], None]] = {
         "bus": lambda: buffers.copy_in(images, stream.ptr),
-        "kernels": lambda: buffers.compute(len(images), stream.ptr),
+        "kernels": lambda: buffers.enqueue_kernels(len(images), stream.ptr),
     }
     ms = {name: median(time_by_events(enqueue, stream, TIMED)) for name, enqueue in work.items()}
     return max(ms, key=ms.__getitem__)

@@ -24,7 +24,16 @@ import numpy as np
 from app.base.errors import UserError
 from app.cuda.graph_capture import BatchGraph
 from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array
-from app.engine.buffers import Buffers, LoadedPlan, Mark, StreamBuffers, WholeBatch, equal_pieces, pieces, rounded_up
+from app.engine.buffers import (
+    Buffers,
+    LoadedPlan,
+    Mark,
+    StreamBuffers,
+    WholeBatch,
+    chunk_slices,
+    equal_chunk_slices,
+    next_power_of_two,
+)
 from app.engine.interface import Engine, Outputs, Progress
 from app.engine.request import STREAMS, default_chunk
 from app.planning.plan import LOGITS, ExecutionPlan
@@ -92,11 +101,11 @@ class GpuEngine(Engine):
             chunk, self.shrunk = chunk // 2, True
         self.chunk = self.block = chunk
 
-    def _make_room(self, count: int) -> int:
+    def _grow_buffers(self, count: int) -> int:
         """Enlarge the buffers, if the engine may, for a batch of ``count`` images; return images per chunk."""
         wanted = default_chunk(count)
         if self._grows and self.chunk < wanted and not self.shrunk:
-            self._allocate(rounded_up(wanted, LEAST_CHUNK))
+            self._allocate(next_power_of_two(wanted, LEAST_CHUNK))
         return min(wanted, self.chunk) if self._grows else self.chunk
 
     @cached_property
@@ -128,7 +137,7 @@ class GpuEngine(Engine):
         """All device arrays that a run writes."""
         return [array for buffers in self._buffers for array in buffers.arrays]
 
-    def outputs(self, count: int, *, logits: bool = False) -> Outputs:
+    def allocate_outputs(self, count: int, *, logits: bool = False) -> Outputs:
         """Allocate page-locked arrays for the results of ``count`` images."""
         scores = pinned_array((count, self._classes), self._scores) if logits else None
         return Outputs(pinned_array((count,), np.uint8), scores)
@@ -140,15 +149,17 @@ class GpuEngine(Engine):
         """
         if outputs is None:
             outputs = self.run_ordinary(images, leave_logits=False)
-        elif self._replays_again(images, outputs):
+        elif self._replays_last_call(images, outputs):
             if self._busy:
                 self.wait()
             self._graph.launch()
         else:
-            self.submit(images, outputs, chunk=self._make_room(len(images)))
+            self.submit(images, outputs, chunk=self._grow_buffers(len(images)))
             self.wait()
             if len(images) <= MOST_CHUNKS * self.chunk and self.loaded.capturable:
-                self._graph.offer(_arrays(images, outputs), partial(self._replayable, images, outputs))
+                self._graph.capture_if_repeated(
+                    _host_arrays(images, outputs), partial(self._make_capturable_enqueue, images, outputs)
+                )
                 self._busy = False  # the capture enqueued nothing
                 if not self.replays(images, outputs):
                     self.direct = None
@@ -177,28 +188,28 @@ class GpuEngine(Engine):
 
         if self._busy:  # the call before was interrupted
             self.wait()
-        chunk = self._make_room(count)
+        chunk = self._grow_buffers(count)
         outputs, _ = self.on_card.results(count, leave_logits=leave_logits)
         self.submit(images, outputs, chunk=chunk, copy=copy_by_threads)
         self.wait()
         return outputs.copy()
 
-    def _replays_again(self, images: np.ndarray, outputs: Outputs) -> bool:
+    def _replays_last_call(self, images: np.ndarray, outputs: Outputs) -> bool:
         """As ``replays``, but recognise the objects of the last call without reading their addresses."""
         if images is not self._last[0] or outputs is not self._last[1]:
             self._last = (images, outputs) if self.replays(images, outputs) else (None, None)
         return self._last[0] is not None
 
-    def _replayable(self, images: np.ndarray, outputs: Outputs) -> Callable[[cupy.cuda.Stream], None]:
+    def _make_capturable_enqueue(self, images: np.ndarray, outputs: Outputs) -> Callable[[cupy.cuda.Stream], None]:
         """Return a function that enqueues the batch on the stream that it is given. It allocates nothing."""
         self.direct = None
         for direct in () if self._always_in_chunks else (True, False):
-            if WholeBatch.serves(self.plan, _arrays(images, outputs), direct=direct):
+            if WholeBatch.can_replay_arrays(self.plan, _host_arrays(images, outputs), direct=direct):
                 with suppress(DeviceMemoryError):
                     self.direct = WholeBatch(self.loaded, images, outputs, direct=direct)
                     return self.direct.enqueue
 
-        def in_chunks(origin: cupy.cuda.Stream) -> None:
+        def enqueue_in_chunks(origin: cupy.cuda.Stream) -> None:
             fork = cupy.cuda.Event(disable_timing=True)
             fork.record(origin)
             for buffers in self.stream_buffers:
@@ -209,11 +220,11 @@ class GpuEngine(Engine):
                 join.record(buffers.stream)
                 origin.wait_event(join)
 
-        return in_chunks
+        return enqueue_in_chunks
 
     def replays(self, images: np.ndarray, outputs: Outputs) -> bool:
         """Return whether ``run`` replays a CUDA graph for these arrays: at least the last two runs used them."""
-        return self._graph.holds(_arrays(images, outputs))
+        return self._graph.has_graph_for(_host_arrays(images, outputs))
 
     def submit(
         self,
@@ -228,7 +239,7 @@ class GpuEngine(Engine):
         """Enqueue a batch and return at once. The images must not change until ``wait`` returns.
 
         chunk: images per chunk, at most the engine's, which is the default. parts: the chunks and their streams; None:
-        ``pieces``, on the streams in turn. copy: brings pageable images to page-locked memory.
+        ``chunk_slices``, on the streams in turn. copy: brings pageable images to page-locked memory.
         """
         self.plan.check(images)
         if len(outputs.labels) < len(images):
@@ -236,10 +247,12 @@ class GpuEngine(Engine):
         self._busy = True
         pinned = is_pinned(images)
         if parts is None:
-            parts = zip(pieces(len(images), chunk or self.chunk), itertools.cycle(self.stream_buffers), strict=False)
+            parts = zip(
+                chunk_slices(len(images), chunk or self.chunk), itertools.cycle(self.stream_buffers), strict=False
+            )
         for part, buffers in parts:
             source = images[part] if pinned else buffers.stage(images[part], copy)
-            buffers.enqueue(source, outputs.of(part), mark, staged=not pinned)
+            buffers.enqueue(source, outputs.slice_view(part), mark, staged=not pinned)
 
     def wait(self) -> None:
         """Wait until all submitted batches are done."""
@@ -253,17 +266,17 @@ class GpuEngine(Engine):
         pair: tuple[Outputs, Outputs] | None = None,
         progress: Progress | None = None,
     ) -> Iterator[np.ndarray]:
-        """See ``Engine.stream``. The next array runs while the caller reads labels. pair: from ``outputs``."""
+        """See ``Engine.stream``. The next array runs while the caller reads labels. pair: from ``allocate_outputs``."""
         turns: Iterator[StreamBuffers] = iter(())
         before: tuple[int, int] | None = None  # the running array: index modulo 2, and length
         for index, images in enumerate(itertools.chain(blocks, (None,))):
             if images is not None:
-                pair = pair or (self.outputs(len(images)), self.outputs(len(images)))
+                pair = pair or (self.allocate_outputs(len(images)), self.allocate_outputs(len(images)))
                 if index == 0:
-                    self._make_room(len(images))
+                    self._grow_buffers(len(images))
                     # One cycle over the streams for all arrays, so that each stream gets the same work.
                     turns = itertools.cycle(self.stream_buffers)
-                parts = zip(equal_pieces(0, len(images), self.chunk), turns, strict=False)
+                parts = zip(equal_chunk_slices(0, len(images), self.chunk), turns, strict=False)
                 self.submit(images, pair[index % 2], parts=parts)
                 for buffers, event in zip(self.stream_buffers, self._ends[index % 2], strict=True):
                     event.record(buffers.stream)
@@ -295,5 +308,5 @@ class GpuEngine(Engine):
         self.close()
 
 
-def _arrays(images: np.ndarray, outputs: Outputs) -> list[np.ndarray]:
+def _host_arrays(images: np.ndarray, outputs: Outputs) -> list[np.ndarray]:
     return [images, outputs.labels] if outputs.logits is None else [images, outputs.labels, outputs.logits]

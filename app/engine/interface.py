@@ -21,7 +21,7 @@ class Outputs(NamedTuple):
     labels: np.ndarray
     logits: np.ndarray | None = None
 
-    def of(self, part: slice) -> Outputs:
+    def slice_view(self, part: slice) -> Outputs:
         """Return views of the results in a slice of the images."""
         return Outputs(self.labels[part], None if self.logits is None else self.logits[part])
 

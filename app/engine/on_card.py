@@ -11,7 +11,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.cuda.memory import DeviceMemoryError, mapped_address, pinned_array, placeholder_array
-from app.engine.buffers import ALIGNED, Buffers, LoadedPlan, rounded_up
+from app.engine.buffers import ALIGNED, Buffers, LoadedPlan, next_power_of_two
 from app.engine.copying import copy_in_parts
 from app.engine.interface import Outputs
 from app.kernels.launch import Launch
@@ -39,7 +39,7 @@ class OnCard:
         plan = loaded.plan
         scores, self._classes = plan.buffers[LOGITS]
         self._scores = np.dtype(scores)
-        self.most = most_images(plan)
+        self.most = max_buffered_images(plan)
         self.capacity = 0
         self._buffers: Buffers | None = None
         self._moved: list[tuple[Launch, int, int]] = []  # launch, position of the argument, index in GIVEN
@@ -64,7 +64,7 @@ class OnCard:
         address: int = memory.ptr
         labels = cupy.ndarray((count,), LABEL_TYPE, memory)
         scores = cupy.ndarray((count, self._classes), self._scores, memory + behind)
-        self._run(count, (images, address, address + behind), stream)
+        self._enqueue_after_previous(count, (images, address, address + behind), stream)
         self._done.record(stream)
         return labels, scores
 
@@ -75,7 +75,7 @@ class OnCard:
         """
         outputs, results = self.results(count, leave_logits=leave_logits)
         try:
-            self._run(count, (images, *results), stream)
+            self._enqueue_after_previous(count, (images, *results), stream)
         finally:
             stream.synchronize()  # after an exception, too: what was enqueued uses the kept buffers
             self._last_stream = None
@@ -128,12 +128,12 @@ class OnCard:
         try:
             for start, stop in parts:
                 pixels, labels, scores = (base + start * each for base, each in zip(bases, self._strides, strict=True))
-                self._run(stop - start, (pixels, labels, scores), self.stream)
+                self._enqueue_after_previous(stop - start, (pixels, labels, scores), self.stream)
         finally:
             self.stream.synchronize()  # after an exception, too: the images may be freed then
             self._last_stream = None
 
-    def _run(self, count: int, addresses: tuple[int, int, int], stream: cupy.cuda.Stream) -> None:
+    def _enqueue_after_previous(self, count: int, addresses: tuple[int, int, int], stream: cupy.cuda.Stream) -> None:
         """Enqueue ``count`` images after what was enqueued before. addresses: of images, labels and scores.
 
         The caller then records ``_done``, or waits for the stream.
@@ -153,7 +153,7 @@ class OnCard:
         capacity, launches = self.capacity, self._buffers.launches if self._buffers else ()
         for first in range(0, count, capacity or 1):
             for launch, place, given in self._moved:
-                launch.move(place, addresses[given] + first * self._strides[given])
+                launch.set_argument_address(place, addresses[given] + first * self._strides[given])
             piece = capacity if count - first > capacity else count - first
             for launch in launches:
                 launch(stream, piece)
@@ -162,7 +162,7 @@ class OnCard:
         """Allocate larger kept buffers; reduce ``most`` to what fits."""
         self.free()
         plan = self._loaded.plan
-        wanted = min(rounded_up(count, STEP), self.most)
+        wanted = min(next_power_of_two(count, STEP), self.most)
         while self._buffers is None:
             given = {name: placeholder_array(wanted * plan.buffers[name][1], plan.buffers[name][0]) for name in GIVEN}
             with suppress(DeviceMemoryError):
@@ -194,12 +194,12 @@ class KeptRows:
     def first(self, count: int) -> np.ndarray:
         """Return the first ``count`` rows."""
         if len(self._rows) < count:
-            self._rows = pinned_array((rounded_up(count, STEP), *self._rows.shape[1:]), self._rows.dtype)
+            self._rows = pinned_array((next_power_of_two(count, STEP), *self._rows.shape[1:]), self._rows.dtype)
             self.address = mapped_address(self._rows) or 0
         return self._rows[:count]
 
 
-def most_images(plan: ExecutionPlan) -> int:
+def max_buffered_images(plan: ExecutionPlan) -> int:
     """Return the most images whose kept buffers take at most ``MOST_BYTES``: a multiple of ``STEP``."""
     kept = (pair for name, pair in plan.buffers.items() if name not in GIVEN)
     each = sum(size * np.dtype(dtype).itemsize for dtype, size in kept)

@@ -40,7 +40,7 @@ class OnnxEngine(CpuEngine):
         self._session_for(dtype)
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def timed_parts(self) -> tuple[Part, ...]:
         """The whole graph as one part: bytes of images and labels, and the FLOPs of all layers."""
         flops = sum(step.layer.flops(step.in_shape) for step in self.graph.steps)
         return (Part(WHOLE, flops, int(np.prod(self.graph.network.input_shape)) + 1),)

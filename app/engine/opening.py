@@ -27,10 +27,10 @@ def open_engine(
 
     device: ``cpu``, or ``cuda`` for the current GPU. choices: of GPU kernels, without tuning; None for the defaults.
     fed: several threads will feed it; None: it takes arrays. Raises UserError if kernels cannot serve the network, if
-    memory is short, and as ``cpu_engine``.
+    memory is short, and as ``cpu_engine_class``.
     """
     if device == "cpu":
-        return cpu_engine()(graph, dtype, fed)
+        return cpu_engine_class()(graph, dtype, fed)
     from app.engine.gpu import GpuEngine
     from app.planning import tuning
     from app.planning.matching import Choices
@@ -46,7 +46,7 @@ def open_engine(
     return FedGpuEngine(planned, fed)
 
 
-def cpu_engine() -> type[CpuEngine]:
+def cpu_engine_class() -> type[CpuEngine]:
     """Return the class of CPU engine that ``$LENET_CPU_ENGINE`` names; else ONNX Runtime's, or NumPy's without it.
 
     Raises UserError for an unknown engine, and for ``onnxruntime`` where it cannot be loaded.

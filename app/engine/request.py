@@ -5,8 +5,8 @@ from typing import Any
 
 from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
-from app.cuda.cards import device_name
-from app.planning.request import NetworkRequest, for_the_gpu
+from app.cuda.cards import parse_device_name
+from app.planning.request import NetworkRequest, gpu_only_error
 from app.terminal.console import number, typed, whole_number
 from app.terminal.options import option, options
 from app.terminal.output import Output
@@ -20,17 +20,17 @@ UNLABELLED = "none"  # value of --labels
 def device_option(**settings: Any) -> Any:
     """Declare the option ``--device``. settings: as for ``option``."""
     help = "processor to use: auto (default; a GPU if there is one), cuda, cuda:N (the GPU of this number) or cpu"
-    return option(help, "auto", type=typed(str, "a device", device_name), metavar="DEVICE", **settings)
+    return option(help, "auto", type=typed(str, "a device", parse_device_name), metavar="DEVICE", **settings)
 
 
 def gpu_option(**settings: Any) -> Any:
     """Declare the option ``--device`` of a command that needs a GPU. settings: as for ``option``."""
-    kind = typed(str, "a device", lambda text: device_name(text, ("cuda", "cuda:N")))
+    kind = typed(str, "a device", lambda text: parse_device_name(text, ("cuda", "cuda:N")))
     return option("GPU to use, by number (default: the first)", "cuda", type=kind, metavar="cuda:N", **settings)
 
 
 def devices_option(**settings: Any) -> Any:
-    """Declare the option ``--devices``, which ``app.cuda.cards.devices_of`` parses. settings: as for ``option``."""
+    """Declare the option ``--devices``, which ``app.cuda.cards.parse_device_list`` parses. settings: of ``option``."""
     return option("GPUs to use, one process each: all, or numbers as in 0,2", metavar="all|N,…", **settings)
 
 
@@ -128,10 +128,10 @@ class RunRequest(Frozen, kw_only=True):
     )
     output: Output = options(what="the report")
 
-    def check_cpu(self) -> None:
+    def reject_gpu_options(self) -> None:
         """Raise UserError if an option is set that only a GPU has."""
-        self.network.check_cpu()
+        self.network.reject_gpu_options()
         if self.compare is not None:
-            raise for_the_gpu(f"--compare {self.compare}")
+            raise gpu_only_error(f"--compare {self.compare}")
         if self.power:
-            raise for_the_gpu("--power")
+            raise gpu_only_error("--power")

@@ -21,7 +21,7 @@ from app.base.errors import UserError
 from app.cuda.compiler import KERNEL_DIR, compile_kernel
 from app.cuda.memory import map_to_device, pinned_array
 from app.engine.buffers import LoadedPlan
-from app.kernels.launch import Entry, loaded
+from app.kernels.launch import Entry, load_cubin
 from app.kernels.variant import SHARED_LIMIT
 from app.layers import Shape
 from app.planning.plan import LOGITS, ExecutionPlan
@@ -148,7 +148,7 @@ class ResidentKernel:
         """Compile the kernel; return the function that launches it, with all arguments bound."""
         plan = loaded_plan.plan
         entry = Entry(
-            loaded(compile_kernel(SOURCE, constants(plan), plan.arch)),
+            load_cubin(compile_kernel(SOURCE, constants(plan), plan.arch)),
             ENTRY,
             threads=128 * (4 if plan.arithmetic == "float16" else 3),  # warpgroups as in the kernel
             shared_bytes=SHARED_BYTES,
@@ -161,7 +161,7 @@ class ResidentKernel:
         addresses = [ctypes.c_void_p(None if array is None else array.data.ptr) for array in arrays]
         limits = [ctypes.c_uint64(int(seconds * 1e9)) for seconds in (IDLE, LIFE)]
         values = [*addresses, self._launch, self._first_number, *limits]
-        return entry.bound(values, lambda blocks: (blocks, 1, 1))
+        return entry.make_launcher(values, lambda blocks: (blocks, 1, 1))
 
 
 def constants(plan: ExecutionPlan) -> dict[str, str | int]:

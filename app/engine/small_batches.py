@@ -14,7 +14,7 @@ import numpy as np
 
 from app.cuda.kernel_graph import KernelGraph
 from app.cuda.memory import DeviceMemoryError, map_to_device, pinned_array
-from app.engine.buffers import Buffers, LoadedPlan, rounded_up
+from app.engine.buffers import Buffers, LoadedPlan, next_power_of_two
 from app.engine.interface import Outputs
 from app.planning.plan import IMAGES, LABELS, LOGITS
 
@@ -24,9 +24,9 @@ MOST = 1024  # images; of larger batches, chunks hide the copies
 LEAST = 64  # capacity of the first buffers
 
 
-def graph_size(count: int) -> int:
+def graph_batch_size(count: int) -> int:
     """Return the images that the graph for ``count`` of them computes."""
-    power = rounded_up(count, 1)
+    power = next_power_of_two(count, 1)
     return 3 * power // 4 if power >= 4 and count <= 3 * power // 4 else power
 
 
@@ -50,7 +50,7 @@ class SmallBatches:
         """
         if self._buffers is None or self._buffers.capacity < len(images):
             self.free()
-            capacity = rounded_up(len(images), LEAST)
+            capacity = next_power_of_two(len(images), LEAST)
             try:
                 self._buffers = _SmallBuffers(self._loaded, capacity)
             except DeviceMemoryError:
@@ -96,16 +96,18 @@ class _SmallBuffers(Buffers):
         super().__init__(loaded, capacity, host if self._copied else host | {IMAGES: map_to_device(self._images)})
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._graphs: dict[int, KernelGraph] = {}
-        self._graphed = all(launch.all_kernels for launch in self.launches)
+        self._graphed = all(launch.launches_only_kernels for launch in self.launches)
 
     def replay(self, shape: tuple[int, ...]) -> Replay:
         """As ``SmallBatches.replay``. What a call needs is looked up before, not in the call."""
         count, wait, stream = shape[0], self._stream.synchronize, self._stream.ptr
         given = self._images[:count]
-        target, (labels, logits) = given.reshape(shape), self._results.of(slice(0, count))
+        target, (labels, logits) = given.reshape(shape), self._results.slice_view(slice(0, count))
         assert logits is not None
         copied, graphed = self._copied, self._graphed
-        enqueue = self._graph(graph_size(count)).launch if graphed else partial(self.compute, count)
+        enqueue = (
+            self._graph_for_size(graph_batch_size(count)).launch if graphed else partial(self.enqueue_kernels, count)
+        )
 
         def run(images: np.ndarray) -> Outputs:
             target[...] = images
@@ -117,7 +119,7 @@ class _SmallBuffers(Buffers):
 
         return run
 
-    def _graph(self, size: int) -> KernelGraph:
+    def _graph_for_size(self, size: int) -> KernelGraph:
         if size not in self._graphs:
             graph = KernelGraph()
             for launch in self.launches:

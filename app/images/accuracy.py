@@ -5,7 +5,7 @@ from app.base.interrupts import exit_on_interrupt, progress_bar
 from app.base.precision import SHORT
 from app.commands.accuracy import AccuracyRequest
 from app.cuda import device
-from app.engine.opening import cpu_engine, open_engine
+from app.engine.opening import cpu_engine_class, open_engine
 from app.network.definitions import NETWORKS, Network, is_listed
 from app.network.graph import build, find_network, required_weights, shipped_weights
 from app.network.reference import compute_reference, load_reference, shipped_reference
@@ -38,12 +38,12 @@ def accuracy(request: AccuracyRequest) -> int:
         raise UserError("--precision is for the GPU: leave it out on the CPU")
     if why_not is not None:
         say(f"note: running on the CPU: {why_not}")
-    with device.gpu_errors():
+    with device.translate_gpu_errors():
         data = load_fashion_mnist("test", request.data_dir)
         rows = [_row(network, weights, data, where, request) for network, weights in entries]
     if not any(row["correct"] for row in rows):
         raise UserError(f"no network ran: {rows[0]['verdict']}")
-    by = f"{cpu_engine().library} on the CPU" if where == "cpu" else _card()
+    by = f"{cpu_engine_class().library} on the CPU" if where == "cpu" else _card()
     document: Accuracy = {"schema": "lenet5-inference/accuracy/1", "device": by, "networks": rows}
     publish(document, _text, request.output)
     return int(any(row["passed"] is False for row in rows))
@@ -51,7 +51,7 @@ def accuracy(request: AccuracyRequest) -> int:
 
 def _card() -> str:
     card = device.describe_gpu()
-    return f"{card['name']} ({device.device_address(card)})"
+    return f"{card['name']} ({device.format_bus_address(card)})"
 
 
 def _entries(request: AccuracyRequest) -> list[tuple[Network, Weights | None]]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from app.base.errors import UserError, install
 from app.cuda.graph_capture import DEVICE_WIDE
-from app.cuda.streams import stream_at
+from app.cuda.streams import stream_from_pointer
 from app.kernels.variant import LibraryGemm
 
 
@@ -24,7 +24,7 @@ def gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> C
     def step(stream: int, images: int) -> None:
         m, n, k = action.sizes(images)
         # The binding uses CuPy's current stream, not the handle's.
-        with stream_at(stream):
+        with stream_from_pointer(stream):
             # cuBLAS is column-major: it computes cᵀ = bᵀ aᵀ.
             handle.library.sgemm(
                 *(handle.value, handle.library.CUBLAS_OP_N, handle.library.CUBLAS_OP_N, n, m, k),

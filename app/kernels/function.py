@@ -43,7 +43,7 @@ class Function(Entry):
             raise ValueError(f"{self.name} cannot be launched on a grid of {grid}")
         if self._launch is None:
             self._values = [_c_value(self.name, value) for value in values]
-            self._launch = self.bound(self._values, tuple)
+            self._launch = self.make_launcher(self._values, tuple)
         for place, value in zip(self._values, values, strict=True):
             place.value = value.data.ptr if isinstance(value, cupy.ndarray) else value
         self._launch(stream.ptr, grid)

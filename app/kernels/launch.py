@@ -18,7 +18,7 @@ from cupy.cuda import runtime
 from cupy_backends.cuda.api import driver
 
 from app.cuda.compiler import compile_kernel
-from app.cuda.launch_attributes import KEPT_SIZES, attributed_launcher, serves_dependent
+from app.cuda.launch_attributes import KEPT_SIZES, attributed_launcher, supports_dependent_launch
 from app.cuda.memory import device_array
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import Problem
@@ -62,11 +62,11 @@ class Kernel:
     def module(self) -> Any:
         """Return the loaded module; a separate copy for each launch if the launch writes constant memory."""
         own = any(isinstance(action, ConstantCopy) for action in self.config.actions)
-        return loaded(self._cubin) if own else self._shared
+        return load_cubin(self._cubin) if own else self._shared_module
 
     @cached_property
-    def _shared(self) -> Any:
-        return loaded(self._cubin)
+    def _shared_module(self) -> Any:
+        return load_cubin(self._cubin)
 
     @property
     def capturable(self) -> bool:
@@ -138,26 +138,26 @@ class Launch:
         self._module = kernel.module()
         self._early, self._advanced = early, False  # the pointers may be those of a later piece
         self._nodes: list[Callable[[KernelGraph, int], None]] = []  # what adds the kernels to a graph
-        self._steps = [self._step(action) for action in config.actions]
+        self._steps = [self._make_step(action) for action in config.actions]
 
     def __call__(self, stream: int, images: int) -> None:
         """Enqueue the kernel on the first ``images`` images of the bound buffers; return at once. stream: a pointer."""
-        for count in self._pieces(images):
+        for count in self._iter_bound_chunks(images):
             for step in self._steps:
                 step(stream, count)
 
     def add_to(self, graph: KernelGraph, images: int) -> None:
-        """Add the kernels for the first ``images`` images to a graph; only if ``all_kernels``."""
-        for count in self._pieces(images):
+        """Add the kernels for the first ``images`` images to a graph; only if ``launches_only_kernels``."""
+        for count in self._iter_bound_chunks(images):
             for node in self._nodes:
                 node(graph, count)
 
     @property
-    def all_kernels(self) -> bool:
+    def launches_only_kernels(self) -> bool:
         """Whether every action launches a kernel, so that ``add_to`` adds the whole launch."""
         return len(self._nodes) == len(self._steps)
 
-    def _pieces(self, images: int) -> Iterable[int]:
+    def _iter_bound_chunks(self, images: int) -> Iterable[int]:
         """Return the length of each piece of the images; when one comes, the arguments are set to that piece."""
         if self._advanced or not 0 < images <= self._piece:
             return self._moved_pieces(images)
@@ -175,7 +175,7 @@ class Launch:
             self._images.value = count = min(self._piece, images - first)
             yield count
 
-    def move(self, place: int, address: int) -> None:
+    def set_argument_address(self, place: int, address: int) -> None:
         """Set the address of argument ``place``, the images or a result, for later calls.
 
         The memory must be as large as what was bound and aligned to 16 bytes; the caller keeps it alive.
@@ -184,18 +184,18 @@ class Launch:
         self._moving[place] = pointer, address, stride
         pointer.value = address
 
-    def _step(self, action: Action) -> EnqueueStep:
+    def _make_step(self, action: Action) -> EnqueueStep:
         match action:
             case KernelLaunch():
-                return self._kernel_step(action)
+                return self._make_kernel_step(action)
             case ConstantCopy():
-                return self._constant_step(action)
+                return self._make_constant_copy_step(action)
             case LibraryGemm():
                 from app.kernels.cublas import gemm_step  # imported only here: only library rows need it
 
                 return gemm_step(action, self._names)
 
-    def _kernel_step(self, action: KernelLaunch) -> EnqueueStep:
+    def _make_kernel_step(self, action: KernelLaunch) -> EnqueueStep:
         entry = Entry(
             self._module,
             action.entry or self.kernel.variant.entry,
@@ -205,24 +205,24 @@ class Launch:
             cluster=action.cluster,
         )
         scalars = [ctypes.c_int(scalar) for scalar in action.scalars]
-        grid = _persistent(action.grid) if action.persistent else action.grid
+        grid = _limit_persistent_grid(action.grid) if action.persistent else action.grid
         values = [*self._pointers, self._images, *scalars]
-        self._nodes.append(entry.graph_node(values, grid))
-        return entry.bound(values, grid)
+        self._nodes.append(entry.make_node_adder(values, grid))
+        return entry.make_launcher(values, grid)
 
-    def _constant_step(self, action: ConstantCopy) -> EnqueueStep:
+    def _make_constant_copy_step(self, action: ConstantCopy) -> EnqueueStep:
         weights = self._arrays[1]
         target = self._module.get_global_var(action.symbol)
         source = weights.data.ptr + action.first * weights.itemsize
         nbytes = action.count * weights.itemsize
 
-        def step(stream: int, _: int) -> None:
+        def copy_to_constant(stream: int, _: int) -> None:
             runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToDevice, stream)
 
-        return step
+        return copy_to_constant
 
 
-def _persistent(grid: Callable[[int], Grid]) -> Callable[[int], Grid]:
+def _limit_persistent_grid(grid: Callable[[int], Grid]) -> Callable[[int], Grid]:
     """Limit a grid to one block per multiprocessor of the current device."""
     most = cupy.cuda.Device().attributes["MultiProcessorCount"]
     return lambda images: (min(grid(images)[0], most), 1, 1)
@@ -253,14 +253,14 @@ class Entry:
         if shared_bytes > STATIC_SHARED_LIMIT:
             driver.funcSetAttribute(self._function.ptr, MAX_DYNAMIC_SHARED, shared_bytes)
 
-    def bound(self, values: Sequence[Any], grid: Callable[[Any], Grid]) -> Callable[[int, Any], None]:
+    def make_launcher(self, values: Sequence[Any], grid: Callable[[Any], Grid]) -> Callable[[int, Any], None]:
         """Pack ctypes ``values``; return a function that launches, given a stream pointer and ``grid``'s argument.
 
         Each launch reads the values anew.
         """
         packed = _addresses(values)
         address, handle = ctypes.addressof(packed), self._function.ptr
-        threads, shared, early = self._threads, self._shared_bytes, self._starts_early
+        threads, shared, early = self._threads, self._shared_bytes, self._uses_dependent_launch
         alive, grid = (self._function, packed, values), lru_cache(KEPT_SIZES)(grid)  # kept alive by the closure
 
         def launch(stream: int, size: Any, _: Any = alive) -> None:
@@ -271,21 +271,21 @@ class Entry:
         return attributed_launcher(handle, packed, (threads, shared), grid, self._cluster, launch, dependent=early)
 
     @property
-    def _starts_early(self) -> bool:
-        return self._dependent and serves_dependent()
+    def _uses_dependent_launch(self) -> bool:
+        return self._dependent and supports_dependent_launch()
 
-    def graph_node(self, values: Sequence[Any], grid: Callable[[int], Grid]) -> Callable[[KernelGraph, int], None]:
-        """As ``bound``, but the function adds the launch to a graph, given the graph and ``grid``'s argument."""
-        packed, dependent, cluster = _addresses(values), self._starts_early, self._cluster
+    def make_node_adder(self, values: Sequence[Any], grid: Callable[[int], Grid]) -> Callable[[KernelGraph, int], None]:
+        """As ``make_launcher``, but the function adds the launch to a graph, given it and ``grid``'s argument."""
+        packed, dependent, cluster = _addresses(values), self._uses_dependent_launch, self._cluster
 
-        def add(graph: KernelGraph, size: int) -> None:
+        def add_node(graph: KernelGraph, size: int) -> None:
             graph.add(
                 *(self._function.ptr, ctypes.addressof(packed), grid(size), self._threads, self._shared_bytes),
                 dependent=dependent,
                 cluster=cluster(size) if cluster else 1,
             )
 
-        return add
+        return add_node
 
 
 def _addresses(values: Sequence[Any]) -> ctypes.Array[ctypes.c_void_p]:
@@ -293,7 +293,7 @@ def _addresses(values: Sequence[Any]) -> ctypes.Array[ctypes.c_void_p]:
     return (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
 
 
-def loaded(cubin: bytes) -> Any:
+def load_cubin(cubin: bytes) -> Any:
     """Load machine code as a module in the current context."""
     module = cupy.cuda.function.Module()
     module.load(cubin)

@@ -15,7 +15,7 @@ class Argument(Frozen):
     optional: bool = False
 
 
-def x_and_y(dtype: str, read: int, written: int) -> tuple[Argument, ...]:
+def input_output_arguments(dtype: str, read: int, written: int) -> tuple[Argument, ...]:
     """Return the arguments x and y of a kernel without parameters. read, written: elements per image."""
     return Argument("x", dtype, per_image=read), Argument("y", dtype, per_image=written)
 
@@ -37,7 +37,9 @@ class ResizeProblem(Frozen):
 
     def arguments(self) -> tuple[Argument, ...]:
         """Return x (C, H, W), y (C, size, size)."""
-        return x_and_y(self.dtype, self.channels * self.height * self.width, self.channels * self.size**2)
+        return input_output_arguments(
+            self.dtype, self.channels * self.height * self.width, self.channels * self.size**2
+        )
 
 
 class ActivationProblem(Frozen):
@@ -54,7 +56,7 @@ class ActivationProblem(Frozen):
 
     def arguments(self) -> tuple[Argument, ...]:
         """Return x (size), y (size)."""
-        return x_and_y(self.dtype, self.size, self.size)
+        return input_output_arguments(self.dtype, self.size, self.size)
 
 
 class SoftmaxProblem(Frozen):
@@ -70,7 +72,7 @@ class SoftmaxProblem(Frozen):
 
     def arguments(self) -> tuple[Argument, ...]:
         """Return x (classes), y (classes)."""
-        return x_and_y(self.dtype, self.classes, self.classes)
+        return input_output_arguments(self.dtype, self.classes, self.classes)
 
 
 class ArgmaxProblem(Frozen):

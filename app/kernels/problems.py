@@ -19,11 +19,11 @@ from app.kernels.plain_problems import (
     Argument,
     ResizeProblem,
     SoftmaxProblem,
-    x_and_y,
+    input_output_arguments,
 )
 
 
-def windows(size: int, window: int, stride: int, ceil: bool) -> int:
+def pooling_window_count(size: int, window: int, stride: int, ceil: bool) -> int:
     """Return the number of pooling windows along an axis of ``size`` pixels, at least ``window``.
 
     ceil: remaining pixels get a window that crosses the border, if it begins inside the image.
@@ -54,7 +54,7 @@ class ConvProblem(Frozen):
 
     def __post_init__(self) -> None:
         """Clear ``pool_ceil`` if no window crosses the border, so that equal problems get equal kernels."""
-        if self.pool_ceil and self.pooled == replace(self, pool_ceil=False).pooled:
+        if self.pool_ceil and self.pooled_size == replace(self, pool_ceil=False).pooled_size:
             object.__setattr__(self, "pool_ceil", False)
 
     @property
@@ -63,34 +63,36 @@ class ConvProblem(Frozen):
         return self.channels, self.height, self.width, self.maps, self.kernel, self.stride
 
     @property
-    def depth(self) -> int:
+    def reduction_length(self) -> int:
         """Products per sum: C * K * K."""
         return self.channels * self.kernel**2
 
     @property
-    def convolved(self) -> tuple[int, int]:
+    def conv_output_size(self) -> tuple[int, int]:
         """Height and width before pooling."""
         beyond = 2 * self.padding - self.kernel
         return (self.height + beyond) // self.stride + 1, (self.width + beyond) // self.stride + 1
 
     @property
-    def pooled(self) -> tuple[int, int]:
+    def pooled_size(self) -> tuple[int, int]:
         """Height and width of the output."""
-        height, width = (windows(size, self.pool, self.pool, self.pool_ceil) for size in self.convolved)
+        height, width = (
+            pooling_window_count(size, self.pool, self.pool, self.pool_ceil) for size in self.conv_output_size
+        )
         return height, width
 
     @property
     def flops(self) -> int:
         """FLOPs of the convolution alone, two per product."""
-        return 2 * self.maps * prod(self.convolved) * self.depth
+        return 2 * self.maps * prod(self.conv_output_size) * self.reduction_length
 
     def arguments(self) -> tuple[Argument, ...]:
         """Return x (C, H, W), w (C, K, K, M), bias (M), y (M, PH, PW)."""
         return (
             Argument("x", self.input_dtype, per_image=self.channels * self.height * self.width),
-            Argument("w", storage(self.dtype), fixed=self.depth * self.maps),
+            Argument("w", storage(self.dtype), fixed=self.reduction_length * self.maps),
             Argument("bias", wide(self.dtype), fixed=self.maps, optional=not self.bias),
-            Argument("y", self.output_dtype, per_image=self.maps * prod(self.pooled)),
+            Argument("y", self.output_dtype, per_image=self.maps * prod(self.pooled_size)),
         )
 
 
@@ -108,23 +110,27 @@ class PoolProblem(Frozen):
 
     def __post_init__(self) -> None:
         """Clear ``ceil`` if no window crosses the border, so that equal problems get equal kernels."""
-        if self.ceil and self.pooled == replace(self, ceil=False).pooled:
+        if self.ceil and self.pooled_size == replace(self, ceil=False).pooled_size:
             object.__setattr__(self, "ceil", False)
 
     @property
-    def pooled(self) -> tuple[int, int]:
+    def pooled_size(self) -> tuple[int, int]:
         """Height and width of the output."""
-        height, width = (windows(size, self.window, self.stride, self.ceil) for size in (self.height, self.width))
+        height, width = (
+            pooling_window_count(size, self.window, self.stride, self.ceil) for size in (self.height, self.width)
+        )
         return height, width
 
     @property
     def flops(self) -> int:
         """FLOPs by convention: one per pixel of each window."""
-        return self.channels * prod(self.pooled) * self.window**2
+        return self.channels * prod(self.pooled_size) * self.window**2
 
     def arguments(self) -> tuple[Argument, ...]:
         """Return x (C, H, W), y (C, PH, PW)."""
-        return x_and_y(self.dtype, self.channels * self.height * self.width, self.channels * prod(self.pooled))
+        return input_output_arguments(
+            self.dtype, self.channels * self.height * self.width, self.channels * prod(self.pooled_size)
+        )
 
 
 class LinearProblem(Frozen):
@@ -142,7 +148,7 @@ class LinearProblem(Frozen):
     softmax: bool = False  # y holds probabilities
 
     @property
-    def parts(self) -> int:
+    def activation_parts(self) -> int:
         """Number of float16 whose sum is one input; 1 for bytes and other types."""
         return 2 if self.dtype == "float16x2" and self.input_dtype != "uint8" else 1
 
@@ -186,7 +192,7 @@ class _Pair(Frozen, Generic[Half]):
         return self.first.dtype
 
     @property
-    def parts(self) -> int:
+    def activation_parts(self) -> int:
         """Number of float16 whose sum is one activation."""
         return 2 if self.dtype == "float16x2" else 1
 
@@ -230,9 +236,9 @@ class LinearPairProblem(_Pair[LinearProblem]):
     """Two matrix products: x (inputs), w1 (inputs, outputs), bias1 (outputs), w2, bias2, y (outputs), labels (1)."""
 
     @property
-    def parts(self) -> int:
+    def activation_parts(self) -> int:
         """Number of float16 whose sum is one input."""
-        return self.first.parts
+        return self.first.activation_parts
 
 
 PairProblem = ConvPairProblem | LinearPairProblem

@@ -34,20 +34,20 @@ def __getattr__(name: str) -> list[Variant]:
 
 
 @cache
-def rows_of(module: str) -> list[Variant]:
+def module_variants(module: str) -> list[Variant]:
     """Return a module's rows, all operations together."""
     return [*importlib.import_module(f"{__package__}.{module}").ROWS]
 
 
-def _ladder(operation: str, modules: Sequence[str]) -> list[Variant]:
-    rows = (row for module in modules for row in rows_of(module) if row.operation == operation)
+def _variants_by_step(operation: str, modules: Sequence[str]) -> list[Variant]:
+    rows = (row for module in modules for row in module_variants(module) if row.operation == operation)
     return sorted(rows, key=lambda row: row.step)
 
 
 def variants(operation: str) -> list[Variant]:
     """Return the variants of an operation in the ladder's order."""
     lowest = [ANY_SIZES[operation]] if operation in ANY_SIZES else []
-    return _ladder(operation, [*lowest, *TABLES.get(operation, ())])
+    return _variants_by_step(operation, [*lowest, *TABLES.get(operation, ())])
 
 
 def find(operation: str, requested: str, *others: str) -> Variant | None:
@@ -60,9 +60,9 @@ def find(operation: str, requested: str, *others: str) -> Variant | None:
     return known[requested]
 
 
-def eligible(operation: str, problem: Problem, arch: str) -> Iterator[Variant]:
+def eligible_variants(operation: str, problem: Problem, arch: str) -> Iterator[Variant]:
     """Yield the automatic variants that serve the problem, the highest step first: the candidates of ``auto``."""
     for modules in (TABLES[operation], [ANY_SIZES[operation]] if operation in ANY_SIZES else []):
-        for row in reversed(_ladder(operation, modules)):
+        for row in reversed(_variants_by_step(operation, modules)):
             if row.automatic and row.refusal(problem, arch) is None:
                 yield row

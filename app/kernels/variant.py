@@ -210,27 +210,27 @@ mma_row = partial(Variant, min_arch=80, instructions="mma", automatic=True)
 wgmma_row = partial(Variant, min_arch=90, only_arch=90, instructions="wgmma", automatic=True)
 
 
-def reordered_weights(problem: Problem, elements: int, reorder: Callable[[np.ndarray], np.ndarray]) -> Packing:
+def weight_reordering_packing(problem: Problem, elements: int, reorder: Callable[[np.ndarray], np.ndarray]) -> Packing:
     """Return a packing that reorders the weights and keeps the bias. elements: of the weights, padding included.
 
     reorder: maps the weights, (C, K, K, M) or (inputs, outputs), to any shape.
     """
 
-    def pack(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
+    def pack_weights(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
         w, *others = arrays
         assert w is not None
         return [np.ascontiguousarray(reorder(w), dtype=w.dtype), *others]
 
     _, w, *others = problem.arguments()
-    return Packing((replace(w, fixed=elements), *(other for other in others if not other.per_image)), pack)
+    return Packing((replace(w, fixed=elements), *(other for other in others if not other.per_image)), pack_weights)
 
 
-def tiles(size: int, tile: int) -> int:
+def ceil_div(size: int, tile: int) -> int:
     """Return how many tiles cover ``size`` elements."""
     return -(-size // tile)
 
 
-def workspace_images(arguments: tuple[Argument, ...], budget: int = 256 << 20) -> int:
+def max_workspace_images(arguments: tuple[Argument, ...], budget: int = 256 << 20) -> int:
     """Return the most images whose workspace fits in ``budget`` bytes; at least one."""
     per_image = sum(argument.per_image * ITEMSIZE[argument.dtype] for argument in arguments)
     return max(budget // max(per_image, 1), 1)
@@ -239,7 +239,7 @@ def workspace_images(arguments: tuple[Argument, ...], budget: int = 256 << 20) -
 # --- common parts of rows: compile-time constants, and the simplest launch --------------------------------------------
 
 
-def types(problem: ConvProblem | LinearProblem) -> dict[str, str | int]:
+def type_defines(problem: ConvProblem | LinearProblem) -> dict[str, str | int]:
     """Return the constants INPUT, WEIGHT, REAL, OUTPUT and the epilogue's HAS_BIAS and ACTIVATION."""
     return {
         "INPUT": problem.input_dtype,
@@ -256,36 +256,36 @@ def activation_name(function: str) -> str:
     return function.upper() or "NONE"
 
 
-def same_types(dtype: str) -> dict[str, str | int]:
+def uniform_type_defines(dtype: str) -> dict[str, str | int]:
     """Return the constants INPUT, REAL and OUTPUT of an operation with one type."""
     return {"INPUT": dtype, "REAL": wide(dtype), "OUTPUT": dtype}
 
 
-def conv_sizes(problem: ConvProblem) -> dict[str, str | int]:
+def conv_size_defines(problem: ConvProblem) -> dict[str, str | int]:
     """Return C, H, W, M, K, S and PADDING as compile-time constants."""
-    return dict(zip("CHWMKS", problem.sizes, strict=True)) | padding(problem)
+    return dict(zip("CHWMKS", problem.sizes, strict=True)) | padding_define(problem)
 
 
-def padding(problem: ConvProblem) -> dict[str, str | int]:
+def padding_define(problem: ConvProblem) -> dict[str, str | int]:
     """Return the constant PADDING. Even kernels with run-time sizes take it, so that 0 removes the border checks."""
     return {"PADDING": problem.padding}
 
 
-def pooling(problem: ConvProblem) -> dict[str, str | int]:
+def pooling_defines(problem: ConvProblem) -> dict[str, str | int]:
     """Return the constants POOL, POOL_IS_MAX, PH and PW of convolutions that pool."""
-    return {"POOL": problem.pool, "POOL_IS_MAX": int(problem.pool_is_max)} | pooled_sizes(problem)
+    return {"POOL": problem.pool, "POOL_IS_MAX": int(problem.pool_is_max)} | pooled_size_defines(problem)
 
 
-def pooled_sizes(problem: ConvProblem | PoolProblem) -> dict[str, str | int]:
+def pooled_size_defines(problem: ConvProblem | PoolProblem) -> dict[str, str | int]:
     """Return the constants PH and PW: pooling windows along each axis, counting those over the border if ``ceil``."""
-    return dict(zip(("PH", "PW"), problem.pooled, strict=True))
+    return dict(zip(("PH", "PW"), problem.pooled_size, strict=True))
 
 
-def one_thread_each(outputs: int) -> Callable[[int], Grid]:
+def elementwise_grid(outputs: int) -> Callable[[int], Grid]:
     """Return a grid with one thread per element, in blocks of BLOCK. outputs: elements per image."""
-    return lambda images: (tiles(images * outputs, BLOCK), 1, 1)
+    return lambda images: (ceil_div(images * outputs, BLOCK), 1, 1)
 
 
-def elementwise(defines: dict[str, str | int], outputs: int, scalars: tuple[int, ...] = ()) -> LaunchConfig:
+def configure_elementwise(defines: dict[str, str | int], outputs: int, scalars: tuple[int, ...] = ()) -> LaunchConfig:
     """Configure one launch with one thread per output element."""
-    return LaunchConfig(defines, (KernelLaunch(BLOCK, one_thread_each(outputs), scalars=scalars),))
+    return LaunchConfig(defines, (KernelLaunch(BLOCK, elementwise_grid(outputs), scalars=scalars),))

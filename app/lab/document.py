@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from app.cuda.device import device_address
+from app.cuda.device import format_bus_address
 from app.records.bench import Bench
 from app.records.calls import Calls
 from app.records.kernels import Ladder
@@ -23,7 +23,7 @@ def utc_date() -> str:
 def describe_card(card: Card) -> str:
     """Describe a document's card, driver and libraries in one line."""
     driver = f"driver {card['driver'] or 'unknown'} (CUDA {card['driver_cuda']})"
-    which = f"{card['name']} ({device_address(card, ', ')}{card['architecture']})"
+    which = f"{card['name']} ({format_bus_address(card, ', ')}{card['architecture']})"
     return f"{which}, {driver}, CUDA {card['cuda']}, CuPy {card['cupy']}"
 
 

@@ -11,7 +11,7 @@ from app.cuda.compiler import compile_kernel
 from app.cuda.events import EventPair
 from app.cuda.memory import device_array
 from app.kernels.function import Function
-from app.kernels.launch import loaded
+from app.kernels.launch import load_cubin
 from app.lab.stop import has_enough_samples, launches_per_sample
 from app.main_job.result import Timing
 
@@ -32,8 +32,8 @@ class Clock:
         self.l2_bytes = int(properties["l2CacheSize"])
         self._flush = device_array(max(2 * self.l2_bytes, 64 << 20), "uint8")
         self._nanoseconds = ctypes.c_longlong()
-        wait = Function(loaded(compile_kernel(WAIT, {}, arch)), "wait", threads=1)
-        self._wait = wait.bound([self._nanoseconds], tuple)
+        wait = Function(load_cubin(compile_kernel(WAIT, {}, arch)), "wait", threads=1)
+        self._wait = wait.make_launcher([self._nanoseconds], tuple)
 
     def time_enqueued_work(self, enqueue: Callable[[], None], noise: float, l2: str, actions: int = 1) -> Timing:
         """Time ``enqueue()``, which puts about ``actions`` actions on the stream. Samples are ms of one call.
@@ -58,7 +58,7 @@ class Clock:
             for _ in range(count):
                 enqueue()
 
-        pair.around(enqueue_repeatedly, self.stream)
+        pair.record_around(enqueue_repeatedly, self.stream)
         pair.synchronize()
         return pair.ms / count
 

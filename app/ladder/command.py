@@ -66,7 +66,7 @@ def ladder(request: LadderRequest) -> int:
 def _measure(request: LadderRequest, name: str) -> Card:
     with exit_on_interrupt():  # this loads CuPy
         from app.ladder.measuring import measure_steps
-    with device.gpu_errors():
+    with device.translate_gpu_errors():
         card = device.describe_gpu()
         document = measure_steps(network_graph(request.network), request.batch, card)
     return Card({name: document}, stored_kernels(card["architecture"]), alike=stored_card_named(name, card["name"]))

@@ -13,7 +13,7 @@ from math import ceil, prod
 from operator import mul
 
 from app.base.precision import storage
-from app.kernels.conv.rows.interpolation import transforms
+from app.kernels.conv.rows.interpolation import toom_cook_matrices
 from app.kernels.plain_problems import ITEMSIZE
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.kernels.variant import Parameters, Variant
@@ -95,7 +95,7 @@ def banks_touched(rows: int, pitch: int) -> int:
 
 def input_transform_products(taps: int) -> int:
     """Return the multiply-adds that transform K + 1 consecutive pixels to their values at Toom and Cook's points."""
-    return sum(factor != 0 for row in transforms(taps)[0] for factor in row) - taps - 1  # each begins with 1
+    return sum(factor != 0 for row in toom_cook_matrices(taps)[0] for factor in row) - taps - 1  # each begins with 1
 
 
 def widest_vector_load(count: int) -> int:
@@ -125,9 +125,9 @@ def formula_values(
     config = row.config(problem, parameters)
     if isinstance(problem, ConvProblem):
         sizes: dict[str, Number] = dict(zip("CHWMKS", problem.sizes, strict=True))
-        sizes |= {"PADDING": problem.padding, "DEPTH": problem.depth}
-        sizes |= dict(zip(("OH", "OW"), problem.convolved, strict=True))
-        outputs = problem.maps * prod(problem.convolved)
+        sizes |= {"PADDING": problem.padding, "DEPTH": problem.reduction_length}
+        sizes |= dict(zip(("OH", "OW"), problem.conv_output_size, strict=True))
+        outputs = problem.maps * prod(problem.conv_output_size)
     else:
         sizes, outputs = {"DEPTH": problem.inputs, "N": problem.outputs}, problem.outputs
     own = [launch for launch in config.launches if launch.entry in ("", row.entry)]

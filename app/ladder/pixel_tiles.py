@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from app.drawing.sketch import Drawing
-from app.kernels.conv.rows.interpolation import transforms
+from app.kernels.conv.rows.interpolation import toom_cook_matrices
 from app.ladder.formulas import WARP
 
 ROOM = 210  # pixels of the longer side of a grid
@@ -128,7 +128,7 @@ def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride:
 def draw_toom_cook(kernel: int, maps: int, rows: int, threads: int) -> Drawing:
     """Draw two outputs of a row by Toom-Cook: inputs and filters are transformed, sums are transformed back."""
     count, cell = kernel + 1, 22
-    to_values, _, to_outputs = transforms(kernel)
+    to_values, _, to_outputs = toom_cook_matrices(kernel)
     drawing = Drawing(
         f"A run of {count} input pixels becomes {count} values, one for each point. A row of {kernel} taps has become "
         f"{count} values too. A thread multiplies at one point, for {maps} maps and {rows} rows of pixels. {count} "

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from app.kernels.problems import PoolProblem, windows
+from app.kernels.problems import PoolProblem, pooling_window_count
 from app.layers.base import Layer, Parameters, Shape
 
 
@@ -37,7 +37,7 @@ class Pool(Layer):
             raise self.fail(shape, "a window and a stride of at least 1")
         if len(shape) != 3 or min(shape[1:]) < self.window:
             raise self.fail(shape, f"(C, H, W) with H and W at least {self.window}")
-        return shape[0], *(windows(size, self.window, self.step, self.ceil) for size in shape[1:])
+        return shape[0], *(pooling_window_count(size, self.window, self.step, self.ceil) for size in shape[1:])
 
     def margins(self, shape: Shape) -> list[tuple[int, int]]:
         """Return padding (0, rows), (0, columns) by which the last windows cross the border of an image (C, H, W)."""

@@ -8,7 +8,7 @@ import numpy as np
 from app.base.clock import clocked
 from app.base.interrupts import progress_bar
 from app.cuda import device
-from app.engine.opening import cpu_engine
+from app.engine.opening import cpu_engine_class
 from app.engine.request import DEFAULT_WARMUP, STREAMS, RunRequest
 from app.main_job.result import Outcome, Timing, count_passes, layer_row, passes_over
 from app.network.graph import REFERENCE_CHUNK, Graph
@@ -22,7 +22,7 @@ def run_on_cpu(
 
     lap: called with ``engine`` when another engine than NumPy is ready.
     """
-    engine = cpu_engine()(graph, data.images.dtype.name)
+    engine = cpu_engine_class()(graph, data.images.dtype.name)
     if engine.software:
         lap("engine")
     images = data.images
@@ -50,7 +50,7 @@ def run_on_cpu(
             part.flops * batch,
             part.nbytes * batch,
         )
-        for part in engine.parts
+        for part in engine.timed_parts
     )
     slowest = max(layers, key=lambda layer: layer["ms"])
     share = slowest["ms"] / sum(layer["ms"] for layer in layers)
@@ -60,7 +60,7 @@ def run_on_cpu(
     convolutions = {step.layer.name for step in graph.steps if step.layer.operation == "conv"}
     return Outcome(
         device={**device.describe_cpu(threads), **engine.software},
-        settings={"threads": threads, "chunk": engine.chunk_for(len(labels)), "runs": repeat},
+        settings={"threads": threads, "chunk": engine.images_per_chunk(len(labels)), "runs": repeat},
         labels=labels,
         cycle=cycle if batch > len(images) else None,
         end_to_end=Timing(tuple(samples)),

@@ -61,7 +61,7 @@ def run_on_gpu(
     opened = partial(GpuEngine, chunk=chunk, streams=pipeline.streams, always_in_chunks=pipeline.chunk is not None)
     with opened(execution) as engine:
         lap("kernels")
-        outputs = engine.outputs(len(one_pass))
+        outputs = engine.allocate_outputs(len(one_pass))
         cycle = None
         if batch > len(images):
             end_to_end, cycle = _run_cycled(engine, data, batch, outputs, request.repeat or 1)
@@ -113,7 +113,7 @@ def run_on_gpu(
     if request.compare is None or other is None:
         return found
     with opened(other) as engine:  # the engine above has freed its memory
-        outputs = engine.outputs(batch)
+        outputs = engine.allocate_outputs(batch)
         end_to_end = timing.end_to_end(engine, one_pass, outputs, repeat, request.warmup)
         compared = Compared(request.compare, other.arithmetic, end_to_end, outputs.labels.copy())
         return replace(found, compared=compared, peak_device_bytes=max(found.peak_device_bytes, engine.device_bytes))
@@ -137,7 +137,7 @@ def _run_cycled(engine: GpuEngine, data: Dataset, batch: int, outputs: Outputs, 
     from tqdm import tqdm  # imported only here: other runs do not need it
 
     images = data.images
-    pair = (engine.outputs(len(images)), engine.outputs(len(images)))
+    pair = (engine.allocate_outputs(len(images)), engine.allocate_outputs(len(images)))
     engine.run(images, outputs)  # warm-up
     outputs.labels.fill(255)
     cycles: list[Cycle] = []

@@ -47,8 +47,8 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
         chosen = choices_of(request.network, graph)
         watch.lap("import")
     if where == "cpu":
-        request.check_cpu()
-    with device.gpu_errors():  # page-locked memory may run out
+        request.reject_gpu_options()
+    with device.translate_gpu_errors():  # page-locked memory may run out
         data, graph = load_data(request, graph, where == "cuda")
     batch = batch_size(request, data)
     if data.labels is None and request.images.labels is None:
@@ -64,7 +64,7 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
     else:
         from app.main_job.gpu_run import run_on_gpu
 
-        with device.gpu_errors():
+        with device.translate_gpu_errors():
             outcome = run_on_gpu(request, graph, chosen, data, batch, watch.lap)
     # Check.
     hold = partial(reference_agreement, graph, weights, data, request.recheck)

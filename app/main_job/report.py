@@ -149,7 +149,7 @@ def _head_lines(report: records.Report, width: int) -> list[str]:
     settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in report["settings"].items())
     more = ", …" if report["batch"] > len(report["first_labels"]) else ""
     pairs = [
-        ("device", devices.as_text(device)),
+        ("device", devices.format_device(device)),
         ("weights", f"{weights['path']} (sha256 {weights['sha256'][:12]}…{unvouched})"),
         ("images", f"{report['data']['source']} ({report['data']['dtype']})"),
         ("settings", settings),

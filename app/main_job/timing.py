@@ -18,7 +18,7 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.cuda.events import Marks, time_by_events
 from app.cuda.memory import DeviceMemoryError, device_array, is_pinned, pinned_copy, upload
-from app.engine.buffers import StreamBuffers, pieces
+from app.engine.buffers import StreamBuffers, chunk_slices
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
 from app.kernels.launch import Kernel, Launch
@@ -127,7 +127,7 @@ def trace(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
 
     The host's share is 0 if untraced runs replay a CUDA graph, because the host does not enqueue a graph's work.
     """
-    chunks = len(list(pieces(len(images), engine.chunk)))
+    chunks = len(list(chunk_slices(len(images), engine.chunk)))
     marks = Marks(ready=4 * chunks)
 
     def mark(buffers: StreamBuffers) -> None:

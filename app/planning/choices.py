@@ -25,8 +25,8 @@ def load_graph(request: NetworkRequest, *, shapes_only: bool = False) -> tuple[G
 
 def choices_of(request: NetworkRequest, graph: Graph) -> Choices:
     """Resolve the choices of a request, without tuning. Raises UserError for kernels that are unknown or do not fit."""
-    named = {option: _named(graph, option, text) for option, text in request.kernels.items()}
-    return Choices(request.precision, request.fuse, _kernel_rows(request, named))
+    named = {option: _parse_kernel_option(graph, option, text) for option, text in request.kernels.items()}
+    return Choices(request.precision, request.fuse, _requested_variants(request, named))
 
 
 def check_architecture(arch: str) -> None:
@@ -35,7 +35,7 @@ def check_architecture(arch: str) -> None:
         raise UserError(f"unknown architecture '{arch}': {choose_one_of(arch, ARCHITECTURES)}")
 
 
-def target(asked: str | None, otherwise: str | None = None) -> tuple[str, str]:
+def resolve_target(asked: str | None, otherwise: str | None = None) -> tuple[str, str]:
     """Return the architecture and GPU to plan for: the requested ones, else this machine's, else ``otherwise``.
 
     The GPU is a name for ``tuning.load``, "" if unknown. Raises UserError for an unknown architecture, and if nothing
@@ -54,10 +54,10 @@ def target(asked: str | None, otherwise: str | None = None) -> tuple[str, str]:
     return arch, tuning.REFERENCE_CARDS.get(arch, "")
 
 
-def _kernel_rows(request: NetworkRequest, named: Mapping[str, Mapping[str, str]]) -> dict[str, Variant | None]:
+def _requested_variants(request: NetworkRequest, named: Mapping[str, Mapping[str, str]]) -> dict[str, Variant | None]:
     """Return kernels by operation or layer; None for ``auto``. Raises UserError for unknown or unfit names.
 
-    named: option → its ``_named``.
+    named: option → its ``_parse_kernel_option``.
     """
     rows: dict[str, Variant | None] = {}
     for option, names in named.items():
@@ -79,7 +79,7 @@ def _kernel_rows(request: NetworkRequest, named: Mapping[str, Mapping[str, str]]
     return rows
 
 
-def _named(graph: Graph, option: str, text: str) -> dict[str, str]:
+def _parse_kernel_option(graph: Graph, option: str, text: str) -> dict[str, str]:
     """Parse ``NAME`` to {operation: NAME}, and ``conv1=NAME,conv2=NAME`` to {conv1: NAME, conv2: NAME}."""
     operation = OPERATIONS[option]
     layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]

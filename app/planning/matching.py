@@ -36,7 +36,7 @@ class Choices(Frozen):
         rows = ((f"{kind}_pair", self.kernels.get(f"{kind}_pair")) for kind in PAIRS)
         return {pair: row for pair, row in rows if row is not None}
 
-    def requested(self, layer: Layer) -> Variant | None:
+    def requested_kernel(self, layer: Layer) -> Variant | None:
         """Return the kernel named for a layer, or else for its operation; None if ``auto`` chooses."""
         return self.kernels.get(layer.name, self.kernels.get(layer.operation or ""))
 
@@ -78,16 +78,16 @@ class Node(Frozen):
         return sum(step.layer.flops(step.in_shape) for step in self.steps)
 
 
-def candidates(
+def fusion_candidates(
     graph: Graph, steps: Sequence[LayerStep], input_dtype: str, choices: Choices
 ) -> Iterator[tuple[Problem, int]]:
     """Yield the problems of the first step and its epilogue, and the steps that each covers; longest epilogue first."""
     for taken in range(len(steps) if choices.fuse else 1, 0, -1):
-        for problem in problems_of(graph, steps, taken, input_dtype, choices):
+        for problem in candidate_problems(graph, steps, taken, input_dtype, choices):
             yield problem, taken
 
 
-def problems_of(
+def candidate_problems(
     graph: Graph, steps: Sequence[LayerStep], taken: int, input_dtype: str, choices: Choices
 ) -> list[Problem]:
     """Return the possible problems of the first ``taken`` steps, one layer and its epilogue.
@@ -96,7 +96,7 @@ def problems_of(
     """
     step, epilogue, after = steps[0], [fused.layer for fused in steps[1:taken]], steps[taken:]
     wanted = BY_NAME[choices.precision]
-    named = choices.requested(step.layer)
+    named = choices.requested_kernel(step.layer)
     # Scores are never rounded to half precision: the last matrix product and later layers store wide.
     last = not any(later.layer.operation in ("conv", "gemm") for later in after)
     problems = (
@@ -132,12 +132,12 @@ def stored_parameters(
         scale, flattened = 1.0, None  # only the first head reads pixels or flattened input
     dtypes = [argument.dtype for argument in problem.arguments()[1:]]
     return tuple(
-        None if array is None else _stored(name, array, dtype)
+        None if array is None else _convert_parameter(name, array, dtype)
         for name, array, dtype in zip(names, arrays, dtypes, strict=False)
     )
 
 
-def _stored(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
+def _convert_parameter(name: str, array: np.ndarray, dtype: str) -> np.ndarray:
     """Convert a parameter to its dtype on the GPU. Raises UserError if float16 cannot hold its greatest number."""
     if dtype == "float16":
         largest, limits = np.abs(array).max(), np.finfo(np.float16)

@@ -16,7 +16,7 @@ from app.kernels.variant import Variant
 from app.layers import Argmax, Shape
 from app.network.graph import Graph
 from app.planning.matching import Choices, Node
-from app.planning.serving import LOSSY, NO_INTEGERS, Serving, flattened_late, pair_at
+from app.planning.serving import LOSSY, NO_INTEGERS, Serving, defer_flattens, find_layer_pair
 
 IMAGES = "images"
 LOGITS = "logits"
@@ -38,7 +38,7 @@ class ExecutionPlan(Frozen):
     input_dtype: str
 
     @property
-    def unpaired(self) -> list[str]:
+    def unfused_layer_names(self) -> list[str]:
         """Names of the convolutions and products that run in separate kernels, not in a pair."""
         return [node.head.name for node in self.nodes if isinstance(node.problem, ConvProblem | LinearProblem)]
 
@@ -71,20 +71,20 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
         return plan(graph, arch, replace(choices, precision="fp32"), input_dtype=input_dtype)
     if choices.precision == "fp32x" and not has_tensor_cores:
         raise UserError(f"--precision fp32x needs tensor cores (sm_{TENSOR_CORES} or later), this is {arch}: use fp32")
-    graph = flattened_late(graph)
+    graph = defer_flattens(graph)
     serving = Serving(graph, arch, choices)
     nodes: list[Node] = []
     at = 0
     while at < len(graph.steps):
         reads = nodes[-1].problem.arguments() if nodes else ()
         dtype = next((argument.dtype for argument in reads if argument.name == "y"), input_dtype)
-        nodes.append(serving.serve(at, dtype, nodes[-1].scales if nodes else None))
+        nodes.append(serving.select_kernel(at, dtype, nodes[-1].scales if nodes else None))
         at += len(nodes[-1].layers)
     _check_pairs(graph, {operation(node.problem) for node in nodes}, choices)
     integers = any(getattr(node.problem, "dtype", "") == INTEGERS for node in nodes)
     if BY_NAME[choices.precision].dtype == INTEGERS and not integers:
-        raise UserError(f"{_why_no_integers(graph, arch, choices, input_dtype)}; or use --precision fp16")
-    return _with_buffers(nodes, graph, arch, input_dtype)
+        raise UserError(f"{_int8_unavailable_reason(graph, arch, choices, input_dtype)}; or use --precision fp16")
+    return _assign_buffers(nodes, graph, arch, input_dtype)
 
 
 def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
@@ -113,10 +113,10 @@ def _check_pairs(graph: Graph, taken: Collection[str], choices: Choices) -> None
             )
 
 
-def _why_no_integers(graph: Graph, arch: str, choices: Choices, input_dtype: str) -> str:
+def _int8_unavailable_reason(graph: Graph, arch: str, choices: Choices, input_dtype: str) -> str:
     """Return why no kernel computes two convolutions in 8-bit integers."""
     what = f"--precision {choices.precision}: no kernel serves network {graph.network.name}"
-    found = pair_at(graph, 0, input_dtype, choices) if choices.fuse else None
+    found = find_layer_pair(graph, 0, input_dtype, choices) if choices.fuse else None
     if found is None or not isinstance(found[0], ConvPairProblem):
         return f"{what}: it takes two convolutions in a row, fused, with no kernel named for either"
     for row in registry.variants("conv_pair"):
@@ -139,13 +139,15 @@ def notices(execution: ExecutionPlan, choices: Choices) -> list[str]:
         found.append(f"{second} in 8-bit integers: coarser than fp16")
     paired = choices.precision == "auto" or BY_NAME[choices.precision].paired
     left_to_us = choices.fuse and all(row is None for row in choices.kernels.values())
-    if execution.unpaired and left_to_us and paired:
+    if execution.unfused_layer_names and left_to_us and paired:
         where = f"with these weights and {execution.input_dtype} images on {execution.arch}"
-        found.append(f"ordinary kernels run {', '.join(execution.unpaired)}: no fused one covers them {where}")
+        found.append(
+            f"ordinary kernels run {', '.join(execution.unfused_layer_names)}: no fused one covers them {where}"
+        )
     return found
 
 
-def _with_buffers(nodes: list[Node], graph: Graph, arch: str, input_dtype: str) -> ExecutionPlan:
+def _assign_buffers(nodes: list[Node], graph: Graph, arch: str, input_dtype: str) -> ExecutionPlan:
     """Assign buffers: activations alternate between two; images, resized images, logits and labels have one each."""
     buffers = {IMAGES: (input_dtype, prod(graph.network.input_shape))}
     placed: list[Node] = []

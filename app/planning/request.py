@@ -50,17 +50,17 @@ class NetworkRequest(Frozen, kw_only=True):
         """Option → a kernel's name, ``auto``, or ``LAYER=NAME,LAYER=NAME``."""
         return {"conv": self.conv, "fc": self.fc, "pool": self.pool}
 
-    def check_cpu(self) -> None:
+    def reject_gpu_options(self) -> None:
         """Raise UserError if an option is set that only a GPU has."""
         for kind, name in self.kernels.items():
             if name != "auto":
                 raise UserError(f"--{kind} {name} chooses a GPU kernel: leave it out on the CPU")
         if self.latency:
-            raise for_the_gpu("--latency")
+            raise gpu_only_error("--latency")
         if self.precision not in ("auto", "fp32"):
-            raise for_the_gpu(f"--precision {self.precision}")
+            raise gpu_only_error(f"--precision {self.precision}")
 
 
-def for_the_gpu(option: str) -> UserError:
+def gpu_only_error(option: str) -> UserError:
     """Return the error for an option that has no meaning on the CPU."""
     return UserError(f"{option} is for the GPU: leave it out on the CPU")

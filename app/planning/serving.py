@@ -11,7 +11,7 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE, BY_NAME, INTEGERS
 from app.kernels import registry
-from app.kernels.fused.scaling import Inexact, scale_features, unscale_features, within_range
+from app.kernels.fused.scaling import Inexact, fits_float16_range, scale_features, unscale_features
 from app.kernels.problems import (
     ConvPairProblem,
     ConvProblem,
@@ -26,7 +26,7 @@ from app.kernels.variant import Variant
 from app.layers import Activation, Flatten, Resize
 from app.network.graph import Graph
 from app.network.network import LayerStep
-from app.planning.matching import PAIRS, Choices, Node, candidates, problems_of, stored_parameters
+from app.planning.matching import PAIRS, Choices, Node, candidate_problems, fusion_candidates, stored_parameters
 
 # Beyond float16's range both halves are infinite; only a pair's features are known to be in range.
 UNSCALED = "in fp32x it reads only what a kernel of two convolutions wrote"
@@ -34,7 +34,7 @@ NO_INTEGERS = "the weights have no 8-bit filters: run python -m data_tools quant
 LOSSY = "with these weights it would lose numbers"
 
 
-def flattened_late(graph: Graph) -> Graph:
+def defer_flattens(graph: Graph) -> Graph:
     """Return the graph with every Flatten moved behind the activations that follow it; the results stay the same.
 
     Activations accept any order of features. On the GPU, only the order of weight rows expresses a Flatten.
@@ -47,7 +47,7 @@ def flattened_late(graph: Graph) -> Graph:
     return replace(graph, steps=tuple(steps))
 
 
-def reorders(step: LayerStep) -> bool:
+def flatten_reorders(step: LayerStep) -> bool:
     """Return whether a Flatten reorders values in memory, as it does for several maps of several pixels."""
     channels, *pixels = step.in_shape
     return channels > 1 and prod(pixels) > 1
@@ -60,23 +60,23 @@ class Serving(Frozen):
     arch: str
     choices: Choices
 
-    def serve(self, at: int, input_dtype: str, scales: np.ndarray | None = None) -> Node:
+    def select_kernel(self, at: int, input_dtype: str, scales: np.ndarray | None = None) -> Node:
         """Find the kernel for step ``at`` that covers the most layers. Raises UserError if there is none.
 
         scales: factors of its input, see ``Node``.
         """
-        graph, lead = self.graph, self._leading_flattens(at)
+        graph, lead = self.graph, self._count_leading_flattens(at)
         steps = graph.steps[at + lead :]
         head = steps[0].layer
-        if head.operation is None or (lead and head.operation != "gemm" and reorders(graph.steps[at])):
+        if head.operation is None or (lead and head.operation != "gemm" and flatten_reorders(graph.steps[at])):
             what = f"layer {head.name} reads features in the order of {graph.steps[at].layer.name}"
             remedy = "put one between them, or use --device cpu"
             raise UserError(f"{what}, which the GPU gives to fully connected layers only: {remedy}")
-        pair = self._serve_pair(at, input_dtype, scales) if self.choices.fuse else None
+        pair = self._select_pair_kernel(at, input_dtype, scales) if self.choices.fuse else None
         if pair is not None:
             return pair
-        for candidate, taken in candidates(graph, steps, input_dtype, self.choices):
-            found = self._serve_single(at, steps[0], candidate, input_dtype, scales)
+        for candidate, taken in fusion_candidates(graph, steps, input_dtype, self.choices):
+            found = self._select_single_kernel(at, steps[0], candidate, input_dtype, scales)
             if found is not None:
                 problem, row, settings, arrays = found
                 own = {}
@@ -84,20 +84,20 @@ class Serving(Frozen):
                     own = self.choices.tuning.parameters(without_epilogue(problem), row, self.arch)
                 layers = graph.steps[at : at + lead + taken]
                 return Node(head, layers, problem, row, settings, arrays, settings_alone=own)
-        raise UserError(self._why_unserved(steps[0], input_dtype, scales))
+        raise UserError(self._unsupported_layer_message(steps[0], input_dtype, scales))
 
-    def _leading_flattens(self, at: int) -> int:
+    def _count_leading_flattens(self, at: int) -> int:
         """Return the number of leading Flattens, 0 or 1: they only change how the next step reads its input."""
         return int(isinstance(self.graph.steps[at].layer, Flatten))
 
-    def _serve_pair(self, at: int, input_dtype: str, scales: np.ndarray | None) -> Node | None:
+    def _select_pair_kernel(self, at: int, input_dtype: str, scales: np.ndarray | None) -> Node | None:
         """Find a kernel for this layer and the next of its kind; None without one, or if one was named for either.
 
         A Resize before two convolutions is fused if a kernel can. Raises UserError if the kernel named for the pair
         cannot serve it.
         """
-        graph, start = self.graph, at + self._leading_flattens(at)
-        found = pair_at(graph, start, input_dtype, self.choices)
+        graph, start = self.graph, at + self._count_leading_flattens(at)
+        found = find_layer_pair(graph, start, input_dtype, self.choices)
         if found is None:
             return None
         problem, heads, taken = found
@@ -111,7 +111,7 @@ class Serving(Frozen):
             if served is None:
                 reason = f"it {named.refusal(form, self.arch)}; choose another kernel or --precision" if named else ""
                 continue
-            if isinstance(form, LinearPairProblem) and form.parts == 2 and scales is None:
+            if isinstance(form, LinearPairProblem) and form.activation_parts == 2 and scales is None:
                 reason = f"{UNSCALED}; choose another, or --precision fp16"
                 continue
             stored = graph
@@ -122,11 +122,11 @@ class Serving(Frozen):
                 arrays = arrays if scales is None else unscale_features(arrays, scales)
             else:
                 scaled, factors = scale_features(form, arrays)
-                if factors is not None and self._reads_scaled(start + taken, form.second.output_dtype, factors):
+                if factors is not None and self._accepts_scaled_input(start + taken, form.second.output_dtype, factors):
                     arrays, written = scaled, factors
-            if not within_range(form, arrays):
+            if not fits_float16_range(form, arrays):
                 reason = f"{LOSSY}; take auto, or a kernel of single layers"
-            elif not _float16_holds(form, *served, arrays):
+            elif not _weights_fit_float16(form, *served, arrays):
                 reason = "float16 does not hold its weights without loss; take auto"
             else:
                 return Node(heads[0].layer, graph.steps[at : start + taken], form, *served, arrays, written)
@@ -135,22 +135,22 @@ class Serving(Frozen):
             raise UserError(f"kernel {named.name} does not support {both}: {reason}")
         return None
 
-    def _reads_scaled(self, at: int, input_dtype: str, scales: np.ndarray) -> bool:
+    def _accepts_scaled_input(self, at: int, input_dtype: str, scales: np.ndarray) -> bool:
         """Return whether the kernel at step ``at`` divides out the features' scales: it multiplies in float16."""
         if at >= len(self.graph.steps):
             return False
-        reader = self._serve_pair(at, input_dtype, scales)
+        reader = self._select_pair_kernel(at, input_dtype, scales)
         if reader is not None or BY_NAME[self.choices.precision].dtype != "float16x2":
             return reader is not None and isinstance(reader.problem, LinearPairProblem)
-        return self.graph.steps[at + self._leading_flattens(at)].layer.operation == "gemm" and (
-            self.serve(at, input_dtype, scales).problem.dtype == "float16x2"
+        return self.graph.steps[at + self._count_leading_flattens(at)].layer.operation == "gemm" and (
+            self.select_kernel(at, input_dtype, scales).problem.dtype == "float16x2"
         )
 
-    def _serve_single(
+    def _select_single_kernel(
         self, at: int, head: LayerStep, problem: Problem, input_dtype: str, scales: np.ndarray | None
     ) -> tuple[Problem, Variant, dict[str, int], tuple[np.ndarray | None, ...]] | None:
         """Find a kernel for one layer; return its problem, the kernel, the settings and the parameters."""
-        choose, named = self.choices.tuning.choose, self.choices.requested(head.layer)
+        choose, named = self.choices.tuning.choose, self.choices.requested_kernel(head.layer)
         if not isinstance(problem, LinearProblem) or problem.dtype != "float16x2":
             served = choose(problem, self.arch, named)
             return served and (problem, *served, stored_parameters(self.graph, at, [head], problem, input_dtype))
@@ -161,15 +161,15 @@ class Serving(Frozen):
             if served is not None:
                 arrays = stored_parameters(self.graph, at, [head], form, input_dtype)
                 arrays = arrays if scales is None else unscale_features(arrays, scales)
-                if within_range(form, arrays) and _float16_holds(form, *served, arrays):
+                if fits_float16_range(form, arrays) and _weights_fit_float16(form, *served, arrays):
                     return form, *served, arrays
         return None
 
-    def _why_unserved(self, step: LayerStep, input_dtype: str, scales: np.ndarray | None) -> str:
+    def _unsupported_layer_message(self, step: LayerStep, input_dtype: str, scales: np.ndarray | None) -> str:
         """Return a line that describes the layer and each variant's reason to refuse it."""
-        layer, named, precision = step.layer, self.choices.requested(step.layer), self.choices.precision
+        layer, named, precision = step.layer, self.choices.requested_kernel(step.layer), self.choices.precision
         last = self.graph.steps[-1]  # last product: wide scores
-        problems = problems_of(self.graph, [step, last], 1, input_dtype, self.choices)
+        problems = candidate_problems(self.graph, [step, last], 1, input_dtype, self.choices)
         who = named.name if named else "auto"
         what = f"no {layer.operation} kernel ({who}) supports layer {layer.name} in {precision}"
         if not problems:
@@ -184,7 +184,7 @@ class Serving(Frozen):
         return f"{what} ({reasons}): choose another kernel or --precision"
 
 
-def _float16_holds(
+def _weights_fit_float16(
     form: PairProblem | LinearProblem, row: Variant, settings: dict[str, int], arrays: Sequence[np.ndarray | None]
 ) -> bool:
     """Return whether float16 holds the weights as the kernel packs them, if the kernel uses no low halves."""
@@ -197,7 +197,7 @@ def _float16_holds(
     return True
 
 
-def pair_at(
+def find_layer_pair(
     graph: Graph, at: int, input_dtype: str, choices: Choices
 ) -> tuple[PairProblem, tuple[LayerStep, LayerStep], int] | None:
     """Find the problem of step ``at`` and the next layer of its kind, whether or not a kernel serves it.
@@ -207,7 +207,7 @@ def pair_at(
     """
     first = graph.steps[at]
     if isinstance(first.layer, Resize):
-        found = pair_at(graph, at + 1, input_dtype, choices)
+        found = find_layer_pair(graph, at + 1, input_dtype, choices)
         resize = first.layer.own_problem(first.in_shape, input_dtype, input_dtype)
         if found is None or resize is None or not isinstance(found[0], ConvPairProblem):
             return None
@@ -221,9 +221,9 @@ def pair_at(
     taken, reads = 0, input_dtype
     while len(heads) < 2:
         head = steps[taken] if taken < len(steps) else None
-        if head is None or head.layer.operation != kind or choices.requested(head.layer) is not None:
+        if head is None or head.layer.operation != kind or choices.requested_kernel(head.layer) is not None:
             return None
-        half = next(candidates(graph, steps[taken:], reads, choices), None)
+        half = next(fusion_candidates(graph, steps[taken:], reads, choices), None)
         if half is None:
             return None
         heads.append(head)

@@ -37,7 +37,7 @@ class Tuned(Frozen):
     images: int
 
     @property
-    def per_image(self) -> float:
+    def ms_per_image(self) -> float:
         """Milliseconds per image."""
         return self.ms / self.images
 
@@ -60,7 +60,7 @@ class Tuning(Frozen):
 
     entries: Mapping[str, Mapping[str, Tuned]] = field(default_factory=dict)
 
-    def known(self, problem: Problem, row: Variant, arch: str) -> Tuned | None:
+    def measured_result(self, problem: Problem, row: Variant, arch: str) -> Tuned | None:
         """Return a variant's measured result; None without one, or if its parameters are no longer valid."""
         tuned = self.entries.get(tuning_key(problem), {}).get(row.name)
         if tuned is None or not set(tuned.parameters) <= set(row.tunables):
@@ -69,7 +69,7 @@ class Tuning(Frozen):
 
     def parameters(self, problem: Problem, row: Variant, arch: str) -> dict[str, int]:
         """Return a variant's best known parameters; empty (its defaults) if unknown or no longer valid."""
-        tuned = self.known(problem, row, arch)
+        tuned = self.measured_result(problem, row, arch)
         return tuned.parameters if tuned else {}
 
     def choose(
@@ -83,17 +83,17 @@ class Tuning(Frozen):
         if named is not None:
             parameters = self.parameters(problem, named, arch)
             return None if named.refusal(problem, arch, parameters) else (named, parameters)
-        rows = registry.eligible(operation(problem), problem, arch)
+        rows = registry.eligible_variants(operation(problem), problem, arch)
         measured = self.entries.get(tuning_key(problem), {})
-        least = min((tuned.per_image for tuned in measured.values()), default=0.0)
+        least = min((tuned.ms_per_image for tuned in measured.values()), default=0.0)
         best: tuple[Variant, Tuned] | None = None
         for row in rows:
-            tuned = self.known(problem, row, arch)
+            tuned = self.measured_result(problem, row, arch)
             if best is None and tuned is None:
                 return row, {}
-            if tuned is not None and (best is None or tuned.per_image < best[1].per_image):
+            if tuned is not None and (best is None or tuned.ms_per_image < best[1].ms_per_image):
                 best = row, tuned
-            if best is not None and best[1].per_image <= least:
+            if best is not None and best[1].ms_per_image <= least:
                 break  # the rows below need not even be imported
         return best and (best[0], best[1].parameters)
 

@@ -58,7 +58,7 @@ def gpu_findings() -> Iterator[Finding]:
     yield finding(AREA, "driver", driver) if driver else finding(AREA, "driver", "is missing", "the GPU", DRIVER_REMEDY)
     reason = device.why_no_gpu()
     if reason is None:
-        with device.gpu_errors():
+        with device.translate_gpu_errors():
             yield from _card_findings()
     else:
         remedy = DRIVER_REMEDY if driver is None else "check nvidia-smi, CUDA_VISIBLE_DEVICES and the packages above"
@@ -76,7 +76,7 @@ def _driver() -> str | None:
     cuda = ctypes.c_int()
     known = library.cuDriverGetVersion(ctypes.byref(cuda)) == 0
     told = f"CUDA {cuda.value // 1000}.{cuda.value % 1000 // 10}" if known else "does not tell its CUDA"
-    return f"{device.kernel_driver() or 'version unknown'}, {told}"
+    return f"{device.kernel_driver_version() or 'version unknown'}, {told}"
 
 
 def _card_findings() -> Iterator[Finding]:

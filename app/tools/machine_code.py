@@ -17,7 +17,7 @@ from typing import Any, cast
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.cuda.compiler import compile_kernel
-from app.cuda.on_all_cores import on_all_cores
+from app.cuda.on_all_cores import compile_on_all_cores
 from app.kernels.variant import Variant
 from app.records.kernels import Instructions
 from app.tools.resources import example_problems
@@ -64,7 +64,7 @@ def measure_hottest_loops(rows: Sequence[Variant], arch: str) -> list[Instructio
     """
     find_tool()
     jobs = [(row, layer, problems, arch) for row in rows for layer, problems in example_problems(row)]
-    return [*chain.from_iterable(on_all_cores(lambda job: [*_example(*job)], jobs, arch))]
+    return [*chain.from_iterable(compile_on_all_cores(lambda job: [*_example(*job)], jobs, arch))]
 
 
 def _example(row: Variant, layer: str, problems: Sequence[Any], arch: str) -> Iterator[Instructions]:

@@ -8,11 +8,11 @@ from app.base.clock import Timer
 from app.base.errors import UserError, say
 from app.base.precision import PRECISIONS
 from app.commands.precompile import PrecompileRequest
-from app.cuda.compiler import check_cache, compile_kernel, is_cached, nvrtc
-from app.cuda.on_all_cores import on_all_cores
+from app.cuda.compiler import check_cache_permissions, compile_kernel, import_nvrtc, is_cached
+from app.cuda.on_all_cores import compile_on_all_cores
 from app.kernels.problems import ConvProblem, without_epilogue
 from app.planning import tuning
-from app.planning.choices import load_graph, target
+from app.planning.choices import load_graph, resolve_target
 from app.planning.plan import ExecutionPlan, plan
 from app.records.operate import Precompile
 from app.terminal.output import publish
@@ -26,9 +26,9 @@ def precompile(request: PrecompileRequest) -> int:
     timer = Timer()
     if request.all and request.network.precision != "auto":
         raise UserError(f"--all compiles every precision: leave out --all or --precision {request.network.precision}")
-    check_cache()
+    check_cache_permissions()
     graph, _, chosen = load_graph(request.network, shapes_only=True)
-    arch, card = target(request.arch)
+    arch, card = resolve_target(request.arch)
     wanted = replace(chosen, tuning=tuning.load(card))
     plans: dict[str, ExecutionPlan] = {}
     for precision in PRECISIONS if request.all else (wanted.precision,):
@@ -75,7 +75,7 @@ def needed_builds(execution: ExecutionPlan) -> Iterator[Build]:
 
 def _compile_all(builds: list[Build], arch: str) -> int:
     """Compile the builds that are not cached, one thread per core; return their number."""
-    nvrtc()  # report a missing library once, not in every thread
+    import_nvrtc()  # report a missing library once, not in every thread
     missing = sum(not is_cached(path, dict(defines), arch) for path, defines in builds)
-    on_all_cores(lambda build: compile_kernel(build[0], dict(build[1]), arch), builds, arch)
+    compile_on_all_cores(lambda build: compile_kernel(build[0], dict(build[1]), arch), builds, arch)
     return missing

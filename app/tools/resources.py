@@ -14,9 +14,9 @@ from typing import Any
 from app.base.frozen import Frozen
 from app.base.precision import storage, wide
 from app.cuda.compiler import architecture_number, compile_kernel, read_with_includes, resource_report
-from app.cuda.on_all_cores import on_all_cores
+from app.cuda.on_all_cores import compile_on_all_cores
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
-from app.kernels.variant import LaunchConfig, Variant, tiles
+from app.kernels.variant import LaunchConfig, Variant, ceil_div
 from app.network.definitions import FA19, LENET5, Network
 from app.records.kernels import NoResources, Resources
 
@@ -66,7 +66,7 @@ def measure_resources(rows: Sequence[Variant], arch: str) -> list[Resources | No
     threads, 0..1.
     """
     jobs = [(row, layer, problems, arch) for row in rows for layer, problems in example_problems(row)]
-    return [*chain.from_iterable(on_all_cores(lambda job: _example(*job), jobs, arch))]
+    return [*chain.from_iterable(compile_on_all_cores(lambda job: _example(*job), jobs, arch))]
 
 
 def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -> list[Resources | NoResources]:
@@ -96,7 +96,7 @@ def _pair_problems(row: Variant, network: Network) -> list[Problem]:
     name, pair = EXAMPLE_PAIRS[row.operation]
     whole = [[_layer_problems(network, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
     found = [pair(*(list(filter(None, layer))[-1] for layer in both)) for both in whole]
-    return [*found, *(replace(problem, exact=True) for problem in found if problem.parts == 2)]
+    return [*found, *(replace(problem, exact=True) for problem in found if problem.activation_parts == 2)]
 
 
 def _layer_problems(network: Network, name: str, dtype: str) -> list[Problem | None]:
@@ -141,7 +141,7 @@ def _function_resources(row: Variant, layer: str, problem: Problem, arch: str) -
             "spill_stores": found.spill_stores,
             "spill_loads": found.spill_loads,
             "blocks": blocks,
-            "occupancy": blocks * tiles(launch.threads, 32) * 32 / SM_LIMITS[architecture_number(arch)][0],
+            "occupancy": blocks * ceil_div(launch.threads, 32) * 32 / SM_LIMITS[architecture_number(arch)][0],
         }
 
 
@@ -168,9 +168,9 @@ def constant_bytes(cubin: bytes) -> int:
 def blocks_per_sm(threads: int, registers: int, shared: int, arch: str) -> int:
     """Return how many blocks fit on an SM at once. registers: per thread; shared: bytes per block."""
     most_threads, most_blocks, shared_kb = SM_LIMITS[architecture_number(arch)]
-    warps = tiles(threads, 32)
+    warps = ceil_div(threads, 32)
     # Warps get registers by 256, blocks get shared memory by 128 bytes, and the system takes 1 KB of each block.
-    by_registers = REGISTERS // (tiles(max(registers, 1) * 32, 256) * 256) // 4 * 4 // warps
+    by_registers = REGISTERS // (ceil_div(max(registers, 1) * 32, 256) * 256) // 4 * 4 // warps
     system = 0 if architecture_number(arch) < 80 else 1024
-    by_shared = (shared_kb << 10) // max(tiles(shared + system, 128) * 128, 1)
+    by_shared = (shared_kb << 10) // max(ceil_div(shared + system, 128) * 128, 1)
     return min(most_blocks, most_threads // (warps * 32), by_registers, by_shared)

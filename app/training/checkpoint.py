@@ -67,11 +67,11 @@ def parse_header(content: str) -> tuple[Settings, Model, dict[str, Any]]:
         raise BadValueError(str(error)) from error
     if network.name != settings.network:
         raise BadValueError("its network has another name")
-    _check_together(settings, model, values)
+    _check_header_consistency(settings, model, values)
     return settings, model, values
 
 
-def _check_together(settings: Settings, model: Model, values: Mapping[str, Any]) -> None:
+def _check_header_consistency(settings: Settings, model: Model, values: Mapping[str, Any]) -> None:
     linear = {layer.name for layer in model.layers if isinstance(layer, Linear)}
     dropped, biases = [name for name, _ in settings.dropout], settings.biases
     reasons = {
@@ -153,7 +153,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
             arrays = reader.read(path, content, Wanted(tuple(limits), (), sum(limits.values()))).arrays
             if words.attributes.get("sha256") != content_hash(arrays, head):
                 raise BadValueError("its hash differs")
-            return Checkpoint(path, before, settings, model, checked_progress(settings, model, values, arrays))
+            return Checkpoint(path, before, settings, model, restore_progress(settings, model, values, arrays))
         except BadValueError as error:
             text = f"{path} is a damaged checkpoint ({error}): take another copy, or train the network again"
             raise UserError(text) from error
@@ -166,10 +166,10 @@ def array_limits(settings: Settings, model: Model) -> dict[str, int]:
     return {**sizes, "history": 8 * COLUMNS * settings.epochs}
 
 
-def checked_progress(settings: Settings, model: Model, values: Mapping[str, Any], arrays: Arrays) -> Progress:
+def restore_progress(settings: Settings, model: Model, values: Mapping[str, Any], arrays: Arrays) -> Progress:
     """Build a ``Progress`` from the header's values and the arrays. Raises BadValueError if they are inconsistent."""
     slots, best_epoch = OPTIMISERS[settings.optimiser].slots, values["best_epoch"]
-    parameters, best, *own = (_part(part, model, arrays) for part in ("parameter", "best", *slots))
+    parameters, best, *own = (_extract_part_arrays(part, model, arrays) for part in ("parameter", "best", *slots))
     if "square" in slots and any((array < 0).any() for array in own[slots.index("square")].values()):
         raise BadValueError("a running mean of squared gradients is negative")
     history = arrays["history"]
@@ -186,7 +186,7 @@ def checked_progress(settings: Settings, model: Model, values: Mapping[str, Any]
     return Progress(parameters, dict(zip(slots, own, strict=True)), best, history=results, **values)
 
 
-def _part(part: str, model: Model, arrays: Arrays) -> Arrays:
+def _extract_part_arrays(part: str, model: Model, arrays: Arrays) -> Arrays:
     found = {name: arrays[f"{part}_{name}"] for name in model.shapes}
     for name, array in found.items():
         if array.shape != model.shapes[name] or array.dtype != np.float32:

@@ -10,7 +10,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.processor import check_address_space, keep_freed_memory, usable_cores
-from app.cuda.device import gpu_errors
+from app.cuda.device import translate_gpu_errors
 from app.training.gradients import Arrays
 from app.training.loop import Trainer
 from app.training.model import add_l2, cross_entropy
@@ -56,15 +56,17 @@ class CpuTrainer:
         penalties = []
         for number, items in enumerate(batches):
             self._gradients[:] = 0
-            pieces = self._map(partial(self._piece, epoch=epoch, total=len(items)), share_of(items, self._team))
+            pieces = self._map_pieces(
+                partial(self._piece_gradients, epoch=epoch, total=len(items)), share_of(items, self._team)
+            )
             with QUIET():
                 for loss, correct, part in pieces:  # in order, for reproducible sums
                     found[number] += loss, correct
                     for name, array in self._gradient.items():
                         array += part[name]
-                self._team.add(self._gradients)
+                self._team.all_reduce(self._gradients)
             penalties.append(self._update(self._gradient, step + number))
-        self._team.add(found)
+        self._team.all_reduce(found)
         return [
             (float(loss) + penalty, int(correct)) for (loss, correct), penalty in zip(found, penalties, strict=True)
         ]
@@ -80,22 +82,22 @@ class CpuTrainer:
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
         """Implement ``loop.Trainer.evaluate``."""
 
-        def piece(some: np.ndarray) -> tuple[float, int]:
+        def evaluate_piece(some: np.ndarray) -> tuple[float, int]:
             logits = self.model.logits(self.parameters, self.images[some])
             loss, _ = cross_entropy(logits, self.labels[some], 0.0, len(items))
             return loss, int((logits.argmax(axis=1) == self.labels[some]).sum())
 
         found = np.zeros(2)
-        for part in self._map(piece, share_of(items, self._team)):
+        for part in self._map_pieces(evaluate_piece, share_of(items, self._team)):
             found += part
-        self._team.add(found)
+        self._team.all_reduce(found)
         return float(found[0]), int(found[1])
 
     def state(self) -> tuple[Arrays, Slots]:
         """Implement ``loop.Trainer.state``."""
         return deepcopy((self.parameters, self.slots))
 
-    def _piece(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int, Arrays]:
+    def _piece_gradients(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int, Arrays]:
         settings = self.settings
         images = augment(
             self.images[items], items, seed=settings.seed, epoch=epoch, shift=settings.shift, flip=settings.flip
@@ -109,13 +111,13 @@ class CpuTrainer:
             masks=lambda layer, shape: dropout_mask(settings, layer, shape, items, epoch),
         )
 
-    def _map(self, work: Callable[[np.ndarray], tuple], items: np.ndarray) -> Iterator[tuple]:
-        def quietly(some: np.ndarray) -> tuple:
+    def _map_pieces(self, work: Callable[[np.ndarray], tuple], items: np.ndarray) -> Iterator[tuple]:
+        def run_piece(some: np.ndarray) -> tuple:
             self._check_interrupt()
             with QUIET():
                 return work(some)
 
-        return self._pool.map(quietly, [items[at : at + PIECE] for at in range(0, len(items), PIECE)])
+        return self._pool.map(run_piece, [items[at : at + PIECE] for at in range(0, len(items), PIECE)])
 
 
 @contextmanager
@@ -167,38 +169,38 @@ def dropout_mask(
 
 
 @contextmanager
-def trainer_of(job: TrainingJob, team: Team, check_interrupt: Callable[[], object]) -> Iterator[Trainer]:
+def open_trainer(job: TrainingJob, team: Team, check_interrupt: Callable[[], object]) -> Iterator[Trainer]:
     """Yield this process's trainer, in the state of the job's progress.
 
     check_interrupt: called regularly, from any thread; an exception from it ends the training. Within the block, GPU
     errors and lack of memory become UserErrors.
     """
     if job.device == "cpu":
-        with memory_errors(job.settings), cpu_pool(team.size) as pool:
+        with translate_memory_errors(job.settings), cpu_pool(team.size) as pool:
             yield CpuTrainer(job, pool, team, check_interrupt)
         return
     from app.cuda.memory import DeviceMemoryError
     from app.training.gpu.trainer import GpuTrainer
 
-    with gpu_errors():
+    with translate_gpu_errors():
         try:
             yield GpuTrainer(job, team)
         except DeviceMemoryError:
             remedy = "choose a smaller --batch-size, or use --device cpu"
-            raise UserError(_too_little("the GPU", job.settings, remedy)) from None
+            raise UserError(_out_of_memory_message("the GPU", job.settings, remedy)) from None
 
 
 @contextmanager
-def memory_errors(settings: Settings) -> Iterator[None]:
+def translate_memory_errors(settings: Settings) -> Iterator[None]:
     """Turn a MemoryError in the block into a UserError."""
     try:
         yield
     except MemoryError:
         remedy = "raise the limit (ulimit -v), or choose a smaller --batch-size or network"
-        raise UserError(_too_little("this machine", settings, remedy)) from None
+        raise UserError(_out_of_memory_message("this machine", settings, remedy)) from None
 
 
-def _too_little(where: str, settings: Settings, remedy: str) -> str:
+def _out_of_memory_message(where: str, settings: Settings, remedy: str) -> str:
     return (
         f"{where} has too little free memory to train {settings.network} with batches of {settings.batch:,}: "
         f"free some, {remedy}"

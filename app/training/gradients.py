@@ -35,24 +35,26 @@ def forward(layer: Layer, x: np.ndarray, parameters: Parameters) -> np.ndarray:
     return layer.reference(x.copy(order="K") if isinstance(layer, Activation) else x, parameters)
 
 
-def activation(layer: Activation, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
+def activation_backward(
+    layer: Activation, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool
+) -> Gradients:
     """Compute dx = dy · slope(y)."""
     return dy * SLOPES[type(layer)](y), {}
 
 
-def flatten(layer: Flatten, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
+def flatten_backward(layer: Flatten, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
     """Restore the shape and order of the input: dy (B, H·W·C) → dx (B, C, H, W)."""
     images, channels, height, width = x.shape
     return dy.reshape(images, height, width, channels).transpose(0, 3, 1, 2), {}
 
 
-def linear(layer: Linear, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
+def linear_backward(layer: Linear, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
     """Compute dw = xᵀ dy, dx = dy wᵀ."""
-    gradients = {layer.name: x.T @ dy} | _bias(layer, dy, parameters)
+    gradients = {layer.name: x.T @ dy} | _bias_gradient(layer, dy, parameters)
     return dy @ parameters[layer.name].T if wanted else None, gradients
 
 
-def conv2d(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
+def conv2d_backward(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
     """Compute dk = im2col(x)ᵀ dy; dx is the sum of the windows' gradients dy kᵀ, each added at its window's position.
 
     Both are matrix products over pieces of im2col that fit in cache.
@@ -72,21 +74,21 @@ def conv2d(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Parameters,
         piece = rows[at * height * width : (at + few) * height * width]
         dk += im2col(windows[at : at + few], memory).T @ piece
         if dx is not None:
-            _scatter(layer, piece @ turned, dx[at : at + few], height, width)
-    gradients = {layer.name: dk.reshape(filters.shape)} | _bias(layer, rows, parameters)
+            _col2im(layer, piece @ turned, dx[at : at + few], height, width)
+    gradients = {layer.name: dk.reshape(filters.shape)} | _bias_gradient(layer, rows, parameters)
     if dx is None:
         return None, gradients
     inside = dx[:, padding : padding + rows_of_x, padding : padding + columns_of_x]
     return inside.transpose(0, 3, 1, 2), gradients
 
 
-def _bias(layer: Conv2d | Linear, dy: np.ndarray, parameters: Parameters) -> Arrays:
+def _bias_gradient(layer: Conv2d | Linear, dy: np.ndarray, parameters: Parameters) -> Arrays:
     """Return the bias's gradient by its name, {} without a bias. dy: (rows, outputs)."""
     name = f"{layer.name}_bias"
     return {name: dy.sum(axis=0)} if name in parameters else {}
 
 
-def _scatter(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, width: int) -> None:
+def _col2im(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, width: int) -> None:
     """Add all windows' gradients, (B·OH·OW, K·K·C), to dx, (B, H, W, C). A window's columns come before its rows.
 
     They are added along W first: a window's columns are contiguous in memory, and single pixels would be too short.
@@ -100,27 +102,29 @@ def _scatter(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, wi
         dx[:, p : p + step * (height - 1) + 1 : step] += strips[:, :, :, p]
 
 
-def average(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
+def average_pool_backward(
+    layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool
+) -> Gradients:
     """Distribute each window's gradient evenly over its pixels; windows may overlap."""
     dx = np.zeros_like(x)
     share = dy / layer.pixels(x.shape[1:]).astype(x.dtype)
-    for place, windows in _places(layer, x, dy):
+    for place, windows in _window_positions(layer, x, dy):
         dx[place] += share[windows]
     return dx, {}
 
 
-def maximum(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
+def max_pool_backward(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
     """Pass each window's gradient to its maximum; among equals to the first, by rows."""
     dx = np.zeros_like(x)
     open_ = np.ones_like(y, dtype=bool)  # windows whose maximum is not found yet
-    for place, windows in _places(layer, x, dy):
+    for place, windows in _window_positions(layer, x, dy):
         hit = (x[place] == y[windows]) & open_[windows]
         dx[place] += dy[windows] * hit
         open_[windows] ^= hit
     return dx, {}
 
 
-def _places(layer: Pool, x: np.ndarray, dy: np.ndarray) -> Iterator[tuple[Index, Index]]:
+def _window_positions(layer: Pool, x: np.ndarray, dy: np.ndarray) -> Iterator[tuple[Index, Index]]:
     """Yield, for each pixel position in a window, by rows, two indices: its pixels in x, and their windows."""
     height, width = dy.shape[2:]
     for p, q in product(range(layer.window), repeat=2):
@@ -130,10 +134,10 @@ def _places(layer: Pool, x: np.ndarray, dy: np.ndarray) -> Iterator[tuple[Index,
 
 
 GRADIENTS: dict[type[Layer], Gradient] = {
-    AvgPool: average,
-    Conv2d: conv2d,
-    Flatten: flatten,
-    Linear: linear,
-    MaxPool: maximum,
-    **dict.fromkeys(SLOPES, activation),
+    AvgPool: average_pool_backward,
+    Conv2d: conv2d_backward,
+    Flatten: flatten_backward,
+    Linear: linear_backward,
+    MaxPool: max_pool_backward,
+    **dict.fromkeys(SLOPES, activation_backward),
 }

@@ -57,7 +57,7 @@ def split_validation(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
 
 def initial_progress(model: Model, settings: Settings) -> Progress:
     """Return the state before the first epoch: initial parameters, slots of zeros."""
-    parameters = model.initial(settings.seed)
+    parameters = model.initial_parameters(settings.seed)
     names = OPTIMISERS[settings.optimiser].slots
     slots = {slot: {name: np.zeros_like(array) for name, array in parameters.items()} for slot in names}
     return Progress(parameters, slots, parameters, 0)

@@ -30,7 +30,7 @@ class Model(Frozen):
     shapes: Mapping[str, Shape]
     classes: int
 
-    def initial(self, seed: int) -> Arrays:
+    def initial_parameters(self, seed: int) -> Arrays:
         """Return initial float32 parameters: weights uniform within ± 1/√(terms of a sum), biases 0."""
         arrays: Arrays = {}
         for part, (name, shape) in enumerate(self.shapes.items()):
@@ -42,7 +42,7 @@ class Model(Frozen):
             arrays[name] = ((2 * fractions(bits) - 1) * bound).astype(np.float32).reshape(shape)
         return arrays
 
-    def inputs(self, images: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    def prepare_inputs(self, images: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """Convert (B, C, H, W) bytes to the input of the first trained layer, in ``dtype``."""
         for layer in self.front:
             images = layer.reference(images, {})
@@ -50,7 +50,7 @@ class Model(Frozen):
 
     def logits(self, parameters: Parameters, images: np.ndarray) -> np.ndarray:
         """Compute logits (B, classes) of (B, C, H, W) uint8 images by the references, in the parameters' type."""
-        x = self.inputs(images, _dtype(parameters))
+        x = self.prepare_inputs(images, _dtype(parameters))
         for layer in self.layers:
             x = layer.reference(x, parameters)
         return x
@@ -69,7 +69,7 @@ class Model(Frozen):
 
         images: (B, C, H, W) uint8. labels: (B,). total: images in the whole batch. masks: dropout. A pure function.
         """
-        x = self.inputs(images, _dtype(parameters))
+        x = self.prepare_inputs(images, _dtype(parameters))
         tape: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
         for layer in self.layers:
             mask = None if masks is None else masks(layer.name, x.shape)

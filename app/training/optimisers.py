@@ -35,10 +35,10 @@ class Optimiser(Frozen, ABC):
             if self.weight_decay and not name.endswith("_bias"):
                 parameter *= 1 - step.rate * self.weight_decay
             own = [slots[slot][name] for slot in self.slots]
-            parameter -= self._change(gradients[name], own, step)
+            parameter -= self._compute_update(gradients[name], own, step)
 
     @abstractmethod
-    def _change(self, gradient: np.ndarray, slots: list[np.ndarray], step: ScheduleStep) -> np.ndarray:
+    def _compute_update(self, gradient: np.ndarray, slots: list[np.ndarray], step: ScheduleStep) -> np.ndarray:
         """Update the slots in place; return what to subtract from the parameter."""
 
 
@@ -47,7 +47,7 @@ class Sgd(Optimiser):
 
     slots: ClassVar[tuple[str, ...]] = ("velocity",)
 
-    def _change(self, gradient: np.ndarray, slots: list[np.ndarray], step: ScheduleStep) -> np.ndarray:
+    def _compute_update(self, gradient: np.ndarray, slots: list[np.ndarray], step: ScheduleStep) -> np.ndarray:
         (velocity,) = slots
         velocity *= step.momentum
         velocity += gradient
@@ -61,7 +61,7 @@ class AdamW(Optimiser):
     epsilon: float = 1e-8
     slots: ClassVar[tuple[str, ...]] = ("mean", "square")
 
-    def _change(self, gradient: np.ndarray, slots: list[np.ndarray], step: ScheduleStep) -> np.ndarray:
+    def _compute_update(self, gradient: np.ndarray, slots: list[np.ndarray], step: ScheduleStep) -> np.ndarray:
         (number, rate, momentum), (mean, square) = step, slots
         mean *= momentum
         mean += (1 - momentum) * gradient

@@ -49,7 +49,7 @@ class OutputFiles(Frozen):
         if not (self.overwrite or ended) and os.path.lexists(self.output):
             raise UserError(f"{self.output} exists: name another --out, or replace it with --overwrite")
 
-    def hint(self) -> str:
+    def resume_hint(self) -> str:
         """Return the end of an error message: how to resume; "" without a checkpoint."""
         kept = self.checkpoint
         if not kept.exists():
@@ -59,7 +59,7 @@ class OutputFiles(Frozen):
         return f"; {kept} stores the last complete epoch: continue with --resume {kept}{output}{overwrite}"
 
     @contextmanager
-    def claimed(self) -> Iterator[None]:
+    def lock_and_check(self) -> Iterator[None]:
         """Lock the files while the block runs. Raises UserError if another training writes them, or just did."""
         with lock_files(self.output, self.checkpoint):
             self.check_output()
@@ -94,7 +94,7 @@ def choose_files(request: TrainRequest, network: Network, resumed: Checkpoint | 
     return places
 
 
-def check_sizes(settings: Settings, model: Model) -> None:
+def check_file_sizes(settings: Settings, model: Model) -> None:
     """Raise UserError if the weights file or the checkpoint would be too large to read back."""
     elements = sum(map(prod, model.shapes.values()))
     copies = 2 + len(OPTIMISERS[settings.optimiser].slots)  # the parameters, the best ones, the optimiser's slots
@@ -131,11 +131,11 @@ def lock_files(*places: Path) -> Iterator[None]:
     """
     with ExitStack() as held:
         for real, place in {os.path.realpath(place): place for place in places}.items():
-            held.enter_context(_locked(Path(real), place))
+            held.enter_context(_acquire_file_lock(Path(real), place))
         yield
 
 
-def _locked(real: Path, place: Path) -> AbstractContextManager[None]:
+def _acquire_file_lock(real: Path, place: Path) -> AbstractContextManager[None]:
     path = real.with_name(f".{hashlib.sha256(os.fsencode(real.name)).hexdigest()[:16]}.lock")  # the name may be long
     return locked(
         path,

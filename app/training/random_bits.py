@@ -29,8 +29,8 @@ def random_bits(seed: int, use: Use, items: np.ndarray, count: int = 1, *, part:
     use, such as of the layer.
     """
     key = stream_key(seed, use, part=part, epoch=epoch)
-    rows = _mix(key + (items.astype(np.uint64) + np.uint64(1)) * GOLDEN)
-    return _mix(rows[:, None] + np.arange(1, count + 1, dtype=np.uint64) * GOLDEN)
+    rows = _splitmix64_mix(key + (items.astype(np.uint64) + np.uint64(1)) * GOLDEN)
+    return _splitmix64_mix(rows[:, None] + np.arange(1, count + 1, dtype=np.uint64) * GOLDEN)
 
 
 @lru_cache(64)  # all batches of an epoch use the same few keys
@@ -38,8 +38,8 @@ def stream_key(seed: int, use: Use, *, part: int = 0, epoch: int = 0) -> np.uint
     """Return a stream's key, from which a kernel draws the same bits for each item."""
     key = np.array([seed], np.uint64)
     for number in (use, part, epoch):
-        key = _mix(key) + np.array([number], np.uint64) * GOLDEN
-    return np.uint64(_mix(key)[0])
+        key = _splitmix64_mix(key) + np.array([number], np.uint64) * GOLDEN
+    return np.uint64(_splitmix64_mix(key)[0])
 
 
 def integers_below(bits: np.ndarray, below: int) -> np.ndarray:
@@ -62,7 +62,7 @@ def random_order(seed: int, use: Use, items: np.ndarray, *, epoch: int = 0) -> n
     return items[np.argsort(random_bits(seed, use, items, epoch=epoch)[:, 0], kind="stable")]
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
+def _splitmix64_mix(x: np.ndarray) -> np.ndarray:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

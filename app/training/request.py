@@ -10,7 +10,7 @@ from typing import Any
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.cuda.cards import VARIABLE, number_of
+from app.cuda.cards import VARIABLE, device_number
 from app.engine.request import data_dir_option, data_option, device_option
 from app.files import checks
 from app.files.checks import Check
@@ -77,7 +77,7 @@ class TrainRequest(Frozen, kw_only=True):
 
     def __post_init__(self) -> None:
         parse_dropout(self.dropout or "none")
-        if number_of(self.device) is not None and (self.workers or 1) > 1:
+        if device_number(self.device) is not None and (self.workers or 1) > 1:
             raise UserError(
                 f"--device {self.device} is one GPU, and --workers {self.workers} need one each: use --device cuda, "
                 f"and choose the GPUs by {VARIABLE}"
@@ -91,13 +91,13 @@ class TrainRequest(Frozen, kw_only=True):
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         return given | ({"dropout": parse_dropout(given["dropout"])} if "dropout" in given else {})
 
-    def kept(self) -> dict[str, str]:
+    def checkpoint_options(self) -> dict[str, str]:
         """Return the options to keep in the checkpoint: absolute paths, or ``-``. Unprintable paths are left out."""
         given = {name: str(value) for name in KEPT if (value := getattr(self, name)) is not None}
         paths = {n: "-" if (n, path) == ("json", "-") else str(Path(path).absolute()) for n, path in given.items()}
         return {name: path for name, path in paths.items() if path.isprintable() and len(path) <= MAX_LENGTH}
 
-    def resumed(self, kept: Mapping[str, str]) -> tuple[TrainRequest, dict[str, str]]:
+    def fill_from_checkpoint(self, kept: Mapping[str, str]) -> tuple[TrainRequest, dict[str, str]]:
         """Fill in missing options from the checkpoint's; also return those filled in.
 
         Raises UserError if the checkpoint's JSON file exists: a checkpoint's author must not choose which file is

@@ -26,13 +26,13 @@ def write_results(task: Task, progress: Progress, say: Callable[[str], object]) 
     if promise:
         say(f"correct on the test images: {promise}")
     if request.plot is not None:
-        say(f"drew {draw(task.job.settings, progress, request.plot)}")
+        say(f"drew {draw_learning_curve(task.job.settings, progress, request.plot)}")
     if request.json is not None:
         path = None if request.json == "-" else Path(request.json)
-        write_json(_document(task, progress, weights), path, overwrite=request.overwrite)
+        write_json(_result_document(task, progress, weights), path, overwrite=request.overwrite)
 
 
-def draw(settings: Settings, progress: Progress, folder: Path) -> Path:
+def draw_learning_curve(settings: Settings, progress: Progress, folder: Path) -> Path:
     """Draw loss and accuracy by epoch to learning_curve_NAME.svg; return its path. Raises UserError."""
 
     def line(name: str, measure: str, colour: str, dashed: bool) -> lines.Line:
@@ -81,7 +81,7 @@ def _write_weights(task: Task, progress: Progress) -> Weights:
     return load_weights(task.places.output)
 
 
-def _document(task: Task, progress: Progress, weights: Weights) -> Train:
+def _result_document(task: Task, progress: Progress, weights: Weights) -> Train:
     return {
         "schema": "lenet5-inference/train/1",
         "settings": cast(records.Settings, vars(task.job.settings)),

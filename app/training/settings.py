@@ -88,26 +88,26 @@ class Setting(Frozen):
     option: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _whole(least: int, most: int = MAX_COUNT) -> Setting:
+def _integer_setting(least: int, most: int = MAX_COUNT) -> Setting:
     return Setting(checks.whole(least, most), {"type": whole_number(least, most), "metavar": "N"})
 
 
-def _number(most: float, *, above: bool = False) -> Setting:
+def _number_setting(most: float, *, above: bool = False) -> Setting:
     return Setting(checks.number(0, most, above), {"type": number(0, most, above), "metavar": "X"})
 
 
-def _word(*words: str) -> Setting:
+def _choice_setting(*words: str) -> Setting:
     return Setting(checks.one_of(*words), {"choices": words})
 
 
-def _share(value: Any) -> float:
+def _validate_share(value: Any) -> float:
     share = checks.number(0, 1)(value)
     if share == 1:
         raise BadValueError("1 is not below 1")
     return share
 
 
-def _digest(value: Any) -> str:
+def _validate_digest(value: Any) -> str:
     if len(checks.text()(value)) != 64 or not set(value) <= set("0123456789abcdef"):
         raise BadValueError("it is not a SHA-256")
     return value
@@ -115,26 +115,26 @@ def _digest(value: Any) -> str:
 
 # Type and bounds of each field of ``Settings``.
 SETTINGS = {
-    "epochs": _whole(1, 10_000),
-    "batch": _whole(1),
-    "images": _whole(2),
-    "validation": _whole(1),
-    "seed": _whole(0, 2**63 - 1),
-    "shift": _whole(0, 8),
-    "rate": _number(1e3, above=True),
-    "weight_decay": _number(1e3),
-    "l2": _number(1e3),
-    "smoothing": _number(1),
-    "optimiser": _word("adamw", "sgd"),
-    "storage": _word("float32", "float16"),
-    "dropout": Setting(checks.items(checks.row(checks.text(), _share))),
+    "epochs": _integer_setting(1, 10_000),
+    "batch": _integer_setting(1),
+    "images": _integer_setting(2),
+    "validation": _integer_setting(1),
+    "seed": _integer_setting(0, 2**63 - 1),
+    "shift": _integer_setting(0, 8),
+    "rate": _number_setting(1e3, above=True),
+    "weight_decay": _number_setting(1e3),
+    "l2": _number_setting(1e3),
+    "smoothing": _number_setting(1),
+    "optimiser": _choice_setting("adamw", "sgd"),
+    "storage": _choice_setting("float32", "float16"),
+    "dropout": Setting(checks.items(checks.row(checks.text(), _validate_share))),
     "flip": Setting(checks.flag),
     "biases": Setting(checks.items(checks.text())),
     "network": Setting(checks.text()),
     "definition": Setting(checks.string),
-    "data": Setting(_digest),
+    "data": Setting(_validate_digest),
 }
-WORKERS = _whole(1)
+WORKERS = _integer_setting(1)
 
 
 def parse_dropout(text: str) -> Dropout:

@@ -14,9 +14,9 @@ from app.network.definitions import NETWORKS, Network
 from app.network.graph import find_network
 from app.network.toml import network_toml
 from app.training import checkpoint, loop
-from app.training.cpu_trainer import memory_errors
+from app.training.cpu_trainer import translate_memory_errors
 from app.training.model import Model, training_model
-from app.training.output_files import OutputFiles, check_sizes, choose_files
+from app.training.output_files import OutputFiles, check_file_sizes, choose_files
 from app.training.progress import TrainingJob
 from app.training.recipes import recipe_of
 from app.training.request import TrainRequest
@@ -51,10 +51,10 @@ def load_task(request: TrainRequest, device: str) -> Task:
     """
     content = None if request.resume is None else checkpoint.load_checkpoint(request.resume)
     stored = None if content is None else content.settings
-    request, again = (request, {}) if content is None else request.resumed(content.progress.options)
+    request, again = (request, {}) if content is None else request.fill_from_checkpoint(content.progress.options)
     if content is not None:
         network = content.model.network
-        _check_same(request, content.settings, network)
+        _check_same_settings(request, content.settings, network)
     elif request.network is None:
         known = f"one of {', '.join(NETWORKS)}, or a file NAME.toml"
         raise UserError(f"name the network to train with --network: {known} (or --resume FILE)")
@@ -64,29 +64,29 @@ def load_task(request: TrainRequest, device: str) -> Task:
     if request.plot is not None:
         files.check_chart_folder(request.plot)
     if request.data is None:
-        _settle(request, device, stored, network, announce_fashion_mnist("train"))
-    data = _load(request)
-    settings, model = _settle(request, device, stored, network, data)
+        _resolve_settings(request, device, stored, network, announce_fashion_mnist("train"))
+    data = _load_dataset(request)
+    settings, model = _resolve_settings(request, device, stored, network, data)
     images, labels = data.images[: settings.images], data.labels[: settings.images]  # type: ignore[index]
     digest = hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()
     if stored is not None and (len(images), digest) != (stored.images, stored.data):
         raise UserError(f"{data.source} does not contain the images of {request.resume}: name those with --data")
     settings = replace(settings, data=digest)
     test = open_split("test", request.data_dir)[:2] if data.split == "train" else None  # now: it may be missing
-    with memory_errors(settings):
+    with translate_memory_errors(settings):
         progress = loop.initial_progress(model, settings) if content is None else content.progress
-    progress = replace(progress, options=request.kept())
+    progress = replace(progress, options=request.checkpoint_options())
     return Task(request, TrainingJob(settings, model, images, labels, progress, device), again, data, test, places)
 
 
-def _check_same(request: TrainRequest, stored: Settings, network: Network) -> None:
+def _check_same_settings(request: TrainRequest, stored: Settings, network: Network) -> None:
     for name, value in request.settings.items():
         asked, before = as_option(name, value), as_option(name, getattr(stored, name))
         if find_network(value).digest != network.digest if name == "network" else asked != before:
             raise UserError(f"{asked} differs from {request.resume}, which was started with {before}: leave it out")
 
 
-def _load(request: TrainRequest) -> Dataset:
+def _load_dataset(request: TrainRequest) -> Dataset:
     if request.data is None:
         if request.labels is not None:
             raise UserError("--labels FILE needs --data FILE; Fashion-MNIST has its own labels")
@@ -98,15 +98,15 @@ def _load(request: TrainRequest) -> Dataset:
     return load_files(request.data, request.labels)
 
 
-def _settle(
+def _resolve_settings(
     request: TrainRequest, device: str, stored: Settings | None, network: Network, data: Dataset
 ) -> tuple[Settings, Model]:
     """Return the settings without the images' hash, and the model. Raises UserError."""
     _check_data(data, network)
-    settings = stored or _settings(network, request, data)
+    settings = stored or _build_settings(network, request, data)
     model = training_model(network, settings.biases)
-    check_sizes(settings, model)
-    _check(settings, model, data)
+    check_file_sizes(settings, model)
+    _check_settings(settings, model, data)
     if request.workers is not None:
         check_workers(request.workers, settings, device)
     return settings, model
@@ -126,7 +126,7 @@ def _check_data(data: Dataset, network: Network) -> None:
         raise UserError(f"{data.source} has {data.images.dtype} images: store them as bytes, or as k/255, to train")
 
 
-def _settings(network: Network, request: TrainRequest, data: Dataset) -> Settings:
+def _build_settings(network: Network, request: TrainRequest, data: Dataset) -> Settings:
     """Return the recipe's settings, overridden by the request's."""
     images = request.settings.get("images", len(data.images))
     if images > len(data.images):
@@ -138,7 +138,7 @@ def _settings(network: Network, request: TrainRequest, data: Dataset) -> Setting
     return Settings(**(values | own))
 
 
-def _check(settings: Settings, model: Model, data: Dataset) -> None:
+def _check_settings(settings: Settings, model: Model, data: Dataset) -> None:
     labels = data.labels[: settings.images]  # type: ignore[index]
     if settings.validation >= settings.images:
         raise UserError(f"--validation {settings.validation} leaves none of the {settings.images} images to train on")

@@ -24,7 +24,7 @@ class Team(Protocol):
     rank: int
     size: int
 
-    def add(self, values: Any) -> None:
+    def all_reduce(self, values: Any) -> None:
         """Replace ``values`` by the sum over all members: bit-identical in all members and in every run.
 
         values: contiguous float32 or float64; a NumPy array, or for GPUs a CuPy array summed on the current stream. All
@@ -37,7 +37,7 @@ class Alone:
 
     rank, size = 0, 1
 
-    def add(self, values: Any) -> None:
+    def all_reduce(self, values: Any) -> None:
         """Do nothing: with one member, the values are the sum."""
 
 
@@ -45,7 +45,7 @@ class SharedMemoryTeam:
     """Processes of one machine that sum in shared memory, in the order of their ranks.
 
     links: in rank 0 the connections to all others, elsewhere the one to rank 0. memory: ``shared_bytes(size)`` bytes. A
-    member that ends closes its connections: ``add`` then raises EOFError or OSError, in rank 0 at once.
+    member that ends closes its connections: ``all_reduce`` then raises EOFError or OSError, in rank 0 at once.
     """
 
     def __init__(self, rank: int, size: int, links: Sequence[Connection], memory: Any) -> None:
@@ -55,8 +55,8 @@ class SharedMemoryTeam:
         self._halves = np.frombuffer(memory, np.uint8).reshape(2, size, -1)
         self._turn = 0
 
-    def add(self, values: np.ndarray) -> None:
-        """Implement ``Team.add``."""
+    def all_reduce(self, values: np.ndarray) -> None:
+        """Implement ``Team.all_reduce``."""
         flat = values.reshape(-1)
         step = self._halves.shape[2] // flat.itemsize
         for at in range(0, flat.size, step):

@@ -18,7 +18,7 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.processes import LOOK_SECONDS, StopDetector, end_with_parent, how_it_ended, signals_blocked
 from app.training import loop
-from app.training.cpu_trainer import trainer_of
+from app.training.cpu_trainer import open_trainer
 from app.training.progress import TrainingJob
 from app.training.settings import Settings
 from app.training.team import Alone, SharedMemoryTeam, Team, shared_bytes
@@ -34,13 +34,13 @@ def check_workers(count: int, settings: Settings, device: str) -> None:
     if count > batch:
         raise UserError(f"--workers {count} is more than the {batch} images of a batch: use fewer")
     if device == "cuda" and count > 1:
-        from app.training.gpu.nccl_team import check_cards
+        from app.training.gpu.nccl_team import check_nccl_gpus
 
-        check_cards(count)
+        check_nccl_gpus(count)
 
 
 @contextmanager
-def team_of(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterator[Team]:
+def start_team(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterator[Team]:
     """Start ``count`` - 1 workers on the job and yield rank 0's team. Raises UserError if a worker fails.
 
     kept: as for ``WorkerSupervisor``.
@@ -50,7 +50,7 @@ def team_of(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterator[T
         return
     try:
         memory = get_context("spawn").RawArray("b", shared_bytes(count)) if job.device == "cpu" else None
-        workers = _start(count, memory)
+        workers = _start_workers(count, memory)
     except OSError as error:
         raise UserError(f"cannot start {count} workers ({error.strerror}): use fewer --workers") from error
     watch = WorkerSupervisor(workers, kept)
@@ -58,7 +58,7 @@ def team_of(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterator[T
     try:
         for worker in workers:
             worker.link.send(job)
-        with _member(job, 0, count, [worker.link for worker in workers], memory) as team:
+        with _join_team(job, 0, count, [worker.link for worker in workers], memory) as team:
             yield team
         watch.over.set()
         watch.join(END_SECONDS)  # the workers finish the same work and end by themselves
@@ -79,7 +79,7 @@ class Worker(Frozen):
     link: Connection
     errors: Connection
 
-    def reason(self, count: int) -> str | None:
+    def early_exit_reason(self, count: int) -> str | None:
         """Return why the process ended too early, None if it did not. count: processes in the team."""
         code = self.process.exitcode
         if code == 0:
@@ -111,18 +111,18 @@ class WorkerSupervisor(Thread):
             for sentinel in wait(list(running), LOOK_SECONDS):
                 worker = running.pop(sentinel)
                 worker.process.join()
-                self._fail(worker.reason(count))
+                self._report_failure(worker.early_exit_reason(count))
             for worker in running.values():
                 if detectors[worker].stopped():
                     worker.process.kill()
-                    self._fail(f"worker {worker.rank + 1} of {count} was stopped by a signal: train again")
+                    self._report_failure(f"worker {worker.rank + 1} of {count} was stopped by a signal: train again")
         self.settled.set()
 
-    def _fail(self, reason: str | None) -> None:
+    def _report_failure(self, reason: str | None) -> None:
         if reason is not None and not self.reason and not self.over.is_set():
             self.reason = reason
             self.settled.set()
-            self._exit_unless_over()
+            self._exit_if_hanging()
 
     def end(self) -> None:
         """Kill all running workers and wait for their end."""
@@ -137,7 +137,7 @@ class WorkerSupervisor(Thread):
         for worker in self._workers:
             worker.process.kill()
 
-    def _exit_unless_over(self) -> None:
+    def _exit_if_hanging(self) -> None:
         """End the process if rank 0 cannot: it hangs waiting for its GPU, which waits for the ended worker's."""
         if not self.over.wait(GRACE):
             self._kill()
@@ -148,7 +148,7 @@ class WorkerSupervisor(Thread):
             os._exit(2)
 
 
-def _start(count: int, memory: Any) -> list[Worker]:
+def _start_workers(count: int, memory: Any) -> list[Worker]:
     context = get_context("spawn")  # a fork would copy threads' locks and the card's context
     workers: list[Worker] = []
     try:
@@ -157,7 +157,7 @@ def _start(count: int, memory: Any) -> list[Worker]:
                 link, their_link = Pipe()
                 errors, their_errors = Pipe(duplex=False)
                 arguments = (os.getpid(), rank, count, their_link, their_errors, memory)
-                process = context.Process(target=_work, args=arguments, name=f"worker {rank + 1}", daemon=True)
+                process = context.Process(target=_run_worker, args=arguments, name=f"worker {rank + 1}", daemon=True)
                 process.start()
                 their_link.close()  # then the connection breaks when the worker ends
                 their_errors.close()
@@ -169,13 +169,13 @@ def _start(count: int, memory: Any) -> list[Worker]:
     return workers
 
 
-def _work(lead: int, rank: int, count: int, link: Connection, errors: Connection, memory: Any) -> None:
+def _run_worker(lead: int, rank: int, count: int, link: Connection, errors: Connection, memory: Any) -> None:
     """Run a worker process: the same loop as rank 0, silently. lead: process id of rank 0."""
     end_with_parent(lead)
     try:
         job = link.recv()
         progress = job.progress
-        with _member(job, rank, count, [link], memory) as team, trainer_of(job, team, lambda: None) as trainer:
+        with _join_team(job, rank, count, [link], memory) as team, open_trainer(job, team, lambda: None) as trainer:
             while len(progress.history) < job.settings.epochs:
                 progress = loop.run_epoch(trainer, job.settings, progress, lambda *_: None)
     except loop.DivergedError:
@@ -188,15 +188,15 @@ def _work(lead: int, rank: int, count: int, link: Connection, errors: Connection
 
 
 @contextmanager
-def _member(job: TrainingJob, rank: int, count: int, links: list[Connection], memory: Any) -> Iterator[Team]:
+def _join_team(job: TrainingJob, rank: int, count: int, links: list[Connection], memory: Any) -> Iterator[Team]:
     """Join the team as member ``rank``; yield the team."""
     if job.device == "cpu":
         yield SharedMemoryTeam(rank, count, links, memory)
         return
-    from app.training.gpu.nccl_team import nccl_team, unique_id
+    from app.training.gpu.nccl_team import create_nccl_id, nccl_team
 
     if rank == 0:
-        name = unique_id()
+        name = create_nccl_id()
         for link in links:
             link.send(name)
     else:

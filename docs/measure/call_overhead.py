@@ -12,7 +12,7 @@ import cupy
 
 from app.base.clock import Timer
 from app.base.interrupts import exit_with, leave_on_interrupt
-from app.cuda.device import describe_gpu, gpu_errors, require_gpu
+from app.cuda.device import describe_gpu, require_gpu, translate_gpu_errors
 from app.engine.classifier import Classifier
 from app.engine.gpu import GpuEngine
 from app.planning import tuning
@@ -62,7 +62,7 @@ def _time(action: Callable[[], None], calls: int, stream: cupy.cuda.Stream) -> f
 def main() -> int:
     """Print the table; returns the exit code. Raises UserError without a GPU."""
     require_gpu("call_overhead")
-    with gpu_errors():
+    with translate_gpu_errors():
         measured = {count: overhead(count) for count in BATCHES}
     columns = (Column("images"), Column("launches µs"), Column("call µs"), Column("overhead µs"))
     rows = [

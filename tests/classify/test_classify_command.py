@@ -21,7 +21,7 @@ from app.classify.report import as_text
 from app.classify.shards.sources import Gzipped
 from app.cli import main
 from app.engine.classifier import Classifier
-from app.engine.opening import cpu_engine
+from app.engine.opening import cpu_engine_class
 from app.files.writing import locked
 from app.layers import Tanh
 from app.network.weights import save_weights
@@ -79,7 +79,10 @@ def test_seven_shards_give_the_bytes_of_one(shards: list[str], classify: Classif
     assert found["classified"]["images"] == sum(row["images"] for row in found["devices"]) == COUNT
     write_idx(Path("all-images"), IMAGES[:, 0])
     whole = classify("all-images", "--logits")
-    assert whole["correct"] is None and whole["arithmetic"] == found["arithmetic"] == f"fp32 by {cpu_engine().library}"
+    assert (
+        whole["correct"] is None
+        and whole["arithmetic"] == found["arithmetic"] == f"fp32 by {cpu_engine_class().library}"
+    )
     for kind in ("labels", "logits"):
         assert results(shards, kind).tobytes() == results(["all-images"], kind).tobytes()
     with Classifier("own.h5", device="cpu") as classifier:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app import cli
-from app.cuda.cards import device_name
+from app.cuda.cards import parse_device_name
 from app.files.checks import BadValueError
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,8 @@ from app.base.errors import UserError
 answers = []
 for wanted in json.loads(sys.argv[1]):
     try:
-        found = cards.devices_of(wanted[10:]) if wanted.startswith("--devices ") else cards.select(wanted)
+        listed = wanted.startswith("--devices ")
+        found = cards.parse_device_list(wanted[10:]) if listed else cards.select_visible_device(wanted)
         answers.append([str(found) if isinstance(found, str) else {str(card): card.visible for card in found}])
     except UserError as error:
         answers.append(str(error))
@@ -145,10 +146,10 @@ def test_wrong_lists_of_cards(driver: Path) -> None:
 
 @pytest.mark.parametrize("text", ["auto", "cpu", "cuda", "cuda:0", "cuda:15"])
 def test_names(text: str) -> None:
-    assert device_name(text) == text
+    assert parse_device_name(text) == text
 
 
 @pytest.mark.parametrize("text", ["", "gpu", "cuda:", "cuda:N", "cuda:-1", "cuda:01", "cuda:1 ", "cpu:1", "cuda:١"])
 def test_no_names(text: str) -> None:
     with pytest.raises(BadValueError, match="is none of auto, cuda, cuda:N, cpu"):
-        device_name(text)
+        parse_device_name(text)

@@ -110,7 +110,7 @@ def test_a_missing_compiler_is_the_users_to_install(toy: Path, monkeypatch: pyte
     def missing() -> None:
         raise RuntimeError("CuPy failed to load libnvrtc.so.12:\nOSError: no such file")
 
-    monkeypatch.setattr(compiler.nvrtc(), "getVersion", missing)
+    monkeypatch.setattr(compiler.import_nvrtc(), "getVersion", missing)
     with pytest.raises(UserError, match=r"NVRTC.*libnvrtc.*pip install") as caught:
         _build(toy)
     assert "\n" not in str(caught.value)
@@ -119,7 +119,7 @@ def test_a_missing_compiler_is_the_users_to_install(toy: Path, monkeypatch: pyte
 def test_without_cupy_it_is_cupy_that_is_named(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", None)
     with pytest.raises(UserError, match=r"NVRTC.*: pip install cupy-cuda12x$"):
-        compiler.nvrtc()
+        compiler.import_nvrtc()
 
 
 def test_a_header_of_ours_serves_a_kernel_elsewhere(toy: Path) -> None:

@@ -25,8 +25,8 @@ LONG = (
 INTERRUPTED_OFTEN = """
 import os, random, signal, sys, threading, time
 from pathlib import Path
-from app.cuda.compiler import compile_kernel, nvrtc
-nvrtc()
+from app.cuda.compiler import compile_kernel, import_nvrtc
+import_nvrtc()
 before, interrupts, chance = signal.getsignal(signal.SIGINT), 0, random.Random(0)
 for value in range(15):
     try:
@@ -94,7 +94,7 @@ def test_a_compiler_that_died_is_replaced(kernel: Path, monkeypatch: pytest.Monk
         compiler.compile_kernel(kernel, {"VALUE": 2}, "sm_80")
     assert compiler_process._idle == []
     assert compiler.compile_kernel(kernel, {"VALUE": 2}, "sm_80").startswith(b"\x7fELF")
-    compiler_process._end_all()
+    compiler_process._terminate_idle_compilers()
 
 
 def test_a_compiler_says_nothing_when_the_asking_process_is_killed() -> None:
@@ -134,4 +134,4 @@ def test_builds_of_one_version_are_told_apart(tmp_path: Path) -> None:
 def test_the_library_is_the_one_that_compiles() -> None:
     library = find_library()
     assert Path(library.path).name.startswith("libnvrtc.so") and Path(library.path).is_absolute()
-    assert library.version == compiler.nvrtc().getVersion() and library.build == build_hash(library.path)
+    assert library.version == compiler.import_nvrtc().getVersion() and library.build == build_hash(library.path)

@@ -65,7 +65,7 @@ def test_each_cause_has_its_line(monkeypatch: pytest.MonkeyPatch, driver: Driver
 
 def test_no_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, Driver())
-    monkeypatch.setattr(device, "nvrtc", no_nvrtc)
+    monkeypatch.setattr(device, "import_nvrtc", no_nvrtc)
     assert "NVRTC" in str(device.why_no_gpu())
 
 
@@ -84,7 +84,7 @@ def test_a_full_card_is_no_bug(call: str, monkeypatch: pytest.MonkeyPatch) -> No
         raise cupy.cuda.runtime.CUDARuntimeError(2)
 
     install(monkeypatch, Driver())
-    monkeypatch.setattr(device, "nvrtc", lambda: None)
+    monkeypatch.setattr(device, "import_nvrtc", lambda: None)
     monkeypatch.setattr(device, "capability", full if call == "capability" else lambda: (9, 0))
     monkeypatch.setattr(cupy.cuda.runtime, "free", full)
     assert str(device.why_no_gpu()).startswith("the card refuses a context: ")
@@ -151,5 +151,5 @@ def test_other_errors_and_other_numbers_are_no_errors_of_the_gpu() -> None:
 
 
 def raise_within(error: Exception) -> None:
-    with device.gpu_errors():
+    with device.translate_gpu_errors():
         raise error

@@ -14,7 +14,7 @@ from app.cuda import launch_attributes
 from app.cuda.launch_attributes import CLUSTER_DIMENSION, DEPENDENT_SINCE, PROGRAMMATIC, _Attribute, _Config
 from app.kernels import launch
 from app.kernels.function import Function
-from app.kernels.launch import loaded
+from app.kernels.launch import load_cubin
 
 ELEMENTS = 1 << 16
 SLOW_NS = 200_000
@@ -69,7 +69,7 @@ def test_the_driver_is_told_what_to_launch(
         return 0
 
     monkeypatch.setattr(launch_attributes, "runtime", SimpleNamespace(driverGetVersion=lambda: version))
-    monkeypatch.setattr(launch_attributes, "_driver_call", lambda: launch_kernel_ex)
+    monkeypatch.setattr(launch_attributes, "_load_launch_kernel_ex", lambda: launch_kernel_ex)
     statuses: list[int] = []
     monkeypatch.setattr(launch_attributes, "driver", SimpleNamespace(check_status=statuses.append))
     monkeypatch.setattr(launch, "driver", SimpleNamespace(launchKernel=lambda *call: usual.append(call)))
@@ -77,7 +77,7 @@ def test_the_driver_is_told_what_to_launch(
     given: dict[str, Any] = {"cluster": lambda images: images - 4} if clusters else {}
     function = Function(module, "f", threads=96, shared_bytes=1024, dependent=dependent, **given)
     value = ctypes.c_int(41)
-    started = function.bound([value], lambda images: (images, 2, 1))
+    started = function.make_launcher([value], lambda images: (images, 2, 1))
     for stream, images in ((99, 5), (100, 6)):
         value.value += 1
         started(stream, images)
@@ -174,4 +174,4 @@ def _compiled(folder: Path, source: str) -> Any:
         pytest.skip(f"{arch} launches neither clusters nor dependent kernels")
     path = folder / "kernel.cu"
     path.write_text(source)
-    return loaded(compile_kernel(path, {}, arch))
+    return load_cubin(compile_kernel(path, {}, arch))

@@ -109,7 +109,7 @@ def test_the_scripts_know_the_kernels_sizes() -> None:
     steps = {row.name: row for row in registry.variants("conv")}
     tile = steps["im2col-gemm"].defaults(CONV1)["TILE"]
     gathered = steps["implicit-gemm"].defaults(CONV1)
-    assert f"TILE = {tile}, BN = {gathered['BN']};" in texts["windows.js"] and gathered["BK"] == CONV1.depth
+    assert f"TILE = {tile}, BN = {gathered['BN']};" in texts["windows.js"] and gathered["BK"] == CONV1.reduction_length
     for constant, there in (("WINDOW_ROW_BYTES = 6 * 16", "windows.js"), ("WINDOW_HALF_BYTES = 15 *", "windows.js")):
         assert constant in HEADERS and constant.replace("_BYTES", "") in texts[there]
     assert "ROW_BYTES = 12 * 16" in HEADERS and "PLANE_BYTES = 12 * ROW_BYTES" in HEADERS

@@ -19,7 +19,7 @@ from app.engine import onnx_runtime
 from app.engine.cpu import THREAD_FLOPS, CpuEngine
 from app.engine.interface import CPU_ENGINE, Outputs
 from app.engine.onnx_runtime import OnnxEngine
-from app.engine.opening import cpu_engine
+from app.engine.opening import cpu_engine_class
 from app.layers import Parameters, Relu
 from app.network.definitions import LENET5, Network
 from app.network.graph import REFERENCE_CHUNK, Graph
@@ -102,8 +102,8 @@ def test_no_thread_has_more_than_its_share(threads: int, images: int) -> None:
     """The chunks keep all threads busy that pay, and are never larger than what the caches hold."""
     engine = CpuEngine(random_graph(LENET5))
     engine.threads = threads
-    chunk, used = engine.chunk_for(images), engine.threads_for(images)
-    flops = sum(part.flops for part in engine.parts)
+    chunk, used = engine.images_per_chunk(images), engine.threads_for(images)
+    flops = sum(part.flops for part in engine.timed_parts)
     assert 1 <= chunk <= REFERENCE_CHUNK
     assert used == min(threads, -(-images // chunk))
     assert chunk == REFERENCE_CHUNK or (chunk - 1) * used < images <= chunk * used
@@ -221,19 +221,19 @@ def test_scores_do_not_depend_on_threads_and_floats_are_taken() -> None:
 
 def test_the_engine_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CPU_ENGINE, "numpy")
-    assert cpu_engine() is CpuEngine
+    assert cpu_engine_class() is CpuEngine
     monkeypatch.setenv(CPU_ENGINE, "onnxruntime")
-    assert cpu_engine() is OnnxEngine
+    assert cpu_engine_class() is OnnxEngine
     monkeypatch.delenv(CPU_ENGINE)
-    assert cpu_engine() is OnnxEngine
+    assert cpu_engine_class() is OnnxEngine
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    assert cpu_engine() is CpuEngine
+    assert cpu_engine_class() is CpuEngine
     monkeypatch.setenv(CPU_ENGINE, "onnxruntime")
     with pytest.raises(UserError, match=r"needs ONNX Runtime .*pip install .*'onnxruntime>="):
-        cpu_engine()
+        cpu_engine_class()
     monkeypatch.setenv(CPU_ENGINE, "openvino")
     with pytest.raises(UserError, match="numpy or onnxruntime"):
-        cpu_engine()
+        cpu_engine_class()
 
 
 def test_what_it_cannot_run_is_a_users_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from app.base.errors import UserError
 from app.cuda.device import describe_gpu
 from app.cuda.memory import DeviceMemoryError, pinned_array, pinned_copy
 from app.engine import buffers as buffers_module
-from app.engine.buffers import WholeBatch, pieces
+from app.engine.buffers import WholeBatch, chunk_slices
 from app.engine.gpu import GpuEngine
 from app.main_job.result import passes_over
 from app.network.definitions import LENET5, Network
@@ -66,7 +66,7 @@ def classify(graph: Graph, images: np.ndarray, *, pinned: bool = True, **options
     """Labels and logits, from outputs that were poisoned before."""
     images = pinned_copy(images) if pinned else images
     with engine(graph, input_dtype=images.dtype.name, **options) as running:
-        outputs = running.outputs(len(images), logits=True)
+        outputs = running.allocate_outputs(len(images), logits=True)
         outputs.labels.fill(255)
         outputs.logits.fill(np.nan)
         running.run(images, outputs)
@@ -133,7 +133,7 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
     images = random_images(LENET5, 95)
     images = pinned_copy(images) if pinned else images
     with engine(graph, chunk=10, streams=3) as running:
-        outputs = running.outputs(95)
+        outputs = running.allocate_outputs(95)
         running.run(images, outputs)
         waits: list[str] = []
 
@@ -161,7 +161,7 @@ def test_the_hot_loop_allocates_nothing_and_waits_only_for_staging(
             cupy.cuda.set_pinned_memory_allocator(cupy.get_default_pinned_memory_pool().malloc)
         assert cupy.cuda.runtime.memGetInfo() == free_before
         # Each chunk from pageable memory waits for its stream's staging buffer, none for anything else.
-        assert waits.count("staging") == (0 if pinned else len(list(pieces(95, 10))))
+        assert waits.count("staging") == (0 if pinned else len(list(chunk_slices(95, 10))))
         assert waits.count("end") == 3 and waits[-3:] == ["end"] * 3
         for buffers in running.stream_buffers:
             buffers.copied, buffers.stream = buffers.copied.inner, buffers.stream.inner
@@ -175,7 +175,7 @@ def test_a_batch_that_comes_again_is_replayed_as_a_graph(precision: str, weights
     first, second = (random_images(LENET5, 301, seed=seed) for seed in (1, 2))
     images, other = (pinned_array(first.shape, first.dtype) for _ in range(2))
     with engine(graph, chunk=50, precision=precision) as running:
-        outputs, others = (running.outputs(301, logits=True) for _ in range(2))
+        outputs, others = (running.allocate_outputs(301, logits=True) for _ in range(2))
 
         def results(source: np.ndarray, target: Any) -> tuple[np.ndarray, np.ndarray]:
             target.labels.fill(255)
@@ -190,7 +190,7 @@ def test_a_batch_that_comes_again_is_replayed_as_a_graph(precision: str, weights
         expected = results(images, outputs)
         assert not running.replays(images, outputs)
         assert alike(results(images, outputs), expected) and running.replays(images, outputs)
-        whole = any(WholeBatch.serves(running.plan, [images], direct=direct) for direct in (True, False))
+        whole = any(WholeBatch.can_replay_arrays(running.plan, [images], direct=direct) for direct in (True, False))
         assert (running.direct is not None) == whole
         assert alike(results(images, outputs), expected)
         assert alike(results(images, others), expected)
@@ -208,7 +208,7 @@ def test_an_engine_serves_many_batches() -> None:
     with engine(graph, chunk=8) as running:
         for count in (1, 30, 8, 17):
             images = random_images(ODD, count, seed=count)
-            outputs = running.outputs(count, logits=True)
+            outputs = running.allocate_outputs(count, logits=True)
             running.run(images, outputs)
             check_logits(outputs.logits, graph, images)
 
@@ -220,7 +220,7 @@ def test_the_data_are_streamed_again_and_again(batch: int) -> None:
     expected, _ = classify(graph, images, chunk=31)
     with engine(graph, chunk=4) as running:
         held = running.device_bytes
-        pair = running.outputs(31), running.outputs(31)
+        pair = running.allocate_outputs(31), running.allocate_outputs(31)
         passes = [labels.copy() for labels in running.stream(passes_over(images, batch), pair)]
         assert running.device_bytes == held
     assert sum(map(len, passes)) == batch
@@ -256,7 +256,7 @@ def test_a_real_out_of_memory_error_is_survived() -> None:
     images = random_images(LENET5, 5)
     with engine(graph, chunk=chunk, streams=1) as running:
         assert running.shrunk and running.chunk < chunk
-        outputs = running.outputs(5)
+        outputs = running.allocate_outputs(5)
         running.run(images, outputs)
     np.testing.assert_array_equal(outputs.labels, graph.reference(images).argmax(axis=1))
 
@@ -277,7 +277,7 @@ def test_not_even_one_image(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_images_are_refused() -> None:
     graph = random_graph(LENET5)
     with engine(graph, chunk=4) as running:
-        outputs = running.outputs(4)
+        outputs = running.allocate_outputs(4)
         for bad in (
             random_images(LENET5, 4).astype(np.float32),
             random_images(LENET5, 8)[::2],

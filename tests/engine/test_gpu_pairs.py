@@ -12,7 +12,7 @@ from app.cuda import launch_attributes
 from app.cuda.device import describe_gpu
 from app.cuda.memory import DeviceMemoryError, pinned_copy
 from app.engine import buffers
-from app.engine.buffers import DIRECT, pieces
+from app.engine.buffers import DIRECT, chunk_slices
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
 from app.kernels.problems import PairProblem
@@ -92,7 +92,7 @@ def test_read_over_the_bus_or_in_chunks(why: str, precision: str, monkeypatch: p
         if not running.plan.nodes[0].variant.reads_host:
             pytest.skip(f"{architecture()}: no kernel reads the host's memory")
         held = running.device_bytes
-        outputs = running.outputs(1501)
+        outputs = running.allocate_outputs(1501)
         if why.startswith("labels"):
             outputs = Outputs(outputs.labels[1:])
         if why == "no memory":
@@ -129,7 +129,7 @@ def test_kernels_start_early_where_no_other_stream_needs_the_room(
     streams: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks that wait for the kernel ahead would keep other streams' blocks out; a graph of kernels alone has none."""
-    if describe_gpu()["architecture"] != "sm_90a" or not launch_attributes.serves_dependent():
+    if describe_gpu()["architecture"] != "sm_90a" or not launch_attributes.supports_dependent_launch():
         pytest.skip("dependent launches need sm_90 and a driver of CUDA 12.3")
     early: list[bool] = []
     launched = launch_attributes.launch_kernel_ex
@@ -141,10 +141,10 @@ def test_kernels_start_early_where_no_other_stream_needs_the_room(
 
     monkeypatch.setattr(launch_attributes, "launch_kernel_ex", noted)
     images = pinned_copy(random_images(LENET5, 32))
-    in_chunks = [streams == 1] * len(list(pieces(32, 8)))
+    in_chunks = [streams == 1] * len(list(chunk_slices(32, 8)))
     execution = plan(build(LENET5, load_weights()), "sm_90a", Choices("fp16"))
     with GpuEngine(execution, chunk=8, streams=streams) as running:
-        outputs = running.outputs(len(images))
+        outputs = running.allocate_outputs(len(images))
         running.run(images, outputs)
         assert early == in_chunks
         running.run(images, outputs)  # the second run of the same arrays captures a graph

@@ -20,11 +20,11 @@ from app.cuda.graph_capture import BatchGraph
 from app.cuda.kernel_graph import KernelGraph
 from app.cuda.memory import pinned_copy
 from app.engine import gpu
-from app.engine.buffers import equal_pieces, pieces
+from app.engine.buffers import chunk_slices, equal_chunk_slices
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
 from app.engine.request import chunk_size, default_chunk
-from app.engine.small_batches import graph_size
+from app.engine.small_batches import graph_batch_size
 from app.kernels import cublas
 from app.network.definitions import LENET5
 from app.network.graph import build
@@ -36,13 +36,13 @@ from tests.support.networks_for_tests import random_images
 
 
 def lengths(count: int, chunk: int) -> list[int]:
-    return [part.stop - part.start for part in pieces(count, chunk)]
+    return [part.stop - part.start for part in chunk_slices(count, chunk)]
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 10, 64, 1000])
 @pytest.mark.parametrize("count", [1, 2, 3, 9, 10, 11, 15, 64, 65, 127, 999, 1001])
 def test_pieces_cover_the_batch_in_order(count: int, chunk: int) -> None:
-    parts = list(pieces(count, chunk))
+    parts = list(chunk_slices(count, chunk))
     assert parts[0].start == 0 and parts[-1].stop == count
     assert all(before.stop == after.start for before, after in pairwise(parts))
     assert all(0 < length <= chunk for length in lengths(count, chunk))
@@ -57,9 +57,9 @@ def test_the_ends_are_short() -> None:
 
 
 def test_equal_pieces() -> None:
-    assert [part.stop - part.start for part in equal_pieces(0, 10_000, 4096)] == [3333, 3333, 3334]
-    assert list(equal_pieces(5, 6, 4)) == [slice(5, 6)]
-    assert list(equal_pieces(5, 5, 4)) == []
+    assert [part.stop - part.start for part in equal_chunk_slices(0, 10_000, 4096)] == [3333, 3333, 3334]
+    assert list(equal_chunk_slices(5, 6, 4)) == [slice(5, 6)]
+    assert list(equal_chunk_slices(5, 5, 4)) == []
 
 
 def test_default_chunk() -> None:
@@ -124,11 +124,11 @@ def test_nobody_waits_for_the_device_while_a_graph_is_captured(error: type[BaseE
             raise error
 
     if error is None:
-        graph._captured(enqueue)
+        graph._capture_graph(enqueue)
         assert stream.let_in == [False, True]
     else:
         with pytest.raises(error):
-            graph._captured(enqueue)
+            graph._capture_graph(enqueue)
         assert stream.let_in == [False]
     assert stream.mode == runtime.streamCaptureModeRelaxed
     stream._try()
@@ -152,7 +152,7 @@ def test_a_handle_of_cublas_waits_for_captures(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_borrowed_stream_is_taken_without_a_warning() -> None:
-    assert streams.stream_at(4711).ptr == 4711
+    assert streams.stream_from_pointer(4711).ptr == 4711
     assert "ExternalStream" not in Path(streams.__file__).read_text(encoding="utf-8")
 
 
@@ -172,13 +172,13 @@ def test_only_the_same_images_and_outputs_are_those_of_the_last_run() -> None:
             return any(images is known[0] and outputs is known[1] for known in captured)
 
     engine = Known()
-    assert engine._replays_again(images, outputs)
-    assert engine._replays_again(images, outputs)
+    assert engine._replays_last_call(images, outputs)
+    assert engine._replays_last_call(images, outputs)
     assert len(looked) == 1
     for given in ((images, others), (other, outputs), (other, others)):
-        assert not engine._replays_again(*given)
-        assert not engine._replays_again(*given)
-    assert engine._replays_again(images, outputs)
+        assert not engine._replays_last_call(*given)
+        assert not engine._replays_last_call(*given)
+    assert engine._replays_last_call(images, outputs)
     assert len(looked) == 8
 
 
@@ -204,7 +204,7 @@ def test_buffers_that_grow_forget_the_graph(card: FakeCard, monkeypatch: pytest.
     images = pinned_images(300)
     monkeypatch.setattr(gpu, "MOST_READ", 0)
     with opened() as engine:
-        outputs = engine.outputs(300)
+        outputs = engine.allocate_outputs(300)
         for _ in range(2):
             for _ in range(2):
                 engine.run(images, outputs)
@@ -217,7 +217,7 @@ def test_buffers_that_grow_forget_the_graph(card: FakeCard, monkeypatch: pytest.
 def test_nothing_is_allocated_for_batches_that_came_before(pinned: bool, card: FakeCard) -> None:
     images = pinned_images(500) if pinned else random_images(LENET5, 500)
     with opened() as engine:
-        pair = engine.outputs(500), engine.outputs(500)
+        pair = engine.allocate_outputs(500), engine.allocate_outputs(500)
 
         def use() -> None:
             engine.run(images)
@@ -233,7 +233,7 @@ def test_nothing_is_allocated_for_batches_that_came_before(pinned: bool, card: F
 
 def test_small_batches_replay_one_graph_a_size(card: FakeCard) -> None:
     """The graph of 6 images serves 5 and 6; larger batches read the images from the host's memory, without copies."""
-    assert [graph_size(count) for count in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 97, 1000)] == [
+    assert [graph_batch_size(count) for count in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 97, 1000)] == [
         *(1, 2, 3, 4, 6, 6, 8, 8, 12, 12, 16, 128, 1024)
     ]
     images = random_images(LENET5, 2000)
@@ -274,7 +274,7 @@ def test_every_way_to_the_card_shares_the_weights(card: FakeCard) -> None:
     images = cupy.ndarray((7, 28, 28), np.uint8)
     with opened(chunk=50) as engine:
         engine.run(random_images(LENET5, 100))
-        engine.run(random_images(LENET5, 100), engine.outputs(100))
+        engine.run(random_images(LENET5, 100), engine.allocate_outputs(100))
         engine.run_on_card(images, cupy.cuda.Stream())
     launches = [call for call in card.calls if call[0].startswith(("launch", "node")) and call[1].startswith("conv")]
     assert len(launches) > 4 and len({call[-2] for call in launches}) == 1

@@ -73,7 +73,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[ResidentKernel]:
     sys.setswitchinterval(1e-5)  # both sides look without leaving the core
     with fake_card() as card:
         monkeypatch.setattr(resident, "compile_kernel", lambda *_: b"")
-        monkeypatch.setattr(resident, "loaded", lambda _: Module(card))
+        monkeypatch.setattr(resident, "load_cubin", lambda _: Module(card))
         with GpuEngine(plan(graph, "sm_90a", Choices(precision="fp16"))) as engine:
             yield ResidentKernel(engine.loaded)
     sys.setswitchinterval(interval)

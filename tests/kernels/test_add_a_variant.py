@@ -11,7 +11,15 @@ from app.cli import main
 from app.cuda.compiler import compile_kernel
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, tuning_key
-from app.kernels.variant import FLOATS, LaunchConfig, Parameters, Variant, conv_sizes, elementwise, types
+from app.kernels.variant import (
+    FLOATS,
+    LaunchConfig,
+    Parameters,
+    Variant,
+    configure_elementwise,
+    conv_size_defines,
+    type_defines,
+)
 from app.network.definitions import LENET5
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
@@ -41,12 +49,14 @@ extern "C" __global__ void conv_my_own(const INPUT *x, const WEIGHT *w, const RE
 }
 """
 NAME = "my-own"
-ROWS = registry.rows_of("conv.rows.direct")
+ROWS = registry.module_variants("conv.rows.direct")
 
 
 def configure(problem: ConvProblem, _: Parameters) -> LaunchConfig:
     """One thread for each output element."""
-    return elementwise(types(problem) | conv_sizes(problem), problem.maps * prod(problem.convolved))
+    return configure_elementwise(
+        type_defines(problem) | conv_size_defines(problem), problem.maps * prod(problem.conv_output_size)
+    )
 
 
 @pytest.fixture

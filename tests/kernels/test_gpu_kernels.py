@@ -102,7 +102,7 @@ def test_all_float32_kernels_agree_to_the_bit(case: Case) -> None:
         unpooled = replace(problem, pool=1, pool_is_max=False)
         # The random operands depend on the problem: those of the pooled one are wanted.
         whole = launch(kernel_of(_plainest(unpooled)), *host_arrays(problem, images))[0]
-        height, width = problem.convolved
+        height, width = problem.conv_output_size
         window = problem.pool, problem.pool, problem.pool_is_max
         pool = PoolProblem(problem.maps, height, width, *window, ceil=problem.pool_ceil)
         shaped = whole.reshape(images, problem.maps, height, width)

@@ -117,7 +117,7 @@ def test_scaled_layers_are_as_exact_as_others(
     given = pinned_array((2 * COUNT, *LENET5.input_shape), np.uint8)
     options: dict[str, Any] = {"kernels": kernels, "always_in_chunks": in_chunks}
     with engine(graph, chunk=77, streams=3, precision=precision, **options) as running:
-        outputs = running.outputs(len(given), logits=True)
+        outputs = running.allocate_outputs(len(given), logits=True)
         assert outputs.logits is not None
         for seed in (0, 1, 0, 1):
             given[:] = images(COUNT, seed)
@@ -143,7 +143,7 @@ def test_shipped_weights_scaled_keep_their_labels(factors: tuple[float, ...], pr
         if paired(graph, precision, {}) is None:
             pytest.skip(f"{architecture()} has no kernels that take two layers at once")
         with engine(graph, chunk=1000, precision=precision) as running:
-            outputs = running.outputs(len(given))
+            outputs = running.allocate_outputs(len(given))
             running.run(given, outputs)
             found.append(outputs.labels.copy())
     unscaled, labels = found

@@ -93,12 +93,12 @@ def convolution_pairs(draw: Any, _: Variant) -> Problem:
             padding=padding,
         )
         pooling = {"pool": pool, "pool_is_max": pool > 1 and draw(st.booleans())}
-        hypothesis.assume(min(height, width) + 2 * padding >= kernel and min(problem.convolved) >= pool)
+        hypothesis.assume(min(height, width) + 2 * padding >= kernel and min(problem.conv_output_size) >= pool)
         return replace(problem, **pooling, pool_ceil=pool > 1 and draw(st.booleans()))
 
     height, width = (draw(st.integers(8, 60)) for _ in "HW")
     first = half(draw(st.integers(1, 8)), draw(st.sampled_from((1, 3))), height, width)
-    second = half(draw(st.integers(1, 7)), first.maps, *first.pooled)
+    second = half(draw(st.integers(1, 7)), first.maps, *first.pooled_size)
     resize = None
     if height == width or draw(st.booleans()):
         hypothesis.assume(height == width)

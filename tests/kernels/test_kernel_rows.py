@@ -196,7 +196,7 @@ def test_auto_takes_the_highest_step_that_serves(monkeypatch: pytest.MonkeyPatch
         replace(toy_variant(20, "other"), operation="gemm"),
     ]
     monkeypatch.setattr(registry, "TABLES", dict.fromkeys(registry.TABLES, ("tests",)))
-    monkeypatch.setattr(registry, "rows_of", lambda module: {"tests": rows}.get(module, []))
+    monkeypatch.setattr(registry, "module_variants", lambda module: {"tests": rows}.get(module, []))
     assert [row.step for row in registry.variants("conv")] == [3, 7, 11, 12, 13]
 
     def chosen(problem: Problem, arch: str, requested: str = "auto") -> str | None:

@@ -14,7 +14,7 @@ from app.cuda.compiler import (
     KERNEL_DIR,
     architecture_number,
     compile_kernel,
-    nvrtc,
+    import_nvrtc,
     options,
     read_with_includes,
 )
@@ -140,7 +140,7 @@ def test_code_is_loaded_when_it_is_launched(name: str, loads: int, monkeypatch: 
         return loaded[-1]
 
     monkeypatch.setattr(launch, "compile_kernel", lambda *_, **__: b"")
-    monkeypatch.setattr(launch, "loaded", load)
+    monkeypatch.setattr(launch, "load_cubin", load)
     kernel = launch.Kernel(row_of("conv", name), ConvProblem(1, 8, 8, 4, 3), "sm_75")
     assert not loaded
     assert {id(kernel.module()) for _ in range(3)} == set(map(id, loaded)) and len(loaded) == loads
@@ -179,7 +179,7 @@ def ptx_of(row: Variant, dtype: str, texts: Mapping[str, str] | None = None, **c
 
     texts: of the row's file and its headers; other ones than in the tree.
     """
-    binding, texts = nvrtc(), read_with_includes(row.path) if texts is None else texts
+    binding, texts = import_nvrtc(), read_with_includes(row.path) if texts is None else texts
     problem = next(problem for problem in served(row, "sm_90a") if problem.dtype == dtype)
     headers = {name: text.encode() for name, text in texts.items() if name != row.source}
     names = [name.encode() for name in headers]

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from app.kernels.conv.rows.interpolation import POINTS, as_array, error_bound, transformed_filters, transforms
+from app.kernels.conv.rows.interpolation import POINTS, as_array, error_bound, toom_cook_matrices, transformed_filters
 from app.kernels.problems import ConvProblem
 from tests.support.kernel_cases import Case, describe
 from tests.support.kernel_device import bits, host_arrays
@@ -65,7 +65,7 @@ def test_pooling_in_the_kernel_gives_the_bits_of_pooling_afterwards() -> None:
 @pytest.mark.parametrize("taps", POINTS)
 def test_the_transforms_are_an_identity(taps: int) -> None:
     """In fractions: y[i] = Σ g[k] d[i + k] for all unit vectors. float32 holds those of inputs and outputs."""
-    to_inputs, to_filters, to_outputs = transforms(taps)
+    to_inputs, to_filters, to_outputs = toom_cook_matrices(taps)
     for i in range(2):
         for k in range(taps):
             for at in range(taps + 1):
@@ -105,7 +105,7 @@ def test_errors_are_not_much_greater_than_those_of_a_plain_sum(taps: int, most: 
     rng = np.random.default_rng(taps)
     d, g = rng.standard_normal((300, 32 * taps, taps + 1)), rng.standard_normal((300, 32 * taps, taps))
     d, g = to_single(d).astype(np.float64), to_single(g).astype(np.float64)
-    to_inputs, _, to_outputs = (as_array(matrix) for matrix in transforms(taps))
+    to_inputs, _, to_outputs = (as_array(matrix) for matrix in toom_cook_matrices(taps))
     exact = np.stack([(d[..., i : i + taps] * g).sum(axis=(1, 2)) for i in range(2)], axis=1)
     values = term_by_term(d[..., None, :] * to_inputs)
     filters = to_single(transformed_filters(g.reshape(-1, 1, taps, 1).repeat(taps, 1))[:, :, 0, 0]).astype(np.float64)

@@ -146,7 +146,7 @@ def test_what_auto_would_take_is_measured_in_the_same_run(
     A time of another day, on a busy card perhaps, decides nothing.
     """
     monkeypatch.setattr(registry, "TABLES", {"conv": ["tests"]})
-    monkeypatch.setattr(registry, "rows_of", lambda _: [ROW, RIVAL])
+    monkeypatch.setattr(registry, "module_variants", lambda _: [ROW, RIVAL])
     tuning.store(CARD, stored)
     found = target(tuning.load(CARD), tiles=(8,), depths=(4,))
     assert found.rival == (RIVAL, {}) and found.rival_result is None

@@ -10,7 +10,7 @@ import pytest
 from app.commands.parsers import COMMANDS, parser_of
 from app.drawing.sketch import Drawing
 from app.kernels import registry
-from app.kernels.conv.rows.interpolation import transforms
+from app.kernels.conv.rows.interpolation import toom_cook_matrices
 from app.kernels.problems import ConvProblem, bytes_moved
 from app.lab.profile.counters import COUNTERS, normalize_count
 from app.ladder import tiles
@@ -248,7 +248,7 @@ def test_the_legend_says_what_each_marked_shape_is(step: Step, card: Card) -> No
 def test_arrows_of_toom_and_cook_are_the_factors_that_are_not_zero(card: Card) -> None:
     drawing, layer = drawn(card, "conv-toom-cook")
     taps = int(layer.names["K"])
-    to_values, _, to_outputs = transforms(taps)
+    to_values, _, to_outputs = toom_cook_matrices(taps)
     arrows = [tuple(map(float, one)) for one in re.findall(r'd="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', drawing.svg())]
     into = {"values": 146, "sums": 296, "outputs": 440}  # x at which arrows end
     for x, factors in ((into["values"], to_values), (into["outputs"], to_outputs)):

@@ -142,7 +142,7 @@ def test_l2() -> None:
 def float64_start(model: Model) -> Arrays:
     return {
         name: array.astype(np.float64) + (0.1 if name.endswith("_bias") else 0)
-        for name, array in model.initial(3).items()
+        for name, array in model.initial_parameters(3).items()
     }
 
 
@@ -202,6 +202,8 @@ def test_layers_without_a_gradient() -> None:
     model = training_model(Network("seen", "", (1, 2, 2), (Halved("h"), Linear("fc", 3), Argmax("m"))), ())
     assert [layer.name for layer in model.front] == ["h"]
     images = np.full((2, 1, 2, 2), 102, np.uint8)
-    x = model.inputs(images, np.dtype(np.float64))
+    x = model.prepare_inputs(images, np.dtype(np.float64))
     np.testing.assert_allclose(x, 51 / 255)
-    assert model.gradients(model.initial(1), images, np.array([0, 1]), smoothing=0, total=2)[2]["fc"].shape == (4, 3)
+    assert model.gradients(model.initial_parameters(1), images, np.array([0, 1]), smoothing=0, total=2)[2][
+        "fc"
+    ].shape == (4, 3)

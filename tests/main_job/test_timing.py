@@ -16,7 +16,7 @@ import pytest
 from app.base import clock
 from app.base.clock import Deadline, Stopwatch, Timer, clocked, host_timed
 from app.engine.onnx_runtime import OnnxEngine
-from app.engine.opening import cpu_engine
+from app.engine.opening import cpu_engine_class
 from app.main_job.report import own_cost
 from app.main_job.result import Compared, Outcome, Timing, layer_row, level_notes
 from app.main_job.statistics import half_width, median, nearest_rank, speedup, summary, two_levels
@@ -70,7 +70,7 @@ def test_events_are_recorded_around_what_is_enqueued(monkeypatch: pytest.MonkeyP
     fake = SimpleNamespace(Event=FakeEvent, get_elapsed_time=lambda first, last: (first, last))
     monkeypatch.setattr(events, "cupy", SimpleNamespace(cuda=fake))
     pair: Any = events.EventPair()
-    pair.around(lambda: diary.append(("enqueue", None)), "stream")
+    pair.record_around(lambda: diary.append(("enqueue", None)), "stream")
     assert diary == [("record", "stream"), ("enqueue", None), ("record", "stream")]
     pair.synchronize()
     before, after = pair.ms
@@ -110,7 +110,7 @@ def test_a_process_of_its_own(tmp_path: Path) -> None:
     done = shell(*arguments, cwd=tmp_path)
     took = (time.perf_counter() - before) * 1e3
     report = json.loads(done.stdout)
-    engine = ["engine"] if cpu_engine() is OnnxEngine else []
+    engine = ["engine"] if cpu_engine_class() is OnnxEngine else []
     assert list(report["one_off_ms"]) == ["start", "import", "numpy", "weights", "context", "data", *engine]
     assert all(ms >= 0 for ms in report["one_off_ms"].values())
     assert 0 < report["once_own_ms"] < report["once_ms"] < report["command_ms"] < took + 50

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.kernels.fused.scaling import Inexact, parts_of, scaled_outputs
+from app.kernels.fused.scaling import Inexact, float16_parts, scale_per_output
 from app.kernels.problems import LinearProblem
 from app.network.definitions import LENET5, Network
 from app.network.graph import Graph, build
@@ -60,9 +60,9 @@ def test_rounded_weights_are_exact_in_float16_and_the_same_every_time() -> None:
         assert array.dtype == np.float32 and array.shape == graph.parameters[name].shape
     inputs, outputs = graph.parameters["fc2"].shape
     problem = LinearProblem(inputs, outputs, dtype="float16x2", exact=True)
-    assert len(parts_of(problem, scaled_outputs(problem, [first["fc2"], None])[0])) == 1
+    assert len(float16_parts(problem, scale_per_output(problem, [first["fc2"], None])[0])) == 1
     with pytest.raises(Inexact):
-        parts_of(problem, scaled_outputs(problem, [graph.parameters["fc2"], None])[0])
+        float16_parts(problem, scale_per_output(problem, [graph.parameters["fc2"], None])[0])
 
 
 def test_numbers_that_float16_holds_stay() -> None:

@@ -24,7 +24,7 @@ from app.layers import Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, Relu, So
 from app.network.definitions import LENET5, NETWORKS, Network
 from app.planning.matching import Choices
 from app.planning.plan import IMAGES, LABELS, LOGITS, PIXELS, plan
-from app.planning.serving import flattened_late
+from app.planning.serving import defer_flattens
 from tests.support.networks_for_tests import GENERAL, ODD, TEST_NETWORKS, multiplied, random_graph
 from tests.support.requests import named_choices
 
@@ -72,7 +72,7 @@ def test_every_plan_is_sound(network: Network, precision: str, fuse: bool, kerne
     for node in planned.nodes:
         assert kernels.get(node.head.operation or "") in (None, node.variant.name)
     planned_layers = [layer for node in planned.nodes for layer in node.layers]
-    assert planned_layers == [step.layer for step in flattened_late(graph).steps]
+    assert planned_layers == [step.layer for step in defer_flattens(graph).steps]
     assert sum(node.flops for node in planned.nodes) == sum(s.layer.flops(s.in_shape) for s in graph.steps)
     written = {IMAGES}
     latest, shape = IMAGES, graph.network.input_shape

@@ -41,7 +41,7 @@ def own_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "SHIPPED", tmp_path / "shipped")
     rows = [row(1, "old"), row(2, "plain"), row(3, "modern", min_arch=90), row(4, "odd", automatic=False)]
     monkeypatch.setattr(registry, "TABLES", dict.fromkeys(registry.TABLES, ("tests",)))
-    monkeypatch.setattr(registry, "rows_of", lambda module: {"tests": rows}.get(module, []))
+    monkeypatch.setattr(registry, "module_variants", lambda module: {"tests": rows}.get(module, []))
 
 
 def table(**results: Tuned) -> Tuning:

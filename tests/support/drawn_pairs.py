@@ -45,7 +45,7 @@ def _half(image: tuple[int, int, int], half: Half) -> ConvProblem:
 
 def _pair(image: tuple[int, int, int], one: Half, other: Half, source: Source | None) -> ConvPairProblem:
     first = replace(_half(image, one), input_dtype="uint8")
-    second = _half((first.maps, *first.pooled), other)
+    second = _half((first.maps, *first.pooled_size), other)
     resize = None if source is None else ResizeProblem(image[0], *source[:2], image[1], source[2])
     return ConvPairProblem(first, second, resize=resize)
 

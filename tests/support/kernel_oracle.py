@@ -251,8 +251,8 @@ def term_by_term(problem: ConvProblem, x: Any, w: Any, rounded: Callable[[Any], 
     """The convolution alone, each partial sum rounded, in the order c, p, q: x (B, C, H, W), w (C, K, K, M)."""
     around = (problem.padding, problem.padding)
     x = np.pad(x, ((0, 0), (0, 0), around, around))
-    down, across = ((size - 1) * problem.stride + 1 for size in problem.convolved)
-    sums = np.zeros_like(x, shape=(len(x), problem.maps, *problem.convolved))
+    down, across = ((size - 1) * problem.stride + 1 for size in problem.conv_output_size)
+    sums = np.zeros_like(x, shape=(len(x), problem.maps, *problem.conv_output_size))
     for c, p, q in np.ndindex(problem.channels, problem.kernel, problem.kernel):
         window = x[:, None, c, p : p + down : problem.stride, q : q + across : problem.stride]
         sums = rounded(sums + window * w[c, p, q][:, None, None])

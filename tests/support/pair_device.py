@@ -102,10 +102,10 @@ def _poison() -> tuple[Any, int]:
     import cupy
 
     from app.kernels.function import Function
-    from app.kernels.launch import loaded
+    from app.kernels.launch import load_cubin
 
     nbytes = cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"]
-    module = loaded(compile_kernel(POISON_FILE, {}, architecture()))
+    module = load_cubin(compile_kernel(POISON_FILE, {}, architecture()))
     return Function(module, "poison_shared", threads=256, shared_bytes=nbytes), nbytes
 
 

@@ -16,7 +16,7 @@ from app.cuda import memory
 from app.kernels.problems import ConvProblem
 from app.lab.bench.tolerance import OWN, ROUNDING, SLACK
 from app.layers import ACTIVATIONS
-from app.training.gpu.products import ConvFilterGradient, Gemm, conv_forward, conv_input_gradient
+from app.training.gpu.products import ConvFilterGradient, Gemm, conv_forward_kernel, conv_input_gradient_kernel
 from tests.support.kernel_cases import architecture
 from tests.support.training_device import Build, fetched, poisoned, recorded
 
@@ -53,8 +53,8 @@ def built(cases: Iterable[GemmCase | ConvCase], arch: str) -> list[Build]:
             if isinstance(case, GemmCase):
                 gemm_of(case, arch)(None, (case.m, case.n, case.k), None, None, None, None)
             else:
-                conv_forward(arch, case.sizes, case.bias, case.activation)
-                conv_input_gradient(arch, case.sizes)
+                conv_forward_kernel(arch, case.sizes, case.bias, case.activation)
+                conv_input_gradient_kernel(arch, case.sizes)
                 ConvFilterGradient(arch, case.sizes)(None, 1, None, None, None)
     return found
 
@@ -131,13 +131,13 @@ def conv_products(
 def check_conv(case: ConvCase, spoiled: bool = False) -> None:
     """All three products of each batch against float64, twice, to the same bits. spoiled: x and dy are."""
     sizes, stream = case.sizes, cupy.cuda.Stream.null
-    forward = conv_forward(architecture(), sizes, case.bias, case.activation)
-    to_input, to_filters = conv_input_gradient(architecture(), sizes), ConvFilterGradient(architecture(), sizes)
+    forward = conv_forward_kernel(architecture(), sizes, case.bias, case.activation)
+    to_input, to_filters = conv_input_gradient_kernel(architecture(), sizes), ConvFilterGradient(architecture(), sizes)
     w = random(sizes.kernel, sizes.kernel, sizes.channels, sizes.maps)
     bias = random(sizes.maps, seed=1)
     for images in case.batches:
         x = random(images, sizes.channels, sizes.height, sizes.width, seed=2)
-        dy = random(images, sizes.maps, *sizes.convolved, seed=3)
+        dy = random(images, sizes.maps, *sizes.conv_output_size, seed=3)
         if spoiled:
             spoil(x)
             spoil(dy)
@@ -157,6 +157,6 @@ def check_conv(case: ConvCase, spoiled: bool = False) -> None:
         if case.bias:
             exact[0] += bias[:, None, None]
             magnitude[0] += np.abs(bias)[:, None, None]
-        terms = (sizes.depth, sizes.kernel**2 * sizes.maps, images * prod(sizes.convolved))
+        terms = (sizes.reduction_length, sizes.kernel**2 * sizes.maps, images * prod(sizes.conv_output_size))
         for at, activation in enumerate((case.activation, "", "")):
             check(results[0][at], exact[at], magnitude[at], terms[at], activation)

@@ -157,7 +157,7 @@ def check_on_card(network: RandomNetwork) -> None:
         check_labels(labels, reference, BY_NAME[way.precision].dtype)
         with GpuEngine(way.plan, chunk=CHUNK, streams=2) as engine:
             for count in BATCHES:
-                found = engine.outputs(count, logits=True)
+                found = engine.allocate_outputs(count, logits=True)
                 assert found.logits is not None
                 found.labels.fill(255)
                 found.logits.fill(np.nan)

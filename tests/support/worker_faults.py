@@ -50,9 +50,9 @@ def _write_nowhere() -> None:
 
     from app.cuda.compiler import architecture, compile_kernel
     from app.cuda.device import capability
-    from app.kernels.launch import loaded
+    from app.kernels.launch import load_cubin
 
-    module = loaded(compile_kernel(Path(__file__).with_name("write_nowhere.cu"), {}, architecture(*capability())))
+    module = load_cubin(compile_kernel(Path(__file__).with_name("write_nowhere.cu"), {}, architecture(*capability())))
     _modules.append(module)
     module.get_function("write_nowhere")((1,), (1,), (0,))
     runtime.deviceSynchronize()

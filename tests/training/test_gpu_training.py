@@ -75,7 +75,7 @@ class Member:
         self.rank, self.size = rank, size
         self.added: list[np.ndarray] = []
 
-    def add(self, values: Any) -> None:
+    def all_reduce(self, values: Any) -> None:
         import cupy
 
         self.added.append(values.get(stream=cupy.cuda.get_current_stream()))

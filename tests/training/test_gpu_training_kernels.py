@@ -21,9 +21,9 @@ from app.training.gpu.kernels import (
     Gather,
     Transpose,
     Update,
-    activation_gradient,
-    pool_gradient,
-    scale,
+    activation_gradient_kernel,
+    pool_gradient_kernel,
+    scale_kernel,
 )
 from app.training.gradients import GRADIENTS
 from app.training.model import add_l2, cross_entropy
@@ -83,7 +83,7 @@ def test_gather(shape: tuple[int, int, int], shift: int, flip: bool, output: str
 def test_scale(factor: float) -> None:
     x = RNG.integers(0, 256, (7, 301), np.uint8)
     y = poisoned(x.size)
-    scale(architecture(), 301, factor)(null(), len(x), uploaded(x), y)
+    scale_kernel(architecture(), 301, factor)(null(), len(x), uploaded(x), y)
     np.testing.assert_array_equal(fetched(y, x.shape), x.astype(np.float32) * np.float32(factor))
 
 
@@ -109,7 +109,7 @@ def test_activation_gradient(layer: Activation) -> None:
     y, dy = layer.reference(normal(3, 419), {}), normal(3, 419)
     y[0, :5], dy[1, :5], dy[2, :5] = np.nan, np.nan, np.inf
     slope = uploaded(dy)
-    activation_gradient(architecture(), 419, layer.kind)(null(), 3, uploaded(y), slope)
+    activation_gradient_kernel(architecture(), 419, layer.kind)(null(), 3, uploaded(y), slope)
     with np.errstate(invalid="ignore"):
         expected, _ = GRADIENTS[type(layer)](layer, y, y, dy, {}, True)
     np.testing.assert_array_equal(slope.get().reshape(dy.shape), expected)
@@ -147,7 +147,7 @@ def test_pool_gradient(layer: Pool, shape: tuple[int, int, int], before: Activat
         assert expected is not None
         expected, _ = GRADIENTS[type(before)](before, x, x, expected, {}, True)
     dx = poisoned(x.size)
-    gradient = pool_gradient(architecture(), layer, shape, before.kind if before else "")
+    gradient = pool_gradient_kernel(architecture(), layer, shape, before.kind if before else "")
     gradient(null(), len(x), uploaded(x), uploaded(y), uploaded(dy), dx)
     np.testing.assert_array_equal(fetched(dx, x.shape), expected)
 

@@ -48,7 +48,7 @@ def test_sums_are_in_the_order_of_ranks(size: int, monkeypatch: pytest.MonkeyPat
     def member(own: Team) -> list[np.ndarray]:
         results = [arrays[own.rank].copy() for arrays in rounds]
         for array in results:
-            own.add(array)
+            own.all_reduce(array)
         return results
 
     for results in together(size, member):
@@ -63,7 +63,7 @@ def test_a_member_that_has_gone_is_found_out() -> None:
     ours, theirs = Pipe()
     theirs.close()
     with pytest.raises((EOFError, OSError)):
-        SharedMemoryTeam(0, 2, [ours], bytearray(shared_bytes(2))).add(np.zeros(3))
+        SharedMemoryTeam(0, 2, [ours], bytearray(shared_bytes(2))).all_reduce(np.zeros(3))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
@@ -97,14 +97,14 @@ def on_card(dtype: type) -> Any:
 
 
 def test_nccl_is_asked_for_the_sum_in_place_on_the_current_stream(binding: Mock) -> None:
-    from app.training.gpu.nccl_team import check_cards, nccl_team, unique_id
+    from app.training.gpu.nccl_team import check_nccl_gpus, create_nccl_id, nccl_team
 
-    check_cards(2)
-    name = unique_id()
+    check_nccl_gpus(2)
+    name = create_nccl_id()
     with nccl_team(1, 2, name) as own:
         assert (own.rank, own.size) == (1, 2)
-        own.add(on_card(np.float32))
-        own.add(on_card(np.float64))
+        own.all_reduce(on_card(np.float32))
+        own.all_reduce(on_card(np.float64))
     assert binding.mock_calls == [
         call.get_unique_id(),
         call.Device(1),
@@ -121,7 +121,7 @@ def test_nccl_errors_and_others_leave_nobody_waiting(binding: Mock) -> None:
 
     binding.NcclCommunicator().allReduce.side_effect = binding.NcclError("no memory")
     with pytest.raises(UserError, match="NCCL reported no memory: set NCCL_DEBUG=WARN"), nccl_team(0, 2, b"id") as own:
-        own.add(on_card(np.float32))
+        own.all_reduce(on_card(np.float32))
     assert binding.mock_calls[-1] == call.NcclCommunicator().abort()
     with pytest.raises(KeyboardInterrupt), nccl_team(0, 2, b"id"):
         raise KeyboardInterrupt
@@ -129,15 +129,15 @@ def test_nccl_errors_and_others_leave_nobody_waiting(binding: Mock) -> None:
 
 
 def test_too_few_cards_and_no_nccl(binding: Mock, monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.training.gpu.nccl_team import check_cards
+    from app.training.gpu.nccl_team import check_nccl_gpus
 
     with pytest.raises(
         UserError, match="3 workers need one GPU each, but there are 2 GPUs, cuda:0 to cuda:1: use fewer --workers"
     ):
-        check_cards(3)
+        check_nccl_gpus(3)
     monkeypatch.setattr(binding, "available", False)
     with pytest.raises(UserError, match="needs NCCL, which does not load: pip install nvidia-nccl-cu12"):
-        check_cards(2)
+        check_nccl_gpus(2)
 
 
 # --- two GPUs, where there are as many and NCCL
@@ -145,10 +145,10 @@ def test_too_few_cards_and_no_nccl(binding: Mock, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def two_cards() -> None:
-    from app.training.gpu.nccl_team import check_cards
+    from app.training.gpu.nccl_team import check_nccl_gpus
 
     try:
-        check_cards(2)
+        check_nccl_gpus(2)
     except UserError as error:
         pytest.skip(f"needs two GPUs and NCCL: {error}")
 
@@ -161,7 +161,7 @@ def sum_on_card(rank: int, name: Any) -> list[np.ndarray]:
     with nccl_team(rank, 2, name) as own, cupy.cuda.Stream(non_blocking=True) as stream:
         results = [cupy.asarray(array) for array in summands(rank)]
         for array in results:
-            own.add(array)
+            own.all_reduce(array)
         stream.synchronize()
         return [array.get(stream=stream) for array in results]
 
@@ -173,9 +173,9 @@ def summands(rank: int) -> list[np.ndarray]:
 
 @pytest.mark.gpu
 def test_two_cards_add_up(two_cards: None) -> None:
-    from app.training.gpu.nccl_team import unique_id
+    from app.training.gpu.nccl_team import create_nccl_id
 
-    name = unique_id()
+    name = create_nccl_id()
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         first, second = (future.result(60) for future in [pool.submit(sum_on_card, rank, name) for rank in (0, 1)])
     for a, b, mine, theirs in zip(summands(0), summands(1), first, second, strict=True):

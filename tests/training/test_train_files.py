@@ -73,14 +73,14 @@ def test_the_longest_names(train: Train, place: Path) -> None:
 def draws(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("check_chart_folder", "create_chart_folder"):
         monkeypatch.setattr(files, name, lambda folder: None)
-    monkeypatch.setattr(results, "draw", lambda settings, progress, folder: folder / "curve")
+    monkeypatch.setattr(results, "draw_learning_curve", lambda settings, progress, folder: folder / "curve")
 
 
 @pytest.mark.parametrize(
     ("option", "function", "error"),
     [
         ("--json", "write_json", UserError("no room")),
-        ("--plot", "draw", UserError("no room")),
+        ("--plot", "draw_learning_curve", UserError("no room")),
         ("--json", "write_json", KeyboardInterrupt("interrupted")),
     ],
     ids=["json", "plot", "Ctrl-C"],

@@ -25,7 +25,7 @@ import cupy
 from app.kernels import launch
 from app.kernels.function import Function
 from app.training.gpu.arena import ALIGNMENT, arena_layout
-from app.training.gpu.kernels import MOST_PARTS, sum_parts
+from app.training.gpu.kernels import MOST_PARTS, partial_sum_count
 from tests.support.host_kernels import on_the_processor
 from tests.support.product_cases import ConvCase, GemmCase, check_conv, check_gemm
 from tests.training import test_gpu_training as whole
@@ -74,7 +74,7 @@ def test_weights_come_first_and_all_are_aligned() -> None:
 @pytest.mark.parametrize("pixels", [1, 7, 784])
 def test_parts_of_a_sum_grow_with_it(pixels: int) -> None:
     """So that room for the largest batch is room for all; no part is without an image."""
-    parts = [sum_parts(images, pixels) for images in range(1, 5000)]
+    parts = [partial_sum_count(images, pixels) for images in range(1, 5000)]
     assert parts == sorted(parts) and parts[0] == 1 and parts[-1] <= MOST_PARTS
     assert all(part <= images for images, part in enumerate(parts, 1))
 

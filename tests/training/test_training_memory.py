@@ -16,9 +16,9 @@ from app.base.errors import UserError
 from app.files.hdf5 import file_image
 from app.network.graph import find_network
 from app.training import cpu_trainer, results
-from app.training.cpu_trainer import trainer_of
+from app.training.cpu_trainer import open_trainer
 from app.training.model import Model, training_model
-from app.training.output_files import check_sizes
+from app.training.output_files import check_file_sizes
 from app.training.team import Alone
 from tests.support.shell import listing
 from tests.support.training_for_tests import OWN, Refused, Train, new_job, some_settings
@@ -44,7 +44,7 @@ def no_memory_at(call: int, real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_before_the_first_epoch(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Model, "initial", no_memory_at(1, Model.initial))
+    monkeypatch.setattr(Model, "initial_parameters", no_memory_at(1, Model.initial_parameters))
     refused(MLP, HERE)
 
 
@@ -89,7 +89,7 @@ def full_card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 def test_a_full_card(full_card: None) -> None:
     job = new_job(some_settings(batch=16), device="cuda")
     wrong = rf"^the GPU {TOO_LITTLE} choose a smaller --batch-size, or use --device cpu$"
-    with pytest.raises(UserError, match=wrong), trainer_of(job, Alone(), lambda: None) as trainer:
+    with pytest.raises(UserError, match=wrong), open_trainer(job, Alone(), lambda: None) as trainer:
         trainer.train([np.arange(16)], 1, 0)
 
 
@@ -111,7 +111,7 @@ def test_files_that_would_be_too_large(network: str, changes: dict[str, str], wh
     settings = some_settings(network=network, **changes)
     wrong = rf"network {network} has [0-9,]+ parameters: a {what} file of .*; choose a smaller network"
     with nullcontext() if what is None else pytest.raises(UserError, match=wrong):
-        check_sizes(settings, training_model(find_network(network), settings.biases))
+        check_file_sizes(settings, training_model(find_network(network), settings.biases))
 
 
 def test_a_network_that_is_too_wide(refused: Refused) -> None:

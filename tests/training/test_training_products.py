@@ -42,9 +42,9 @@ EACH_CONVOLUTION = pytest.mark.parametrize("sizes", CONVOLUTIONS.values(), ids=C
 @pytest.mark.parametrize("tile", {*ALL_TILES, *GEMM_TILES}, ids=str)
 def test_tiles_are_what_the_kernels_take(tile: Tile) -> None:
     """The static assertions of train_product.cuh, 48 KB of shared memory, whole warps."""
-    assert tile.fits and tile.threads % 32 == 0 and 32 <= tile.threads <= 256
+    assert tile.is_feasible and tile.threads % 32 == 0 and 32 <= tile.threads <= 256
     assert tile.bm % tile.tm == tile.bn % tile.tn == tile.tm % 4 == tile.tn % 4 == 0
-    assert (tile.bn // tile.tn) % tile.lanes == 0 and (tile.bm // tile.tm) % (32 // tile.lanes) == 0
+    assert (tile.bn // tile.tn) % tile.lanes_per_row == 0 and (tile.bm // tile.tm) % (32 // tile.lanes_per_row) == 0
     assert 2 * tiles.SLICES[-1] * (tile.bm + 4 + tile.bn + 4) * 4 <= 48 << 10
 
 
@@ -57,18 +57,21 @@ def test_parts_cover_long_sums_and_no_more(rows: int, columns: int, depth: int) 
         assert 1 <= choice.parts <= max(depth // 64, 1) and choice.tile in candidates
         length = tiles.split_k_length(depth, choice.parts)
         assert length % tiles.GEMM_SLICE == 0 and choice.parts * length >= depth
-        assert length < variant.tiles(depth, choice.parts) + tiles.GEMM_SLICE
+        assert length < variant.ceil_div(depth, choice.parts) + tiles.GEMM_SLICE
     assert tiles.best_tile(rows, columns, depth) in ALL_TILES
 
 
 @EACH_CONVOLUTION
 def test_convolutions_fill_the_card_and_waste_little(sizes: ConvProblem) -> None:
-    pixels, inputs = tiles.TYPICAL_IMAGES * prod(sizes.convolved), tiles.TYPICAL_IMAGES * sizes.height * sizes.width
-    cut = tiles.best_split(sizes.depth, sizes.maps, pixels)
+    pixels, inputs = (
+        tiles.TYPICAL_IMAGES * prod(sizes.conv_output_size),
+        tiles.TYPICAL_IMAGES * sizes.height * sizes.width,
+    )
+    cut = tiles.best_split(sizes.reduction_length, sizes.maps, pixels)
     for tile, parts, rows, columns in (
-        (tiles.best_tile(sizes.maps, pixels, sizes.depth), 1, sizes.maps, pixels),
+        (tiles.best_tile(sizes.maps, pixels, sizes.reduction_length), 1, sizes.maps, pixels),
         (tiles.best_tile(sizes.channels, inputs, sizes.kernel**2 * sizes.maps), 1, sizes.channels, inputs),
-        (cut.tile, cut.parts, sizes.depth, sizes.maps),
+        (cut.tile, cut.parts, sizes.reduction_length, sizes.maps),
     ):
         down, across = tile.blocks(rows, columns)
         assert down * across * parts * tile.threads >= tiles.MULTIPROCESSORS * 128
@@ -85,7 +88,7 @@ def test_slices_hold_one_tap_or_pad_little(inner: int, depth: int, expected: int
 
 
 def test_only_the_number_of_parts_orders_a_sum() -> None:
-    assert [tiles.sum_groups(parts) for parts in (1, 2, 31, 32, 1024)] == [1, 1, 1, 8, 8]
+    assert [tiles.threads_per_sum(parts) for parts in (1, 2, 31, 32, 1024)] == [1, 1, 1, 8, 8]
     assert tiles.best_split(800, 64, 16384).parts == tiles.best_split(800, 64, 16384).parts > 8
 
 

@@ -25,7 +25,7 @@ import pytest
 from app.base.errors import UserError
 from app.network.weights import load_weights
 from app.training import workers
-from app.training.workers import team_of
+from app.training.workers import start_team
 from tests.support.shell import listing
 from tests.support.training_for_tests import Refused, Train, begin, ended, new_job, some_settings, wait_for, workers_of
 from tests.training.test_train_command import CHECKPOINT, MLP, after_saving, check_failure
@@ -113,21 +113,21 @@ class Asleep:
 def test_no_memory(capfd: pytest.CaptureFixture[str]) -> None:
     with (
         pytest.raises(Exception, match=r"^worker 2 of 2 failed: MemoryError: no room for it$"),
-        team_of(2, new_job(some_settings(), NoRoom()), lambda: "") as team,
+        start_team(2, new_job(some_settings(), NoRoom()), lambda: "") as team,
     ):
-        team.add(np.zeros(3))
+        team.all_reduce(np.zeros(3))
     assert active_children() == [] and capfd.readouterr() == ("", "")
 
 
 def test_a_stopped_worker_is_ended(capfd: pytest.CaptureFixture[str]) -> None:
     with (
         pytest.raises(UserError, match=r"^worker 2 of 2 was stopped by a signal: train again$"),
-        team_of(2, new_job(some_settings()), lambda: "") as team,
+        start_team(2, new_job(some_settings()), lambda: "") as team,
     ):
         (worker,) = active_children()
         os.kill(worker.pid or 0, signal.SIGSTOP)
         while True:
-            team.add(np.zeros(3))
+            team.all_reduce(np.zeros(3))
     assert active_children() == [] and capfd.readouterr() == ("", "")
 
 
@@ -143,14 +143,14 @@ def test_a_lead_that_does_not_notice_is_ended(
 
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(workers, "GRACE", 0.1)
-    with team_of(2, new_job(some_settings(), NoRoom()), lambda: "; all is well"):
+    with start_team(2, new_job(some_settings(), NoRoom()), lambda: "; all is well"):
         assert ended.wait(30)
     expected = "error: worker 2 of 2 failed: MemoryError: no room for it; all is well\n"
     assert codes == [2] and capfd.readouterr() == ("", expected)
 
 
 def test_an_error_of_the_lead_ends_all() -> None:
-    with pytest.raises(ZeroDivisionError), team_of(3, new_job(some_settings()), lambda: ""):
+    with pytest.raises(ZeroDivisionError), start_team(3, new_job(some_settings()), lambda: ""):
         assert len(active_children()) == 2
         raise ZeroDivisionError
     assert active_children() == []
@@ -161,7 +161,7 @@ def test_last_words_that_do_not_come(close: Callable[[Connection, Connection], N
     ours, theirs = Pipe(duplex=False)
     close(ours, theirs)
     process: Any = SimpleNamespace(exitcode=1)
-    reason = workers.Worker(1, process, ours, ours).reason(2)
+    reason = workers.Worker(1, process, ours, ours).early_exit_reason(2)
     assert reason == "worker 2 of 2 ended with exit code 1: train again with fewer --workers"
 
 
@@ -192,9 +192,9 @@ def test_ctrl_c_is_answered_once(
 def test_workers_end_with_the_lead_whatever_they_wait_for() -> None:
     """As for a card."""
     script = (
-        "import os, time; from app.training.workers import team_of\n"
+        "import os, time; from app.training.workers import start_team\n"
         "from tests.training.test_workers import Asleep, new_job, some_settings\n"
-        "with team_of(2, new_job(some_settings(), Asleep()), str): time.sleep(1); os.kill(os.getpid(), 9)"
+        "with start_team(2, new_job(some_settings(), Asleep()), str): time.sleep(1); os.kill(os.getpid(), 9)"
     )
     process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=PIPE, stderr=PIPE, text=True)
     assert ended(process) == (-signal.SIGKILL, "", "")

@@ -10,7 +10,7 @@ import numpy as np
 
 from app.base.errors import UserError, choose_one_of
 from app.base.frozen import Frozen
-from app.cuda.cards import device_name
+from app.cuda.cards import parse_device_name
 from app.files.checks import BadValueError
 from app.network.graph import Graph
 from app.network.toml import SUFFIX
@@ -74,12 +74,12 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
 def check_device(device: str) -> None:
     """Raise BadArgumentError unless ``device`` names a device."""
     try:
-        device_name(str(device))
+        parse_device_name(str(device))
     except BadValueError as error:
         raise BadArgumentError(f"device={error}") from None
 
 
-def host_batch(images: Any, graph: Graph) -> ImageBatch:
+def validate_host_images(images: Any, graph: Graph) -> ImageBatch:
     """Check images in host memory and convert them: (H, W), (N, H, W), (C, H, W) or (N, C, H, W).
 
     uint8, or floats in [0, 1]. If all floats are k/255, they become uint8, as in files. Raises BadArgumentError.
@@ -99,7 +99,7 @@ def host_batch(images: Any, graph: Graph) -> ImageBatch:
         )
     except UserError as error:
         raise BadArgumentError(str(error)) from None
-    check_bytes(batch.graph, found.dtype.name)
+    check_resize_dtype(batch.graph, found.dtype.name)
     return ImageBatch(found, batch.graph, batch.single)
 
 
@@ -126,7 +126,7 @@ def as_batch(array: Any, graph: Graph, dtype: str) -> ImageBatch:
     return ImageBatch(array.reshape(full), fitting, one is not None)
 
 
-def check_bytes(graph: Graph, dtype: str) -> None:
+def check_resize_dtype(graph: Graph, dtype: str) -> None:
     """Raise BadArgumentError if the graph resizes the images and they are not uint8."""
     if dtype != "uint8" and graph.steps[0].layer.keeps_bytes:
         raise BadArgumentError(

@@ -12,9 +12,9 @@ import numpy as np
 from cupy.cuda import runtime
 
 from app.cuda.memory import pinned_array
-from app.cuda.streams import stream_at
+from app.cuda.streams import stream_from_pointer
 from app.engine.buffers import ALIGNED
-from app.engine.classifier.arguments import FLOATS, BadArgumentError, as_batch, check_bytes, is_tensor
+from app.engine.classifier.arguments import FLOATS, BadArgumentError, as_batch, check_resize_dtype, is_tensor
 from app.engine.classifier.engines import Engines
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Engine, Outputs
@@ -31,13 +31,13 @@ def as_cupy_array(images: Any, stream: cupy.cuda.Stream) -> cupy.ndarray:
     try:
         if is_tensor(images) and (dtype := _TENSOR_TYPES.get(str(images.dtype))) and not images.requires_grad:
             wait_for(torch_stream(images.get_device()), stream, cupy.cuda.Event(disable_timing=True))
-            return _view_tensor(images, dtype)
+            return _view_torch_tensor(images, dtype)
         # An array of JAX that is ready needs no wait, which DLPack's slower way has. It may lack an interface.
         ready = getattr(images, "is_ready", bool)()
         interface = getattr(images, "__cuda_array_interface__", None) if ready else None
         if interface is None and hasattr(images, "__dlpack__"):
             return cupy.from_dlpack(images)
-        return _view_interface(images, interface or images.__cuda_array_interface__, stream)
+        return _view_cuda_array_interface(images, interface or images.__cuda_array_interface__, stream)
     except (BufferError, KeyError, TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise BadArgumentError(f"the array of images on the card cannot be read: {reason}") from None
@@ -70,7 +70,7 @@ def _tensor_address(tensor: Any) -> tuple[bool, int]:
         return False, 0
 
 
-def _view_tensor(tensor: Any, dtype: np.dtype) -> cupy.ndarray:
+def _view_torch_tensor(tensor: Any, dtype: np.dtype) -> cupy.ndarray:
     """View a tensor of PyTorch, as ``cupy.from_dlpack`` does in 30 µs more."""
     number = tensor.get_device()
     if not tensor.numel():  # it may have no address
@@ -80,7 +80,7 @@ def _view_tensor(tensor: Any, dtype: np.dtype) -> cupy.ndarray:
     return cupy.ndarray(tuple(tensor.shape), dtype, cupy.cuda.MemoryPointer(memory, 0), gaps)
 
 
-def _view_interface(owner: Any, interface: dict[str, Any], stream: cupy.cuda.Stream) -> cupy.ndarray:
+def _view_cuda_array_interface(owner: Any, interface: dict[str, Any], stream: cupy.cuda.Stream) -> cupy.ndarray:
     """View an array by its ``__cuda_array_interface__``: CuPy would make the host wait for the array's stream."""
     ready = interface.get("stream")
     if ready is not None:  # the interface calls the null stream 1
@@ -105,7 +105,7 @@ def fetch(array: cupy.ndarray, stream: cupy.cuda.Stream) -> np.ndarray:
         return array.get(stream=stream)
 
 
-_kept_stream_at = lru_cache(16)(lambda pointer, _device: stream_at(pointer))
+_kept_stream_at = lru_cache(16)(lambda pointer, _device: stream_from_pointer(pointer))
 
 
 def as_stream(stream: Any, device: int = 0) -> cupy.cuda.Stream:
@@ -170,7 +170,7 @@ class CardEngines(Engines):
             if known is not None and is_tensor(images):
                 self._given[array.shape[1:], images.dtype] = known[0]
         if known is None:
-            array, engine, single = self._prepared(graph, array)
+            array, engine, single = self._prepare_engine(graph, array)
             known = engine, len(array), array.data.ptr
         engine, count, address = known
         if not wait:
@@ -214,7 +214,7 @@ class CardEngines(Engines):
         labels, logits = found
         return labels, logits if isinstance(logits, np.ndarray) else partial(fetch, logits, engine.on_card.stream)
 
-    def _prepared(self, graph: Graph, array: cupy.ndarray) -> tuple[cupy.ndarray, GpuEngine, bool]:
+    def _prepare_engine(self, graph: Graph, array: cupy.ndarray) -> tuple[cupy.ndarray, GpuEngine, bool]:
         """Return images in the form that kernels read, their engine, and whether they are a single one.
 
         A new shape or type opens an engine.
@@ -224,9 +224,9 @@ class CardEngines(Engines):
                 f"the images lie on GPU {number}, the classifier on GPU {self._number}: copy them there"
             )
         batch = as_batch(array, graph, array.dtype.name)
-        check_bytes(batch.graph, array.dtype.name)
+        check_resize_dtype(batch.graph, array.dtype.name)
         images = batch.images if array.dtype == np.uint8 else batch.images.astype(np.float32, copy=False)
-        engine = self.of(batch.graph, images.dtype)
+        engine = self.engine_for(batch.graph, images.dtype)
         assert isinstance(engine, GpuEngine)
         if not batch.single and images.dtype == array.dtype:
             self._given[array.shape[1:], array.dtype] = engine

@@ -13,14 +13,14 @@ import numpy.typing as npt
 from app.base.errors import UserError
 from app.base.precision import PRECISIONS, SHORT
 from app.cuda import device as devices
-from app.cuda.cards import number_of
+from app.cuda.cards import device_number
 from app.engine.classifier.arguments import (
     BadArgumentError,
     check_choice,
     check_device,
-    host_batch,
     lies_on_card,
     network_request,
+    validate_host_images,
 )
 from app.engine.classifier.engines import Engines
 from app.layers import Softmax
@@ -82,14 +82,14 @@ class Classifier:
         self.classes = self.weights.classes
         self.device, self.why_cpu = devices.choose_device(device)
         if self.device == "cpu":
-            request.check_cpu()
+            request.reject_gpu_options()
             self._engines: Engines | CardEngines | None = Engines()
         else:
-            with devices.gpu_errors():
+            with devices.translate_gpu_errors():
                 from app.engine.classifier.card_engines import CardEngines
                 from app.planning.choices import choices_of
 
-                self._engines = CardEngines(choices_of(request, self.graph), number_of(self.device))
+                self._engines = CardEngines(choices_of(request, self.graph), device_number(self.device))
         self._softmax = any(isinstance(step.layer, Softmax) for step in self.graph.steps[-2:])
         self._lock = threading.Lock()
         self._last = threading.local()
@@ -97,11 +97,11 @@ class Classifier:
 
     def _make_resident(self) -> None:
         """Let a kernel that stays on the card answer few images. Raises UserError where none can."""
-        engines = self._opened()
+        engines = self._require_open_engines()
         try:
             if engines.device == "cpu":
                 raise BadArgumentError(f"resident=True needs a GPU: {self.why_cpu or 'device is cpu'}")
-            with devices.gpu_errors(), engines.place:
+            with devices.translate_gpu_errors(), engines.place:
                 from app.engine.resident import ResidentKernel
 
                 self._resident = ResidentKernel(engines.of(self.graph, np.dtype(np.uint8)).loaded)
@@ -142,10 +142,10 @@ class Classifier:
                     labels, self._last.scores = answer
                     return labels
             on_host, engines = not on_card and stream is None, self._engines
-            known = engines.known(images) if on_host and engines is not None else None
-            batch = None if known is not None or lies_on_card(images) else host_batch(images, self.graph)
+            known = engines.match_known_shape(images) if on_host and engines is not None else None
+            batch = None if known is not None or lies_on_card(images) else validate_host_images(images, self.graph)
             with self._lock:
-                engines = self._opened()
+                engines = self._require_open_engines()
                 if self._resident is not None:
                     self._resident.pause()  # other kernels want all multiprocessors
                 if known is not None:
@@ -162,7 +162,7 @@ class Classifier:
                     labels, scores, single = engines.run_on_card(self.graph, given, stream, wait=not on_card)
                     single = single if batch is None else batch.single
         except Exception:
-            with devices.gpu_errors():  # not for calls on the card, which take microseconds
+            with devices.translate_gpu_errors():  # not for calls on the card, which take microseconds
                 raise
         self._last.scores = scores[0] if single else scores
         return labels.reshape(()) if single else labels
@@ -176,8 +176,10 @@ class Classifier:
         channels, *size = self.graph.network.input_shape
         if n < 0:
             raise BadArgumentError(f"n={n}: give a number of images")
-        with devices.gpu_errors():
-            array: npt.NDArray[np.uint8] = self._opened().empty((n, *([channels] if channels > 1 else []), *size))
+        with devices.translate_gpu_errors():
+            array: npt.NDArray[np.uint8] = self._require_open_engines().empty(
+                (n, *([channels] if channels > 1 else []), *size)
+            )
         return array
 
     @property
@@ -186,26 +188,26 @@ class Classifier:
 
         If the network ends in a softmax, they are the logarithms of its probabilities.
         """
-        scores = self._scores()
+        scores = self._last_scores()
         if not self._softmax:
             return scores
-        with np.errstate(divide="ignore"), _beside(scores):
+        with np.errstate(divide="ignore"), _scores_device_context(scores):
             return np.log(scores)
 
     @property
     def probabilities(self) -> npt.NDArray[np.float32] | cupy.ndarray:
         """Probabilities of the last call, (N, classes) or (classes,), float32: the softmax of the logits."""
-        scores = self._scores()
+        scores = self._last_scores()
         if self._softmax:
             return scores
-        with np.errstate(invalid="ignore"), _beside(scores):  # infinite scores give NaN
+        with np.errstate(invalid="ignore"), _scores_device_context(scores):  # infinite scores give NaN
             exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
             return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
     @property
     def precision(self) -> str:
         """The coarsest precision of any layer. Raises UserError before the first call."""
-        arithmetic = self._opened().arithmetic
+        arithmetic = self._require_open_engines().arithmetic
         if arithmetic is None:
             raise BadArgumentError("the precision is chosen at the first call: call the classifier first")
         return SHORT[arithmetic]
@@ -213,19 +215,19 @@ class Classifier:
     def describe(self) -> dict[str, Any]:
         """Describe the device and the software used so far, as in reports. Raises UserError if closed."""
         with self._lock:
-            return self._opened().describe()
+            return self._require_open_engines().describe()
 
-    def _opened(self) -> Any:
+    def _require_open_engines(self) -> Any:
         if self._engines is None:
             raise BadArgumentError("the classifier is closed: make another one")
         return self._engines
 
-    def _scores(self) -> Any:
+    def _last_scores(self) -> Any:
         scores = getattr(self._last, "scores", None)
         if scores is None:
             raise BadArgumentError("nothing was classified yet in this thread: call the classifier first")
         if callable(scores):  # they are fetched now
-            with devices.gpu_errors():
+            with devices.translate_gpu_errors():
                 scores = self._last.scores = scores()
         return scores
 
@@ -246,6 +248,6 @@ class Classifier:
         self.close()
 
 
-def _beside(scores: Any) -> AbstractContextManager[object]:
+def _scores_device_context(scores: Any) -> AbstractContextManager[object]:
     """Make the GPU that holds the scores the current one while the block runs; do nothing for NumPy arrays."""
     return nullcontext() if isinstance(scores, np.ndarray) else scores.device

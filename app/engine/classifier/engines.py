@@ -41,7 +41,7 @@ class Engines:
         self._of_batches: dict[Shape, tuple[Engine, Shape]] = {}
         self._of_singles: dict[Shape, tuple[Engine, Shape]] = {}
 
-    def of(self, graph: Graph, dtype: np.dtype) -> Engine:
+    def engine_for(self, graph: Graph, dtype: np.dtype) -> Engine:
         """Return the engine for a graph and a type of images. Raises UserError if kernels cannot serve the network."""
         form = (graph.network.input_shape, dtype)
         if form not in self._engines:
@@ -55,7 +55,7 @@ class Engines:
         Raises UserError, also if memory is short.
         """
         with self.place:
-            engine = self.of(batch.graph, batch.images.dtype)
+            engine = self.engine_for(batch.graph, batch.images.dtype)
             if type(images) is np.ndarray and images.dtype == np.uint8 and images.size:
                 known = self._of_singles if batch.single else self._of_batches
                 known[images.shape[not batch.single :]] = engine, (-1, *batch.images.shape[1:])
@@ -65,7 +65,7 @@ class Engines:
         """Return labels, and the logits or a function that brings them. images: (N, C, H, W), checked."""
         return engine.run(images)
 
-    def known(self, images: Any) -> tuple[Engine, np.ndarray, bool] | None:
+    def match_known_shape(self, images: Any) -> tuple[Engine, np.ndarray, bool] | None:
         """Recognise bytes in host memory of a shape that came before, which need no checks; None for all other images.
 
         Return their engine, the images as (N, C, H, W), and whether they are a single image.

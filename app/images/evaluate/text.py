@@ -72,7 +72,7 @@ def head_fields(document: Evaluate) -> list[tuple[str, str]]:
     if document["against"] is not None:
         compared["other "] = document["against"]
     return [
-        ("device", device.as_text(document["device"])),
+        ("device", device.format_device(document["device"])),
         *(
             (f"{which}weights", f"{one['weights']['path']} (sha256 {one['weights']['sha256'][:12]}…)")
             for which, one in compared.items()

@@ -179,7 +179,7 @@ def _document(request: PredictRequest, classifier: Classifier, seen: Seen, secon
         "schema": "lenet5-inference/predict/1",
         "network": classifier.graph.network.name,
         "precision": classifier.precision,
-        "device": device.as_text(classifier.describe()),
+        "device": device.format_device(classifier.describe()),
         "why_cpu": classifier.why_cpu,
         "images": seen.images,
         "seconds": seconds,

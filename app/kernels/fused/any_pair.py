@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from app.kernels.fused.conv_pair import SIZES
-from app.kernels.fused.scaling import Arrays, activation_scales, parts_of, scales_for
+from app.kernels.fused.scaling import Arrays, activation_scales, float16_parts, power_of_two_scales
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem, ConvProblem
 from app.kernels.variant import (
@@ -15,8 +15,8 @@ from app.kernels.variant import (
     Parameters,
     Variant,
     activation_name,
+    ceil_div,
     mma_row,
-    tiles,
 )
 
 WINDOW = 8  # pixels of a channel's row in a k step of the first convolution
@@ -25,7 +25,7 @@ SLACK = 8  # words after the last row that k steps may read; zero filters multip
 THREADS = 256
 
 
-def refuses(problem: ConvPairProblem) -> str | None:
+def refusal_reason(problem: ConvPairProblem) -> str | None:
     """Return why the kernel cannot serve the problem, apart from its shared memory; None if it can."""
     first, second = problem.first, problem.second
     if first.input_dtype != "uint8":
@@ -36,41 +36,46 @@ def refuses(problem: ConvPairProblem) -> str | None:
         return f"serves first kernels of at most {WINDOW} x {WINDOW}"
     if problem.resize is not None and problem.resize.size > MOST_SIZE:
         return f"enlarges images to at most {MOST_SIZE} x {MOST_SIZE}"
-    if second.output_dtype != ("float32" if problem.parts == 2 else "float16"):
+    if second.output_dtype != ("float32" if problem.activation_parts == 2 else "float16"):
         return "stores float16 in float16, float32 in float16x2"
     return None
 
 
-def _pixel_words(problem: ConvPairProblem) -> int:
+def _pixel_stride_words(problem: ConvPairProblem) -> int:
     """Return the stride, in words of two maps, of pixels in the first convolution's results, as in the .cu file."""
-    words, second = tiles(problem.first.maps, 2), problem.second
+    words, second = ceil_div(problem.first.maps, 2), problem.second
     apart = second.pool * second.stride
     return words if words % 8 else words + (4 if apart % 2 else 2 if apart % 4 else 1)
 
 
 def _round_up(number: int, to: int) -> int:
-    return tiles(number, to) * to
+    return ceil_div(number, to) * to
 
 
-def _fragments(problem: ConvPairProblem) -> tuple[int, int]:
+def _fragment_sizes(problem: ConvPairProblem) -> tuple[int, int]:
     """Return the size of each convolution's packed filters, one part of each, in float16 numbers."""
     first, second = problem.first, problem.second
-    steps1 = tiles(first.channels * first.kernel, 2)
-    steps2 = second.kernel * tiles(second.kernel * tiles(first.maps, 2), 8)
-    return steps1 * tiles(first.maps, 8) * 128, steps2 * tiles(second.maps, 8) * 128
+    steps1 = ceil_div(first.channels * first.kernel, 2)
+    steps2 = second.kernel * ceil_div(second.kernel * ceil_div(first.maps, 2), 8)
+    return steps1 * ceil_div(first.maps, 8) * 128, steps2 * ceil_div(second.maps, 8) * 128
 
 
 def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     """Configure one block per image."""
     first, second, resize = problem.first, problem.second, problem.resize
     source = first if resize is None else resize
-    filters = [problem.weight_parts * size for size in _fragments(problem)]
-    high, wide = first.pooled
+    filters = [problem.weight_parts * size for size in _fragment_sizes(problem)]
+    high, wide = first.pooled_size
     pairs = first.channels * (first.height + 2 * first.padding) * (first.width + 2 * first.padding) + SLACK
-    maps = (high + 2 * second.padding) * (wide + 2 * second.padding) * _pixel_words(problem) + SLACK
+    maps = (high + 2 * second.padding) * (wide + 2 * second.padding) * _pixel_stride_words(problem) + SLACK
     pixels = source.channels * source.height * source.width
-    maps = max(maps, tiles(first.channels * source.height * first.width, 2)) if resize else maps
-    shared = 4 * _round_up(pairs, 4) + 4 * problem.parts * _round_up(maps, 4) + 2 * sum(filters) + _round_up(pixels, 16)
+    maps = max(maps, ceil_div(first.channels * source.height * first.width, 2)) if resize else maps
+    shared = (
+        4 * _round_up(pairs, 4)
+        + 4 * problem.activation_parts * _round_up(maps, 4)
+        + 2 * sum(filters)
+        + _round_up(pixels, 16)
+    )
     defines: dict[str, str | int] = {
         "C1": first.channels,
         "H0": source.height,
@@ -79,21 +84,21 @@ def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
         "COURSE": int(resize is not None and resize.rule == "course"),
         "H1": first.height,
         "W1": first.width,
-        "PARTS": problem.parts,
+        "PARTS": problem.activation_parts,
         "WEIGHT_PARTS": problem.weight_parts,
         "OUTPUT": second.output_dtype,
-        "SCALED1": int(_scales_after(problem)),
+        "SCALED1": int(_scales_after_activation(problem)),
         "MAPS_WORDS": maps,
         "THREADS": THREADS,
         # Three blocks fit an SM's memory and registers where sums and fragments are few.
-        "BLOCKS": 3 if shared <= 75 << 10 and problem.parts == 1 else 2 if shared <= 113 << 10 else 1,
-        **_sizes(1, first),
-        **_sizes(2, second),
+        "BLOCKS": 3 if shared <= 75 << 10 and problem.activation_parts == 1 else 2 if shared <= 113 << 10 else 1,
+        **_numbered_conv_defines(1, first),
+        **_numbered_conv_defines(2, second),
     }
     float32 = partial(Argument, dtype="float32")
     takes = [
         Argument("filters1", "float16", fixed=filters[0]),
-        float32("factors1", fixed=(1 + _scales_after(problem)) * _round_up(first.maps, 2)),
+        float32("factors1", fixed=(1 + _scales_after_activation(problem)) * _round_up(first.maps, 2)),
         float32("bias1", fixed=_round_up(first.maps, 2), optional=not first.bias),
         Argument("filters2", "float16", fixed=filters[1]),
         float32("factors2", fixed=_round_up(second.maps, 2)),
@@ -103,13 +108,13 @@ def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     return LaunchConfig(defines, (launch,), packing=Packing(tuple(takes), partial(pack, problem)))
 
 
-def _scales_after(problem: ConvPairProblem) -> bool:
+def _scales_after_activation(problem: ConvPairProblem) -> bool:
     """Return whether maps between the convolutions are scaled after their activation, which preserves no factor."""
-    return problem.parts == 2 and problem.first.activation in ("tanh", "sigmoid")
+    return problem.activation_parts == 2 and problem.first.activation in ("tanh", "sigmoid")
 
 
-def _sizes(number: int, problem: ConvProblem) -> dict[str, str | int]:
-    high, wide = problem.pooled
+def _numbered_conv_defines(number: int, problem: ConvProblem) -> dict[str, str | int]:
+    high, wide = problem.pooled_size
     named: dict[str, str | int] = {
         "K": problem.kernel,
         "S": problem.stride,
@@ -137,24 +142,27 @@ def pack(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     assert w1 is not None and w2 is not None
     first, second = problem.first, problem.second
     between = activation_scales(problem, arrays)
-    if problem.parts == 1 and first.activation in ("tanh", "sigmoid"):
+    if problem.activation_parts == 1 and first.activation in ("tanh", "sigmoid"):
         between = np.ones_like(between)  # float16 holds them unscaled
-    folded = np.ones_like(between) if _scales_after(problem) else between
+    folded = np.ones_like(between) if _scales_after_activation(problem) else between
     w1 = w1.astype(np.float64).reshape(first.channels, first.kernel, first.kernel, first.maps)
     w2 = w2.astype(np.float64).reshape(first.maps, second.kernel, second.kernel, second.maps)
     w2 = w2 / between[:, None, None, None]
-    scales1, scales2 = (scales_for(np.abs(w).max(axis=(0, 1, 2))) for w in (w1, w2))
-    filters1 = np.stack([window_fragments(part) for part in parts_of(problem, w1 * scales1)])
-    filters2 = np.stack([row_fragments(part) for part in parts_of(problem, w2 * scales2)])
+    scales1, scales2 = (power_of_two_scales(np.abs(w).max(axis=(0, 1, 2))) for w in (w1, w2))
+    filters1 = np.stack([window_fragments(part) for part in float16_parts(problem, w1 * scales1)])
+    filters2 = np.stack([row_fragments(part) for part in float16_parts(problem, w2 * scales2)])
     return [
         filters1.reshape(-1),
         np.concatenate(
-            [_vector(problem.pixel_scale * folded / scales1), *([_vector(between)] * _scales_after(problem))]
+            [
+                _pad_to_even(problem.pixel_scale * folded / scales1),
+                *([_pad_to_even(between)] * _scales_after_activation(problem)),
+            ]
         ),
-        None if bias1 is None else _vector(bias1.astype(np.float64) * folded),
+        None if bias1 is None else _pad_to_even(bias1.astype(np.float64) * folded),
         filters2.reshape(-1),
-        _vector(1 / scales2),
-        None if bias2 is None else _vector(bias2),
+        _pad_to_even(1 / scales2),
+        None if bias2 is None else _pad_to_even(bias2),
     ]
 
 
@@ -164,7 +172,7 @@ def window_fragments(filters: np.ndarray) -> np.ndarray:
     A k step of 16 is two rows of windows, each of one channel and eight pixels wide.
     """
     channels, kernel, _, maps = filters.shape
-    steps, columns = tiles(channels * kernel, 2), tiles(maps, 8)
+    steps, columns = ceil_div(channels * kernel, 2), ceil_div(maps, 8)
     padded = np.zeros((2 * steps, WINDOW, 8 * columns), filters.dtype)
     padded[: channels * kernel, :kernel, :maps] = filters.reshape(-1, kernel, maps)
     # axes: step, half of k, t, pair, column, g
@@ -177,8 +185,8 @@ def row_fragments(filters: np.ndarray) -> np.ndarray:
     k runs along a row of a window: pixel after pixel, each with all channels, an even number.
     """
     channels, kernel, _, maps = filters.shape
-    even, columns = _round_up(channels, 2), tiles(maps, 8)
-    steps = tiles(kernel * even, 16)
+    even, columns = _round_up(channels, 2), ceil_div(maps, 8)
+    steps = ceil_div(kernel * even, 16)
     rows = np.zeros((kernel, kernel, even, 8 * columns), filters.dtype)
     rows[:, :, :channels, :maps] = filters.transpose(1, 2, 0, 3)
     padded = np.zeros((kernel, 16 * steps, 8 * columns), filters.dtype)
@@ -187,7 +195,7 @@ def row_fragments(filters: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(padded.reshape(kernel, steps, 2, 4, 2, columns, 8).transpose(0, 1, 5, 6, 3, 2, 4))
 
 
-def _vector(numbers: np.ndarray) -> np.ndarray:
+def _pad_to_even(numbers: np.ndarray) -> np.ndarray:
     return np.pad(numbers, (0, len(numbers) % 2)).astype(np.float32)
 
 
@@ -201,7 +209,7 @@ ROWS: tuple[Variant, ...] = (
         dtypes=("float16", "float16x2"),
         summary="any two convolutions with all that follows them, from the bytes to the features on chip: mma, one "
         "image a block",
-        refuses=refuses,
+        refuses=refusal_reason,
         limits="bytes, two convolutions in a row that fit in shared memory",
         pools=True,
         reads_host=True,

@@ -5,17 +5,34 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.fused.gemm_pair import second_matrix, second_matrix_size
-from app.kernels.fused.scaling import Arrays, as_float32, scaled_outputs
-from app.kernels.gemm.warpgroup import MOST_TILE, core_matrices, packed_size, refuses_input, ring, threads_of, tile_of
+from app.kernels.fused.gemm_pair import split_class_fragments, split_fragments_size
+from app.kernels.fused.scaling import Arrays, as_float32, scale_per_output
+from app.kernels.gemm.warpgroup import (
+    MOST_TILE,
+    core_matrices,
+    input_refusal_reason,
+    outputs_per_block,
+    packed_size,
+    pipeline_defines,
+    threads_per_block,
+)
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import LinearPairProblem, LinearProblem
-from app.kernels.variant import ONLY_HOPPER, KernelLaunch, LaunchConfig, Packing, Parameters, Variant, tiles, wgmma_row
+from app.kernels.variant import (
+    ONLY_HOPPER,
+    KernelLaunch,
+    LaunchConfig,
+    Packing,
+    Parameters,
+    Variant,
+    ceil_div,
+    wgmma_row,
+)
 
 MOST_CLASSES = 64  # a warp has all scores of its images in registers
 
 
-def _refuses(problem: LinearPairProblem) -> str | None:
+def _refusal_reason(problem: LinearPairProblem) -> str | None:
     first, second = problem.first, problem.second
     if first.outputs > MOST_TILE or second.outputs > MOST_CLASSES:
         return f"takes at most {MOST_TILE} hidden values and {MOST_CLASSES} classes"
@@ -23,19 +40,19 @@ def _refuses(problem: LinearPairProblem) -> str | None:
         return "ends with an argmax, with or without a softmax before it"
     if second.output_dtype != "float32":
         return "stores float32"
-    return refuses_input(first)
+    return input_refusal_reason(first)
 
 
-def _first(problem: LinearPairProblem) -> LinearProblem:
+def _first_problem(problem: LinearPairProblem) -> LinearProblem:
     return replace(problem.first, exact=problem.exact)
 
 
 def _configure(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfig:
-    first, second = _first(problem), problem.second
-    rows, hidden = parameters["ROWS"], tile_of(first)
-    w2_size = second_matrix_size(hidden, second.outputs)
+    first, second = _first_problem(problem), problem.second
+    rows, hidden = parameters["ROWS"], outputs_per_block(first)
+    w2_size = split_fragments_size(hidden, second.outputs)
     pitch = rows + (0 if rows % 16 else 8)
-    defines = ring(first, rows, fixed=4 * (w2_size + hidden * pitch) + 8) | {
+    defines = pipeline_defines(first, rows, fixed=4 * (w2_size + hidden * pitch) + 8) | {
         "HIDDEN": hidden,
         "CLASSES": second.outputs,
         "HAS_BIAS1": int(first.bias),
@@ -50,7 +67,9 @@ def _configure(problem: LinearPairProblem, parameters: Parameters) -> LaunchConf
         Argument("bias2", "float32", fixed=second.outputs, optional=not second.bias),
     )
     launch = KernelLaunch(
-        threads_of(hidden), lambda images: (tiles(images, rows), 1, 1), shared_bytes=int(defines["SHARED_BYTES"])
+        threads_per_block(hidden),
+        lambda images: (ceil_div(images, rows), 1, 1),
+        shared_bytes=int(defines["SHARED_BYTES"]),
     )
     return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
 
@@ -63,15 +82,15 @@ def pack(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     """
     w1, bias1, w2, bias2 = arrays
     assert w2 is not None
-    first = _first(problem)
-    scaled, scales = scaled_outputs(first, (w1,))
-    beyond = tile_of(first) - first.outputs
+    first = _first_problem(problem)
+    scaled, scales = scale_per_output(first, (w1,))
+    beyond = outputs_per_block(first) - first.outputs
     second = np.pad(w2.reshape(first.outputs, -1), ((0, beyond), (0, 0)))
     return [
         core_matrices(first, scaled),
         np.pad(1 / scales, (0, beyond)).astype(np.float32),
         None if bias1 is None else np.pad(bias1, (0, beyond)).astype(np.float32),
-        second_matrix(second),
+        split_class_fragments(second),
         as_float32(bias2),
     ]
 
@@ -85,7 +104,7 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure,
         dtypes=("float16", "float16x2"),
         summary="any two fully connected layers with all that follows them: warpgroup products, hidden values on chip",
-        refuses=_refuses,
+        refuses=_refusal_reason,
         limits=f"{ONLY_HOPPER}; multiples of 8 inputs, 192 hidden values, 64 classes",
         tunables={"ROWS": (40, 80)},
         defaults=lambda _: {"ROWS": 80},

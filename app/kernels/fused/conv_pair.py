@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from app.base.precision import INTEGERS, storage
-from app.kernels.fused.scaling import Arrays, balance_convolutions, parts_of, scale_for
+from app.kernels.fused.scaling import Arrays, balance_convolutions, float16_parts, layer_scale
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem
 from app.kernels.variant import (
@@ -17,8 +17,8 @@ from app.kernels.variant import (
     Parameters,
     Unfit,
     Variant,
+    ceil_div,
     mma_row,
-    tiles,
     wgmma_row,
 )
 
@@ -30,7 +30,7 @@ POOLED_IMAGE, WINDOWS, FILTER_STEP = 9216, 2880, 2048
 BYTE, SIGNED = 255, 127  # greatest activation and filter in int8
 
 
-def _refuses_sizes(problem: ConvPairProblem) -> str | None:
+def _size_refusal_reason(problem: ConvPairProblem) -> str | None:
     first, second = problem.first, problem.second
     if (first.sizes, second.sizes) != SIZES or first.input_dtype != "uint8":
         return "serves lenet5's convolutions of bytes alone"
@@ -43,10 +43,10 @@ def _refuses_sizes(problem: ConvPairProblem) -> str | None:
     return None
 
 
-def _refuses_wgmma(problem: ConvPairProblem, exact: bool = False) -> str | None:
+def _wgmma_refusal_reason(problem: ConvPairProblem, exact: bool = False) -> str | None:
     if problem.exact != exact:
         return "serves weights exact in float16 alone" if exact else "multiplies both halves of weights"
-    reason = _refuses_sizes(problem)
+    reason = _size_refusal_reason(problem)
     if reason is None and (problem.first.bias or problem.second.bias):
         return "adds no bias"
     if reason is None and problem.second.output_dtype != storage(problem.dtype):
@@ -54,33 +54,33 @@ def _refuses_wgmma(problem: ConvPairProblem, exact: bool = False) -> str | None:
     return reason
 
 
-def _persistent(problem: ConvPairProblem, warpgroups: int, shared: int) -> LaunchConfig:
+def _configure_persistent(problem: ConvPairProblem, warpgroups: int, shared: int) -> LaunchConfig:
     """Configure one block per multiprocessor, or per image if there are fewer images."""
     integers, parts, maps = problem.dtype == INTEGERS, problem.weight_parts, problem.second.maps
     takes = (
         Argument("filters1", "float16", fixed=parts * 2 * 3 * 128 * 8),
-        Argument("filters2", "int8" if integers else "float16", fixed=parts * problem.second.depth * maps),
+        Argument("filters2", "int8" if integers else "float16", fixed=parts * problem.second.reduction_length * maps),
         Argument("scales", "float32", fixed=maps if integers else 2),
     )
     launch = KernelLaunch(128 * warpgroups, lambda n: (n, 1, 1), shared_bytes=shared, persistent=True)
-    pack = pack_integers if integers else pack_convolutions
+    pack = pack_int8_filters if integers else pack_convolutions
     return LaunchConfig({}, (launch,), packing=Packing(takes, partial(pack, problem)))
 
 
-def _wgmma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
-    return _persistent(problem, 5, 50 * FILTER_STEP + 5 * (2 * POOLED_IMAGE + 2 * WINDOWS) + 16)
+def _configure_wgmma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
+    return _configure_persistent(problem, 5, 50 * FILTER_STEP + 5 * (2 * POOLED_IMAGE + 2 * WINDOWS) + 16)
 
 
-def _wgmma_split(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
+def _configure_wgmma_split(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     stages = 12
-    return _persistent(problem, 3, stages * (4 * FILTER_STEP + 8 + 4) + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS))
+    return _configure_persistent(problem, 3, stages * (4 * FILTER_STEP + 8 + 4) + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS))
 
 
-def _wgmma_exact(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
-    return _persistent(problem, 3, 50 * FILTER_STEP + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS) + 8)
+def _configure_wgmma_exact(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
+    return _configure_persistent(problem, 3, 50 * FILTER_STEP + 3 * (4 * POOLED_IMAGE + 2 * WINDOWS) + 8)
 
 
-def _wgmma_int8(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
+def _configure_wgmma_int8(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
     images, warpgroups = parameters["images"], parameters["warpgroups"]
     # Registers of both convolutions, as ptxas counts them; a thread gets a multiple of eight.
     if images > 4 or max(32 * images + 31, 80) > 64 // warpgroups * 8:
@@ -88,18 +88,18 @@ def _wgmma_int8(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfi
     taps = problem.second.kernel**2
     shared = taps * FILTER_STEP + warpgroups * (images * POOLED_IMAGE // 2 + 2 * WINDOWS) + 8
     constants: dict[str, str | int] = {"IMAGES": images, "WARPGROUPS": warpgroups}
-    return replace(_persistent(problem, warpgroups, shared), defines=constants)
+    return replace(_configure_persistent(problem, warpgroups, shared), defines=constants)
 
 
-def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
+def _configure_mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     first, second = problem.first, problem.second
     warps = 4  # one warp per image, and one for each scheduler of a multiprocessor
-    shared = warps * (problem.parts * POOLED_IMAGE + 28 * 20 * 4)
+    shared = warps * (problem.activation_parts * POOLED_IMAGE + 28 * 20 * 4)
     defines: dict[str, str | int] = {
         "OUTPUT": second.output_dtype,
         "HAS_BIAS1": int(first.bias),
         "HAS_BIAS2": int(second.bias),
-        "SPLIT": problem.parts - 1,
+        "SPLIT": problem.activation_parts - 1,
         "WEIGHT_PARTS": problem.weight_parts,
         "WARPS": warps,
     }
@@ -107,18 +107,18 @@ def _mma(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     takes = (
         Argument("filters1", "float16", fixed=problem.weight_parts * 32 * first.maps),
         bias1,
-        Argument("filters2", "float16", fixed=problem.weight_parts * second.depth * second.maps),
+        Argument("filters2", "float16", fixed=problem.weight_parts * second.reduction_length * second.maps),
         bias2,
         Argument("scales", "float32", fixed=2),
     )
-    launch = KernelLaunch(32 * warps, lambda n: (tiles(n, warps), 1, 1), shared_bytes=shared)
+    launch = KernelLaunch(32 * warps, lambda n: (ceil_div(n, warps), 1, 1), shared_bytes=shared)
     return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack_for_mma, problem)))
 
 
 # --- packing: reorder parameters for the tensor cores' instructions, and scale them into float16's range --------------
 
 
-def _filters(
+def _scaled_filter_parts(
     problem: ConvPairProblem, arrays: Arrays
 ) -> tuple[list[np.ndarray], float, np.ndarray | None, list[np.ndarray], float]:
     """Return the first filters' float16 parts (5, 5, 32) and scale, their bias, and the second's parts and scale.
@@ -128,9 +128,9 @@ def _filters(
     w1, bias1, w2 = balance_convolutions(problem, arrays)
     w1 = w1.reshape(problem.first.kernel, problem.first.kernel, -1)
     w2 = w2.reshape(-1, problem.second.kernel, problem.second.kernel, problem.second.maps)
-    scale1 = 1.0 if problem.parts == 1 else scale_for(w1)
-    scale2 = scale_for(w2, arrays[3])
-    return parts_of(problem, w1 * scale1), scale1, bias1, parts_of(problem, w2 * scale2), scale2
+    scale1 = 1.0 if problem.activation_parts == 1 else layer_scale(w1)
+    scale2 = layer_scale(w2, arrays[3])
+    return float16_parts(problem, w1 * scale1), scale1, bias1, float16_parts(problem, w2 * scale2), scale2
 
 
 def pack_convolutions(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
@@ -139,15 +139,15 @@ def pack_convolutions(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarr
     The first convolution's scaled results are pooled as sums instead of averages. scales holds two factors: from twice
     the first products to those sums, and from twice the second products to features.
     """
-    parts1, scale1, _, parts2, scale2 = _filters(problem, arrays)
+    parts1, scale1, _, parts2, scale2 = _scaled_filter_parts(problem, arrays)
     filters1 = np.stack([window_fragments(part) for part in parts1])
     filters2 = np.stack([core_matrices(part) for part in parts2], axis=1)
-    once = 1.0 if problem.parts == 1 else 0.5 / scale1  # activations of one part are not doubled
+    once = 1.0 if problem.activation_parts == 1 else 0.5 / scale1  # activations of one part are not doubled
     average = 0.5 * 0.25**2 / scale2 * problem.pixel_scale  # from twice the sums
     return [filters1.reshape(-1), filters2.reshape(-1), np.array([once, average], np.float32)]
 
 
-def pack_integers(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
+def pack_int8_filters(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     """Pack (w1, None, w2, None) as [filters1, filters2, scales] for the int8 kernel.
 
     The first convolution's results, summed over a pooling window, are scaled so that 1 becomes byte 255. scales holds a
@@ -199,15 +199,21 @@ def pack_for_mma(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | 
     scale = problem.pixel_scale
     w1, w2, *biases = arrays[0], arrays[2], *(None if b is None else b.astype(np.float64) / scale for b in arrays[1::2])
     arrays = [w1, biases[0], w2, biases[1]]
-    parts1, scale1, bias1, parts2, scale2 = _filters(problem, arrays)
+    parts1, scale1, bias1, parts2, scale2 = _scaled_filter_parts(problem, arrays)
     filters1 = np.stack([tap_fragments(part) for part in parts1])
-    filters2 = np.stack([map_fragments(part, 64 // problem.parts) for part in parts2], axis=2)
+    filters2 = np.stack([map_fragments(part, 64 // problem.activation_parts) for part in parts2], axis=2)
     sums2 = 4 * scale2  # the second sums' scale
     scales = np.array([0.5 / scale1, 0.5 * 0.25 / sums2 * scale], np.float32)
-    return [filters1.reshape(-1), _scaled(bias1, scale1), filters2.reshape(-1), _scaled(arrays[3], sums2), scales]
+    return [
+        filters1.reshape(-1),
+        _scale_bias(bias1, scale1),
+        filters2.reshape(-1),
+        _scale_bias(arrays[3], sums2),
+        scales,
+    ]
 
 
-def _scaled(bias: np.ndarray | None, scale: float) -> np.ndarray | None:
+def _scale_bias(bias: np.ndarray | None, scale: float) -> np.ndarray | None:
     return None if bias is None else (bias.astype(np.float64) * scale).astype(np.float32)
 
 
@@ -235,17 +241,19 @@ def map_fragments(filters: np.ndarray, maps: int) -> np.ndarray:
     return np.ascontiguousarray(fragments).reshape(64 // maps, 50, maps // 16, 32, 4, 2)
 
 
-_hopper_row = partial(wgmma_row, "conv_pair", refuses=_refuses_wgmma, limits=HOPPER_LIMITS, reads_host=True, pools=True)
+_hopper_row = partial(
+    wgmma_row, "conv_pair", refuses=_wgmma_refusal_reason, limits=HOPPER_LIMITS, reads_host=True, pools=True
+)
 ROWS: tuple[Variant, ...] = (
     mma_row(
         "conv_pair",
         1,
         "mma",
         system="none of them",
-        configure=_mma,
+        configure=_configure_mma,
         dtypes=("float16", "float16x2"),
         summary="both convolutions with ReLU and pooling on chip, one image a warp: tensor-core products by mma",
-        refuses=_refuses_sizes,
+        refuses=_size_refusal_reason,
         limits="lenet5's two convolutions of bytes",
         pools=True,
     ),
@@ -253,7 +261,7 @@ ROWS: tuple[Variant, ...] = (
         2,
         "wgmma",
         system="none of them",
-        configure=_wgmma,
+        configure=_configure_wgmma,
         dtypes=("float16",),
         since="mma",
         summary="both convolutions with ReLU and pooling on chip: warpgroup tensor-core products, float16",
@@ -262,7 +270,7 @@ ROWS: tuple[Variant, ...] = (
         3,
         "wgmma_split",
         system="none of them",
-        configure=_wgmma_split,
+        configure=_configure_wgmma_split,
         dtypes=("float16x2",),
         since="wgmma",
         summary="step 2 with each operand the sum of two float16: as exact as float32",
@@ -271,17 +279,17 @@ ROWS: tuple[Variant, ...] = (
         4,
         "wgmma_exact",
         system="none of them",
-        configure=_wgmma_exact,
+        configure=_configure_wgmma_exact,
         dtypes=("float16x2",),
         since="wgmma-split",
         summary="step 3 for weights that are exact in float16: two products instead of three",
-        refuses=partial(_refuses_wgmma, exact=True),
+        refuses=partial(_wgmma_refusal_reason, exact=True),
     ),
     _hopper_row(
         5,
         "wgmma_int8",
         system="none of them",
-        configure=_wgmma_int8,
+        configure=_configure_wgmma_int8,
         dtypes=("int8",),
         since="wgmma",
         summary="step 2, its second convolution of 8-bit integers: exact sums, half the tensor-core time",

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.fused.scaling import LOW_SCALE, Arrays, as_float32, balance_products, parts_of, rounded_to_tf32
+from app.kernels.fused.scaling import LOW_SCALE, Arrays, as_float32, balance_products, float16_parts, rounded_to_tf32
 from app.kernels.problems import LinearPairProblem
 from app.kernels.variant import (
     ONLY_HOPPER,
@@ -16,8 +16,8 @@ from app.kernels.variant import (
     Parameters,
     Unfit,
     Variant,
+    ceil_div,
     mma_row,
-    tiles,
     wgmma_row,
 )
 
@@ -28,20 +28,22 @@ MOST_BLOCKS = 8  # of a cluster: what CUDA calls its portable size
 PRODUCT_TUNABLES = {"ROWS": (16, 32, 48, 64, 80, 96, 128), "STAGES": (2, 3, 4)}
 
 
-def _refuses_products(problem: LinearPairProblem) -> str | None:
+def _refusal_reason(problem: LinearPairProblem) -> str | None:
     first, second = problem.first, problem.second
     if first.inputs % 64 or first.outputs % 32 or first.outputs > 256 or second.outputs > 32:
         return "takes multiples of 64 inputs and of 32 hidden values (at most 256), and at most 32 classes"
     if first.activation != "relu" or second.activation or second.softmax or not second.argmax:
         return "serves ReLU between the products and an argmax after them alone"
-    if first.input_dtype not in ("float16", "float32") or (first.input_dtype == "float32") != (problem.parts == 2):
+    if first.input_dtype not in ("float16", "float32") or (first.input_dtype == "float32") != (
+        problem.activation_parts == 2
+    ):
         return "reads float16 in float16, float32 in float16x2"
     if second.output_dtype != "float32":
         return "stores float32"
     return None
 
 
-def _configured(
+def _configure_launch(
     problem: LinearPairProblem,
     constants: Mapping[str, int],
     launch: KernelLaunch,
@@ -57,7 +59,7 @@ def _configured(
         "INPUT": first.input_dtype,
         "HAS_BIAS1": int(first.bias),
         "HAS_BIAS2": int(second.bias),
-        "SPLIT": problem.parts - 1,
+        "SPLIT": problem.activation_parts - 1,
         "LOW_SCALE": LOW_SCALE,
         "WEIGHT_PARTS": problem.weight_parts,
         "SOFTMAX": 0,
@@ -69,33 +71,33 @@ def _configured(
     return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
 
 
-def _products(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfig:
+def _configure_products(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfig:
     first, second = problem.first, problem.second
     rows, stages = parameters["ROWS"], parameters["STAGES"]
     if rows % 16:
         raise Unfit("tensor cores take 16 images at a time")
     shared = stages * (
-        problem.parts * 16 * 9 * rows + problem.weight_parts * 2 * 64 * first.outputs
+        problem.activation_parts * 16 * 9 * rows + problem.weight_parts * 2 * 64 * first.outputs
     )  # rows have a pitch
     epilogue = 4 * (first.outputs * (second.outputs + 1) + 2 * rows * second.outputs)
     if epilogue > shared:
         raise Unfit(f"{rows} images and {stages} stages leave no room for the second product")
-    launch = KernelLaunch(4 * rows, lambda n: (tiles(n, rows), 1, 1), shared_bytes=shared)
-    return _configured(problem, parameters, launch, pack_products)
+    launch = KernelLaunch(4 * rows, lambda n: (ceil_div(n, rows), 1, 1), shared_bytes=shared)
+    return _configure_launch(problem, parameters, launch, pack_products)
 
 
 PRODUCT_WGMMA_TUNABLES = {"ROWS": (40, 80), "STAGES": (2, 3, 4)}
 
 
-def _refuses_products_wgmma(problem: LinearPairProblem) -> str | None:
+def _wgmma_refusal_reason(problem: LinearPairProblem) -> str | None:
     first, second = problem.first, problem.second
-    reason = _refuses_products(problem)
+    reason = _refusal_reason(problem)
     if reason is None and (first.inputs % 128 or first.outputs != 128 or second.outputs > CLASSES):
         return f"takes multiples of 128 inputs, 128 hidden values and at most {CLASSES} classes"
     return reason
 
 
-def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfig:
+def _configure_products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfig:
     first = problem.first
     rows, stages = parameters["ROWS"], parameters["STAGES"]
     if rows not in PRODUCT_WGMMA_TUNABLES["ROWS"]:
@@ -103,23 +105,23 @@ def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> Launc
     steps = first.inputs // DEPTH[problem.dtype]
     if stages > steps:
         raise Unfit(f"{first.inputs} inputs do not fill {stages} stages")
-    w2_size = second_matrix_size(first.outputs, problem.second.outputs)
-    stage = 2 * DEPTH[problem.dtype] * (problem.weight_parts * first.outputs + problem.parts * (rows + 1))
+    w2_size = split_fragments_size(first.outputs, problem.second.outputs)
+    stage = 2 * DEPTH[problem.dtype] * (problem.weight_parts * first.outputs + problem.activation_parts * (rows + 1))
     # In float16x2 the products of low halves are one sum over all k steps, which cannot be split among blocks.
-    step_blocks = steps if problem.parts == 1 and steps <= MOST_BLOCKS else 1
+    step_blocks = steps if problem.activation_parts == 1 and steps <= MOST_BLOCKS else 1
 
-    def cluster(images: int) -> int:
+    def blocks_per_cluster(images: int) -> int:
         return step_blocks if images <= FEW else 1
 
     launch = KernelLaunch(
         2 * first.outputs + 128,
-        lambda n: (tiles(n, rows) * cluster(n), 1, 1),
+        lambda n: (ceil_div(n, rows) * blocks_per_cluster(n), 1, 1),
         shared_bytes=stages * (stage + 16) + 4 * w2_size + 8,
         dependent=True,
-        cluster=cluster,
+        cluster=blocks_per_cluster,
     )
     constants = {**parameters, "FEW": FEW, "STEP_BLOCKS": step_blocks}
-    return _configured(problem, constants, launch, pack_for_wgmma, w2_size)
+    return _configure_launch(problem, constants, launch, pack_for_wgmma, w2_size)
 
 
 # --- packing: reorder parameters for the tensor cores' instructions, and scale them into float16's range --------------
@@ -128,7 +130,7 @@ def _products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> Launc
 def pack_products(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2): w1 as float16 fragments, with low halves if split; the others as plain float32."""
     w1, bias1, w2 = balance_products(problem, arrays)
-    parts = np.stack(parts_of(problem, w1, LOW_SCALE))
+    parts = np.stack(float16_parts(problem, w1, LOW_SCALE))
     # axes: part, step of 64, k of 16, half of 8, t, pair | 16 columns, left and right of 8, g
     words = parts.reshape(len(parts), -1, 4, 2, 4, 2, problem.first.outputs // 16, 2, 8)
     fragments = np.ascontiguousarray(words.transpose(1, 0, 2, 6, 8, 4, 7, 3, 5))
@@ -141,8 +143,8 @@ def pack_for_wgmma(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarra
     w2 is always the sum of a high and a low part, w1 only in float16x2.
     """
     w1, bias1, w2 = balance_products(problem, arrays)
-    parts = [core_matrices(part, DEPTH[problem.dtype]) for part in parts_of(problem, w1, LOW_SCALE)]
-    return [np.stack(parts, axis=1).reshape(-1), as_float32(bias1), second_matrix(w2), as_float32(arrays[3])]
+    parts = [core_matrices(part, DEPTH[problem.dtype]) for part in float16_parts(problem, w1, LOW_SCALE)]
+    return [np.stack(parts, axis=1).reshape(-1), as_float32(bias1), split_class_fragments(w2), as_float32(arrays[3])]
 
 
 def core_matrices(weights: np.ndarray, depth: int) -> np.ndarray:
@@ -154,22 +156,22 @@ def core_matrices(weights: np.ndarray, depth: int) -> np.ndarray:
 
 def split_tf32(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Split float32 into (high, low), both rounded to 11 significant bits; low is the remainder of finite numbers."""
-    high = _rounded(values)
-    return high, _rounded(np.subtract(values, high, out=np.zeros_like(high), where=np.isfinite(high)))
+    high = _round_finite_to_tf32(values)
+    return high, _round_finite_to_tf32(np.subtract(values, high, out=np.zeros_like(high), where=np.isfinite(high)))
 
 
-def _rounded(values: np.ndarray) -> np.ndarray:
+def _round_finite_to_tf32(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values), rounded_to_tf32(values), values)
 
 
-def second_matrix(weights: np.ndarray) -> np.ndarray:
+def split_class_fragments(weights: np.ndarray) -> np.ndarray:
     """Pack (hidden, classes) as a flat array: high parts as ``class_fragments``, then low parts."""
     return np.stack([class_fragments(part) for part in split_tf32(weights.astype(np.float32))]).reshape(-1)
 
 
-def second_matrix_size(hidden: int, classes: int) -> int:
-    """Return the number of elements of ``second_matrix``."""
-    return 2 * hidden * tiles(classes, CLASSES) * CLASSES
+def split_fragments_size(hidden: int, classes: int) -> int:
+    """Return the number of elements of ``split_class_fragments``."""
+    return 2 * hidden * ceil_div(classes, CLASSES) * CLASSES
 
 
 def class_fragments(weights: np.ndarray) -> np.ndarray:
@@ -178,7 +180,7 @@ def class_fragments(weights: np.ndarray) -> np.ndarray:
     Lane 4 g + t has classes g and g + 8 of a tile of 16 for hidden value t, then the same for t + 4.
     """
     hidden, classes = weights.shape
-    across = tiles(classes, CLASSES)
+    across = ceil_div(classes, CLASSES)
     padded = np.zeros((hidden, across * CLASSES), np.float32)
     padded[:, :classes] = weights
     parts = padded.reshape(hidden // 8, 2, 4, across, 2, 8)  # axes: step, half of k, t, tile, half of the classes, g
@@ -191,25 +193,25 @@ ROWS: tuple[Variant, ...] = (
         1,
         "mma",
         system="none of them",
-        configure=_products,
+        configure=_configure_products,
         dtypes=("float16", "float16x2"),
         summary="two products, ReLU between and argmax after them: the first on tensor cores, the second in registers",
-        refuses=_refuses_products,
+        refuses=_refusal_reason,
         limits="sizes that fit whole tiles, no activation but ReLU",
         tunables=PRODUCT_TUNABLES,
         # float16x2: 48 rows fit cards with 99 KB of shared memory per block.
-        defaults=lambda problem: {"ROWS": 48 if problem.parts == 2 else 80, "STAGES": 2},
+        defaults=lambda problem: {"ROWS": 48 if problem.activation_parts == 2 else 80, "STAGES": 2},
     ),
     wgmma_row(
         "gemm_pair",
         2,
         "wgmma",
         system="none of them",
-        configure=_products_wgmma,
+        configure=_configure_products_wgmma,
         dtypes=("float16", "float16x2"),
         since="mma",
         summary="step 1 by warpgroup tensor-core products, fed by warps of their own; the second product on them, too",
-        refuses=_refuses_products_wgmma,
+        refuses=_wgmma_refusal_reason,
         limits=f"{ONLY_HOPPER}; 128 hidden values, no activation but ReLU",
         tunables=PRODUCT_WGMMA_TUNABLES,
         defaults=lambda _: {"ROWS": 80, "STAGES": 4},

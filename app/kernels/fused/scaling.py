@@ -31,10 +31,10 @@ OF_BYTES = 2.0**-4, 2.0**12  # accepted bounds of the greatest activation in int
 
 
 class Inexact(Exception):  # noqa: N818 - a verdict, not an error
-    """Raised by ``parts_of`` if float16 does not hold weights that a problem calls exact."""
+    """Raised by ``float16_parts`` if float16 does not hold weights that a problem calls exact."""
 
 
-def scales_for(largest: np.ndarray | float) -> np.ndarray:
+def power_of_two_scales(largest: np.ndarray | float) -> np.ndarray:
     """Return for each number the power of two that scales it to between LARGEST / 2 and LARGEST.
 
     Zeros get LARGEST_SCALE, infinite numbers and NaN get 1.
@@ -45,15 +45,15 @@ def scales_for(largest: np.ndarray | float) -> np.ndarray:
     return np.where(usable, np.ldexp(1.0, exponents - 1), np.where(largest == 0, LARGEST_SCALE, 1.0))
 
 
-def scale_for(weights: np.ndarray, bias: np.ndarray | None = None) -> float:
+def layer_scale(weights: np.ndarray, bias: np.ndarray | None = None) -> float:
     """Return one power of two for all weights of a layer, at most LARGEST_SCALE. bias: added in float32, limits it."""
     largest = np.abs(weights).max()
     if bias is not None:
         largest = np.maximum(largest, np.abs(bias).max() / LARGEST_BIAS2)
-    return min(float(scales_for(largest)), LARGEST_SCALE)
+    return min(float(power_of_two_scales(largest)), LARGEST_SCALE)
 
 
-def split(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+def split_float16(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     """Split float64 into (high, low): the nearest float16, and the remainder times ``low_scale`` as float16."""
     high = values.astype(np.float16)
     return high, ((values - high) * low_scale).astype(np.float16)
@@ -65,10 +65,10 @@ def rounded_to_tf32(values: np.ndarray) -> np.ndarray:
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def parts_of(problem: PairProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0) -> list[np.ndarray]:
+def float16_parts(problem: PairProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0) -> list[np.ndarray]:
     """Return the float16 operands for float64 weights: rounded, or split in two halves. Raises Inexact."""
     if problem.weight_parts == 2:
-        return [*split(values, low_scale)]
+        return [*split_float16(values, low_scale)]
     rounded = values.astype(np.float16)
     if problem.exact and not (rounded == values).all():
         raise Inexact
@@ -82,20 +82,20 @@ def as_float32(bias: np.ndarray | None) -> np.ndarray | None:
 
 def feature_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
     """Return an upper bound of each feature map over all possible images: (maps,) float64."""
-    w2 = _filters(problem, arrays)[1]
+    w2 = _flatten_filters(problem, arrays)[1]
     with np.errstate(invalid="ignore"):  # infinite weights
-        return _bounds(w2, arrays[3], activation_bounds(problem, arrays), problem.second.activation)
+        return _output_bounds(w2, arrays[3], activation_bounds(problem, arrays), problem.second.activation)
 
 
 def activation_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
     """Return an upper bound of each map between the convolutions over all possible images: (maps,) float64."""
     pixels = np.full(problem.first.channels, BRIGHTEST * problem.pixel_scale)
-    return _bounds(_filters(problem, arrays)[0], arrays[1], pixels, problem.first.activation)
+    return _output_bounds(_flatten_filters(problem, arrays)[0], arrays[1], pixels, problem.first.activation)
 
 
 def activation_scales(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
     """Return the power of two that brings each map between the convolutions close to LARGEST: (maps,) float64."""
-    return scales_for(activation_bounds(problem, arrays))
+    return power_of_two_scales(activation_bounds(problem, arrays))
 
 
 def balance_convolutions(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
@@ -103,8 +103,8 @@ def balance_convolutions(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.n
 
     A sum of four activations of a map then comes close to LARGEST for some image, and exceeds it for none.
     """
-    w1, w2 = _filters(problem, arrays)
-    scales = scales_for(4 * _bounds(w1, arrays[1], np.full(len(w1), BRIGHTEST)))
+    w1, w2 = _flatten_filters(problem, arrays)
+    scales = power_of_two_scales(4 * _output_bounds(w1, arrays[1], np.full(len(w1), BRIGHTEST)))
     bias1 = None if arrays[1] is None else arrays[1].astype(np.float64) * scales
     return (w1 * scales).reshape(-1, len(scales)), bias1, w2 / scales[:, None, None]
 
@@ -118,16 +118,16 @@ def scale_features(problem: ConvPairProblem, arrays: Arrays) -> tuple[tuple[np.n
     assert w2 is not None
     bounds = feature_bounds(problem, arrays)
     if problem.second.activation not in ("", "relu"):
-        return (w1, bias1, w2, bias2), np.ones(len(bounds)) if _lie_within(bounds, SMALLEST_SPLIT, LARGEST) else None
-    scales = scales_for(bounds)
-    return (w1, bias1, _scaled(w2, scales), None if bias2 is None else _scaled(bias2, scales)), scales
+        return (w1, bias1, w2, bias2), np.ones(len(bounds)) if _all_in_range(bounds, SMALLEST_SPLIT, LARGEST) else None
+    scales = power_of_two_scales(bounds)
+    return (w1, bias1, _scale_in_dtype(w2, scales), None if bias2 is None else _scale_in_dtype(bias2, scales)), scales
 
 
 def unscale_features(arrays: Arrays, scales: np.ndarray) -> tuple[np.ndarray | None, ...]:
     """Divide the features' factors out of the first product's matrix (maps x pixels, hidden); return all parameters."""
     w1, *rest = arrays
     assert w1 is not None
-    return _scaled(w1.reshape(len(scales), -1), 1 / scales[:, None]).reshape(w1.shape), *rest
+    return _scale_in_dtype(w1.reshape(len(scales), -1), 1 / scales[:, None]).reshape(w1.shape), *rest
 
 
 def balance_products(problem: LinearPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
@@ -142,20 +142,20 @@ def balance_products(problem: LinearPairProblem, arrays: Arrays) -> tuple[np.nda
     largest = np.abs(w1).max(axis=0)
     if bias1 is not None:
         largest = np.maximum(largest, np.abs(bias1) / LARGEST_BIAS1)
-    scales = scales_for(largest)
+    scales = power_of_two_scales(largest)
     return w1 * scales, None if bias1 is None else bias1 * scales, w2 / scales[:, None]
 
 
-def scaled_outputs(problem: LinearProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+def scale_per_output(problem: LinearProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """Scale a product's matrix (inputs, outputs) by a power of two per output; return it and these factors."""
     w = arrays[0]
     assert w is not None
     w = w.astype(np.float64).reshape(problem.inputs, problem.outputs)
-    scales = scales_for(np.abs(w).max(axis=0))
+    scales = power_of_two_scales(np.abs(w).max(axis=0))
     return w * scales, scales
 
 
-def within_range(problem: PairProblem | LinearProblem, arrays: Arrays) -> bool:
+def fits_float16_range(problem: PairProblem | LinearProblem, arrays: Arrays) -> bool:
     """Return whether float16 can hold all numbers of the layers without relevant loss, whatever the image.
 
     Products read features of at most LARGEST. Features of convolutions must be in range as stored.
@@ -163,23 +163,23 @@ def within_range(problem: PairProblem | LinearProblem, arrays: Arrays) -> bool:
     if not all(array is None or np.isfinite(array).all() for array in arrays):
         return False
     if isinstance(problem, LinearProblem):
-        _, scales = scaled_outputs(problem, arrays)
-        return _lie_within(np.where(scales == LARGEST_SCALE, 0, scales), SMALLEST, GREATEST)
+        _, scales = scale_per_output(problem, arrays)
+        return _all_in_range(np.where(scales == LARGEST_SCALE, 0, scales), SMALLEST, GREATEST)
     if isinstance(problem, LinearPairProblem):
         _, _, w2 = balance_products(problem, arrays)
         # Where features were scaled, float32's loss is negligible beside such scores, or was multiplied by more.
         usual = arrays[2] is not None and np.abs(arrays[2]).max() <= GREATEST_WEIGHT2
-        return usual and _lie_within(np.abs(w2).max(), SMALLEST, GREATEST)
+        return usual and _all_in_range(np.abs(w2).max(), SMALLEST, GREATEST)
     # Else the first convolution's filters could leave float16's range.
-    if problem.dtype == INTEGERS and not _lie_within(activation_bounds(problem, arrays).max(), *OF_BYTES):
+    if problem.dtype == INTEGERS and not _all_in_range(activation_bounds(problem, arrays).max(), *OF_BYTES):
         return False
     bounds = feature_bounds(problem, arrays)
     in_half = problem.second.output_dtype == "float16"
     smallest, greatest = (SMALLEST_NORMAL, LARGEST) if in_half else (SMALLEST, GREATEST)
-    return _lie_within(bounds, max(smallest, UNEVEN * bounds.max()), greatest)
+    return _all_in_range(bounds, max(smallest, UNEVEN * bounds.max()), greatest)
 
 
-def _filters(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+def _flatten_filters(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """Return both convolutions' weights as (channels, K², maps) float64."""
     w1, w2 = arrays[0], arrays[2]
     assert w1 is not None and w2 is not None
@@ -190,7 +190,9 @@ def _filters(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.ndarray, np.n
     )
 
 
-def _bounds(weights: np.ndarray, bias: np.ndarray | None, inputs: np.ndarray, activation: str = "") -> np.ndarray:
+def _output_bounds(
+    weights: np.ndarray, bias: np.ndarray | None, inputs: np.ndarray, activation: str = ""
+) -> np.ndarray:
     """Return each output's greatest magnitude, given weights (inputs, terms, outputs) and each input's greatest."""
     sums = inputs @ np.abs(weights).sum(axis=1)
     shift = np.zeros(len(sums)) if bias is None else bias.astype(np.float64)
@@ -201,12 +203,12 @@ def _bounds(weights: np.ndarray, bias: np.ndarray | None, inputs: np.ndarray, ac
     return np.minimum(bounds, 1) if activation == "tanh" else bounds
 
 
-def _scaled(array: np.ndarray, scales: np.ndarray) -> np.ndarray:
+def _scale_in_dtype(array: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """Scale an array in its type: exact, except for numbers that leave its range."""
     with np.errstate(over="ignore"):  # infinite results are refused later
         return (array * scales).astype(array.dtype)
 
 
-def _lie_within(numbers: np.ndarray, smallest: float, greatest: float) -> bool:
+def _all_in_range(numbers: np.ndarray, smallest: float, greatest: float) -> bool:
     """Return whether every number except zeros is in range."""
     return bool(((numbers == 0) | ((numbers >= smallest) & (numbers <= greatest))).all())

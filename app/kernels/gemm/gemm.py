@@ -17,11 +17,11 @@ from app.kernels.variant import (
     Parameters,
     Unfit,
     Variant,
-    elementwise,
-    one_thread_each,
-    tiles,
-    types,
-    workspace_images,
+    ceil_div,
+    configure_elementwise,
+    elementwise_grid,
+    max_workspace_images,
+    type_defines,
 )
 
 MOST_CLASSES = 32  # most classes that a fused argmax can compare, within a warp
@@ -29,50 +29,50 @@ SIDE = 4  # rows and columns of a thread's register tile
 TILE_TUNABLES = {"BM": (16, 32, 64, 128), "BN": (16, 32, 64, 128), "BK": (8, 16, 32)}
 
 
-def _no_argmax(problem: LinearProblem) -> str | None:
+def _argmax_refusal(problem: LinearProblem) -> str | None:
     return "does not take the argmax" if problem.argmax else None
 
 
-def _short_argmax(problem: LinearProblem) -> str | None:
+def _argmax_size_refusal(problem: LinearProblem) -> str | None:
     too_many = problem.argmax and problem.outputs > MOST_CLASSES
     return f"fuses argmax over at most {MOST_CLASSES} classes" if too_many else None
 
 
-def _fixed_sizes(problem: LinearProblem) -> dict[str, str | int]:
+def _size_defines(problem: LinearProblem) -> dict[str, str | int]:
     """Return DEPTH and N as compile-time constants."""
     return {"DEPTH": problem.inputs, "N": problem.outputs}
 
 
-def _cublas(problem: LinearProblem, _: Parameters) -> LaunchConfig:
+def _configure_cublas(problem: LinearProblem, _: Parameters) -> LaunchConfig:
     widens, narrows = problem.input_dtype != "float32", problem.output_dtype != "float32"
     workspace: tuple[Argument, ...] = ()
     actions: list[Action] = []
     sizes = (problem.inputs, problem.outputs)
     if widens:
         workspace += (Argument("wide_x", "float32", per_image=problem.inputs),)
-        actions.append(KernelLaunch(BLOCK, one_thread_each(problem.inputs), "gemm_cublas_widen", sizes))
+        actions.append(KernelLaunch(BLOCK, elementwise_grid(problem.inputs), "gemm_cublas_widen", sizes))
     if narrows:
         workspace += (Argument("product", "float32", per_image=problem.outputs),)
     operands = ("wide_x" if widens else "x", "w", "product" if narrows else "y")
     actions.append(LibraryGemm(*operands, lambda images: (images, problem.outputs, problem.inputs)))
     if narrows or problem.bias or problem.activation:
-        actions.append(KernelLaunch(BLOCK, one_thread_each(problem.outputs), scalars=sizes))
-    defines = types(problem) | {"WIDENS": int(widens), "NARROWS": int(narrows)}
-    return LaunchConfig(defines, tuple(actions), workspace, workspace_images(workspace) if workspace else 0)
+        actions.append(KernelLaunch(BLOCK, elementwise_grid(problem.outputs), scalars=sizes))
+    defines = type_defines(problem) | {"WIDENS": int(widens), "NARROWS": int(narrows)}
+    return LaunchConfig(defines, tuple(actions), workspace, max_workspace_images(workspace) if workspace else 0)
 
 
-def _naive(problem: LinearProblem, _: Parameters) -> LaunchConfig:
-    return elementwise(types(problem), problem.outputs, scalars=(problem.inputs, problem.outputs))
+def _configure_naive(problem: LinearProblem, _: Parameters) -> LaunchConfig:
+    return configure_elementwise(type_defines(problem), problem.outputs, scalars=(problem.inputs, problem.outputs))
 
 
-def _shared_tiled(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
+def _configure_shared_tiled(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     tile = parameters["TILE"]
     launch = KernelLaunch(
         tile * tile,
-        lambda images: (tiles(images, tile), tiles(problem.outputs, tile), 1),
+        lambda images: (ceil_div(images, tile), ceil_div(problem.outputs, tile), 1),
         scalars=(problem.inputs, problem.outputs),
     )
-    return LaunchConfig(types(problem) | {"TILE": tile}, (launch,))
+    return LaunchConfig(type_defines(problem) | {"TILE": tile}, (launch,))
 
 
 def _tensor_core_defaults(problem: LinearProblem) -> dict[str, int]:
@@ -84,7 +84,7 @@ def _tensor_core_defaults(problem: LinearProblem) -> dict[str, int]:
     return {"BM": 64, "BN": 64, "BK": depth, "WM": 32, "WN": 32}
 
 
-def _tensor_core(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
+def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     bm, bn, bk, wm, wn = (parameters[name] for name in ("BM", "BN", "BK", "WM", "WN"))
     per_word = 2 if problem.dtype == "float16" else 1
     words = bk // per_word  # 32-bit words along a row of a tile
@@ -99,35 +99,35 @@ def _tensor_core(problem: LinearProblem, parameters: Parameters) -> LaunchConfig
     if problem.argmax and not problem.outputs <= bn == wn:
         raise Unfit("argmax needs a whole row of outputs in one warp: WN = BN, no smaller than the row")
     threads = 32 * (bm // wm) * (bn // wn)
-    launch = KernelLaunch(threads, lambda images: (tiles(images, bm), tiles(problem.outputs, bn), 1))
+    launch = KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
     constants: dict[str, str | int] = {**parameters, "ARGMAX": int(problem.argmax)}
-    return LaunchConfig(types(problem) | _fixed_sizes(problem) | constants, (launch,))
+    return LaunchConfig(type_defines(problem) | _size_defines(problem) | constants, (launch,))
 
 
 def _split_k_defaults(problem: LinearProblem) -> dict[str, int]:
-    return {"BM": 8, "BN": 64, "PART": max(32, tiles(problem.inputs, 64))}
+    return {"BM": 8, "BN": 64, "PART": max(32, ceil_div(problem.inputs, 64))}
 
 
-def _split_k(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
+def _configure_split_k(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     bm, bn, part = (parameters[name] for name in ("BM", "BN", "PART"))
     if bn % 32:
         raise Unfit("a block of BN threads does not consist of whole warps")
-    parts = tiles(problem.inputs, part)
+    parts = ceil_div(problem.inputs, part)
     workspace = (Argument("parts", "float32", per_image=parts * problem.outputs),)
-    add_up = KernelLaunch(bn, lambda images: (tiles(images, bm), tiles(problem.outputs, bn), parts))
-    finish = KernelLaunch(BLOCK, one_thread_each(problem.outputs), "gemm_split_k_finish")
-    defines = types(problem) | _fixed_sizes(problem) | dict(parameters)
-    return LaunchConfig(defines, (add_up, finish), workspace, workspace_images(workspace))
+    add_up = KernelLaunch(bn, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), parts))
+    finish = KernelLaunch(BLOCK, elementwise_grid(problem.outputs), "gemm_split_k_finish")
+    defines = type_defines(problem) | _size_defines(problem) | dict(parameters)
+    return LaunchConfig(defines, (add_up, finish), workspace, max_workspace_images(workspace))
 
 
 # --- register tiles: from one element per thread to 4 x 4, step by step -----------------------------------------------
 
 
-def _column_defaults(problem: LinearProblem) -> dict[str, int]:
+def _column_tile_defaults(problem: LinearProblem) -> dict[str, int]:
     return {"BM": 64, "BN": 16 if problem.outputs <= 16 else 32, "BK": 16, "TM": 8}
 
 
-def _square_defaults(problem: LinearProblem) -> dict[str, int]:
+def _square_tile_defaults(problem: LinearProblem) -> dict[str, int]:
     return {"BM": 64, "BN": 16, "BK": 16} if problem.outputs <= 16 else {"BM": 32, "BN": 32, "BK": 16}
 
 
@@ -136,10 +136,10 @@ def _launch(problem: LinearProblem, bm: int, bn: int, threads: int, shared_bytes
         raise Unfit("a block of these tiles does not consist of whole warps")
     if shared_bytes > STATIC_SHARED_LIMIT:
         raise Unfit(f"the tiles take {shared_bytes:,} bytes of shared memory, at most {STATIC_SHARED_LIMIT:,}")
-    return KernelLaunch(threads, lambda images: (tiles(images, bm), tiles(problem.outputs, bn), 1))
+    return KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
 
 
-def _scalar_tiles(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
+def _configure_scalar_tiles(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     """Configure a register tile of TM x 1, or of SIDE x SIDE without TM, with scalar loads."""
     bm, bn, bk = (parameters[name] for name in TILE_TUNABLES)
     tm, tn = (parameters["TM"], 1) if "TM" in parameters else (SIDE, SIDE)
@@ -147,10 +147,12 @@ def _scalar_tiles(problem: LinearProblem, parameters: Parameters) -> LaunchConfi
         raise Unfit("a thread's tile does not divide the block's")
     shared = bk * (bm + 4 + bn) * ITEMSIZE[wide(problem.dtype)]
     launch = _launch(problem, bm, bn, bm // tm * (bn // tn), shared)
-    return LaunchConfig(types(problem) | _fixed_sizes(problem) | dict(parameters) | {"TM": tm, "TN": tn}, (launch,))
+    return LaunchConfig(
+        type_defines(problem) | _size_defines(problem) | dict(parameters) | {"TM": tm, "TN": tn}, (launch,)
+    )
 
 
-def _wide_tiles(problem: LinearProblem, parameters: Parameters, stages: int) -> LaunchConfig:
+def _configure_vector_tiles(problem: LinearProblem, parameters: Parameters, stages: int) -> LaunchConfig:
     """Configure a register tile of SIDE x SIDE with four-float loads from ``stages`` block tiles."""
     bm, bn, bk = (parameters[name] for name in TILE_TUNABLES)
     threads = bm * bn // SIDE**2
@@ -160,30 +162,30 @@ def _wide_tiles(problem: LinearProblem, parameters: Parameters, stages: int) -> 
         raise Unfit("threads cannot share the loads of a tile out evenly")
     launch = _launch(problem, bm, bn, threads, stages * bk * (bm + 4 + bn) * ITEMSIZE["float32"])
     constants: dict[str, str | int] = {**parameters, "TM": SIDE, "TN": SIDE}
-    return LaunchConfig(types(problem) | _fixed_sizes(problem) | constants, (launch,))
+    return LaunchConfig(type_defines(problem) | _size_defines(problem) | constants, (launch,))
 
 
-def _with_argmax(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
+def _configure_fused_argmax(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     if problem.argmax and problem.outputs > parameters["BN"]:
         raise Unfit("argmax needs a whole row of outputs in one block: BN is too small")
-    config = _wide_tiles(problem, parameters, stages=2)
+    config = _configure_vector_tiles(problem, parameters, stages=2)
     return LaunchConfig(config.defines | {"ARGMAX": int(problem.argmax)}, config.actions)
 
 
 # With or without argmax. Columns: step, technique, system, configure, dtypes, since.
-_plain = partial(Variant, "gemm", refuses=_no_argmax, limits="no argmax")
+_plain = partial(Variant, "gemm", refuses=_argmax_refusal, limits="no argmax")
 _argmax = partial(
-    Variant, "gemm", refuses=_short_argmax, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
+    Variant, "gemm", refuses=_argmax_size_refusal, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
 )
-_square = partial(_plain, tunables=TILE_TUNABLES, defaults=_square_defaults)
+_square = partial(_plain, tunables=TILE_TUNABLES, defaults=_square_tile_defaults)
 ROWS: tuple[Variant, ...] = (
-    _plain(0, "cublas", "the yardstick", _cublas, ("float32",), needs_cublas=True),
-    _plain(1, "naive", "mlp, minidnn86", _naive, STORED, automatic=True),
+    _plain(0, "cublas", "the yardstick", _configure_cublas, ("float32",), needs_cublas=True),
+    _plain(1, "naive", "mlp, minidnn86", _configure_naive, STORED, automatic=True),
     _plain(
         2,
         "shared_tiled",
         system="lenet5, k7",
-        configure=_shared_tiled,
+        configure=_configure_shared_tiled,
         dtypes=FLOATS,
         since="naive",
         tunables={"TILE": (8, 16, 32)},
@@ -194,29 +196,29 @@ ROWS: tuple[Variant, ...] = (
         3,
         "register_column",
         system="none",
-        configure=_scalar_tiles,
+        configure=_configure_scalar_tiles,
         dtypes=FLOATS,
         since="shared-tiled",
         tunables=TILE_TUNABLES | {"TM": (2, 4, 8)},
-        defaults=_column_defaults,
+        defaults=_column_tile_defaults,
     ),
-    _square(4, "register_square", "none", _scalar_tiles, FLOATS, "register-column"),
-    _square(5, "wide_loads", "none", partial(_wide_tiles, stages=1), ("float32",), "register-square"),
+    _square(4, "register_square", "none", _configure_scalar_tiles, FLOATS, "register-column"),
+    _square(5, "wide_loads", "none", partial(_configure_vector_tiles, stages=1), ("float32",), "register-square"),
     _argmax(
         6,
         "register_tiled",
         system="lenet5, k7",
-        configure=_with_argmax,
+        configure=_configure_fused_argmax,
         dtypes=("float32",),
         since="wide-loads",
         tunables=TILE_TUNABLES,
-        defaults=_square_defaults,
+        defaults=_square_tile_defaults,
     ),
     _argmax(
         7,
         "tensor_core",
         system="none",
-        configure=_tensor_core,
+        configure=_configure_tensor_core,
         dtypes=("float16", "tfloat32"),
         since="register-tiled",
         min_arch=80,
@@ -228,7 +230,7 @@ ROWS: tuple[Variant, ...] = (
         8,
         "split_k",
         system="none",
-        configure=_split_k,
+        configure=_configure_split_k,
         dtypes=("float32",),
         since="register-column",
         limits="no argmax; another order of summation than the other steps, so only with --latency",

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.fused.scaling import LOW_SCALE, as_float32, parts_of, scaled_outputs
+from app.kernels.fused.scaling import LOW_SCALE, as_float32, float16_parts, scale_per_output
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import (
@@ -17,7 +17,7 @@ from app.kernels.variant import (
     Unfit,
     Variant,
     activation_name,
-    tiles,
+    ceil_div,
     wgmma_row,
 )
 
@@ -29,46 +29,46 @@ MOST_STAGES = 8
 REGISTERS = 512  # registers per thread, summed over a block's warpgroups, which divide them among themselves
 
 
-def refuses_input(problem: LinearProblem) -> str | None:
+def input_refusal_reason(problem: LinearProblem) -> str | None:
     """Return why a block of warpgroups cannot read the layer's input; None if it can."""
     if problem.inputs % 8:
         return "takes multiples of 8 inputs"
-    if problem.input_dtype not in ("uint8", "float32" if problem.parts == 2 else "float16"):
+    if problem.input_dtype not in ("uint8", "float32" if problem.activation_parts == 2 else "float16"):
         return "reads bytes, float16 in float16, float32 in float16x2"
     return None
 
 
-def _refuses(problem: LinearProblem) -> str | None:
-    return "computes no argmax" if problem.argmax else refuses_input(problem)
+def _refusal_reason(problem: LinearProblem) -> str | None:
+    return "computes no argmax" if problem.argmax else input_refusal_reason(problem)
 
 
-def tile_of(problem: LinearProblem) -> int:
+def outputs_per_block(problem: LinearProblem) -> int:
     """Return the number of outputs that one block computes: all of the layer's, if they are few enough."""
-    return min(tiles(problem.outputs, 8) * 8, MOST_TILE)
+    return min(ceil_div(problem.outputs, 8) * 8, MOST_TILE)
 
 
-def threads_of(tile: int) -> int:
+def threads_per_block(tile: int) -> int:
     """Return the threads per block: a warpgroup for each 64 outputs, and the producers."""
-    return 128 * tiles(tile, 64) + PRODUCERS
+    return 128 * ceil_div(tile, 64) + PRODUCERS
 
 
-def ring(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[str, str | int]:
+def pipeline_defines(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[str, str | int]:
     """Return the pipeline's constants of ``warpgroup_product.cuh`` for blocks of ``rows`` images.
 
     fixed: bytes of shared memory besides the stages. Raises Unfit.
     """
     if rows not in (40, 80):
         raise Unfit("multiplies for 40 or 80 images at a time")
-    tile = tile_of(problem)
-    stage = 2 * DEPTH * (problem.weight_parts * tile + problem.parts * (rows + 1))
-    steps = tiles(problem.inputs, DEPTH)
+    tile = outputs_per_block(problem)
+    stage = 2 * DEPTH * (problem.weight_parts * tile + problem.activation_parts * (rows + 1))
+    steps = ceil_div(problem.inputs, DEPTH)
     stages = max(min(steps, MOST_STAGES, (SHARED - fixed) // (stage + 16)), 1)
-    producers = 80 if problem.input_dtype == "uint8" else 64 if problem.parts == 2 else 40
+    producers = 80 if problem.input_dtype == "uint8" else 64 if problem.activation_parts == 2 else 40
     return {
         "INPUTS": problem.inputs,
         "INPUT": problem.input_dtype,
         "ACTIVATION": activation_name(problem.activation),
-        "PARTS": problem.parts,
+        "PARTS": problem.activation_parts,
         "WEIGHT_PARTS": problem.weight_parts,
         "SPLIT": int(problem.dtype == "float16x2"),
         "LOW_SCALE": LOW_SCALE,
@@ -77,20 +77,20 @@ def ring(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[str, str | i
         "STAGES": stages,
         "LAG": max(min(stages - 2, steps - 1), min(1, stages - 1, steps - 1)),  # without lag if there is one stage
         "PRODUCER_REGISTERS": producers,
-        "CONSUMER_REGISTERS": (REGISTERS - producers) // tiles(tile, 64) // 8 * 8,
+        "CONSUMER_REGISTERS": (REGISTERS - producers) // ceil_div(tile, 64) // 8 * 8,
         "SHARED_BYTES": stages * (stage + 16) + fixed,
     }
 
 
 def packed_size(problem: LinearProblem) -> int:
     """Return the size of the packed weights in float16 numbers."""
-    tile = tile_of(problem)
-    return tiles(problem.outputs, tile) * tiles(problem.inputs, DEPTH) * problem.weight_parts * DEPTH * tile
+    tile = outputs_per_block(problem)
+    return ceil_div(problem.outputs, tile) * ceil_div(problem.inputs, DEPTH) * problem.weight_parts * DEPTH * tile
 
 
 def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
-    rows, tile = parameters["ROWS"], tile_of(problem)
-    defines = ring(problem, rows) | {
+    rows, tile = parameters["ROWS"], outputs_per_block(problem)
+    defines = pipeline_defines(problem, rows) | {
         "OUTPUTS": problem.outputs,
         "OUTPUT": problem.output_dtype,
         "HAS_BIAS": int(problem.bias),
@@ -101,8 +101,8 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
         Argument("bias", "float32", fixed=problem.outputs, optional=not problem.bias),
     )
     launch = KernelLaunch(
-        threads_of(tile),
-        lambda images: (tiles(images, rows), tiles(problem.outputs, tile), 1),
+        threads_per_block(tile),
+        lambda images: (ceil_div(images, rows), ceil_div(problem.outputs, tile), 1),
         shared_bytes=int(defines["SHARED_BYTES"]),
     )
     return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
@@ -110,7 +110,7 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
 
 def pack(problem: LinearProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     """Pack (w, bias) as [core matrices of w, factors, bias]; each output is scaled by a power of two."""
-    scaled, scales = scaled_outputs(problem, arrays)
+    scaled, scales = scale_per_output(problem, arrays)
     return [core_matrices(problem, scaled), (1 / scales).astype(np.float32), as_float32(arrays[1])]
 
 
@@ -119,13 +119,13 @@ def core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
 
     Axes: (tiles of outputs, k steps, parts, 8 planes, tile, 8 inputs).
     """
-    tile = tile_of(problem)
-    steps, across = tiles(problem.inputs, DEPTH), tiles(problem.outputs, tile)
+    tile = outputs_per_block(problem)
+    steps, across = ceil_div(problem.inputs, DEPTH), ceil_div(problem.outputs, tile)
     padded = np.zeros((steps * DEPTH, across * tile))
     padded[: problem.inputs, : problem.outputs] = weights
     parts = [
         part.reshape(steps, DEPTH // 8, 8, across, tile).transpose(3, 0, 1, 4, 2)
-        for part in parts_of(problem, padded, LOW_SCALE)
+        for part in float16_parts(problem, padded, LOW_SCALE)
     ]
     return np.stack(parts, axis=2).reshape(-1)
 
@@ -139,7 +139,7 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure,
         dtypes=("float16", "float16x2"),
         since="tensor-core",
-        refuses=_refuses,
+        refuses=_refusal_reason,
         limits=f"{ONLY_HOPPER}; multiples of 8 inputs, no argmax",
         tunables={"ROWS": (40, 80)},
         defaults=lambda _: {"ROWS": 80},

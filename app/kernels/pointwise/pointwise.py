@@ -14,10 +14,10 @@ from app.kernels.variant import (
     Parameters,
     Variant,
     activation_name,
-    elementwise,
-    pooled_sizes,
-    same_types,
-    tiles,
+    ceil_div,
+    configure_elementwise,
+    pooled_size_defines,
+    uniform_type_defines,
 )
 
 RESIZED = 16  # approximate outputs per thread of a resizing
@@ -26,16 +26,16 @@ RESIZED = 16  # approximate outputs per thread of a resizing
 def _pool_defines(problem: PoolProblem) -> dict[str, str | int]:
     sizes = {"CHANNELS": problem.channels, "H": problem.height, "W": problem.width}
     window = {"WINDOW": problem.window, "STRIDE": problem.stride, "IS_MAX": int(problem.is_max)}
-    return same_types(problem.dtype) | sizes | window | pooled_sizes(problem)
+    return uniform_type_defines(problem.dtype) | sizes | window | pooled_size_defines(problem)
 
 
-def _pool_direct(problem: PoolProblem, _: Parameters) -> LaunchConfig:
-    return elementwise(_pool_defines(problem), problem.channels * prod(problem.pooled))
+def _configure_pool_direct(problem: PoolProblem, _: Parameters) -> LaunchConfig:
+    return configure_elementwise(_pool_defines(problem), problem.channels * prod(problem.pooled_size))
 
 
 def _pool_tile(problem: PoolProblem, tile: int) -> tuple[tuple[int, int], int]:
     """Return height and width of a tile of at most tile x tile outputs, and the bytes of its input."""
-    height, width = (min(tile, size) for size in problem.pooled)
+    height, width = (min(tile, size) for size in problem.pooled_size)
     pixels = prod((size - 1) * problem.stride + problem.window for size in (height, width))
     return (height, width), pixels * ITEMSIZE[problem.dtype]
 
@@ -45,38 +45,40 @@ def _pool_shared_defaults(problem: PoolProblem) -> dict[str, int]:
     return {"TILE": next(fitting, 1)}
 
 
-def _pool_shared(problem: PoolProblem, parameters: Parameters) -> LaunchConfig:
+def _configure_pool_shared(problem: PoolProblem, parameters: Parameters) -> LaunchConfig:
     (height, width), map_bytes = _pool_tile(problem, parameters["TILE"])
     # Enough maps to give each thread an output, within the shared memory of every card.
     maps = max(min(BLOCK // (height * width), STATIC_SHARED_LIMIT // map_bytes), 1)
-    per_group = tiles(problem.pooled[0], height) * tiles(problem.pooled[1], width)
+    per_group = ceil_div(problem.pooled_size[0], height) * ceil_div(problem.pooled_size[1], width)
     launch = KernelLaunch(
         BLOCK,
-        lambda images: (tiles(images * problem.channels, maps) * per_group, 1, 1),
+        lambda images: (ceil_div(images * problem.channels, maps) * per_group, 1, 1),
         shared_bytes=maps * map_bytes,
     )
     return LaunchConfig(_pool_defines(problem) | {"TILE_H": height, "TILE_W": width, "MAPS": maps}, (launch,))
 
 
-def _resize_bilinear(problem: ResizeProblem, _: Parameters) -> LaunchConfig:
-    parts = tiles(problem.size**2, BLOCK * RESIZED)
+def _configure_resize_bilinear(problem: ResizeProblem, _: Parameters) -> LaunchConfig:
+    parts = ceil_div(problem.size**2, BLOCK * RESIZED)
     launch = KernelLaunch(BLOCK, lambda images: (images * problem.channels * parts, 1, 1))
     sizes = {"H": problem.height, "W": problem.width, "SIZE": problem.size}
     course = int(problem.rule == "course")
     return LaunchConfig({**sizes, "COURSE": course, "PARTS": parts, "THREADS": BLOCK}, (launch,))
 
 
-def _activation(problem: ActivationProblem, _: Parameters) -> LaunchConfig:
+def _configure_activation(problem: ActivationProblem, _: Parameters) -> LaunchConfig:
     constants: dict[str, str | int] = {"SIZE": problem.size, "ACTIVATION": activation_name(problem.function)}
-    return elementwise(same_types(problem.dtype) | constants, problem.size)
+    return configure_elementwise(uniform_type_defines(problem.dtype) | constants, problem.size)
 
 
-def _softmax(problem: SoftmaxProblem, _: Parameters) -> LaunchConfig:
-    return elementwise(same_types(problem.dtype) | {"CLASSES": problem.classes}, 32)  # a warp for each row
+def _configure_softmax(problem: SoftmaxProblem, _: Parameters) -> LaunchConfig:
+    return configure_elementwise(
+        uniform_type_defines(problem.dtype) | {"CLASSES": problem.classes}, 32
+    )  # a warp for each row
 
 
-def _argmax(problem: ArgmaxProblem, _: Parameters) -> LaunchConfig:
-    return elementwise(same_types(problem.dtype) | {"N": problem.classes}, 1)
+def _configure_argmax(problem: ArgmaxProblem, _: Parameters) -> LaunchConfig:
+    return configure_elementwise(uniform_type_defines(problem.dtype) | {"N": problem.classes}, 1)
 
 
 _row = partial(Variant, automatic=True)
@@ -86,7 +88,7 @@ ROWS: tuple[Variant, ...] = (
         1,
         "direct",
         system="lenet5, minidnn86",
-        configure=_pool_direct,
+        configure=_configure_pool_direct,
         dtypes=STORED,
         summary="one thread per output element, any window and stride",
     ),
@@ -95,7 +97,7 @@ ROWS: tuple[Variant, ...] = (
         2,
         "shared",
         system="lenet5 (tried and dropped there)",
-        configure=_pool_shared,
+        configure=_configure_pool_shared,
         dtypes=STORED,
         since="direct",
         summary="the input tile is staged in shared memory before it is pooled",
@@ -108,7 +110,7 @@ ROWS: tuple[Variant, ...] = (
         1,
         "bilinear",
         system="fa19, k7, minidnn86",
-        configure=_resize_bilinear,
+        configure=_configure_resize_bilinear,
         dtypes=("uint8",),
         summary="bilinear interpolation of bytes in exact integers, four neighbours a thread and store",
     ),
@@ -117,7 +119,7 @@ ROWS: tuple[Variant, ...] = (
         1,
         "elementwise",
         system="lenet5, fa19, mlp",
-        configure=_activation,
+        configure=_configure_activation,
         dtypes=STORED,
         summary="ReLU, tanh or sigmoid, one thread per element",
     ),
@@ -126,7 +128,7 @@ ROWS: tuple[Variant, ...] = (
         1,
         "rows",
         system="fa19, minidnn86, mlp",
-        configure=_softmax,
+        configure=_configure_softmax,
         dtypes=STORED,
         summary="one warp per row: maximum and sum by shuffles, then the division",
     ),
@@ -135,7 +137,7 @@ ROWS: tuple[Variant, ...] = (
         1,
         "rows",
         system="lenet5",
-        configure=_argmax,
+        configure=_configure_argmax,
         dtypes=STORED,
         summary="one thread per row",
         refuses=lambda problem: "a label is one byte: at most 256 classes" if problem.classes > 256 else None,

@@ -17,7 +17,7 @@ from app.layers import Conv2d, Flatten, Layer, Parameters, Shape
 from app.network.graph import Graph
 from app.network.network import LayerStep
 from app.planning.matching import Choices
-from app.planning.serving import pair_at
+from app.planning.serving import find_layer_pair
 from app.terminal.console import MAX_BATCH
 
 MATRIX_OPERATIONS = ("conv", "gemm")
@@ -72,7 +72,7 @@ def _pair_item(graph: Graph, at: int) -> Item:
     problems: dict[str, Problem] = {}
     taken = 0
     for precision in (row for row in OFFERED if row.paired):
-        found = pair_at(graph, at, _input_dtype(graph.steps, at, precision.stored), Choices(precision.name))
+        found = find_layer_pair(graph, at, _input_dtype(graph.steps, at, precision.stored), Choices(precision.name))
         if found is None:
             continue
         problem, _, taken = found

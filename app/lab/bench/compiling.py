@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 
-from app.cuda.compiler import compile_kernel, nvrtc
-from app.cuda.on_all_cores import on_all_cores
+from app.cuda.compiler import compile_kernel, import_nvrtc
+from app.cuda.on_all_cores import compile_on_all_cores
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 from app.planning.tuning import Tuning
@@ -24,7 +24,7 @@ def compile_variants(rows: Sequence[tuple[Problem, Variant]], arch: str, known: 
 
     All processors compile, because the card would wait for one. arch: e.g. ``sm_90a``. Raises UserError without NVRTC.
     """
-    nvrtc()
+    import_nvrtc()
 
     def compile_variant(pair: tuple[Problem, Variant]) -> None:
         problem, row = pair
@@ -33,7 +33,7 @@ def compile_variants(rows: Sequence[tuple[Problem, Variant]], arch: str, known: 
             with suppress(RuntimeError):
                 compile_kernel(row.path, row.config(problem, settings).defines, arch)
 
-    on_all_cores(compile_variant, rows, "compiling")
+    compile_on_all_cores(compile_variant, rows, "compiling")
 
 
 def failure_reason(error: Exception) -> str | None:

@@ -50,7 +50,7 @@ def time_cudnn(problem: ConvProblem, images: int, clock: Clock, noise: float, l2
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.allow_tf32 = problem.dtype == "tfloat32"
     stream = torch.cuda.ExternalStream(clock.stream.ptr)
-    numbers = problem.channels * problem.height * problem.width + problem.maps * prod(problem.convolved)
+    numbers = problem.channels * problem.height * problem.width + problem.maps * prod(problem.conv_output_size)
     nbytes = numbers * (2 if problem.dtype == "float16" else 4)  # input and output of one image
     cached = min(max(clock.l2_bytes // nbytes, 1), images)
     found: dict[str, Timing] = {}
@@ -79,7 +79,7 @@ def _convolution_call(
     random = partial(torch.randn, dtype=kind, device="cuda")
     x = random((images, problem.channels, problem.height, problem.width)).to(memory_format=layout)
     filters = (problem.maps, problem.channels, problem.kernel, problem.kernel)
-    w = random(filters).to(memory_format=layout) / np.sqrt(problem.depth)
+    w = random(filters).to(memory_format=layout) / np.sqrt(problem.reduction_length)
     bias = random(problem.maps) if problem.bias else None
     convolve = torch.nn.functional.conv2d
     pieces = x.split(piece)

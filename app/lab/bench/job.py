@@ -64,7 +64,7 @@ def time_kernels(request: BenchRequest) -> int:
     device.require_gpu("bench")
     if request.plot is not None:
         files.create_chart_folder(request.plot)
-    with device.gpu_errors():
+    with device.translate_gpu_errors():
         document, tables = _measure(request, job)
 
     publish(document, as_text, request.output)

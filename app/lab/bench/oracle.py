@@ -52,7 +52,7 @@ def expected_results(problem: Problem, x: Array, *parameters: Array | None) -> E
             found = _pair_values_magnitudes(problem, x, *parameters)
         case PoolProblem():
             maps = x.astype(np.float64).reshape(-1, problem.channels, problem.height, problem.width)
-            window = problem.window, problem.stride, problem.is_max, problem.pooled
+            window = problem.window, problem.stride, problem.is_max, problem.pooled_size
             found = [_pool_maps(values, *window) for values in (maps, abs(maps))]
         case ResizeProblem():
             found = [_resize_images(problem, x.reshape(-1, *_image_shape(problem)))] * 2
@@ -76,7 +76,7 @@ def apply_variant_bound(row: Variant, problem: Problem, found: Expected, x: Arra
         return found
     roundings, magnitude = row.own_error(problem, x, *parameters)
     if problem.pool > 1:
-        magnitude = _pool_maps(magnitude, problem.pool, problem.pool, problem.pool_is_max, problem.pooled)
+        magnitude = _pool_maps(magnitude, problem.pool, problem.pool, problem.pool_is_max, problem.pooled_size)
     return replace(found, magnitude=magnitude.reshape(len(x), -1), roundings=roundings)
 
 
@@ -139,7 +139,7 @@ def _compute_layer_float64(
     scale: float = 1.0,
 ) -> Array:
     """Compute the layer in float64, term by term. kept: rounds each partial sum; ``scale`` is applied after that."""
-    shape = (problem.maps, *problem.convolved) if isinstance(problem, ConvProblem) else (problem.outputs,)
+    shape = (problem.maps, *problem.conv_output_size) if isinstance(problem, ConvProblem) else (problem.outputs,)
     sums = array_module(x).zeros((len(x), *shape))
     for a, b in _product_factors(problem, x.astype(np.float64), w.astype(np.float64)):
         sums += a * b
@@ -151,7 +151,7 @@ def _compute_layer_float64(
         sums = sums + bias.astype(np.float64).reshape(-1, *(1,) * (len(shape) - 1))
     values = _apply_activation(problem.activation, sums)
     if isinstance(problem, ConvProblem) and problem.pool > 1:
-        values = _pool_maps(values, problem.pool, problem.pool, problem.pool_is_max, problem.pooled)
+        values = _pool_maps(values, problem.pool, problem.pool, problem.pool_is_max, problem.pooled_size)
     return values
 
 
@@ -176,7 +176,7 @@ def _product_factors(problem: Half, x: Array, w: Array) -> Iterator[tuple[Array,
     channels, height, width, maps, kernel, stride = problem.sizes
     x, w = x.reshape(-1, channels, height, width), w.reshape(channels, kernel, kernel, maps)
     x = array_module(x).pad(x, ((0, 0), (0, 0), *[(problem.padding, problem.padding)] * 2))
-    down, across = ((size - 1) * stride + 1 for size in problem.convolved)
+    down, across = ((size - 1) * stride + 1 for size in problem.conv_output_size)
     for c, p, q in product(range(channels), range(kernel), range(kernel)):
         yield x[:, None, c, p : p + down : stride, q : q + across : stride], w[c, p, q][:, None, None]
 
@@ -234,7 +234,7 @@ def images_within_budget(problem: Problem, budget: int = 64 << 20) -> int:
     sizes = [argument.per_image for argument in problem.arguments()]
     for half in (problem.first, problem.second) if isinstance(problem, PairProblem) else (problem,):
         if isinstance(half, ConvProblem):
-            sizes += [half.channels * half.height * half.width, half.maps * prod(half.convolved)]
+            sizes += [half.channels * half.height * half.width, half.maps * prod(half.conv_output_size)]
     return max(budget // (8 * max(sizes)), 1)
 
 

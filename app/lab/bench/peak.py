@@ -11,7 +11,7 @@ from cupy.cuda import runtime
 from app.cuda.compiler import architecture_number, compile_kernel
 from app.cuda.memory import DeviceMemoryError, device_array
 from app.kernels.function import Function
-from app.kernels.launch import loaded
+from app.kernels.launch import load_cubin
 from app.lab.timer import Clock
 from app.records.parts import Peaks
 
@@ -50,12 +50,12 @@ def measure(arch: str) -> Peaks:
 
 def _measure_loop_tflops(clock: Clock, arch: str, loop: Loop) -> float:
     """Return the loop's TFLOP/s."""
-    function = Function(loaded(compile_kernel(SOURCE, {loop.constant: 1}, arch)), "peak", threads=THREADS)
+    function = Function(load_cubin(compile_kernel(SOURCE, {loop.constant: 1}, arch)), "peak", threads=THREADS)
     blocks = BLOCKS_EACH * runtime.getDeviceProperties(runtime.getDevice())["multiProcessorCount"]
     out = device_array(THREADS, "float32")
     rounds = ctypes.c_int(64)
     values = (ctypes.c_void_p(out.data.ptr), ctypes.c_float(0.5), ctypes.c_float(1.0), rounds)
-    launch = partial(function.bound(values, lambda count: (count, 1, 1)), clock.stream.ptr, blocks)
+    launch = partial(function.make_launcher(values, lambda count: (count, 1, 1)), clock.stream.ptr, blocks)
     short = clock.time_enqueued_work(launch, NOISE, "warm").median
     rounds.value = max(int(64 * TARGET_MS / short), 64)
     ms = clock.time_enqueued_work(launch, NOISE, "warm").median

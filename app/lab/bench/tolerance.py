@@ -58,7 +58,7 @@ def term_count(problem: Problem) -> int:
     """Return the number of terms summed for one output element."""
     match problem:
         case ConvProblem():
-            return problem.depth
+            return problem.reduction_length
         case LinearProblem():
             return problem.inputs
         case PoolProblem():

@@ -14,7 +14,7 @@ from cupy.cuda import runtime
 from app.cuda.memory import DeviceMemoryError, device_array, upload
 from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import Problem
-from app.kernels.variant import Parameters, Variant, tiles
+from app.kernels.variant import Parameters, Variant, ceil_div
 from app.lab.bench.compiling import Wrong
 from app.lab.bench.oracle import (
     apply_variant_bound,
@@ -97,7 +97,7 @@ class Trial:
     def time_launch(self, launch: Launch, noise: float, l2: str) -> Timing:
         """Measure the device time of one launch over all images, in ms; see Clock.time_enqueued_work."""
         config = launch.kernel.config
-        pieces = tiles(self.images, config.images_at_a_time) if config.images_at_a_time else 1
+        pieces = ceil_div(self.images, config.images_at_a_time) if config.images_at_a_time else 1
         stream, images = self.clock.stream.ptr, self.images
         return self.clock.time_enqueued_work(lambda: launch(stream, images), noise, l2, len(config.actions) * pieces)
 

@@ -70,7 +70,7 @@ def _time_on_cpu(graph: Graph, images: np.ndarray) -> Program:
         "precision": "fp32",
         "conv": CPU_NAME,
         **timing.row,
-        "chunk": engine.chunk_for(len(images)),
+        "chunk": engine.images_per_chunk(len(images)),
         "threads": engine.threads_for(len(images)),
         "nodes": [f"{step.layer.name}: NumPy" for step in graph.steps],
         "reason": "",
@@ -81,7 +81,7 @@ def _time_on_cpu(graph: Graph, images: np.ndarray) -> Program:
 def _time_on_gpu(graph: Graph, arch: str, choices: Choices, images: np.ndarray) -> dict[str, Any]:
     execution = plan(graph, arch, choices)
     with GpuEngine(execution, chunk=default_chunk(len(images))) as engine:
-        outputs = engine.outputs(len(images))
+        outputs = engine.allocate_outputs(len(images))
         once = measure.end_to_end(engine, images, outputs, 1, WARMUP).median
         runs = min(max(ceil(SECONDS * 1e3 / once), PATIENCE), MOST_RUNS)
         timing = measure.end_to_end(engine, images, outputs, runs, 0)

@@ -59,7 +59,7 @@ def run(request: CallsRequest) -> int:
     device.require_gpu(PROGRAM)
     with exit_on_interrupt():
         from app.lab.peers.peers import output_to_stderr, versions
-    with device.gpu_errors(), output_to_stderr():
+    with device.translate_gpu_errors(), output_to_stderr():
         setup = on_card(quick=request.quick)
         with tqdm(desc="calls", unit=" steps", disable=None) as progress:
 

@@ -54,7 +54,7 @@ def compare(request: BenchRequest) -> int:
     card = device.describe_gpu()
     ours = partial(OurEngine, arch=card["architecture"], known=tuning.load(card["name"]))
     rounds = request.rounds or DEFAULT_ROUNDS
-    with device.gpu_errors(), output_to_stderr():
+    with device.translate_gpu_errors(), output_to_stderr():
         batch = load_batch(request.network, request.batch)
         found = candidates(wanted, request.precision, ours)
         entrants = [Entrant(candidate, pinned_array((len(batch.images),), np.uint8)) for candidate in found]

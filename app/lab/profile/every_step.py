@@ -9,7 +9,7 @@ from app.base.errors import UserError
 from app.base.precision import BY_DTYPE
 from app.cuda import device
 from app.kernels import registry
-from app.kernels.variant import Variant, tiles
+from app.kernels.variant import Variant, ceil_div
 from app.lab.document import describe_card, utc_date
 from app.lab.profile import counters
 from app.lab.profile.counters import COUNTERS, counts_by_layer
@@ -69,7 +69,7 @@ def launched_functions(graph: Graph, arch: str, chosen: Choices, row: Variant, b
     for node in plan(graph, arch, chosen).nodes:
         if node.variant is row:
             config = row.config(node.problem, node.settings)
-            pieces = tiles(batch, config.images_at_a_time) if config.images_at_a_time else 1
+            pieces = ceil_div(batch, config.images_at_a_time) if config.images_at_a_time else 1
             yield from [(node.head.name, launch.entry or row.entry) for launch in config.launches] * pieces
 
 

@@ -51,13 +51,13 @@ def profile(request: ProfileRequest) -> int:
         _check_every_step(request)
     device.require_gpu("profile")
     if request.every_step:
-        with device.gpu_errors():
+        with device.translate_gpu_errors():
             counted = every_step.count_step_events(
                 graph, request.network.network or graph.network.name, request.batch, request.device
             )
         publish(counted, every_step.as_text, request.output)
         return 0
-    with device.gpu_errors():
+    with device.translate_gpu_errors():
         document = _measure(request, graph, chosen, str(weights.path))
     publish(document, as_text, request.output)
     return 0
@@ -89,7 +89,7 @@ def _measure(request: ProfileRequest, graph: Graph, chosen: Choices, weights: st
     streams, chunk = request.pipeline.streams, chunk_size(request.pipeline.chunk, request.batch)
     bar = tqdm(total=WARMUP + 3 * RUNS + 1, unit=" runs", disable=None)
     with GpuEngine(execution, chunk=chunk, streams=streams) as engine, bar:
-        outputs = engine.outputs(request.batch)
+        outputs = engine.allocate_outputs(request.batch)
 
         def enqueue_and_wait() -> None:
             """Run the batch in chunks, not as a CUDA graph, which would hide the single launches."""

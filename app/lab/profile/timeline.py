@@ -45,7 +45,7 @@ def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Share
     images: page-locked, (N, C, H, W) uint8.
     """
     with GpuEngine(execution, chunk=len(images), streams=1) as engine:
-        outputs = engine.outputs(len(images))
+        outputs = engine.allocate_outputs(len(images))
         plain = timing.end_to_end(engine, images, outputs, RUNS, WARMUP)
         labels, how = outputs.labels.copy(), engine.direct.how if engine.direct else "copied in chunks"
         resident = timing.on_card(engine, images, RUNS, WARMUP)
@@ -53,7 +53,7 @@ def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Share
     stamped_node = replace(node, variant=with_stamps(node.variant, shares))
     stamping = replace(execution, nodes=(stamped_node, *execution.nodes[1:]))
     with GpuEngine(stamping, chunk=len(images), streams=1) as engine:
-        outputs = engine.outputs(len(images))
+        outputs = engine.allocate_outputs(len(images))
         slowed = timing.end_to_end(engine, images, outputs, RUNS, WARMUP)
         words = read_stamps(engine.loaded.kernels[0], shares)
     if not np.array_equal(labels, outputs.labels):

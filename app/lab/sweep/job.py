@@ -34,7 +34,7 @@ def sweep(request: SweepRequest) -> int:
             files.check_chart_folder(request.plot)
         graph = network_graph(request.network)
         request = replace(request, network=graph.network.name)  # of a file; documents and plots name the network
-        arch, card = choices.target(None, otherwise=ASSUMED_ARCH)
+        arch, card = choices.resolve_target(None, otherwise=ASSUMED_ARCH)
         known = tuning.load(card)
     if request.kernel is None:
         execution = plan(graph, arch, Choices(request.precision or Choices.precision, tuning=known))
@@ -44,7 +44,7 @@ def sweep(request: SweepRequest) -> int:
     device.require_gpu("a sweep")
     if request.plot is not None:
         files.create_chart_folder(request.plot)
-    with device.gpu_errors():
+    with device.translate_gpu_errors():
         return body()
 
 
@@ -85,7 +85,7 @@ def find_targets(
             notes.append(f"{layer} left out: {error}")
             refusal = error
             continue
-        before = known.known(problem, row, arch)
+        before = known.measured_result(problem, row, arch)
         if before is not None and before.images > request.batch:
             notes.append(f"{layer} was tuned over {before.images:,} images: fewer do not change 'auto'")
     if not targets:

@@ -42,7 +42,7 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
         with GpuEngine(execution, chunk=chunk, streams=streams, always_in_chunks=True) as engine:
             if engine.shrunk:
                 return None
-            outputs = engine.outputs(len(images))
+            outputs = engine.allocate_outputs(len(images))
             timing = measure.end_to_end(engine, images, outputs, REPEAT, WARMUP)
             use = measure.typical_usage(engine, images, outputs)
             times = {"ms": timing.median, "p90_ms": timing.percentile(90), "samples": stored_samples(timing.samples)}

@@ -57,7 +57,7 @@ def _layer_document(target: Target) -> SweptLayer:
         "auto": {
             "variant": rival[0].name,
             "parameters": rival[1],
-            "ms": target.rival_result.per_image * target.images if target.rival_result else None,
+            "ms": target.rival_result.ms_per_image * target.images if target.rival_result else None,
         }
         if rival
         else None,

@@ -100,7 +100,7 @@ class Case(Frozen):
             return f"image {image}, output {output}"
         assert isinstance(self.problem, ConvProblem | PoolProblem)
         maps = self.problem.maps if isinstance(self.problem, ConvProblem) else self.problem.channels
-        places = np.unravel_index(at, (self.images, maps, *self.problem.pooled))
+        places = np.unravel_index(at, (self.images, maps, *self.problem.pooled_size))
         return "image {}, map {}, row {}, column {}".format(*places)
 
 

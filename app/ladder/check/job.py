@@ -116,7 +116,7 @@ def _first_error(case: Case, run: Callable[[], list[np.ndarray]]) -> str | None:
 def _check_cases_on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
     """Yield each case's first error, or None, in order, from runs on the current card."""
     lost = False
-    with exit_on_interrupt(), device.gpu_errors():
+    with exit_on_interrupt(), device.translate_gpu_errors():
         from app.ladder.check.on_card import run
 
         for case in cases:
@@ -127,7 +127,7 @@ def _check_cases_on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
                 yield _first_error(case, partial(run, case, arch))
             except Exception as error:
                 reason = failure_reason(error)
-                lost = reason is None and device.card_is_lost(error)
+                lost = reason is None and device.is_fatal_cuda_error(error)
                 if reason is None and not lost:
                     raise
                 yield reason or f"the card stopped it: {' '.join(str(error).split())}; {OFF_THE_CARD}"

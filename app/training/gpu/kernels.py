@@ -12,9 +12,9 @@ import numpy as np
 from app.cuda.compiler import compile_kernel
 from app.cuda.memory import device_array
 from app.kernels.function import Function
-from app.kernels.launch import loaded
+from app.kernels.launch import load_cubin
 from app.kernels.train.train import FOLDER
-from app.kernels.variant import BLOCK, activation_name, tiles
+from app.kernels.variant import BLOCK, activation_name, ceil_div
 from app.layers import Shape
 from app.layers.pool import Pool
 from app.training.gpu.arena import ArenaLayout
@@ -28,13 +28,13 @@ MOST_PARTS = 64
 
 def training_kernel(name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> Function:
     """Compile train/train_NAME.cu with these compile-time constants and load it; raises as ``compile_kernel``."""
-    module = loaded(compile_kernel(FOLDER / f"train_{name}.cu", dict(defines), arch))
+    module = load_cubin(compile_kernel(FOLDER / f"train_{name}.cu", dict(defines), arch))
     return Function(module, f"train_{name}", threads=threads)
 
 
-def sum_parts(images: int, pixels: int) -> int:
+def partial_sum_count(images: int, pixels: int) -> int:
     """Return the number of parts of sums over images and pixels. It depends on sizes only, hence so do results."""
-    wanted = tiles(images * pixels, SUMMED)
+    wanted = ceil_div(images * pixels, SUMMED)
     return min(wanted, MOST_PARTS, images)
 
 
@@ -45,7 +45,9 @@ class Gather:
         self, arch: str, shape: Shape, output: str, factor: float, *, shift: int = 0, flip: bool = False
     ) -> None:
         random = {"SHIFT": shift, "FLIP": int(flip)}
-        self._function = _kernel("gather", arch, **_image(shape), OUTPUT=output, SCALE=repr(factor), **random)
+        self._function = _load_kernel(
+            "gather", arch, **_image_defines(shape), OUTPUT=output, SCALE=repr(factor), **random
+        )
 
     def __call__(self, stream: Any, images: int, all_images: Any, items: Any, y: Any, key: np.uint64) -> None:
         """Enqueue y[i] = images[items[i]]. items: int32. key: of the stream of random bits."""
@@ -57,25 +59,25 @@ class Elementwise:
 
     def __init__(self, name: str, arch: str, size: int, **constants: str | int) -> None:
         self._size = size
-        self._function = _kernel(name, arch, **constants)
+        self._function = _load_kernel(name, arch, **constants)
 
     def __call__(self, stream: Any, images: int, *arrays: Any, scalars: tuple[Any, ...] = ()) -> None:
         """Enqueue the kernel on its arrays. scalars: arguments after the number of images."""
-        grid = (tiles(images * self._size, BLOCK), 1, 1)
+        grid = (ceil_div(images * self._size, BLOCK), 1, 1)
         self._function(stream, grid, *arrays, np.int32(images), *scalars)
 
 
-def scale(arch: str, size: int, factor: float) -> Elementwise:
+def scale_kernel(arch: str, size: int, factor: float) -> Elementwise:
     """Return the kernel for (x, y): y = x · factor, from bytes to float32."""
     return Elementwise("scale", arch, size, SIZE=size, SCALE=repr(factor))
 
 
-def activation_gradient(arch: str, size: int, function: str) -> Elementwise:
+def activation_gradient_kernel(arch: str, size: int, function: str) -> Elementwise:
     """Return the kernel for (y, dy): dy ← dy · slope(y), an activation's gradient. y: its output."""
     return Elementwise("activation_gradient", arch, size, SIZE=size, ACTIVATION=activation_name(function))
 
 
-def pool_gradient(arch: str, layer: Pool, shape: Shape, function: str) -> Elementwise:
+def pool_gradient_kernel(arch: str, layer: Pool, shape: Shape, function: str) -> Elementwise:
     """Return the kernel for (x, y, dy, dx): dx from dy. x, y: the layer's input and output.
 
     With ``function``, dx is the gradient by the input of the activation that computed x.
@@ -83,7 +85,7 @@ def pool_gradient(arch: str, layer: Pool, shape: Shape, function: str) -> Elemen
     _, height, width = layer.output_shape(shape)
     window = {"WINDOW": layer.window, "STRIDE": layer.step, "IS_MAX": int(layer.is_max), "PH": height, "PW": width}
     activation = activation_name(function)
-    return Elementwise("pool_gradient", arch, prod(shape), **_image(shape), **window, ACTIVATION=activation)
+    return Elementwise("pool_gradient", arch, prod(shape), **_image_defines(shape), **window, ACTIVATION=activation)
 
 
 class Dropout:
@@ -102,8 +104,8 @@ class Transpose:
     """Kernel that transposes (images, rows, columns) to (images, columns, rows)."""
 
     def __init__(self, arch: str, rows: int, columns: int) -> None:
-        self._tiles = tiles(rows, TILE) * tiles(columns, TILE)
-        self._function = _kernel("transpose", arch, ROWS=rows, COLUMNS=columns)
+        self._tiles = ceil_div(rows, TILE) * ceil_div(columns, TILE)
+        self._function = _load_kernel("transpose", arch, ROWS=rows, COLUMNS=columns)
 
     def __call__(self, stream: Any, images: int, x: Any, y: Any) -> None:
         """Enqueue the transpose. y must not overlap x."""
@@ -115,14 +117,14 @@ class ColumnSums:
 
     def __init__(self, arch: str, images: int, columns: int, pixels: int = 1) -> None:
         self._columns, self._pixels = columns, pixels
-        self._parts = device_array(sum_parts(images, pixels) * columns, "float32")
-        self._function = _kernel("column_sums", arch, COLUMNS=columns, PIXELS=pixels)
-        self._last = self._function if pixels == 1 else _kernel("column_sums", arch, COLUMNS=columns, PIXELS=1)
+        self._parts = device_array(partial_sum_count(images, pixels) * columns, "float32")
+        self._function = _load_kernel("column_sums", arch, COLUMNS=columns, PIXELS=pixels)
+        self._last = self._function if pixels == 1 else _load_kernel("column_sums", arch, COLUMNS=columns, PIXELS=1)
 
     def __call__(self, stream: Any, images: int, x: Any, y: Any) -> None:
         """Enqueue the sums to y: one launch, or two if the sums have several parts."""
-        parts = sum_parts(images, self._pixels)
-        groups = tiles(self._columns, TILE)
+        parts = partial_sum_count(images, self._pixels)
+        groups = ceil_div(self._columns, TILE)
         blocks = groups if self._pixels == 1 else self._columns
         self._function(stream, (blocks, parts, 1), x, y if parts == 1 else self._parts, np.int32(images))
         if parts > 1:
@@ -134,7 +136,7 @@ class CrossEntropy:
 
     def __init__(self, arch: str, classes: int) -> None:
         self._classes = classes
-        self._function = _kernel("cross_entropy", arch, CLASSES=classes)
+        self._function = _load_kernel("cross_entropy", arch, CLASSES=classes)
 
     def __call__(self, stream: Any, images: int, *arrays: Any, total: int, smoothing: float) -> None:
         """Enqueue the kernel on the arrays logits, labels, items, slope and result.
@@ -152,11 +154,11 @@ class Update:
 
     def __init__(self, arch: str, places: ArenaLayout, optimiser: Optimiser, l2: float) -> None:
         self._layout, self._optimiser, self._l2 = places, optimiser, l2
-        self._blocks = tiles(places.size, BLOCK)
+        self._blocks = ceil_div(places.size, BLOCK)
         name = {AdamW: "adamw", Sgd: "sgd"}[type(optimiser)]
-        self._function = _kernel(name, arch, HAS_L2=int(l2 > 0))
+        self._function = _load_kernel(name, arch, HAS_L2=int(l2 > 0))
         self._squares = device_array(self._blocks, "float64") if l2 else None
-        self._penalty = _kernel("penalty", arch) if l2 else None
+        self._penalty = _load_kernel("penalty", arch) if l2 else None
 
     def __call__(
         self, stream: Any, parameters: Any, gradients: Any, slots: list[Any], penalty: Any, step: ScheduleStep
@@ -165,14 +167,14 @@ class Update:
         keep = 1 - step.rate * self._optimiser.weight_decay
         arrays = parameters, gradients, self._squares
         sizes = np.int32(self._layout.weights), np.int32(self._layout.size)
-        scalars = map(np.float32, self._scalars(step))
+        scalars = map(np.float32, self._kernel_scalars(step))
         grid = (self._blocks, 1, 1)
         self._function(stream, grid, *arrays, *sizes, np.float32(self._l2), np.float32(keep), *slots, *scalars)
         if self._penalty is not None:
             half = np.float64(self._l2 / 2)
             self._penalty(stream, (1, 1, 1), self._squares, penalty, np.int32(self._blocks), half)
 
-    def _scalars(self, step: ScheduleStep) -> tuple[float, ...]:
+    def _kernel_scalars(self, step: ScheduleStep) -> tuple[float, ...]:
         """Return the kernel's arguments for a step of the schedule, computed in float64 as in the references."""
         number, rate, momentum = step
         if not isinstance(self._optimiser, AdamW):
@@ -182,9 +184,9 @@ class Update:
         return momentum, 1 - momentum, beta2, 1 - beta2, root_scale, epsilon, rate / (1 - momentum**number)
 
 
-def _kernel(name: str, arch: str, **constants: str | int) -> Function:
+def _load_kernel(name: str, arch: str, **constants: str | int) -> Function:
     return training_kernel(name, constants, arch, threads=BLOCK)
 
 
-def _image(shape: Shape) -> dict[str, int]:
+def _image_defines(shape: Shape) -> dict[str, int]:
     return dict(zip(("CHANNELS", "H", "W"), shape, strict=True))

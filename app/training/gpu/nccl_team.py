@@ -10,7 +10,7 @@ import cupy
 import numpy as np
 
 from app.base.errors import UserError
-from app.cuda.cards import describe_count
+from app.cuda.cards import describe_gpu_count
 
 
 class NcclTeam:
@@ -21,8 +21,8 @@ class NcclTeam:
         self._nccl, self._communicator = nccl, communicator
         self._types = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64}
 
-    def add(self, values: Any) -> None:
-        """Implement ``Team.add``: enqueue the sum and return at once."""
+    def all_reduce(self, values: Any) -> None:
+        """Implement ``Team.all_reduce``: enqueue the sum and return at once."""
         address, stream = values.data.ptr, cupy.cuda.get_current_stream().ptr
         self._communicator.allReduce(
             address, address, values.size, self._types[values.dtype], self._nccl.NCCL_SUM, stream
@@ -33,9 +33,9 @@ class NcclTeam:
 def nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
     """Join the team with GPU ``rank`` as the current GPU; wait until all members have joined.
 
-    name: from rank 0's ``unique_id``. Raises UserError.
+    name: from rank 0's ``create_nccl_id``. Raises UserError.
     """
-    with _nccl() as nccl:
+    with _import_nccl() as nccl:
         cupy.cuda.Device(rank).use()
         # A ring sums in the same order for every size; other algorithms may not. For few values it is as fast.
         os.environ.setdefault("NCCL_ALGO", "Ring")
@@ -48,25 +48,26 @@ def nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
         communicator.destroy()
 
 
-def unique_id() -> Any:
+def create_nccl_id() -> Any:
     """Return a new, picklable name by which a team's members find each other. Raises UserError."""
-    with _nccl() as nccl:
+    with _import_nccl() as nccl:
         return nccl.get_unique_id()
 
 
-def check_cards(count: int) -> None:
+def check_nccl_gpus(count: int) -> None:
     """Raise UserError unless there are ``count`` GPUs and NCCL is installed."""
     cards = cupy.cuda.runtime.getDeviceCount()
     if count > cards:
         raise UserError(
-            f"{count} workers need one GPU each, but {describe_count(cards)}: use fewer --workers, or use --device cpu"
+            f"{count} workers need one GPU each, but {describe_gpu_count(cards)}: use fewer --workers, or use --device "
+            "cpu"
         )
-    with _nccl():
+    with _import_nccl():
         pass
 
 
 @contextmanager
-def _nccl() -> Iterator[Any]:
+def _import_nccl() -> Iterator[Any]:
     """Yield CuPy's binding of NCCL; NCCL's errors in the block become UserErrors. Raises UserError without NCCL."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # CuPy's warning of several lines repeats the error below

@@ -14,7 +14,7 @@ import numpy as np
 from app.cuda.memory import device_array
 from app.kernels.function import Function
 from app.kernels.problems import ConvProblem
-from app.kernels.variant import activation_name, conv_sizes, tiles
+from app.kernels.variant import activation_name, ceil_div, conv_size_defines
 from app.layers import Conv2d, Linear, Shape
 from app.training.gpu.kernels import training_kernel
 from app.training.gpu.tiles import (
@@ -26,7 +26,7 @@ from app.training.gpu.tiles import (
     best_tile,
     slice_depth,
     split_k_length,
-    sum_groups,
+    threads_per_sum,
 )
 
 Array = Any  # cupy.ndarray or None
@@ -49,7 +49,7 @@ class Gemm:
         self, arch: str, transpose_a: bool = False, transpose_b: bool = False, bias: bool = False, activation: str = ""
     ) -> None:
         self._arch = arch
-        self._defines = _epilogue(bias, activation)
+        self._defines = _epilogue_defines(bias, activation)
         self._defines |= {"TRANSPOSE_A": int(transpose_a), "TRANSPOSE_B": int(transpose_b), "BK": GEMM_SLICE}
         self._products: dict[tuple[Tile, bool], Function] = {}
         self._parts = _Parts(arch, bias, activation)
@@ -76,11 +76,11 @@ class Gemm:
         grid = (*choice.tile.blocks(m, n), choice.parts)
         out = self._parts.workspace(choice.parts * m * n) if cut else y
         scalars = (*map(np.int32, (m, n, k, split_k_length(k, choice.parts))), np.float32(alpha), np.float32(beta))
-        self._product(choice.tile, cut)(stream, grid, a, b, bias, out, *scalars)
+        self._tile_kernel(choice.tile, cut)(stream, grid, a, b, bias, out, *scalars)
         if cut:
-            self._parts.add(stream, (m, n, choice.parts), bias, y, alpha, beta)
+            self._parts.enqueue_sum(stream, (m, n, choice.parts), bias, y, alpha, beta)
 
-    def _product(self, tile: Tile, cut: bool) -> Function:
+    def _tile_kernel(self, tile: Tile, cut: bool) -> Function:
         """Return the kernel for a tile, compiled when first needed. cut: it writes parts of sums."""
         if (tile, cut) not in self._products:
             defines = self._defines | tile.defines | {"SPLIT": int(cut)}
@@ -100,7 +100,7 @@ class ImplicitProduct:
         terms = problem.kernel**2 * inner
         self._rows, self._pixels = rows, pixels
         self._tile = best_tile(rows, TYPICAL_IMAGES * pixels, terms)
-        defines = conv_sizes(problem) | self._tile.defines | epilogue | {"BK": slice_depth(inner, terms)}
+        defines = conv_size_defines(problem) | self._tile.defines | epilogue | {"BK": slice_depth(inner, terms)}
         self._product = training_kernel(name, defines, arch, threads=self._tile.threads)
 
     def __call__(self, stream: Any, images: int, *arrays: Array) -> None:
@@ -109,13 +109,13 @@ class ImplicitProduct:
         self._product(stream, (pixels, rows, 1), *arrays, np.int32(images))
 
 
-def conv_forward(arch: str, problem: ConvProblem, bias: bool = False, activation: str = "") -> ImplicitProduct:
+def conv_forward_kernel(arch: str, problem: ConvProblem, bias: bool = False, activation: str = "") -> ImplicitProduct:
     """Return the kernel for (x, w, bias, y): y (B, M, OH, OW) = activation(x (B, C, H, W) * w (K, K, C, M) + bias)."""
-    pixels, epilogue = prod(problem.convolved), _epilogue(bias, activation)
+    pixels, epilogue = prod(problem.conv_output_size), _epilogue_defines(bias, activation)
     return ImplicitProduct("conv", arch, problem, problem.maps, pixels, problem.channels, epilogue)
 
 
-def conv_input_gradient(arch: str, problem: ConvProblem) -> ImplicitProduct:
+def conv_input_gradient_kernel(arch: str, problem: ConvProblem) -> ImplicitProduct:
     """Return the kernel for (dy, w, dx): dx (B, C, H, W) from dy (B, M, OH, OW) and w (K, K, C, M)."""
     pixels = problem.height * problem.width
     return ImplicitProduct("conv_input", arch, problem, problem.channels, pixels, problem.maps, {})
@@ -125,10 +125,10 @@ class ConvFilterGradient:
     """Kernel for dw (K, K, C, M) from x (B, C, H, W) and dy (B, M, OH, OW), in a fixed number of partial sums."""
 
     def __init__(self, arch: str, problem: ConvProblem) -> None:
-        self._rows, self._columns, self._pixels = problem.depth, problem.maps, prod(problem.convolved)
+        self._rows, self._columns, self._pixels = problem.reduction_length, problem.maps, prod(problem.conv_output_size)
         self._split = best_split(self._rows, self._columns, TYPICAL_IMAGES * self._pixels)
         tile = self._split.tile
-        defines = conv_sizes(problem) | tile.defines | {"BK": GEMM_SLICE}
+        defines = conv_size_defines(problem) | tile.defines | {"BK": GEMM_SLICE}
         self._product = training_kernel("conv_filters", defines, arch, threads=tile.threads)
         self._parts = _Parts(arch, False, "")
 
@@ -139,14 +139,14 @@ class ConvFilterGradient:
         grid = (*self._split.tile.blocks(rows, columns), parts)
         length = split_k_length(images * self._pixels, parts)
         self._product(stream, grid, x, dy, space, np.int32(images), np.int32(length))
-        self._parts.add(stream, (rows, columns, parts), None, dw)
+        self._parts.enqueue_sum(stream, (rows, columns, parts), None, dw)
 
 
 class _Parts:
     """Workspace for a product's partial sums, (parts, rows, columns), and the launch that adds them."""
 
     def __init__(self, arch: str, bias: bool, activation: str) -> None:
-        self._arch, self._defines = arch, _epilogue(bias, activation) | {"THREADS": SUM_THREADS}
+        self._arch, self._defines = arch, _epilogue_defines(bias, activation) | {"THREADS": SUM_THREADS}
         self._sums: dict[int, Function] = {}
         self._space: Array = None
 
@@ -156,14 +156,16 @@ class _Parts:
             self._space = device_array(elements, "float32")
         return self._space
 
-    def add(self, stream: Any, sizes: Sizes, bias: Array, y: Array, alpha: float = 1.0, beta: float = 0.0) -> None:
+    def enqueue_sum(
+        self, stream: Any, sizes: Sizes, bias: Array, y: Array, alpha: float = 1.0, beta: float = 0.0
+    ) -> None:
         """Enqueue y = activation(alpha · Σ workspace + beta · y + bias). sizes: rows and columns of y, parts."""
         rows, columns, count = sizes
-        groups = sum_groups(count)
+        groups = threads_per_sum(count)
         if groups not in self._sums:
             defines = self._defines | {"GROUPS": groups}
             self._sums[groups] = training_kernel("sum_parts", defines, self._arch, threads=SUM_THREADS)
-        grid = (tiles(rows * columns, SUM_THREADS // groups), 1, 1)
+        grid = (ceil_div(rows * columns, SUM_THREADS // groups), 1, 1)
         scalars = (*map(np.int32, (rows * columns, columns, count)), np.float32(alpha), np.float32(beta))
         self._sums[groups](stream, grid, self._space, bias, y, *scalars)
 
@@ -172,8 +174,8 @@ def conv_products(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation
     """Return the three implicit products of a convolution. shape: of one image's input."""
     channels, height, width = shape
     problem = ConvProblem(channels, height, width, layer.maps, layer.kernel, layer.stride, padding=layer.padding)
-    forward = conv_forward(arch, problem, bias, activation)
-    return forward, ConvFilterGradient(arch, problem), conv_input_gradient(arch, problem)
+    forward = conv_forward_kernel(arch, problem, bias, activation)
+    return forward, ConvFilterGradient(arch, problem), conv_input_gradient_kernel(arch, problem)
 
 
 def linear_products(arch: str, layer: Linear, shape: Shape, bias: bool, activation: str) -> Products:
@@ -188,5 +190,5 @@ def linear_products(arch: str, layer: Linear, shape: Shape, bias: bool, activati
     )
 
 
-def _epilogue(bias: bool, activation: str) -> Defines:
+def _epilogue_defines(bias: bool, activation: str) -> Defines:
     return {"HAS_BIAS": int(bias), "ACTIVATION": activation_name(activation)}

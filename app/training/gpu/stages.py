@@ -10,11 +10,11 @@ from typing import Any
 from app.base.frozen import Frozen
 from app.cuda.memory import device_array
 from app.kernels.launch import Kernel, Launch
-from app.kernels.registry import eligible
+from app.kernels.registry import eligible_variants
 from app.layers import Activation, Conv2d, Flatten, Layer, Linear, Shape
 from app.layers.pool import Pool
 from app.training.gpu.arena import ArenaLayout
-from app.training.gpu.kernels import ColumnSums, Dropout, Transpose, activation_gradient, pool_gradient
+from app.training.gpu.kernels import ColumnSums, Dropout, Transpose, activation_gradient_kernel, pool_gradient_kernel
 from app.training.gpu.products import conv_products, linear_products
 from app.training.model import Model
 from app.training.random_bits import Use, stream_key
@@ -30,11 +30,11 @@ class Site(Frozen):
     parameters: Any
     gradients: Any
 
-    def activations(self, shape: Shape) -> Any:
+    def allocate_activations(self, shape: Shape) -> Any:
         """Allocate an array for a batch's activations. shape: of one image's."""
         return device_array(self.images * prod(shape), "float32")
 
-    def views(self, name: str) -> tuple[Any, Any]:
+    def parameter_views(self, name: str) -> tuple[Any, Any]:
         """Return flat views of a parameter and its gradient; None for both if there is no such parameter."""
         return self.layout.view(self.parameters, name), self.layout.view(self.gradients, name)
 
@@ -68,10 +68,10 @@ def product_stage(site: Site, layer: Conv2d | Linear, shape: Shape, x: Any, func
     slope: whether this stage's backward applies the activation's slope; otherwise the next stage's does.
     """
     out = layer.output_shape(shape)
-    y = site.activations(out)
-    w, dw = site.views(layer.name)
-    bias, dbias = site.views(f"{layer.name}_bias")
-    slopes = activation_gradient(site.arch, prod(out), function) if function and slope else None
+    y = site.allocate_activations(out)
+    w, dw = site.parameter_views(layer.name)
+    bias, dbias = site.parameter_views(f"{layer.name}_bias")
+    slopes = activation_gradient_kernel(site.arch, prod(out), function) if function and slope else None
     sums = None if bias is None else ColumnSums(site.arch, site.images, out[0], prod(out[1:]))
     if isinstance(layer, Conv2d):
         products = conv_products(site.arch, layer, shape, bias is not None, function)
@@ -94,9 +94,9 @@ def product_stage(site: Site, layer: Conv2d | Linear, shape: Shape, x: Any, func
 
 def pool_stage(site: Site, layer: Pool, shape: Shape, x: Any, function: str) -> Stage:
     """Return the stage of a pooling; its backward includes the activation before it if ``function`` names one."""
-    y = site.activations(layer.output_shape(shape))
+    y = site.allocate_activations(layer.output_shape(shape))
     launch = inference_launch(site, layer, shape, x, y, "float32")
-    gradient = pool_gradient(site.arch, layer, shape, function)
+    gradient = pool_gradient_kernel(site.arch, layer, shape, function)
 
     def backward(batch: DeviceBatch, dy: Any, dx: Any, wanted: bool) -> Any:
         gradient(batch.stream, batch.images, x, y, dy, dx)
@@ -107,9 +107,9 @@ def pool_stage(site: Site, layer: Pool, shape: Shape, x: Any, function: str) -> 
 
 def activation_stage(site: Site, layer: Activation, shape: Shape, x: Any, slope: bool) -> Stage:
     """Return the stage of an activation that does not follow a product directly. slope: as for ``product_stage``."""
-    y = site.activations(shape)
+    y = site.allocate_activations(shape)
     launch = inference_launch(site, layer, shape, x, y, "float32")
-    slopes = activation_gradient(site.arch, prod(shape), layer.kind) if slope else None
+    slopes = activation_gradient_kernel(site.arch, prod(shape), layer.kind) if slope else None
 
     def backward(batch: DeviceBatch, dy: Any, dx: Any, wanted: bool) -> Any:
         if slopes is not None:
@@ -124,7 +124,7 @@ def flatten_stage(site: Site, shape: Shape, x: Any) -> Stage:
     channels, pixels = shape[0], prod(shape[1:])
     if channels == 1 or pixels == 1:
         return Stage(x, lambda batch: None, lambda batch, dy, dx, wanted: dy)
-    y = site.activations(shape)
+    y = site.allocate_activations(shape)
     there, back = Transpose(site.arch, channels, pixels), Transpose(site.arch, pixels, channels)
 
     def backward(batch: DeviceBatch, dy: Any, dx: Any, wanted: bool) -> Any:
@@ -139,25 +139,25 @@ def dropout_stage(site: Site, features: int, x: Any, share: float, seed: int, pa
 
     y has a separate array, because the activation before it still needs its output. backward draws the same mask.
     """
-    y = site.activations((features,))
+    y = site.allocate_activations((features,))
     function = Dropout(site.arch, features)
 
-    def thin(batch: DeviceBatch, before: Any, after: Any) -> None:
+    def apply_dropout(batch: DeviceBatch, before: Any, after: Any) -> None:
         key = stream_key(seed, Use.DROPOUT, part=part, epoch=batch.epoch)
         function(batch.stream, batch.images, before, after, batch.items, key, share if batch.epoch else 0.0)
 
     def backward(batch: DeviceBatch, dy: Any, dx: Any, wanted: bool) -> Any:
-        thin(batch, dy, dy)
+        apply_dropout(batch, dy, dy)
         return dy
 
-    return Stage(y, lambda batch: thin(batch, x, y), backward)
+    return Stage(y, lambda batch: apply_dropout(batch, x, y), backward)
 
 
 def inference_launch(site: Site, layer: Layer, shape: Shape, x: Any, y: Any, dtype: str) -> Launch:
     """Bind a layer without parameters to arrays of ``dtype``, by the registry's kernel."""
     problem = layer.problem(shape, (), bias=False, input_dtype=dtype, dtype="float32", output_dtype=dtype)
     assert problem is not None and layer.operation is not None, f"{layer.kind} is a pass of its own"
-    variant = next(eligible(layer.operation, problem, site.arch))
+    variant = next(eligible_variants(layer.operation, problem, site.arch))
     return Kernel(variant, problem, site.arch).bind([x, y], site.images)
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import product
 
 from app.base.frozen import Frozen
-from app.kernels.variant import STATIC_SHARED_LIMIT, tiles
+from app.kernels.variant import STATIC_SHARED_LIMIT, ceil_div
 
 TYPICAL_IMAGES = 256  # images per batch, for choices made once for all batches
 GEMM_SLICE = 16  # k values in shared memory at a time
@@ -38,34 +38,34 @@ class Tile(Frozen):
         return (self.bm // self.tm) * (self.bn // self.tn)
 
     @property
-    def lanes(self) -> int:
+    def lanes_per_row(self) -> int:
         """Threads along a warp's row: the squarest warp shape that tiles the block; 0 if there is none."""
         down, across = self.bm // self.tm, self.bn // self.tn
         return next((n for n in (8, 4, 16, 2, 32, 1) if across % n == 0 and down % (32 // n) == 0), 0)
 
     @property
-    def fits(self) -> bool:
+    def is_feasible(self) -> bool:
         """Whether the tile is possible: whole warps, not too many, and loads that fit registers and shared memory."""
         size = self.bm + self.bn
         shared = 2 * 4 * SLICES[-1] * (size + 8)
         few = size * SLICES[-1] <= self.threads * MOST_LOADS[self.tm * self.tn]
-        return self.lanes > 0 and self.threads <= FULL and few and shared <= STATIC_SHARED_LIMIT
+        return self.lanes_per_row > 0 and self.threads <= FULL and few and shared <= STATIC_SHARED_LIMIT
 
     @property
     def defines(self) -> dict[str, str | int]:
         """The tile's compile-time constants of the kernels."""
-        return {"BM": self.bm, "BN": self.bn, "TM": self.tm, "TN": self.tn, "LANES_N": self.lanes}
+        return {"BM": self.bm, "BN": self.bn, "TM": self.tm, "TN": self.tn, "LANES_N": self.lanes_per_row}
 
     def blocks(self, rows: int, columns: int) -> tuple[int, int]:
         """Return the number of blocks along rows and columns."""
-        return tiles(rows, self.bm), tiles(columns, self.bn)
+        return ceil_div(rows, self.bm), ceil_div(columns, self.bn)
 
 
 SIDES = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 ALL_TILES = tuple(
     tile
     for tile in (Tile(bm, bn, tm, tn) for bm, bn, tm, tn in product(SIDES, SIDES, (4, 8), (4, 8)))
-    if tile.bm % tile.tm == 0 and tile.bn % tile.tn == 0 and tile.fits
+    if tile.bm % tile.tm == 0 and tile.bn % tile.tn == 0 and tile.is_feasible
 )
 # Few, because each tile is compiled as a separate kernel at run time.
 GEMM_TILES = (Tile(128, 64, 8, 8), Tile(64, 64, 8, 4), Tile(32, 32, 4, 4), Tile(64, 16, 4, 4))
@@ -81,7 +81,7 @@ class Split(Frozen):
 @cache
 def best_split(rows: int, columns: int, depth: int, candidates: tuple[Tile, ...] = ALL_TILES) -> Split:
     """Return the tile and number of parts with the least estimated cost. depth: products per sum."""
-    choices = (Split(tile, n) for tile in candidates for n in _parts(tile, rows, columns, depth))
+    choices = (Split(tile, n) for tile in candidates for n in _candidate_part_counts(tile, rows, columns, depth))
     return min(choices, key=lambda choice: _cost(choice, rows, columns, depth))
 
 
@@ -93,7 +93,7 @@ def best_tile(rows: int, columns: int, depth: int) -> Tile:
 
 def split_k_length(depth: int, parts: int) -> int:
     """Return the k values per part, a multiple of the slice; the last parts have fewer, or none."""
-    return max(tiles(tiles(depth, parts), GEMM_SLICE), 1) * GEMM_SLICE
+    return max(ceil_div(ceil_div(depth, parts), GEMM_SLICE), 1) * GEMM_SLICE
 
 
 def slice_depth(inner: int, depth: int) -> int:
@@ -102,26 +102,26 @@ def slice_depth(inner: int, depth: int) -> int:
     This is the largest slice that divides ``inner``, the values per tap, else the one that pads ``depth`` least.
     """
     fitting = [size for size in SLICES if inner % size == 0]
-    return max(fitting) if fitting else min(SLICES, key=lambda size: (tiles(depth, size) * size, -size))
+    return max(fitting) if fitting else min(SLICES, key=lambda size: (ceil_div(depth, size) * size, -size))
 
 
-def sum_groups(parts: int) -> int:
+def threads_per_sum(parts: int) -> int:
     """Return how many threads add up one element's parts."""
     return 8 if parts >= 32 else 1
 
 
-def _parts(tile: Tile, rows: int, columns: int, depth: int) -> set[int]:
+def _candidate_part_counts(tile: Tile, rows: int, columns: int, depth: int) -> set[int]:
     """Return the numbers of parts to try: one, or enough to fill the GPU once, twice or four times."""
-    threads = tile.threads * tiles(rows, tile.bm) * tiles(columns, tile.bn)
+    threads = tile.threads * ceil_div(rows, tile.bm) * ceil_div(columns, tile.bn)
     most = max(min(depth // LEAST_PART, MOST_PARTS), 1)
-    return {1} | {min(tiles(MULTIPROCESSORS * FULL * times, threads), most) for times in (1, 2, 4)}
+    return {1} | {min(ceil_div(MULTIPROCESSORS * FULL * times, threads), most) for times in (1, 2, 4)}
 
 
 def _cost(choice: Split, rows: int, columns: int, depth: int) -> float:
     """Estimate the multiply-adds of the busiest multiprocessor, plus delays of loads and shared-memory reads."""
     tile, (down, across) = choice.tile, choice.tile.blocks(rows, columns)
-    blocks = tiles(down * across * choice.parts, MULTIPROCESSORS)
+    blocks = ceil_div(down * across * choice.parts, MULTIPROCESSORS)
     idle = max(FULL / (blocks * tile.threads), 1)
     delays = 1 + (tile.tm + tile.tn) / (tile.tm * tile.tn) + 6 * (tile.bm + tile.bn) / (tile.bm * tile.bn)
-    cost = blocks * tile.bm * tile.bn * (tiles(depth, choice.parts) + AROUND) * delays * idle
+    cost = blocks * tile.bm * tile.bn * (ceil_div(depth, choice.parts) + AROUND) * delays * idle
     return cost if choice.parts == 1 else cost + SUM_LAUNCH + SUM_ELEMENT * choice.parts * rows * columns

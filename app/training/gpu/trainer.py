@@ -11,7 +11,7 @@ from app.cuda.compiler import architecture
 from app.cuda.device import capability
 from app.cuda.memory import device_array, pinned_array, upload
 from app.training.gpu.arena import arena_layout
-from app.training.gpu.kernels import CrossEntropy, Gather, Update, scale
+from app.training.gpu.kernels import CrossEntropy, Gather, Update, scale_kernel
 from app.training.gpu.stages import DeviceBatch, Site, inference_launch, stages
 from app.training.gradients import Arrays
 from app.training.model import Model
@@ -45,7 +45,7 @@ class Inputs:
         self.shape = shape
         self._bytes, self._scale = self.y, None
         if model.front:
-            self.y, self._scale = site.activations(shape), scale(site.arch, prod(shape), factor)
+            self.y, self._scale = site.allocate_activations(shape), scale_kernel(site.arch, prod(shape), factor)
 
     def forward(self, batch: DeviceBatch) -> None:
         """Enqueue the computation of the input ``y`` for a batch."""
@@ -120,7 +120,7 @@ class GpuTrainer:
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
         """Implement ``loop.Trainer.train``."""
 
-        def work(number: int, items: Any, result: Any) -> None:
+        def enqueue_training_batch(number: int, items: Any, result: Any) -> None:
             if items.size:
                 batch = DeviceBatch(self.stream, items, items.size, epoch)
                 total, smoothing = len(batches[number]), self.settings.smoothing
@@ -128,10 +128,10 @@ class GpuTrainer:
                 self._network.backward(batch)
             else:
                 self._gradients.data.memset_async(0, self._gradients.nbytes, self.stream)
-            self._team.add(self._gradients)
+            self._team.all_reduce(self._gradients)
             self._update(number, step + number)
 
-        found = self._each(batches, work)
+        found = self._run_batches(batches, enqueue_training_batch)
         penalties = self._penalties[: len(batches)].get() if self.settings.l2 else np.zeros(len(batches))
         return [(loss + float(penalty), correct) for (loss, correct), penalty in zip(found, penalties, strict=True)]
 
@@ -144,16 +144,16 @@ class GpuTrainer:
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
         """Implement ``loop.Trainer.evaluate``."""
 
-        def work(_: int, some: Any, result: Any) -> None:
+        def enqueue_evaluation_batch(_: int, some: Any, result: Any) -> None:
             if some.size:
                 batch = DeviceBatch(self.stream, some, some.size, epoch=0)
                 self._network.forward(batch, result, total=len(items), smoothing=0.0)
 
         pieces = [items[at : at + self._most] for at in range(0, len(items), self._most)]
-        losses, correct = zip(*self._each(pieces, work), strict=True)
+        losses, correct = zip(*self._run_batches(pieces, enqueue_evaluation_batch), strict=True)
         return sum(losses), sum(correct)
 
-    def _each(self, batches: Sequence[np.ndarray], work: Work) -> list[tuple[float, int]]:
+    def _run_batches(self, batches: Sequence[np.ndarray], work: Work) -> list[tuple[float, int]]:
         """Enqueue all batches and wait; return loss and correct answers of each, summed over the team."""
         shares = [share_of(batch, self._team) for batch in batches]
         places = np.concatenate(shares)
@@ -173,7 +173,7 @@ class GpuTrainer:
             for number, share in enumerate(shares):
                 work(number, self._items[at : at + len(share)], results[2 * number : 2 * number + 2])
                 at += len(share)
-            self._team.add(results)
+            self._team.all_reduce(results)
         self.stream.synchronize()
         return [(float(loss), int(correct)) for loss, correct in results.get().reshape(-1, 2)]
 

@@ -45,7 +45,7 @@ def commands(network: str, precision: str, images: np.ndarray) -> tuple[np.ndarr
     execution = plan(graph, card["architecture"], chosen, input_dtype=images.dtype.name)
     pinned = pinned_copy(images)
     with GpuEngine(execution, chunk=chunk_size(None, len(images))) as engine:
-        outputs = engine.outputs(len(images), logits=True)
+        outputs = engine.allocate_outputs(len(images), logits=True)
         for _ in range(3):
             engine.run(pinned, outputs)
         assert outputs.logits is not None
@@ -73,7 +73,7 @@ def test_the_bits_are_the_commands(network: str, precision: str) -> None:
                 continue
             for given in (images[:count], pinned_copy(images[:count]), cupy_of(images[:count])):
                 np.testing.assert_array_equal(classifier(given), labels)
-                np.testing.assert_array_equal(classifier._scores(), scores)
+                np.testing.assert_array_equal(classifier._last_scores(), scores)
 
 
 def layouts(images: np.ndarray) -> Iterator[Any]:
@@ -102,7 +102,7 @@ def test_no_size_or_layout_changes_a_bit(network: str, precision: str) -> None:
     images = random_images(NETWORKS[network], max(SIZES))
     with Classifier(network, device="cuda", precision=precision) as classifier, ThreadPoolExecutor(1) as pool:
         try:
-            labels, scores = classifier(images), classifier._scores()
+            labels, scores = classifier(images), classifier._last_scores()
         except UserError:
             pytest.skip(f"{network} has no {precision}")
         done: list[bool] = []
@@ -118,7 +118,7 @@ def test_no_size_or_layout_changes_a_bit(network: str, precision: str) -> None:
                 part = slice(start, start + int(count))
                 for given in layouts(images[part]):
                     np.testing.assert_array_equal(classifier(given), labels[part])
-                    np.testing.assert_array_equal(classifier._scores(), scores[part])
+                    np.testing.assert_array_equal(classifier._last_scores(), scores[part])
         finally:
             done.append(True)
         waiting.result()
@@ -131,7 +131,7 @@ def test_floats_give_the_commands_bits(precision: str) -> None:
     with Classifier(device="cuda", precision=precision) as classifier:
         for given in (images, images.astype(np.float64), cupy_of(images), cupy_of(images.astype(np.float64))):
             np.testing.assert_array_equal(classifier(given), labels)
-            np.testing.assert_array_equal(classifier._scores(), scores)
+            np.testing.assert_array_equal(classifier._last_scores(), scores)
 
 
 def cupy_of(images: np.ndarray) -> cupy.ndarray:

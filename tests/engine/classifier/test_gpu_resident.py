@@ -66,7 +66,7 @@ def test_bits_are_those_of_the_inner_loop(precision: str, seed: int) -> None:
     images = random_images(LENET5, 400, seed=seed)
     images[:8] = np.arange(0, 256, 32, dtype=np.uint8)[:, None, None, None]
     with GpuEngine(execution) as engine:
-        outputs = engine.outputs(len(images), logits=True)
+        outputs = engine.allocate_outputs(len(images), logits=True)
         engine.run(images, outputs)
         assert outputs.logits is not None
         kernel, first = ResidentKernel(engine.loaded), 0

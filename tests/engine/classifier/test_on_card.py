@@ -15,7 +15,7 @@ from app.base.precision import PRECISIONS
 from app.engine.classifier import Classifier, card_engines
 from app.engine.classifier.arguments import BadArgumentError, lies_on_card
 from app.engine.classifier.card_engines import as_stream
-from app.engine.on_card import MOST_BYTES, STEP, OnCard, most_images
+from app.engine.on_card import MOST_BYTES, STEP, OnCard, max_buffered_images
 from app.network.definitions import NETWORKS
 from app.planning.matching import Choices
 from app.planning.plan import LOGITS, plan
@@ -60,7 +60,7 @@ def test_kept_buffers_are_limited_and_scores_are_float32(network: str) -> None:
     for precision in ("auto", *(name for name in PRECISIONS if name in GENERAL)):
         execution = plan(graph, "sm_90a", Choices(precision=precision))
         assert execution.buffers[LOGITS] == ("float32", 10)
-        most = most_images(execution)
+        most = max_buffered_images(execution)
         assert most % STEP == 0 and STEP <= most <= MOST_BYTES >> 10
 
 
@@ -70,7 +70,7 @@ def test_a_batch_is_cut_where_the_kept_buffers_end(count: int, parts: list[int])
     ran: list[int] = []
 
     class Launch:
-        move = staticmethod(lambda place, address: moves.append((place, address)))
+        set_argument_address = staticmethod(lambda place, address: moves.append((place, address)))
         __call__ = staticmethod(lambda stream, images: ran.append(images))
 
     running, launch = OnCard.__new__(OnCard), Launch()
@@ -257,7 +257,7 @@ def test_an_interrupt_between_two_parts_gives_up_what_helpers_may_still_write_to
             card.calls.clear()
             with monkeypatch.context() as patch:
                 if fails:
-                    patch.setattr(OnCard, "_run", interrupted)
+                    patch.setattr(OnCard, "_enqueue_after_previous", interrupted)
                     with pytest.raises(KeyboardInterrupt):
                         classifier(images)
                     assert [call[0] for call in card.calls] == ["wait"]

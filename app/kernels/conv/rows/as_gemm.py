@@ -19,12 +19,12 @@ from app.kernels.variant import (
     Parameters,
     Unfit,
     Variant,
-    conv_sizes,
-    pooling,
-    reordered_weights,
-    tiles,
-    types,
-    workspace_images,
+    ceil_div,
+    conv_size_defines,
+    max_workspace_images,
+    pooling_defines,
+    type_defines,
+    weight_reordering_packing,
 )
 
 # MiB for the im2col matrix and the product: a large product fills the GPU, a small one stays in L2.
@@ -39,7 +39,7 @@ SQUARE_TUNABLES = {
 }
 
 
-def _fits_static(size: int) -> None:
+def _check_static_shared_memory(size: int) -> None:
     """Raise Unfit if tiles exceed static shared memory. size: bytes."""
     if size > STATIC_SHARED_LIMIT:
         raise Unfit(f"the tiles take {size:,} bytes of shared memory, at most {STATIC_SHARED_LIMIT:,} are planned for")
@@ -47,90 +47,99 @@ def _fits_static(size: int) -> None:
 
 def _tile_grid(problem: ConvProblem, tile: int, rows: int) -> Callable[[int], Grid]:
     """Return a grid with one block per tile of all images' pixels and group of ``rows`` maps, which vary fastest."""
-    pixels = prod(problem.convolved)
-    return lambda images: (tiles(images * pixels, tile) * rows, 1, 1)
+    pixels = prod(problem.conv_output_size)
+    return lambda images: (ceil_div(images * pixels, tile) * rows, 1, 1)
 
 
 def _workspace(problem: ConvProblem) -> tuple[Argument, ...]:
     """Return the workspace arrays: im2col matrix (C * K * K, images * pixels), product (M, images * pixels)."""
-    pixels, dtype = prod(problem.convolved), wide(problem.dtype)
+    pixels, dtype = prod(problem.conv_output_size), wide(problem.dtype)
     return (
-        Argument("unrolled", dtype, per_image=problem.depth * pixels),
+        Argument("unrolled", dtype, per_image=problem.reduction_length * pixels),
         Argument("product", dtype, per_image=problem.maps * pixels),
     )
 
 
-def _cublas(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    workspace, pixels = _workspace(problem), prod(problem.convolved)
-    product = LibraryGemm("w", "unrolled", "product", lambda images: (problem.maps, images * pixels, problem.depth))
+def _configure_cublas(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    workspace, pixels = _workspace(problem), prod(problem.conv_output_size)
+    product = LibraryGemm(
+        "w", "unrolled", "product", lambda images: (problem.maps, images * pixels, problem.reduction_length)
+    )
     return LaunchConfig(
-        types(problem) | conv_sizes(problem),
+        type_defines(problem) | conv_size_defines(problem),
         (
             KernelLaunch(BLOCK, _tile_grid(problem, BLOCK, problem.channels), entry="conv_cublas_im2col"),
             product,
             KernelLaunch(BLOCK, _tile_grid(problem, BLOCK, problem.maps)),
         ),
         workspace=workspace,
-        images_at_a_time=workspace_images(workspace, parameters["MIB"] << 20),
+        images_at_a_time=max_workspace_images(workspace, parameters["MIB"] << 20),
         # (C, K, K, M) → (M, C * K * K)
-        packing=reordered_weights(problem, problem.depth * problem.maps, lambda w: w.reshape(-1, problem.maps).T),
+        packing=weight_reordering_packing(
+            problem, problem.reduction_length * problem.maps, lambda w: w.reshape(-1, problem.maps).T
+        ),
     )
 
 
-def _im2col_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+def _configure_im2col_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     tile, workspace = parameters["TILE"], _workspace(problem)
-    _fits_static(2 * tile**2 * ITEMSIZE[wide(problem.dtype)])
+    _check_static_shared_memory(2 * tile**2 * ITEMSIZE[wide(problem.dtype)])
     return LaunchConfig(
-        types(problem) | conv_sizes(problem) | {"TILE": tile},
+        type_defines(problem) | conv_size_defines(problem) | {"TILE": tile},
         (
             KernelLaunch(BLOCK, _tile_grid(problem, BLOCK, problem.channels), entry="conv_im2col_gemm_unroll"),
-            KernelLaunch(tile**2, _tile_grid(problem, tile, tiles(problem.maps, tile))),
+            KernelLaunch(tile**2, _tile_grid(problem, tile, ceil_div(problem.maps, tile))),
             KernelLaunch(BLOCK, _tile_grid(problem, BLOCK, problem.maps), entry="conv_im2col_gemm_layout"),
         ),
         workspace=workspace,
-        images_at_a_time=workspace_images(workspace, parameters["MIB"] << 20),
+        images_at_a_time=max_workspace_images(workspace, parameters["MIB"] << 20),
     )
 
 
-def _equal_steps(depth: int, most: int) -> int:
+def _largest_even_k_step(depth: int, most: int) -> int:
     """Return the longest k step (8 to ``most`` terms) that divides a sum of ``depth`` terms into equal parts."""
     return next((size for size in range(min(depth, most), 7, -1) if depth % size == 0), min(depth, 16))
 
 
 def _implicit_gemm_defaults(problem: ConvProblem) -> dict[str, int]:
     # The largest BM with the fewest idle threads.
-    block_maps = min((32, 24, 16, 12, 8, 4), key=lambda size: tiles(problem.maps, size) * size)
-    step = _equal_steps(problem.depth, 50)
+    block_maps = min((32, 24, 16, 12, 8, 4), key=lambda size: ceil_div(problem.maps, size) * size)
+    step = _largest_even_k_step(problem.reduction_length, 50)
     return {"BM": block_maps, "BN": 64 if block_maps <= 8 else 32 if block_maps <= 16 else 16, "BK": step}
 
 
-def _implicit_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+def _configure_implicit_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     bm, bn, bk = (parameters[name] for name in ("BM", "BN", "BK"))
-    _fits_static(bk * (bm + bn) * ITEMSIZE[wide(problem.dtype)])
-    launch = KernelLaunch(bm * bn, _tile_grid(problem, bn, tiles(problem.maps, bm)))
-    return LaunchConfig(types(problem) | conv_sizes(problem) | dict(parameters), (launch,))
+    _check_static_shared_memory(bk * (bm + bn) * ITEMSIZE[wide(problem.dtype)])
+    launch = KernelLaunch(bm * bn, _tile_grid(problem, bn, ceil_div(problem.maps, bm)))
+    return LaunchConfig(type_defines(problem) | conv_size_defines(problem) | dict(parameters), (launch,))
 
 
 # --- register tiles: from one output per thread to 8 x 8, step by step ----------------------------------------------
 
 
-def _block_maps(problem: ConvProblem) -> int:
+def _maps_per_block(problem: ConvProblem) -> int:
     return next((size for size in (16, 32) if problem.maps <= size), 64)
 
 
-def _column_defaults(problem: ConvProblem) -> dict[str, int]:
-    maps = _block_maps(problem)
-    return {"BM": maps, "BN": 2048 // maps, "BK": _equal_steps(problem.depth, 32), "TM": 8}  # 256 threads
+def _column_tile_defaults(problem: ConvProblem) -> dict[str, int]:
+    maps = _maps_per_block(problem)
+    return {
+        "BM": maps,
+        "BN": 2048 // maps,
+        "BK": _largest_even_k_step(problem.reduction_length, 32),
+        "TM": 8,
+    }  # 256 threads
 
 
-def _square_defaults(problem: ConvProblem) -> dict[str, int]:
-    maps = _block_maps(problem)
+def _square_tile_defaults(problem: ConvProblem) -> dict[str, int]:
+    maps = _maps_per_block(problem)
     # Cut a short sum into equal steps without padding if its length allows.
-    step = next((size for size in (8, 7, 5, 6, 9) if problem.depth % size == 0), 8)
+    step = next((size for size in (8, 7, 5, 6, 9) if problem.reduction_length % size == 0), 8)
     return {"BM": maps, "BN": 8192 // maps, "BK": step, "TM": 8, "TN": 8}  # 128 threads of 8 x 8 outputs
 
 
-def _scalar_tiles(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+def _configure_scalar_tiles(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     """Configure a register tile of TM x TN outputs (TN is 1 if absent) with scalar loads."""
     bm, bn, bk, tm, tn = (parameters.get(name, 1) for name in SQUARE_TUNABLES)
     if bm % tm or bn % tn:
@@ -138,12 +147,12 @@ def _scalar_tiles(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     threads = bm // tm * (bn // tn)
     if threads % 32:
         raise Unfit("a block of these tiles does not consist of whole warps")
-    _fits_static(bk * (bm + bn) * ITEMSIZE[wide(problem.dtype)])
-    launch = KernelLaunch(threads, _tile_grid(problem, bn, tiles(problem.maps, bm)))
-    return LaunchConfig(types(problem) | conv_sizes(problem) | dict(parameters), (launch,))
+    _check_static_shared_memory(bk * (bm + bn) * ITEMSIZE[wide(problem.dtype)])
+    launch = KernelLaunch(threads, _tile_grid(problem, bn, ceil_div(problem.maps, bm)))
+    return LaunchConfig(type_defines(problem) | conv_size_defines(problem) | dict(parameters), (launch,))
 
 
-def _wide_tiles(problem: ConvProblem, parameters: Parameters, stages: int) -> LaunchConfig:
+def _configure_vector_tiles(problem: ConvProblem, parameters: Parameters, stages: int) -> LaunchConfig:
     """Configure a register tile of TM x TN outputs with four-float loads from ``stages`` block tiles."""
     bm, bn, bk, tm, tn = (parameters[name] for name in SQUARE_TUNABLES)
     if tm % 4 or tn % 4:
@@ -157,34 +166,36 @@ def _wide_tiles(problem: ConvProblem, parameters: Parameters, stages: int) -> La
     apart = min(bn, threads)
     if bn % apart or threads % apart or bk % (threads // apart):
         raise Unfit("threads cannot share the loads of a tile out evenly")
-    _fits_static(stages * bk * (bm + bn) * ITEMSIZE["float32"])
-    pixels = prod(problem.pooled) * problem.pool**2
-    launch = KernelLaunch(threads, lambda images: (tiles(images * pixels, bn), tiles(problem.maps, bm), 1))
-    return LaunchConfig(types(problem) | conv_sizes(problem) | dict(parameters), (launch,))
+    _check_static_shared_memory(stages * bk * (bm + bn) * ITEMSIZE["float32"])
+    pixels = prod(problem.pooled_size) * problem.pool**2
+    launch = KernelLaunch(threads, lambda images: (ceil_div(images * pixels, bn), ceil_div(problem.maps, bm), 1))
+    return LaunchConfig(type_defines(problem) | conv_size_defines(problem) | dict(parameters), (launch,))
 
 
-def _pooled(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    config = _wide_tiles(problem, parameters, stages=2)
-    return LaunchConfig(config.defines | pooling(problem), config.actions)
+def _configure_pooled_tiles(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    config = _configure_vector_tiles(problem, parameters, stages=2)
+    return LaunchConfig(config.defines | pooling_defines(problem), config.actions)
 
 
-def _register_tiled_refuses(problem: ConvProblem) -> str | None:
+def _register_tiled_refusal(problem: ConvProblem) -> str | None:
     if problem.pool not in (1, 2):
         return "fuses pooling windows of 2 x 2 only"
     # Constant memory holds 64 KB of tap offsets, four bytes each.
-    return "tap offsets of more than 16,384 products exceed constant memory" if problem.depth > 16_384 else None
+    return (
+        "tap offsets of more than 16,384 products exceed constant memory" if problem.reduction_length > 16_384 else None
+    )
 
 
 # Columns: step, technique, system, configure, dtypes, since.
 _row = partial(Variant, "conv", automatic=True)
-_square = partial(Variant, "conv", tunables=SQUARE_TUNABLES, defaults=_square_defaults)
+_square = partial(Variant, "conv", tunables=SQUARE_TUNABLES, defaults=_square_tile_defaults)
 ROWS: tuple[Variant, ...] = (
     Variant(
         "conv",
         0,
         "cublas",
         system="none (the yardstick)",
-        configure=_cublas,
+        configure=_configure_cublas,
         dtypes=("float32",),
         limits="the order of summation is cuBLAS's; needs a workspace of MIB",
         tunables=_WORKSPACE,
@@ -195,7 +206,7 @@ ROWS: tuple[Variant, ...] = (
         8,
         "im2col_gemm",
         system="lenet5, k7, minidnn86",
-        configure=_im2col_gemm,
+        configure=_configure_im2col_gemm,
         dtypes=FLOATS,
         since="unrolled",
         limits="needs a workspace of MIB",
@@ -206,7 +217,7 @@ ROWS: tuple[Variant, ...] = (
         9,
         "implicit_gemm",
         system="fa19, k7",
-        configure=_implicit_gemm,
+        configure=_configure_implicit_gemm,
         dtypes=STORED,
         since="im2col-gemm",
         limits="BM x BN at most 1,024",
@@ -218,22 +229,22 @@ ROWS: tuple[Variant, ...] = (
         10,
         "register_column",
         system="none",
-        configure=_scalar_tiles,
+        configure=_configure_scalar_tiles,
         dtypes=FLOATS,
         since="implicit-gemm",
         tunables=COLUMN_TUNABLES,
-        defaults=_column_defaults,
+        defaults=_column_tile_defaults,
     ),
-    _square(11, "register_square", "none", _scalar_tiles, FLOATS, "register-column"),
-    _square(12, "wide_loads", "none", partial(_wide_tiles, stages=1), ("float32",), "register-square"),
+    _square(11, "register_square", "none", _configure_scalar_tiles, FLOATS, "register-column"),
+    _square(12, "wide_loads", "none", partial(_configure_vector_tiles, stages=1), ("float32",), "register-square"),
     _square(
         13,
         "register_tiled",
         system="fa19, lenet5",
-        configure=_pooled,
+        configure=_configure_pooled_tiles,
         dtypes=("float32",),
         since="wide-loads",
-        refuses=_register_tiled_refuses,
+        refuses=_register_tiled_refusal,
         limits="C*K*K at most 16,384 (constant memory); pooling 2 x 2",
         pools=True,
         automatic=True,

@@ -23,11 +23,11 @@ from app.kernels.variant import (
     Parameters,
     Unfit,
     Variant,
-    conv_sizes,
-    padding,
-    reordered_weights,
-    tiles,
-    types,
+    ceil_div,
+    conv_size_defines,
+    padding_define,
+    type_defines,
+    weight_reordering_packing,
 )
 
 TILES = (8, 16, 24, 32)
@@ -36,7 +36,7 @@ MAPS_LIMIT = f"at most {MAX_GRID_Y:,} maps (grid y)"
 CONSTANT_LIMIT = "one map's filters at most 64 KB (constant memory)"
 
 
-def _too_many_maps(problem: ConvProblem) -> str | None:
+def _map_count_refusal(problem: ConvProblem) -> str | None:
     return f"takes at most {MAX_GRID_Y:,} maps, the grid's limit" if problem.maps > MAX_GRID_Y else None
 
 
@@ -45,12 +45,12 @@ def _too_many_maps(problem: ConvProblem) -> str | None:
 
 def _pixel_grid(problem: ConvProblem, maps: int) -> Callable[[int], Grid]:
     """Return a grid with one thread for each output pixel of all images; grid y covers ``maps``."""
-    return lambda images: (tiles(images * prod(problem.convolved), BLOCK), maps, 1)
+    return lambda images: (ceil_div(images * prod(problem.conv_output_size), BLOCK), maps, 1)
 
 
 def _tile_count(problem: ConvProblem, tile: int) -> int:
     """Return the number of tiles in one output map."""
-    return prod(tiles(size, tile) for size in problem.convolved)
+    return prod(ceil_div(size, tile) for size in problem.conv_output_size)
 
 
 def _tile_grid(problem: ConvProblem, tile: int, maps: int) -> Callable[[int], Grid]:
@@ -74,7 +74,7 @@ def _default_tile(problem: ConvProblem) -> dict[str, int]:
     return {"TILE": min(fitting[::-1] or TILES[:1], key=lambda tile: _tile_count(problem, tile) * tile**2)}
 
 
-def _checked_tile(parameters: Parameters) -> int:
+def _check_tile_size(parameters: Parameters) -> int:
     tile = parameters["TILE"]
     if tile % 8:
         raise Unfit(f"TILE must be a multiple of 8, so that TILE * TILE threads are whole warps, not {tile}")
@@ -90,7 +90,7 @@ def _pack(w: np.ndarray, together: int) -> np.ndarray:
     return np.moveaxis(padded.reshape(*w.shape[:3], -1, together), 3, 0)
 
 
-def _from_constant(
+def _configure_constant_slices(
     problem: ConvProblem,
     defines: dict[str, str | int],
     threads: int,
@@ -104,85 +104,85 @@ def _from_constant(
     together: maps that share a filter entry, 1 or 2. grid: number of entries → their grid. The last scalar is the
     slice's first entry.
     """
-    entry = problem.depth * together
+    entry = problem.reduction_length * together
     entry_bytes = entry * ITEMSIZE[storage(problem.dtype)]
-    count = tiles(problem.maps, together)
+    count = ceil_div(problem.maps, together)
     fitting = CONSTANT_BYTES // entry_bytes
     if not fitting:
         maps = "one map" if together == 1 else "two maps"
         raise Unfit(f"the filters of {maps} take {entry_bytes:,} bytes, constant memory has {CONSTANT_BYTES:,}")
-    size = tiles(count, tiles(count, fitting))
+    size = ceil_div(count, ceil_div(count, fitting))
     actions: list[Action] = []
     for first in range(0, count, size):
         taken = min(size, count - first)
         copy = ConstantCopy("filters", first * entry, taken * entry)
         actions += copy, KernelLaunch(threads, grid(taken), "", (*scalars, first), shared_bytes)
-    packing = reordered_weights(problem, entry * count, lambda w: _pack(w, together))
+    packing = weight_reordering_packing(problem, entry * count, lambda w: _pack(w, together))
     return LaunchConfig(defines, tuple(actions), packing=packing)
 
 
 # --- configurations -------------------------------------------------------------------------------------------------
 
 
-def _image_loop(problem: ConvProblem, _: Parameters) -> LaunchConfig:
-    pixels = tiles(prod(problem.convolved), BLOCK)
+def _configure_image_loop(problem: ConvProblem, _: Parameters) -> LaunchConfig:
+    pixels = ceil_div(prod(problem.conv_output_size), BLOCK)
     launch = KernelLaunch(BLOCK, lambda _: (pixels, problem.maps, 1), scalars=problem.sizes)
-    return LaunchConfig(types(problem) | padding(problem), (launch,))
+    return LaunchConfig(type_defines(problem) | padding_define(problem), (launch,))
 
 
-def _direct(problem: ConvProblem, _: Parameters) -> LaunchConfig:
+def _configure_direct(problem: ConvProblem, _: Parameters) -> LaunchConfig:
     launch = KernelLaunch(BLOCK, _pixel_grid(problem, problem.maps), scalars=problem.sizes)
-    return LaunchConfig(types(problem) | padding(problem), (launch,))
+    return LaunchConfig(type_defines(problem) | padding_define(problem), (launch,))
 
 
-def _shared_tile(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    tile = _checked_tile(parameters)
+def _configure_shared_tile(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    tile = _check_tile_size(parameters)
     launch = KernelLaunch(
         tile**2,
         _tile_grid(problem, tile, problem.maps),
         scalars=(*problem.sizes, tile),
         shared_bytes=_tile_bytes(problem, tile) + _filter_bytes(problem),
     )
-    return LaunchConfig(types(problem) | padding(problem), (launch,))
+    return LaunchConfig(type_defines(problem) | padding_define(problem), (launch,))
 
 
-def _constant(problem: ConvProblem, _: Parameters) -> LaunchConfig:
-    defines = types(problem) | padding(problem)
-    return _from_constant(problem, defines, BLOCK, partial(_pixel_grid, problem), problem.sizes)
+def _configure_constant_filters(problem: ConvProblem, _: Parameters) -> LaunchConfig:
+    defines = type_defines(problem) | padding_define(problem)
+    return _configure_constant_slices(problem, defines, BLOCK, partial(_pixel_grid, problem), problem.sizes)
 
 
-def _shared_constant(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    tile = _checked_tile(parameters)
+def _configure_shared_constant(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+    tile = _check_tile_size(parameters)
     grid, scalars = partial(_tile_grid, problem, tile), (*problem.sizes, tile)
-    defines = types(problem) | padding(problem)
-    return _from_constant(problem, defines, tile**2, grid, scalars, _tile_bytes(problem, tile))
+    defines = type_defines(problem) | padding_define(problem)
+    return _configure_constant_slices(problem, defines, tile**2, grid, scalars, _tile_bytes(problem, tile))
 
 
-def _specialised(problem: ConvProblem, parameters: Parameters, together: int = 1) -> LaunchConfig:
-    tile = _checked_tile(parameters)
-    defines = types(problem) | conv_sizes(problem) | {"TILE": tile}
+def _configure_specialised(problem: ConvProblem, parameters: Parameters, together: int = 1) -> LaunchConfig:
+    tile = _check_tile_size(parameters)
+    defines = type_defines(problem) | conv_size_defines(problem) | {"TILE": tile}
     grid = partial(_tile_grid, problem, tile)
-    return _from_constant(problem, defines, tile**2, grid, (), _tile_bytes(problem, tile), together)
+    return _configure_constant_slices(problem, defines, tile**2, grid, (), _tile_bytes(problem, tile), together)
 
 
 # By the memory that holds the filters. Columns: step, technique, system, configure, dtypes, since.
-_in_memory = partial(Variant, "conv", refuses=_too_many_maps, limits=MAPS_LIMIT, automatic=True)
+_in_memory = partial(Variant, "conv", refuses=_map_count_refusal, limits=MAPS_LIMIT, automatic=True)
 _in_memory_tiled = partial(_in_memory, tunables={"TILE": TILES}, defaults=_default_tile)
 _in_constants = partial(Variant, "conv", limits=CONSTANT_LIMIT, automatic=True)
 _in_constants_tiled = partial(_in_constants, tunables={"TILE": TILES}, defaults=_default_tile)
 ROWS: tuple[Variant, ...] = (
-    _in_memory(1, "image_loop", "fa19", _image_loop, STORED),
-    _in_memory(2, "direct", "lenet5, fa19, minidnn86", _direct, STORED, "image-loop"),
-    _in_memory_tiled(3, "shared_tile", "lenet5, fa19, k7", _shared_tile, STORED, "direct"),
-    _in_constants(4, "constant", "fa19, lenet5", _constant, FLOATS, "direct"),
-    _in_constants_tiled(5, "shared_constant", "k7, fa19", _shared_constant, FLOATS, "shared-tile"),
-    _in_constants_tiled(6, "specialised", "fa19", _specialised, FLOATS, "shared-constant"),
-    _in_constants_tiled(7, "unrolled", "minidnn86, fa19", _specialised, FLOATS, "specialised"),
+    _in_memory(1, "image_loop", "fa19", _configure_image_loop, STORED),
+    _in_memory(2, "direct", "lenet5, fa19, minidnn86", _configure_direct, STORED, "image-loop"),
+    _in_memory_tiled(3, "shared_tile", "lenet5, fa19, k7", _configure_shared_tile, STORED, "direct"),
+    _in_constants(4, "constant", "fa19, lenet5", _configure_constant_filters, FLOATS, "direct"),
+    _in_constants_tiled(5, "shared_constant", "k7, fa19", _configure_shared_constant, FLOATS, "shared-tile"),
+    _in_constants_tiled(6, "specialised", "fa19", _configure_specialised, FLOATS, "shared-constant"),
+    _in_constants_tiled(7, "unrolled", "minidnn86, fa19", _configure_specialised, FLOATS, "specialised"),
     _in_constants_tiled(
         14,
         "half2",
         system="minidnn86",
-        configure=partial(_specialised, together=2),
+        configure=partial(_configure_specialised, together=2),
         dtypes=("float16",),
         since="unrolled",
         limits="two maps' filters at most 64 KB (constant memory)",

@@ -46,22 +46,22 @@ POINTS = {taps: tuple(map(Fraction, text.split())) for taps, text in _POINTS.ite
 
 
 @cache
-def transforms(taps: int) -> tuple[Matrix, Matrix, Matrix]:
+def toom_cook_matrices(taps: int) -> tuple[Matrix, Matrix, Matrix]:
     """Return the matrices B (K + 1, K + 1), G (K + 1, K) and A (2, K + 1) for K = ``taps``, one of POINTS."""
     points = POINTS[taps]
     inputs, filters = [], []
     for at, point in enumerate(points):
         others = points[:at] + points[at + 1 :]
-        inputs.append((*_with_roots(others), Fraction(0)))
+        inputs.append((*_polynomial_from_roots(others), Fraction(0)))
         divisor = prod((point - other for other in others), start=Fraction(1))
         filters.append(tuple(point**k / divisor for k in range(taps)))
-    inputs.append(_with_roots(points))
+    inputs.append(_polynomial_from_roots(points))
     filters.append((*(Fraction(0),) * (taps - 1), Fraction(1)))
     outputs = tuple((*(point**i for point in points), Fraction(i)) for i in range(OUTPUTS))
     return tuple(inputs), tuple(filters), outputs
 
 
-def _with_roots(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
+def _polynomial_from_roots(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
     """Return the coefficients of the polynomial Π (x - root), the constant first."""
     found = [Fraction(1)]
     for root in roots:
@@ -76,7 +76,7 @@ def as_array(matrix: Matrix) -> np.ndarray:
 
 
 @cache
-def initialiser(matrix: Matrix) -> str:
+def cpp_initialiser(matrix: Matrix) -> str:
     """Return the matrix as a C++ initialiser of an array of float, which must hold it exactly."""
     assert all(Fraction(float(np.float32(float(value)))) == value for row in matrix for value in row)
     return "{" + ",".join("{" + ",".join(f"{float(value)!r}f" for value in row) + "}" for row in matrix) + "}"
@@ -84,7 +84,7 @@ def initialiser(matrix: Matrix) -> str:
 
 def transformed_filters(weights: np.ndarray) -> np.ndarray:
     """Return the filters (C, K, K, M) at the points: (C, K + 1 points, K rows, M) float64."""
-    return np.einsum("jq,cpqm->cjpm", as_array(transforms(weights.shape[2])[1]), weights.astype(np.float64))
+    return np.einsum("jq,cpqm->cjpm", as_array(toom_cook_matrices(weights.shape[2])[1]), weights.astype(np.float64))
 
 
 def error_bound(problem: ConvProblem, x: Any, w: Any, bias: Any) -> tuple[int, Any]:
@@ -93,9 +93,9 @@ def error_bound(problem: ConvProblem, x: Any, w: Any, bias: Any) -> tuple[int, A
     x: (images, C * H * W), w: (C, K, K, M), bias: (M,) or None; NumPy or CuPy arrays. Magnitudes: (images, M, OH, OW)
     float64.
     """
-    taps, (height, width) = problem.kernel, problem.convolved
+    taps, (height, width) = problem.kernel, problem.conv_output_size
     pairs = -(-width // OUTPUTS)
-    to_inputs, to_filters, to_outputs = (as_array(matrix).tolist() for matrix in transforms(taps))
+    to_inputs, to_filters, to_outputs = (as_array(matrix).tolist() for matrix in toom_cook_matrices(taps))
     beyond = OUTPUTS * pairs - width
     around = problem.padding, problem.padding
     pixels = abs(x.reshape(-1, problem.channels, problem.height, problem.width).astype(np.float64))

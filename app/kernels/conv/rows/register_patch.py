@@ -16,11 +16,11 @@ from app.kernels.variant import (
     Parameters,
     Unfit,
     Variant,
-    conv_sizes,
-    pooling,
-    reordered_weights,
-    tiles,
-    types,
+    ceil_div,
+    conv_size_defines,
+    pooling_defines,
+    type_defines,
+    weight_reordering_packing,
 )
 
 Value = TypeVar("Value")
@@ -42,28 +42,28 @@ def vector_width(size: int) -> int:
     return 4 if size % 4 == 0 else 2 if size % 2 == 0 else 1
 
 
-def _row_floats(problem: ConvProblem, tc: int) -> int:
+def _input_row_floats(problem: ConvProblem, tc: int) -> int:
     """Return the number of inputs that a row of ``tc`` outputs needs, rounded up to whole loads."""
     vector = vector_width(tc * problem.stride)
-    return tiles((tc - 1) * problem.stride + problem.kernel, vector) * vector
+    return ceil_div((tc - 1) * problem.stride + problem.kernel, vector) * vector
 
 
 def _patch_defaults(problem: ConvProblem, heights: Sequence[int] = (1, 2, 3, 4)) -> dict[str, int]:
     """Return the patch of these heights with the least estimated cost: idle threads, loads and scattered stores."""
-    height, width = (size * problem.pool for size in problem.pooled)
+    height, width = (size * problem.pool for size in problem.pooled_size)
 
     def cost(tm: int, tr: int, tc: int) -> float:
-        groups = min(tiles(problem.maps, tm), MOST_GROUPS)
-        waste = tiles(problem.maps, tm * groups) * tm * groups / problem.maps
-        waste *= tiles(height, tr) * tr / height * (tiles(width, tc) * tc / width)
+        groups = min(ceil_div(problem.maps, tm), MOST_GROUPS)
+        waste = ceil_div(problem.maps, tm * groups) * tm * groups / problem.maps
+        waste *= ceil_div(height, tr) * tr / height * (ceil_div(width, tc) * tc / width)
         products = tm * tr * tc * problem.kernel
         vector = vector_width(tc * problem.stride)
-        loads = tr * _row_floats(problem, tc) / vector * (
+        loads = tr * _input_row_floats(problem, tc) / vector * (
             1.5 if vector > 1 else 1
         ) + problem.kernel * tm / vector_width(tm)
         store = vector_width(tc) if width % vector_width(tc) == 0 else 1
         scattered = tc / store / problem.pool**2
-        return waste * (1 + loads / products) + 4 * scattered / problem.depth
+        return waste * (1 + loads / products) + 4 * scattered / problem.reduction_length
 
     shapes: Iterable[tuple[int, int, int]] = product(PATCH_TUNABLES["TM"], heights, range(1, 11))
     fitting = [
@@ -73,22 +73,24 @@ def _patch_defaults(problem: ConvProblem, heights: Sequence[int] = (1, 2, 3, 4))
     ]
     _, tm, tr, tc = min(fitting, default=(0, 1, problem.pool, problem.pool))
     found = {"TM": tm, "TR": tr, "TC": tc, "GROUPS": MOST_GROUPS, "THREADS": 128, "CK": 1}
-    while found["THREADS"] > 1 and _patch(problem, found).launches[0].shared_bytes > STATIC_SHARED_LIMIT:
+    while found["THREADS"] > 1 and _configure_patch(problem, found).launches[0].shared_bytes > STATIC_SHARED_LIMIT:
         found["THREADS"] //= 2
     return found
 
 
-def _without(values: dict[str, Value], *names: str) -> dict[str, Value]:
+def _drop_keys(values: dict[str, Value], *names: str) -> dict[str, Value]:
     return {name: value for name, value in values.items() if name not in names}
 
 
-def _patch(problem: ConvProblem, parameters: Parameters, stages: int = 2, of_one_row: bool = False) -> LaunchConfig:
+def _configure_patch(
+    problem: ConvProblem, parameters: Parameters, stages: int = 2, of_one_row: bool = False
+) -> LaunchConfig:
     """Configure register patches; TR and CK are 1 if absent.
 
     stages: most stages in shared memory. of_one_row: a block covers one image, and inputs are loaded one by one.
     """
     tm, tr, tc, most_groups, most_threads, ck = (parameters.get(name, 1) for name in PATCH_TUNABLES)
-    groups = min(tiles(problem.maps, tm), most_groups)
+    groups = min(ceil_div(problem.maps, tm), most_groups)
     most = max(most_threads // groups, 1)  # patches per block
     if tr % problem.pool or tc % problem.pool:
         raise Unfit(f"a patch of {tr} x {tc} holds no whole pooling windows of {problem.pool} x {problem.pool}")
@@ -96,45 +98,52 @@ def _patch(problem: ConvProblem, parameters: Parameters, stages: int = 2, of_one
         raise Unfit(f"{problem.channels} channels cannot be staged {ck} at a time")
     if tm * tr * tc > MOST_SUMS:
         raise Unfit(f"{tm * tr * tc} sums do not fit in a thread's registers")
-    height, width = problem.pooled
-    rows, columns = tiles(height * problem.pool, tr), tiles(width * problem.pool, tc)
+    height, width = problem.pooled_size
+    rows, columns = ceil_div(height * problem.pool, tr), ceil_div(width * problem.pool, tc)
     # A block covers several images, or whole rows of patches of one image, or a part of a row; bands have equal height.
     tile_c = min(columns, most)
     tile_r = min(rows, max(most // tile_c, 1))
-    tile_r = tiles(rows, tiles(rows, tile_r))
+    tile_r = ceil_div(rows, ceil_div(rows, tile_r))
     images = 1 if of_one_row else max(most // (rows * columns), 1)
-    threads = tiles(images * tile_r * tile_c * groups, 32) * 32
+    threads = ceil_div(images * tile_r * tile_c * groups, 32) * 32
     block_maps = tm * groups
     vector = 1 if of_one_row else vector_width(tc * problem.stride)
     in_rows = (tile_r * tr - 1) * problem.stride + problem.kernel
-    pitch = tiles((tile_c * tc - 1) * problem.stride + problem.kernel, vector) * vector
+    pitch = ceil_div((tile_c * tc - 1) * problem.stride + problem.kernel, vector) * vector
     inputs = images * ck * in_rows * pitch
     filters = ck * problem.kernel**2 * block_maps
-    row = tiles((tc - 1) * problem.stride + problem.kernel, vector) * vector
+    row = ceil_div((tc - 1) * problem.stride + problem.kernel, vector) * vector
     stage = (inputs + row + 3) // 4 * 4 + (filters + 3) // 4 * 4
     shared = 4 * stage * (stages if problem.channels > ck else 1)
     registers = tm * tr * tc + tr * row + tm + 44
     constants = {"TM": tm, "TR": tr, "TC": tc, "GROUPS": groups, "CK": ck}
     tile = {"IMAGES": images, "TILE_R": tile_r, "TILE_C": tile_c}
     blocks = max(min(REGISTERS // (threads * registers), 2048 // threads, 16), 1)
-    per_image = tiles(rows, tile_r) * tiles(columns, tile_c)
-    map_blocks = tiles(problem.maps, block_maps)
+    per_image = ceil_div(rows, tile_r) * ceil_div(columns, tile_c)
+    map_blocks = ceil_div(problem.maps, block_maps)
     if map_blocks > MAX_GRID_Y:
         raise Unfit(f"{problem.maps} maps need more than {MAX_GRID_Y:,} blocks of {block_maps}")
     return LaunchConfig(
-        types(problem) | conv_sizes(problem) | pooling(problem) | constants | tile | {"MIN_BLOCKS": blocks},
-        (KernelLaunch(threads, lambda n: (tiles(n, images) * per_image, map_blocks, 1), shared_bytes=shared),),
-        packing=reordered_weights(
-            problem, map_blocks * block_maps * problem.depth, lambda w: _blocks_of_maps(w, problem, block_maps)
+        type_defines(problem)
+        | conv_size_defines(problem)
+        | pooling_defines(problem)
+        | constants
+        | tile
+        | {"MIN_BLOCKS": blocks},
+        (KernelLaunch(threads, lambda n: (ceil_div(n, images) * per_image, map_blocks, 1), shared_bytes=shared),),
+        packing=weight_reordering_packing(
+            problem,
+            map_blocks * block_maps * problem.reduction_length,
+            lambda w: _pack_map_blocks(w, problem, block_maps),
         ),
     )
 
 
-def _blocks_of_maps(weights: np.ndarray, problem: ConvProblem, block: int) -> np.ndarray:
+def _pack_map_blocks(weights: np.ndarray, problem: ConvProblem, block: int) -> np.ndarray:
     """Reorder filters (C, K, K, M) to (blocks, C * K * K, block); maps beyond the last are zeros."""
-    flat = weights.reshape(problem.depth, problem.maps)
+    flat = weights.reshape(problem.reduction_length, problem.maps)
     padded = np.pad(flat, ((0, 0), (0, -problem.maps % block)))
-    return padded.reshape(problem.depth, -1, block).transpose(1, 0, 2)
+    return padded.reshape(problem.reduction_length, -1, block).transpose(1, 0, 2)
 
 
 # Columns: step, technique, system, configure, dtypes, since.
@@ -144,28 +153,28 @@ ROWS: tuple[Variant, ...] = (
         16,
         "register_row",
         system="fa19, k7",
-        configure=partial(_patch, stages=1, of_one_row=True),
+        configure=partial(_configure_patch, stages=1, of_one_row=True),
         dtypes=("float32",),
         since="unrolled",
-        tunables=_without(PATCH_TUNABLES, "TR", "CK"),
-        defaults=lambda problem: _without(_patch_defaults(problem, (1,)), "TR", "CK"),
+        tunables=_drop_keys(PATCH_TUNABLES, "TR", "CK"),
+        defaults=lambda problem: _drop_keys(_patch_defaults(problem, (1,)), "TR", "CK"),
     ),
     _row(
         17,
         "register_block",
         system="fa19, k7",
-        configure=partial(_patch, stages=1),
+        configure=partial(_configure_patch, stages=1),
         dtypes=("float32",),
         since="register-row",
-        tunables=_without(PATCH_TUNABLES, "CK"),
-        defaults=lambda problem: _without(_patch_defaults(problem), "CK"),
+        tunables=_drop_keys(PATCH_TUNABLES, "CK"),
+        defaults=lambda problem: _drop_keys(_patch_defaults(problem), "CK"),
     ),
-    _row(18, "async_copies", "fa19, k7", _patch, ("float32",), "register-block"),
+    _row(18, "async_copies", "fa19, k7", _configure_patch, ("float32",), "register-block"),
     _row(
         19,
         "register_patch",
         system="fa19, k7",
-        configure=_patch,
+        configure=_configure_patch,
         dtypes=("float32",),
         since="async-copies",
         limits="a patch must hold whole pooling windows",

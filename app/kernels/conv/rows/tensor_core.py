@@ -11,11 +11,11 @@ from app.kernels.variant import (
     Parameters,
     Unfit,
     Variant,
-    conv_sizes,
+    ceil_div,
+    conv_size_defines,
     mma_row,
-    reordered_weights,
-    tiles,
-    types,
+    type_defines,
+    weight_reordering_packing,
 )
 
 TENSOR_TUNABLES = {
@@ -37,13 +37,13 @@ class FilterWords:
         self.problem, self.channels = problem, channels
         self.half = problem.dtype == "float16"
         self.pairs_of_taps = self.half and problem.channels == 1
-        self.steps = tiles(problem.channels, channels)
+        self.steps = ceil_div(problem.channels, channels)
         # Words per tap and k step, words per row of a filter, and mma instructions per k step (eight words each).
-        self.planes = tiles(channels, 2) if self.half and problem.channels > 1 else channels
-        self.taps_q = tiles(problem.kernel, 2) if self.pairs_of_taps else problem.kernel
-        self.k_steps = tiles(self.planes * problem.kernel * self.taps_q, 8)
+        self.planes = ceil_div(channels, 2) if self.half and problem.channels > 1 else channels
+        self.taps_q = ceil_div(problem.kernel, 2) if self.pairs_of_taps else problem.kernel
+        self.k_steps = ceil_div(self.planes * problem.kernel * self.taps_q, 8)
 
-    def fragments(self, weights: np.ndarray, m_tiles: int) -> np.ndarray:
+    def pack_fragments(self, weights: np.ndarray, m_tiles: int) -> np.ndarray:
         """Pack (C, K, K, M) as (blocks, steps, k_steps, m_tiles, 32 lanes, 4 words, numbers per word), zero-padded."""
         c, k, m = self.problem.channels, self.problem.kernel, self.problem.maps
         width = 2 if self.half else 1
@@ -69,44 +69,47 @@ class FilterWords:
 
 def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
     """Return defaults: all maps in one block if they fit, and the tile of about 128 pixels that wastes least."""
-    m_tiles = tiles(problem.maps, 16)
+    m_tiles = ceil_div(problem.maps, 16)
     mt = next(size for size in (4, 3, 2, 1) if m_tiles % size == 0)
     half = problem.dtype == "float16"
-    channels = 1 if problem.channels == 1 else min(16 if half else 8, tiles(problem.channels, 2) * 2)
-    nt = min((size for size in (2, 3, 4, 6, 8) if mt * size <= 16), key=lambda n: (_tensor_waste(problem, 32 * n), -n))
+    channels = 1 if problem.channels == 1 else min(16 if half else 8, ceil_div(problem.channels, 2) * 2)
+    nt = min(
+        (size for size in (2, 3, 4, 6, 8) if mt * size <= 16),
+        key=lambda n: (_computed_pixel_ratio(problem, 32 * n), -n),
+    )
     found = {"MT": mt, "NT": nt, "WARPS_M": 1, "WARPS_N": 4, "CK": channels}
     for name, least in (("CK", 2), ("NT", 1), ("MT", 1)):
-        while found[name] > least and _tensor(problem, found).launches[0].shared_bytes > 64 << 10:
+        while found[name] > least and _configure_tensor_core(problem, found).launches[0].shared_bytes > 64 << 10:
             found[name] = max(found[name] // 4 * 2, least) if name == "CK" else found[name] - 1
     return found
 
 
 def _tensor_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
     """Return the images, rows and columns of a block's tile, at most ``pixels`` pixels in all."""
-    height, width = problem.convolved
+    height, width = problem.conv_output_size
     columns = min(width, pixels // 2 * 2)
     rows = min(height, max(pixels // columns, 1))
-    rows = tiles(height, tiles(height, rows))  # bands of equal height
+    rows = ceil_div(height, ceil_div(height, rows))  # bands of equal height
     return max(pixels // (height * width), 1), rows, columns
 
 
-def _tensor_waste(problem: ConvProblem, pixels: int) -> float:
+def _computed_pixel_ratio(problem: ConvProblem, pixels: int) -> float:
     """Return how many pixels the blocks compute per pixel of the output; tiles across the border waste some."""
     images, rows, columns = _tensor_tile(problem, pixels)
-    height, width = problem.convolved
-    return pixels * tiles(height, rows) * tiles(width, columns) / (images * height * width)
+    height, width = problem.conv_output_size
+    return pixels * ceil_div(height, rows) * ceil_div(width, columns) / (images * height * width)
 
 
-def _tensor(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+def _configure_tensor_core(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     mt, nt, warps_m, warps_n, ck = (parameters[name] for name in TENSOR_TUNABLES)
     half = problem.dtype == "float16"
     if half and problem.channels > 1 and ck % 2:
         raise Unfit("float16 channels are staged in pairs")
-    if ck > max(tiles(problem.channels, 2) * 2, 1) or (problem.channels == 1 < ck):
+    if ck > max(ceil_div(problem.channels, 2) * 2, 1) or (problem.channels == 1 < ck):
         raise Unfit(f"there are only {problem.channels} channels to stage")
     if mt * nt * 4 > 128:
         raise Unfit(f"{mt * nt * 4} sums do not fit in a thread's registers")
-    height, width = problem.convolved
+    height, width = problem.conv_output_size
     images, rows, columns = _tensor_tile(problem, 8 * nt * warps_n)
     words = FilterWords(problem, ck)
     steps, k_steps = words.steps, words.k_steps
@@ -117,21 +120,21 @@ def _tensor(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     plane = (in_rows * pitch + 31 - apart) // 32 * 32 + apart
     m_tiles = mt * warps_m
     shared = 4 * (images * words.planes * plane + k_steps * m_tiles * 128 + 8 * k_steps)
-    blocks = tiles(problem.maps, 16 * m_tiles)
+    blocks = ceil_div(problem.maps, 16 * m_tiles)
     if blocks > MAX_GRID_Y:
         raise Unfit(f"{problem.maps} maps need more than {MAX_GRID_Y:,} blocks of {16 * m_tiles}")
-    per_image = tiles(height, rows) * tiles(width, columns)
+    per_image = ceil_div(height, rows) * ceil_div(width, columns)
     tile: dict[str, str | int] = {"IMAGES": images, "ROWS": rows, "COLUMNS": columns}
     launch = KernelLaunch(
-        32 * warps_m * warps_n, lambda n: (tiles(n, images) * per_image, blocks, 1), shared_bytes=shared
+        32 * warps_m * warps_n, lambda n: (ceil_div(n, images) * per_image, blocks, 1), shared_bytes=shared
     )
     return LaunchConfig(
-        types(problem) | conv_sizes(problem) | dict(parameters) | tile,
+        type_defines(problem) | conv_size_defines(problem) | dict(parameters) | tile,
         (launch,),
-        packing=reordered_weights(
+        packing=weight_reordering_packing(
             problem,
             blocks * steps * k_steps * m_tiles * 128 * (2 if half else 1),
-            lambda w: words.fragments(w, m_tiles),
+            lambda w: words.pack_fragments(w, m_tiles),
         ),
     )
 
@@ -142,7 +145,7 @@ ROWS: tuple[Variant, ...] = (
         15,
         "tensor_core",
         system="none of them",
-        configure=_tensor,
+        configure=_configure_tensor_core,
         dtypes=("float16", "tfloat32"),
         since="implicit-gemm",
         limits="tensor cores of sm_80 and later",

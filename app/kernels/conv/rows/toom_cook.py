@@ -7,10 +7,10 @@ import numpy as np
 from app.kernels.conv.rows.interpolation import (
     OUTPUTS,
     POINTS,
+    cpp_initialiser,
     error_bound,
-    initialiser,
+    toom_cook_matrices,
     transformed_filters,
-    transforms,
 )
 from app.kernels.conv.rows.register_patch import vector_width
 from app.kernels.problems import ConvProblem
@@ -22,11 +22,11 @@ from app.kernels.variant import (
     Parameters,
     Unfit,
     Variant,
-    conv_sizes,
-    pooling,
-    reordered_weights,
-    tiles,
-    types,
+    ceil_div,
+    conv_size_defines,
+    pooling_defines,
+    type_defines,
+    weight_reordering_packing,
 )
 
 DEFAULT_SUMS = 64
@@ -42,7 +42,7 @@ TUNABLES = {
 }
 
 
-def _refuses(problem: ConvProblem) -> str | None:
+def _refusal_reason(problem: ConvProblem) -> str | None:
     """Return why no parameters can serve the problem: outputs computed together must share pixels."""
     if problem.stride != 1:
         return f"computes with stride 1 alone, not {problem.stride}"
@@ -51,13 +51,13 @@ def _refuses(problem: ConvProblem) -> str | None:
     return None
 
 
-def _defaults(problem: ConvProblem) -> dict[str, int]:
+def _default_parameters(problem: ConvProblem) -> dict[str, int]:
     """Return the column of sums with the least estimated cost that fits: idle threads and loads per product."""
-    height = problem.pooled[0] * problem.pool
+    height = problem.pooled_size[0] * problem.pool
 
     def cost(tm: int, tr: int) -> float:
-        maps = tm * min(tiles(problem.maps, tm), TUNABLES["GROUPS"][-1])
-        waste = tiles(problem.maps, maps) * maps / problem.maps * (tiles(height, tr) * tr / height)
+        maps = tm * min(ceil_div(problem.maps, tm), TUNABLES["GROUPS"][-1])
+        waste = ceil_div(problem.maps, maps) * maps / problem.maps * (ceil_div(height, tr) * tr / height)
         vector, products = vector_width(tr), tm * tr * problem.kernel
         loads = (tr + problem.kernel - 1) / vector * (1.5 if vector > 1 else 1) + problem.kernel * tm / vector_width(tm)
         return waste * (1 + loads / products)
@@ -68,29 +68,29 @@ def _defaults(problem: ConvProblem) -> dict[str, int]:
     found = {"TM": tm, "TR": tr, "GROUPS": TUNABLES["GROUPS"][-1], "THREADS": 96, "WARPS": 16}
     found["CK"] = max(size for size in (1, 2, 4) if problem.channels % size == 0)
     for name in ("CK", "GROUPS", "THREADS"):
-        while found[name] > 1 and not _fits(problem, found):
+        while found[name] > 1 and not _fits_block_limits(problem, found):
             found[name] //= 2
     return found
 
 
-def _fits(problem: ConvProblem, parameters: Parameters) -> bool:
-    (launch,) = _toom_cook(problem, parameters).launches
+def _fits_block_limits(problem: ConvProblem, parameters: Parameters) -> bool:
+    (launch,) = _configure_toom_cook(problem, parameters).launches
     return launch.shared_bytes <= STATIC_SHARED_LIMIT and launch.threads <= MOST_THREADS
 
 
-def _tile(problem: ConvProblem, tr: int, most: int) -> tuple[int, int, int]:
+def _block_tile(problem: ConvProblem, tr: int, most: int) -> tuple[int, int, int]:
     """Return the images, bands of TR rows and pairs of columns of a block, about ``most`` bands x pairs in all."""
-    height, width = (size * problem.pool for size in problem.pooled)
+    height, width = (size * problem.pool for size in problem.pooled_size)
     together = problem.pool if problem.pool % 2 else problem.pool // 2  # pairs, in whole pooling windows
-    bands, columns = tiles(height, tr), tiles(width, OUTPUTS * together)
+    bands, columns = ceil_div(height, tr), ceil_div(width, OUTPUTS * together)
     tile_c = min(columns, max(most // together, 1))
-    tile_c = tiles(columns, tiles(columns, tile_c)) * together
+    tile_c = ceil_div(columns, ceil_div(columns, tile_c)) * together
     tile_r = min(bands, max(most // tile_c, 1))
-    tile_r = tiles(bands, tiles(bands, tile_r))
+    tile_r = ceil_div(bands, ceil_div(bands, tile_r))
     return max(most // (bands * columns * together), 1), tile_r, tile_c
 
 
-def _toom_cook(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
+def _configure_toom_cook(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     tm, tr, most_groups, most_threads, ck, warps = (parameters[name] for name in TUNABLES)
     if tr % problem.pool:
         raise Unfit(f"a column of {tr} rows holds no whole pooling windows of {problem.pool} rows")
@@ -99,45 +99,45 @@ def _toom_cook(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     if tm * tr > MOST_SUMS:
         raise Unfit(f"{tm * tr} sums do not fit in a thread's registers")
     kernel, points = problem.kernel, problem.kernel + 1
-    groups = min(tiles(problem.maps, tm), most_groups)
+    groups = min(ceil_div(problem.maps, tm), most_groups)
     block_maps = tm * groups
-    map_blocks = tiles(problem.maps, block_maps)
+    map_blocks = ceil_div(problem.maps, block_maps)
     if map_blocks > MAX_GRID_Y:
         raise Unfit(f"{problem.maps} maps need more than {MAX_GRID_Y:,} blocks of {block_maps}")
-    images, tile_r, tile_c = _tile(problem, tr, max(most_threads // (points * groups), 1))
+    images, tile_r, tile_c = _block_tile(problem, tr, max(most_threads // (points * groups), 1))
     columns = images * tile_r * tile_c
-    threads = tiles(points * groups * columns, 32) * 32
+    threads = ceil_div(points * groups * columns, 32) * 32
     # As in the kernel: the inputs at the points and the filters of a stage, and the exchange of sums in their place.
     vector = vector_width(tr)
-    pitch = tiles(tile_r * tr + kernel - 1, vector) * vector
+    pitch = ceil_div(tile_r * tr + kernel - 1, vector) * vector
     pitch += vector * (pitch % (2 * vector) == 0)
     inputs, filters = ck * points * images * tile_c * pitch, ck * points * kernel * block_maps
-    stages = (tiles(inputs, 4) + tiles(filters, 4)) * 16 * (2 if problem.channels > ck else 1)
+    stages = (ceil_div(inputs, 4) + ceil_div(filters, 4)) * 16 * (2 if problem.channels > ck else 1)
     exchange = 4 * points * groups * columns * tr  # bytes for a map of each thread
     at_once = max((maps for maps in range(1, tm + 1) if tm % maps == 0 and maps * exchange <= stages), default=1)
     shared = max(stages, at_once * exchange)
     blocks = max(warps * 32 // threads, 1)
-    height, width = (size * problem.pool for size in problem.pooled)
-    per_image = tiles(height, tile_r * tr) * tiles(width, tile_c * OUTPUTS)
-    to_inputs, _, to_outputs = transforms(kernel)
+    height, width = (size * problem.pool for size in problem.pooled_size)
+    per_image = ceil_div(height, tile_r * tr) * ceil_div(width, tile_c * OUTPUTS)
+    to_inputs, _, to_outputs = toom_cook_matrices(kernel)
     matrices: dict[str, str | int] = {
-        "INPUT_TRANSFORM": initialiser(to_inputs),
-        "OUTPUT_TRANSFORM": initialiser(to_outputs),
+        "INPUT_TRANSFORM": cpp_initialiser(to_inputs),
+        "OUTPUT_TRANSFORM": cpp_initialiser(to_outputs),
     }
     tile: dict[str, str | int] = {"TM": tm, "TR": tr, "GROUPS": groups, "CK": ck, "IMAGES": images}
     tile |= {"TILE_R": tile_r, "TILE_C": tile_c, "AT_ONCE": at_once, "MIN_BLOCKS": blocks}
     return LaunchConfig(
-        types(problem) | conv_sizes(problem) | pooling(problem) | matrices | tile,
-        (KernelLaunch(threads, lambda n: (tiles(n, images) * per_image, map_blocks, 1), shared_bytes=shared),),
-        packing=reordered_weights(
+        type_defines(problem) | conv_size_defines(problem) | pooling_defines(problem) | matrices | tile,
+        (KernelLaunch(threads, lambda n: (ceil_div(n, images) * per_image, map_blocks, 1), shared_bytes=shared),),
+        packing=weight_reordering_packing(
             problem,
             map_blocks * block_maps * problem.channels * points * kernel,
-            lambda w: _blocks_of_maps(w, problem, block_maps),
+            lambda w: _pack_transformed_filters(w, problem, block_maps),
         ),
     )
 
 
-def _blocks_of_maps(weights: np.ndarray, problem: ConvProblem, block: int) -> np.ndarray:
+def _pack_transformed_filters(weights: np.ndarray, problem: ConvProblem, block: int) -> np.ndarray:
     """Transform filters (C, K, K, M) to (blocks, C, K + 1 points, K rows, block); maps beyond the last are zeros."""
     kernel = problem.kernel
     values = transformed_filters(weights.reshape(problem.channels, kernel, kernel, problem.maps))
@@ -151,14 +151,14 @@ ROWS: tuple[Variant, ...] = (
         20,
         "toom_cook",
         system="none of them",
-        configure=_toom_cook,
+        configure=_configure_toom_cook,
         dtypes=("float32",),
         since="register-patch",
-        refuses=_refuses,
+        refuses=_refusal_reason,
         limits="stride 1 and filters of at most 7 x 7; a column must hold whole pooling windows",
         pools=True,
         tunables=TUNABLES,
-        defaults=_defaults,
+        defaults=_default_parameters,
         own_error=error_bound,
         work=lambda problem: (problem.kernel + 1) / (OUTPUTS * problem.kernel),  # K + 1 products of 2 K
     ),
