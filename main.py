@@ -7,10 +7,10 @@ try:
     import time
 
     STARTED = time.perf_counter()
-    from app.base.interrupts import exit_with, leave_on_interrupt
+    from app.base.interrupts import exit_ignoring_signals, install_exit_handlers
 
     if __name__ == "__main__":  # a worker process imports this file, too
-        leave_on_interrupt()
+        install_exit_handlers()
     # The CPU route gives each thread its own chunk of images; a threaded matrix library would only get in the way.
     # Must be set before NumPy is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -23,9 +23,9 @@ except KeyboardInterrupt:
 
 def run() -> None:
     """Run the program: the console command of the installed package."""
-    leave_on_interrupt()
-    exit_with(main())
+    install_exit_handlers()
+    exit_ignoring_signals(main())
 
 
 if __name__ == "__main__":
-    exit_with(main())
+    exit_ignoring_signals(main())

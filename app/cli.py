@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from app.base.clock import Stopwatch
-from app.base.errors import UserError, say, suggestion
+from app.base.errors import UserError, did_you_mean_hint, print_to_stderr
 from app.base.interrupts import exit_on_interrupt
 from app.base.processor import check_address_space
-from app.commands.parsers import COMMANDS, body_of, identifier, parser_of, request_of
+from app.commands.parsers import COMMANDS, body_module, identifier, parser_of, request_of
 from app.cuda.cards import select_visible_device, start_context
 from app.engine.request import RunRequest
 from app.files.reading import is_hdf5
-from app.terminal.console import guarded
+from app.terminal.console import run_guarded
 from app.terminal.output import check_outputs
 
 
@@ -26,7 +26,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     if arguments and not arguments[0].startswith("-"):
         name, rest = arguments[0], arguments[1:]
         if name not in COMMANDS:
-            known, hint = ", ".join(COMMANDS), suggestion(name, COMMANDS)
+            known, hint = ", ".join(COMMANDS), did_you_mean_hint(name, COMMANDS)
             raise UserError(f"unknown command {name!r}: there are {known}{hint} (see main.py --help)")
     options = parser_of(name).parse_args(rest)
     check_outputs(vars(options))
@@ -43,7 +43,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         with exit_on_interrupt():
             request = replace(request, device=select_visible_device(request.device))
         if request.device != "cpu" and sys.stderr.isatty():  # a second may pass before the next sign of life
-            say("looking for a GPU" if request.device == "auto" else "starting the GPU")
+            print_to_stderr("looking for a GPU" if request.device == "auto" else "starting the GPU")
     if name == "run":
         if request.device != "cpu":
             start_context()
@@ -51,7 +51,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         run = _main_job(watch)
         return run(request, watch)
     with exit_on_interrupt():
-        command = importlib.import_module(f"{__package__}.{body_of(name)}")
+        command = importlib.import_module(f"{__package__}.{body_module(name)}")
     code: int = getattr(command, identifier(name))(request)
     return code
 
@@ -70,4 +70,4 @@ def _main_job(watch: Stopwatch) -> Callable[[RunRequest, Stopwatch], int]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns its exit code."""
-    return guarded(partial(dispatch, sys.argv[1:] if arguments is None else arguments))
+    return run_guarded(partial(dispatch, sys.argv[1:] if arguments is None else arguments))

@@ -3,14 +3,14 @@
 import os
 from collections.abc import Sequence
 
-from app.base.interrupts import exit_on_interrupt, exit_with, leave_on_interrupt
+from app.base.interrupts import exit_ignoring_signals, exit_on_interrupt, install_exit_handlers
 from app.base.processor import check_address_space
-from app.terminal.console import guarded
+from app.terminal.console import run_guarded
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code: 0, or 2 for an error that the user can correct."""
-    return guarded(lambda: _run(arguments))
+    return run_guarded(lambda: _run(arguments))
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -23,5 +23,5 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 if __name__ == "__main__":
-    leave_on_interrupt()
-    exit_with(main())
+    install_exit_handlers()
+    exit_ignoring_signals(main())

@@ -5,7 +5,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from app.base.errors import UserError, escaped
+from app.base.errors import UserError, escape_unprintable
 from app.base.interrupts import deferred_interrupts
 from app.files import shipped
 from app.network.definitions import is_listed
@@ -40,14 +40,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="folder with Fashion-MNIST's files")
 
 
-def run(options: argparse.Namespace) -> None:
+def ship_weights(options: argparse.Namespace) -> None:
     """Ship every file and print its promises. Raises UserError."""
     files = [load_weights(path) for path in options.files]  # read all before writing any
     for first, second in combinations(files, 2):
         if first.network == second.network:
             raise UserError(f"{first.path} and {second.path} are both weights of {first.network}: name one of them")
     for weights in files:
-        if not is_listed(weights.own_network()):
+        if not is_listed(weights.stored_network()):
             unlisted = f"{weights.path} defines a network {weights.network} that is not the listed one"
             raise UserError(f"{unlisted}: put its file into app/network/builtin first")
         target = shipped.weights_path(weights.network)
@@ -57,13 +57,13 @@ def run(options: argparse.Namespace) -> None:
     for weights in files:
         written = _ship(weights, options.data_dir)
         promise = ", ".join(f"{correct:,} / {count:,}" for count, correct in written.expected_correct.items())
-        print(escaped(f"{weights.path} is now {written.path} ({written.storage}): {promise} correct"))
+        print(escape_unprintable(f"{weights.path} is now {written.path} ({written.storage}): {promise} correct"))
 
 
 def _ship(weights: Weights, data_dir: Path | None) -> Weights:
     """Ship one file. Compute everything before writing anything, and defer Ctrl-C until all files are consistent."""
     images, truth, _ = open_split("test", data_dir)
-    network = weights.own_network()
+    network = weights.stored_network()
     reference = compute_reference(build(network, weights), images[:, None])
     target = shipped.weights_path(weights.network)
     with deferred_interrupts():
@@ -85,4 +85,4 @@ def _ship(weights: Weights, data_dir: Path | None) -> Weights:
     return written
 
 
-COMMANDS = {"bundle": (run, TEXTS)}
+COMMANDS = {"bundle": (ship_weights, TEXTS)}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from app.base.errors import UserError, escaped
+from app.base.errors import UserError, escape_unprintable
 from app.network.graph import Graph, build
 from app.network.quantising import quantise
 from app.network.rounding import round_layers
@@ -70,7 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def round_weights(options: argparse.Namespace) -> None:
     """Round the weights and print each layer's error. Raises UserError."""
     refusal = "is stored as float16 already: there is nothing to round"
-    weights, graph, images = _opened(options, lambda found: found.storage == "float16", refusal)
+    weights, graph, images = _load_weights_and_images(options, lambda found: found.storage == "float16", refusal)
     arrays: dict[str, np.ndarray] = {}
     for layer in round_layers(graph, images):
         arrays |= layer.arrays
@@ -82,7 +82,7 @@ def round_weights(options: argparse.Namespace) -> None:
 def quantise_weights(options: argparse.Namespace) -> None:
     """Quantise the second convolution and print its error. Raises UserError."""
     refusal = "has 8-bit filters already: there is nothing to quantise"
-    weights, graph, images = _opened(options, lambda found: found.quantised is not None, refusal)
+    weights, graph, images = _load_weights_and_images(options, lambda found: found.quantised is not None, refusal)
     quantised, error, plain = quantise(graph, images)
     least, most = quantised.limits.min(), quantised.limits.max()
     print(f"{quantised.layer}: byte 255 stands for activations of {least:.3g} to {most:.3g}, by map")
@@ -97,7 +97,7 @@ COMMANDS = {
 }
 
 
-def _opened(
+def _load_weights_and_images(
     options: argparse.Namespace, is_done: Callable[[Weights], bool], done: str
 ) -> tuple[Weights, Graph, np.ndarray]:
     """Check the options; return the weights in IN, their graph and the first training images, (N, 1, 28, 28) uint8.
@@ -114,7 +114,7 @@ def _opened(
     check_writable(options.out, "OUT")
     if os.path.lexists(options.out):
         raise UserError(f"{options.out} already exists: name another file, or remove it first")
-    network = weights.own_network()
+    network = weights.stored_network()
     graph = build(network, weights)
     images = open_split("train", options.data_dir).images[: options.images, None]
     if network.input_shape != images.shape[1:]:
@@ -129,10 +129,10 @@ def _save(options: argparse.Namespace, weights: Weights, how: str, **changes: An
     save_weights(
         options.out,
         **{"arrays": weights.arrays, **changes},
-        network=weights.own_network(),
+        network=weights.stored_network(),
         classes=weights.classes,
         input_scale=weights.input_scale,
         recipe=f"{weights.recipe}; {how}" if weights.recipe else how,
         overwrite=False,
     )
-    print(escaped(f"wrote {options.out}"))
+    print(escape_unprintable(f"wrote {options.out}"))

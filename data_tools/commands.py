@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.base.errors import UserError, escaped
+from app.base.errors import UserError, escape_unprintable
 from app.terminal.console import Parser
 from app.terminal.text import Column, fields, paragraph, table
 from data_tools import bundle, calibration, enlarge, fashion_mnist
@@ -19,7 +19,7 @@ def fetch(splits: Sequence[str], data_dir: Path | None) -> None:
     """Fetch missing splits, into ``data_dir`` or else the cache, and print where each one is."""
     for split in splits:
         directory = fashion_mnist.fetch(split, data_dir) if data_dir else fashion_mnist.open_split(split).directory
-        print(escaped(f"{split}: {directory}"))
+        print(escape_unprintable(f"{split}: {directory}"))
 
 
 def verify(splits: Sequence[str], data_dir: Path | None) -> None:
@@ -35,7 +35,7 @@ def verify(splits: Sequence[str], data_dir: Path | None) -> None:
         for path in paths:
             try:
                 fashion_mnist.read_file(path, file)
-                print(escaped(f"OK  {path}"))
+                print(escape_unprintable(f"OK  {path}"))
             except UserError as error:
                 failures.append(str(error))
     if failures:
@@ -43,11 +43,11 @@ def verify(splits: Sequence[str], data_dir: Path | None) -> None:
         raise UserError(failures[0] + more)
 
 
-def info(splits: Sequence[str], data_dir: Path | None) -> None:
+def print_split_info(splits: Sequence[str], data_dir: Path | None) -> None:
     """Print shapes, classes, mean pixel, hashes and the directory of each split; fetch it if it is missing."""
     for split in splits:
         images, labels, directory = fashion_mnist.open_split(split, data_dir)
-        print(escaped(f"{split} split, from {directory}"))
+        print(escape_unprintable(f"{split} split, from {directory}"))
         arrays = {
             "images": f"{images.shape} {images.dtype}, mean pixel {images.mean():.3f} of 255",
             "labels": f"{labels.shape} {labels.dtype}",
@@ -62,7 +62,7 @@ def info(splits: Sequence[str], data_dir: Path | None) -> None:
 COMMANDS = {
     "fetch": (fetch, "download missing data, and print their folder"),
     "verify": (verify, "check every copy of the data against the known SHA-256"),
-    "info": (info, "print shapes, classes, class counts, mean pixel value and hashes"),
+    "info": (print_split_info, "print shapes, classes, class counts, mean pixel value and hashes"),
 }
 
 

@@ -86,23 +86,23 @@ def _from_hdf5(
         read_hdf5 = read_untrusted
     found = read_hdf5(path, None, Wanted(("x", "y") if with_labels else ("x",), (), MAX_BYTES, TOO_LARGE))
     if "x" not in found.arrays:
-        raise no_images(path, found.names)
+        raise no_images_error(path, found.names)
     x, y = found.arrays["x"], found.arrays.get("y")
-    return _images(x, path, allocate), None if y is None else class_labels(y, f"y in {path}")
+    return _convert_images(x, path, allocate), None if y is None else class_labels(y, f"y in {path}")
 
 
-def no_images(path: Path, names: Sequence[str]) -> UserError:
+def no_images_error(path: Path, names: Sequence[str]) -> UserError:
     """Return the error for an HDF5 file without a dataset ``x``. names: what its root has."""
     listed = ", ".join(printable(name, 40) for name in names[:MAX_LISTED]) or "nothing"
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return UserError(f"{path} contains {listed}{more}, but no dataset x; store the images as x, shape (N, H, W, C)")
 
 
-def _images(x: np.ndarray, path: Path, allocate: Allocate) -> np.ndarray:
+def _convert_images(x: np.ndarray, path: Path, allocate: Allocate) -> np.ndarray:
     """Convert uint8 or floats, (N, H, W, C) or (N, C, H, W), to (N, C, H, W) uint8 or float32 from ``allocate``."""
     x = channels_first(x, f"x in {path}")
     check_type(x.dtype, f"x in {path}")
-    return bytes_or_floats(x, f"x in {path}", allocate)
+    return copy_pixels_or_floats(x, f"x in {path}", allocate)
 
 
 def check_type(dtype: np.dtype, source: str) -> None:
@@ -111,7 +111,7 @@ def check_type(dtype: np.dtype, source: str) -> None:
         raise UserError(f"{source} is {dtype}; store it as uint8, or as float32 or float64 in [0, 1]")
 
 
-def bytes_or_floats(x: np.ndarray, source: str, allocate: Allocate = allocate_pageable) -> np.ndarray:
+def copy_pixels_or_floats(x: np.ndarray, source: str, allocate: Allocate = allocate_pageable) -> np.ndarray:
     """Copy bytes as they are, floats that are all k/255 as bytes, and other floats in [0, 1] as float32.
 
     source: the array, for errors. Raises UserError for floats that are not finite or not in [0, 1].

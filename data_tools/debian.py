@@ -74,12 +74,12 @@ def _run(command: list[str], directory: Path) -> None:
                 timeout=TIMEOUT_SECONDS,
             )
         except subprocess.TimeoutExpired as error:
-            raise DebianError(f"{_words(command)} took more than {TIMEOUT_SECONDS:g} s") from error
+            raise DebianError(f"{_format_command(command)} took more than {TIMEOUT_SECONDS:g} s") from error
     if done.returncode != 0:
         lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
         told = [line for line in lines if line.startswith("E:")] or lines or [f"exit code {done.returncode}"]
-        raise DebianError(f"{_words(command)}: {told[-1]}")
+        raise DebianError(f"{_format_command(command)}: {told[-1]}")
 
 
-def _words(command: list[str]) -> str:
+def _format_command(command: list[str]) -> str:
     return " ".join(word for word in command if not word.startswith("-"))

@@ -17,7 +17,7 @@ import urllib3
 from tqdm import tqdm
 
 from app.base.clock import Deadline
-from app.base.processes import how_it_ended, limit_resource
+from app.base.processes import describe_exit_code, limit_resource
 from app.files.child_process import READY, Child
 
 CONNECT_SECONDS = 5.0
@@ -43,7 +43,7 @@ class DownloadError(Exception):
         self.passing = passing
 
 
-def unreachable(urls: Sequence[str]) -> dict[str, str]:
+def find_unreachable_urls(urls: Sequence[str]) -> dict[str, str]:
     """Request the headers of all URLs at once; return a reason for each that did not answer.
 
     Takes CONNECT_SECONDS at most; a plain request can spend that on each of a host's addresses and more on its name.
@@ -64,7 +64,7 @@ def unreachable(urls: Sequence[str]) -> dict[str, str]:
         thread.start()
     deadline = Deadline(CONNECT_SECONDS)
     for thread in threads:
-        thread.join(deadline.left)
+        thread.join(deadline.seconds_left)
     return dict(reasons)  # a late answer changes nothing
 
 
@@ -95,7 +95,7 @@ def _attempt(url: str, target: Path, max_bytes: int) -> None:
         reason = child.receive() and _last_words(child, target, progress)  # at first, it is ready
         code = child.exit_code()
     if code != 0:
-        raise DownloadError(reason or f"the process that downloads it {how_it_ended(code)}", code == _PASSING)
+        raise DownloadError(reason or f"the process that downloads it {describe_exit_code(code)}", code == _PASSING)
 
 
 def _last_words(child: Child, target: Path, progress: tqdm) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from app.base.errors import UserError, escaped
+from app.base.errors import UserError, escape_unprintable
 from app.files.reading import open_regular
 from app.layers import Resize
 from app.layers.resize import MAX_SIZE, RULES
@@ -62,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> None:
+def resize_files(options: argparse.Namespace) -> None:
     """Resize every file and print its name; no file is ever left incomplete. Raises UserError."""
     if not 1 <= options.size <= MAX_SIZE:
         raise UserError(f"--size {options.size} is not between 1 and {MAX_SIZE:,}")
@@ -77,11 +77,11 @@ def run(options: argparse.Namespace) -> None:
     if len(files) > 1 and not target.is_dir():
         raise UserError(f"{target} is not a folder, but there are {len(files)} files: name a folder for them")
     if options.split is not None:
-        path = _in(target, f"{SPLITS[options.split][0].name}.gz")
+        path = _output_path(target, f"{SPLITS[options.split][0].name}.gz")
         _check_new(path)
         _write(path, layer, fashion_mnist.open_split(options.split, options.data_dir).images[:, None])
         return
-    targets = [_in(target, file.name) for file in files]
+    targets = [_output_path(target, file.name) for file in files]
     # Check all before writing any: no file is overwritten, or read after another one replaced it.
     for file, path in zip(files, targets, strict=True):
         open_regular(file).close()
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> None:
         _write(path, layer, read_images(file))
 
 
-def _in(target: Path, name: str) -> Path:
+def _output_path(target: Path, name: str) -> Path:
     return target / name if target.is_dir() else target
 
 
@@ -115,7 +115,7 @@ def _write(path: Path, layer: Resize, images: np.ndarray) -> None:
         )
     with tqdm(total=len(images), desc=path.name, unit=" images", disable=None) as bar:
         write_idx_parts(path, shape, _resized(images, layer, bar.update), overwrite=False)
-    print(escaped(f"{path}: {len(images):,} images of {size} x {size}"))
+    print(escape_unprintable(f"{path}: {len(images):,} images of {size} x {size}"))
 
 
 def _resized(images: np.ndarray, layer: Resize, done: Callable[[int], object]) -> Iterator[np.ndarray]:
@@ -125,4 +125,4 @@ def _resized(images: np.ndarray, layer: Resize, done: Callable[[int], object]) -
         done(len(part))
 
 
-COMMANDS = {"resize": (run, TEXTS)}
+COMMANDS = {"resize": (resize_files, TEXTS)}

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.base.errors import UserError, escaped, say
+from app.base.errors import UserError, escape_unprintable, print_to_stderr
 from app.base.frozen import Frozen
-from app.files.cache import cache_dir, private_folder
-from app.files.reading import present
-from app.files.writing import replacing, temporary_beside
+from app.files.cache import cache_dir, create_private_folder
+from app.files.reading import may_exist
+from app.files.writing import replace_atomically, temporary_beside
 from data_tools.idx import Allocate, allocate_pageable, content_sha256, read_idx
 
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
@@ -38,7 +38,7 @@ class DataFile(Frozen):
         return 4 + 4 * len(self.shape) + math.prod(self.shape)
 
 
-def _files(prefix: str, count: int, images: str, labels: str) -> tuple[DataFile, DataFile]:
+def _split_files(prefix: str, count: int, images: str, labels: str) -> tuple[DataFile, DataFile]:
     return (
         DataFile(f"{prefix}-images-idx3-ubyte", (count, 28, 28), images),
         DataFile(f"{prefix}-labels-idx1-ubyte", (count,), labels),
@@ -46,13 +46,13 @@ def _files(prefix: str, count: int, images: str, labels: str) -> tuple[DataFile,
 
 
 SPLITS = {  # split: its images and its labels
-    "test": _files(
+    "test": _split_files(
         "t10k",
         10_000,
         "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
         "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     ),
-    "train": _files(
+    "train": _split_files(
         "train",
         60_000,
         "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -97,23 +97,23 @@ def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | No
     if data_dir is not None:
         return _take_split(split, data_dir, allocate)
     for directory in search_dirs(None):
-        pointed_to = directory == _variable_dir()
+        pointed_to = directory == _environment_dir()
         if all(existing_copies(file, directory) for file in SPLITS[split]):
             try:
                 return _take_split(split, directory, allocate)
             except UserError as error:
                 if pointed_to:
                     raise
-                say(f"warning: ignoring a bad file: {error}")
+                print_to_stderr(f"warning: ignoring a bad file: {error}")
         elif pointed_to:
-            say(f"warning: {DIR_VARIABLE}={directory} lacks the {split} split; looking elsewhere")
+            print_to_stderr(f"warning: {DIR_VARIABLE}={directory} lacks the {split} split; looking elsewhere")
     return _read_split(split, fetch(split), allocate)
 
 
 _ahead: dict[tuple[str, Path], Future[Split]] = {}  # what ``read_ahead`` reads, by split and directory
 
 
-def _variable_dir() -> Path | None:
+def _environment_dir() -> Path | None:
     variable = os.environ.get(DIR_VARIABLE)
     return Path(variable) if variable else None
 
@@ -122,13 +122,13 @@ def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
     """Return the directories to search: only ``data_dir`` if given, else the variable's, the cache, the system's."""
     if data_dir is not None:
         return (data_dir,)
-    variable = _variable_dir()
+    variable = _environment_dir()
     return (*([variable] if variable else []), cache_dir() / "fashion-mnist", SYSTEM_DIR)
 
 
 def existing_copies(file: DataFile, directory: Path) -> list[Path]:
     """Return the existing paths of ``file`` in ``directory``, gzipped or plain, good or bad."""
-    return [path for path in (directory / f"{file.name}.gz", directory / file.name) if present(path)]
+    return [path for path in (directory / f"{file.name}.gz", directory / file.name) if may_exist(path)]
 
 
 def read_file(path: Path, file: DataFile, allocate: Allocate | None = None) -> np.ndarray:
@@ -192,14 +192,14 @@ def fetch(split: str, data_dir: Path | None = None) -> Path:
         return directory
     try:
         if data_dir is None:
-            private_folder(directory)  # like the rest of the cache, which also holds kernels
+            create_private_folder(directory)  # like the rest of the cache, which also holds kernels
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:
         remedy = "set LENET_CACHE_DIR, or fetch's --data-dir, to a directory that you can write to"
         raise UserError(f"cannot store data in {directory}: {error.strerror}; {remedy}") from error
-    say(f"fetching the {split} split of Fashion-MNIST into {directory}")
+    print_to_stderr(f"fetching the {split} split of Fashion-MNIST into {directory}")
     failures: list[str] = []
     for source in (_from_mirrors, _from_debian):
         if missing:
@@ -229,7 +229,7 @@ def _from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -
     from data_tools import download
 
     probes = {mirror + files[0].name + ".gz": mirror for mirror in MIRRORS}
-    silent = download.unreachable(list(probes))
+    silent = download.find_unreachable_urls(list(probes))
     failures += [f"{url}: {reason}" for url, reason in silent.items()]
     mirrors = [mirror for url, mirror in probes.items() if url not in silent]
     missing = list(files)
@@ -237,13 +237,13 @@ def _from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -
         for mirror in list(mirrors):
             url = f"{mirror}{file.name}.gz"
             try:
-                with replacing(directory / f"{file.name}.gz") as temporary:
+                with replace_atomically(directory / f"{file.name}.gz") as temporary:
                     # gzip makes incompressible data a little larger.
                     download.download(url, temporary, file.nbytes + 1024)
                     try:
                         read_file(temporary, file)
                     except UserError as error:
-                        what = str(error).replace(escaped(str(temporary)), "what it sent")
+                        what = str(error).replace(escape_unprintable(str(temporary)), "what it sent")
                         raise download.DownloadError(what) from error
             except download.DownloadError as error:
                 failures.append(f"{url}: {error}")
@@ -258,7 +258,7 @@ def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) ->
     """Copy ``files``, and the other split's too, from the Debian package; return those that it did not have."""
     from data_tools import debian
 
-    say(f"no mirror worked; getting the Debian package {DEBIAN_PACKAGE} with apt-get")
+    print_to_stderr(f"no mirror worked; getting the Debian package {DEBIAN_PACKAGE} with apt-get")
     stored = []
     scratch = temporary_beside(directory / "scratch")  # a later run removes the folder of a killed process
     try:

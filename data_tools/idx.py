@@ -20,8 +20,8 @@ import numpy as np
 
 from app.base.frozen import Frozen
 from app.files.reading import open_regular
-from app.files.writing import replacing
-from data_tools.inflate import CHUNK, GZIP_MAGIC, GZIP_MAX_RATIO, BadFileError, Gzip, faults
+from app.files.writing import replace_atomically
+from data_tools.inflate import CHUNK, GZIP_MAGIC, GZIP_MAX_RATIO, BadFileError, Gzip, faults_as_user_errors
 
 Allocate = Callable[[int], np.ndarray]
 """Takes a number of bytes, returns that much memory as a one-dimensional uint8 array."""
@@ -62,8 +62,8 @@ def read_idx(
     Raises UserError, naming the path, for a file that cannot be read or is not exactly one such array.
     """
     ranks = (rank,) if isinstance(rank, int) else rank
-    with faults(path), open_regular(path, MAX_FILE_BYTES, TOO_LARGE) as file:
-        shape, source = _begin(file, os.fstat(file.fileno()).st_size, ranks)
+    with faults_as_user_errors(path), open_regular(path, MAX_FILE_BYTES, TOO_LARGE) as file:
+        shape, source = _open_items(file, os.fstat(file.fileno()).st_size, ranks)
         items, nbytes = shape[0], math.prod(shape)
         if max_items is not None and items > max_items:
             raise BadFileError(f"declares {items} items, more than the {max_items} expected")
@@ -92,9 +92,9 @@ def read_layout(path: Path, ranks: tuple[int, ...]) -> Layout:
 
     Whether those of a gzipped file have it shows when they are read. Raises UserError.
     """
-    with faults(path), open_regular(path) as file:
+    with faults_as_user_errors(path), open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        shape, source = _begin(file, size, ranks)
+        shape, source = _open_items(file, size, ranks)
         offset, zipped, nbytes = 4 + 4 * len(shape), isinstance(source, Gzip), math.prod(shape)
         if not zipped and size - offset < nbytes:
             raise too_short(size - offset, nbytes)
@@ -103,17 +103,17 @@ def read_layout(path: Path, ranks: tuple[int, ...]) -> Layout:
         return Layout(shape, offset, zipped, size)
 
 
-def _begin(file: BinaryIO, size: int, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], _Source]:
+def _open_items(file: BinaryIO, size: int, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], _Source]:
     """Return the shape of the items, which a file of ``size`` bytes can have, and its content behind the header."""
     start = file.read(16)
     if not start:
         raise BadFileError("is empty")
     most = size * GZIP_MAX_RATIO if start.startswith(GZIP_MAGIC) else size
-    source = _source(file, size)
+    source = _open_content(file, size)
     shape, *others = _read_shapes(source, ranks)
     if others:
         shape = _true_shape({shape, *others}, file, size, most)
-        source = _source(file, size)
+        source = _open_content(file, size)
         source.readinto(memoryview(bytearray(4 + 4 * len(shape))))
     if 0 in shape:
         raise BadFileError(f"contains no items (shape {shape})")
@@ -133,7 +133,7 @@ def too_long(nbytes: int) -> BadFileError:
     return BadFileError(f"is too long: data follows the {nbytes} bytes that its header declares")
 
 
-def _source(file: BinaryIO, size: int) -> _Source:
+def _open_content(file: BinaryIO, size: int) -> _Source:
     """Return the file's content from its beginning."""
     file.seek(0)
     zipped = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
@@ -144,7 +144,7 @@ def _source(file: BinaryIO, size: int) -> _Source:
 def _true_shape(shapes: set[tuple[int, ...]], file: BinaryIO, size: int, most: int) -> tuple[int, ...]:
     """Return which shape that an old header may mean fits the content's length (at most ``most`` bytes)."""
     sizes = {shape: math.prod(shape) for shape in shapes if 0 < math.prod(shape) <= most}
-    source, start = _source(file, size), 4 + 4 * len(min(shapes))
+    source, start = _open_content(file, size), 4 + 4 * len(min(shapes))
     found = size - start
     if isinstance(source, Gzip):
         left = start + max(sizes.values(), default=0) + 1
@@ -166,35 +166,39 @@ def _read_shapes(source: _Source, ranks: tuple[int, ...]) -> list[tuple[int, ...
     if filled == 0:
         raise BadFileError("decompresses to nothing")
     if magic[:2] != b"\0\0":
-        raise _no_idx(bytes(magic[:filled]), source)
+        raise _not_idx_error(bytes(magic[:filled]), source)
     old, rank = magic == OLD_MAGIC, magic[3]
     if filled == 4 and magic[2] != UBYTE and not old:
         kind = OTHER_TYPES.get(magic[2])
         if kind is None:
             raise BadFileError(f"contains IDX items of type 0x{magic[2]:02x}, not unsigned bytes (0x08)")
-        raise BadFileError(f"contains {kind} (IDX type 0x{magic[2]:02x}), not unsigned bytes (0x08)", _expected(ranks))
+        raise BadFileError(
+            f"contains {kind} (IDX type 0x{magic[2]:02x}), not unsigned bytes (0x08)", _describe_expected_items(ranks)
+        )
     if filled == 4 and rank not in ranks and not old:
         needed = " or ".join(map(str, ranks))
-        raise BadFileError(f"is an IDX file of rank {rank}, where rank {needed} is needed", _expected(ranks))
+        raise BadFileError(
+            f"is an IDX file of rank {rank}, where rank {needed} is needed", _describe_expected_items(ranks)
+        )
     sizes = bytearray(4 * (min(ranks) if old or filled < 4 else rank))
     if filled < 4 or source.readinto(memoryview(sizes)) < len(sizes):
         raise BadFileError(f"ends inside the {4 + len(sizes)}-byte IDX header")
     return [struct.unpack(f"{order}{len(sizes) // 4}I", sizes) for order in ("<>" if old else ">")]
 
 
-def _expected(ranks: tuple[int, ...]) -> str:
+def _describe_expected_items(ranks: tuple[int, ...]) -> str:
     """Say what the items must be and how to convert them, for an intact file that holds something else."""
     return f"{EXPECTED[ranks]}: {CONVERT}"
 
 
-def _no_idx(start: bytes, source: _Source) -> BadFileError:
+def _not_idx_error(start: bytes, source: _Source) -> BadFileError:
     """Build the error for content of another kind, named if its first bytes show it."""
-    from app.files.formats import START_BYTES, recognise  # imported only here: to name what is no IDX file
+    from app.files.formats import START_BYTES, recognise_file_kind  # imported only here: to name what is no IDX file
 
     rest = bytearray(START_BYTES - len(start))
     with suppress(zlib.error, BadFileError):
         start += bytes(rest[: source.readinto(memoryview(rest))])
-    kind = recognise(start)
+    kind = recognise_file_kind(start)
     if kind is None:
         return BadFileError(f"is not an IDX file: it starts with {start[:4].hex()}")
     return BadFileError(
@@ -226,7 +230,7 @@ def write_idx_parts(path: Path, shape: tuple[int, ...], parts: Iterable[np.ndarr
 
     overwrite: replace an existing file; otherwise it is a UserError.
     """
-    with replacing(path, overwrite=overwrite) as temporary, ExitStack() as opened:
+    with replace_atomically(path, overwrite=overwrite) as temporary, ExitStack() as opened:
         target: BinaryIO = opened.enter_context(temporary.open("wb"))
         if path.name.endswith(".gz"):
             zipped = gzip.GzipFile("", "wb", GZIP_LEVEL, fileobj=target, mtime=0)

@@ -16,7 +16,7 @@ CHUNK = 1 << 18
 
 
 class BadFileError(Exception):
-    """What is wrong with the file, starting with a verb, and the remedy; ``faults`` puts the path in front."""
+    """What is wrong with the file, starting with a verb, and the remedy; ``faults_as_user_errors`` adds the path."""
 
     def __init__(self, what: str, remedy: str = "get a fresh copy or name another file") -> None:
         super().__init__(f"{what}; {remedy}")
@@ -25,7 +25,7 @@ class BadFileError(Exception):
 class Gzip:
     """Inflates all members of a gzip file, only as requested; zlib checks CRC and length at each member's end.
 
-    Use it within ``faults``.
+    Use it within ``faults_as_user_errors``.
     """
 
     def __init__(self, file: BinaryIO, size: int) -> None:
@@ -62,7 +62,7 @@ class Gzip:
 
 
 @contextmanager
-def faults(path: Path) -> Iterator[None]:
+def faults_as_user_errors(path: Path) -> Iterator[None]:
     """Turn the faults of the file at ``path`` that the block meets into a UserError."""
     try:
         yield

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 
 from app.cuda.device import describe_gpu, why_no_gpu
-from app.terminal.console import Parser, guarded, whole_number
+from app.terminal.console import Parser, run_guarded, whole_number_type
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "finished"  # make clean removes it
@@ -94,7 +94,7 @@ def run(count: int, paths: Sequence[str], finished: Finished) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     parser = Parser(prog="python -m tests.parts", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--parts", type=whole_number(1), default=8, metavar="N", help="how many (default: 8)")
+    parser.add_argument("--parts", type=whole_number_type(1), default=8, metavar="N", help="how many (default: 8)")
     add_options(parser)
     parser.add_argument("paths", nargs="*", help="files and folders of tests (default: all)")
     options = parser.parse_args(arguments)
@@ -104,4 +104,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(run_guarded(main))

@@ -25,7 +25,7 @@ from pathlib import Path
 from time import perf_counter
 
 from app.base.errors import UserError
-from app.terminal.console import Parser, guarded, whole_number
+from app.terminal.console import Parser, run_guarded, whole_number_type
 from tests.parts import Finished, add_options
 from tests.support.sampling import part_of, worker_count
 from tests.support.training_for_tests import write_images
@@ -154,7 +154,7 @@ def run(todo: Sequence[Check], at_once: int, finished: Finished) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     parser = Parser(prog="python -m tests.sanitize", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--jobs", type=whole_number(1), metavar="N", help="checks at once (default: what fits)")
+    parser.add_argument("--jobs", type=whole_number_type(1), metavar="N", help="checks at once (default: what fits)")
     parser.add_argument("--tools", nargs="+", default=TOOLS, choices=TOOLS)
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     parser.add_argument("--part", type=part_of, default=(1, 1), metavar="K/N", help="one part of N")
@@ -174,4 +174,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(run_guarded(main))

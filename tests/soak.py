@@ -23,7 +23,7 @@ from app.network.definitions import LENET5, MINIDNN86, MLP
 from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan, plan
-from app.terminal.console import Parser, guarded, whole_number
+from app.terminal.console import Parser, run_guarded, whole_number_type
 from tests.support.networks_for_tests import random_graph, random_images, rounded
 from tests.support.requests import named_choices
 
@@ -227,9 +227,13 @@ def soak(seconds: float, *, threads: int = 2, seed: int = 0) -> tuple[Counter[st
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     parser = Parser(prog="python -m tests.soak", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=whole_number(1), default=600, metavar="N", help="how long (default: 600)")
-    parser.add_argument("--threads", type=whole_number(1), default=2, metavar="N", help="at once (default: 2)")
-    parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="of images, weights and choices")
+    parser.add_argument(
+        "--seconds", type=whole_number_type(1), default=600, metavar="N", help="how long (default: 600)"
+    )
+    parser.add_argument("--threads", type=whole_number_type(1), default=2, metavar="N", help="at once (default: 2)")
+    parser.add_argument(
+        "--seed", type=whole_number_type(0), default=0, metavar="N", help="of images, weights and choices"
+    )
     options = parser.parse_args(arguments)
 
     from app.cuda.device import translate_gpu_errors, why_no_gpu
@@ -246,4 +250,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(run_guarded(main))

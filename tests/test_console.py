@@ -21,7 +21,7 @@ from app.base.errors import UserError
 from app.commands import parsers as common
 from app.network import reference
 from app.network.definitions import LENET5
-from app.terminal.console import coloured, guarded
+from app.terminal.console import colour_verdicts, run_guarded
 from data_tools.commands import data_parser
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.shell import COMMAND, ROOT, check_error, parsers, shell, write_good_files
@@ -31,11 +31,11 @@ def fails_with(error: BaseException) -> int:
     def body() -> NoReturn:
         raise error
 
-    return guarded(body)
+    return run_guarded(body)
 
 
 def test_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [guarded(lambda code=code: code) for code in (0, 1)] == [0, 1]  # type: ignore[misc]
+    assert [run_guarded(lambda code=code: code) for code in (0, 1)] == [0, 1]  # type: ignore[misc]
     assert fails_with(UserError("wrong; do this")) == 2
     assert capsys.readouterr().err == "error: wrong; do this\n"
     assert fails_with(ModuleNotFoundError("No module named 'numpy'", name="numpy")) == 2
@@ -172,7 +172,7 @@ def test_colours(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    assert coloured(plain) == (COLOURED if coloured_too else plain)
+    assert colour_verdicts(plain) == (COLOURED if coloured_too else plain)
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_colours(
 )
 def test_what_the_locale_lacks(variables: dict[str, str], shown: bytes) -> None:
     """Plain ASCII stands for it, on both streams; what has no plain form is escaped."""
-    code = "import sys; from app.terminal.console import coloured, guarded; text = '2 × 3 → ±1… 中'; "
-    code += "guarded(lambda: print(text) or print(text, file=sys.stderr) or 0)"
+    code = "import sys; from app.terminal.console import colour_verdicts, run_guarded; text = '2 × 3 → ±1… 中'; "
+    code += "run_guarded(lambda: print(text) or print(text, file=sys.stderr) or 0)"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG", "PYTHON"))}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=kept | variables, capture_output=True, check=True)
     assert done.stdout == done.stderr == shown + b"\n"
@@ -196,7 +196,8 @@ def test_what_the_locale_lacks(variables: dict[str, str], shown: bytes) -> None:
 
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 CHECK_FAILS = (
-    "from app.terminal.console import guarded; from app.base.interrupts import exit_with; exit_with(guarded({}))"
+    "from app.terminal.console import run_guarded; from app.base.interrupts import exit_ignoring_signals; "
+    "exit_ignoring_signals(run_guarded({}))"
 )
 
 
@@ -243,13 +244,13 @@ def test_a_file_never_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None
     """Else a message, ours or a library's, would go into it."""
     script = (
         "import os, sys\n"
-        "from app.terminal.console import guarded\n"
+        "from app.terminal.console import run_guarded\n"
         "def body():\n"
         "    with open(sys.argv[1], 'wb') as file:\n"
         "        os.write(2, b'a message')\n"
         "        print('a line', flush=True)\n"
         "        return file.fileno() <= 2\n"
-        "sys.exit(guarded(body))\n"
+        "sys.exit(run_guarded(body))\n"
     )
     path = tmp_path / "file"
     command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", script, str(path)]

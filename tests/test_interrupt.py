@@ -40,7 +40,7 @@ def count(frame, event, argument):
         events += 1
         if events == at:
             os.kill(os.getpid(), number)
-        if (event, frame.f_code.co_name) == ("return", "leave_on_interrupt"):
+        if (event, frame.f_code.co_name) == ("return", "install_exit_handlers"):
             ours = events
 
 sys.setprofile(count)
@@ -116,11 +116,11 @@ def test_every_moment_since_the_first_line() -> None:
 
 IN_A_FINALISER = """
 import os, signal
-from app.base.interrupts import interruptible, leave_on_interrupt
+from app.base.interrupts import raise_on_interrupt, install_exit_handlers
 class Late:
     def __del__(self): os.kill(os.getpid(), signal.SIGTERM); sum(range(10))
-leave_on_interrupt()
-with interruptible():
+install_exit_handlers()
+with raise_on_interrupt():
     Late()
     print('went on')
 """
@@ -129,7 +129,7 @@ with interruptible():
 # What a module holds goes when Python has given up its signal handlers.
 AT_THE_VERY_END = """
 import os, sys
-from app.base.interrupts import SIGNALS, exit_with, leave_on_interrupt
+from app.base.interrupts import SIGNALS, exit_ignoring_signals, install_exit_handlers
 
 class Late:
     def __del__(self, kill=os.kill, process=os.getpid(), signals=SIGNALS, say=os.write):
@@ -137,9 +137,9 @@ class Late:
             kill(process, number)
         say(1, b"late")
 
-leave_on_interrupt()
+install_exit_handlers()
 late = Late()
-exit_with(1)
+exit_ignoring_signals(1)
 """
 
 
@@ -147,15 +147,15 @@ WHERE_IT_IS_IGNORED = """
 import os, signal, sys
 number = int(sys.argv[1])
 signal.signal(number, signal.SIG_IGN)
-from app.terminal.console import guarded
-from app.base.interrupts import deferred_interrupts, exit_on_interrupt, exit_with, leave_on_interrupt
+from app.terminal.console import run_guarded
+from app.base.interrupts import deferred_interrupts, exit_on_interrupt, exit_ignoring_signals, install_exit_handlers
 def body():
     os.kill(os.getpid(), number)
     with exit_on_interrupt(), deferred_interrupts():
         os.kill(os.getpid(), number)
     return 0
-leave_on_interrupt()
-exit_with(guarded(body))
+install_exit_handlers()
+exit_ignoring_signals(run_guarded(body))
 """
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.base.interrupts import SIGNALS
-from app.base.processes import how_it_ended, signals_blocked
+from app.base.processes import describe_exit_code, signals_blocked
 from app.base.processor import available_cores, divide_cores, format_cores, usable_cores
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
     ],
 )
 def test_the_end_in_words(code: int | None, words: str) -> None:
-    assert how_it_ended(code) == words
+    assert describe_exit_code(code) == words
 
 
 def test_only_the_first_process_reacts_to_ctrl_c() -> None:

@@ -141,10 +141,10 @@ def test_modules_that_are_run() -> None:
 
 
 def extras() -> Iterator[str]:
-    """Every extra that ``app.base.errors.install`` is asked for."""
+    """Every extra that ``app.base.errors.pip_install_command`` is asked for."""
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "install":
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "pip_install_command":
                 yield from (str(one.value) for one in node.args if isinstance(one, ast.Constant))
 
 

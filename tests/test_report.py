@@ -11,13 +11,13 @@ import pytest
 
 from app.cuda.device import describe_cpu
 from app.engine.buffers import AT_ONCE, DIRECT
-from app.main_job.overlap import Timeline, usage, verdict
-from app.main_job.report import as_text, document
+from app.main_job.overlap import Timeline, describe_bottleneck, pipeline_usage
+from app.main_job.report import as_text, build_report
 from app.main_job.result import Compared, Outcome, Timing, layer_row
 from app.network.definitions import LENET5
 from app.network.verdicts import Accuracy, Agreement, Reference, compare_labels, judge_answers
 from app.network.weights import Weights
-from app.records.derive import fields, part_of
+from app.records.derive import fields, split_annotated_type
 from app.records.report import GpuSettings, Layer
 from app.terminal.output import write_json
 from app.terminal.text import UNLIMITED
@@ -68,8 +68,8 @@ GPU = replace(
     device={**CARD, "driver": "580.1.2"},
     on_card=Timing((0.5, 0.7)),
     on_card_images=40,
-    usage=usage(TIMELINES["compute"]),
-    limit=verdict(usage(TIMELINES["compute"])),
+    usage=pipeline_usage(TIMELINES["compute"]),
+    limit=describe_bottleneck(pipeline_usage(TIMELINES["compute"])),
     device_bytes=3_000_000,
     peak_device_bytes=7_000_000,
     notes=("chunks were cut",),
@@ -82,7 +82,7 @@ def report(
     outcome: Outcome, accuracy: Accuracy | None = None, data: Dataset = DATA, compared: Agreement | None = None
 ) -> Any:
     accuracy = accuracy or judge_answers(LABELS, LABELS, BATCH, AGREED)
-    return document(GRAPH, WEIGHTS, data, len(outcome.labels), outcome, accuracy, ONCE, 2345.6, compared)
+    return build_report(GRAPH, WEIGHTS, data, len(outcome.labels), outcome, accuracy, ONCE, 2345.6, compared)
 
 
 def wide(told: Any) -> str:
@@ -235,10 +235,10 @@ def test_every_time_says_whether_transfers_are_in_it() -> None:
 
 @pytest.mark.parametrize("limit", TIMELINES)
 def test_the_limit_is_the_last_line(limit: str) -> None:
-    use = usage(TIMELINES[limit])
-    told = report(replace(GPU, usage=use, limit=verdict(use)))
+    use = pipeline_usage(TIMELINES[limit])
+    told = report(replace(GPU, usage=use, limit=describe_bottleneck(use)))
     assert wide(told).splitlines()[-1].startswith(f"limited by {limit}: ")
-    assert told["pipeline"]["limit"] in ("copy", "compute", "enqueue") and told["limit"] == verdict(use)
+    assert told["pipeline"]["limit"] in ("copy", "compute", "enqueue") and told["limit"] == describe_bottleneck(use)
 
 
 @both
@@ -282,4 +282,8 @@ def test_times_that_no_clock_gives_are_no_error_and_no_infinity(ms: float, tmp_p
 
 
 def test_reports_have_every_way_that_images_take_to_the_card() -> None:
-    assert {*get_args(part_of(fields(GpuSettings)["images"]).kind)} == {DIRECT, AT_ONCE, "copied in chunks"}
+    assert {*get_args(split_annotated_type(fields(GpuSettings)["images"]).kind)} == {
+        DIRECT,
+        AT_ONCE,
+        "copied in chunks",
+    }

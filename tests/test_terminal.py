@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.base.errors import UserError, escaped, say
+from app.base.errors import UserError, escape_unprintable, print_to_stderr
 from app.network.definitions import LENET5
 from app.network.weights import save_weights
 from data_tools.idx import write_idx
@@ -112,13 +112,13 @@ def test_a_line_says_that_the_gpu_is_started(device: str, line: bytes, place: Pa
 
 
 def test_what_colours_words_is_kept(tmp_path: Path) -> None:
-    code = "from app.terminal.console import coloured, guarded; text = 'PASSED \\033[32mx'; "
-    code = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; {code} guarded(lambda: print(coloured(text)) or 0)"
+    code = "from app.terminal.console import colour_verdicts, run_guarded; text = 'PASSED \\033[32mx'; "
+    code = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; {code} run_guarded(lambda: print(colour_verdicts(text)) or 0)"
     assert b"\033[32mPASSED\033[0m \\x1b[32mx" in on_a_terminal(["-c", code])
 
 
 def test_every_note_is_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:
-    say(f"note: {EVIL}")
+    print_to_stderr(f"note: {EVIL}")
     assert capsys.readouterr().err == f"note: {SPELT}\n"
     files = {path for folder in ("app", "data_tools") for path in (ROOT / folder).rglob("*.py")}
     others = files - {ROOT / "app" / "base" / "errors.py", ROOT / "app" / "terminal" / "console.py"}
@@ -126,5 +126,5 @@ def test_every_note_is_one_printable_line(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_an_error_is_one_printable_line() -> None:
-    assert str(UserError(EVIL)) == escaped(EVIL) == SPELT
-    assert escaped("x × → 中 \udcff") == r"x × → 中 \udcff"
+    assert str(UserError(EVIL)) == escape_unprintable(EVIL) == SPELT
+    assert escape_unprintable("x × → 中 \udcff") == r"x × → 中 \udcff"

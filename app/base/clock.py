@@ -75,7 +75,7 @@ class Deadline:
         self._end = now() + seconds
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until the deadline; 0 once it is over."""
         return max(self._end - now(), 0.0)
 
@@ -89,15 +89,15 @@ class Deadline:
         self._end = min(self._end + seconds, now() + most)
 
 
-def clocked(call: Callable[[], Result]) -> tuple[Result, float]:
+def time_call(call: Callable[[], Result]) -> tuple[Result, float]:
     """Call once; return the result of the call and its duration in ms."""
     start = now()
     result = call()
     return result, (now() - start) * 1e3
 
 
-def host_timed(call: Callable[[], object], repeat: int, warmup: int = 0) -> tuple[float, ...]:
+def time_by_host_clock(call: Callable[[], object], repeat: int, warmup: int = 0) -> tuple[float, ...]:
     """Return the ms of ``repeat`` calls, after ``warmup`` untimed ones."""
     for _ in range(warmup):
         call()
-    return tuple(clocked(call)[1] for _ in range(repeat))
+    return tuple(time_call(call)[1] for _ in range(repeat))

@@ -31,28 +31,28 @@ class UserError(Exception):
     """
 
     def __str__(self) -> str:
-        return "\n".join(escaped(str(line)) for line in self.args)
+        return "\n".join(escape_unprintable(str(line)) for line in self.args)
 
 
-def escaped(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """Escape every unprintable character, newlines too: ``\\n``, ``\\x1b``, ``\\udcff``."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
-def choose_one_of(word: str, known: Iterable[str]) -> str:
+def choices_hint(word: str, known: Iterable[str]) -> str:
     """Return ``choose one of …`` with the known names, and the known name that is nearest to ``word``."""
     names = [*known]
-    return f"choose one of {', '.join(names)}{suggestion(word, names)}"
+    return f"choose one of {', '.join(names)}{did_you_mean_hint(word, names)}"
 
 
-def say(text: str) -> None:
+def print_to_stderr(text: str) -> None:
     """Print one line on standard error, with unprintable characters escaped."""
-    print(escaped(text), file=sys.stderr)
+    print(escape_unprintable(text), file=sys.stderr)
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def did_you_mean_hint(word: str, known: Iterable[str]) -> str:
     """Return ``; did you mean …?`` with the known name nearest to ``word``, or ``""``; ignores leading hyphens."""
     names = {name.lstrip("-").lower(): name for name in known}
     typed = word.lstrip("-").lower()
@@ -61,6 +61,6 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {names[near[0]]}?" if near else ""
 
 
-def install(extra: str) -> str:
+def pip_install_command(extra: str) -> str:
     """Return the pip command for an extra's packages. It works in the source tree and for an installed package."""
     return f"pip install {' '.join(map(shlex.quote, EXTRAS[extra]))}"

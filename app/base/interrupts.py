@@ -25,43 +25,43 @@ def _exit_interrupted(*_: object) -> None:
     os._exit(2)
 
 
-def leave_on_interrupt() -> None:
+def install_exit_handlers() -> None:
     """From now on, end this program on a signal at once, with one line and exit code 2; ignored signals stay ignored.
 
     A program calls this before it imports anything more.
     """
-    _replace_handlers(signal.SIG_DFL, signal.default_int_handler, by=_exit_interrupted)
+    _replace_signal_handlers(signal.SIG_DFL, signal.default_int_handler, by=_exit_interrupted)
     sys.unraisablehook = _exit_on_unraisable_interrupt
 
 
-def exit_with(code: int) -> None:
+def exit_ignoring_signals(code: int) -> None:
     """End the program with ``code``, even if a signal comes while the interpreter shuts down: the work is done."""
-    ours = _replace_handlers(_exit_interrupted, by=lambda *_: os._exit(code))
+    ours = _replace_signal_handlers(_exit_interrupted, by=lambda *_: os._exit(code))
     # Once threads have ended, Python removes its handlers, and signals would kill the process.
     atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in ours])
     sys.exit(code)
 
 
 @contextmanager
-def _handlers_replaced(*replaced: object, by: Callable[..., object]) -> Iterator[None]:
+def _temporary_signal_handler(*replaced: object, by: Callable[..., object]) -> Iterator[None]:
     """Let ``by`` handle, while the block runs, the signals whose handler is in ``replaced``."""
     before: dict[signal.Signals, Handler] = {}
     try:
-        before = _replace_handlers(*replaced, by=by)
+        before = _replace_signal_handlers(*replaced, by=by)
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def interruptible() -> AbstractContextManager[None]:
+def raise_on_interrupt() -> AbstractContextManager[None]:
     """Raise KeyboardInterrupt for signals while the block runs, unless the process ignores or handles them."""
-    return _handlers_replaced(signal.SIG_DFL, _exit_interrupted, by=signal.default_int_handler)
+    return _temporary_signal_handler(signal.SIG_DFL, _exit_interrupted, by=signal.default_int_handler)
 
 
 def on_interrupt(action: Callable[[], object]) -> AbstractContextManager[None]:
     """Call ``action`` on Ctrl-C while the block runs, unless the process ignores or handles Ctrl-C otherwise."""
-    return _handlers_replaced(signal.default_int_handler, by=lambda *_: action())
+    return _temporary_signal_handler(signal.default_int_handler, by=lambda *_: action())
 
 
 def exit_on_interrupt() -> AbstractContextManager[None]:
@@ -83,16 +83,16 @@ def deferred_interrupts() -> Iterator[Callable[[], None]]:
     """
     noted: list[bool] = []
 
-    def check() -> None:
+    def raise_deferred_interrupt() -> None:
         if noted:
             raise KeyboardInterrupt
 
     with on_interrupt(lambda: noted.append(True)):
-        yield check
-    check()
+        yield raise_deferred_interrupt
+    raise_deferred_interrupt()
 
 
-def _replace_handlers(*replaced: object, by: Callable[..., object]) -> dict[signal.Signals, Handler]:
+def _replace_signal_handlers(*replaced: object, by: Callable[..., object]) -> dict[signal.Signals, Handler]:
     """Let ``by`` handle the signals whose handler is in ``replaced``; return those handlers. Main thread only."""
     if threading.current_thread() is not threading.main_thread():
         return {}

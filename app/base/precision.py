@@ -32,7 +32,7 @@ class Precision(Frozen):
     cudnn: str = ""
 
     @property
-    def near_ties_share(self) -> float:
+    def allowed_near_tie_share(self) -> float:
         """Share of the images whose labels may differ in near-ties."""
         return 0.01 if self.coarse else 0.001
 
@@ -42,10 +42,10 @@ class Precision(Frozen):
 # √n roundings: the longest of the shipped networks have 800 to 5,400 terms, and measured over the test images in NumPy
 # a logit errs by 11 in float32 at most; with rounded operands labels flipped at margins of up to 0.8. float16 has twice
 # tf32's: numbers below its normal range, 2**-14, lose further bits.
-# Near-ties may differ in near_ties_share of the images, and always in one. Measured on the shipped networks: none of
-# 10,000 images in fp32 and fp32x, three in tf32 and fp16. In int8 only the second of two convolutions has bytes, which
-# are rounded by up to 4 * 2**-11 of the greatest: emulated, 10 of lenet5's labels flipped, at margins of up to
-# 35 * 2**-11.
+# Near-ties may differ in allowed_near_tie_share of the images, and always in one. Measured on the shipped networks:
+# none of 10,000 images in fp32 and fp32x, three in tf32 and fp16. In int8 only the second of two convolutions has
+# bytes, which are rounded by up to 4 * 2**-11 of the greatest: emulated, 10 of lenet5's labels flipped, at margins of
+# up to 35 * 2**-11.
 ROWS = (
     Precision("fp64", "float64", 64 * 2.0**-53, "c0", stored="float64", offered=False),
     Precision("fp32", "float32", 64 * 2.0**-24, "c1", peers="fp32", jax="float32", cudnn="cuDNN, TF32 off"),
@@ -96,11 +96,11 @@ DTYPES = tuple(BY_DTYPE)
 INTEGERS = "int8"  # the dtype of which only the second of two convolutions is
 
 
-def storage(dtype: str) -> str:
+def storage_dtype(dtype: str) -> str:
     """Return the storage type for numbers of an arithmetic type."""
     return BY_DTYPE[dtype].stored if dtype in BY_DTYPE else dtype
 
 
-def wide(dtype: str) -> str:
+def epilogue_dtype(dtype: str) -> str:
     """Return the type of biases and of the epilogue's arithmetic."""
     return "float64" if dtype == "float64" else "float32"

@@ -70,7 +70,7 @@ class StopDetector:
         return self._found >= STOPPED_LOOKS
 
 
-def how_it_ended(code: int | None) -> str:
+def describe_exit_code(code: int | None) -> str:
     """Describe how a process ended, to follow its name. code: its exit code, negative for a signal."""
     if code is None:
         return "ended in an unknown way"

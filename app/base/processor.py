@@ -70,7 +70,7 @@ def one_blas_thread() -> Iterator[None]:
     most of the time. Other matrix libraries are left alone.
     """
     with _one.lock:
-        libraries = _openblas()
+        libraries = _openblas_thread_functions()
         if not _one.blocks:
             _one.before = [get() for get, _ in libraries]
             for _, set_threads in libraries:
@@ -87,7 +87,7 @@ def one_blas_thread() -> Iterator[None]:
 
 
 @cache
-def _openblas() -> Sequence[tuple[Callable[[], int], Callable[[int], object]]]:
+def _openblas_thread_functions() -> Sequence[tuple[Callable[[], int], Callable[[int], object]]]:
     """Return the functions that get and set the number of threads, for each OpenBLAS in this process.
 
     Builds name them differently: NumPy's wheels (from 2.0, then before it), and the system's.
@@ -117,7 +117,7 @@ def check_address_space(threads: int = 1) -> None:
         raise MemoryError(str(error)) from error
 
 
-def threads_with_room(most: int) -> int:
+def count_fitting_threads(most: int) -> int:
     """Return the number of threads that fit in memory, up to ``most``. Raises MemoryError if not even one fits."""
     for threads in range(most, 1, -1):
         with suppress(MemoryError):

@@ -10,7 +10,7 @@ import numpy as np
 from tqdm import tqdm
 
 from app.base.clock import Timer
-from app.base.errors import UserError, say
+from app.base.errors import UserError, print_to_stderr
 from app.base.interrupts import exit_on_interrupt
 from app.classify.outputs import OutputFolder, Window
 from app.classify.pieces import (
@@ -21,9 +21,9 @@ from app.classify.pieces import (
     Runner,
     cut_pieces,
     piece_size,
-    select_windows,
+    select_image_ranges,
 )
-from app.classify.report import Tally, as_text, document
+from app.classify.report import Tally, as_text, build_report
 from app.classify.runners import open_runner
 from app.classify.shards import Shard, ShardError, find_shards, open_shard
 from app.classify.worker import WorkerSettings
@@ -55,7 +55,7 @@ class Faults:
         if self.shards > 1:
             tqdm.write(f"unreadable: {reason}", file=sys.stderr)
 
-    def error(self) -> UserError:
+    def unreadable_shards_error(self) -> UserError:
         """Return the error that names the unreadable shards."""
         if self.shards == 1:
             return UserError(*self.found.values())
@@ -76,17 +76,17 @@ class Work:
     faults: Faults
     tally: Tally = field(default_factory=Tally)
 
-    def do(self, runner: Runner) -> None:
+    def classify_remaining(self, runner: Runner) -> None:
         """Classify the remaining shards and store the results. Raises UserError if the work cannot go on."""
-        total = sum(self.windows[number][1] for number in self.folder.wanted)
+        total = sum(self.windows[number][1] for number in self.folder.remaining_shards)
         with (
             tqdm(total=total, unit=" images", unit_scale=True, disable=None) as bar,
-            closing(runner.run(self._pieces())) as answers,
+            closing(runner.run(self._remaining_pieces())) as answers,
         ):
             for piece, answer in answers:
                 if isinstance(answer, PieceFault):
                     self.faults.add(piece.shard.path, answer.reason)
-                    self.folder.abandon(piece.number)
+                    self.folder.discard_unfinished(piece.number)
                 elif piece.shard.path not in self.faults.found:
                     try:
                         self._store(piece, answer)
@@ -94,10 +94,10 @@ class Work:
                         self.faults.add(piece.shard.path, str(error))
                 bar.update(piece.count)
 
-    def _pieces(self) -> Iterator[Piece]:
+    def _remaining_pieces(self) -> Iterator[Piece]:
         """Cut the remaining shards into pieces; skip those found unreadable."""
         size = piece_size(self.place)
-        for number in self.folder.wanted:
+        for number in self.folder.remaining_shards:
             for piece in cut_pieces(number, self.shards[number], *self.windows[number], size):
                 if piece.shard.path not in self.faults.found:
                     yield piece
@@ -122,8 +122,8 @@ def classify(request: ClassifyRequest) -> int:
             network, weights = load_network(request.network, request.weights)
             paths = find_shards(request.shards)
             faults = Faults(len(paths))
-            graph, shards = _open(request, paths, network, faults)
-            parts = select_windows([shard.count for shard in shards], request.start, request.count)
+            graph, shards = _open_shards(request, paths, network, faults)
+            parts = select_image_ranges([shard.count for shard in shards], request.start, request.count)
             folder = OutputFolder(
                 request.folder,
                 shards,
@@ -132,7 +132,7 @@ def classify(request: ClassifyRequest) -> int:
                 resume=request.resume,
                 overwrite=request.output.overwrite,
             )
-            folder.check()
+            folder.check_usable()
             settings = WorkerSettings(
                 graph=graph,
                 dtype=shards[0].dtype.name,
@@ -143,7 +143,10 @@ def classify(request: ClassifyRequest) -> int:
             )
         runner, place, check_interrupt = stack.enter_context(open_runner(request, settings))
         identity = Identity(
-            network=_display_name(network), weights=weights.sha256, precision=place.arithmetic, classes=graph.classes
+            network=_display_name(network),
+            weights=weights.sha256,
+            precision=place.arithmetic,
+            classes=graph.class_count,
         )
         with tqdm(total=len(shards), desc="checking", unit=" shards", leave=False, disable=None) as bar:
 
@@ -151,13 +154,13 @@ def classify(request: ClassifyRequest) -> int:
                 check_interrupt()
                 bar.update(count)
 
-            stack.enter_context(folder.opened(identity, progress))
+            stack.enter_context(folder.create_and_lock(identity, progress))
         for note in folder.notes:
-            say(f"note: {note}")
+            print_to_stderr(f"note: {note}")
         timer = Timer()
         work = Work(shards, parts, place, folder, faults)
         try:
-            work.do(runner)
+            work.classify_remaining(runner)
         except KeyboardInterrupt:
             if not folder.receipts:
                 raise
@@ -165,15 +168,17 @@ def classify(request: ClassifyRequest) -> int:
             raise UserError(f"interrupted; {done}: run this again with --resume") from None
         seconds = timer.seconds
     if not folder.receipts:
-        raise faults.error()
-    figures = document(network.network, weights, folder, [*faults.found.values()], work.tally, seconds)
+        raise faults.unreadable_shards_error()
+    figures = build_report(network.network, weights, folder, [*faults.found.values()], work.tally, seconds)
     publish(figures, as_text, request.output)
     if faults.found:
-        raise faults.error()
+        raise faults.unreadable_shards_error()
     return 0
 
 
-def _open(request: ClassifyRequest, paths: list[Path], graph: Graph, faults: Faults) -> tuple[Graph, list[Shard]]:
+def _open_shards(
+    request: ClassifyRequest, paths: list[Path], graph: Graph, faults: Faults
+) -> tuple[Graph, list[Shard]]:
     """Open the shards and return the network for their images. All images must have one shape and type.
 
     Raises UserError if no shard can be read, or if the images before --start cannot be counted.
@@ -195,10 +200,10 @@ def _open(request: ClassifyRequest, paths: list[Path], graph: Graph, faults: Fau
                 shards.append(shard)
             except UserError as error:
                 if request.start or request.count is not None:
-                    raise  # ``select_windows`` needs its number of images
+                    raise  # ``select_image_ranges`` needs its number of images
                 faults.add(path, str(error))
     if not shards:
-        raise faults.error()
+        raise faults.unreadable_shards_error()
     return graph, shards
 
 

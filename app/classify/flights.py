@@ -35,7 +35,7 @@ class Flight:
         self.busy = False  # a feeder reads the next block of a compressed shard
 
     @property
-    def open(self) -> bool:
+    def has_free_block(self) -> bool:
         """Whether a feeder can take a block now."""
         return not self.busy and self.error is None and self.taken < self.piece.count
 
@@ -80,7 +80,7 @@ class Block:
             flight.error = flight.error or error
             flight.blocks -= 1
             flight.seconds.add(wait=wait, compute=compute)
-            flights.remove(flight)
+            flights.remove_if_finished(flight)
 
 
 class Feeder:
@@ -90,12 +90,12 @@ class Feeder:
         self.flights = flights
         self.held: list[Block] = []
 
-    def take(self, *, wait: bool = True) -> Block | None:
+    def take_block(self, *, wait: bool = True) -> Block | None:
         """Return the next block of the earliest flight that has one; None at the end, or if there is none now."""
         flights = self.flights
         with flights.changed:
             while flights.ended is None:
-                flight = next((flight for flight in flights.active if flight.open), None)
+                flight = next((flight for flight in flights.active if flight.has_free_block), None)
                 if flight is not None:
                     return self._take_from(flight)
                 if not wait:
@@ -128,13 +128,13 @@ class FlightQueue:
         with self.changed:
             self.active.append(flight)
             flight.error = self.ended
-            self.remove(flight)
+            self.remove_if_finished(flight)
             self.changed.notify_all()
         flight.done.wait()
         if flight.error is not None:
             raise flight.error
 
-    def remove(self, flight: Flight) -> None:
+    def remove_if_finished(self, flight: Flight) -> None:
         """Remove a flight that no feeder uses any more. The caller holds ``changed``."""
         if not flight.blocks and (flight.error is not None or flight.taken == flight.piece.count):
             self.active.remove(flight)
@@ -146,17 +146,17 @@ class FlightQueue:
             self.ended = self.ended or reason
             for flight in [*self.active]:
                 flight.error = flight.error or self.ended
-                self.remove(flight)
+                self.remove_if_finished(flight)
             self.changed.notify_all()
 
-    def give_up(self) -> None:
+    def abandon_hanging_feeders(self) -> None:
         """After ``end``, stop waiting for feeders that hang."""
         with self.changed:
             for flight in self.active:
                 flight.done.set()
 
     @contextmanager
-    def feeder(self) -> Iterator[Feeder]:
+    def open_feeder(self) -> Iterator[Feeder]:
         """Yield a thread's feeder. An error in the block ends all flights and is not raised again."""
         feeder = Feeder(self)
         try:

@@ -17,9 +17,9 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.classify.pieces import count_right
-from app.classify.receipts import DTYPES, KINDS, Unfinished, file_sha256, read_receipt, same_work, write_receipt
+from app.classify.receipts import DTYPES, KINDS, Unfinished, file_sha256, read_receipt, receipt_mismatch, write_receipt
 from app.classify.shards import Shard, ShardError
-from app.files.reading import present
+from app.files.reading import may_exist
 from app.files.writing import check_unlocked, locked
 from app.records.classify import Identity, Receipt, Results
 
@@ -35,7 +35,7 @@ Window = tuple[int, int]
 class OutputFolder:
     """Receive the results of a run's shards in any order, and publish each shard's once they are complete.
 
-    Methods take a shard by its index in ``shards``. One thread uses the folder, within ``opened``.
+    Methods take a shard by its index in ``shards``. One thread uses the folder, within ``create_and_lock``.
     identity: of the network and arithmetic. receipts: of the finished shards, by index; after ``resume`` also of those
     that an earlier run finished, whose indices are in ``kept``. notes: one line for each shard that an earlier run
     began and this one classifies again.
@@ -62,20 +62,20 @@ class OutputFolder:
         self._kinds = KINDS if logits else ("labels",)
         self._resume = resume
         self._replace = resume or overwrite
-        self._names = _names(shards)
+        self._names = _result_base_names(shards)
         self._unfinished: dict[int, Unfinished] = {}
         self.identity: Identity
         self.receipts: dict[int, Receipt] = {}
         self.kept: frozenset[int] = frozenset()
         self.notes: list[str] = []
 
-    def check(self) -> None:
+    def check_usable(self) -> None:
         """Raise UserError if another run uses the folder, or if results or input files must not be replaced.
 
-        ``opened`` checks again; this earlier check spares starting the devices in vain.
+        ``create_and_lock`` checks again; this earlier check spares starting the devices in vain.
         """
-        check_unlocked(self.folder / LOCK, self._busy)
-        self._check_inputs()
+        check_unlocked(self.folder / LOCK, self._busy_message)
+        self._check_inputs_not_overwritten()
         there: set[Path] = set()
         try:
             there.update(self.folder.iterdir())
@@ -83,10 +83,12 @@ class OutputFolder:
             raise _folder_error(self.folder, error) from error
         except OSError:  # the folder does not exist yet, or cannot be listed
             pass
-        self._check_new(path for number in self.wanted for path in self._files(number) if path in there)
+        self._check_overwrite_allowed(
+            path for number in self.remaining_shards for path in self._files(number) if path in there
+        )
 
     @contextmanager
-    def opened(
+    def create_and_lock(
         self, identity: Identity, progress: Callable[[int], object] = lambda shards: None
     ) -> Iterator[OutputFolder]:
         """Create and lock the folder and yield this; at the end remove unfinished files.
@@ -96,20 +98,20 @@ class OutputFolder:
         """
         self.identity = identity
         _make_folder(self.folder)
-        with locked(self.folder / LOCK, self._busy, "name another --out"):
-            self._check_inputs()
-            self._check_results(progress)
+        with locked(self.folder / LOCK, self._busy_message, "name another --out"):
+            self._check_inputs_not_overwritten()
+            self._load_earlier_results(progress)
             shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)  # left by a killed run
             _make_folder(self.folder / UNFINISHED)
             try:
                 yield self
             finally:
                 for number in [*self._unfinished]:
-                    self.abandon(number)
+                    self.discard_unfinished(number)
                 shutil.rmtree(self.folder / UNFINISHED, ignore_errors=True)
 
     @property
-    def wanted(self) -> list[int]:
+    def remaining_shards(self) -> list[int]:
         """Indices of the shards that remain to be classified."""
         return [number for number, (_, count) in enumerate(self._windows) if count and number not in self.receipts]
 
@@ -131,25 +133,25 @@ class OutputFolder:
                 self._unfinished[number] = Unfinished(self.folder / UNFINISHED, paths, shapes)
             unfinished = self._unfinished[number]
             unfinished.write(first - begin, {"labels": labels, "logits": logits}, correct)
-            return self._finish(number) if unfinished.complete else None
+            return self._finish_shard(number) if unfinished.complete else None
         except BaseException:
-            self.abandon(number)
+            self.discard_unfinished(number)
             raise
 
-    def abandon(self, number: int) -> None:
+    def discard_unfinished(self, number: int) -> None:
         """Remove a shard's unfinished files, if there are any."""
         unfinished = self._unfinished.pop(number, None)
         if unfinished is not None:
             unfinished.remove()
 
-    def _finish(self, number: int) -> Receipt:
+    def _finish_shard(self, number: int) -> Receipt:
         shard, (first, count) = self._shards[number], self._windows[number]
         shard.check_unchanged()
         unfinished = self._unfinished[number]
         correct = unfinished.correct
         if correct is None and shard.labelled:
             try:
-                correct = self._count_right(number, unfinished.labels)
+                correct = self._count_right(number, unfinished.labels_path)
             except UserError as error:
                 raise ShardError(str(error)) from error
         receipt: Receipt = {
@@ -181,10 +183,10 @@ class OutputFolder:
     def _receipt_path(self, number: int) -> Path:
         return self.folder / f"{self._names[number]}.json"
 
-    def _busy(self, process: str) -> str:
+    def _busy_message(self, process: str) -> str:
         return f"process {process} is classifying into {self.folder}: wait for its end, or name another --out"
 
-    def _check_inputs(self) -> None:
+    def _check_inputs_not_overwritten(self) -> None:
         """Raise UserError if a result file would replace an input file."""
         stored = [one for shard in self._shards for one in (shard.images, shard.truth) if one is not None]
         read = {os.path.realpath(one.path) for one in stored}
@@ -193,32 +195,32 @@ class OutputFolder:
                 if os.path.realpath(path) in read:
                     raise UserError(f"{path} is read and would be replaced by results: name another --out")
 
-    def _check_new(self, existing: Iterable[Path]) -> None:
+    def _check_overwrite_allowed(self, existing: Iterable[Path]) -> None:
         """Raise UserError if results exist and must not be replaced."""
         if not self._replace and (first := next(iter(existing), None)) is not None:
             raise UserError(
                 f"{first} exists: name another --out, continue with --resume, or replace it with --overwrite"
             )
 
-    def _check_results(self, progress: Callable[[int], object]) -> None:
+    def _load_earlier_results(self, progress: Callable[[int], object]) -> None:
         """Read the results of earlier runs into ``receipts`` and ``notes``. Raises UserError."""
-        for number in self.wanted:
-            existing = [path for path in self._files(number) if present(path)]
-            self._check_new(existing)
+        for number in self.remaining_shards:
+            existing = [path for path in self._files(number) if may_exist(path)]
+            self._check_overwrite_allowed(existing)
             if existing and self._resume:
-                reason = self._keep(number)
+                reason = self._keep_if_valid(number)
                 if reason is not None:
                     self.notes.append(f"{self._shards[number].path} is classified again: {reason}")
             progress(1)
         self.kept = frozenset(self.receipts)
 
-    def _keep(self, number: int) -> str | None:
+    def _keep_if_valid(self, number: int) -> str | None:
         """Keep an earlier run's results if they are valid; return the reason if they are not."""
         path = self._receipt_path(number)
-        if not present(path):
+        if not may_exist(path):
             return f"{path} is missing"
         receipt = read_receipt(path)
-        other = same_work(receipt, self._shards[number], *self._windows[number], self.identity)
+        other = receipt_mismatch(receipt, self._shards[number], *self._windows[number], self.identity)
         if other is not None:
             raise UserError(f"{path} is of other {other}: name another --out, or replace it with --overwrite")
         digests: Mapping[str, object] = receipt["sha256"]
@@ -226,9 +228,9 @@ class OutputFolder:
             file = self._path(number, kind)
             if kind not in digests:
                 return f"{path} names no {kind}"
-            if not present(file):
+            if not may_exist(file):
                 return f"{file} is missing"
-            if file_sha256(file) != digests[kind] or not self._holds(file, number, kind):
+            if file_sha256(file) != digests[kind] or not self._has_expected_array(file, number, kind):
                 return f"{file} is not what was written"
         correct = receipt["correct"]
         if self._shards[number].labelled:  # the true labels may differ from the earlier run's
@@ -236,7 +238,7 @@ class OutputFolder:
         self.receipts[number] = {**receipt, "correct": correct}
         return None
 
-    def _holds(self, file: Path, number: int, kind: str) -> bool:
+    def _has_expected_array(self, file: Path, number: int, kind: str) -> bool:
         """Return whether the file holds an array of this kind's type and this shard's shape."""
         try:
             found = np.load(file, mmap_mode="r", allow_pickle=False)
@@ -263,7 +265,7 @@ class OutputFolder:
             )
 
 
-def _names(shards: Sequence[Shard]) -> list[str]:
+def _result_base_names(shards: Sequence[Shard]) -> list[str]:
     """Return the base name of each shard's result files. Raises UserError if two are equal."""
     names: dict[str, Path] = {}
     for shard in shards:

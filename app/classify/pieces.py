@@ -118,7 +118,7 @@ def piece_size(place: DeviceInfo) -> int:
     return CPU_PIECE if place.limit == "compute" else GPU_PIECE
 
 
-def select_windows(counts: Sequence[int], start: int = 0, count: int | None = None) -> list[tuple[int, int]]:
+def select_image_ranges(counts: Sequence[int], start: int = 0, count: int | None = None) -> list[tuple[int, int]]:
     """Select ``count`` images from ``start`` on over all shards in order; return (first, count) for each shard.
 
     counts: images of each shard. Raises UserError if there are fewer.

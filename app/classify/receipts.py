@@ -13,7 +13,7 @@ from app.base.errors import UserError
 from app.classify.shards import Shard
 from app.files.checks import BadValueError
 from app.files.reading import open_regular, read_json
-from app.files.writing import json_text, publish, replacing, unwritable
+from app.files.writing import json_text, publish, replace_atomically, unwritable
 from app.records.classify import Identity, Receipt
 from app.records.derive import check_of
 
@@ -21,7 +21,7 @@ DTYPES: dict[str, np.dtype] = {"labels": np.dtype(np.uint8), "logits": np.dtype(
 KINDS = (*DTYPES,)
 
 
-def same_work(receipt: Receipt, shard: Shard, first: int, images: int, identity: Identity) -> str | None:
+def receipt_mismatch(receipt: Receipt, shard: Shard, first: int, images: int, identity: Identity) -> str | None:
     """Return how a receipt differs from the requested classification of a shard; None if it does not."""
     pairs = (
         ("images", (receipt["size"], receipt["mtime_ns"]), (shard.images.size, shard.images.mtime_ns)),
@@ -36,13 +36,13 @@ def same_work(receipt: Receipt, shard: Shard, first: int, images: int, identity:
 
 def write_receipt(path: Path, receipt: Receipt) -> None:
     """Write a receipt atomically. Raises UserError."""
-    with replacing(path) as temporary:
+    with replace_atomically(path) as temporary:
         temporary.write_text(json_text(receipt), encoding="utf-8")
 
 
 def read_receipt(path: Path) -> Receipt:
     """Read a receipt. Raises UserError if the file is not a valid one."""
-    found: Receipt = read_json(path, _check, "it is no receipt of classify; move it, or name another --out")
+    found: Receipt = read_json(path, _check_receipt, "it is no receipt of classify; move it, or name another --out")
     return found
 
 
@@ -55,7 +55,7 @@ def file_sha256(path: Path) -> str:
             raise UserError(f"cannot read {path}: {error.strerror or error}; classify its shard again") from error
 
 
-def _check(value: Any) -> Receipt:
+def _check_receipt(value: Any) -> Receipt:
     """Check a receipt's fields, and that it has no more right labels than images. Raises BadValueError."""
     found: Receipt = check_of(Receipt)(value)
     correct, images = found["correct"], found["images"]
@@ -87,7 +87,7 @@ class Unfinished:
             raise
 
     @property
-    def labels(self) -> Path:
+    def labels_path(self) -> Path:
         """Path of the temporary file of labels."""
         return self._arrays["labels"].temporary
 

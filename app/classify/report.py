@@ -37,13 +37,13 @@ class Share:
         self.seconds.add(**vars(result.seconds))
 
     @property
-    def on_device(self) -> float:
+    def device_seconds(self) -> float:
         """Seconds spent waiting for the device or computing on it."""
         return self.seconds.wait + self.seconds.compute
 
-    def limit(self, of_device: str) -> str:
+    def bottleneck(self, of_device: str) -> str:
         """Return what took most time, a key of ``LIMITS``. of_device: what limits the device itself."""
-        spent = {"disk": self.seconds.read, "decompression": self.seconds.decompress, of_device: self.on_device}
+        spent = {"disk": self.seconds.read, "decompression": self.seconds.decompress, of_device: self.device_seconds}
         return max(spent, key=spent.__getitem__)
 
 
@@ -62,15 +62,15 @@ class Tally:
         for each in (share, self.whole):
             each.add(piece, result)
 
-    def limit(self, seconds: float) -> str:
+    def bottleneck(self, seconds: float) -> str:
         """Return what limited a run of this many seconds: a key of ``LIMITS``."""
         if self.writing > seconds / 2:
             return "output"
-        slowest = max(self.devices.values(), key=lambda pair: pair[1].on_device)[0]
-        return self.whole.limit(slowest.limit)
+        slowest = max(self.devices.values(), key=lambda pair: pair[1].device_seconds)[0]
+        return self.whole.bottleneck(slowest.limit)
 
 
-def document(
+def build_report(
     network: Network, weights: Weights, results: OutputFolder, unreadable: Sequence[str], tally: Tally, seconds: float
 ) -> Classify:
     """Build the report's record. unreadable: one reason for each such shard. seconds: duration of the run."""
@@ -90,25 +90,27 @@ def document(
         "accuracy": correct / compared if compared else None,
         "seconds": seconds,
         "writing_seconds": tally.writing,
-        "classified": {**_rates(tally.whole, seconds), "limit": tally.limit(seconds)} if tally.devices else None,
-        "devices": [_device(place, share, seconds) for _, (place, share) in sorted(tally.devices.items())],
+        "classified": {**_throughput_record(tally.whole, seconds), "limit": tally.bottleneck(seconds)}
+        if tally.devices
+        else None,
+        "devices": [_device_record(place, share, seconds) for _, (place, share) in sorted(tally.devices.items())],
     }
 
 
-def _device(place: DeviceInfo, share: Share, seconds: float) -> Device:
+def _device_record(place: DeviceInfo, share: Share, seconds: float) -> Device:
     return {
         "host": place.host,
         "device": place.device,
         "name": place.name,
         "arithmetic": place.arithmetic,
         "lanes": place.lanes,
-        "limit": share.limit(place.limit),
-        **_rates(share, seconds),
+        "limit": share.bottleneck(place.limit),
+        **_throughput_record(share, seconds),
         "lane_seconds": cast(LaneSeconds, vars(share.seconds)),
     }
 
 
-def _rates(share: Share, seconds: float) -> Rates:
+def _throughput_record(share: Share, seconds: float) -> Rates:
     return {
         "images": share.images,
         "images_per_s": share.images / seconds,
@@ -119,29 +121,29 @@ def _rates(share: Share, seconds: float) -> Rates:
 def as_text(report: Classify, width: int = WIDTH) -> str:
     """Format the report as text without colours. width: columns of a line."""
     shards = report["shards"]
-    title = f"{report['network']['name']}: {_count(report['images'], 'image')} in "
-    title += _count(shards["classified"] + shards["kept"], "shard")
+    title = f"{report['network']['name']}: {_format_count(report['images'], 'image')} in "
+    title += _format_count(shards["classified"] + shards["kept"], "shard")
     pairs = [
         ("weights", f"{report['weights']['path']} (sha256 {report['weights']['sha256'][:12]}…)"),
         ("arithmetic", report["arithmetic"]),
         ("results", report["out"]),
     ]
     if shards["kept"]:
-        pairs.append(("kept", f"{_count(shards['kept'], 'shard')} of an earlier run, checked and left alone"))
+        pairs.append(("kept", f"{_format_count(shards['kept'], 'shard')} of an earlier run, checked and left alone"))
     if shards["unreadable"]:
-        pairs.append(("unreadable", _count(len(shards["unreadable"]), "shard")))
+        pairs.append(("unreadable", _format_count(len(shards["unreadable"]), "shard")))
     blocks = [[*paragraph(title, width), *fields(pairs, width)]]
     if report["correct"] is not None:
         share = report["correct"] / report["compared"]
         right = f"{report['correct']:,} / {report['compared']:,} correct = {share:.2%}"
         blocks.append(paragraph(f"Accuracy: {right}", width))
     if report["classified"] is not None:
-        blocks += [_speed(report, report["classified"], width)]
+        blocks += [_speed_lines(report, report["classified"], width)]
         blocks += [paragraph(f"limited by {LIMITS[report['classified']['limit']]}", width)]
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
-def _speed(report: Classify, whole: Classified, width: int) -> list[str]:
+def _speed_lines(report: Classify, whole: Classified, width: int) -> list[str]:
     columns = [
         Column("device", left=True),
         *map(Column, ("images", "images/s", "GB/s")),
@@ -164,9 +166,9 @@ def _speed(report: Classify, whole: Classified, width: int) -> list[str]:
         rates = [f"{whole['images']:,}", f"{whole['images_per_s']:,.0f}", f"{whole['gbytes_per_s']:.3g}"]
         rows.append(["together", *rates, whole["limit"], ""])
     names = ", ".join(sorted({row["name"] for row in report["devices"]}))
-    head = f"{_count(whole['images'], 'image')} in {report['seconds']:,.2f} s (files → labels in files; {names})"
+    head = f"{_format_count(whole['images'], 'image')} in {report['seconds']:,.2f} s (files → labels in files; {names})"
     return [*paragraph(head, width), *table(columns, rows, width)]
 
 
-def _count(count: int, what: str) -> str:
+def _format_count(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"

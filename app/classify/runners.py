@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from app.base.errors import say
+from app.base.errors import print_to_stderr
 from app.base.frozen import Frozen
 from app.base.interrupts import deferred_interrupts, exit_on_interrupt
 from app.base.processor import available_cores, divide_cores, format_cores
@@ -76,7 +76,7 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
             worker = Worker(settings)
         with worker:
             if worker.why_cpu is not None:
-                say(f"note: running on the CPU: {worker.why_cpu}")
+                print_to_stderr(f"note: running on the CPU: {worker.why_cpu}")
             yield LocalRunner(worker), worker.place, lambda: None
         return
     require_dask("--devices" if request.devices else "--workers")

@@ -66,12 +66,13 @@ class Worker:
         self._softmax = any(isinstance(step.layer, Softmax) for step in settings.graph.steps[-2:])
         device, self.why_cpu = devices.choose_device(settings.device)
         with devices.translate_gpu_errors():
-            self._engine = _engine(settings, device)
+            self._engine = _open_engine(settings, device)
             self._flights = FlightQueue(self._engine.block)
             self._bodies: list[Callable[[Feeder], None]] = []  # they keep the feeders' memory alive until ``close``
             self._opened = threading.Semaphore(0)
             self._threads = [
-                threading.Thread(target=self._run, args=(index,), daemon=True) for index in range(self._engine.feeders)
+                threading.Thread(target=self._run_feeder, args=(index,), daemon=True)
+                for index in range(self._engine.feeders)
             ]
             for thread in self._threads:
                 thread.start()
@@ -86,8 +87,8 @@ class Worker:
                 host=platform.node(), lanes=self._engine.feeders, **found._asdict() | {"device": device}
             )
 
-    def _run(self, index: int) -> None:
-        with self._flights.feeder() as feeder:
+    def _run_feeder(self, index: int) -> None:
+        with self._flights.open_feeder() as feeder:
             try:
                 body = self._engine.feed(index)
                 self._bodies.append(body)
@@ -105,12 +106,12 @@ class Worker:
         """
         try:
             with piece.shard.reader() as reader:
-                flight = Flight(piece, reader, self._settings.graph.classes if self._settings.logits else None)
+                flight = Flight(piece, reader, self._settings.graph.class_count if self._settings.logits else None)
                 with devices.translate_gpu_errors():
                     self._flights.classify(flight)
                 correct = None
-                if piece.shard.labelled_by_piece:
-                    classes = self._settings.graph.classes
+                if piece.shard.labels_readable_by_piece:
+                    classes = self._settings.graph.class_count
                     correct = count_right(flight.labels, piece.shard, reader, piece.first, classes)
         except UserError as error:
             if self._flights.ended is not None:
@@ -127,9 +128,9 @@ class Worker:
         self._flights.end(closed)
         deadline = Deadline(JOIN_SECONDS)
         for thread in self._threads:
-            thread.join(deadline.left)
+            thread.join(deadline.seconds_left)
         if any(thread.is_alive() for thread in self._threads):
-            self._flights.give_up()
+            self._flights.abandon_hanging_feeders()
         elif devices.is_fatal_cuda_error(self._flights.ended or closed):
             _on_lost_cards.append(self)
         else:
@@ -143,7 +144,7 @@ class Worker:
         self.close()
 
 
-def _engine(settings: WorkerSettings, device: str) -> Engine:
+def _open_engine(settings: WorkerSettings, device: str) -> Engine:
     """Open the engine for the worker's settings. Raises UserError."""
     if device == "cpu":
         NetworkRequest(precision=settings.precision).reject_gpu_options()

@@ -6,10 +6,10 @@ functions, after ``require_dask``, because the extra may be missing.
 
 from importlib.util import find_spec
 
-from app.base.errors import UserError, install
+from app.base.errors import UserError, pip_install_command
 
 
 def require_dask(what: str) -> None:
     """Raise UserError, beginning with ``what``, unless the extra ``cluster`` is installed."""
     if find_spec("distributed") is None:
-        raise UserError(f"{what} needs Dask: {install('cluster')}")
+        raise UserError(f"{what} needs Dask: {pip_install_command('cluster')}")

@@ -122,17 +122,20 @@ def scratch_folder() -> Iterator[str]:
     for left in Path(gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):  # in use, another user's, or just removed
             if time() - left.lstat().st_mtime > YOUNG_SECONDS:
-                with _open(left) as descriptor:
+                with _open_folder_descriptor(left) as descriptor:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     rmtree(left)
-    with TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder, _open(folder) as descriptor:
+    with (
+        TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder,
+        _open_folder_descriptor(folder) as descriptor,
+    ):
         with suppress(OSError):  # this file system has no locks
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield folder
 
 
 @contextmanager
-def _open(folder: str | Path) -> Iterator[int]:
+def _open_folder_descriptor(folder: str | Path) -> Iterator[int]:
     # A pipe of such a name would block, a link lead elsewhere. Processes that start do not inherit the descriptor.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

@@ -14,7 +14,7 @@ from uuid import uuid4
 from distributed import WorkerPlugin, get_worker
 
 from app.base.errors import UserError
-from app.cluster.settings import quieten
+from app.cluster.settings import silence_dask_logging
 from app.cuda.device import is_fatal_cuda_error
 
 Engine = Callable[[Any], Any]
@@ -41,16 +41,16 @@ class EnginePlugin(WorkerPlugin):
     def setup(self, worker: Any) -> None:
         self._local = worker.name if worker.name in self._cores else None
         if self._local is not None:
-            quieten()
+            silence_dask_logging()
             if self._cores[self._local]:
                 _use_cores(self._cores[self._local])
         self._engine: Future[Engine] = Future()
         self._over = Event()
         # One thread opens and closes the engine.
-        self._thread = Thread(target=self._live, name="engine", daemon=True)
+        self._thread = Thread(target=self._run_engine, name="engine", daemon=True)
         self._thread.start()
 
-    def _live(self) -> None:
+    def _run_engine(self) -> None:
         try:
             with self._opener(self._local) as engine:
                 self._engine.set_result(engine)
@@ -71,7 +71,7 @@ class EnginePlugin(WorkerPlugin):
         await asyncio.to_thread(self._thread.join)
 
 
-def answer(name: str, pieces: Sequence[Any]) -> list[Any]:
+def answer_pieces(name: str, pieces: Sequence[Any]) -> list[Any]:
     """Answer pieces by the engine of the named plugin: the task that Dask runs. Ends the process if its GPU is lost.
 
     CUDA calls of such a process would all fail; Dask starts a new one, as after any other death.

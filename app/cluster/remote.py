@@ -26,7 +26,7 @@ async def running_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterator[C
     client = Client(address, asynchronous=True, direct_to_workers=True, set_as_default=False, timeout=CONNECT_SECONDS)
     try:
         await _connect(client, address)
-        await _check(client, address)
+        await _check_worker_versions(client, address)
         try:
             async with asyncio.timeout(REGISTER_SECONDS):
                 await client.register_plugin(plugin, name=plugin.name)
@@ -59,7 +59,7 @@ async def _connect(client: Client, address: str) -> None:
         raise UserError(f"--scheduler {address} does not answer in {CONNECT_SECONDS:g} s: {remedy}") from None
 
 
-async def _check(client: Client, address: str) -> None:
+async def _check_worker_versions(client: Client, address: str) -> None:
     """Raise UserError unless there are workers, and they and the scheduler have this version of this package."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
@@ -78,11 +78,12 @@ async def _check(client: Client, address: str) -> None:
     for who, version in found.items():
         if isinstance(version, BaseException):
             raise UserError(
-                f"{who} cannot load this program ({_line(version)}): start it with PYTHONPATH naming this folder"
+                f"{who} cannot load this program ({_format_error_line(version)}): start it with PYTHONPATH naming this "
+                "folder"
             )
         if version != VERSION:
             raise UserError(f"{who} has lenet5-inference {version}, this is {VERSION}: install the same everywhere")
 
 
-def _line(error: BaseException) -> str:
+def _format_error_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

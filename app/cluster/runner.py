@@ -19,9 +19,9 @@ from tqdm import tqdm
 from app.base.errors import UserError
 from app.base.processes import signals_blocked
 from app.cluster.local import LocalWorker, local_cluster
-from app.cluster.plugin import EnginePlugin, Opener, answer
+from app.cluster.plugin import EnginePlugin, Opener, answer_pieces
 from app.cluster.remote import running_cluster
-from app.cluster.settings import apply_defaults, quieten
+from app.cluster.settings import apply_defaults, silence_dask_logging
 
 IN_FLIGHT = 2  # tasks at a time in each worker of this machine
 # Least duration of a task; the second for each worker, because one process handles the tasks of all.
@@ -53,7 +53,7 @@ def local_runner(
     """
     plugin = EnginePlugin(opener, {worker.name: worker.cores for worker in workers})
     cluster = local_cluster(workers, in_flight, plugin)
-    with Runner(cluster, plugin.name, estimate, check).running() as runner:
+    with Runner(cluster, plugin.name, estimate, check).running_dask_thread() as runner:
         yield runner
 
 
@@ -70,7 +70,7 @@ def cluster_runner(
     """
     plugin = EnginePlugin(opener, {})
     cluster = running_cluster(address, plugin)
-    with Runner(cluster, plugin.name, estimate, check).running() as runner:
+    with Runner(cluster, plugin.name, estimate, check).running_dask_thread() as runner:
         yield runner
 
 
@@ -96,30 +96,30 @@ class Runner:
         self._answering: set[asyncio.Task[None]] = set()
         self._client: Client
         self._loop = asyncio.new_event_loop()
-        self._main = self._loop.create_task(self._live())
+        self._main = self._loop.create_task(self._run_cluster())
 
     def run(self, pieces: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         """Yield (piece, answer) for every piece as answers arrive; take the next piece when there is room.
 
         Raises UserError if the work cannot go on, and whatever an engine raised.
         """
-        waiting, in_flight = self._tasks(pieces), 0
+        waiting, in_flight = self._group_into_tasks(pieces), 0
         queue: Queue = SimpleQueue()
         while True:
             # One task more than each worker runs, so that it always has a next one.
             while in_flight < self._threads + self._workers and (task := next(waiting, None)) is not None:
-                with suppress(RuntimeError):  # Dask's thread has ended: ``_next`` raises the reason
-                    self._loop.call_soon_threadsafe(self._begin, task, queue)
+                with suppress(RuntimeError):  # Dask's thread has ended: ``_wait_for_entry`` raises the reason
+                    self._loop.call_soon_threadsafe(self._start_task, task, queue)
                 in_flight += 1
             if not in_flight:
                 return
-            answers = self._next(queue)
+            answers = self._wait_for_entry(queue)
             if isinstance(answers, BaseException):
                 raise answers
             in_flight -= 1
             yield from answers
 
-    def _next(self, queue: SimpleQueue[Any]) -> Any:
+    def _wait_for_entry(self, queue: SimpleQueue[Any]) -> Any:
         """Wait for the next queue entry. Raises what ended Dask's thread."""
         while True:
             with suppress(Empty):
@@ -129,20 +129,20 @@ class Runner:
                 raise self._error
 
     @contextmanager
-    def running(self) -> Iterator[Runner]:
+    def running_dask_thread(self) -> Iterator[Runner]:
         """Run Dask's thread, connected to the cluster, while the block runs."""
-        thread = Thread(target=self._serve, name="Dask", daemon=True)
+        thread = Thread(target=self._run_event_loop, name="Dask", daemon=True)
         with signals_blocked():  # inherited by Dask's threads and processes
             thread.start()
         try:
-            self._next(self._ready)
+            self._wait_for_entry(self._ready)
             yield self
         finally:
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._main.cancel)
             thread.join(END_SECONDS)
 
-    def _serve(self) -> None:
+    def _run_event_loop(self) -> None:
         """Run Dask's event loop: the body of Dask's thread."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # by which Python ends processes that are left
         asyncio.set_event_loop(self._loop)
@@ -155,9 +155,9 @@ class Runner:
         finally:
             self._loop.close()
 
-    async def _live(self) -> None:
+    async def _run_cluster(self) -> None:
         apply_defaults()
-        quieten()
+        silence_dask_logging()
         try:
             async with self._cluster as self._client:
                 try:
@@ -198,7 +198,7 @@ class Runner:
         finally:
             asked.cancel()
 
-    def _tasks(self, pieces: Iterable[Any]) -> Iterator[list[Any]]:
+    def _group_into_tasks(self, pieces: Iterable[Any]) -> Iterator[list[Any]]:
         """Group consecutive pieces into tasks that last long enough."""
         task: list[Any] = []
         seconds = 0.0
@@ -211,15 +211,17 @@ class Runner:
         if task:
             yield task
 
-    def _begin(self, pieces: list[Any], queue: Queue) -> None:
-        task = self._loop.create_task(self._answer(pieces, queue))
+    def _start_task(self, pieces: list[Any], queue: Queue) -> None:
+        task = self._loop.create_task(self._submit_and_wait(pieces, queue))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    async def _answer(self, pieces: list[Any], queue: Queue) -> None:
+    async def _submit_and_wait(self, pieces: list[Any], queue: Queue) -> None:
         found: Answers | BaseException
         try:
-            found = list(zip(pieces, await self._client.submit(answer, self._name, pieces, pure=False), strict=True))
+            found = list(
+                zip(pieces, await self._client.submit(answer_pieces, self._name, pieces, pure=False), strict=True)
+            )
         except KilledWorker as error:
             deaths = error.allowed_failures + 1
             found = UserError(f"{pieces[0]}: {deaths} processes ended with it, in turn; does their memory suffice?")

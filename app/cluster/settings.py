@@ -24,7 +24,7 @@ def apply_defaults() -> None:
     dask.config.update_defaults(DEFAULTS)
 
 
-def quieten() -> None:
+def silence_dask_logging() -> None:
     """Silence Dask's logging in this process: errors that matter are raised."""
     warnings.filterwarnings("ignore", module="distributed")
     for name in LOGGERS:

@@ -7,7 +7,7 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
 from app.engine.request import gpu_option
-from app.terminal.console import whole_number
+from app.terminal.console import whole_number_type
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -48,7 +48,7 @@ class BenchRequest(Frozen, kw_only=True):
         "time one convolution instead of a network: channels, height, width, maps, kernel, stride",
         metavar="C,H,W,M,K,S",
     )
-    batch: int = option("number of images (default: 10000)", 10_000, type=whole_number(1), metavar="N")
+    batch: int = option("number of images (default: 10000)", 10_000, type=whole_number_type(1), metavar="N")
     batches: str | None = option("several batch sizes; the main table shows the largest", metavar="N,N,…")
     only: str | None = option("time only these kernels; with --peers: only these engines", metavar="NAME,…")
     peers: bool = option(
@@ -57,10 +57,12 @@ class BenchRequest(Frozen, kw_only=True):
         group="the whole application instead of kernels (on Fashion-MNIST test images)",
     )
     precision: str | None = option("time only this precision (default: all)", choices=PRECISIONS)
-    rounds: int | None = option("number of runs of each engine (default: 7)", type=whole_number(1, 1000), metavar="N")
+    rounds: int | None = option(
+        "number of runs of each engine (default: 7)", type=whole_number_type(1, 1000), metavar="N"
+    )
     seconds: int | None = option(
         "with --peers: after N seconds try no further settings of what is slow to start (default: try all)",
-        type=whole_number(1, 100_000),
+        type=whole_number_type(1, 100_000),
         metavar="N",
     )
     l2: str = option(

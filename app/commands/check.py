@@ -46,7 +46,7 @@ class CheckRequest(Frozen, kw_only=True):
             raise UserError(f"--network {self.network} needs --layer: name the layer to check")
 
     @property
-    def kernel(self) -> tuple[str, str]:
+    def kernel_option(self) -> tuple[str, str]:
         """The option that names a kernel, and the kernel's name."""
         kernels = (("conv", self.conv), ("fc", self.fc), ("pool", self.pool))
         return next((option, name) for option, name in kernels if name is not None)

@@ -8,7 +8,7 @@ from app.base.precision import PRECISIONS
 from app.cuda.cards import device_number
 from app.engine.request import device_option, devices_option
 from app.planning.request import network_option, weights_option
-from app.terminal.console import whole_number
+from app.terminal.console import whole_number_type
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -56,8 +56,8 @@ class ClassifyRequest(Frozen, kw_only=True):
         "the shards' order (default: y in HDF5; labels-idx1-ubyte beside images-idx3-ubyte); 'none': compare nothing",
         metavar="FILES",
     )
-    start: int = option("leave out the first N images of all shards", 0, type=whole_number(0), metavar="N")
-    count: int | None = option("number of images to classify (default: all)", type=whole_number(1), metavar="N")
+    start: int = option("leave out the first N images of all shards", 0, type=whole_number_type(0), metavar="N")
+    count: int | None = option("number of images to classify (default: all)", type=whole_number_type(1), metavar="N")
     resume: bool = option("check the results of an earlier run, and classify only what is missing", False)
     network: str | None = network_option(group="network")
     weights: Path | None = weights_option()
@@ -67,7 +67,7 @@ class ClassifyRequest(Frozen, kw_only=True):
     workers: int | None = option(
         "number of processes to use on the CPU, each with its own cores (default: 1)",
         exclusive=True,
-        type=whole_number(1, 1024),
+        type=whole_number_type(1, 1024),
         metavar="N",
     )
     scheduler: str | None = option(

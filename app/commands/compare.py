@@ -4,7 +4,7 @@ from pathlib import Path
 
 from app.base.frozen import Frozen
 from app.files import checks
-from app.terminal.console import typed
+from app.terminal.console import argparse_type
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -42,7 +42,9 @@ FAILED = "a row became slower by over --fail-above"
 def percentage(text: str) -> float:
     """Parse ``3%`` or ``3`` to 3.0 (percent, not a share)."""
     return float(
-        typed(lambda part: float(part.removesuffix("%")), "a percentage such as 3%", checks.number(0, 1e6))(text)
+        argparse_type(
+            lambda part: float(part.removesuffix("%")), "a percentage such as 3%", checks.number_check(0, 1e6)
+        )(text)
     )
 
 

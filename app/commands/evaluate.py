@@ -7,7 +7,7 @@ from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
 from app.engine.request import UNLABELLED, LabelledImages, device_option
 from app.planning.request import network_option, weights_option
-from app.terminal.console import whole_number
+from app.terminal.console import whole_number_type
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -41,7 +41,7 @@ class EvaluateRequest(Frozen, kw_only=True):
         "also compare with OTHER on the same images: a weights file, the name of a network, or a precision",
         metavar="OTHER",
     )
-    batch: int | None = option("number of images to classify (default: all)", type=whole_number(1), metavar="N")
+    batch: int | None = option("number of images to classify (default: all)", type=whole_number_type(1), metavar="N")
     images: LabelledImages = options("images")
     html: Path | None = option("write one self-contained page to FILE", group="output")
     output: Output = options(what="all figures")

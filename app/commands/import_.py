@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from app.base.frozen import Frozen
-from app.terminal.console import whole_number
+from app.terminal.console import whole_number_type
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -35,7 +35,7 @@ class ImportRequest(Frozen, kw_only=True):
     symbol: Path | None = option("MXNet's symbol file, which describes the network of a .params file", exclusive=True)
     size: int | None = option(
         "height and width of the images that the layers read, where the file does not give it",
-        type=whole_number(1, 1024),
+        type=whole_number_type(1, 1024),
         metavar="N",
     )
     rule: str | None = option(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from app.base.frozen import Frozen
 from app.engine.request import gpu_option
-from app.terminal.console import whole_number
+from app.terminal.console import whole_number_type
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -24,7 +24,7 @@ FAILED = "a step was wrong"
 
 class LadderRequest(Frozen, kw_only=True):
     network: str = option("name of the network, or its .toml file (default: lenet5)", "lenet5", metavar="NAME")
-    batch: int = option("number of images (default: 10000)", 10_000, type=whole_number(1), metavar="N")
+    batch: int = option("number of images (default: 10000)", 10_000, type=whole_number_type(1), metavar="N")
     device: str = gpu_option()
     output: Output = options("output", what="all figures")
     pages: Path | None = option("write a page for each step, static HTML, into DIR", metavar="DIR")

@@ -85,7 +85,7 @@ def request_of(name: str, options: argparse.Namespace) -> Any:
     return read_request(_request_type(name), vars(options))
 
 
-def body_of(name: str) -> str:
+def body_module(name: str) -> str:
     """Return the module of the command's body, relative to app; it is imported only to run the command."""
     body: str = _options_module(name).BODY
     return body

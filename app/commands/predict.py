@@ -7,7 +7,7 @@ from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
 from app.engine.request import device_option
 from app.planning.request import network_option
-from app.terminal.console import whole_number
+from app.terminal.console import whole_number_type
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -64,7 +64,7 @@ class PredictRequest(Frozen, kw_only=True):
         "format on standard output: csv (default), or jsonl for JSON lines", choices=(CSV, JSONL), metavar="NAME"
     )
     top: int = option(
-        "number of classes to name, the likeliest first (default: 1)", 1, type=whole_number(1), metavar="K"
+        "number of classes to name, the likeliest first (default: 1)", 1, type=whole_number_type(1), metavar="K"
     )
     logits: bool = option("also write the logits, the scores before the softmax", False)
     show: Path | None = option("also write what the network saw: a PNG of the first 400 images")
@@ -79,7 +79,7 @@ class PredictRequest(Frozen, kw_only=True):
     chunk: int | None = option(
         "number of images to classify at a time; no result depends on it (default: 4096 on a GPU, 128 for "
         "each core of the CPU)",
-        type=whole_number(1, 1 << 20),
+        type=whole_number_type(1, 1 << 20),
         metavar="N",
         once="--batch",
     )

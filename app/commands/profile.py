@@ -5,7 +5,7 @@ from pathlib import Path
 from app.base.frozen import Frozen
 from app.engine.request import Pipeline, gpu_option
 from app.planning.request import NetworkRequest
-from app.terminal.console import whole_number
+from app.terminal.console import whole_number_type
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -22,7 +22,7 @@ examples:
 
 
 class ProfileRequest(Frozen, kw_only=True):
-    batch: int = option("number of images (default: 10000)", 10_000, type=whole_number(1), metavar="N")
+    batch: int = option("number of images (default: 10000)", 10_000, type=whole_number_type(1), metavar="N")
     device: str = gpu_option()
     network: NetworkRequest = options("network")
     pipeline: Pipeline = options("pipeline (GPU)")
@@ -38,7 +38,7 @@ class ProfileRequest(Frozen, kw_only=True):
     output: Output = options(what="all figures")
 
 
-def same_run(request: ProfileRequest) -> list[str]:
+def rerun_arguments(request: ProfileRequest) -> list[str]:
     """Return the arguments of ``main.py`` with which a second process profiles the same run, without timeline or
     counters."""
     network = request.network

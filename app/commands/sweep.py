@@ -7,7 +7,7 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
 from app.engine.request import gpu_option
-from app.terminal.console import whole_number
+from app.terminal.console import whole_number_type
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -39,7 +39,7 @@ class SweepRequest(Frozen, kw_only=True):
     set: Sequence[str] | None = option(
         "values to try for the parameter NAME (default: all); may be repeated", action="append", metavar="NAME=V,…"
     )
-    batch: int = option("number of images (default: 10000)", 10_000, type=whole_number(1), metavar="N")
+    batch: int = option("number of images (default: 10000)", 10_000, type=whole_number_type(1), metavar="N")
     fused: bool = option("include the activation and pooling that follow the layer", False)
     precision: str | None = option("arithmetic (default: fp32 if the kernel supports it)", choices=PRECISIONS)
     device: str = gpu_option()
@@ -47,17 +47,17 @@ class SweepRequest(Frozen, kw_only=True):
     plot: Path | None = option("draw heat maps into DIR", metavar="DIR")
 
     def __post_init__(self) -> None:
-        if len(self._named) + self.pipeline != 1:
+        if len(self._named_kernels) + self.pipeline != 1:
             raise UserError("name the thing to sweep: one of --conv NAME, --fc NAME, --pool NAME or --pipeline")
         if self.pipeline and (self.set or self.layer or self.fused):
             raise UserError("--pipeline sweeps the whole job: leave --set, --layer and --fused out")
 
     @property
-    def kernel(self) -> tuple[str, str] | None:
+    def kernel_option(self) -> tuple[str, str] | None:
         """The option that names a kernel, and the kernel's name; None to sweep the pipeline instead."""
-        return None if self.pipeline else self._named[0]
+        return None if self.pipeline else self._named_kernels[0]
 
     @property
-    def _named(self) -> list[tuple[str, str]]:
+    def _named_kernels(self) -> list[tuple[str, str]]:
         kernels = {"conv": self.conv, "fc": self.fc, "pool": self.pool}
         return [(option, name) for option, name in kernels.items() if name is not None]

@@ -11,9 +11,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from threading import Thread
 
-from app.base.errors import UserError, suggestion
+from app.base.errors import UserError, did_you_mean_hint
 from app.base.frozen import Frozen
-from app.files.checks import BadValueError, shown
+from app.files.checks import BadValueError, format_for_error
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 ALL = "all"
@@ -53,7 +53,7 @@ def parse_device_name(text: str, known: Collection[str] = DEVICES) -> str:
     kind = "cuda:N" if _NUMBERED.fullmatch(text) else text
     if kind in known and text != "cuda:N":
         return text
-    raise BadValueError(f"{shown(text)} is none of {', '.join(known)}{suggestion(text, known)}")
+    raise BadValueError(f"{format_for_error(text)} is none of {', '.join(known)}{did_you_mean_hint(text, known)}")
 
 
 def device_number(device: str) -> int | None:
@@ -154,13 +154,13 @@ def parse_device_list(text: str) -> list[NumberedCard]:
 
 def visible_cards() -> list[NumberedCard]:
     """Return all GPUs that CUDA sees, at least one. Another process asks the driver. Raises UserError."""
-    from app.base.processes import how_it_ended  # imported only here: most runs ask no other process
+    from app.base.processes import describe_exit_code  # imported only here: most runs ask no other process
     from app.files.child_process import Child
 
     with Child(__name__) as process:
         answer = process.ask(b"").decode()
         if not answer:
-            raise UserError(f"the NVIDIA driver does not start: its process {how_it_ended(process.exit_code())}")
+            raise UserError(f"the NVIDIA driver does not start: its process {describe_exit_code(process.exit_code())}")
     if not answer.isdecimal():
         raise UserError(answer)
     listed = _cuda_visible_devices()

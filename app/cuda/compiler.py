@@ -13,11 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from app.base.errors import UserError, install
+from app.base.errors import UserError, pip_install_command
 from app.base.frozen import Frozen
-from app.files.cache import cache_dir, is_trusted, private_folder, why_untrusted
+from app.files.cache import cache_dir, create_private_folder, is_trusted, why_untrusted
 from app.files.reading import read_file
-from app.files.writing import replacing
+from app.files.writing import replace_atomically
 
 KERNEL_DIR = Path(__file__).parents[1] / "kernels"
 CUPY = "cupy-cuda12x"
@@ -38,7 +38,7 @@ def import_nvrtc() -> Any:
         binding.getVersion()
     except Exception as error:  # CuPy reports a missing library in several ways
         reason = " ".join(str(error).split()) or type(error).__name__
-        remedy = f"pip install {CUPY}" if isinstance(error, ModuleNotFoundError) else install("cuda")
+        remedy = f"pip install {CUPY}" if isinstance(error, ModuleNotFoundError) else pip_install_command("cuda")
         raise UserError(f"NVRTC, the run-time compiler, cannot be loaded ({reason}): {remedy}") from None
     return binding
 
@@ -194,9 +194,9 @@ def _read_cached(path: Path) -> bytes | None:
 def _write_cached(path: Path, cubin: bytes) -> None:
     """Write machine code under a temporary name and rename it, so that no process reads half a file."""
     try:
-        private_folder(path.parent)
+        create_private_folder(path.parent)
         if is_trusted(path):
-            with replacing(path) as temporary:
+            with replace_atomically(path) as temporary:
                 temporary.write_bytes(_CACHE_FORMAT + hashlib.sha256(cubin).digest() + cubin)
                 temporary.chmod(0o600)
     except (OSError, UserError) as error:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from app.base.errors import install
+from app.base.errors import pip_install_command
 
-REMEDY = install("power")
+REMEDY = pip_install_command("power")
 
 
 class UnavailableError(Exception):

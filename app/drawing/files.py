@@ -9,8 +9,8 @@ from pathlib import Path
 
 from app.base.errors import UserError
 from app.drawing import svg
-from app.files.reading import first_bytes, present
-from app.files.writing import replacing
+from app.files.reading import first_bytes, may_exist
+from app.files.writing import replace_atomically
 
 START = svg.START.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ')  # of every file that this writes
 
@@ -45,14 +45,14 @@ def save(chart: str, path: Path, source: str = "") -> Path:
     The file includes the style sheet for light backgrounds. Raises UserError if it cannot be written, or if the path is
     a file that is no chart of this program.
     """
-    if present(path) and first_bytes(path, len(START)) not in (b"", START.encode()):
+    if may_exist(path) and first_bytes(path, len(START)) not in (b"", START.encode()):
         raise UserError(
             f"{path} already exists and is not a chart of this program: remove it, or name another --plot folder"
         )
     told = f"<metadata>{escape(source)}</metadata>\n" if source else ""
     head, described, drawn = chart.partition("</desc>\n")
     text = f"{head}{described}{told}<style>\n{svg.light_style_sheet()}</style>\n{drawn}\n".replace(svg.START, START, 1)
-    with replacing(path) as temporary:
+    with replace_atomically(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return path
 

@@ -78,7 +78,7 @@ class CpuEngine(Engine):
     def run(self, images: np.ndarray, outputs: Outputs | None = None, progress: Progress | None = None) -> Outputs:
         """See ``Engine.run``. progress: called after every chunk."""
         if outputs is None:
-            scores = np.empty((len(images), self.graph.classes), np.float32)
+            scores = np.empty((len(images), self.graph.class_count), np.float32)
             outputs = Outputs(np.empty(len(images), np.uint8), scores)
         labels, logits = outputs
         chunk = self.images_per_chunk(len(images))
@@ -121,7 +121,7 @@ class CpuEngine(Engine):
         images = np.zeros((self.block, *self.graph.network.input_shape), self.dtype)
 
         def classify(source: BlockSource) -> None:
-            while (block := source.take()) is not None:
+            while (block := source.take_block()) is not None:
                 images[block.count :] = 0
                 if block.read(images[: block.count]):
                     timer = Timer()

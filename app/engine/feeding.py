@@ -53,11 +53,11 @@ def feeding_loop(slots: Sequence[Slot], buffers: StreamBuffers) -> Callable[[Blo
     def classify(source: BlockSource) -> None:
         for slot in cycle(slots):
             slot.finish()
-            block = source.take(wait=False)
+            block = source.take_block(wait=False)
             if block is None:
                 for other in slots:  # deliver everything before waiting for more blocks
                     other.finish()
-                block = source.take()
+                block = source.take_block()
                 if block is None:
                     return
             if block.read(slot.images[: block.count]):

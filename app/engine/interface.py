@@ -50,7 +50,7 @@ class Block(Protocol):
 class BlockSource(Protocol):
     """The source from which one thread takes its blocks."""
 
-    def take(self, *, wait: bool = True) -> Block | None:
+    def take_block(self, *, wait: bool = True) -> Block | None:
         """Return the next block; None at the end, or, without ``wait``, if none is available now."""
 
 

@@ -8,7 +8,7 @@ from app.base.clock import Timer
 from app.base.errors import UserError
 from app.engine.cpu import CpuEngine, Part
 from app.engine.interface import CPU_ENGINE, NUMPY, Feeding
-from app.files.checks import shown
+from app.files.checks import format_for_error
 from app.interchange.named_arrays import Description
 from app.interchange.onnx_export import IMAGES, LABELS, SCORES, onnx_model
 from app.network.graph import Graph
@@ -70,6 +70,8 @@ class OnnxEngine(CpuEngine):
                 except MemoryError:
                     raise
                 except Exception as error:  # ONNX Runtime has a separate type for each kind of fault
-                    fault = f"ONNX Runtime does not run network {self.graph.network.name} ({shown(str(error))})"
+                    fault = (
+                        f"ONNX Runtime does not run network {self.graph.network.name} ({format_for_error(str(error))})"
+                    )
                     raise UserError(f"{fault}: compute by NumPy, with {CPU_ENGINE}={NUMPY}") from None
             return self._models[dtype]

@@ -6,18 +6,18 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from app.base.errors import UserError, install, suggestion
+from app.base.errors import UserError, did_you_mean_hint, pip_install_command
 from app.cuda import device as devices
 from app.engine.cpu import CpuEngine
 from app.engine.interface import CPU_ENGINE, NUMPY, Engine, Feeding
-from app.files.checks import shown
+from app.files.checks import format_for_error
 from app.network.graph import Graph
 
 if TYPE_CHECKING:
     from app.planning.matching import Choices
 
 ONNX_RUNTIME = "onnxruntime"
-REMEDY = install("cpu")
+REMEDY = pip_install_command("cpu")
 
 
 def open_engine(
@@ -53,8 +53,10 @@ def cpu_engine_class() -> type[CpuEngine]:
     """
     wanted = os.environ.get(CPU_ENGINE, "")
     if wanted not in ("", NUMPY, ONNX_RUNTIME):
-        hint = suggestion(wanted, (NUMPY, ONNX_RUNTIME))
-        raise UserError(f"{CPU_ENGINE} is {shown(wanted)}: set it to {NUMPY} or {ONNX_RUNTIME}, or unset it{hint}")
+        hint = did_you_mean_hint(wanted, (NUMPY, ONNX_RUNTIME))
+        raise UserError(
+            f"{CPU_ENGINE} is {format_for_error(wanted)}: set it to {NUMPY} or {ONNX_RUNTIME}, or unset it{hint}"
+        )
     if wanted == NUMPY:
         return CpuEngine
     from app.engine.onnx_runtime import OnnxEngine, import_onnx_runtime
@@ -63,6 +65,8 @@ def cpu_engine_class() -> type[CpuEngine]:
         import_onnx_runtime()
     except ImportError as error:
         if wanted == ONNX_RUNTIME:
-            raise UserError(f"{CPU_ENGINE}={wanted} needs ONNX Runtime ({shown(str(error))}): {REMEDY}") from None
+            raise UserError(
+                f"{CPU_ENGINE}={wanted} needs ONNX Runtime ({format_for_error(str(error))}): {REMEDY}"
+            ) from None
         return CpuEngine
     return OnnxEngine

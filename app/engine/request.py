@@ -7,7 +7,7 @@ from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
 from app.cuda.cards import parse_device_name
 from app.planning.request import NetworkRequest, gpu_only_error
-from app.terminal.console import number, typed, whole_number
+from app.terminal.console import argparse_type, number_type, whole_number_type
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -20,12 +20,12 @@ UNLABELLED = "none"  # value of --labels
 def device_option(**settings: Any) -> Any:
     """Declare the option ``--device``. settings: as for ``option``."""
     help = "processor to use: auto (default; a GPU if there is one), cuda, cuda:N (the GPU of this number) or cpu"
-    return option(help, "auto", type=typed(str, "a device", parse_device_name), metavar="DEVICE", **settings)
+    return option(help, "auto", type=argparse_type(str, "a device", parse_device_name), metavar="DEVICE", **settings)
 
 
 def gpu_option(**settings: Any) -> Any:
     """Declare the option ``--device`` of a command that needs a GPU. settings: as for ``option``."""
-    kind = typed(str, "a device", lambda text: parse_device_name(text, ("cuda", "cuda:N")))
+    kind = argparse_type(str, "a device", lambda text: parse_device_name(text, ("cuda", "cuda:N")))
     return option("GPU to use, by number (default: the first)", "cuda", type=kind, metavar="cuda:N", **settings)
 
 
@@ -50,12 +50,12 @@ class Pipeline(Frozen, kw_only=True):
     streams: int = option(
         f"number of CUDA streams; each works on one chunk at a time (default: {STREAMS})",
         STREAMS,
-        type=whole_number(1, 64),
+        type=whole_number_type(1, 64),
         metavar="N",
     )
     chunk: int | None = option(
         "number of images copied to the GPU at a time (default: a fifth of the batch, at most 4096)",
-        type=whole_number(1),
+        type=whole_number_type(1),
         metavar="N",
     )
 
@@ -97,7 +97,9 @@ class RunRequest(Frozen, kw_only=True):
     """The options of the main job."""
 
     batch: int | None = option(
-        "number of images to classify (default: 10000, or all if there are fewer)", type=whole_number(1), metavar="N"
+        "number of images to classify (default: 10000, or all if there are fewer)",
+        type=whole_number_type(1),
+        metavar="N",
     )
     device: str = device_option()
     images: ImagesRequest = options("images")
@@ -106,13 +108,13 @@ class RunRequest(Frozen, kw_only=True):
     repeat: int | None = option(
         "number of timed runs (default: 100 on a GPU, 1000 for up to 100 images; 1 on the CPU and with --cycle)",
         group="measuring and checking",
-        type=whole_number(1, 100_000),
+        type=whole_number_type(1, 100_000),
         metavar="N",
     )
     warmup: int = option(
         f"number of untimed GPU runs before the timed ones (default: {DEFAULT_WARMUP})",
         DEFAULT_WARMUP,
-        type=whole_number(0, 100_000),
+        type=whole_number_type(0, 100_000),
         metavar="N",
     )
     compare: str | None = option(
@@ -123,7 +125,7 @@ class RunRequest(Frozen, kw_only=True):
     recheck: bool = option("compute every label again with the float64 NumPy reference, and compare", False)
     min_accuracy: float | None = option(
         "fail, with exit code 1, if the share of correct answers is below X (0 to 1)",
-        type=number(0, 1),
+        type=number_type(0, 1),
         metavar="X",
     )
     output: Output = options(what="the report")

@@ -8,7 +8,7 @@ import shlex
 import stat
 from pathlib import Path
 
-from app.base.errors import UserError, say
+from app.base.errors import UserError, print_to_stderr
 
 _REMEDY = "set LENET_CACHE_DIR to a folder of your own"
 _told: set[Path] = set()
@@ -32,7 +32,7 @@ def cache_dir() -> Path:
     return base / "lenet5-inference"
 
 
-def private_folder(folder: Path) -> None:
+def create_private_folder(folder: Path) -> None:
     """Create a folder of the cache and its missing parents with access for this user only, whatever the umask.
 
     Existing folders are not changed. Raises OSError.
@@ -47,7 +47,7 @@ def why_untrusted(path: Path) -> str | None:
 
     Neither the file nor the two folders above it may belong to another user except root, or be writable by one.
     """
-    reasons = map(_reason_against, (path.parent.parent, path.parent, path))
+    reasons = map(_distrust_reason, (path.parent.parent, path.parent, path))
     return next((reason for reason in reasons if reason is not None), None)
 
 
@@ -56,11 +56,11 @@ def is_trusted(path: Path) -> bool:
     reason = why_untrusted(path)
     if reason is not None and path.parent not in _told:
         _told.add(path.parent)
-        say(f"note: going on without {path.parent}: {reason}")
+        print_to_stderr(f"note: going on without {path.parent}: {reason}")
     return reason is None
 
 
-def _reason_against(path: Path) -> str | None:
+def _distrust_reason(path: Path) -> str | None:
     try:
         status = path.stat()
     except OSError:

@@ -17,60 +17,64 @@ class BadValueError(ValueError):
     """Raised for a value that is refused; the text is the reason in one printable line."""
 
 
-def _check_that(holds: Callable[[Any], bool], fault: str, then: Callable[[Any], Any] = lambda value: value) -> Check:
+def _predicate_check(
+    holds: Callable[[Any], bool], fault: str, then: Callable[[Any], Any] = lambda value: value
+) -> Check:
     """Return a check that ``holds`` is true, then applies ``then``; its error is the value and the ``fault``."""
 
     def check(value: Any) -> Any:
         if not holds(value):
-            raise BadValueError(f"{shown(value)} {fault}")
+            raise BadValueError(f"{format_for_error(value)} {fault}")
         return then(value)
 
     return check
 
 
-def whole(least: int | None = None, most: int | None = None) -> Check:
+def whole_number_check(least: int | None = None, most: int | None = None) -> Check:
     """Return a check for a whole number from ``least`` to ``most``, where they are given."""
-    within = _check_that(
+    within = _predicate_check(
         lambda value: (least is None or least <= value) and (most is None or value <= most),
         f"is not at least {least}" if most is None else f"is not between {least} and {most:,}",
     )
-    return _check_that(lambda value: type(value) is int, "is not a whole number", within)  # bool is a subclass of int
+    return _predicate_check(
+        lambda value: type(value) is int, "is not a whole number", within
+    )  # bool is a subclass of int
 
 
-def number(least: float = -sys.float_info.max, most: float | None = None, above: bool = False) -> Check:
+def number_check(least: float = -sys.float_info.max, most: float | None = None, above: bool = False) -> Check:
     """Return a check for a number, as float, from ``least`` (or only ``above`` it) up to ``most``, where given."""
     highest = sys.float_info.max if most is None else most
-    within = _check_that(
+    within = _predicate_check(
         lambda value: least <= value <= highest and not (above and value == least),  # NaN is neither
         f"is not {'above' if above else 'at least'} {least:g}" + ("" if most is None else f" and at most {most:g}"),
         float,
     )
-    return _check_that(lambda value: type(value) in (int, float), "is not a number", within)
+    return _predicate_check(lambda value: type(value) in (int, float), "is not a number", within)
 
 
-def text(most: int = 200) -> Check:
+def text_check(most: int = 200) -> Check:
     """Return a check for one line of at most ``most`` printable characters."""
-    return _check_that(
+    return _predicate_check(
         lambda value: isinstance(value, str) and value.isprintable() and len(value) <= most,
         f"is not one line of up to {most} characters",
     )
 
 
-string = _check_that(lambda value: isinstance(value, str), "is no text")  # of any number of lines
-flag = _check_that(lambda value: isinstance(value, bool), "is neither true nor false")
-null = _check_that(lambda value: value is None, "is not null")
+string = _predicate_check(lambda value: isinstance(value, str), "is no text")  # of any number of lines
+flag = _predicate_check(lambda value: isinstance(value, bool), "is neither true nor false")
+null = _predicate_check(lambda value: value is None, "is not null")
 
 
-def pattern(expression: str, what: str) -> Check:
+def pattern_check(expression: str, what: str) -> Check:
     """Return a check for text that fully matches a regular expression, and then is ``what``, such as ``SHA-256``."""
-    return _check_that(
+    return _predicate_check(
         lambda value: isinstance(value, str) and re.fullmatch(expression, value) is not None, f"is no {what}"
     )
 
 
-def one_of(*values: str) -> Check:
+def choice_check(*values: str) -> Check:
     """Return a check for one of these words."""
-    return _check_that(lambda value: isinstance(value, str) and value in values, f"is none of {', '.join(values)}")
+    return _predicate_check(lambda value: isinstance(value, str) and value in values, f"is none of {', '.join(values)}")
 
 
 def nullable(check: Check) -> Check:
@@ -78,36 +82,39 @@ def nullable(check: Check) -> Check:
     return lambda value: None if value is None else check(value)
 
 
-def items(check: Check, least: int = 0, most: int | None = None) -> Check:
+def list_check(check: Check, least: int = 0, most: int | None = None) -> Check:
     """Return a check for a list of ``least`` to ``most`` values, each of which passes ``check``."""
     length = f" of {least}" if least == most else f" of {least} or more" if most is None else f" of {least} to {most}"
-    return _check_that(
+    return _predicate_check(
         lambda value: isinstance(value, list) and least <= len(value) and (most is None or len(value) <= most),
         "is not a list" + (length if least or most else ""),
         lambda value: [_check_at(f"[{at}]", check, item) for at, item in enumerate(value)],
     )
 
 
-def row(*checks: Check) -> Check:
+def tuple_check(*checks: Check) -> Check:
     """Return a check for a list with one value for each check, in order; it returns a tuple."""
-    return _check_that(
+    return _predicate_check(
         lambda value: isinstance(value, list) and len(value) == len(checks),
         f"is not a list of {len(checks)}",
         lambda value: tuple(_check_at(f"[{at}]", checks[at], item) for at, item in enumerate(value)),
     )
 
 
-def mapping(check: Check) -> Check:
+def mapping_check(check: Check) -> Check:
     """Return a check for an object whose names are single lines of any text and whose values pass ``check``."""
-    check_name = text(1000)
+    check_name = text_check(1000)
 
     def check_all(value: Any) -> dict[str, Any]:
-        return {check_name(name): _check_at(f"[{shown(name)}]", check, item) for name, item in _object(value).items()}
+        return {
+            check_name(name): _check_at(f"[{format_for_error(name)}]", check, item)
+            for name, item in _object(value).items()
+        }
 
     return check_all
 
 
-def fields(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others: bool = False) -> Check:
+def object_check(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others: bool = False) -> Check:
     """Return a check for an object with exactly these names, some ``optional``. others: allow unknown names, too."""
     needed = checks.keys() - set(optional)
 
@@ -116,18 +123,18 @@ def fields(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others:
         if missing := sorted(needed - found.keys()):
             raise BadValueError(f"{', '.join(missing)} missing")
         if not others and (unknown := sorted(found.keys() - checks.keys())):
-            raise BadValueError(f"{shown(unknown[0])} is unknown")
+            raise BadValueError(f"{format_for_error(unknown[0])} is unknown")
         checked = {name: _check_at(f".{name}", check, found[name]) for name, check in checks.items() if name in found}
         return {**found, **checked}
 
     return check_all
 
 
-def document(schema: str, check: Check) -> Check:
+def document_check(schema: str, check: Check) -> Check:
     """Return a check for an object whose field ``schema`` is this one and which passes ``check``."""
 
     def check_both(value: Any) -> Any:
-        _check_at(".schema", one_of(schema), _object(value).get("schema"))
+        _check_at(".schema", choice_check(schema), _object(value).get("schema"))
         return check(value)
 
     return check_both
@@ -136,14 +143,14 @@ def document(schema: str, check: Check) -> Check:
 def parsed_json(content: str) -> Any:
     """Parse JSON strictly: no name twice in an object, no NaN or infinity. Raises BadValueError."""
     try:
-        return json.loads(content, object_pairs_hook=_no_name_twice, parse_constant=_no_constant)
+        return json.loads(content, object_pairs_hook=_refuse_duplicate_names, parse_constant=_refuse_nonfinite_constant)
     except BadValueError:
         raise
     except (ValueError, RecursionError) as error:
-        raise BadValueError(f"not JSON: {shown(str(error))}") from None
+        raise BadValueError(f"not JSON: {format_for_error(str(error))}") from None
 
 
-def shown(value: Any) -> str:
+def format_for_error(value: Any) -> str:
     """Format a value for an error message: short, on one line."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
@@ -153,7 +160,7 @@ def shown(value: Any) -> str:
     return said if len(said) <= MAX_SHOWN else f"{said[: MAX_SHOWN - 1]}…"
 
 
-_object = _check_that(lambda value: isinstance(value, dict), "is not an object")
+_object = _predicate_check(lambda value: isinstance(value, dict), "is not an object")
 
 
 def _check_at(place: str, check: Check, value: Any) -> Any:
@@ -164,12 +171,12 @@ def _check_at(place: str, check: Check, value: Any) -> Any:
         raise BadValueError(f"{place}{'' if deeper[:1] in '.[' else ': '}{deeper}") from None
 
 
-def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise BadValueError("an object has the same name twice")
     return found
 
 
-def _no_constant(constant: str) -> Any:
+def _refuse_nonfinite_constant(constant: str) -> Any:
     raise BadValueError(f"{constant} is not a JSON number")

@@ -26,7 +26,7 @@ READY = b"ready"
 
 
 @contextmanager
-def _resources() -> Iterator[None]:
+def _report_resource_shortage() -> Iterator[None]:
     """Turn a lack of system resources for another process into a UserError."""
     try:
         yield
@@ -38,7 +38,7 @@ def _resources() -> Iterator[None]:
 class Child(AbstractContextManager["Child"]):
     """A process that runs a module's ``main``. The end of the ``with`` block kills it, whatever it is doing."""
 
-    @_resources()
+    @_report_resource_shortage()
     def __init__(
         self, module: str, *arguments: str | int, environment: Mapping[str, str] | None = None, one_thread: bool = True
     ) -> None:
@@ -83,7 +83,7 @@ class Child(AbstractContextManager["Child"]):
                 socket.send_fds(self._link, [b"request"], [file.fileno() for file in (exchange, *files)])
             while (said := self.receive(seconds)) == READY:
                 pass
-            return _content(exchange.fileno()) if said else b""
+            return _read_descriptor(exchange.fileno()) if said else b""
 
     def receive(self, seconds: float = inf) -> bytes:
         """Return the next message; empty if the process has closed its socket, as it does when it ends.
@@ -120,7 +120,7 @@ def answer_requests(answer: Callable[..., bytes]) -> None:
         link.send(READY)
         while descriptors := socket.recv_fds(link, MESSAGE_BYTES, MAX_FILES)[1]:
             exchange, *files = descriptors
-            content = answer(_content(exchange), *files)
+            content = answer(_read_descriptor(exchange), *files)
             os.truncate(exchange, 0)
             os.pwrite(exchange, content, 0)
             for descriptor in descriptors:
@@ -128,11 +128,11 @@ def answer_requests(answer: Callable[..., bytes]) -> None:
             link.send(b"done")
 
 
-def _content(descriptor: int) -> bytes:
+def _read_descriptor(descriptor: int) -> bytes:
     return os.pread(descriptor, min(os.fstat(descriptor).st_size, MAX_ANSWER_BYTES), 0)
 
 
-@_resources()
+@_report_resource_shortage()
 def memory_file(content: bytes = b"") -> BinaryIO:
     """Return a file in memory that holds ``content``; its size can be sealed. Raises UserError."""
     file = os.fdopen(os.memfd_create("lenet5", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")

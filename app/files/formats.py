@@ -4,7 +4,7 @@ import re
 
 from app.files.reading import HDF5
 
-START_BYTES = 512  # as many as ``recognise`` reads
+START_BYTES = 512  # as many as ``recognise_file_kind`` reads
 
 # The first bytes of each kind of content.
 _BEGINNINGS = {
@@ -34,18 +34,18 @@ _BEGINNINGS = {
 }
 
 
-def recognise(start: bytes) -> str | None:
+def recognise_file_kind(start: bytes) -> str | None:
     """Return the kind of the content with an article, e.g. "a PNG picture"; None if it is unknown.
 
     start: the first ``START_BYTES`` of the content, or all of it if it is shorter.
     """
     if start.startswith(b"PK\3\4"):
-        return _zip(start)
+        return _zip_kind(start)
     kinds = (name for beginning, name in _BEGINNINGS.items() if re.match(beginning, start, re.DOTALL))
-    return next(kinds, None) or _text(start)
+    return next(kinds, None) or _text_kind(start)
 
 
-def _zip(start: bytes) -> str:
+def _zip_kind(start: bytes) -> str:
     """Return the kind of a zip archive by its first member."""
     member = start[30 : 30 + int.from_bytes(start[26:28], "little")]
     if member.endswith(b".npy"):
@@ -57,7 +57,7 @@ def _zip(start: bytes) -> str:
     return "a zip archive"
 
 
-def _text(start: bytes) -> str | None:
+def _text_kind(start: bytes) -> str | None:
     try:
         text = start.decode("utf-8-sig")
     except UnicodeDecodeError as error:

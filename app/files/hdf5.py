@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.base.errors import escaped
+from app.base.errors import escape_unprintable
 from app.base.frozen import Frozen
 
 MAX_FILE_BYTES = 4 << 30
@@ -61,7 +61,7 @@ ReadHdf5 = Callable[[Path, bytes | None, Wanted], Contents]
 
 def printable(text: str, length: int = 200) -> str:
     """Return the text as one line of at most ``length`` characters, with unprintable ones escaped."""
-    shown = escaped(text[:length])
+    shown = escape_unprintable(text[:length])
     return shown if len(shown) <= length and len(text) <= length else f"{shown[: length - 1]}…"
 
 
@@ -79,7 +79,7 @@ def content_hash(arrays: Mapping[str, np.ndarray], head: str) -> str:
     return digest.hexdigest()
 
 
-def file_image(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str | int | float]) -> bytes:
+def build_hdf5_bytes(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str | int | float]) -> bytes:
     """Build the bytes of an HDF5 file with these root datasets and attributes; equal input gives equal bytes.
 
     Raises MemoryError.

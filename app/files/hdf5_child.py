@@ -16,7 +16,7 @@ from app.base.errors import UserError
 from app.base.processes import limit_resource
 from app.files.child_process import answer_requests
 from app.files.hdf5 import Wanted
-from app.files.hdf5_strict import StrictFile, contents, open_strict
+from app.files.hdf5_strict import StrictFile, open_strict, read_contents
 
 METADATA_BYTES = 256 << 20  # of memory for everything except datasets: headers, names, the index of chunks
 CHUNK_COPIES = 6  # copies of a chunk at once: stored, inflated into a doubling buffer, unshuffled, ours
@@ -48,25 +48,25 @@ def _answer(message: bytes, source: int, result: int) -> bytes:
     return json.dumps(answer).encode()
 
 
-def _contents(file: StrictFile, request: dict[str, Any], memory: _Memory) -> dict[str, Any]:
-    found = contents(file, Wanted(**request["wanted"]), memory.allocate)
+def _answer_contents(file: StrictFile, request: dict[str, Any], memory: _Memory) -> dict[str, Any]:
+    found = read_contents(file, Wanted(**request["wanted"]), memory.allocate)
     arrays = zip(found.arrays.items(), memory.offsets, strict=True)
     described = [(name, array.dtype.str, array.shape, offset) for (name, array), offset in arrays]
     return {"names": found.names, "arrays": described, "attributes": found.attributes}
 
 
-def _descriptions(file: StrictFile, request: dict[str, Any], _: _Memory) -> dict[str, Any]:
+def _answer_descriptions(file: StrictFile, request: dict[str, Any], _: _Memory) -> dict[str, Any]:
     names = file.names()
     found = [(name, file.describe(name)) for name in request["datasets"] if name in names]
     return {"names": names, "datasets": [(name, one.dtype.str, one.shape, one.offset, one.band) for name, one in found]}
 
 
-def _rows(file: StrictFile, request: dict[str, Any], memory: _Memory) -> dict[str, Any]:
+def _answer_rows(file: StrictFile, request: dict[str, Any], memory: _Memory) -> dict[str, Any]:
     array = file.rows(request["dataset"], request["first"], request["count"], memory.allocate)
     return {"rows": (array.dtype.str, array.shape, memory.offsets[0])}
 
 
-_ANSWERS = {"contents": _contents, "descriptions": _descriptions, "rows": _rows}
+_ANSWERS = {"contents": _answer_contents, "descriptions": _answer_descriptions, "rows": _answer_rows}
 
 
 class _Memory:
@@ -80,12 +80,12 @@ class _Memory:
         self._allowed = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
         self._end = 0
         self.offsets: list[int] = []
-        self._allow(METADATA_BYTES + image)
+        self._raise_memory_limit(METADATA_BYTES + image)
 
     def allocate(self, shape: tuple[int, ...], kind: np.dtype, chunk: int) -> np.ndarray:
         """Return an array in the result file; implements ``hdf5_strict.Allocate``."""
         nbytes = math.prod(shape) * kind.itemsize
-        self._allow(nbytes + CHUNK_COPIES * chunk)
+        self._raise_memory_limit(nbytes + CHUNK_COPIES * chunk)
         self.offsets.append(self._end)
         if not nbytes:
             return np.empty(shape, kind)
@@ -94,6 +94,6 @@ class _Memory:
         os.truncate(self._descriptor, self._end)
         return np.frombuffer(mmap.mmap(self._descriptor, nbytes, offset=start), kind).reshape(shape)
 
-    def _allow(self, nbytes: int) -> None:
+    def _raise_memory_limit(self, nbytes: int) -> None:
         self._allowed += nbytes
         limit_resource(resource.RLIMIT_AS, self._allowed)

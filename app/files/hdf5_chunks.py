@@ -15,14 +15,14 @@ _FILTERS = {h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32} | _COMPRESSIONS
 _CHECKSUM_BYTES = 4
 
 
-def reason_against_chunks(dataset: h5py.Dataset, layout: h5py.h5p.PropDCID) -> str | None:
+def why_chunks_unreadable(dataset: h5py.Dataset, layout: h5py.h5p.PropDCID) -> str | None:
     """Return why a dataset must not be read, judged by its chunk header, and the remedy; None if it may be read."""
     filters = _filters(layout)
     if not set(filters) <= _FILTERS or len(set(filters)) < len(filters) or set(filters) >= _COMPRESSIONS:
         return f"uses filters other than gzip or lzf, shuffle and fletcher32, each once; {PLAIN}"
     if math.prod(dataset.chunks) * dataset.dtype.itemsize > MAX_ARRAY_BYTES:
         return f"has chunks of more than {MAX_ARRAY_BYTES:,} bytes; store it in smaller ones"
-    if math.prod(_grid(dataset)) > MAX_CHUNKS:
+    if math.prod(_chunk_grid_shape(dataset)) > MAX_CHUNKS:
         return f"has more than {MAX_CHUNKS:,} chunks; store it in larger ones"
     return None
 
@@ -31,7 +31,7 @@ def _filters(layout: h5py.h5p.PropDCID) -> list[int]:
     return [layout.get_filter(i)[0] for i in range(layout.get_nfilters())]
 
 
-def _grid(dataset: h5py.Dataset) -> list[int]:
+def _chunk_grid_shape(dataset: h5py.Dataset) -> list[int]:
     """Return the number of chunks along each dimension."""
     return [-(-length // step) for length, step in zip(dataset.shape, dataset.chunks, strict=True)]
 
@@ -45,18 +45,18 @@ def chunks_are_lacking(dataset: h5py.Dataset, nbytes: int, first: int, count: in
     buffer = bytearray(nbytes + nbytes // 16 + 64)  # the largest possible compressed size
     step = dataset.chunks[0]
     bands = range(first // step, -(-(first + count) // step))
-    for chunk in itertools.product(bands, *map(range, _grid(dataset)[1:])):
+    for chunk in itertools.product(bands, *map(range, _chunk_grid_shape(dataset)[1:])):
         corner = tuple(at * step for at, step in zip(chunk, dataset.chunks, strict=True))
         try:
             skipped, stored = dataset.id.read_direct_chunk(corner, out=buffer)
         except (OSError, RuntimeError, ValueError):
             return True
-        if not _is_whole(stored, [code for i, code in enumerate(filters) if not skipped >> i & 1], nbytes):
+        if not _is_complete_chunk(stored, [code for i, code in enumerate(filters) if not skipped >> i & 1], nbytes):
             return True
     return False
 
 
-def _is_whole(stored: memoryview, filters: list[int], nbytes: int) -> bool:
+def _is_complete_chunk(stored: memoryview, filters: list[int], nbytes: int) -> bool:
     """Return whether the stored bytes unpack to ``nbytes``. filters: those that were applied, in this order."""
     at = next((i for i, code in enumerate(filters) if code in _COMPRESSIONS), len(filters))
     checksum = h5py.h5z.FILTER_FLETCHER32

@@ -23,10 +23,20 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from app.base.errors import UserError
-from app.files.checks import Check, fields, items, mapping, nullable, one_of, row, string, whole
+from app.files.checks import (
+    Check,
+    choice_check,
+    list_check,
+    mapping_check,
+    nullable,
+    object_check,
+    string,
+    tuple_check,
+    whole_number_check,
+)
 from app.files.child_process import Child, memory_file
 from app.files.hdf5 import MAX_FILE_BYTES, Attribute, Contents, Described, Wanted, printable
-from app.files.hdf5_start import start
+from app.files.hdf5_start import take_or_start_child
 from app.files.reading import HDF5, open_regular
 
 SECONDS = 10  # of processor time for a small file, which takes milliseconds
@@ -73,12 +83,12 @@ class Reader(AbstractContextManager["Reader"]):
         request = {"what": "contents", "in_memory": content is not None, "wanted": vars(wanted)}
         with (
             open_regular(path, MAX_FILE_BYTES, wanted.too_large) if content is None else memory_file(content) as source,
-            self._asked(path, source, request, os.fstat(source.fileno()).st_size) as (answer, result),
+            self._request_answer(path, source, request, os.fstat(source.fileno()).st_size) as (answer, result),
         ):
             names, attributes = tuple(answer["names"]), answer["attributes"]
-            arrays = {name: _array(result, *parts) for name, *parts in answer["arrays"]}
-            _check_asked(arrays.keys() <= set(names) and attributes.keys() <= set(wanted.attributes))
-            _check_asked(sum(array.nbytes for array in arrays.values()) <= wanted.max_bytes)
+            arrays = {name: _map_shared_array(result, *parts) for name, *parts in answer["arrays"]}
+            _require_requested(arrays.keys() <= set(names) and attributes.keys() <= set(wanted.attributes))
+            _require_requested(sum(array.nbytes for array in arrays.values()) <= wanted.max_bytes)
             return Contents(names, arrays, attributes)
 
     def describe(self, path: Path, source: BinaryIO, datasets: Sequence[str]) -> tuple[list[str], dict[str, Described]]:
@@ -86,13 +96,13 @@ class Reader(AbstractContextManager["Reader"]):
 
         Raises UserError as ``read`` would, except for their size.
         """
-        with self._asked(path, source, {"what": "descriptions", "datasets": datasets}, 0) as (answer, _):
+        with self._request_answer(path, source, {"what": "descriptions", "datasets": datasets}, 0) as (answer, _):
             found = {
                 name: Described(tuple(shape), np.dtype(kind), offset, band)
                 for name, kind, shape, offset, band in answer["datasets"]
             }
-            _check_asked(found.keys() <= set(datasets))
-            _check_asked(all(one.dtype.isnative or one.offset is not None for one in found.values()))
+            _require_requested(found.keys() <= set(datasets))
+            _require_requested(all(one.dtype.isnative or one.offset is not None for one in found.values()))
             return answer["names"], found
 
     def rows(
@@ -103,13 +113,13 @@ class Reader(AbstractContextManager["Reader"]):
         Raises UserError.
         """
         request = {"what": "rows", "dataset": name, "first": first, "count": shape[0]}
-        with self._asked(path, source, request, math.prod(shape) * dtype.itemsize) as (answer, result):
-            array = _array(result, *answer["rows"])
-            _check_asked((array.dtype, array.shape) == (dtype, shape))
+        with self._request_answer(path, source, request, math.prod(shape) * dtype.itemsize) as (answer, result):
+            array = _map_shared_array(result, *answer["rows"])
+            _require_requested((array.dtype, array.shape) == (dtype, shape))
             return array
 
     @contextmanager
-    def _asked(
+    def _request_answer(
         self, path: Path, source: BinaryIO, request: Mapping[str, Any], nbytes: int
     ) -> Iterator[tuple[Any, int]]:
         """Yield the checked answer to a request about ``source``, and the memory file with its arrays.
@@ -117,7 +127,7 @@ class Reader(AbstractContextManager["Reader"]):
         nbytes: the size of the answer, which determines the time allowed. A ValueError of the block means that the
         answer makes no sense.
         """
-        with self._lock, _faults(path), memory_file() as result:
+        with self._lock, _report_resource_shortage(path), memory_file() as result:
             if os.pread(source.fileno(), len(HDF5), 0) != HDF5:
                 raise UserError(
                     f"{path} is not an HDF5 file (its first bytes say so); name another file or make it again"
@@ -125,10 +135,10 @@ class Reader(AbstractContextManager["Reader"]):
             seconds = SECONDS + nbytes // BYTES_A_SECOND
             asked = {"path": str(path), "in_memory": False, **request, "seconds": seconds}
             try:
-                child = self._ready()
+                child = self._start_child_once()
                 answer = child.ask(json.dumps(asked).encode(), [source, result], seconds * WAITING)
                 if not answer:
-                    raise _unreadable(path, _end(child.exit_code(), seconds))
+                    raise _unreadable(path, _describe_child_failure(child.exit_code(), seconds))
             except TimeoutError:
                 self.close()
                 raise _unreadable(path, f"HDF5 was still at it after {seconds * WAITING} s") from None
@@ -146,9 +156,9 @@ class Reader(AbstractContextManager["Reader"]):
             except (ValueError, TypeError, RecursionError) as error:
                 raise _unreadable(path, NONSENSE) from error
 
-    def _ready(self) -> Child:
+    def _start_child_once(self) -> Child:
         if self._child is None:
-            self._child = start()
+            self._child = take_or_start_child()
             if not self._child.receive(START_SECONDS):
                 raise UserError(
                     f"the process that reads HDF5 files does not start (exit code {self._child.exit_code()}): "
@@ -161,7 +171,7 @@ def _unreadable(path: Path, reason: str) -> UserError:
     return UserError(f"{path} is not a readable HDF5 file: {reason}; get a fresh copy or make it again")
 
 
-def _end(code: int | None, seconds: int) -> str:
+def _describe_child_failure(code: int | None, seconds: int) -> str:
     if code is None:
         return NONSENSE
     if code == -signal.SIGXCPU:
@@ -173,7 +183,7 @@ def _end(code: int | None, seconds: int) -> str:
 
 
 @contextmanager
-def _faults(path: Path) -> Iterator[None]:
+def _report_resource_shortage(path: Path) -> Iterator[None]:
     """Turn a lack of system resources for reading the file into a UserError."""
     try:
         yield
@@ -184,12 +194,12 @@ def _faults(path: Path) -> Iterator[None]:
         raise UserError(f"cannot read {path}: {printable(str(error))}; end other programs, and try again") from error
 
 
-def _check_asked(holds: bool) -> None:
+def _require_requested(holds: bool) -> None:
     if not holds:
         raise ValueError("nobody asked for this")
 
 
-def _array(result: int, kind: str, shape: list[int], offset: int) -> np.ndarray:
+def _map_shared_array(result: int, kind: str, shape: list[int], offset: int) -> np.ndarray:
     """Map an array from the shared memory, copy-on-write. Raises ValueError beyond its end."""
     dtype, count = np.dtype(kind), math.prod(shape)
     if not dtype.isnative or offset % mmap.ALLOCATIONGRANULARITY:
@@ -202,7 +212,7 @@ def _array(result: int, kind: str, shape: list[int], offset: int) -> np.ndarray:
     return np.frombuffer(mapped, dtype).reshape(shape)
 
 
-def _attribute(value: Any) -> Attribute:
+def _check_attribute(value: Any) -> Attribute:
     if isinstance(value, list) and all(type(item) in (int, float) for item in value):
         return value
     if type(value) not in (str, int, float):
@@ -210,16 +220,25 @@ def _attribute(value: Any) -> Attribute:
     return value
 
 
-_SIZE = whole(0, sys.maxsize)
-_TYPE = one_of(*(np.dtype(order + kind).str for kind in "bBhHiIqQefd" for order in "<>"))
-_NAMES = items(string)
-_SHAPE = items(_SIZE)
+_SIZE = whole_number_check(0, sys.maxsize)
+_TYPE = choice_check(*(np.dtype(order + kind).str for kind in "bBhHiIqQefd" for order in "<>"))
+_NAMES = list_check(string)
+_SHAPE = list_check(_SIZE)
 _ANSWERS: dict[str, Check] = {
-    "contents": fields(
-        {"names": _NAMES, "arrays": items(row(string, _TYPE, _SHAPE, _SIZE)), "attributes": mapping(_attribute)}
+    "contents": object_check(
+        {
+            "names": _NAMES,
+            "arrays": list_check(tuple_check(string, _TYPE, _SHAPE, _SIZE)),
+            "attributes": mapping_check(_check_attribute),
+        }
     ),
-    "descriptions": fields(
-        {"names": _NAMES, "datasets": items(row(string, _TYPE, _SHAPE, nullable(_SIZE), whole(1, sys.maxsize)))}
+    "descriptions": object_check(
+        {
+            "names": _NAMES,
+            "datasets": list_check(
+                tuple_check(string, _TYPE, _SHAPE, nullable(_SIZE), whole_number_check(1, sys.maxsize))
+            ),
+        }
     ),
-    "rows": fields({"rows": row(_TYPE, _SHAPE, _SIZE)}),
+    "rows": object_check({"rows": tuple_check(_TYPE, _SHAPE, _SIZE)}),
 }

@@ -13,16 +13,16 @@ from app.files.child_process import Child
 _ahead: list[Child] = []
 
 
-def start() -> Child:
+def take_or_start_child() -> Child:
     """Return the process that was started early, else a new one. It reports when it is ready. Raises UserError."""
-    return _ahead.pop() if _ahead else _start()
+    return _ahead.pop() if _ahead else _start_child()
 
 
 def start_ahead(files: int) -> None:
     """Start a process for each of so many files; if that fails, reading them reports it."""
     with suppress(UserError):
-        _ahead.extend(_start() for _ in range(files))
+        _ahead.extend(_start_child() for _ in range(files))
 
 
-def _start() -> Child:
+def _start_child() -> Child:
     return Child(f"{__package__}.hdf5_child", environment={**os.environ, "OPENBLAS_NUM_THREADS": "1"})

@@ -42,7 +42,7 @@ Allocate = Callable[[tuple[int, ...], np.dtype, int], np.ndarray]
 """Returns an array of this shape and type. The third argument is the size of a chunk in bytes, 0 without chunks."""
 
 
-def _ordinary(shape: tuple[int, ...], kind: np.dtype, _: int) -> np.ndarray:
+def _allocate_ordinary(shape: tuple[int, ...], kind: np.dtype, _: int) -> np.ndarray:
     return np.empty(shape, kind)
 
 
@@ -61,14 +61,14 @@ class StrictFile:
 
         Raises UserError if there are more than MAX_NAMES, groups included, or one is longer than MAX_NAME_BYTES.
         """
-        with _user_errors(self._path):
+        with _faults_as_user_errors(self._path):
             found: list[bytes] = []
 
-            def note(name: bytes) -> bool | None:
+            def collect_name(name: bytes) -> bool | None:
                 found.append(name)
                 return len(found) > MAX_NAMES or len(name) > MAX_NAME_BYTES or None
 
-            self._id.links.iterate(note)  # stops when ``note`` returns True
+            self._id.links.iterate(collect_name)  # stops when ``collect_name`` returns True
             if len(found) > MAX_NAMES or len(max(found, key=len, default=b"")) > MAX_NAME_BYTES:
                 much = f"more than {MAX_NAMES:,} names" if len(found) > MAX_NAMES else "a name that is too long"
                 raise UserError(f"{self._path} has {much} in its root; copy the needed arrays to a new file")
@@ -78,7 +78,7 @@ class StrictFile:
         self,
         name: str,
         max_bytes: int = MAX_ARRAY_BYTES,
-        allocate: Allocate = _ordinary,
+        allocate: Allocate = _allocate_ordinary,
         too_large: str = Wanted.too_large,
     ) -> np.ndarray:
         """Read the root dataset ``name``: integers or floats of up to 8 bytes, native byte order, C-contiguous.
@@ -86,16 +86,16 @@ class StrictFile:
         too_large: the remedy for one of more than ``max_bytes``. Raises UserError for that, and if it is missing,
         unreadable, already read by another name, or not plain numbers that are all stored in this very file.
         """
-        with _user_errors(self._path):
+        with _faults_as_user_errors(self._path):
             dataset = self._dataset(name, max_bytes, too_large)
             return self._rows(name, dataset, 0, len(dataset) if dataset.shape else 1, allocate)
 
-    def rows(self, name: str, first: int, count: int, allocate: Allocate = _ordinary) -> np.ndarray:
+    def rows(self, name: str, first: int, count: int, allocate: Allocate = _allocate_ordinary) -> np.ndarray:
         """Read ``count`` rows of the root dataset ``name`` from row ``first`` on, as ``array`` does.
 
         Raises UserError as ``array`` does, and if the dataset does not have them.
         """
-        with _user_errors(self._path):
+        with _faults_as_user_errors(self._path):
             dataset = self._dataset(name, sys.maxsize)
             if not dataset.shape or first + count > len(dataset):
                 raise UserError(f"{self._path}: dataset {printable(repr(name))} is shorter than it was; run again")
@@ -103,7 +103,7 @@ class StrictFile:
 
     def describe(self, name: str) -> Described:
         """Describe the root dataset ``name`` of any size. Raises UserError if ``array`` would, but for its size."""
-        with _user_errors(self._path):
+        with _faults_as_user_errors(self._path):
             dataset = self._dataset(name, sys.maxsize)
             if dataset.chunks:
                 return Described(dataset.shape, dataset.dtype.newbyteorder("="), None, dataset.chunks[0])
@@ -113,10 +113,10 @@ class StrictFile:
             return Described(dataset.shape, dataset.dtype, offset, 1)
 
     def _dataset(self, name: str, max_bytes: int, too_large: str = Wanted.too_large) -> h5py.Dataset:
-        reason = self._reason_against_link(name.encode())
+        reason = self._why_link_refused(name.encode())
         if not reason:
             dataset = h5py.Dataset(h5py.h5d.open(self._id, name.encode()))
-            reason = self._reason_against(dataset, max_bytes, too_large)
+            reason = self._why_dataset_refused(dataset, max_bytes, too_large)
         if reason:
             raise UserError(f"{self._path}: dataset {printable(repr(name))} {reason}")
         return dataset
@@ -144,7 +144,7 @@ class StrictFile:
         Raises UserError if it is unreadable, larger than 64 KiB or of any other type. HDF5 can loop for ever over
         damaged text of variable length: read untrusted files by ``read_untrusted``, which ends that.
         """
-        with _user_errors(self._path):
+        with _faults_as_user_errors(self._path):
             if not h5py.h5a.exists(self._id, name.encode()):
                 return None
             attribute = h5py.h5a.open(self._id, name.encode())
@@ -169,7 +169,7 @@ class StrictFile:
             return False
         return h5py.h5o.get_info(self._id, name).type == h5py.h5o.TYPE_GROUP
 
-    def _reason_against_link(self, name: bytes) -> str | None:
+    def _why_link_refused(self, name: bytes) -> str | None:
         """Return why the link to a dataset must not be followed, and the remedy; None if it may."""
         # A path through groups could contain any kind of link.
         if b"/" in name or name == b"." or not self._id.links.exists(name):
@@ -182,7 +182,7 @@ class StrictFile:
         first = self._read.setdefault((found.fileno, found.addr), name.decode())
         return None if first == name.decode() else f"is dataset {printable(repr(first))} by another name; {PLAIN}"
 
-    def _reason_against(self, dataset: h5py.Dataset, max_bytes: int, too_large: str) -> str | None:
+    def _why_dataset_refused(self, dataset: h5py.Dataset, max_bytes: int, too_large: str) -> str | None:
         """Return why ``dataset`` must not be read, judged by its header, and the remedy; None if it may be read."""
         layout = dataset.id.get_create_plist()
         kind = dataset.id.get_type()
@@ -201,9 +201,9 @@ class StrictFile:
         if stored > self._size:
             return f"claims {stored:,} stored bytes in a file of {self._size:,}; get a fresh copy"
         if layout.get_layout() == h5py.h5d.CHUNKED:
-            from app.files.hdf5_chunks import reason_against_chunks
+            from app.files.hdf5_chunks import why_chunks_unreadable
 
-            return reason_against_chunks(dataset, layout)
+            return why_chunks_unreadable(dataset, layout)
         return None if stored == nbytes else f"declares {nbytes:,} bytes but stores {stored:,}; write it whole"
 
 
@@ -218,13 +218,13 @@ def open_strict(path: Path, source: bytes | mmap.mmap | int) -> Iterator[StrictF
 
     Raises UserError for every fault of the file, here and in the methods of the object that it yields.
     """
-    with _user_errors(path):
+    with _faults_as_user_errors(path):
         size = os.fstat(source).st_size if isinstance(source, int) else len(source)
         file = h5py.File(f"/proc/self/fd/{source}", "r") if isinstance(source, int) else _open_image(source)
     try:
         yield StrictFile(path, file, size)
     finally:
-        with _user_errors(path):
+        with _faults_as_user_errors(path):
             file.close()
 
 
@@ -237,7 +237,7 @@ def _open_image(image: bytes | mmap.mmap) -> h5py.File:
 
 
 @contextmanager
-def _user_errors(path: Path) -> Iterator[None]:
+def _faults_as_user_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except _H5PY_ERRORS as error:
@@ -247,7 +247,7 @@ def _user_errors(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is not a readable HDF5 file: {reason}; get a fresh copy or make it again") from error
 
 
-def contents(file: StrictFile, wanted: Wanted, allocate: Allocate = _ordinary) -> Contents:
+def read_contents(file: StrictFile, wanted: Wanted, allocate: Allocate = _allocate_ordinary) -> Contents:
     """Read the wanted parts of the file. ``allocate`` provides the memory of the arrays, one after the other.
 
     Raises UserError, and MemoryError if memory runs out.

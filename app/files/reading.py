@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from app.base.errors import UserError
-from app.files.checks import BadValueError, Check, parsed_json, shown
+from app.files.checks import BadValueError, Check, format_for_error, parsed_json
 
 HDF5 = b"\x89HDF\r\n\x1a\n"  # the first bytes of such a file
 MAX_JSON_BYTES = 64 << 20
@@ -79,7 +79,9 @@ def read_json(path: Path, check: Check, remedy: str) -> Any:
     try:
         value = parsed_json(content.decode("utf-8"))
     except ValueError as error:  # UnicodeDecodeError is one
-        why = str(error).removeprefix("not JSON: ") if isinstance(error, BadValueError) else shown(str(error))
+        why = (
+            str(error).removeprefix("not JSON: ") if isinstance(error, BadValueError) else format_for_error(str(error))
+        )
         raise UserError(f"{path} is not JSON ({why}): {remedy}") from None
     try:
         return check(value)
@@ -87,7 +89,7 @@ def read_json(path: Path, check: Check, remedy: str) -> Any:
         raise UserError(f"{path} has wrong content ({error}): {remedy}") from None
 
 
-def present(path: Path) -> bool:
+def may_exist(path: Path) -> bool:
     """Return whether ``path`` exists. If the system cannot tell, return True: reading it then reports the reason."""
     try:
         path.stat()

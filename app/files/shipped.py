@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from app.base.errors import UserError
 from app.base.interrupts import exit_on_interrupt
-from app.files.reading import present, read_file
-from app.files.writing import replacing
+from app.files.reading import may_exist, read_file
+from app.files.writing import replace_atomically
 
 if TYPE_CHECKING:  # the command line must not import NumPy
     from app.files.hdf5 import Contents, Wanted
@@ -29,15 +29,15 @@ def weights_path(network: str) -> Path:
     return FOLDER / f"{network}{SUFFIX}"
 
 
-def find(network: str) -> Path:
+def find_shipped_weights(network: str) -> Path:
     """Return the path of the shipped weights of the network with this name. Raises UserError if there are none."""
     path = weights_path(network)
     if not path.exists():
-        raise missing(network)
+        raise missing_weights_error(network)
     return path
 
 
-def missing(network: str, option: str = "--weights") -> UserError:
+def missing_weights_error(network: str, option: str = "--weights") -> UserError:
     """Return the error for a network without shipped weights. option: the option that names other weights."""
     return UserError(
         f"no weights of network {network} are shipped: make some with python main.py train --network {network}, "
@@ -50,7 +50,7 @@ def reference_path(weights: Path) -> Path:
     return weights.with_name(f"{weights.stem}_reference.h5")
 
 
-def holds_weights(path: Path) -> bool:
+def is_shipped_weights(path: Path) -> bool:
     """Return whether the path, with links resolved, is one of shipped weights."""
     real = path.resolve()
     return real.parent == FOLDER.resolve() and real.name.endswith(SUFFIX)
@@ -60,11 +60,11 @@ def is_shipped(path: Path) -> bool:
     """Return whether the path, with links resolved, is one that SHA256SUMS pins or would pin."""
     real = path.resolve()
     return real.parent == FOLDER.resolve() and (
-        holds_weights(path) or real.name == CHECKSUMS or real.name in checksums(FOLDER)
+        is_shipped_weights(path) or real.name == CHECKSUMS or real.name in checksums(FOLDER)
     )
 
 
-def check(path: Path, content: bytes) -> None:
+def check_pinned_hash(path: Path, content: bytes) -> None:
     """Raise UserError unless SHA256SUMS has this content's hash for the shipped file at ``path``."""
     if checksums(FOLDER).get(path.resolve().name) != hashlib.sha256(content).hexdigest():
         raise UserError(f"{path} does not match its checksum in {CHECKSUMS}; run: git checkout -- weights")
@@ -73,16 +73,16 @@ def check(path: Path, content: bytes) -> None:
 def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
     """Read ``content``, the bytes of ``path``, in this process. The caller has checked its hash. Raises UserError."""
     with exit_on_interrupt():  # Ctrl-C while h5py loads would become an ImportError
-        from app.files.hdf5_strict import contents, open_strict
+        from app.files.hdf5_strict import open_strict, read_contents
 
     with open_strict(path, content) as file:
-        return contents(file, wanted)
+        return read_contents(file, wanted)
 
 
 def checksums(directory: Path) -> dict[str, str]:
     """Read the directory's SHA256SUMS: file name → SHA-256 in hexadecimal; {} without one. Raises UserError."""
     path = directory / CHECKSUMS
-    if not present(path):
+    if not may_exist(path):
         return {}
     lines = read_file(path, 1 << 20).decode(errors="replace").splitlines()
     entries = [re.fullmatch(r"([0-9a-f]{64}) [ *](\S+)", line) for line in lines]
@@ -94,5 +94,5 @@ def checksums(directory: Path) -> dict[str, str]:
 def record_checksum(path: Path) -> None:
     """Record a file in the SHA256SUMS beside it; other lines stay. Raises UserError."""
     sums = checksums(path.parent) | {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
-    with replacing(path.parent / CHECKSUMS) as temporary:
+    with replace_atomically(path.parent / CHECKSUMS) as temporary:
         temporary.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))

@@ -30,11 +30,11 @@ def temporary_beside(path: Path) -> Path:
 
     The first call for a folder removes the unfinished files of killed processes there.
     """
-    _sweep(path.parent.absolute())
+    _remove_abandoned_files(path.parent.absolute())
     return path.with_name(f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}{_SUFFIX}")
 
 
-def _sweep(folder: Path) -> None:
+def _remove_abandoned_files(folder: Path) -> None:
     if folder in _swept:
         return
     _swept.add(folder)
@@ -55,12 +55,12 @@ def is_abandoned(path: Path) -> bool:
     Before that, its process may run on another machine or in another container. Raises OSError.
     """
     owner = _OURS.fullmatch(path.name)
-    if owner is None or _runs(int(owner[1])):
+    if owner is None or _is_process_running(int(owner[1])):
         return False
     return time.time() - path.lstat().st_mtime > STALE_SECONDS
 
 
-def _runs(process: int) -> bool:
+def _is_process_running(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -71,7 +71,7 @@ def _runs(process: int) -> bool:
 
 
 @contextmanager
-def replacing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
+def replace_atomically(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """Yield a temporary path in the same directory; when the block ends, rename it to ``path``, atomically.
 
     The content reaches the disk before the name does: a power failure leaves either the old file or the new one,
@@ -98,7 +98,7 @@ def replacing(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
 
 
 def publish(temporary: Path, path: Path, *, overwrite: bool) -> None:
-    """Rename an unfinished file in the folder of ``path`` to ``path``, as ``replacing`` does. Raises OSError."""
+    """Rename an unfinished file beside ``path`` to ``path``, as ``replace_atomically`` does. Raises OSError."""
     if overwrite and path.exists():
         temporary.chmod(stat.S_IMODE(path.stat().st_mode))
     _flush(temporary)
@@ -150,7 +150,7 @@ def locked(path: Path, busy: Callable[[str], str], remedy: str) -> Iterator[None
     the file cannot be written, with ``remedy``.
     """
     try:
-        descriptor = _acquired(path, busy)
+        descriptor = _acquire_lock_file(path, busy)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; {remedy}") from error
     try:
@@ -180,7 +180,7 @@ def _lock(descriptor: int, busy: Callable[[str], str]) -> None:
         raise UserError(busy(other)) from None
 
 
-def _acquired(path: Path, busy: Callable[[str], str]) -> int:
+def _acquire_lock_file(path: Path, busy: Callable[[str], str]) -> int:
     """Open and lock the lock file ``path``; return its descriptor. Raises UserError if another process holds it."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -201,14 +201,14 @@ def _acquired(path: Path, busy: Callable[[str], str]) -> int:
 
 def json_text(document: Mapping[str, object]) -> str:
     """Return the document as indented JSON, with each list of numbers, such as samples, in one line."""
-    text = json.dumps(_finite(document), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(_replace_nonfinite_numbers(document), indent=2, allow_nan=False) + "\n"
     return _NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text)
 
 
-def _finite(value: Any) -> Any:
+def _replace_nonfinite_numbers(value: Any) -> Any:
     """Replace numbers that JSON lacks by null: a margin is infinite where softmax returns exactly 0."""
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _replace_nonfinite_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_replace_nonfinite_numbers(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

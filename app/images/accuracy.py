@@ -1,6 +1,6 @@
 """``main.py accuracy``: count the correct labels of every shipped network, beside those in the old reports."""
 
-from app.base.errors import UserError, say
+from app.base.errors import UserError, print_to_stderr
 from app.base.interrupts import exit_on_interrupt, progress_bar
 from app.base.precision import SHORT
 from app.commands.accuracy import AccuracyRequest
@@ -31,39 +31,39 @@ def accuracy(request: AccuracyRequest) -> int:
 
     Raises UserError.
     """
-    entries = _entries(request)
+    entries = _networks_with_weights(request)
     with exit_on_interrupt():
         where, why_not = device.choose_device(request.device)
     if where == "cpu" and request.precision not in ("auto", "fp32"):
         raise UserError("--precision is for the GPU: leave it out on the CPU")
     if why_not is not None:
-        say(f"note: running on the CPU: {why_not}")
+        print_to_stderr(f"note: running on the CPU: {why_not}")
     with device.translate_gpu_errors():
         data = load_fashion_mnist("test", request.data_dir)
-        rows = [_row(network, weights, data, where, request) for network, weights in entries]
+        rows = [_measure_network_accuracy(network, weights, data, where, request) for network, weights in entries]
     if not any(row["correct"] for row in rows):
         raise UserError(f"no network ran: {rows[0]['verdict']}")
-    by = f"{cpu_engine_class().library} on the CPU" if where == "cpu" else _card()
+    by = f"{cpu_engine_class().library} on the CPU" if where == "cpu" else _describe_gpu()
     document: Accuracy = {"schema": "lenet5-inference/accuracy/1", "device": by, "networks": rows}
-    publish(document, _text, request.output)
+    publish(document, _format_accuracy, request.output)
     return int(any(row["passed"] is False for row in rows))
 
 
-def _card() -> str:
+def _describe_gpu() -> str:
     card = device.describe_gpu()
     return f"{card['name']} ({device.format_bus_address(card)})"
 
 
-def _entries(request: AccuracyRequest) -> list[tuple[Network, Weights | None]]:
+def _networks_with_weights(request: AccuracyRequest) -> list[tuple[Network, Weights | None]]:
     """Return the networks to run with their weights; None for a network without shipped weights. Raises UserError."""
     if request.network is None and request.weights is None:
         return [(network, shipped_weights(network)) for network in NETWORKS.values()]
     network = None if request.network is None else find_network(request.network)
     weights = required_weights(str(request.network)) if request.weights is None else load_weights(request.weights)
-    return [(network or weights.own_network(), weights)]
+    return [(network or weights.stored_network(), weights)]
 
 
-def _row(
+def _measure_network_accuracy(
     network: Network, weights: Weights | None, data: Dataset, where: str, request: AccuracyRequest
 ) -> NetworkAccuracy:
     """Return one network's entry in the document; if it cannot run, with the reason in place of counts."""
@@ -96,8 +96,8 @@ def _row(
     with engine, progress_bar(len(data.images), desc=network.name, unit="im", leave=False) as progress:
         labels, arithmetic = engine.run(data.images, progress=progress).labels, engine.arithmetic
     agreement = compare_labels(labels, reference, source, arithmetic)
-    expected = weights.promised(network, len(labels))
-    found = judge_answers(labels, data.labels, expected, agreement, classes=graph.classes)
+    expected = weights.promised_correct_count(network, len(labels))
+    found = judge_answers(labels, data.labels, expected, agreement, classes=graph.class_count)
     warning = found.answers.warning and f"WARNING: {found.answers.warning}"
     return {
         **row,
@@ -108,7 +108,7 @@ def _row(
     }
 
 
-def _text(document: Accuracy, width: int) -> str:
+def _format_accuracy(document: Accuracy, width: int) -> str:
     """Format each network's counts, the old report's counts if any, and the check's verdict."""
     counts = [str(count) for count in COUNTED]
     columns = [Column("network", left=True), Column("", left=True), *(Column(f"{count:,}") for count in COUNTED)]

@@ -33,9 +33,9 @@ def network_of(chain: Chain, name: str, summary: str, channels: int, features: i
     one leaves no row or column unread. Raises BadValueError, asking for ``--size``, where none or several do.
     """
     if size is None:
-        size = _only_size(chain.layers, channels, features)
-    elif features is not None and _features(chain.layers, channels, size) != features:
-        found = _features(chain.layers, channels, size)
+        size = _unique_image_size(chain.layers, channels, features)
+    elif features is not None and _flattened_feature_count(chain.layers, channels, size) != features:
+        found = _flattened_feature_count(chain.layers, channels, size)
         gives = "is too small for its layers" if found is None else f"gives its first fully connected layer {found:,}"
         raise BadValueError(f"needs {features:,} features, and --size {size} {gives}; correct --size")
     resize = () if size == IMAGE else (Resize("resize", size),)
@@ -53,16 +53,16 @@ def with_course_rules(network: Network) -> Network:
     return replace(network, layers=layers, pixel_scale=1.0)
 
 
-def _only_size(layers: Sequence[Layer], channels: int, features: int | None) -> int:
+def _unique_image_size(layers: Sequence[Layer], channels: int, features: int | None) -> int:
     if features is None:
         raise BadValueError("has no fully connected layer, from which the images' size would follow; give --size")
     sizes = []
     for size in range(1, MAX_SIZE + 1):
-        found = _features(layers, channels, size) or 0
+        found = _flattened_feature_count(layers, channels, size) or 0
         if found > features:  # larger images never give fewer
             break
         sizes += [size] if found == features else []
-    whole = [size for size in sizes if not _leaves_rows(layers, channels, size)]
+    whole = [size for size in sizes if not _leaves_pixels_unread(layers, channels, size)]
     fitting = whole or sizes
     if len(fitting) != 1:
         which = ", ".join(map(str, fitting)) or f"none up to {MAX_SIZE:,}"
@@ -86,16 +86,16 @@ def _shapes(layers: Sequence[Layer], channels: int, size: int) -> list[Shape] | 
     return shapes
 
 
-def _features(layers: Sequence[Layer], channels: int, size: int) -> int | None:
+def _flattened_feature_count(layers: Sequence[Layer], channels: int, size: int) -> int | None:
     shapes = _shapes(layers, channels, size)
     return None if shapes is None else prod(shapes[-1])
 
 
-def _leaves_rows(layers: Sequence[Layer], channels: int, size: int) -> bool:
+def _leaves_pixels_unread(layers: Sequence[Layer], channels: int, size: int) -> bool:
     """Return whether a stride or a pooling leaves rows and columns unread, or reads beyond the image."""
     for layer, shape in zip(layers, _shapes(layers, channels, size) or (), strict=False):
         if isinstance(layer, Conv2d) and (shape[1] + 2 * layer.padding - layer.kernel) % layer.stride:
             return True
-        if isinstance(layer, Pool) and (shape[1] - layer.window) % layer.step:
+        if isinstance(layer, Pool) and (shape[1] - layer.window) % layer.effective_stride:
             return True
     return False

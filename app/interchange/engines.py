@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError
-from app.files.checks import shown
+from app.files.checks import format_for_error
 from app.interchange.source import Engine, Source
 from app.layers import Activation, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Resize, Sigmoid, Tanh
 from app.layers.pool import Pool
@@ -64,7 +64,7 @@ def _pooled(x: np.ndarray, layer: MaxPool | AvgPool) -> np.ndarray:
     y = np.empty((*x.shape[:2], height, width))
     for i in range(height):
         for j in range(width):
-            top, left = i * layer.step, j * layer.step
+            top, left = i * layer.effective_stride, j * layer.effective_stride
             window = x[:, :, top : top + layer.window, left : left + layer.window]  # ends where the image ends
             y[:, :, i, j] = window.max(axis=(2, 3)) if layer.is_max else window.mean(axis=(2, 3))
     return y
@@ -94,7 +94,7 @@ def torch_engine(source: Source) -> Engine | None:
                     x = functional.linear(x, weights, bias)
                 case Pool():
                     pool = functional.max_pool2d if layer.is_max else functional.avg_pool2d
-                    x = pool(x, layer.window, layer.step, ceil_mode=layer.ceil)
+                    x = pool(x, layer.window, layer.effective_stride, ceil_mode=layer.ceil)
                 case Activation():
                     x = getattr(torch, layer.kind)(x)
                 case Flatten():
@@ -135,7 +135,9 @@ def onnx_engine(model: Any, logits: str, fed: Callable[[np.ndarray], np.ndarray]
             repeated = np.arange(-(-len(images) // size) * size).reshape(-1, size) % len(images)
             found = [session.run([logits], {name: fed(images[chunk])})[0] for chunk in repeated]
         except Exception as error:  # ONNX Runtime has its own types for each kind of fault
-            raise UserError(f"the model does not run in ONNX Runtime: {shown(str(error))}; export it again") from None
+            raise UserError(
+                f"the model does not run in ONNX Runtime: {format_for_error(str(error))}; export it again"
+            ) from None
         return np.concatenate(found)[: len(images)]
 
     return Engine(f"ONNX Runtime {onnxruntime.__version__}", run)

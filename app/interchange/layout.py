@@ -9,7 +9,7 @@ from app.base.frozen import Frozen
 from app.files.checks import BadValueError
 from app.interchange.source import Source
 from app.layers import Conv2d, Flatten, Linear, Shape
-from app.layers.flatten import channel_first_rows
+from app.layers.flatten import channels_first_permutation
 from app.network.definitions import Network
 
 REMEDY = "name the file's own network with --network"
@@ -24,7 +24,7 @@ class Converted(Frozen):
     after: str
 
 
-def origin_shapes(network: Network) -> dict[str, Shape]:
+def source_array_shapes(network: Network) -> dict[str, Shape]:
     """Return the shapes of the arrays of a ``Source``, by our names, including every optional bias."""
     return {name: channels_first_shape(ours) for name, ours, _ in _expected_arrays(network)}
 
@@ -42,7 +42,7 @@ def convert_arrays(source: Source) -> list[Converted]:
                     f"has no {name} {format_shape(theirs)}, which network {network.name} needs; {REMEDY}"
                 )
             continue
-        _check(name, source.arrays[name], theirs, network)
+        _check_array_shape(name, source.arrays[name], theirs, network)
         one = _convert_array(name, source.arrays[name], flattened)
         found.append(replace(one, before=one.after) if source.unchanged else one)
     if unknown := sorted(source.arrays.keys() - {name for name, *_ in wanted}):
@@ -58,11 +58,11 @@ def to_channels_first(network: Network, arrays: Mapping[str, np.ndarray]) -> dic
     found = dict(arrays)
     for name, ours, flattened in _expected_arrays(network):
         if name in arrays:
-            _check(name, arrays[name], ours, network)
+            _check_array_shape(name, arrays[name], ours, network)
             if len(ours) == 4:
                 found[name] = np.ascontiguousarray(arrays[name].transpose(3, 2, 0, 1))
             elif len(ours) == 2:
-                rows = arrays[name] if flattened is None else arrays[name][channel_first_rows(flattened)]
+                rows = arrays[name] if flattened is None else arrays[name][channels_first_permutation(flattened)]
                 found[name] = np.ascontiguousarray(rows.T)
     return found
 
@@ -84,7 +84,7 @@ def _expected_arrays(network: Network) -> Iterator[tuple[str, Shape, Shape | Non
             flattened = None
 
 
-def _check(name: str, array: np.ndarray, wanted: Shape, network: Network) -> None:
+def _check_array_shape(name: str, array: np.ndarray, wanted: Shape, network: Network) -> None:
     if array.shape != wanted:
         needs = f"network {network.name} needs {format_shape(wanted)}"
         raise BadValueError(f"{name} is {format_shape(array.shape)}, {needs}; {REMEDY}")
@@ -99,7 +99,7 @@ def _convert_array(name: str, array: np.ndarray, flattened: Shape | None) -> Con
         moved, orders = array.T, (" out,in", " in,out") if array.ndim == 2 else orders
     else:
         moved, orders = np.empty_like(array.T), (" over C,H,W", " over H,W,C")
-        moved[channel_first_rows(flattened)] = array.T
+        moved[channels_first_permutation(flattened)] = array.T
     before, after = (format_shape(one.shape) + order for one, order in zip((array, moved), orders, strict=True))
     return Converted(name, np.ascontiguousarray(moved), before, after)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from app.files.checks import BadValueError
 from app.interchange.chain import with_course_rules
-from app.interchange.layout import REMEDY, origin_shapes
+from app.interchange.layout import REMEDY, source_array_shapes
 from app.interchange.numbers import Cursor
 from app.interchange.source import Asked, Source
 from app.layers import Argmax, Flatten, Resize
@@ -26,7 +26,7 @@ def read(content: bytes, asked: Asked) -> Source:
     network = with_course_rules(asked.network)
     # mini-dnn has no layers for these; of the others, those without weights have 0 floats.
     layers = [layer.name for layer in network.layers if not isinstance(layer, Resize | Flatten | Argmax)]
-    shapes = origin_shapes(network)
+    shapes = source_array_shapes(network)
     cursor = Cursor(content)
     count = cursor.integer("i", "the number of layers")
     if count != len(layers):
@@ -38,16 +38,16 @@ def read(content: bytes, asked: Asked) -> Source:
     arrays: dict[str, np.ndarray] = {}
     for layer in layers:
         names = [name for name in (layer, f"{layer}_bias") if name in shapes]
-        floats = _floats(cursor, layer, [prod(shapes[name]) for name in names])
+        floats = _read_layer_floats(cursor, layer, [prod(shapes[name]) for name in names])
         for name in names:
             part, floats = np.split(floats, [prod(shapes[name])])
             if part.size:
                 arrays[name] = part.reshape(shapes[name])
-    cursor.end("its last layer")
+    cursor.check_end("its last layer")
     return Source(network, arrays, {})
 
 
-def _floats(cursor: Cursor, layer: str, sizes: list[int]) -> np.ndarray:
+def _read_layer_floats(cursor: Cursor, layer: str, sizes: list[int]) -> np.ndarray:
     """Read one layer's floats. sizes: numbers of its weights and biases; none for a layer without."""
     count = cursor.integer("i", f"the number of floats of layer {layer}")
     if count not in (sum(sizes), *sizes[:1]):

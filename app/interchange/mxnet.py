@@ -8,9 +8,9 @@ from itertools import permutations
 
 import numpy as np
 
-from app.files.checks import BadValueError, shown
+from app.files.checks import BadValueError, format_for_error
 from app.interchange.chain import Chain, network_of, with_course_rules
-from app.interchange.layout import origin_shapes
+from app.interchange.layout import source_array_shapes
 from app.interchange.mxnet_params import read_params
 from app.interchange.mxnet_symbol import read_symbol
 from app.interchange.numbers import as_float32
@@ -30,31 +30,31 @@ ASSUMED = (
 def read(content: bytes, asked: Asked) -> Source:
     """Read a list of arrays and the network that they belong to. Raises BadValueError, UserError for the symbol."""
     notes: list[str] = []
-    arrays = _arguments(read_params(content), notes)
+    arrays = _strip_argument_prefixes(read_params(content), notes)
     if asked.network is not None:
         if asked.size is not None:
             raise BadValueError("the images' size follows from --network; leave --size out")
         network = with_course_rules(asked.network)
         names = _match_names(network, arrays)
     else:
-        chain = _family(arrays) if asked.symbol is None else read_symbol(asked.symbol)
+        chain = _chain_from_shapes(arrays) if asked.symbol is None else read_symbol(asked.symbol)
         names = chain.names
         notes += chain.notes
         _check_names(names, arrays)
-        network = network_of(chain, asked.name, SUMMARY, *_sizes(chain, arrays), asked.size)
+        network = network_of(chain, asked.name, SUMMARY, *_input_sizes(chain, arrays), asked.size)
     found = {ours: as_float32(theirs, arrays[theirs], notes) for ours, theirs in names.items()}
     return Source(network, found, names, tuple(notes))
 
 
-def _arguments(arrays: Mapping[str, np.ndarray], notes: list[str]) -> dict[str, np.ndarray]:
+def _strip_argument_prefixes(arrays: Mapping[str, np.ndarray], notes: list[str]) -> dict[str, np.ndarray]:
     """Remove the prefix ``arg:``, and leave out ``aux:`` arrays, which no supported layer has."""
     found: dict[str, np.ndarray] = {}
     for whole, array in arrays.items():
         prefix, _, name = whole.rpartition(":")
         if prefix == "aux":
-            notes.append(f"{shown(whole)} is left out: no layer uses it")
+            notes.append(f"{format_for_error(whole)} is left out: no layer uses it")
         elif name in found:
-            raise BadValueError(f"names two arrays {shown(name)}; get a fresh copy")
+            raise BadValueError(f"names two arrays {format_for_error(name)}; get a fresh copy")
         else:
             found[name] = array
     return found
@@ -63,26 +63,29 @@ def _arguments(arrays: Mapping[str, np.ndarray], notes: list[str]) -> dict[str, 
 def _check_names(names: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> None:
     """Raise BadValueError unless the names of the arrays are exactly these."""
     if missing := sorted(set(names.values()) - arrays.keys()):
-        raise BadValueError(f"has no array {shown(missing[0])}, which its network needs; {_names_there(arrays)}")
+        raise BadValueError(
+            f"has no array {format_for_error(missing[0])}, which its network needs; {_network_remedy(arrays)}"
+        )
     if unused := sorted(arrays.keys() - set(names.values())):
         raise BadValueError(
-            f"has an array {shown(unused[0])}, which its network has no use for; {_names_there(arrays)}"
+            f"has an array {format_for_error(unused[0])}, which its network has no use for; {_network_remedy(arrays)}"
         )
     if len(set(names.values())) < len(names):
         raise BadValueError("has one array for two layers of its network; give each layer its own")
 
 
-def _names_there(arrays: Mapping[str, np.ndarray]) -> str:
-    return f"give the network of {', '.join(map(shown, sorted(arrays)[:8]))}"
+def _network_remedy(arrays: Mapping[str, np.ndarray]) -> str:
+    return f"give the network of {', '.join(map(format_for_error, sorted(arrays)[:8]))}"
 
 
-def _sizes(chain: Chain, arrays: Mapping[str, np.ndarray]) -> tuple[int, int | None]:
+def _input_sizes(chain: Chain, arrays: Mapping[str, np.ndarray]) -> tuple[int, int | None]:
     """Return an image's channels and the inputs of the first fully connected layer (None without one)."""
     weights = [(layer, arrays[chain.names[layer.name]]) for layer in chain.layers if layer.name in chain.names]
     for layer, array in weights:
         if array.ndim != (4 if isinstance(layer, Conv2d) else 2):
             raise BadValueError(
-                f"has {shown(chain.names[layer.name])} with {array.ndim} dimensions, not those of a {layer.kind}"
+                f"has {format_for_error(chain.names[layer.name])} with {array.ndim} dimensions, not those of a "
+                f"{layer.kind}"
             )
     channels = next((array.shape[1] for layer, array in weights[:1] if isinstance(layer, Conv2d)), 1)
     return channels, next((array.shape[1] for layer, array in weights if isinstance(layer, Linear)), None)
@@ -90,7 +93,7 @@ def _sizes(chain: Chain, arrays: Mapping[str, np.ndarray]) -> tuple[int, int | N
 
 def _match_names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Return our names → the file's names: by equal name, else by shape."""
-    wanted = {ours: shape for ours, shape in origin_shapes(network).items() if not ours.endswith("_bias")}
+    wanted = {ours: shape for ours, shape in source_array_shapes(network).items() if not ours.endswith("_bias")}
     prefixes = {ours: ours for ours in wanted}
     if any(f"{ours}{WEIGHT}" not in arrays for ours in wanted):
         for ours, shape in wanted.items():
@@ -99,12 +102,12 @@ def _match_names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str
                 told = f"has no array {ours}{WEIGHT}, and {len(fitting)} of shape {shape}"
                 raise BadValueError(f"{told}; name the layers of --network as the file does")
             prefixes[ours] = fitting[0].removesuffix(WEIGHT)
-    names = _with_biases(prefixes, arrays)
+    names = _add_bias_names(prefixes, arrays)
     _check_names(names, arrays)
     return names
 
 
-def _with_biases(prefixes: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+def _add_bias_names(prefixes: Mapping[str, str], arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Return the names that the file gives to weights and to the biases that exist. prefixes: our layer's name → the
     file's."""
     names: dict[str, str] = {}
@@ -115,7 +118,7 @@ def _with_biases(prefixes: Mapping[str, str], arrays: Mapping[str, np.ndarray]) 
     return names
 
 
-def _family(arrays: Mapping[str, np.ndarray]) -> Chain:
+def _chain_from_shapes(arrays: Mapping[str, np.ndarray]) -> Chain:
     """Build S x S → conv → tanh → maxpool 2 → conv → flatten → fc → tanh → fc → softmax from the arrays' shapes."""
     weights = {name.removesuffix(WEIGHT): array.shape for name, array in arrays.items() if name.endswith(WEIGHT)}
     possible = permutations(weights) if len(weights) == LAYERS else ()
@@ -126,7 +129,7 @@ def _family(arrays: Mapping[str, np.ndarray]) -> Chain:
             "--network FILE.toml"
         )
     ours = dict(zip(("conv1", "conv2", "fc1", "fc2"), orders[0], strict=True))
-    names = _with_biases(ours, arrays)
+    names = _add_bias_names(ours, arrays)
     shapes = {name: weights[prefix] for name, prefix in ours.items()}
 
     def conv(name: str) -> Conv2d:

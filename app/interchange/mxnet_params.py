@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from app.files.checks import BadValueError, shown
+from app.files.checks import BadValueError, format_for_error
 from app.interchange.numbers import Cursor
 
 MAGIC = 0x112
@@ -32,23 +32,23 @@ def read_params(content: bytes) -> dict[str, np.ndarray]:
             raise BadValueError("is a big-endian list of MXNet's; save it again on a little-endian machine")
         raise BadValueError("does not begin as a list of MXNet's (0x112, 0); name a .params file of MXNet 0.11 to 1.9")
     count = cursor.integer("Q", "the number of arrays")
-    if not 0 < count <= cursor.left // LEAST_RECORD:
-        raise BadValueError(f"declares {count:,} arrays, but {cursor.left:,} bytes follow; get a fresh copy")
-    arrays = [_record(cursor, f"array {at + 1} of {count:,}") for at in range(count)]
+    if not 0 < count <= cursor.bytes_left // LEAST_RECORD:
+        raise BadValueError(f"declares {count:,} arrays, but {cursor.bytes_left:,} bytes follow; get a fresh copy")
+    arrays = [_read_array_record(cursor, f"array {at + 1} of {count:,}") for at in range(count)]
     names = cursor.integer("Q", "the number of names")
     if names != count:
         raise BadValueError(f"has {count:,} arrays but {names:,} names; save it from a dictionary of names")
     found: dict[str, np.ndarray] = {}
     for array in arrays:
-        name = _name(cursor, f"name {len(found) + 1} of {count:,}")
+        name = _read_array_name(cursor, f"name {len(found) + 1} of {count:,}")
         if name in found:
-            raise BadValueError(f"names two arrays {shown(name)}; get a fresh copy")
+            raise BadValueError(f"names two arrays {format_for_error(name)}; get a fresh copy")
         found[name] = array
-    cursor.end("its last name")
+    cursor.check_end("its last name")
     return found
 
 
-def _record(cursor: Cursor, what: str) -> np.ndarray:
+def _read_array_record(cursor: Cursor, what: str) -> np.ndarray:
     version = cursor.integer("I", what)
     if version not in (VERSION_1, VERSION_2):
         known = f"{VERSION_1:#x} and {VERSION_2:#x} are known"
@@ -73,7 +73,7 @@ def _record(cursor: Cursor, what: str) -> np.ndarray:
     )
 
 
-def _name(cursor: Cursor, what: str) -> str:
+def _read_array_name(cursor: Cursor, what: str) -> str:
     length = cursor.integer("Q", what)
     if not 0 < length <= MAX_NAME:
         raise BadValueError(f"has {what} of {length:,} bytes; 1 to {MAX_NAME:,} are read, rename it")

@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from app.base.errors import UserError
-from app.files.checks import BadValueError, fields, items, mapping, shown, text, whole
+from app.files.checks import (
+    BadValueError,
+    format_for_error,
+    list_check,
+    mapping_check,
+    object_check,
+    text_check,
+    whole_number_check,
+)
 from app.files.reading import read_json
 from app.interchange.chain import Chain
 from app.layers import ACTIVATIONS, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Softmax
@@ -18,19 +26,21 @@ from app.network.network import MAX_LAYERS, default_names
 MAX_NODES = 1000
 MOST = 10**6  # maps, units
 LONGEST = 10_000  # characters of a setting: nodes may carry anything there
-_INPUT = items(whole(0, MAX_NODES - 1), 2)  # node, output, version
-_NODE = fields(
+_INPUT = list_check(whole_number_check(0, MAX_NODES - 1), 2)  # node, output, version
+_NODE = object_check(
     {
-        "op": text(),
-        "name": text(),
-        "inputs": items(_INPUT),
-        "attrs": mapping(text(LONGEST)),
-        "attr": mapping(text(LONGEST)),
+        "op": text_check(),
+        "name": text_check(),
+        "inputs": list_check(_INPUT),
+        "attrs": mapping_check(text_check(LONGEST)),
+        "attr": mapping_check(text_check(LONGEST)),
     },
     optional=("attrs", "attr"),
     others=True,
 )
-_SYMBOL = fields({"nodes": items(_NODE, 1), "heads": items(_INPUT, 1)}, optional=("heads",), others=True)
+_SYMBOL = object_check(
+    {"nodes": list_check(_NODE, 1), "heads": list_check(_INPUT, 1)}, optional=("heads",), others=True
+)
 REMEDY = "give the symbol file that belongs to the arrays, or describe the network with --network FILE.toml"
 
 Settings = Mapping[str, str]
@@ -49,27 +59,29 @@ def read_symbol(path: Path) -> Chain:
 def _chain(nodes: list[dict[str, Any]], heads: list[list[int]]) -> Chain:
     if len(nodes) > MAX_NODES:
         raise BadValueError(f"has {len(nodes):,} nodes, more than the {MAX_NODES:,} that are read")
-    unknown = dict.fromkeys(shown(node["op"]) for node in nodes if node["op"] not in ("null", *OPERATORS))
+    unknown = dict.fromkeys(format_for_error(node["op"]) for node in nodes if node["op"] not in ("null", *OPERATORS))
     if unknown:
         raise BadValueError(f"has operators that import does not know: {', '.join(unknown)}")
     if len(heads) > 1 or heads[0][0] >= len(nodes):
         raise BadValueError(f"has {len(heads)} outputs where one is needed" if heads[1:] else "has no output node")
     built = _Layers()
-    for node in _in_order(nodes, heads[0][0]):
+    for node in _order_nodes(nodes, heads[0][0]):
         others = [nodes[at]["name"] for at, *_ in node["inputs"][1:]]
         if any(nodes[at]["op"] != "null" for at, *_ in node["inputs"][1:]):
-            raise BadValueError(f"node {shown(node['name'])} has two layers as inputs; only layers in a row are read")
+            raise BadValueError(
+                f"node {format_for_error(node['name'])} has two layers as inputs; only layers in a row are read"
+            )
         settings = {**node.get("attr", {}), **node.get("attrs", {})}
         try:
             OPERATORS[node["op"]](built, settings, others)
         except BadValueError as error:
-            raise BadValueError(f"node {shown(node['name'])} ({node['op']}): {error}") from None
+            raise BadValueError(f"node {format_for_error(node['name'])} ({node['op']}): {error}") from None
     if any(isinstance(layer, Softmax) for layer in built.layers[:-1]):
         raise BadValueError("has layers behind a softmax")
     return Chain(tuple(built.layers), built.names)
 
 
-def _in_order(nodes: list[dict[str, Any]], head: int) -> list[dict[str, Any]]:
+def _order_nodes(nodes: list[dict[str, Any]], head: int) -> list[dict[str, Any]]:
     """Return the nodes from the image to the output. Raises BadValueError unless they form a single chain."""
     found = []
     at = head
@@ -77,7 +89,7 @@ def _in_order(nodes: list[dict[str, Any]], head: int) -> list[dict[str, Any]]:
         found.append(nodes[at])
         first = nodes[at]["inputs"][0][0] if nodes[at]["inputs"] else at
         if any(other >= at for other, *_ in nodes[at]["inputs"]) or first == at:
-            raise BadValueError(f"node {shown(nodes[at]['name'])} does not come after its inputs")
+            raise BadValueError(f"node {format_for_error(nodes[at]['name'])} does not come after its inputs")
         at = first
     if len(found) > MAX_LAYERS:
         raise BadValueError(f"has {len(found)} layers, more than the {MAX_LAYERS} that are read")
@@ -113,49 +125,56 @@ class _Layers:
         name = self.add(kind, *values, bias)
         self.names |= dict(zip((name, f"{name}_bias"), arrays, strict=False))
 
-    def convolution(self, settings: Settings, arrays: list[str]) -> None:
+    def add_convolution(self, settings: Settings, arrays: list[str]) -> None:
         if self.flat:
             raise BadValueError("comes after flattened features")
         _require_defaults(settings, {"num_group": "1", "layout": "NCHW", "dilate": "(1, 1)"})
-        kernel, stride, padding = _pair(settings, "kernel"), _pair(settings, "stride", 1), _pair(settings, "pad", 0)
-        self.add_weighted(Conv2d, [_count(settings, "num_filter"), kernel, stride, padding], settings, arrays)
+        kernel, stride, padding = (
+            _parse_square_pair(settings, "kernel"),
+            _parse_square_pair(settings, "stride", 1),
+            _parse_square_pair(settings, "pad", 0),
+        )
+        self.add_weighted(Conv2d, [_parse_count(settings, "num_filter"), kernel, stride, padding], settings, arrays)
 
-    def new_convolution(self, settings: Settings, arrays: list[str]) -> None:
+    def add_course_convolution(self, settings: Settings, arrays: list[str]) -> None:
         """Add the course's convolution. Without ``no_bias``, the number of its arrays tells whether it has a bias."""
-        self.convolution({"no_bias": str(len(arrays) < 2), **settings}, arrays)
+        self.add_convolution({"no_bias": str(len(arrays) < 2), **settings}, arrays)
 
-    def fully_connected(self, settings: Settings, arrays: list[str]) -> None:
+    def add_fully_connected(self, settings: Settings, arrays: list[str]) -> None:
         if not self.flat:
             _require_defaults(settings, {"flatten": "True"})
-            self.flatten({}, [])
-        self.add_weighted(Linear, [_count(settings, "num_hidden")], settings, arrays)
+            self.add_flatten({}, [])
+        self.add_weighted(Linear, [_parse_count(settings, "num_hidden")], settings, arrays)
 
-    def activation(self, settings: Settings, arrays: list[str]) -> None:
+    def add_activation(self, settings: Settings, arrays: list[str]) -> None:
         kind = settings.get("act_type", "")
         if kind not in ACTIVATIONS:
-            raise BadValueError(f"act_type {shown(kind)} is none of {', '.join(ACTIVATIONS)}")
+            raise BadValueError(f"act_type {format_for_error(kind)} is none of {', '.join(ACTIVATIONS)}")
         self.add(ACTIVATIONS[kind])
 
-    def pooling(self, settings: Settings, arrays: list[str]) -> None:
+    def add_pooling(self, settings: Settings, arrays: list[str]) -> None:
         _require_defaults(settings, {"global_pool": "False", "pad": "(0, 0)", "count_include_pad": "True"})
         kind, convention = settings.get("pool_type", "max"), settings.get("pooling_convention", "valid")
         if kind not in POOLINGS or convention not in ("valid", "full"):
-            raise BadValueError(f"{shown(kind)} pooling, {shown(convention)}: max and avg are read, valid and full")
-        window, stride = _pair(settings, "kernel"), _pair(settings, "stride", 1)
+            raise BadValueError(
+                f"{format_for_error(kind)} pooling, {format_for_error(convention)}: max and avg are read, valid and "
+                "full"
+            )
+        window, stride = _parse_square_pair(settings, "kernel"), _parse_square_pair(settings, "stride", 1)
         self.add(POOLINGS[kind], window, None if stride == window else stride, convention == "full")
 
-    def flatten(self, settings: Settings, arrays: list[str]) -> None:
+    def add_flatten(self, settings: Settings, arrays: list[str]) -> None:
         if not self.flat:
             self.add(Flatten)
 
 
 OPERATORS: dict[str, Callable[[_Layers, Settings, list[str]], object]] = {
-    "Convolution": _Layers.convolution,
-    "New": _Layers.new_convolution,
-    "Activation": _Layers.activation,
-    "Pooling": _Layers.pooling,
-    "Flatten": _Layers.flatten,
-    "FullyConnected": _Layers.fully_connected,
+    "Convolution": _Layers.add_convolution,
+    "New": _Layers.add_course_convolution,
+    "Activation": _Layers.add_activation,
+    "Pooling": _Layers.add_pooling,
+    "Flatten": _Layers.add_flatten,
+    "FullyConnected": _Layers.add_fully_connected,
     "SoftmaxOutput": lambda built, *_: built.add(Softmax),
     "softmax": lambda built, *_: built.add(Softmax),
 }
@@ -166,22 +185,22 @@ def _require_defaults(settings: Settings, values: Settings) -> None:
     for key, value in values.items():
         found = settings.get(key, value)
         if found.replace(" ", "").lower() not in (value.replace(" ", "").lower(), "none", "()"):
-            raise BadValueError(f"{key} {shown(found)}: only {value} is computed here")
+            raise BadValueError(f"{key} {format_for_error(found)}: only {value} is computed here")
 
 
-def _count(settings: Settings, key: str) -> int:
+def _parse_count(settings: Settings, key: str) -> int:
     found = settings.get(key, "")
     if not re.fullmatch(r"[1-9]\d{0,6}", found) or int(found) > MOST:
-        raise BadValueError(f"{key} {shown(found)} is not a whole number from 1 to {MOST:,}")
+        raise BadValueError(f"{key} {format_for_error(found)} is not a whole number from 1 to {MOST:,}")
     return int(found)
 
 
-def _pair(settings: Settings, key: str, otherwise: int | None = None) -> int:
+def _parse_square_pair(settings: Settings, key: str, otherwise: int | None = None) -> int:
     """Parse "(5, 5)", which must be square. otherwise: the value without the setting; None if it is required."""
     found = settings.get(key, "()")
     if found == "()" and otherwise is not None:
         return otherwise
     digits = re.fullmatch(r"[(\[]\s*(\d{1,5})L?\s*,\s*(\d{1,5})L?\s*,?\s*[)\]]", found)
     if digits is None or digits[1] != digits[2]:
-        raise BadValueError(f"{key} {shown(found)} is not two equal numbers like (5, 5)")
+        raise BadValueError(f"{key} {format_for_error(found)} is not two equal numbers like (5, 5)")
     return int(digits[1])

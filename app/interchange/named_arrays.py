@@ -11,9 +11,19 @@ from dataclasses import field, replace
 import numpy as np
 
 from app.base.frozen import Frozen
-from app.files.checks import BadValueError, fields, items, nullable, number, parsed_json, shown, string, text
+from app.files.checks import (
+    BadValueError,
+    format_for_error,
+    list_check,
+    nullable,
+    number_check,
+    object_check,
+    parsed_json,
+    string,
+    text_check,
+)
 from app.interchange.engines import torch_engine
-from app.interchange.layout import origin_shapes, to_channels_first
+from app.interchange.layout import source_array_shapes, to_channels_first
 from app.interchange.numbers import as_float32
 from app.interchange.source import Asked, Source
 from app.layers import Shape
@@ -53,11 +63,11 @@ class NamedArrays(Frozen):
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-_CHECK = fields(
+_CHECK = object_check(
     {
         "definition": string,
-        "input_scale": number(LEAST_SCALE, MOST_SCALE),
-        "classes": nullable(items(text(), 1)),
+        "input_scale": number_check(LEAST_SCALE, MOST_SCALE),
+        "classes": nullable(list_check(text_check(), 1)),
     }
 )
 
@@ -72,19 +82,19 @@ def parse_description(content: str) -> Description:
     return Description(parse_network(found["definition"], "its definition"), found["input_scale"], classes)
 
 
-def source_of(named: NamedArrays, asked: Asked) -> Source:
+def match_to_network(named: NamedArrays, asked: Asked) -> Source:
     """Match the arrays to the asked network, or to the described one. Raises BadValueError."""
     if asked.size is not None or asked.symbol is not None:
         raise BadValueError("needs neither --size nor --symbol; leave them out")
     if odd := [name for name in named.arrays if not name.isprintable()]:
-        raise BadValueError(f"names an array {shown(odd[0])}; rename it")
+        raise BadValueError(f"names an array {format_for_error(odd[0])}; rename it")
     about = named.description
     network = asked.network or (about.network if about else None)
     if network is None:
         raise BadValueError("has no network in it; name it with --network, as lenet5 or a .toml file")
     notes: list[str] = []
     torch_names = any(name.rpartition(".")[2] in (WEIGHT, BIAS) for name in named.arrays)
-    origins = _origins(network, named.arrays) if torch_names else {name: name for name in named.arrays}
+    origins = _torch_array_names(network, named.arrays) if torch_names else {name: name for name in named.arrays}
     arrays = {name: as_float32(origin, named.arrays[origin], notes) for name, origin in origins.items()}
     if not torch_names:
         arrays = to_channels_first(network, arrays)
@@ -101,7 +111,7 @@ def source_of(named: NamedArrays, asked: Asked) -> Source:
     return replace(source, engine=torch_engine(source)) if torch_names else source
 
 
-def _origins(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+def _torch_array_names(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Return our name → PyTorch's name.
 
     PyTorch's names begin with the layers' names, or with any others if the shapes fit in exactly one way.
@@ -111,33 +121,37 @@ def _origins(network: Network, arrays: Mapping[str, np.ndarray]) -> dict[str, st
     for name in arrays:
         prefix, _, kind = name.rpartition(".")
         if kind not in (WEIGHT, BIAS):
-            raise BadValueError(f"{shown(name)} is named neither like conv1.weight nor like conv1.bias; remove it")
+            raise BadValueError(
+                f"{format_for_error(name)} is named neither like conv1.weight nor like conv1.bias; remove it"
+            )
         (weights if kind == WEIGHT else biases)[prefix] = name
     if lost := sorted(biases.keys() - weights.keys()):
-        raise BadValueError(f"{shown(biases[lost[0]])} has no weight beside it; add it")
+        raise BadValueError(f"{format_for_error(biases[lost[0]])} has no weight beside it; add it")
     found: dict[str, str] = {}
-    for layer, prefix in _prefixes(network, {prefix: arrays[name].shape for prefix, name in weights.items()}).items():
+    for layer, prefix in _layer_prefixes(
+        network, {prefix: arrays[name].shape for prefix, name in weights.items()}
+    ).items():
         found[layer] = weights[prefix]
         if prefix in biases:
             found[f"{layer}_bias"] = biases[prefix]
     return found
 
 
-def _prefixes(network: Network, shapes: Mapping[str, Shape]) -> dict[str, str]:
+def _layer_prefixes(network: Network, shapes: Mapping[str, Shape]) -> dict[str, str]:
     """Return each layer's prefix: its own name if the file has these names, else the only one of its shape."""
     # PyTorch's array for each layer with weights is (M, C, K, K) or (out, in).
-    wanted = {name: shape for name, shape in origin_shapes(network).items() if not name.endswith("_bias")}
+    wanted = {name: shape for name, shape in source_array_shapes(network).items() if not name.endswith("_bias")}
     if shapes.keys() == wanted.keys():
         return {name: name for name in wanted}
     if sorted(shapes.values()) != sorted(wanted.values()):
         needs = ", ".join(f"{name} {shape}" for name, shape in wanted.items())
-        has = ", ".join(f"{shown(name)} {shape}" for name, shape in list(shapes.items())[:20])
+        has = ", ".join(f"{format_for_error(name)} {shape}" for name, shape in list(shapes.items())[:20])
         raise BadValueError(f"has the weights {has}; network {network.name} needs {needs}: name its own --network")
     found = {}
     for layer, shape in wanted.items():
         fitting = [prefix for prefix, other in shapes.items() if other == shape]
         if len(fitting) > 1:
-            names = " and ".join(map(shown, fitting))
+            names = " and ".join(map(format_for_error, fitting))
             raise BadValueError(f"has {names} of one shape: rename them as the layers are: {', '.join(wanted)}")
         found[layer] = fitting[0]
     return found
@@ -156,11 +170,11 @@ def class_names(metadata: Mapping[str, str], network: Network, notes: list[str])
         found = parsed_json(metadata[key])
         if isinstance(found, dict):
             found = [found.get(str(at)) for at in range(len(found))]
-        names = tuple(items(text())(found))
+        names = tuple(list_check(text_check())(found))
         if len(names) != classes:
             raise BadValueError(f"{len(names):,} names for {classes:,} classes")
     except BadValueError as error:
-        notes.append(f"the names of classes in its metadata ({shown(key)}) are left out: {error}")
+        notes.append(f"the names of classes in its metadata ({format_for_error(key)}) are left out: {error}")
         return None
     return names
 

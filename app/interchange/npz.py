@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.lib import format as npy
 
-from app.files.checks import BadValueError, shown
-from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, parse_description, source_of
+from app.files.checks import BadValueError, format_for_error
+from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, match_to_network, parse_description
 from app.interchange.source import Asked, Source
 from app.network.foreign import DESCRIPTION
 from app.network.weights import MAX_BYTES
@@ -42,14 +42,14 @@ class Header(NamedTuple):
 
 def read(content: bytes, asked: Asked) -> Source:
     """Read an NPZ file of the asked network, or of the one that the file describes. Raises BadValueError."""
-    return source_of(read_npz(content), asked)
+    return match_to_network(read_npz(content), asked)
 
 
 def read_npz(content: bytes) -> NamedArrays:
     """Read all arrays. Raises BadValueError for damage, and for arrays of objects, which would be pickles."""
     arrays = read_arrays(content, MAX_BYTES)
     text = arrays.pop(DESCRIPTION, None)
-    return NamedArrays(arrays, None if text is None else parse_description(_text(text)))
+    return NamedArrays(arrays, None if text is None else parse_description(_decode_string_array(text)))
 
 
 def read_arrays(
@@ -66,14 +66,16 @@ def read_arrays(
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
             if name in members:
-                raise BadValueError(f"contains {shown(name)} twice; save it again")
+                raise BadValueError(f"contains {format_for_error(name)} twice; save it again")
             if member.compress_type not in _COMPRESSIONS:
-                raise BadValueError(f"{shown(name)} is packed in a way that NumPy does not write; save it again")
+                raise BadValueError(
+                    f"{format_for_error(name)} is packed in a way that NumPy does not write; save it again"
+                )
             members[name] = member
-            headers[name] = read_header(shown(name), _unpacked(archive, member, MAX_HEADER_BYTES))
-            headers[name].check_size(shown(name), member.file_size)
+            headers[name] = read_header(format_for_error(name), _unpacked(archive, member, MAX_HEADER_BYTES))
+            headers[name].check_size(format_for_error(name), member.file_size)
         unpacked = {name: _unpacked(archive, members[name]) for name in wanted(headers)}
-    return {name: read_array(shown(name), found) for name, found in unpacked.items()}
+    return {name: read_array(format_for_error(name), found) for name, found in unpacked.items()}
 
 
 @contextmanager
@@ -94,7 +96,9 @@ def opened_zip(content: bytes, max_bytes: int) -> Iterator[zipfile.ZipFile]:
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError) as error:
         if isinstance(error, BadValueError):
             raise
-        raise BadValueError(f"is no zip archive that can be read: {shown(str(error))}; get a fresh copy") from None
+        raise BadValueError(
+            f"is no zip archive that can be read: {format_for_error(str(error))}; get a fresh copy"
+        ) from None
 
 
 def npz_content(named: NamedArrays) -> bytes:
@@ -110,7 +114,7 @@ def npz_content(named: NamedArrays) -> bytes:
     return stream.getvalue()
 
 
-def _text(array: np.ndarray) -> str:
+def _decode_string_array(array: np.ndarray) -> str:
     """Return the text of an array of one string of bytes, in UTF-8."""
     try:
         return bytes(array.item()).decode("utf-8") if array.dtype.kind == "S" else ""
@@ -156,11 +160,11 @@ def read_header(name: str, start: bytes | memoryview) -> Header:
             warnings.simplefilter("ignore")  # of headers that Python 2 wrote
             shape, in_columns, dtype = _HEADERS[version](stream)
     except Exception as error:  # NumPy parses the header as Python, which fails in many ways
-        raise BadValueError(f"{name} is no array: {shown(str(error))}; save it again") from None
+        raise BadValueError(f"{name} is no array: {format_for_error(str(error))}; save it again") from None
     if dtype.hasobject:
         raise BadValueError(f"{name} contains pickled objects, which may run code; store plain numbers")
     if dtype.kind not in "biufcSU" or not dtype.itemsize:
-        raise BadValueError(f"{name} is {shown(str(dtype))}, of no numbers; store plain numbers")
+        raise BadValueError(f"{name} is {format_for_error(str(dtype))}, of no numbers; store plain numbers")
     if 0 in shape:
         raise BadValueError(f"{name} is empty, its shape is {shape}; save it with content")
     if len(shape) > MAX_DIMENSIONS or not all(type(size) is int and size > 0 for size in shape):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from app.files.checks import BadValueError, shown
+from app.files.checks import BadValueError, format_for_error
 
 # Between these, the largest of a network's weights is plausible. Floats in the wrong byte order spread over the whole
 # range of float32, 1e-38 to 1e38.
@@ -19,13 +19,16 @@ def as_float32(name: str, array: np.ndarray, notes: list[str]) -> np.ndarray:
     """
     kind, size = array.dtype.name, array.dtype.itemsize
     if array.dtype.kind != "f" or size > 8:
-        raise BadValueError(f"{shown(name)} is stored as {kind}; store it as float32")
+        raise BadValueError(f"{format_for_error(name)} is stored as {kind}; store it as float32")
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         single = array.astype(np.float32)
     if np.isinf(single).any() and np.isfinite(array).all():
-        raise BadValueError(f"{shown(name)} has values beyond the range of float32; scale the weights down")
+        raise BadValueError(f"{format_for_error(name)} has values beyond the range of float32; scale the weights down")
     if size != single.itemsize:
-        notes.append(f"{shown(name)}: {kind} {'rounded' if size > single.itemsize else 'widened, exactly,'} to float32")
+        notes.append(
+            f"{format_for_error(name)}: {kind} {'rounded' if size > single.itemsize else 'widened, exactly,'} to "
+            "float32"
+        )
     return single
 
 
@@ -53,7 +56,7 @@ class Cursor:
         self._at = 0
 
     @property
-    def left(self) -> int:
+    def bytes_left(self) -> int:
         """The number of bytes from this position on."""
         return len(self._content) - self._at
 
@@ -64,12 +67,14 @@ class Cursor:
 
     def take(self, count: int, what: str) -> memoryview:
         """Take this many bytes. Raises BadValueError, naming ``what``, if fewer are left."""
-        if not 0 <= count <= self.left:
-            raise BadValueError(f"ends within {what}: {self.left:,} of {count:,} bytes are left; get a fresh copy")
+        if not 0 <= count <= self.bytes_left:
+            raise BadValueError(
+                f"ends within {what}: {self.bytes_left:,} of {count:,} bytes are left; get a fresh copy"
+            )
         self._at += count
         return memoryview(self._content)[self._at - count : self._at]
 
-    def end(self, what: str) -> None:
+    def check_end(self, what: str) -> None:
         """Raise BadValueError if bytes follow ``what``."""
-        if self.left:
-            raise BadValueError(f"has {self.left:,} bytes after {what}; get a fresh copy")
+        if self.bytes_left:
+            raise BadValueError(f"has {self.bytes_left:,} bytes after {what}; get a fresh copy")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError
-from app.files.checks import BadValueError, shown
+from app.files.checks import BadValueError, format_for_error
 from app.interchange.onnx_values import Node, array_of
 from app.layers import ACTIVATIONS, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Shape, Softmax
 
@@ -24,7 +24,7 @@ class Found:
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
 
-    def put(self, end: str, origin: str, array: np.ndarray) -> None:
+    def add_array(self, end: str, origin: str, array: np.ndarray) -> None:
         """Add an array."""
         self.arrays[end], self.origins[end] = array, origin
 
@@ -45,7 +45,7 @@ class OnnxGraph:
         if len(images) != 1:
             raise BadValueError(f"has {len(images)} inputs; export it with one, images of shape (N,C,H,W)")
         self.input_name = self.logits = images[0].name
-        self.batch, self.input_shape, self.reads_bytes = _images(images[0])
+        self.batch, self.input_shape, self.reads_bytes = _read_image_input(images[0])
         self._floats = not self.reads_bytes
         self._shape: Shape = self.input_shape
         self._at = {self.input_name}  # names of what the next layer reads
@@ -69,10 +69,10 @@ class OnnxGraph:
             node.take("to", 0)
             self._labels.add(node.outputs[0])
         else:
-            self._activation(node, [name for name in reads if name not in self._at])
-        node.finish()
+            self._read_activation_node(node, [name for name in reads if name not in self._at])
+        node.check_all_taken()
 
-    def _activation(self, node: Node, constants: list[str]) -> None:
+    def _read_activation_node(self, node: Node, constants: list[str]) -> None:
         """Read a node that computes the next activation from the last."""
         commutes = node.operator in ("Add", "Mul")
         reads_last = bool(set(node.inputs if commutes else node.inputs[:1]) & self._at)
@@ -106,100 +106,104 @@ class OnnxGraph:
 
     # Readers of one node. ``values``: its constant inputs; ``names``: their names.
 
-    def conv(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+    def read_convolution(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         if len(values) not in (1, 2) or values[0].ndim != 4 or values[0].shape[2] != values[0].shape[3]:
             raise node.fault("has filters that are not square, or no constants", "export another network")
         maps, channels, kernel, _ = values[0].shape
         for name, only in {"group": 1, "auto_pad": b"NOTSET", "dilations": [1, 1]}.items():
-            node.only(name, only)
-        node.only("kernel_shape", [kernel, kernel])
-        layer = Conv2d("", maps, kernel, node.equal("strides", 1), node.equal("pads", 0, 4))
+            node.require_attribute(name, only)
+        node.require_attribute("kernel_shape", [kernel, kernel])
+        layer = Conv2d("", maps, kernel, node.uniform_attribute("strides", 1), node.uniform_attribute("pads", 0, 4))
         if channels != self._shape[0]:
             raise node.fault(f"has filters of {channels:,} channels for {self._shape[0]:,}", "get a fresh copy")
-        self._weighted(node, layer, values[0], values[1:], names)
+        self._add_weighted_layer(node, layer, values[0], values[1:], names)
 
-    def product(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+    def read_matrix_product(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         most, transposed = 1, 0
         if node.operator == "Gemm":
             for name, only in {"alpha": 1.0, "beta": 1.0, "transA": 0}.items():
-                node.only(name, only)
-            most, transposed = 2, node.only("transB", 0, 1)
+                node.require_attribute(name, only)
+            most, transposed = 2, node.require_attribute("transB", 0, 1)
         if not 1 <= len(values) <= most or values[0].ndim != 2:
             raise node.fault("does not multiply features by a constant matrix", "export another network")
         weights = values[0] if transposed else values[0].T
-        self._weighted(node, Linear("", len(weights)), weights, values[1:], names)
+        self._add_weighted_layer(node, Linear("", len(weights)), weights, values[1:], names)
 
-    def _weighted(
+    def _add_weighted_layer(
         self, node: Node, layer: Conv2d | Linear, weights: np.ndarray, bias: list[np.ndarray], names: list[str]
     ) -> None:
         self._check_floats(node)
         if isinstance(layer, Linear) and self._shape != weights.shape[1:]:
             raise node.fault(f"has a matrix for {weights.shape[1]:,} features, not {self._shape}", "get a fresh copy")
         self.found.append(Found(layer))
-        self.found[-1].put("", names[0], weights)
+        self.found[-1].add_array("", names[0], weights)
         if bias:
-            self._bias(node, bias[0], names[1])
+            self._add_bias(node, bias[0], names[1])
 
-    def add(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+    def read_bias_addition(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         if len(values) != 1 or not self.found or set(self.found[-1].arrays) != {""} or len(self._shape) != 1:
             raise node.fault("is no bias of a MatMul before it", "export another network")
-        self._bias(node, values[0], names[0])
+        self._add_bias(node, values[0], names[0])
 
-    def _bias(self, node: Node, bias: np.ndarray, name: str) -> None:
+    def _add_bias(self, node: Node, bias: np.ndarray, name: str) -> None:
         outputs = len(self.found[-1].arrays[""])
         if bias.size != outputs or bias.shape[-1:] != (outputs,):
             raise node.fault(f"has a bias of shape {bias.shape} for {outputs:,} outputs", "export another network")
-        self.found[-1].put("_bias", name, bias.reshape(outputs))
+        self.found[-1].add_array("_bias", name, bias.reshape(outputs))
 
-    def pool(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+    def read_pooling(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         for name, only in {"auto_pad": b"NOTSET", "dilations": [1, 1]}.items():
-            node.only(name, only)
-        window, step, ceil = node.equal("kernel_shape", 0), node.equal("strides", 1), bool(node.only("ceil_mode", 0, 1))
+            node.require_attribute(name, only)
+        window, step, ceil = (
+            node.uniform_attribute("kernel_shape", 0),
+            node.uniform_attribute("strides", 1),
+            bool(node.require_attribute("ceil_mode", 0, 1)),
+        )
         kind = MaxPool if node.operator == "MaxPool" else AvgPool
         layer = kind("", window, None if step == window else step, ceil)
         # Padding at the end that completes the last windows is another way of writing ceil.
         completed = replace(layer, ceil=True)
-        padding = [0, 0, *(end for _, end in completed.margins(self._shape))]
-        padded = node.only("pads", [0] * 4, *([] if ceil else [padding])) != [0] * 4
+        padding = [0, 0, *(end for _, end in completed.end_padding(self._shape))]
+        padded = node.require_attribute("pads", [0] * 4, *([] if ceil else [padding])) != [0] * 4
         # Without padding, both values of count_include_pad give the mean of the pixels inside the image.
-        node.only("storage_order" if kind is MaxPool else "count_include_pad", 0, *([] if padded else [1]))
+        node.require_attribute("storage_order" if kind is MaxPool else "count_include_pad", 0, *([] if padded else [1]))
         self.found.append(Found(completed if padded else layer))
 
-    def activation(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+    def read_activation_function(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         self.found.append(Found(ACTIVATIONS[node.operator.lower()]("")))
 
-    def softmax(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        node.only("axis", -1, 1)
+    def read_softmax(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        node.require_attribute("axis", -1, 1)
         self.found.append(Found(Softmax("")))
 
-    def argmax(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+    def read_argmax(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         if node.take("axis", 0) not in (-1, 1):
             raise node.fault("is not over the classes", "export it with axis 1")
-        node.only("keepdims", 1, 0)
-        node.only("select_last_index", 0)
+        node.require_attribute("keepdims", 1, 0)
+        node.require_attribute("select_last_index", 0)
 
-    def flatten(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        node.only("axis", 1)
+    def read_flatten(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        node.require_attribute("axis", 1)
         if len(self._shape) == 3:
             self.found.append(Found(Flatten("")))
 
-    def reshape(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        node.only("allowzero", 0)
+    def read_reshape(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        node.require_attribute("allowzero", 0)
         wanted = [int(number) for number in values[0].ravel()] if values else []
         if len(wanted) != 2 or wanted[0] not in (-1, 0, self.batch) or wanted[1] not in (-1, prod(self._shape)):
             raise node.fault("gives another shape than (N, features)", "flatten the maps of each image")
         if len(self._shape) == 3:
             self.found.append(Found(Flatten("")))
 
-    def cast(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+    def read_cast(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         if node.take("to", 0) != FLOAT:
             raise node.fault("gives no floats", "cast the images to float only")
-        node.only("saturate", 1)
-        self._before_weights(node)
+        node.require_attribute("saturate", 1)
+        self._check_before_weights(node)
         self._floats = True
 
-    def scale(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        self._before_weights(node)
+    def read_scaling(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        self._check_before_weights(node)
         self._check_floats(node)
         if len(values) != 1 or values[0].size != 1:
             raise node.fault("does not scale the images by one constant", "export another network")
@@ -212,11 +216,11 @@ class OnnxGraph:
         if not self._floats:
             raise node.fault("computes with bytes", "cast the images to float before it")
 
-    def _before_weights(self, node: Node) -> None:
+    def _check_before_weights(self, node: Node) -> None:
         if any(not isinstance(one.layer, Flatten) for one in self.found):
             raise node.fault("stands behind a layer with weights", "only the images can be cast and scaled")
 
-    def nothing(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+    def read_no_op(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         node.take("seed", 0)
         if any(value.dtype == bool and value.any() for value in values):
             raise node.fault("is in training mode", "export the network in evaluation mode")
@@ -224,34 +228,34 @@ class OnnxGraph:
 
 WITH_CONSTANTS = ("Add", "Conv", "Div", "Dropout", "Gemm", "MatMul", "Mul", "Reshape")
 READERS: Mapping[str, Callable[[OnnxGraph, Node, list[np.ndarray], list[str]], None]] = {
-    "Add": OnnxGraph.add,
-    "ArgMax": OnnxGraph.argmax,
-    "AveragePool": OnnxGraph.pool,
-    "Cast": OnnxGraph.cast,
-    "Constant": OnnxGraph.nothing,
-    "Conv": OnnxGraph.conv,
-    "Div": OnnxGraph.scale,
-    "Dropout": OnnxGraph.nothing,
-    "Flatten": OnnxGraph.flatten,
-    "Gemm": OnnxGraph.product,
-    "Identity": OnnxGraph.nothing,
-    "MatMul": OnnxGraph.product,
-    "MaxPool": OnnxGraph.pool,
-    "Mul": OnnxGraph.scale,
-    "Relu": OnnxGraph.activation,
-    "Reshape": OnnxGraph.reshape,
-    "Sigmoid": OnnxGraph.activation,
-    "Softmax": OnnxGraph.softmax,
-    "Tanh": OnnxGraph.activation,
+    "Add": OnnxGraph.read_bias_addition,
+    "ArgMax": OnnxGraph.read_argmax,
+    "AveragePool": OnnxGraph.read_pooling,
+    "Cast": OnnxGraph.read_cast,
+    "Constant": OnnxGraph.read_no_op,
+    "Conv": OnnxGraph.read_convolution,
+    "Div": OnnxGraph.read_scaling,
+    "Dropout": OnnxGraph.read_no_op,
+    "Flatten": OnnxGraph.read_flatten,
+    "Gemm": OnnxGraph.read_matrix_product,
+    "Identity": OnnxGraph.read_no_op,
+    "MatMul": OnnxGraph.read_matrix_product,
+    "MaxPool": OnnxGraph.read_pooling,
+    "Mul": OnnxGraph.read_scaling,
+    "Relu": OnnxGraph.read_activation_function,
+    "Reshape": OnnxGraph.read_reshape,
+    "Sigmoid": OnnxGraph.read_activation_function,
+    "Softmax": OnnxGraph.read_softmax,
+    "Tanh": OnnxGraph.read_activation_function,
 }
 
 
-def _images(images: Any) -> tuple[int, Shape, bool]:
+def _read_image_input(images: Any) -> tuple[int, Shape, bool]:
     """Return the batch size (0 for any), the shape of one image, and whether its pixels are bytes."""
     kind = images.type.tensor_type
     dims = [one.dim_value for one in kind.shape.dim]
     if kind.elem_type not in (FLOAT, UINT8) or len(dims) != 4 or min(dims[1:]) < 1:
         shape = "x".join(str(size) if size else "?" for size in dims[:9])
-        fault = f"has the input {shown(images.name)} ({shape or 'no shape'})"
+        fault = f"has the input {format_for_error(images.name)} ({shape or 'no shape'})"
         raise BadValueError(f"{fault}; export it with float or uint8 images (N,C,H,W) of known C, H and W")
     return dims[0], tuple(dims[1:]), kind.elem_type == UINT8

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from app.base.errors import install
+from app.base.errors import pip_install_command
 from app.files.checks import BadValueError
 from app.interchange.layout import to_channels_first
 from app.interchange.named_arrays import Description, torch_name
@@ -64,73 +64,75 @@ class _Graph:
     def add(self, layer: Layer, shape: Shape) -> None:
         """Add the layer. shape: of the images that it reads."""
         if self._scale is not None and not layer.keeps_bytes:
-            self._node("Cast", "images/floats", to=self._helper.np_dtype_to_tensor_dtype(np.dtype(np.float32)))
-            self._node("Mul", "images/scaled", **{"images/scale": np.float32(self._scale)})
+            self._add_node("Cast", "images/floats", to=self._helper.np_dtype_to_tensor_dtype(np.dtype(np.float32)))
+            self._add_node("Mul", "images/scaled", **{"images/scale": np.float32(self._scale)})
             self._scale = None
         match layer:
             case Resize():
-                self._resize(layer, shape)
+                self._add_resize(layer, shape)
             case Conv2d():
                 window, strides = [layer.kernel] * 2, [layer.stride] * 2
-                self._weighted("Conv", layer, kernel_shape=window, strides=strides, pads=[layer.padding] * 4)
+                self._add_weighted_layer("Conv", layer, kernel_shape=window, strides=strides, pads=[layer.padding] * 4)
             case Linear():
-                self._weighted("Gemm", layer, transB=1)
+                self._add_weighted_layer("Gemm", layer, transB=1)
             case Pool():
-                self._pool(layer, shape)
+                self._add_pooling(layer, shape)
             case Activation():
-                self._node(OPERATORS[layer.kind], layer.name)
+                self._add_node(OPERATORS[layer.kind], layer.name)
             case Flatten():
-                self._node("Flatten", layer.name)
+                self._add_node("Flatten", layer.name)
             case Softmax():
-                self._node("Softmax", layer.name, axis=1)
+                self._add_node("Softmax", layer.name, axis=1)
             case Argmax():
                 self.classes = shape[0]
                 self.nodes[-1].output[0] = self._at = SCORES
-                self._node("ArgMax", layer.name, axis=1, keepdims=0)
+                self._add_node("ArgMax", layer.name, axis=1, keepdims=0)
                 self.nodes[-1].output[0] = LABELS
             case _:
                 raise BadValueError(f"layer {layer.name} ({layer.kind}) has no form in ONNX; leave it out")
 
-    def _resize(self, layer: Resize, shape: Shape) -> None:
+    def _add_resize(self, layer: Resize, shape: Shape) -> None:
         """Enlarge by one product of whole numbers along each axis, exact in int32, and one division."""
         name = layer.name
-        down, across = (_interpolation(layer, length) for length in shape[1:])
-        self._node("Cast", f"{name}/int32", to=self._helper.np_dtype_to_tensor_dtype(np.dtype(np.int32)))
-        self._constant(f"{name}/down", down)
+        down, across = (_interpolation_weights(layer, length) for length in shape[1:])
+        self._add_node("Cast", f"{name}/int32", to=self._helper.np_dtype_to_tensor_dtype(np.dtype(np.int32)))
+        self._add_constant(f"{name}/down", down)
         self.nodes.append(self._helper.make_node("MatMul", [f"{name}/down", self._at], [f"{name}/rows"]))
         self._at = f"{name}/rows"
-        self._node("MatMul", f"{name}/columns", **{f"{name}/across": np.ascontiguousarray(across.T)})
-        if layer.rounding:
-            self._node("Add", f"{name}/sums", **{f"{name}/rounding": np.int32(layer.rounding)})
-        self._node("Div", name, **{f"{name}/divisor": np.int32(layer.divisor)})
+        self._add_node("MatMul", f"{name}/columns", **{f"{name}/across": np.ascontiguousarray(across.T)})
+        if layer.rounding_offset:
+            self._add_node("Add", f"{name}/sums", **{f"{name}/rounding": np.int32(layer.rounding_offset)})
+        self._add_node("Div", name, **{f"{name}/divisor": np.int32(layer.divisor)})
 
-    def _weighted(self, operator: str, layer: Layer, **attributes: Any) -> None:
+    def _add_weighted_layer(self, operator: str, layer: Layer, **attributes: Any) -> None:
         ours = [name for name in (layer.name, f"{layer.name}_bias") if name in self._arrays]
         arrays = {torch_name(name): self._arrays[name] for name in ours}
-        self._node(operator, layer.name, **arrays, **attributes)
+        self._add_node(operator, layer.name, **arrays, **attributes)
 
-    def _pool(self, layer: Pool, shape: Shape) -> None:
+    def _add_pooling(self, layer: Pool, shape: Shape) -> None:
         """Add a pooling, with end padding that completes the last windows; ONNX's ceil_mode would add windows."""
-        beyond = [end for _, end in layer.margins(shape)]
+        beyond = [end for _, end in layer.end_padding(shape)]
         attributes = {"pads": [0, 0, *beyond]} if any(beyond) else {}
         operator = "MaxPool" if layer.is_max else "AveragePool"
-        self._node(operator, layer.name, kernel_shape=[layer.window] * 2, strides=[layer.step] * 2, **attributes)
+        self._add_node(
+            operator, layer.name, kernel_shape=[layer.window] * 2, strides=[layer.effective_stride] * 2, **attributes
+        )
 
-    def _node(self, operator: str, output: str, **attributes: Any) -> None:
+    def _add_node(self, operator: str, output: str, **attributes: Any) -> None:
         """Add a node that reads the last one's output; arrays among the attributes are further, constant inputs."""
         constants = {name: value for name, value in attributes.items() if isinstance(value, np.ndarray | np.generic)}
         for name, value in constants.items():
-            self._constant(name, value)
+            self._add_constant(name, value)
         rest = {name: value for name, value in attributes.items() if name not in constants}
         inputs, at = [self._at, *constants], f"{output}/output"
         self.nodes.append(self._helper.make_node(operator, inputs, [at], name=output, **rest))
         self._at = at
 
-    def _constant(self, name: str, value: np.ndarray | np.generic) -> None:
+    def _add_constant(self, name: str, value: np.ndarray | np.generic) -> None:
         self.constants.append(self._numpy_helper.from_array(np.asarray(value), name))
 
 
-def _interpolation(layer: Resize, length: int) -> np.ndarray:
+def _interpolation_weights(layer: Resize, length: int) -> np.ndarray:
     """Return the weight of each pixel of an axis in each output: (size, length) int32."""
     weights = np.zeros((layer.size, length), np.int32)
     low, high, near, far = layer.neighbours(length)
@@ -145,5 +147,7 @@ def require_onnx() -> Any:
     try:
         import onnx
     except ImportError:
-        raise BadValueError(f"is an ONNX model, which needs the package onnx: {install('interchange')}") from None
+        raise BadValueError(
+            f"is an ONNX model, which needs the package onnx: {pip_install_command('interchange')}"
+        ) from None
     return onnx

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError
-from app.files.checks import BadValueError, shown
+from app.files.checks import BadValueError, format_for_error
 from app.interchange.engines import onnx_engine
-from app.interchange.layout import convert_arrays, origin_shapes
+from app.interchange.layout import convert_arrays, source_array_shapes
 from app.interchange.named_arrays import class_names, parse_description, torch_name
 from app.interchange.numbers import as_float32
 from app.interchange.onnx_chain import OnnxGraph
@@ -29,23 +29,23 @@ def read(content: bytes, asked: Asked) -> Source:
     if asked != Asked():
         raise BadValueError("is an ONNX model, which contains its network; leave --network, --size and --symbol out")
     model = _parsed(content)
-    _check(model)
+    _check_model_features(model)
     exported = _described_source(model)
     if exported is not None:
         ends_in_softmax = isinstance(exported.network.layers[-2], Softmax)
         logits = model.graph.node[-2].input[0] if ends_in_softmax else SCORES
         return replace(exported, engine=onnx_engine(model, logits, lambda images: images))
     chain = OnnxGraph(model.graph)
-    source = _source(chain, asked.name, {one.key: one.value for one in model.metadata_props})
+    source = _build_source(chain, asked.name, {one.key: one.value for one in model.metadata_props})
     scale = source.network.pixel_scale
 
-    def fed(images: np.ndarray) -> np.ndarray:
+    def convert_images(images: np.ndarray) -> np.ndarray:
         """Return the images as the model reads them: bytes, floats of 0 to 255 that it scales, or scaled floats."""
         if chain.reads_bytes:
             return images
         return (images if chain.factor is not None else images * scale).astype(np.float32)
 
-    return replace(source, engine=onnx_engine(model, chain.logits, fed, chain.batch))
+    return replace(source, engine=onnx_engine(model, chain.logits, convert_images, chain.batch))
 
 
 def _parsed(content: bytes) -> Any:
@@ -55,10 +55,10 @@ def _parsed(content: bytes) -> Any:
     try:
         model.ParseFromString(content)
     except DecodeError as error:
-        raise BadValueError(f"is no ONNX model: {shown(str(error))}; get a fresh copy") from None
+        raise BadValueError(f"is no ONNX model: {format_for_error(str(error))}; get a fresh copy") from None
     for name in _names(model):
         if not isinstance(name, str) or not name.isprintable():  # what is no UTF-8 arrives as bytes
-            raise BadValueError(f"contains the name {shown(name)}; get a fresh copy")
+            raise BadValueError(f"contains the name {format_for_error(name)}; get a fresh copy")
     return model
 
 
@@ -73,7 +73,7 @@ def _names(model: Any) -> Iterator[Any]:
         yield from (one.name for one in node.attribute)
 
 
-def _check(model: Any) -> None:
+def _check_model_features(model: Any) -> None:
     """Raise BadValueError for what the chain's reader does not see: an unknown opset, functions, sparse weights."""
     versions = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
     newest = require_onnx().defs.onnx_opset_version()
@@ -81,7 +81,9 @@ def _check(model: Any) -> None:
         has = ", ".join(map(str, versions[:5])) or "none"
         raise BadValueError(f"has opset {has}; export it with one of {OLDEST_OPSET} to {newest}")
     if model.functions:
-        raise BadValueError(f"defines the function {shown(model.functions[0].name)}; export it without functions")
+        raise BadValueError(
+            f"defines the function {format_for_error(model.functions[0].name)}; export it without functions"
+        )
     if model.graph.sparse_initializer:
         raise BadValueError("stores sparse weights; store them dense")
 
@@ -94,7 +96,7 @@ def _described_source(model: Any) -> Source | None:
     try:
         about = parse_description(texts[0])
         tensors = {one.name: one for one in model.graph.initializer}
-        origins = {name: torch_name(name) for name in origin_shapes(about.network) if torch_name(name) in tensors}
+        origins = {name: torch_name(name) for name in source_array_shapes(about.network) if torch_name(name) in tensors}
         arrays = {name: as_float32(name, array_of(tensors[there], name), []) for name, there in origins.items()}
         source = Source(about.network, arrays, origins, input_scale=about.input_scale, classes=about.classes)
         ours = {one.name: one.array for one in convert_arrays(source)}
@@ -103,7 +105,7 @@ def _described_source(model: Any) -> Source | None:
         return None
 
 
-def _source(chain: OnnxGraph, name: str, metadata: Mapping[str, str]) -> Source:
+def _build_source(chain: OnnxGraph, name: str, metadata: Mapping[str, str]) -> Source:
     """Name the layers as our networks do, and check the network like any other.
 
     name: the network's; exporters give all their graphs the same name.

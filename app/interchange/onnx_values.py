@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from app.files.checks import BadValueError, shown
+from app.files.checks import BadValueError, format_for_error
 
 TYPES = (1, 2, 6, 7, 9, 10, 11)  # of TensorProto: float, uint8, int32, int64, bool, float16, double
 DOMAINS = ("", "ai.onnx")
@@ -15,7 +15,7 @@ def array_of(tensor: Any, name: str) -> np.ndarray:
     """Return the numbers of a TensorProto. Raises BadValueError for data in other files, other types and damage."""
     from onnx import TensorProto, numpy_helper
 
-    name = shown(name)
+    name = format_for_error(name)
     if not isinstance(tensor, TensorProto):
         raise BadValueError(f"has a constant {name} that is not one array of numbers; export it again")
     if tensor.data_location != TensorProto.DEFAULT or tensor.external_data:
@@ -28,7 +28,7 @@ def array_of(tensor: Any, name: str) -> np.ndarray:
     try:
         array: np.ndarray = numpy_helper.to_array(tensor)
     except (ValueError, TypeError, OverflowError, KeyError) as error:
-        raise BadValueError(f"has damaged data in {name}: {shown(str(error))}; get a fresh copy") from None
+        raise BadValueError(f"has damaged data in {name}: {format_for_error(str(error))}; get a fresh copy") from None
     return array
 
 
@@ -44,14 +44,16 @@ class Node:
         try:
             self._attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
         except ValueError as error:
-            raise self.fault(f"has a damaged attribute: {shown(str(error))}", "get a fresh copy") from None
+            raise self.fault(f"has a damaged attribute: {format_for_error(str(error))}", "get a fresh copy") from None
 
     def fault(self, what: str, remedy: str) -> BadValueError:
         """Return the error that names this node."""
-        return BadValueError(f"node {shown(self._name)} ({shown(self.operator)[1:-1]}) {what}; {remedy}")
+        return BadValueError(
+            f"node {format_for_error(self._name)} ({format_for_error(self.operator)[1:-1]}) {what}; {remedy}"
+        )
 
     def take(self, name: str, default: Any) -> Any:
-        """Remove and return an attribute, or the default, whose type it must have; ``finish`` refuses what is left."""
+        """Pop an attribute or the default, whose type it must have; ``check_all_taken`` refuses what is left."""
         found = self._attributes.pop(name, default)
         if default is None:
             return found
@@ -60,22 +62,24 @@ class Node:
             raise self.fault(f"has a wrong attribute {name}", "export it again")
         return found
 
-    def only(self, name: str, *allowed: Any) -> Any:
+    def require_attribute(self, name: str, *allowed: Any) -> Any:
         """Return an attribute that must have one of these values; the first is the default. Raises BadValueError."""
         found = self.take(name, allowed[0])
         if found not in allowed:
-            known = " or ".join(shown(str(value)) for value in allowed)
-            raise self.fault(f"has {name} {shown(str(found))}", f"only {known} can be imported")
+            known = " or ".join(format_for_error(str(value)) for value in allowed)
+            raise self.fault(f"has {name} {format_for_error(str(found))}", f"only {known} can be imported")
         return found
 
-    def equal(self, name: str, default: int, count: int = 2) -> int:
+    def uniform_attribute(self, name: str, default: int, count: int = 2) -> int:
         """Return the number that a list attribute repeats ``count`` times. Raises BadValueError if numbers differ."""
         found = self.take(name, [default] * count)
         if len(found) != count or len(set(found)) != 1:
             raise self.fault(f"has {name} {found[:8]}", f"only {count} equal numbers can be imported")
         return int(found[0])
 
-    def finish(self) -> None:
+    def check_all_taken(self) -> None:
         """Raise BadValueError if an attribute was not taken."""
         if self._attributes:
-            raise self.fault(f"has the attribute {shown(min(self._attributes))}", "this program does not know it")
+            raise self.fault(
+                f"has the attribute {format_for_error(min(self._attributes))}", "this program does not know it"
+            )

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from app.base.errors import install
-from app.files.checks import BadValueError, parsed_json, shown
-from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, parse_description, source_of
+from app.base.errors import pip_install_command
+from app.files.checks import BadValueError, format_for_error, parsed_json
+from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, match_to_network, parse_description
 from app.interchange.source import Asked, Source
 from app.network.foreign import DESCRIPTION
 
@@ -15,18 +15,18 @@ FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 
 def read(content: bytes, asked: Asked) -> Source:
     """Read a safetensors file of the asked network, or of the one that the file describes. Raises BadValueError."""
-    return source_of(read_safetensors(content), asked)
+    return match_to_network(read_safetensors(content), asked)
 
 
 def read_safetensors(content: bytes) -> NamedArrays:
     """Read all arrays. Raises BadValueError for damage, overlapping offsets, and other types than floats."""
-    library = _library()
+    library = _import_safetensors()
     try:
         tensors = library.deserialize(content)
         # The library gives no metadata of bytes in memory. It has checked the header; its length stands before it.
         header = parsed_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode("utf-8"))
     except (library.SafetensorError, BadValueError) as error:
-        raise BadValueError(f"is no valid safetensors file: {shown(str(error))}; get a fresh copy") from None
+        raise BadValueError(f"is no valid safetensors file: {format_for_error(str(error))}; get a fresh copy") from None
     if len(tensors) > MAX_ARRAYS:
         raise BadValueError(f"holds {len(tensors):,} arrays; at most {MAX_ARRAYS:,} are read: store less in it")
     arrays = {name: _array(name, tensor) for name, tensor in tensors}
@@ -41,7 +41,7 @@ def safetensors_content(named: NamedArrays) -> bytes:
     Raises BadValueError without the library. The description is one metadata entry, because the library writes several
     in random order.
     """
-    _library()
+    _import_safetensors()
     from safetensors.numpy import save
 
     arrays = {name: np.ascontiguousarray(array) for name, array in named.arrays.items()}
@@ -52,13 +52,13 @@ def safetensors_content(named: NamedArrays) -> bytes:
 def _array(name: str, tensor: Any) -> np.ndarray:
     if tensor["dtype"] not in FLOATS:
         kinds = ", ".join(FLOATS)
-        raise BadValueError(f"{shown(name)} has type {tensor['dtype']}; store it as one of {kinds}")
+        raise BadValueError(f"{format_for_error(name)} has type {tensor['dtype']}; store it as one of {kinds}")
     return np.frombuffer(tensor["data"], FLOATS[tensor["dtype"]]).reshape(tensor["shape"])
 
 
-def _library() -> Any:
+def _import_safetensors() -> Any:
     try:
         import safetensors
     except ImportError:
-        raise BadValueError(f"needs the package safetensors: {install('interchange')}") from None
+        raise BadValueError(f"needs the package safetensors: {pip_install_command('interchange')}") from None
     return safetensors

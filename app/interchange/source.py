@@ -17,7 +17,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.files.checks import BadValueError
-from app.files.formats import START_BYTES, recognise
+from app.files.formats import START_BYTES, recognise_file_kind
 from app.files.reading import read_file
 from app.interchange.numbers import check_numbers
 from app.network.definitions import Network
@@ -77,7 +77,7 @@ class Source(Frozen):
 def read(path: Path, asked: Asked) -> tuple[str, Source]:
     """Read the file; return the name of its format and its content. Raises UserError for every fault."""
     content = read_file(path, MAX_BYTES)
-    found = _format(path, content[:START_BYTES])
+    found = _choose_format(path, content[:START_BYTES])
     try:
         source: Source = importlib.import_module(f"{__package__}.{found.module}").read(content, asked)
         check_numbers(source.arrays)
@@ -86,9 +86,9 @@ def read(path: Path, asked: Asked) -> tuple[str, Source]:
     return found.name, source
 
 
-def _format(path: Path, start: bytes) -> Format:
+def _choose_format(path: Path, start: bytes) -> Format:
     """Choose the format by the kind of the content, else by the file's ending."""
-    kind, name = recognise(start), path.name.lower()
+    kind, name = recognise_file_kind(start), path.name.lower()
     found = next((row for row in FORMATS if (row.kind == kind if kind else name.endswith(row.ending))), None)
     if found is None:
         known = ", ".join(f"{row.name} ({row.ending})" for row in FORMATS)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from app.base.errors import install
-from app.files.checks import BadValueError, shown
-from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, source_of
+from app.base.errors import pip_install_command
+from app.files.checks import BadValueError, format_for_error
+from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, match_to_network
 from app.interchange.npz import opened_zip
 from app.interchange.source import Asked, Source
 from app.network.network import MAX_BYTES
@@ -19,7 +19,7 @@ SAFE = (2, 6)  # before, weights_only could be tricked into running code (CVE-20
 
 def read(content: bytes, asked: Asked) -> Source:
     """Read a state dict of the asked network. Raises BadValueError."""
-    return source_of(read_state_dict(content), asked)
+    return match_to_network(read_state_dict(content), asked)
 
 
 def read_state_dict(content: bytes) -> NamedArrays:
@@ -33,9 +33,9 @@ def read_state_dict(content: bytes) -> NamedArrays:
     try:
         import torch
     except ImportError:
-        raise BadValueError(f"is a PyTorch file, which PyTorch reads: {install('torch')}") from None
+        raise BadValueError(f"is a PyTorch file, which PyTorch reads: {pip_install_command('torch')}") from None
     if tuple(map(int, torch.__version__.split(".")[:2])) < SAFE:
-        raise BadValueError(f"is not safe to read with PyTorch {torch.__version__}: {install('torch')}")
+        raise BadValueError(f"is not safe to read with PyTorch {torch.__version__}: {pip_install_command('torch')}")
     remedy = "save it with torch.save(model.state_dict(), ...)"
     try:
         with warnings.catch_warnings():
@@ -44,21 +44,22 @@ def read_state_dict(content: bytes) -> NamedArrays:
     except UnpicklingError:
         raise BadValueError(f"holds more than tensors, or is damaged; nothing in it was run: {remedy}") from None
     except Exception as error:  # a damaged file fails in many ways
-        raise BadValueError(f"cannot be read by PyTorch: {shown(str(error))}; {remedy}") from None
+        raise BadValueError(f"cannot be read by PyTorch: {format_for_error(str(error))}; {remedy}") from None
     if not isinstance(found, dict) or not found or len(found) > MAX_ARRAYS:
-        raise BadValueError(f"holds no state dict but {shown(type(found).__name__)}; {remedy}")
+        raise BadValueError(f"holds no state dict but {format_for_error(type(found).__name__)}; {remedy}")
     return NamedArrays({name: _array(name, tensor, torch) for name, tensor in found.items()})
 
 
 def _array(name: Any, tensor: Any, torch: Any) -> np.ndarray:
     if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
         raise BadValueError(
-            f"{shown(name)} is no tensor but {shown(type(tensor).__name__)}; save only model.state_dict()"
+            f"{format_for_error(name)} is no tensor but {format_for_error(type(tensor).__name__)}; save only "
+            "model.state_dict()"
         )
     if tensor.dtype not in (torch.float16, torch.float32, torch.float64):
         kind = str(tensor.dtype).removeprefix("torch.")
-        raise BadValueError(f"{shown(name)} is stored as {kind}; store it as float32")
+        raise BadValueError(f"{format_for_error(name)} is stored as {kind}; store it as float32")
     if tensor.layout != torch.strided:
-        raise BadValueError(f"{shown(name)} is stored sparse; store it dense")
+        raise BadValueError(f"{format_for_error(name)} is stored sparse; store it dense")
     array: np.ndarray = tensor.detach().contiguous().numpy()
     return array

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from app.base.errors import UserError, install
+from app.base.errors import UserError, pip_install_command
 from app.cuda.graph_capture import DEVICE_WIDE
 from app.cuda.streams import stream_from_pointer
 from app.kernels.variant import LibraryGemm
@@ -49,7 +49,7 @@ class Handle:
                 self.value = cublas.create()
         except Exception as error:  # CuPy reports a missing library in several ways
             reason = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(f"cuBLAS cannot be loaded ({reason}): {install('bench')}") from None
+            raise UserError(f"cuBLAS cannot be loaded ({reason}): {pip_install_command('bench')}") from None
 
     def __del__(self) -> None:
         with suppress(Exception), DEVICE_WIDE:  # the handle, or at exit the library, may be gone

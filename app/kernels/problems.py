@@ -11,7 +11,7 @@ from math import prod
 from typing import Generic, TypeVar
 
 from app.base.frozen import Frozen
-from app.base.precision import storage, wide
+from app.base.precision import epilogue_dtype, storage_dtype
 from app.kernels.plain_problems import (
     ITEMSIZE,
     ActivationProblem,
@@ -90,8 +90,8 @@ class ConvProblem(Frozen):
         """Return x (C, H, W), w (C, K, K, M), bias (M), y (M, PH, PW)."""
         return (
             Argument("x", self.input_dtype, per_image=self.channels * self.height * self.width),
-            Argument("w", storage(self.dtype), fixed=self.reduction_length * self.maps),
-            Argument("bias", wide(self.dtype), fixed=self.maps, optional=not self.bias),
+            Argument("w", storage_dtype(self.dtype), fixed=self.reduction_length * self.maps),
+            Argument("bias", epilogue_dtype(self.dtype), fixed=self.maps, optional=not self.bias),
             Argument("y", self.output_dtype, per_image=self.maps * prod(self.pooled_size)),
         )
 
@@ -166,8 +166,8 @@ class LinearProblem(Frozen):
         """Return x (inputs), w (inputs, outputs), bias (outputs), y (outputs) and, with argmax, one label."""
         arguments = (
             Argument("x", self.input_dtype, per_image=self.inputs),
-            Argument("w", storage(self.dtype), fixed=self.inputs * self.outputs),
-            Argument("bias", wide(self.dtype), fixed=self.outputs, optional=not self.bias),
+            Argument("w", storage_dtype(self.dtype), fixed=self.inputs * self.outputs),
+            Argument("bias", epilogue_dtype(self.dtype), fixed=self.outputs, optional=not self.bias),
             Argument("y", self.output_dtype, per_image=self.outputs),
         )
         return (*arguments, Argument("labels", "uint8", per_image=1)) if self.argmax else arguments

@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from app.base.errors import UserError, choose_one_of
+from app.base.errors import UserError, choices_hint
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 
@@ -56,7 +56,7 @@ def find(operation: str, requested: str, *others: str) -> Variant | None:
         return None
     known = {row.name: row for name in (operation, *others) for row in variants(name)}
     if requested not in known:
-        raise UserError(f"unknown {operation} kernel '{requested}': {choose_one_of(requested, ['auto', *known])}")
+        raise UserError(f"unknown {operation} kernel '{requested}': {choices_hint(requested, ['auto', *known])}")
     return known[requested]
 
 

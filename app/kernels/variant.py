@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from app.base.frozen import Frozen
-from app.base.precision import storage, wide
+from app.base.precision import epilogue_dtype, storage_dtype
 from app.cuda.compiler import KERNEL_DIR, architecture_number
 from app.kernels.plain_problems import ITEMSIZE, Argument
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
@@ -243,8 +243,8 @@ def type_defines(problem: ConvProblem | LinearProblem) -> dict[str, str | int]:
     """Return the constants INPUT, WEIGHT, REAL, OUTPUT and the epilogue's HAS_BIAS and ACTIVATION."""
     return {
         "INPUT": problem.input_dtype,
-        "WEIGHT": storage(problem.dtype),
-        "REAL": wide(problem.dtype),
+        "WEIGHT": storage_dtype(problem.dtype),
+        "REAL": epilogue_dtype(problem.dtype),
         "OUTPUT": problem.output_dtype,
         "HAS_BIAS": int(problem.bias),
         "ACTIVATION": activation_name(problem.activation),
@@ -258,7 +258,7 @@ def activation_name(function: str) -> str:
 
 def uniform_type_defines(dtype: str) -> dict[str, str | int]:
     """Return the constants INPUT, REAL and OUTPUT of an operation with one type."""
-    return {"INPUT": dtype, "REAL": wide(dtype), "OUTPUT": dtype}
+    return {"INPUT": dtype, "REAL": epilogue_dtype(dtype), "OUTPUT": dtype}
 
 
 def conv_size_defines(problem: ConvProblem) -> dict[str, str | int]:

@@ -38,7 +38,7 @@ class Batch(Frozen):
         wrong: whether they break the accuracy rule for the arithmetic type; without a type they are not judged.
         """
         found = compare_labels(labels, self.reference, "reference", arithmetic or "float32")
-        expected = self.weights.promised(self.graph.network, len(labels))
+        expected = self.weights.promised_correct_count(self.graph.network, len(labels))
         return {
             "correct": int((labels == self.truth).sum()),
             "changed": len(found.differences),
@@ -60,7 +60,7 @@ def load_batch(network: str, count: int) -> Batch:
     with exit_on_interrupt():
         from app.cuda.memory import pinned_array
 
-    if asked.input_shape != (1, 28, 28) or graph.classes < len(CLASSES):
+    if asked.input_shape != (1, 28, 28) or graph.class_count < len(CLASSES):
         images = random_images(asked.input_shape, count)
         reference = compute_reference(graph, images)
         return Batch(graph, weights, images, reference.labels, reference)

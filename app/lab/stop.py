@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import ceil
 
-from app.main_job.statistics import half_width, median
+from app.main_job.statistics import median, median_half_width
 
 LEAST_RUNS, MOST_RUNS = 10, 200
 SECONDS = 1.0  # with this much time measured, PATIENCE runs are enough
@@ -16,7 +16,7 @@ def has_enough_samples(samples_ms: Sequence[float], noise: float) -> bool:
     count = len(samples_ms)
     if count >= MOST_RUNS or (count >= PATIENCE and sum(samples_ms) >= SECONDS * 1e3):
         return True
-    return count >= LEAST_RUNS and half_width(samples_ms) <= noise * median(samples_ms)
+    return count >= LEAST_RUNS and median_half_width(samples_ms) <= noise * median(samples_ms)
 
 
 def launches_per_sample(ms: float, l2: str) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from difflib import Differ, SequenceMatcher
 from functools import cache
 
-from app.base.errors import UserError, install
+from app.base.errors import UserError, pip_install_command
 from app.base.frozen import Frozen
 from app.cuda.compiler import KERNEL_DIR
 from app.ladder.lessons import Step
@@ -36,7 +36,7 @@ def coloured_lines(source: str) -> Sequence[str]:
         from pygments.formatters import HtmlFormatter
         from pygments.lexers import CudaLexer
     except ModuleNotFoundError:
-        raise UserError(f"the pages need Pygments: {install('docs')}") from None
+        raise UserError(f"the pages need Pygments: {pip_install_command('docs')}") from None
     made: str = highlight(source, CudaLexer(stripnl=False), HtmlFormatter(nowrap=True))
     return made.splitlines()
 

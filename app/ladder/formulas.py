@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import ceil, prod
 from operator import mul
 
-from app.base.precision import storage
+from app.base.precision import storage_dtype
 from app.kernels.conv.rows.interpolation import toom_cook_matrices
 from app.kernels.plain_problems import ITEMSIZE
 from app.kernels.problems import ConvProblem, LinearProblem
@@ -143,7 +143,7 @@ def formula_values(
         "BLOCKS": sum(prod(launch.grid(images)) for launch in own),
         "SHARED": max((launch.shared_bytes for launch in own), default=0),
         "BYTES_IN": ITEMSIZE[problem.input_dtype],
-        "BYTES_W": ITEMSIZE[storage(problem.dtype)],
+        "BYTES_W": ITEMSIZE[storage_dtype(problem.dtype)],
         "BYTES_OUT": ITEMSIZE[problem.output_dtype],
         "SMS": multiprocessors,
     }

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from app.base.errors import UserError, install
+from app.base.errors import UserError, pip_install_command
 from app.drawing import interactives
 from app.ladder.card import Card
 from app.ladder.pages import Pages
@@ -24,7 +24,7 @@ def check_folder(folder: Path) -> None:
         raise UserError(f"{folder} holds other files than a site's: name an empty or new folder")
     for module, name in NEEDED.items():
         if importlib.util.find_spec(module) is None:
-            raise UserError(f"the pages need {name}: {install('docs')}")
+            raise UserError(f"the pages need {name}: {pip_install_command('docs')}")
 
 
 def write_site(folder: Path, card: Card, command: str, more: Sequence[Text] = ()) -> list[Path]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from app.base.errors import UserError
 from app.base.precision import OFFERED
 from app.files.checks import Check
-from app.files.reading import present, read_file, read_json
+from app.files.reading import may_exist, read_file, read_json
 from app.lab.document import Row
 from app.ladder.card import SHOWN, Card
 from app.ladder.lessons import all_steps
@@ -33,8 +33,8 @@ def stored_card(network: str) -> Card:
     """Return the card with the stored figures of that network; of one of ``SHOWN``, with all. Raises UserError."""
     names = list(dict.fromkeys((network, *(SHOWN if network in SHOWN else ()))))
     path = FIGURES / BENCHES.format(network)
-    if not present(path):
-        known = [name for name in NETWORKS if present(FIGURES / BENCHES.format(name))]
+    if not may_exist(path):
+        known = [name for name in NETWORKS if may_exist(FIGURES / BENCHES.format(name))]
         raise UserError(f"figures are stored of {', '.join(known) or 'no network'}, not of {network}")
     return Card(
         _read_stored(BENCHES, names, check_of(Bench)),
@@ -47,7 +47,7 @@ def stored_card(network: str) -> Card:
 
 def stored_card_named(network: str, card: str) -> Card | None:
     """Return the card with the stored figures of that network, if it has that name; else None."""
-    if not present(FIGURES / BENCHES.format(network)):
+    if not may_exist(FIGURES / BENCHES.format(network)):
         return None
     found = stored_card(network)
     return found if found.device["name"] == card else None
@@ -57,7 +57,7 @@ def stored_kernels(arch: str | None) -> Row:
     """Return the stored data on compiled kernels for that architecture; None: for any architecture."""
     found: dict[str, object] = {}
     for name in (RESOURCES, INSTRUCTIONS):
-        if present(FIGURES / name):
+        if may_exist(FIGURES / name):
             one = read_json(FIGURES / name, check_of(CompiledKernels | DisassembledKernels), "restore it")
             found |= one if arch in (None, one["arch"]) else {}
     return found
@@ -65,7 +65,7 @@ def stored_kernels(arch: str | None) -> Row:
 
 def introduction_pages() -> list[Text]:
     """Return docs/learn.md as a page, if it exists. Links to steps lead to their pages; others become text."""
-    if not present(LEARN):
+    if not may_exist(LEARN):
         return []
     pages = {step.row.source: f"{step.file_page}.html" for step in all_steps()}
     markdown = read_file(LEARN, MOST_BYTES).decode("utf-8")
@@ -74,4 +74,4 @@ def introduction_pages() -> list[Text]:
 
 def _read_stored(pattern: str, names: Iterable[str], check: Check) -> dict[str, Row]:
     paths = {name: FIGURES / pattern.format(name) for name in names}
-    return {name: read_json(path, check, "restore it") for name, path in paths.items() if present(path)}
+    return {name: read_json(path, check, "restore it") for name, path in paths.items() if may_exist(path)}

@@ -21,7 +21,7 @@ class Activation(Layer):
         """Return ``shape``: activations keep it."""
         return shape
 
-    def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ActivationProblem | None:
+    def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ActivationProblem | None:
         """Return the problem of a kernel of its own; input and output have one type."""
         return ActivationProblem(prod(shape), self.kind, input_dtype) if input_dtype == output_dtype else None
 

@@ -17,13 +17,13 @@ class Argmax(Layer):
     def output_shape(self, shape: Shape) -> Shape:
         """Return the shape: (classes) → (); at most 256 classes."""
         if len(shape) != 1 or shape[0] > 256:
-            raise self.fail(shape, "(classes,) with at most 256 classes")
+            raise self.input_shape_error(shape, "(classes,) with at most 256 classes")
         return ()
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Return the labels of scores: (B, classes) → (B,) uint8."""
         return x.argmax(axis=1).astype(np.uint8)
 
-    def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ArgmaxProblem | None:
+    def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ArgmaxProblem | None:
         """Return the kernel's problem. Labels are bytes, whatever ``output_dtype``."""
         return None if input_dtype == "uint8" else ArgmaxProblem(shape[0], input_dtype)

@@ -40,17 +40,19 @@ class Layer(Frozen, ABC):
     def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
         """Return the shapes of the layer's arrays in the weights file, by name.
 
-        ``<name>_bias`` is optional in the file if the layer's ``bias`` is None, required if True, absent if False.
+        ``<name>_add_bias`` is optional in the file if the layer's ``bias`` is None, required if True, absent if False.
         """
         return {}
 
     def flops(self, shape: Shape) -> int:
         """Return the FLOPs for one image (a multiply-add is two): those of its problem, 0 without one."""
         stored = "uint8" if self.keeps_bytes else "float32"
-        problem = self.problem(shape, [], bias=False, input_dtype=stored, dtype="float32", output_dtype="float32")
+        problem = self.kernel_problem(
+            shape, [], bias=False, input_dtype=stored, dtype="float32", output_dtype="float32"
+        )
         return 0 if problem is None else problem.flops
 
-    def problem(
+    def kernel_problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> Problem | None:
         """Return the problem of a kernel that computes this layer and then the layers of ``epilogue``.
@@ -59,9 +61,9 @@ class Layer(Frozen, ABC):
         multiplication. Returns None if the layer cannot fuse this epilogue, or cannot convert between the types. By
         default, a layer fuses nothing.
         """
-        return None if epilogue else self.own_problem(shape, input_dtype, output_dtype)
+        return None if epilogue else self.standalone_problem(shape, input_dtype, output_dtype)
 
-    def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> Problem | None:
+    def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> Problem | None:
         """Return the problem of a kernel for this layer alone; None if it cannot convert between the types."""
         return None
 
@@ -77,6 +79,6 @@ class Layer(Frozen, ABC):
             raise UserError(f"layer {self.name} ({self.kind}) cannot scale images: put a Conv2d or Linear layer first")
         return []
 
-    def fail(self, shape: Shape, needs: str) -> UserError:
+    def input_shape_error(self, shape: Shape, needs: str) -> UserError:
         """Return the UserError for an input shape that this layer cannot take."""
         return UserError(f"layer {self.name} ({self.kind}) got input of shape {shape}, but needs {needs}")

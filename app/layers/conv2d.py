@@ -31,12 +31,14 @@ class Conv2d(Layer):
     def output_shape(self, shape: Shape) -> Shape:
         """Return the shape: (C, H, W) → (M, (H+2P-K)//S + 1, (W+2P-K)//S + 1)."""
         if self.kernel < 1 or self.stride < 1:
-            raise self.fail(shape, "a kernel and a stride of at least 1")
+            raise self.input_shape_error(shape, "a kernel and a stride of at least 1")
         if not 0 <= self.padding < self.kernel:
-            raise self.fail(shape, f"a padding of 0 to {self.kernel - 1}, less than its kernel, not {self.padding}")
+            raise self.input_shape_error(
+                shape, f"a padding of 0 to {self.kernel - 1}, less than its kernel, not {self.padding}"
+            )
         least = max(self.kernel - 2 * self.padding, 1)
         if len(shape) != 3 or min(shape[1:]) < least:
-            raise self.fail(shape, f"(C, H, W) with H and W at least {least}")
+            raise self.input_shape_error(shape, f"(C, H, W) with H and W at least {least}")
         height, width = ((size + 2 * self.padding - self.kernel) // self.stride + 1 for size in shape[1:])
         return self.maps, height, width
 
@@ -73,7 +75,7 @@ class Conv2d(Layer):
             y += bias.astype(x.dtype, copy=False)
         return y.transpose(0, 3, 1, 2)
 
-    def problem(
+    def kernel_problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> ConvProblem | None:
         """Return the kernel's problem; the epilogue may be an activation, then a pooling with stride = window."""
@@ -82,7 +84,7 @@ class Conv2d(Layer):
         if rest and isinstance(rest[0], Activation):
             activation = rest.pop(0).kind
         pool, is_max, ceil = 1, False, False
-        if rest and isinstance(rest[0], Pool) and rest[0].window == rest[0].step:
+        if rest and isinstance(rest[0], Pool) and rest[0].window == rest[0].effective_stride:
             pool, is_max, ceil = rest[0].window, rest[0].is_max, rest[0].ceil
             rest.pop(0)
         if rest:

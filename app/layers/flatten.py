@@ -12,7 +12,7 @@ class Flatten(Layer):
     """(C, H, W) → (H·W·C), in the H, W, C order of system 1's weights files.
 
     On the GPU it costs nothing: activations stay in C, H, W order and the rows of the next fully connected layer are
-    permuted once, when its weights are loaded (see ``channel_first_rows``).
+    permuted once, when its weights are loaded (see ``channels_first_permutation``).
     """
 
     kind: ClassVar[str] = "flatten"
@@ -20,7 +20,7 @@ class Flatten(Layer):
     def output_shape(self, shape: Shape) -> Shape:
         """Return the shape: (C, H, W) → (C·H·W)."""
         if len(shape) != 3:
-            raise self.fail(shape, "(C, H, W)")
+            raise self.input_shape_error(shape, "(C, H, W)")
         return (prod(shape),)
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
@@ -28,7 +28,7 @@ class Flatten(Layer):
         return x.transpose(0, 2, 3, 1).reshape(len(x), -1)
 
 
-def channel_first_rows(shape: Shape) -> np.ndarray:
+def channels_first_permutation(shape: Shape) -> np.ndarray:
     """Return, for each feature in C, H, W order, its index in H, W, C order. shape: (C, H, W)."""
     channels, height, width = shape
     return np.arange(prod(shape)).reshape(height, width, channels).transpose(2, 0, 1).ravel()

@@ -9,7 +9,7 @@ from app.kernels.problems import LinearProblem
 from app.layers.activation import Activation
 from app.layers.argmax import Argmax
 from app.layers.base import Layer, Parameters, Shape
-from app.layers.flatten import channel_first_rows
+from app.layers.flatten import channels_first_permutation
 from app.layers.softmax import Softmax
 
 
@@ -27,7 +27,7 @@ class Linear(Layer):
     def output_shape(self, shape: Shape) -> Shape:
         """Return the shape: (features) → (outputs)."""
         if len(shape) != 1:
-            raise self.fail(shape, "(features,): put a Flatten before it")
+            raise self.input_shape_error(shape, "(features,): put a Flatten before it")
         return (self.outputs,)
 
     def parameter_shapes(self, shape: Shape) -> dict[str, Shape]:
@@ -45,7 +45,7 @@ class Linear(Layer):
             y += bias.astype(x.dtype, copy=False)
         return y
 
-    def problem(
+    def kernel_problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> LinearProblem | None:
         """Return the kernel's problem; its epilogue may be an activation, an argmax, or a softmax and an argmax."""
@@ -64,5 +64,5 @@ class Linear(Layer):
         """Return weights (in, out), rows in the device's order of features, and the bias."""
         weights = parameters[self.name].astype(np.float64) * scale
         if flattened is not None:
-            weights = weights[channel_first_rows(flattened)]
+            weights = weights[channels_first_permutation(flattened)]
         return [weights, parameters.get(f"{self.name}_bias")]

@@ -24,7 +24,7 @@ class Pool(Layer):
     is_max: ClassVar[bool]
 
     @property
-    def step(self) -> int:
+    def effective_stride(self) -> int:
         """The stride; without one, the window's size."""
         return self.window if self.stride is None else self.stride
 
@@ -33,22 +33,26 @@ class Pool(Layer):
 
         With ``ceil``, for H and for W: min(1 + ceil((H-P)/S), ceil(H/S)); every window begins inside the image.
         """
-        if self.window < 1 or self.step < 1:
-            raise self.fail(shape, "a window and a stride of at least 1")
+        if self.window < 1 or self.effective_stride < 1:
+            raise self.input_shape_error(shape, "a window and a stride of at least 1")
         if len(shape) != 3 or min(shape[1:]) < self.window:
-            raise self.fail(shape, f"(C, H, W) with H and W at least {self.window}")
-        return shape[0], *(pooling_window_count(size, self.window, self.step, self.ceil) for size in shape[1:])
+            raise self.input_shape_error(shape, f"(C, H, W) with H and W at least {self.window}")
+        return shape[0], *(
+            pooling_window_count(size, self.window, self.effective_stride, self.ceil) for size in shape[1:]
+        )
 
-    def margins(self, shape: Shape) -> list[tuple[int, int]]:
+    def end_padding(self, shape: Shape) -> list[tuple[int, int]]:
         """Return padding (0, rows), (0, columns) by which the last windows cross the border of an image (C, H, W)."""
-        return [(0, self.window - inside[-1]) for inside in _inside(self, shape)]
+        return [(0, self.window - inside[-1]) for inside in _window_extents_inside(self, shape)]
 
-    def pixels(self, shape: Shape) -> np.ndarray:
+    def window_pixel_counts(self, shape: Shape) -> np.ndarray:
         """Return how many pixels of each window lie inside an image (C, H, W): (PH, PW) integers.
 
         An axis has length 1 if all windows lie inside along it.
         """
-        rows, columns = (inside if inside[-1] < self.window else [self.window] for inside in _inside(self, shape))
+        rows, columns = (
+            inside if inside[-1] < self.window else [self.window] for inside in _window_extents_inside(self, shape)
+        )
         return np.outer(rows, columns)
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
@@ -56,28 +60,35 @@ class Pool(Layer):
         shape = x.shape[1:]
         _, height, width = self.output_shape(shape)
         combine, beyond = (np.maximum, -np.inf) if self.is_max else (np.add, 0.0)
-        margins = self.margins(shape)
+        margins = self.end_padding(shape)
         if any(map(max, margins)):  # padded as N, H, W, C, the order in memory after a convolution
             padded = np.pad(x.transpose(0, 2, 3, 1), ((0, 0), *margins, (0, 0)), constant_values=beyond)
             x = padded.transpose(0, 3, 1, 2)
         starts = range(self.window)
-        rows = reduce(combine, (x[:, :, p : p + self.step * (height - 1) + 1 : self.step] for p in starts))
-        result = reduce(combine, (rows[:, :, :, q : q + self.step * (width - 1) + 1 : self.step] for q in starts))
-        return result if self.is_max else result / self.pixels(shape).astype(x.dtype)
+        rows = reduce(
+            combine, (x[:, :, p : p + self.effective_stride * (height - 1) + 1 : self.effective_stride] for p in starts)
+        )
+        result = reduce(
+            combine,
+            (rows[:, :, :, q : q + self.effective_stride * (width - 1) + 1 : self.effective_stride] for q in starts),
+        )
+        return result if self.is_max else result / self.window_pixel_counts(shape).astype(x.dtype)
 
-    def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> PoolProblem | None:
+    def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> PoolProblem | None:
         """Return the problem of a kernel for this layer alone; input and output have one type."""
         if input_dtype != output_dtype:
             return None
         channels, height, width = shape
-        return PoolProblem(channels, height, width, self.window, self.step, self.is_max, input_dtype, self.ceil)
+        return PoolProblem(
+            channels, height, width, self.window, self.effective_stride, self.is_max, input_dtype, self.ceil
+        )
 
 
 @cache
-def _inside(layer: Pool, shape: Shape) -> list[list[int]]:
+def _window_extents_inside(layer: Pool, shape: Shape) -> list[list[int]]:
     """Return for each axis of an image (C, H, W) how many rows, or columns, of each window lie inside."""
     sizes = zip(shape[1:], layer.output_shape(shape)[1:], strict=True)
-    return [[min(layer.window, size - at * layer.step) for at in range(count)] for size, count in sizes]
+    return [[min(layer.window, size - at * layer.effective_stride) for at in range(count)] for size, count in sizes]
 
 
 class AvgPool(Pool):

@@ -44,19 +44,19 @@ class Resize(Layer):
     def output_shape(self, shape: Shape) -> Shape:
         """Return the shape: (C, H, W) → (C, size, size)."""
         if self.rule not in RULES:
-            raise self.fail(shape, f"a rule of {' or '.join(RULES)}, not {self.rule!r}")
+            raise self.input_shape_error(shape, f"a rule of {' or '.join(RULES)}, not {self.rule!r}")
         if not 1 <= self.size <= MAX_SIZE:
-            raise self.fail(shape, f"a size of 1 to {MAX_SIZE:,}")
+            raise self.input_shape_error(shape, f"a size of 1 to {MAX_SIZE:,}")
         if len(shape) != 3:
-            raise self.fail(shape, "(C, H, W)")
+            raise self.input_shape_error(shape, "(C, H, W)")
         return shape[0], self.size, self.size
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Interpolate along rows, then columns, and round once at the end. Raises ValueError unless x is uint8."""
         if x.dtype != np.uint8:
             raise ValueError(f"layer {self.name} ({self.kind}) reads uint8, not {x.dtype}")
-        sums = self._between(self._between(x, 3), 2)
-        sums += self.rounding
+        sums = self._interpolate_axis(self._interpolate_axis(x, 3), 2)
+        sums += self.rounding_offset
         sums //= self.divisor
         return sums.astype(np.uint8)
 
@@ -66,7 +66,7 @@ class Resize(Layer):
         return 4 * self.size**2
 
     @property
-    def rounding(self) -> int:
+    def rounding_offset(self) -> int:
         """The number added to a sum before the integer division: half a divisor, or 0."""
         return self.divisor // 2 if self.rule == "edge" else 0
 
@@ -83,7 +83,7 @@ class Resize(Layer):
         pixels = (np.clip(place, 0, length - 1) for place in (low, low + 1))
         return Neighbours(*(part.astype(np.int32) for part in (*pixels, near, far)))
 
-    def _between(self, x: np.ndarray, axis: int) -> np.ndarray:
+    def _interpolate_axis(self, x: np.ndarray, axis: int) -> np.ndarray:
         """Return the weighted sums of the two pixels around each output along one axis, int32."""
         low, high, near, far = self.neighbours(x.shape[axis])
         near, far = (weights.reshape(-1, *(1,) * (x.ndim - 1 - axis)) for weights in (near, far))
@@ -91,7 +91,7 @@ class Resize(Layer):
         sums += x.take(high, axis) * far
         return sums
 
-    def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ResizeProblem | None:
+    def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ResizeProblem | None:
         """Return the kernel's problem: bytes in, bytes out, whatever ``output_dtype``."""
         channels, height, width = shape
         return ResizeProblem(channels, height, width, self.size, self.rule) if input_dtype == "uint8" else None

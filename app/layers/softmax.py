@@ -20,7 +20,7 @@ class Softmax(Layer):
     def output_shape(self, shape: Shape) -> Shape:
         """Return the shape: (classes) → (classes)."""
         if len(shape) != 1:
-            raise self.fail(shape, "(classes,): put a Flatten before it")
+            raise self.input_shape_error(shape, "(classes,): put a Flatten before it")
         return shape
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
@@ -31,6 +31,6 @@ class Softmax(Layer):
         x /= x.sum(axis=1, keepdims=True)
         return x
 
-    def own_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> SoftmaxProblem | None:
+    def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> SoftmaxProblem | None:
         """Return the problem of a kernel for this layer alone; input and output have one type."""
         return SoftmaxProblem(shape[0], input_dtype) if input_dtype == output_dtype else None

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from app.base.clock import clocked
+from app.base.clock import time_call
 from app.base.interrupts import progress_bar
 from app.cuda import device
 from app.engine.opening import cpu_engine_class
@@ -37,7 +37,7 @@ def run_on_cpu(
         for _ in range(repeat):
             engine.seconds.clear()
             passes = engine.stream(passes_over(images, batch), progress=progress)
-            cycle, ms = clocked(partial(count_passes, passes, data.labels, labels))
+            cycle, ms = time_call(partial(count_passes, passes, data.labels, labels))
             samples.append(ms)
             spent.append(engine.seconds.copy())
     threads = engine.threads_for(len(labels))

@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from app.base.clock import host_timed
+from app.base.clock import time_by_host_clock
 from app.base.errors import UserError
 from app.cuda import device
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
 from app.engine.request import DEFAULT_WARMUP, STREAMS, RunRequest, chunk_size
 from app.main_job import timing
-from app.main_job.overlap import verdict
+from app.main_job.overlap import describe_bottleneck
 from app.main_job.result import Compared, Cycle, Outcome, Timing, count_passes, passes_over
 from app.network.graph import Graph
 from app.planning import tuning
@@ -41,7 +41,7 @@ def run_on_gpu(
     if request.power:
         from app.main_job import power  # imported only here: few runs measure power
 
-        power.check_available()
+        power.check_nvml_available()
     chosen = replace(chosen, tuning=tuning.load(card["name"]))
     planned = partial(plan, graph, card["architecture"], input_dtype=images.dtype.name)
     execution = planned(chosen)
@@ -66,13 +66,15 @@ def run_on_gpu(
         if batch > len(images):
             end_to_end, cycle = _run_cycled(engine, data, batch, outputs, request.repeat or 1)
         else:
-            end_to_end = timing.end_to_end(engine, one_pass, outputs, repeat, request.warmup)
+            end_to_end = timing.time_end_to_end(engine, one_pass, outputs, repeat, request.warmup)
         labels = outputs.labels.copy()
         direct = engine.direct if engine.replays(one_pass, outputs) else None
         use = None if cycle else timing.typical_usage(engine, one_pass, outputs)
-        resident = timing.on_card(engine, one_pass, LAYER_REPEAT, request.warmup)
+        resident = timing.time_on_card(engine, one_pass, LAYER_REPEAT, request.warmup)
         notes = notices(execution, chosen)
-        drawn = power.on_current_card(partial(engine.run, one_pass, outputs), len(one_pass)) if request.power else None
+        drawn = (
+            power.measure_current_gpu(partial(engine.run, one_pass, outputs), len(one_pass)) if request.power else None
+        )
         if request.power and drawn is None:
             notes.append("--power: the card tells neither energy nor power")
         if direct and pipeline.streams != STREAMS:
@@ -102,7 +104,9 @@ def run_on_gpu(
             on_card=resident.whole,
             on_card_images=resident.images,
             usage=use,
-            limit=verdict(use) if use and not direct else _limit_text(end_to_end.median / batch, resident),
+            limit=describe_bottleneck(use)
+            if use and not direct
+            else _describe_bottleneck(end_to_end.median / batch, resident),
             device_bytes=engine.device_bytes,
             peak_device_bytes=engine.device_bytes + resident.device_bytes,
             notes=tuple(notes),
@@ -114,12 +118,12 @@ def run_on_gpu(
         return found
     with opened(other) as engine:  # the engine above has freed its memory
         outputs = engine.allocate_outputs(batch)
-        end_to_end = timing.end_to_end(engine, one_pass, outputs, repeat, request.warmup)
+        end_to_end = timing.time_end_to_end(engine, one_pass, outputs, repeat, request.warmup)
         compared = Compared(request.compare, other.arithmetic, end_to_end, outputs.labels.copy())
         return replace(found, compared=compared, peak_device_bytes=max(found.peak_device_bytes, engine.device_bytes))
 
 
-def _limit_text(per_image: float, resident: timing.CardTimes) -> str:
+def _describe_bottleneck(per_image: float, resident: timing.CardTimes) -> str:
     """Say what limits a run that cannot be traced: one with several passes, or whose first kernel reads over the bus.
 
     per_image: its ms end to end.
@@ -143,9 +147,9 @@ def _run_cycled(engine: GpuEngine, data: Dataset, batch: int, outputs: Outputs, 
     cycles: list[Cycle] = []
     with tqdm(total=repeat * batch, unit=" images", unit_scale=True, disable=None) as progress:
 
-        def pass_again() -> None:
+        def run_next_pass() -> None:
             passes = engine.stream(passes_over(images, batch), pair, progress.update)
             cycles.append(count_passes(passes, data.labels, outputs.labels))
 
-        end_to_end = Timing(host_timed(pass_again, repeat))
+        end_to_end = Timing(time_by_host_clock(run_next_pass, repeat))
     return end_to_end, replace(cycles[-1], unsteady=sum(cycle.unsteady for cycle in cycles))

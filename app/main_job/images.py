@@ -41,9 +41,9 @@ def load_images(
     fit = fitting_graph(graph, data)
     if unlabelled:
         return replace(data, labels=None), fit
-    if data.labels is not None and data.labels.max() >= graph.classes:
+    if data.labels is not None and data.labels.max() >= graph.class_count:
         raise UserError(
-            f"{data.source} has label {data.labels.max()}, but the network has classes 0 to {graph.classes - 1}: "
+            f"{data.source} has label {data.labels.max()}, but the network has classes 0 to {graph.class_count - 1}: "
             "use labels of the same classes, or --labels none"
         )
     return data, fit
@@ -52,7 +52,7 @@ def load_images(
 def fitting_graph(graph: Graph, data: Dataset) -> Graph:
     """Return the network's graph for images of this shape and dtype. Raises UserError if they do not fit."""
     shape, network = data.images.shape[1:], graph.network
-    found = graph.reading(shape)
+    found = graph.graph_for_shape(shape)
     if found is None:
         either = "".join(f" or {step.out_shape}" for step in graph.steps[:1] if step.layer.keeps_bytes)
         same = shape[0] == network.input_shape[0]

@@ -6,12 +6,12 @@ from functools import partial
 import numpy as np
 
 from app.base.clock import Stopwatch
-from app.base.errors import UserError, say
+from app.base.errors import UserError, print_to_stderr
 from app.base.interrupts import exit_on_interrupt
 from app.cuda import device
 from app.engine.request import UNLABELLED, RunRequest
 from app.main_job.images import load_images
-from app.main_job.report import as_text, document
+from app.main_job.report import as_text, build_report
 from app.main_job.result import Outcome
 from app.network.graph import Graph, load_network
 from app.network.reference import compute_reference, load_reference
@@ -38,7 +38,7 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
         watch.lap("weights")
         where, why_not = device.choose_device(request.device, watch.lap)
     if why_not is not None:
-        say(f"note: running on the CPU: {why_not}")
+        print_to_stderr(f"note: running on the CPU: {why_not}")
     watch.lap("context")
     chosen = None
     if where == "cuda" or {*request.network.kernels.values()} != {"auto"}:
@@ -53,7 +53,7 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
     batch = batch_size(request, data)
     if data.labels is None and request.images.labels is None:
         told = f"{data.source} has no labels: the answers are compared with nothing; --labels FILE names labels"
-        say(f"note: {told}")
+        print_to_stderr(f"note: {told}")
     watch.lap("data")
     # Run.
     if chosen is None:
@@ -74,7 +74,7 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
     other = outcome.compared
     differing = None if other is None else hold(other.labels, other.arithmetic)
     # Report.
-    report = document(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed, differing)
+    report = build_report(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed, differing)
     publish(report, as_text, request.output)
     return 0 if accuracy.passed else 1
 
@@ -126,7 +126,9 @@ def reference_agreement(
     images = data.images[: len(labels) if recheck else min(len(labels), RECHECKED)]
     found = compute_reference(graph, images)
     agreement = compare_labels(labels, found, "recomputed float64 reference", dtype)
-    if found.constant and (images != images[0]).any():  # equal labels prove nothing if the reference is constant
+    if (
+        found.has_constant_scores and (images != images[0]).any()
+    ):  # equal labels prove nothing if the reference is constant
         fault = f"scores are the same for all {len(images)} images by the {agreement.source}"
         return replace(agreement, fault=agreement.fault or fault)
     return agreement
@@ -144,5 +146,5 @@ def check_labels(
             fault = f"{outcome.cycle.unsteady} passes over the data gave other labels than the first"
             agreement = replace(agreement, fault=fault)
     if data.split == "test":
-        expected = weights.promised(graph.network, len(labels))
-    return judge_answers(labels, truth, expected, agreement, classes=graph.classes, least=least)
+        expected = weights.promised_correct_count(graph.network, len(labels))
+    return judge_answers(labels, truth, expected, agreement, classes=graph.class_count, least=least)

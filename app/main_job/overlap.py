@@ -55,7 +55,7 @@ def overlap(left: Iterable[Interval], right: Iterable[Interval]) -> float:
     return length(left) + length(right) - length([*left, *right])
 
 
-def one_at_a_time(intervals: Iterable[Interval]) -> list[Interval]:
+def serialise_intervals(intervals: Iterable[Interval]) -> list[Interval]:
     """Shorten the intervals of copies in one direction, so that each begins when the one before ends.
 
     The copies share one copy engine. The event before a copy fires when the copy may begin; the copy may then still
@@ -69,7 +69,7 @@ def one_at_a_time(intervals: Iterable[Interval]) -> list[Interval]:
     return trimmed
 
 
-def verdict(use: Pipeline) -> str:
+def describe_bottleneck(use: Pipeline) -> str:
     """Say in one sentence what limits the run, with the shares that show it."""
     shares = f"kernels ran {use['kernel_share']:.0%} of the run, copies {use['copy_share']:.0%}"
     match use["limit"]:
@@ -84,13 +84,13 @@ def verdict(use: Pipeline) -> str:
             )
 
 
-def usage(timeline: Timeline) -> Pipeline:
+def pipeline_usage(timeline: Timeline) -> Pipeline:
     """Compute overlap, shares and the limit of a run for the report.
 
     The limit is the host if enqueueing took nearly all of the run, else the longest of kernels, copies and idle time.
     Time between the launches of one chunk counts as kernel time: events mark only where phases begin.
     """
-    h2d, d2h = one_at_a_time(timeline.h2d), one_at_a_time(timeline.d2h)
+    h2d, d2h = serialise_intervals(timeline.h2d), serialise_intervals(timeline.d2h)
     copies, kernels = merge([*h2d, *d2h]), merge(timeline.kernels)
     busy = merge([*copies, *kernels])
     span = busy[-1][1] - busy[0][0] if busy else 0.0

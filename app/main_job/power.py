@@ -46,13 +46,13 @@ def power_document(
     }
 
 
-def check_available() -> None:
+def check_nvml_available() -> None:
     """Raise UserError if NVML cannot be used; call it before the work."""
     with _opened_card():
         pass
 
 
-def on_current_card(run: Callable[[], object], images: int) -> records.Power | None:
+def measure_current_gpu(run: Callable[[], object], images: int) -> records.Power | None:
     """Measure the current card, with a progress bar. Raises UserError if NVML cannot be used."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from app.base.precision import SHORT
 from app.cuda import device as devices
-from app.main_job.result import Cycle, Outcome, Timing, level_notes
+from app.main_job.result import Cycle, Outcome, Timing, bimodality_warnings
 from app.main_job.statistics import safe_rate, summary
 from app.network.graph import Graph
 from app.network.verdicts import Accuracy, Agreement, Answers
@@ -34,7 +34,7 @@ COLUMNS = [
 ]
 
 
-def document(
+def build_report(
     graph: Graph,
     weights: Weights,
     data: Dataset,
@@ -58,13 +58,13 @@ def document(
         "schema": "lenet5-inference/report/4",
         "device": cast("records.Card | records.Processor", outcome.device),
         "network": {"name": graph.network.name, "input_shape": list(graph.network.input_shape)},
-        "weights": weights.described,
+        "weights": weights.json_record,
         "data": {"source": data.source, "split": data.split, "dtype": data.images.dtype.name},
         "precision": SHORT[outcome.arithmetic],
         "batch": batch,
         "settings": cast("records.GpuSettings | records.CpuSettings", outcome.settings),
         "passed": accuracy.passed,
-        "agreement": _agreement(accuracy.agreement),
+        "agreement": _agreement_record(accuracy.agreement),
         "accuracy": _answers_document(accuracy.answers, outcome.cycle),
         "first_labels": [names[label] if names else str(label) for label in first],
         "layers": [{**layer, "share": layer["ms"] / total if total else None} for layer in outcome.layers],
@@ -80,30 +80,30 @@ def document(
         "peak_device_memory_bytes": outcome.peak_device_bytes,
         "one_off_ms": cast("records.StartUp", dict(one_off_ms)),
         "once_ms": sum(one_off_ms.values()),
-        "once_own_ms": own_cost(one_off_ms),
+        "once_own_ms": startup_ms_beyond_cupy(one_off_ms),
         "command_ms": command_ms,
         "limit": outcome.limit,
-        "notes": [*outcome.notes, *level_notes(outcome)],
+        "notes": [*outcome.notes, *bimodality_warnings(outcome)],
     }
 
 
-def own_cost(spent: Mapping[str, float]) -> float:
+def startup_ms_beyond_cupy(spent: Mapping[str, float]) -> float:
     """Return the start-up time in ms beyond what any program that uses CuPy needs."""
     return sum(ms for name, ms in spent.items() if name not in BARE)
 
 
-def _agreement(agreement: Agreement) -> records.Agreement:
+def _agreement_record(agreement: Agreement) -> records.Agreement:
     return {
         "passed": agreement.holds,
         "verdict": agreement.verdict,
         "reference": agreement.source,
         "compared": agreement.compared,
         "near_ties_allowed": agreement.most,
-        "differences": _differences(agreement),
+        "differences": _difference_records(agreement),
     }
 
 
-def _differences(agreement: Agreement) -> list[records.Difference]:
+def _difference_records(agreement: Agreement) -> list[records.Difference]:
     return [cast("records.Difference", vars(difference)) for difference in agreement.differences]
 
 
@@ -122,7 +122,7 @@ def _compare_document(outcome: Outcome, agreement: Agreement | None) -> records.
         "end_to_end_ms": _times_document(compared.end_to_end),
         "gain": safe_rate(outcome.end_to_end.median, compared.end_to_end.median),
         "compared": agreement.compared,
-        "differences": _differences(agreement),
+        "differences": _difference_records(agreement),
     }
 
 

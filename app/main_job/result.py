@@ -37,7 +37,7 @@ class Timing(Frozen):
         return None if low is None or high is None else high - low
 
     @property
-    def row(self) -> dict[str, Any]:
+    def json_row(self) -> dict[str, Any]:
         """The fields of a JSON row: ``ms``, the median; ``spread_ms``; ``runs``; ``samples``."""
         samples = statistics.stored_samples(self.samples)
         return {"ms": self.median, "spread_ms": self.spread, "runs": len(samples), "samples": samples}
@@ -135,10 +135,10 @@ class Outcome(Frozen):
     compared: Compared | None = None
 
 
-def level_notes(outcome: Outcome) -> Iterator[str]:
+def bimodality_warnings(outcome: Outcome) -> Iterator[str]:
     """Yield a warning for each time whose runs form two groups, and one if pass and sum of layers disagree."""
     for name, samples in _samples(outcome):
-        if (groups := statistics.two_levels(samples)) is not None:
+        if (groups := statistics.split_two_levels(samples)) is not None:
             (low, few), (high, rest) = ((f"{statistics.median(group):.3f} ms", len(group)) for group in groups)
             slow = [sample > groups[0][-1] for sample in samples]
             order = ", one group after the other" if slow in (sorted(slow), sorted(slow, reverse=True)) else ""

@@ -51,7 +51,7 @@ def stored_samples(samples: Sequence[float]) -> list[float]:
     return [round(float(sample), 6) for sample in samples]
 
 
-def half_width(samples: Sequence[float]) -> float:
+def median_half_width(samples: Sequence[float]) -> float:
     """Return half the width of the median's 95 % interval, by order statistics; valid for any distribution."""
     ordered = sorted(samples)
     count = len(ordered)
@@ -71,7 +71,7 @@ def speedup(before_ms: float | None, after_ms: float | None) -> float | None:
     return before_ms / after_ms if before_ms and after_ms else None
 
 
-def two_levels(samples: Sequence[float]) -> tuple[list[float], list[float]] | None:
+def split_two_levels(samples: Sequence[float]) -> tuple[list[float], list[float]] | None:
     """Split samples into a lower and an upper group, each in order, if they fall into two groups; else return None.
 
     samples: ms. The cut explains most of the variance of the logarithms (Otsu's method). Of lists of 20 or more samples

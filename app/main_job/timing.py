@@ -13,7 +13,7 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
-from app.base.clock import Timer, host_timed
+from app.base.clock import Timer, time_by_host_clock
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.cuda.events import Marks, time_by_events
@@ -23,7 +23,7 @@ from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
 from app.kernels.launch import Kernel, Launch
 from app.kernels.problems import ConvProblem, bytes_moved, without_epilogue
-from app.main_job.overlap import Timeline, usage
+from app.main_job.overlap import Timeline, pipeline_usage
 from app.main_job.result import Timing, layer_row
 from app.planning.matching import Node
 from app.planning.plan import IMAGES
@@ -49,7 +49,7 @@ class CardTimes(Frozen):
     raw_copy: Timing
 
 
-def on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> CardTimes:
+def time_on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> CardTimes:
     """Time the layers, the convolutions alone and the whole pass on resident images.
 
     Uses as many of the images as fit in device memory.
@@ -57,7 +57,7 @@ def on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> 
     count = len(images)
     while True:
         try:
-            buffers, ops = _resident(engine, count)
+            buffers, ops = _allocate_resident_buffers(engine, count)
             break
         except DeviceMemoryError:
             if count == 1:
@@ -69,11 +69,11 @@ def on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> 
     copy = partial(runtime.memcpyAsync, target, source, part.nbytes, runtime.memcpyHostToDevice, stream.ptr)
     raw_copy = Timing(time_by_events(copy, stream, repeat, warmup + 1))
 
-    def whole() -> None:
+    def run_whole_pass() -> None:
         for launch in buffers.launches:
             launch(stream.ptr, count)
 
-    whole_timing = Timing(time_by_events(whole, stream, repeat, warmup))
+    whole_timing = Timing(time_by_events(run_whole_pass, stream, repeat, warmup))
 
     def time_layer(index: int, launch: Launch, name: str, flops: int, nbytes: int) -> Layer:
         # Run the layers before it first, so that its input buffer holds real data whatever was timed last.
@@ -97,7 +97,9 @@ def on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> 
     return CardTimes(count, whole_timing, layers, op_times, device_bytes, raw_copy)
 
 
-def _resident(engine: GpuEngine, count: int) -> tuple[StreamBuffers, list[tuple[int, Node, Launch, cupy.ndarray]]]:
+def _allocate_resident_buffers(
+    engine: GpuEngine, count: int
+) -> tuple[StreamBuffers, list[tuple[int, Node, Launch, cupy.ndarray]]]:
     """Return buffers for ``count`` images, and for each convolution its index in the plan, node, launch and output."""
     plan = engine.plan
     buffers = StreamBuffers(engine.loaded, count)
@@ -111,7 +113,7 @@ def _resident(engine: GpuEngine, count: int) -> tuple[StreamBuffers, list[tuple[
     return buffers, ops
 
 
-def end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, repeat: int, warmup: int) -> Timing:
+def time_end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, repeat: int, warmup: int) -> Timing:
     """Time runs by the host clock, from the call to readable labels. The last run's labels stay in ``outputs``."""
     for _ in range(warmup):
         engine.run(images, outputs)
@@ -119,7 +121,7 @@ def end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, repeat: 
         if not engine.replays(images, outputs):
             engine.run(images, outputs)
     outputs.labels.fill(255)  # the accuracy check must see the labels of the timed runs
-    return Timing(host_timed(partial(engine.run, images, outputs), repeat))
+    return Timing(time_by_host_clock(partial(engine.run, images, outputs), repeat))
 
 
 def trace(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
@@ -146,5 +148,7 @@ def trace(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
 
 def typical_usage(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Pipeline:
     """Trace several runs; return the one with the median overlap."""
-    traced = sorted((usage(trace(engine, images, outputs)) for _ in range(TRACES)), key=lambda use: use["overlap"])
+    traced = sorted(
+        (pipeline_usage(trace(engine, images, outputs)) for _ in range(TRACES)), key=lambda use: use["overlap"]
+    )
     return traced[TRACES // 2]

@@ -10,7 +10,18 @@ from app.layers import Linear
 from app.network.network import Network
 from app.network.toml import read_network
 
-__all__ = ["FA19", "K7", "LENET5", "MINIDNN86", "MLP", "NETWORKS", "Network", "family", "is_listed", "named"]
+__all__ = [
+    "FA19",
+    "K7",
+    "LENET5",
+    "MINIDNN86",
+    "MLP",
+    "NETWORKS",
+    "Network",
+    "is_listed",
+    "network_by_name",
+    "network_family",
+]
 
 FOLDER = Path(__file__).with_name("builtin")
 SYSTEMS = ("lenet5", "fa19", "k7", "minidnn86", "mlp")  # the seed systems' networks come first
@@ -40,14 +51,14 @@ def __getattr__(name: str) -> Network:
     raise AttributeError(name)
 
 
-def family(name: str) -> str:
+def network_family(name: str) -> str:
     """Return the listed network that a name is a variant of: ``mlp_500`` → ``mlp``; other names unchanged."""
     return "mlp" if re.fullmatch(r"mlp_[1-9][0-9]{0,4}", name) else name
 
 
-def named(name: str) -> Network | None:
+def network_by_name(name: str) -> Network | None:
     """Find a network by name, None if there is none; ``mlp_500`` is mlp with 500 hidden units."""
-    if family(name) == name:
+    if network_family(name) == name:
         return NETWORKS.get(name)
     mlp = NETWORKS["mlp"]
     first = next(layer for layer in mlp.layers if isinstance(layer, Linear))
@@ -57,5 +68,5 @@ def named(name: str) -> Network | None:
 
 def is_listed(network: Network) -> bool:
     """Return whether a network equals the one listed under its name, whatever file it comes from."""
-    found = named(network.name)
+    found = network_by_name(network.name)
     return found is not None and found.digest == network.digest

@@ -6,7 +6,7 @@ from shlex import quote
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.files.formats import START_BYTES, recognise
+from app.files.formats import START_BYTES, recognise_file_kind
 
 DESCRIPTION = "lenet5-inference"  # name of the entry beside exported arrays that describes the network
 
@@ -15,8 +15,8 @@ class Format(Frozen):
     """A format of other systems' weights files, which ``import`` converts.
 
     module: of app/interchange, with ``read(content, asked)``. ending: suffix of the file names. kind: what
-    ``recognise`` calls the content; "" if the content does not show it. network: an example to name in the command; ""
-    where the file shows its network.
+    ``recognise_file_kind`` calls the content; "" if the content does not show it. network: an example to name in the
+    command; "" where the file shows its network.
     """
 
     name: str
@@ -40,14 +40,14 @@ GROUPS = (
 )
 
 
-def refuse(path: Path, content: bytes) -> None:
+def refuse_foreign_file(path: Path, content: bytes) -> None:
     """Raise UserError, with the import command, for a file of another system. content: not HDF5."""
-    kind = recognise(content[:START_BYTES])
+    kind = recognise_file_kind(content[:START_BYTES])
     shown = (kind, "") if kind else ("", path.suffix.lower())  # an ending counts where nothing shows the kind
     found = next((row for row in FORMATS if shown == (row.kind, "" if row.kind else row.ending)), None)
     if found is not None:
         told = "" if DESCRIPTION.encode() in content else found.network
-        remedy = f"make weights of it: {_command(path, told)}"
+        remedy = f"make weights of it: {_import_command(path, told)}"
     elif kind is not None:
         remedy = "store its arrays as conv1, fc1 and so on (docs/networks.md)"
     else:
@@ -55,7 +55,7 @@ def refuse(path: Path, content: bytes) -> None:
     raise UserError(f"{path} is {kind or 'of another format'}, not HDF5 weights; {remedy}")
 
 
-def _command(path: Path, network: str) -> str:
+def _import_command(path: Path, network: str) -> str:
     """Return the command that imports the file under a new name, and a remark on its network."""
     out = f"{path.stem}.h5"
     if os.path.lexists(out):

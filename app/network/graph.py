@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from app.base.errors import UserError, say, suggestion
+from app.base.errors import UserError, did_you_mean_hint, print_to_stderr
 from app.base.frozen import Frozen
 from app.files import shipped
 from app.layers import Argmax, Layer, Parameters, Resize, Shape
-from app.network.definitions import NETWORKS, Network, named
+from app.network.definitions import NETWORKS, Network, network_by_name
 from app.network.network import LEAST_SCALE, MOST_SCALE, LayerStep
 from app.network.quantised import Quantised
 from app.network.toml import SUFFIX, read_network
@@ -35,16 +35,16 @@ class Graph(Frozen):
     quantised: Quantised | None = None
 
     @property
-    def classes(self) -> int:
+    def class_count(self) -> int:
         """Number of scores that the final argmax chooses from."""
         return self.steps[-1].in_shape[0]
 
     @cached_property
-    def scaled_at(self) -> int:
+    def pixel_scale_step(self) -> int:
         """Index of the first step that does not keep bytes; the pixel scale multiplies its input."""
         return next(at for at, step in enumerate(self.steps) if not step.layer.keeps_bytes)
 
-    def reading(self, shape: Shape) -> Graph | None:
+    def graph_for_shape(self, shape: Shape) -> Graph | None:
         """Return the graph for images of this shape, without Resize if they are enlarged; None if they do not fit."""
         if shape == self.network.input_shape:
             return self
@@ -84,7 +84,7 @@ class Graph(Frozen):
 
     def _scaled(self, at: int, x: np.ndarray, dtype: type) -> np.ndarray:
         """Apply the pixel scale if the input of step ``at`` needs it."""
-        return x.astype(dtype) * dtype(self.pixel_scale(x.dtype)) if at == self.scaled_at else x
+        return x.astype(dtype) * dtype(self.pixel_scale(x.dtype)) if at == self.pixel_scale_step else x
 
     def reference(self, images: np.ndarray, dtype: type = np.float64) -> np.ndarray:
         """Return the NumPy reference's scores (B, classes), computed in cache-sized chunks."""
@@ -97,10 +97,10 @@ def find_network(text: str) -> Network:
     if text.endswith(SUFFIX):
         return read_network(Path(text))
     if text.endswith(ENDINGS):
-        return load_weights(Path(text)).own_network()
-    network = named(text)
+        return load_weights(Path(text)).stored_network()
+    network = network_by_name(text)
     if network is None:
-        known, hint = ", ".join(NETWORKS), suggestion(text, NETWORKS)
+        known, hint = ", ".join(NETWORKS), did_you_mean_hint(text, NETWORKS)
         others = f"mlp_N with N hidden units, or a file NAME{SUFFIX} or WEIGHTS{ENDINGS[0]}"
         raise UserError(f"unknown network '{text}': choose one of {known}, {others}{hint}")
     return network
@@ -122,9 +122,9 @@ def build(network: Network, weights: Weights) -> Graph:
     scale = network.pixel_scale if weights.input_scale is None else weights.input_scale
     graph = Graph(network, steps, weights.arrays, scale, weights.quantised)
     _check_scale(graph, weights)
-    if weights.classes is not None and len(weights.classes) != graph.classes:
+    if weights.classes is not None and len(weights.classes) != graph.class_count:
         named = f"{weights.path} names {len(weights.classes)} classes"
-        raise UserError(f"{named}, network {network.name} has {graph.classes}: correct its attribute 'classes'")
+        raise UserError(f"{named}, network {network.name} has {graph.class_count}: correct its attribute 'classes'")
     return graph
 
 
@@ -151,10 +151,10 @@ def load_network(network: str | None, weights: Path | None, *, shapes_only: bool
     if weights is not None:
         loaded = load_weights(weights)
     elif shapes_only:
-        loaded = weights_to_measure(found or find_network(DEFAULT_NETWORK))
+        loaded = shipped_or_random_weights(found or find_network(DEFAULT_NETWORK))
     else:
         loaded = required_weights(network or DEFAULT_NETWORK)
-    return build(found or loaded.own_network(), loaded), loaded
+    return build(found or loaded.stored_network(), loaded), loaded
 
 
 def network_graph(network: str) -> Graph:
@@ -171,23 +171,23 @@ def shipped_weights(network: Network) -> Weights | None:
     if not path.exists():
         return None
     found = load_weights(path)
-    return found if found.own_network().digest == network.digest else None
+    return found if found.stored_network().digest == network.digest else None
 
 
 def required_weights(asked: str, option: str = "--weights") -> Weights:
     """Load the shipped weights of a network's name or file. Raises UserError naming ``option`` if there are none."""
     found = shipped_weights(find_network(asked))
     if found is None:
-        raise shipped.missing(asked, option)
+        raise shipped.missing_weights_error(asked, option)
     return found
 
 
-def weights_to_measure(network: Network) -> Weights:
+def shipped_or_random_weights(network: Network) -> Weights:
     """Return the shipped weights, else random ones, noted on standard error: times do not depend on the values."""
     found = shipped_weights(network)
     if found is not None:
         return found
     from app.network.generated import SEED, random_weights
 
-    say(f"note: no weights of network {network.name} are shipped: random ones, seed {SEED}")
+    print_to_stderr(f"note: no weights of network {network.name} are shipped: random ones, seed {SEED}")
     return random_weights(network)

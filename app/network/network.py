@@ -61,7 +61,7 @@ def settings_of(layer: Layer) -> dict[str, Any]:
     return {key: getattr(layer, key) for key, default in defaults_of(layer).items() if getattr(layer, key) != default}
 
 
-def assignments(values: Mapping[str, Any]) -> str:
+def toml_assignments(values: Mapping[str, Any]) -> str:
     """Write ``key = value`` lines: whole numbers, floats, strings without control characters, booleans and lists."""
     # For these values, TOML's notation is that of JSON.
     return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
@@ -114,11 +114,11 @@ class Network(Frozen):
 
     @property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of ``computation``."""
-        return hashlib.sha256(self.computation.encode()).hexdigest()
+        """SHA-256, in hexadecimal, of ``canonical_toml``."""
+        return hashlib.sha256(self.canonical_toml.encode()).hexdigest()
 
     @property
-    def computation(self) -> str:
+    def canonical_toml(self) -> str:
         """Canonical TOML of everything but name and summary, for files and digests.
 
         Settings at their default are left out, so a setting that layers get later does not change existing texts.
@@ -128,7 +128,7 @@ class Network(Frozen):
             head["pixel_scale"] = float(self.pixel_scale)
         written = (layer for layer in self.layers if not isinstance(layer, Argmax))
         tables = ({"type": layer.kind, "name": layer.name, **settings_of(layer)} for layer in written)
-        return assignments(head) + "".join(f"\n[[layers]]\n{assignments(table)}" for table in tables)
+        return toml_assignments(head) + "".join(f"\n[[layers]]\n{toml_assignments(table)}" for table in tables)
 
 
 class LayerError(UserError):
@@ -149,7 +149,7 @@ def check_layers(input_shape: Shape, layers: Sequence[Layer]) -> None:
         names.add(layer.name)
         if isinstance(layer, Argmax) and at == len(layers) - 1:
             _check_scores(at, shape)
-        if fault := _fault(at, layer, layers, weighted):
+        if fault := _layer_fault(at, layer, layers, weighted):
             raise LayerError(at, f"layer {layer.name} ({layer.kind}) {fault}")
         try:
             after = layer.output_shape(shape)
@@ -159,17 +159,23 @@ def check_layers(input_shape: Shape, layers: Sequence[Layer]) -> None:
         weighted = weighted or bool(arrays)
         parameters += sum(map(prod, arrays.values()))
         if parameters > MAX_PARAMETERS:
-            raise LayerError(at, f"up to {layer.name} the network has {parameters:,} weights, {_limit(MAX_PARAMETERS)}")
+            raise LayerError(
+                at, f"up to {layer.name} the network has {parameters:,} weights, {_too_many_text(MAX_PARAMETERS)}"
+            )
         if len(shape) == len(after) == 3 and layer.name in arrays:
             unrolled = prod(after[1:]) * prod(arrays[layer.name][:-1])
             if unrolled > MAX_UNROLLED:
-                raise LayerError(at, f"the windows of {layer.name} hold {unrolled:,} numbers, {_limit(MAX_UNROLLED)}")
+                raise LayerError(
+                    at, f"the windows of {layer.name} hold {unrolled:,} numbers, {_too_many_text(MAX_UNROLLED)}"
+                )
         if prod(after) > MAX_ACTIVATIONS:
-            raise LayerError(at, f"{layer.name} gives {prod(after):,} numbers an image, {_limit(MAX_ACTIVATIONS)}")
+            raise LayerError(
+                at, f"{layer.name} gives {prod(after):,} numbers an image, {_too_many_text(MAX_ACTIVATIONS)}"
+            )
         shape = after
 
 
-def _fault(at: int, layer: Layer, layers: Sequence[Layer], weighted: bool) -> str:
+def _layer_fault(at: int, layer: Layer, layers: Sequence[Layer], weighted: bool) -> str:
     """Return what is wrong with a layer at its position, or "". weighted: layers with weights come before it."""
     if isinstance(layer, Resize) and at > 0:
         return "reads the images, but is not the first layer: move it to the beginning"
@@ -189,5 +195,5 @@ def _check_scores(at: int, shape: Shape) -> None:
         raise LayerError(at, f"the network ends with {shape[0]:,} scores: let it end with 2 to {MAX_CLASSES} classes")
 
 
-def _limit(most: int) -> str:
+def _too_many_text(most: int) -> str:
     return f"more than {most:,}: reduce this layer or those before it"

@@ -34,7 +34,7 @@ class Quantised(Frozen):
         values = (self.filters, self.limits, self.steps)
         return {f"{self.layer}{suffix}": array for suffix, array in zip(SUFFIXES, values, strict=True)}
 
-    def on_unit_bytes(self, parameters: Mapping[str, np.ndarray], first: str) -> dict[str, np.ndarray]:
+    def fold_input_limits(self, parameters: Mapping[str, np.ndarray], first: str) -> dict[str, np.ndarray]:
         """Return the parameters with 8-bit filters; layer ``first`` is divided by the limits, which thus become 1."""
         own = {name: parameters[name] / self.limits for name in (first, f"{first}_bias") if name in parameters}
         return {**parameters, **own, self.layer: self.filters * self.steps}

@@ -37,7 +37,7 @@ def quantise(graph: Graph, images: np.ndarray) -> tuple[Quantised, float, float]
         begins = f"network {graph.network.name} does not begin with two convolutions"
         raise UserError(f"{begins}, each with ReLU and average pooling: only the second of such can be quantised")
     name = graph.steps[SECOND].layer.name
-    limits = _limits(graph, images)
+    limits = _input_map_limits(graph, images)
     shape = graph.parameters[name].shape
     w = (graph.parameters[name] * limits[:, None].astype(np.float64)).reshape(-1, shape[-1])
     products = gram_matrix(graph, SECOND, images, len(w), partial(quantise_activations, limits=limits))
@@ -60,7 +60,7 @@ def _rounded(steps: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.clip(np.rint(w / steps), -SIGNED, SIGNED) * steps
 
 
-def _limits(graph: Graph, images: np.ndarray) -> np.ndarray:
+def _input_map_limits(graph: Graph, images: np.ndarray) -> np.ndarray:
     """Return each input map's limit, (maps,) float32."""
     chunks = range(0, len(images), REFERENCE_CHUNK)
     found = [graph.input_of(SECOND, images[at : at + REFERENCE_CHUNK], np.float32) for at in chunks]

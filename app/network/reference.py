@@ -7,11 +7,11 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.interrupts import progress_bar
-from app.base.processor import keep_freed_memory, threads_with_room, usable_cores
+from app.base.processor import count_fitting_threads, keep_freed_memory, usable_cores
 from app.files import shipped
-from app.files.hdf5 import Wanted, file_image
+from app.files.hdf5 import Wanted, build_hdf5_bytes
 from app.files.reading import read_file
-from app.files.writing import replacing
+from app.files.writing import replace_atomically
 from app.layers import Argmax, Sigmoid, Softmax, Tanh
 from app.network.definitions import Network
 from app.network.graph import Graph
@@ -25,7 +25,7 @@ CHUNK = 32  # images per core at a time: in float64, the maps of one enlarged im
 def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
     """Compute the reference for (N, C, H, W) images, uint8 or float32, on all cores, with a progress bar."""
     keep_freed_memory()
-    threads = threads_with_room(usable_cores())  # the threads of a CPU engine may use most of it
+    threads = count_fitting_threads(usable_cores())  # the threads of a CPU engine may use most of it
 
     with progress_bar(len(images), desc="reference", unit="im") as progress, ThreadPoolExecutor(threads) as pool:
         found = []
@@ -70,7 +70,7 @@ def load_reference(weights: Weights, network: Network) -> Reference | None:
     origin = shipped.FOLDER / known[weights.sha256]
     path = shipped.reference_path(origin)
     content = read_file(path, MAX_BYTES)
-    shipped.check(path, content)
+    shipped.check_pinned_hash(path, content)
     found = shipped.read_pinned(path, content, Wanted(None, ("weights_sha256", "network"), MAX_BYTES))
     if found.attributes.get("weights_sha256") != weights.sha256:
         raise UserError(f"{path} belongs to other weights; {_BUNDLE} {origin}")
@@ -90,6 +90,6 @@ def shipped_reference(weights: Weights, network: Network) -> Reference:
 
 def save_reference(path: Path, reference: Reference, weights_sha256: str, network: Network) -> None:
     """Write reference results atomically and reproducibly. weights_sha256: of the weights file. Raises UserError."""
-    content = file_image(vars(reference), {"weights_sha256": weights_sha256, "network": network.digest})
-    with replacing(path) as temporary:
+    content = build_hdf5_bytes(vars(reference), {"weights_sha256": weights_sha256, "network": network.digest})
+    with replace_atomically(path) as temporary:
         temporary.write_bytes(content)

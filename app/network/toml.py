@@ -9,8 +9,18 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, NamedTuple, get_args
 
-from app.base.errors import UserError, suggestion
-from app.files.checks import MAX_SHOWN, BadValueError, Check, flag, number, row, shown, text, whole
+from app.base.errors import UserError, did_you_mean_hint
+from app.files.checks import (
+    MAX_SHOWN,
+    BadValueError,
+    Check,
+    flag,
+    format_for_error,
+    number_check,
+    text_check,
+    tuple_check,
+    whole_number_check,
+)
 from app.files.reading import read_file
 from app.layers import Argmax, Layer
 from app.network.network import (
@@ -24,9 +34,9 @@ from app.network.network import (
     PIXEL_SCALE,
     LayerError,
     Network,
-    assignments,
     check_layers,
     default_names,
+    toml_assignments,
 )
 
 SUFFIX = ".toml"
@@ -42,7 +52,7 @@ _FRACTION = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})")
 def network_toml(network: Network) -> str:
     """Return the network as TOML, which ``parse_network`` reads back equal."""
     about = {"name": network.name} | ({"summary": network.summary} if network.summary else {})
-    return assignments(about) + network.computation
+    return toml_assignments(about) + network.canonical_toml
 
 
 def read_network(path: Path) -> Network:
@@ -102,7 +112,7 @@ class _Reader:
             line, column = (found[1], found[2]) if found else (None, None)
             at = int(line) - 1 if line else len(self.lines) - 1 if found else 0
             place = f" in column {column}" if column else " at the end" if found else ""
-            what = shown(_AT.sub("", str(error)))[1:-1]
+            what = format_for_error(_AT.sub("", str(error)))[1:-1]
             raise self.error(at, f"not TOML ({what}{place}): correct it") from None
 
     def network(self) -> Network:
@@ -143,12 +153,12 @@ class _Reader:
         return stem
 
     def _layers(self, tables: list[dict[str, Any]]) -> tuple[Layer, ...]:
-        kinds = [self._kind(at, table) for at, table in enumerate(tables)]
+        kinds = [self._layer_kind(at, table) for at, table in enumerate(tables)]
         names = default_names(kind.kind for kind in kinds)
         made = [self._layer(at, *parts) for at, parts in enumerate(zip(tables, kinds, names, strict=True))]
         return (*made, Argmax("argmax"))
 
-    def _kind(self, at: int, table: dict[str, Any]) -> type[Layer]:
+    def _layer_kind(self, at: int, table: dict[str, Any]) -> type[Layer]:
         """Return the class of a layer."""
         known = ", ".join(KINDS)
         if "type" not in table:
@@ -158,8 +168,10 @@ class _Reader:
             return KINDS[kind]
         if kind == Argmax.kind:
             raise self.error(self._line("type", at), "every network ends with an argmax by itself: remove this layer")
-        hint = suggestion(kind, KINDS) if isinstance(kind, str) else ""
-        raise self.error(self._line("type", at), f"unknown layer type {_told(kind)}: choose one of {known}{hint}")
+        hint = did_you_mean_hint(kind, KINDS) if isinstance(kind, str) else ""
+        raise self.error(
+            self._line("type", at), f"unknown layer type {_format_value(kind)}: choose one of {known}{hint}"
+        )
 
     def _layer(self, at: int, table: dict[str, Any], kind: type[Layer], default_name: str) -> Layer:
         """Build a layer from its table, whose keys are the fields of its class."""
@@ -177,11 +189,11 @@ class _Reader:
         for key in table:
             if key in known:
                 continue
-            hint = suggestion(key, known)
+            hint = did_you_mean_hint(key, known)
             remedy = f"it has {', '.join(known)}{hint}"
             if at is not None and key in ("summary", "input", "pixel_scale"):
                 remedy = "move it above the first [[layers]]"
-            raise self.error(self._line(key, at), f"{what} has no key {_told(key)}: {remedy}")
+            raise self.error(self._line(key, at), f"{what} has no key {_format_value(key)}: {remedy}")
 
     def _value(self, table: dict[str, Any], key: str, default: Any, rule: "_Rule", at: int | None = None) -> Any:
         """Return the checked value of a key, or the default without one."""
@@ -190,7 +202,9 @@ class _Reader:
         try:
             return rule.check(table[key])
         except BadValueError:
-            raise self.error(self._line(key, at), f"{key} is {_told(table[key])}, but must be {rule.needed}") from None
+            raise self.error(
+                self._line(key, at), f"{key} is {_format_value(table[key])}, but must be {rule.needed}"
+            ) from None
 
     def _line(self, key: str, at: int | None) -> int:
         """Return the line of a key in layer ``at``, or in the network for None; the table's first line if not found."""
@@ -204,8 +218,10 @@ class _Reader:
         return found[0] if found else first
 
 
-def _input(value: Any) -> tuple[int, ...]:
-    shape: tuple[int, ...] = row(whole(1, max(CHANNELS)), whole(1, MAX_SIDE), whole(1, MAX_SIDE))(value)
+def _check_input_shape(value: Any) -> tuple[int, ...]:
+    shape: tuple[int, ...] = tuple_check(
+        whole_number_check(1, max(CHANNELS)), whole_number_check(1, MAX_SIDE), whole_number_check(1, MAX_SIDE)
+    )(value)
     if shape[0] not in CHANNELS:
         raise BadValueError("neither grey nor in colours")
     return shape
@@ -214,44 +230,46 @@ def _input(value: Any) -> tuple[int, ...]:
 def checked_scale(value: Any) -> float:
     """Check a pixel scale, a number or a fraction such as "1/255". Raises BadValueError."""
     fraction = _FRACTION.fullmatch(value) if isinstance(value, str) else None
-    scale: float = number(LEAST_SCALE, MOST_SCALE)(int(fraction[1]) / int(fraction[2]) if fraction else value)
+    scale: float = number_check(LEAST_SCALE, MOST_SCALE)(int(fraction[1]) / int(fraction[2]) if fraction else value)
     return scale
 
 
-def _name(value: Any) -> str:
+def _check_network_name(value: Any) -> str:
     if not (isinstance(value, str) and NAME.fullmatch(value)):
         raise BadValueError("no name")
     return value
 
 
-def _layer_name(value: Any) -> str:
+def _check_layer_name(value: Any) -> str:
     # The array of a layer's bias is named so, and the layer that ends every network.
-    if _name(value).endswith("_bias") or value == Argmax.kind:
+    if _check_network_name(value).endswith("_bias") or value == Argmax.kind:
         raise BadValueError("a name that is taken")
     return str(value)
 
 
-def _told(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Format a value for an error message, about as the file has it: short, in one line."""
     try:
         said = json.dumps(value)
     except (TypeError, ValueError):  # a date, or a number of thousands of digits
-        return shown(value)
+        return format_for_error(value)
     return said if len(said) <= MAX_SHOWN else f"{said[: MAX_SHOWN - 1]}…"
 
 
-_SUMMARY = _Rule("one line of text in quotes, up to 200 characters", text())
-_INPUT = _Rule(f"1 or 3 channels, then height and width from 1 to {MAX_SIDE:,}, as in [1, 28, 28]", _input)
+_SUMMARY = _Rule("one line of text in quotes, up to 200 characters", text_check())
+_INPUT = _Rule(f"1 or 3 channels, then height and width from 1 to {MAX_SIDE:,}, as in [1, 28, 28]", _check_input_shape)
 _SCALE = _Rule(f'a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g} or a fraction such as "1/255"', checked_scale)
-_NAME = _Rule("a name of small letters, digits and _, such as lenet5", _name)
-_LAYER_NAME = _Rule("a name like conv1: small letters, digits and _, not argmax, not ending in _bias", _layer_name)
+_NAME = _Rule("a name of small letters, digits and _, such as lenet5", _check_network_name)
+_LAYER_NAME = _Rule(
+    "a name like conv1: small letters, digits and _, not argmax, not ending in _bias", _check_layer_name
+)
 # By the type of a layer's field.
 _TYPES: dict[Any, _Rule] = {
-    int: _Rule(f"a whole number from 1 to {MAX_NUMBER:,}", whole(1, MAX_NUMBER)),
+    int: _Rule(f"a whole number from 1 to {MAX_NUMBER:,}", whole_number_check(1, MAX_NUMBER)),
     bool: _Rule("true or false", flag),
-    str: _Rule("one line of text in quotes", text()),
+    str: _Rule("one line of text in quotes", text_check()),
 }
-_FROM_ZERO = _Rule(f"a whole number from 0 to {MAX_NUMBER:,}", whole(0, MAX_NUMBER))
+_FROM_ZERO = _Rule(f"a whole number from 0 to {MAX_NUMBER:,}", whole_number_check(0, MAX_NUMBER))
 
 
 @cache

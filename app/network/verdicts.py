@@ -39,7 +39,7 @@ class Reference(Frozen):
     magnitudes: np.ndarray
 
     @property
-    def constant(self) -> bool:
+    def has_constant_scores(self) -> bool:
         """Whether all images have the same scores."""
         return all(len(np.unique(found)) == 1 for found in (self.labels, self.margins, self.magnitudes))
 
@@ -149,7 +149,7 @@ def compare_labels(labels: np.ndarray, reference: Reference, source: str, dtype:
         Difference(int(i), int(labels[i]), int(reference.labels[i]), float(reference.margins[i]), bool(near[i]))
         for i in np.flatnonzero(labels[:compared] != reference.labels[:compared])
     )
-    most = share_as_count(precision.near_ties_share, compared)
+    most = share_as_count(precision.allowed_near_tie_share, compared)
     infinite = compared - int(np.isfinite(reference.magnitudes[:compared]).sum())
     fault = f"scores of {infinite} of {compared} images are beyond float32's range by the {source}" if infinite else ""
     return Agreement(source, compared, differences, most, fault)

@@ -12,12 +12,12 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.files import shipped
-from app.files.checks import BadValueError, Check, items, mapping, number, parsed_json, string, text, whole
-from app.files.hdf5 import MAX_ATTRIBUTE_BYTES, Attribute, Wanted, content_hash, file_image, printable
+from app.files import checks, shipped
+from app.files.checks import BadValueError, Check, list_check, mapping_check, number_check, parsed_json, string
+from app.files.hdf5 import MAX_ATTRIBUTE_BYTES, Attribute, Wanted, build_hdf5_bytes, content_hash, printable
 from app.files.reading import HDF5, read_file
-from app.files.writing import replacing
-from app.network.definitions import named
+from app.files.writing import replace_atomically
+from app.network.definitions import network_by_name
 from app.network.network import LEAST_SCALE, MAX_BYTES, MOST_SCALE, Network
 from app.network.quantised import Quantised, split_quantised
 from app.network.toml import network_toml, parse_network
@@ -59,24 +59,24 @@ class Weights(Frozen):
     quantised: Quantised | None = None
 
     @property
-    def described(self) -> "records.Weights":
+    def json_record(self) -> "records.Weights":
         """The file's record in JSON documents."""
         return {"path": str(self.path), "sha256": self.sha256, "vouched": self.vouched, "recipe": self.recipe}
 
-    def own_network(self) -> Network:
+    def stored_network(self) -> Network:
         """Return the file's network: its definition, or else the listed network of its name. Raises UserError."""
-        found = self.definition or named(self.network)
+        found = self.definition or network_by_name(self.network)
         if found is None:
             unknown = f"{self.path} names network '{printable(self.network)}', which is not listed"
             raise UserError(f"{unknown}, and does not define it: name the network's file with --network FILE.toml")
         return found
 
-    def promised(self, network: Network, images: int) -> int | None:
+    def promised_correct_count(self, network: Network, images: int) -> int | None:
         """Return the promised count of correct answers among the first test images; None without a promise.
 
         A promise holds only for the file's network, under any name: the arrays may fit other networks, too.
         """
-        own = self.definition or named(self.network)
+        own = self.definition or network_by_name(self.network)
         return self.expected_correct.get(images) if own is not None and own.digest == network.digest else None
 
 
@@ -86,24 +86,24 @@ def load_weights(path: Path | None = None) -> Weights:
     Datasets without attributes suffice: network ``lenet5`` with its pixel scale, no promises. HDF5 hardly detects
     damaged numbers, so ``save_weights`` adds a checksum, which must be right if present.
     """
-    path = shipped.find(DEFAULT_NETWORK) if path is None else path
+    path = shipped.find_shipped_weights(DEFAULT_NETWORK) if path is None else path
     content = read_file(path, MAX_BYTES)
-    pinned = shipped.holds_weights(path)
+    pinned = shipped.is_shipped_weights(path)
     if pinned:
-        shipped.check(path, content)
+        shipped.check_pinned_hash(path, content)
     if not content.startswith(HDF5):
         from app.network import foreign
 
-        foreign.refuse(path, content)
+        foreign.refuse_foreign_file(path, content)
     return _parse(path, content, pinned)
 
 
 def rounded(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
     """Round float32 arrays as if stored in type ``storage`` and read back."""
-    return {name: _stored(array, storage).astype(np.float32) for name, array in arrays.items()}
+    return {name: _cast_to_storage(array, storage).astype(np.float32) for name, array in arrays.items()}
 
 
-def _stored(array: np.ndarray, storage: str) -> np.ndarray:
+def _cast_to_storage(array: np.ndarray, storage: str) -> np.ndarray:
     with np.errstate(over="ignore"):  # infinite values are refused later
         return array.astype(storage)
 
@@ -139,14 +139,14 @@ def save_weights(
         attributes["classes"] = json.dumps(list(classes))
     if recipe is not None:
         attributes["recipe"] = recipe
-    stored = {name: _stored(array, storage) for name, array in arrays.items()}
+    stored = {name: _cast_to_storage(array, storage) for name, array in arrays.items()}
     if quantised is not None:
         stored |= quantised.arrays
-    content = file_image(stored, {**attributes, _CHECKSUM: _checksum(stored, attributes)})
+    content = build_hdf5_bytes(stored, {**attributes, _CHECKSUM: _checksum(stored, attributes)})
     _parse(path, content, pinned=True)  # by this process, which has just made it
     if not overwrite and path.is_file() and read_file(path, MAX_BYTES) == content:
         return
-    with replacing(path, overwrite=overwrite) as temporary:
+    with replace_atomically(path, overwrite=overwrite) as temporary:
         temporary.write_bytes(content)
 
 
@@ -158,14 +158,16 @@ def check_shapes(weights: Weights, expected: Mapping[str, tuple[int, ...]]) -> N
         if name not in expected:
             faults.append(f"{name} is not part of network {weights.network}")
         elif name not in weights.arrays:
-            faults.append(f"{name} is missing, {needs} {_shape(expected[name])}")
+            faults.append(f"{name} is missing, {needs} {_format_shape(expected[name])}")
         elif weights.arrays[name].shape != expected[name]:
-            faults.append(f"{name} is {_shape(weights.arrays[name].shape)}, {needs} {_shape(expected[name])}")
+            faults.append(
+                f"{name} is {_format_shape(weights.arrays[name].shape)}, {needs} {_format_shape(expected[name])}"
+            )
     if faults:
         raise UserError(f"{weights.path}: {'; '.join(faults)}; use weights made for this network")
 
 
-def _shape(shape: tuple[int, ...]) -> str:
+def _format_shape(shape: tuple[int, ...]) -> str:
     return f"({','.join(map(str, shape))})"
 
 
@@ -191,9 +193,9 @@ def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
         arrays = {name: _float32(name, array) for name, array in weights.items()}
         if "kind" in attributes:
             raise BadValueError("it is a training's checkpoint, not weights; train --resume makes weights of it")
-        stated = {name: _attribute(name, attributes[name]) for name in _ATTRIBUTE_CHECKS if name in attributes}
+        stated = {name: _check_attribute(name, attributes[name]) for name in _ATTRIBUTE_CHECKS if name in attributes}
         if "definition" in stated:
-            stated |= _network(path, stated)
+            stated |= _network_fields(path, stated)
     except BadValueError as error:
         raise UserError(f"{path}: {error}") from error
     stated.pop("schema", None)
@@ -208,7 +210,7 @@ def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
     )
 
 
-def _network(path: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
+def _network_fields(path: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of ``Weights`` that follow from the definition. Raises UserError and BadValueError."""
     definition = parse_network(stated["definition"], f"{path}, attribute 'definition'")
     if stated.get("network", definition.name) != definition.name:
@@ -239,7 +241,7 @@ def _check_arrays(arrays: Mapping[str, np.ndarray]) -> None:
 def _check_numbers(name: str, array: np.ndarray) -> None:
     if array.ndim not in ((1,) if name.endswith("_bias") else (2, 4)) or array.size == 0:
         kinds = "filters (K,K,in,out), matrices (in,out) and biases <layer>_bias (out,)"
-        raise BadValueError(f"{name} is {_shape(array.shape)}; store only {kinds}, none of them empty")
+        raise BadValueError(f"{name} is {_format_shape(array.shape)}; store only {kinds}, none of them empty")
     if array.dtype.kind != "f":
         raise BadValueError(f"{name} contains {array.dtype} numbers; store them as float32")
     bad = array.size - int(np.isfinite(array).sum())
@@ -255,37 +257,40 @@ def _float32(name: str, array: np.ndarray) -> np.ndarray:
     return narrow
 
 
-def _name(value: Any) -> str:
+def _check_network_name(value: Any) -> str:
     if not _NAME.fullmatch(_text(value)):
         raise BadValueError("no name")
     return value
 
 
-def _from_json(check: Check) -> Check:
+def _json_text_check(check: Check) -> Check:
     return lambda value: check(parsed_json(_text(value)))
 
 
-def _promise(value: Any) -> dict[int, int]:
-    promise = mapping(whole(0, 10**9))(value)
+def _parse_promised_counts(value: Any) -> dict[int, int]:
+    promise = mapping_check(checks.whole_number_check(0, 10**9))(value)
     if not all(re.fullmatch("[1-9][0-9]{0,8}", images) and right <= int(images) for images, right in promise.items()):
         raise BadValueError("no promise")
     return {int(images): right for images, right in promise.items()}
 
 
-_text = text(MAX_ATTRIBUTE_BYTES)
+_text = checks.text_check(MAX_ATTRIBUTE_BYTES)
 # Attributes in the checksum, most of them fields of Weights → the requirement, in words and as a check.
 _ATTRIBUTE_CHECKS: dict[str, tuple[str, Check]] = {
-    "schema": (f"a version that this program reads, 1 to {SCHEMA}", whole(1, SCHEMA)),
-    "network": ("the name of a network", _name),
+    "schema": (f"a version that this program reads, 1 to {SCHEMA}", checks.whole_number_check(1, SCHEMA)),
+    "network": ("the name of a network", _check_network_name),
     "definition": ("the text of a network's TOML file", string),
-    "classes": ("a JSON list of names", _from_json(lambda value: tuple(items(_text, 1)(value)))),
-    "input_scale": (f"a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g}", number(LEAST_SCALE, MOST_SCALE)),
+    "classes": ("a JSON list of names", _json_text_check(lambda value: tuple(list_check(_text, 1)(value)))),
+    "input_scale": (f"a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g}", number_check(LEAST_SCALE, MOST_SCALE)),
     "recipe": ("one line of text", _text),
-    "expected_correct": ("a JSON object of image counts and correct answers among them", _from_json(_promise)),
+    "expected_correct": (
+        "a JSON object of image counts and correct answers among them",
+        _json_text_check(_parse_promised_counts),
+    ),
 }
 
 
-def _attribute(name: str, value: Attribute) -> Any:
+def _check_attribute(name: str, value: Attribute) -> Any:
     needed, check = _ATTRIBUTE_CHECKS[name]
     try:
         return check(value)

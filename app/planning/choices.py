@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from app.base.errors import UserError, choose_one_of
+from app.base.errors import UserError, choices_hint
 from app.cuda import device
 from app.cuda.compiler import ARCHITECTURES
 from app.kernels import registry
@@ -32,7 +32,7 @@ def choices_of(request: NetworkRequest, graph: Graph) -> Choices:
 def check_architecture(arch: str) -> None:
     """Raise UserError for an architecture that no kernel is compiled for."""
     if arch not in ARCHITECTURES:
-        raise UserError(f"unknown architecture '{arch}': {choose_one_of(arch, ARCHITECTURES)}")
+        raise UserError(f"unknown architecture '{arch}': {choices_hint(arch, ARCHITECTURES)}")
 
 
 def resolve_target(asked: str | None, otherwise: str | None = None) -> tuple[str, str]:
@@ -98,5 +98,5 @@ def _parse_kernel_option(graph: Graph, option: str, text: str) -> dict[str, str]
     for layer in names:
         if layer not in (operation, *layers):
             what = f"network {graph.network.name} has no layer '{layer}' for --{option}"
-            raise UserError(f"{what}: {choose_one_of(layer, layers)}")
+            raise UserError(f"{what}: {choices_hint(layer, layers)}")
     return names

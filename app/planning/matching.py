@@ -8,7 +8,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.precision import BY_NAME, wide
+from app.base.precision import BY_NAME, epilogue_dtype
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
 from app.kernels.variant import Variant
 from app.layers import Flatten, Layer
@@ -100,13 +100,13 @@ def candidate_problems(
     # Scores are never rounded to half precision: the last matrix product and later layers store wide.
     last = not any(later.layer.operation in ("conv", "gemm") for later in after)
     problems = (
-        step.layer.problem(
+        step.layer.kernel_problem(
             step.in_shape,
             epilogue,
             bias=f"{step.layer.name}_bias" in graph.parameters,
             input_dtype=input_dtype,
             dtype=dtype,
-            output_dtype=wide(wanted.stored) if last else wanted.stored,
+            output_dtype=epilogue_dtype(wanted.stored) if last else wanted.stored,
         )
         for dtype in (wanted.dtype, *([wanted.fallback] if wanted.fallback else []), *(named.dtypes if named else ()))
     )
@@ -122,7 +122,7 @@ def stored_parameters(
     """
     first = graph.steps[at]
     apart = isinstance(problem, ConvPairProblem) and problem.exact  # the kernel applies the scale to its results
-    scale = graph.pixel_scale(np.dtype(input_dtype)) if at == graph.scaled_at and not apart else 1.0
+    scale = graph.pixel_scale(np.dtype(input_dtype)) if at == graph.pixel_scale_step and not apart else 1.0
     flattened = first.in_shape if isinstance(first.layer, Flatten) else None
     arrays: list[np.ndarray | None] = []
     names: list[str] = []

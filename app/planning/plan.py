@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from app.base.errors import UserError, choose_one_of
+from app.base.errors import UserError, choices_hint
 from app.base.frozen import Frozen
 from app.base.precision import BY_NAME, DTYPES, INTEGERS
 from app.cuda.compiler import architecture_number
@@ -97,7 +97,7 @@ def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
         wanted = operations.get(target, target)
         if wanted is None or wanted not in registry.TABLES:
             named = [layer for layer, own in operations.items() if own is not None]
-            raise UserError(f"network {graph.network.name} has no layer '{target}': {choose_one_of(target, named)}")
+            raise UserError(f"network {graph.network.name} has no layer '{target}': {choices_hint(target, named)}")
         if row is not None and row.operation != wanted:
             raise ValueError(f"{target} takes a {wanted} kernel, {row.name} is a {row.operation} kernel")
 

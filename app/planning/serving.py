@@ -105,7 +105,7 @@ class Serving(Frozen):
         reads = start + enlarges  # the step of the first convolution
         named = self.choices.named_pairs.get(operation(problem))
         reason = NO_INTEGERS if problem.dtype == INTEGERS and graph.quantised is None else ""
-        scale = graph.pixel_scale(np.dtype(input_dtype)) if reads == graph.scaled_at else None
+        scale = graph.pixel_scale(np.dtype(input_dtype)) if reads == graph.pixel_scale_step else None
         for form in _problem_forms(problem, scale, graph.quantised is not None):
             served = self.choices.tuning.choose(form, self.arch, named)
             if served is None:
@@ -116,7 +116,9 @@ class Serving(Frozen):
                 continue
             stored = graph
             if form.dtype == INTEGERS and graph.quantised is not None:
-                stored = replace(graph, parameters=graph.quantised.on_unit_bytes(graph.parameters, heads[0].layer.name))
+                stored = replace(
+                    graph, parameters=graph.quantised.fold_input_limits(graph.parameters, heads[0].layer.name)
+                )
             arrays, written = stored_parameters(stored, at + enlarges, heads, form, input_dtype), None
             if isinstance(form, LinearPairProblem):
                 arrays = arrays if scales is None else unscale_features(arrays, scales)
@@ -208,7 +210,7 @@ def find_layer_pair(
     first = graph.steps[at]
     if isinstance(first.layer, Resize):
         found = find_layer_pair(graph, at + 1, input_dtype, choices)
-        resize = first.layer.own_problem(first.in_shape, input_dtype, input_dtype)
+        resize = first.layer.standalone_problem(first.in_shape, input_dtype, input_dtype)
         if found is None or resize is None or not isinstance(found[0], ConvPairProblem):
             return None
         return replace(found[0], resize=resize), found[1], found[2] + 1

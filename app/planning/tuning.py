@@ -14,10 +14,10 @@ from typing import cast
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.cuda.compiler import KERNEL_DIR
-from app.files.cache import cache_dir, is_trusted, private_folder, why_untrusted
-from app.files.checks import document, fields, mapping, number, whole
-from app.files.reading import present, read_json
-from app.files.writing import replacing
+from app.files.cache import cache_dir, create_private_folder, is_trusted, why_untrusted
+from app.files.checks import document_check, mapping_check, number_check, object_check, whole_number_check
+from app.files.reading import may_exist, read_json
+from app.files.writing import replace_atomically
 from app.kernels import registry
 from app.kernels.problems import Problem, operation, tuning_key
 from app.kernels.variant import Variant
@@ -45,14 +45,16 @@ class Tuned(Frozen):
 Entries = dict[str, dict[str, Tuned]]  # problem key → variant name → result
 
 
-RESULT = fields(
+RESULT = object_check(
     {
-        "parameters": mapping(whole(1, 2**31 - 1)),
-        "ms": number(0, 1e12, above=True),
-        "images": whole(1, MAX_BATCH),
+        "parameters": mapping_check(whole_number_check(1, 2**31 - 1)),
+        "ms": number_check(0, 1e12, above=True),
+        "images": whole_number_check(1, MAX_BATCH),
     }
 )
-TABLE = document(SCHEMA, fields({"entries": mapping(mapping(lambda value: Tuned(**RESULT(value))))}, others=True))
+TABLE = document_check(
+    SCHEMA, object_check({"entries": mapping_check(mapping_check(lambda value: Tuned(**RESULT(value))))}, others=True)
+)
 
 
 class Tuning(Frozen):
@@ -130,12 +132,12 @@ def store(card: str, results: Mapping[Problem, Mapping[str, Tuned]]) -> Path:
         },
     }
     try:
-        private_folder(path.parent)
+        create_private_folder(path.parent)
     except OSError as error:
         raise UserError(
             f"cannot create {path.parent}: set LENET_CACHE_DIR to a folder that you can write to"
         ) from error
-    with replacing(path) as temporary:
+    with replace_atomically(path) as temporary:
         temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         temporary.chmod(0o600)
     return path
@@ -156,6 +158,6 @@ def _merge(entries: Entries, newer: Mapping[str, Mapping[str, Tuned]]) -> None:
 
 
 def _read(path: Path) -> Entries:
-    if not present(path):
+    if not may_exist(path):
         return {}
     return cast(Entries, read_json(path, TABLE, REMEDY)["entries"])

@@ -2,10 +2,10 @@
 
 import json
 
-from app.base.errors import UserError, choose_one_of
-from app.base.interrupts import exit_with
+from app.base.errors import UserError, choices_hint
+from app.base.interrupts import exit_ignoring_signals
 from app.records.derive import documents, schema
-from app.terminal.console import Parser, guarded
+from app.terminal.console import Parser, run_guarded
 
 
 def main() -> int:
@@ -14,10 +14,10 @@ def main() -> int:
     parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(documents())}")
     name = parser.parse_args().name
     if name not in documents():
-        raise UserError(f"no document has the name {name}: {choose_one_of(name, documents())}")
+        raise UserError(f"no document has the name {name}: {choices_hint(name, documents())}")
     print(json.dumps(schema(name), indent=2, ensure_ascii=False))
     return 0
 
 
 if __name__ == "__main__":
-    exit_with(guarded(main))
+    exit_ignoring_signals(run_guarded(main))

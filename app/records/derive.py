@@ -59,7 +59,7 @@ class Part(NamedTuple):
         return Union if origin is UnionType else origin
 
 
-def part_of(hint: Any) -> Part:
+def split_annotated_type(hint: Any) -> Part:
     """Split a type into its bare type and the description and constraint that ``Annotated`` adds."""
     kind, *notes = get_args(hint) if get_origin(hint) is Annotated else [hint]
     texts = ["", *(note for note in notes if isinstance(note, str))]
@@ -106,39 +106,39 @@ def check_of(hint: Any) -> Check:
 
 @cache
 def _check_of(hint: Any) -> Check:
-    part = part_of(hint)
+    part = split_annotated_type(hint)
     inner, limit = get_args(part.kind), part.limit
     if is_typeddict(part.kind):
         each = {name: _check_of(field) for name, field in fields(part.kind).items()}
-        check = checks.fields(each, optional=part.kind.__optional_keys__)
+        check = checks.object_check(each, optional=part.kind.__optional_keys__)
         tags = get_args(fields(part.kind)["schema"]) if "schema" in each else ()
-        return checks.document(tags[0], check) if tags else check
+        return checks.document_check(tags[0], check) if tags else check
     if part.origin is Union:
         others = [one for one in inner if one is not NoneType]
         check_other = _check_of(others[0]) if len(others) == 1 else _check_of_records(others)
         return checks.nullable(check_other) if NoneType in inner else check_other
     if part.origin is Literal:
-        return checks.one_of(*inner)
+        return checks.choice_check(*inner)
     if part.origin is tuple:
-        return checks.row(*map(_check_of, inner))
+        return checks.tuple_check(*map(_check_of, inner))
     if part.origin is dict:
-        return checks.mapping(_check_of(inner[1]))
+        return checks.mapping_check(_check_of(inner[1]))
     if part.origin is list:
-        return checks.items(_check_of(inner[0]), *((limit.least, limit.most) if limit else ()))
+        return checks.list_check(_check_of(inner[0]), *((limit.least, limit.most) if limit else ()))
     return _check_of_value(part.kind, limit)
 
 
 def _check_of_value(kind: Any, limit: Any) -> Check:
     if isinstance(limit, OneOf):
-        return checks.one_of(*limit.words)
+        return checks.choice_check(*limit.words)
     if isinstance(limit, Pattern):
-        return checks.pattern(limit.pattern, limit.what)
+        return checks.pattern_check(limit.pattern, limit.what)
     if kind is str:
-        return checks.text(limit.most) if limit else checks.string
+        return checks.text_check(limit.most) if limit else checks.string
     if kind is int:
-        return checks.whole(limit.least, limit.most) if limit else checks.whole()
+        return checks.whole_number_check(limit.least, limit.most) if limit else checks.whole_number_check()
     if kind is float:
-        return checks.number(limit.least, limit.most, limit.above) if limit else checks.number()
+        return checks.number_check(limit.least, limit.most, limit.above) if limit else checks.number_check()
     return {bool: checks.flag, NoneType: checks.null}.get(kind, lambda value: value)
 
 
@@ -177,7 +177,7 @@ def _schema_of_record(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
 
 def _schema_of(hint: Any, records: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON Schema of a type; the records in it are added to ``records`` by name."""
-    part = part_of(hint)
+    part = split_annotated_type(hint)
     inner, limit = get_args(part.kind), part.limit
     found: dict[str, Any] = {"type": TYPES[part.kind]} if part.kind in TYPES else {}
     if is_typeddict(part.kind):
@@ -197,10 +197,10 @@ def _schema_of(hint: Any, records: dict[str, Any]) -> dict[str, Any]:
         found = {"type": "array", "items": _schema_of(inner[0], records)}
     if part.description:
         found = {"description": part.description} | found
-    return found | (_keywords(part.origin, limit) if limit else {})
+    return found | (_constraint_keywords(part.origin, limit) if limit else {})
 
 
-def _keywords(origin: Any, limit: Range | Length | Pattern | OneOf) -> dict[str, Any]:
+def _constraint_keywords(origin: Any, limit: Range | Length | Pattern | OneOf) -> dict[str, Any]:
     """Return a constraint's JSON Schema keywords."""
     if isinstance(limit, OneOf):
         return {"enum": [*limit.words]}

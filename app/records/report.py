@@ -114,7 +114,7 @@ class Compared(TypedDict):
 
 
 class Pipeline(TypedDict):
-    """How copies and kernels overlap; ``main_job.overlap.usage`` computes it."""
+    """How copies and kernels overlap; ``main_job.overlap.pipeline_usage`` computes it."""
 
     span_ms: Amount
     h2d_ms: Annotated[Amount, "time in which at least one was running, as of the next two"]
@@ -171,7 +171,7 @@ class Power(TypedDict):
 
 
 class Report(TypedDict):
-    """The report of a run (`main.py --json FILE`)."""  # app.main_job.report.document makes it
+    """The report of a run (`main.py --json FILE`)."""  # app.main_job.report.build_report makes it
 
     schema: Literal["lenet5-inference/report/4"]
     device: Card | Processor

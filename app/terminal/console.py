@@ -13,8 +13,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
-from app.base.errors import UserError, escaped, suggestion
-from app.base.interrupts import INTERRUPTED, interruptible
+from app.base.errors import UserError, did_you_mean_hint, escape_unprintable
+from app.base.interrupts import INTERRUPTED, raise_on_interrupt
 from app.files import checks
 
 USER_ERROR = 2
@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
             unknown = []
         if unknown:
             options = [word.partition("=")[0] for word in unknown if _is_option(word)]
-            hint = suggestion(options[0], self._option_string_actions) if options else ""
+            hint = did_you_mean_hint(options[0], self._option_string_actions) if options else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found, unknown
 
@@ -62,10 +62,10 @@ class Parser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            error.message += suggestion(str(value), map(str, action.choices or ()))
+            error.message += did_you_mean_hint(str(value), map(str, action.choices or ()))
             raise
 
-    def note(self, option: str | None, action: argparse.Action) -> None:
+    def refuse_repeated_option(self, option: str | None, action: argparse.Action) -> None:
         """Refuse an option that was given before. option: None for a positional argument. Raises UserError."""
         if option is not None and action.dest in self._given:
             remedy = getattr(action, "twice", "give it once")
@@ -90,7 +90,7 @@ class _Once(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
     ) -> None:
-        cast(Parser, parser).note(option, self)
+        cast(Parser, parser).refuse_repeated_option(option, self)
         super().__call__(parser, namespace, values, option)
 
 
@@ -102,7 +102,7 @@ class Switch(_Once, argparse.BooleanOptionalAction):
     """An option that is ``--flip`` or ``--no-flip`` and may be given once."""
 
 
-def guarded(body: Callable[[], int]) -> int:
+def run_guarded(body: Callable[[], int]) -> int:
     """Run a program's body and return its exit code.
 
     An error that a user can correct prints one line on standard error; the code is 2. Any other error is a bug: it
@@ -111,7 +111,7 @@ def guarded(body: Callable[[], int]) -> int:
     """
     _prepare_streams()
     try:
-        with interruptible():
+        with raise_on_interrupt():
             try:
                 return body()
             finally:
@@ -201,15 +201,15 @@ def _ascii_locale() -> bool:
 GREEN, RED, USUAL = "\033[32m", "\033[31m", "\033[0m"
 
 
-def coloured(text: str) -> str:
+def colour_verdicts(text: str) -> str:
     """Colour PASSED green and FAILED red if standard output is a terminal; see no-color.org for exceptions."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
     return re.sub(r"\b(?:(PASSED)|FAILED)\b", lambda word: f"{GREEN if word[1] else RED}{word[0]}{USUAL}", text)
 
 
-# What may reach a terminal besides printable characters: line ends, the words of ``coloured``, and a progress bar's
-# carriage return.
+# What may reach a terminal besides printable characters: line ends, the words of ``colour_verdicts``, and a progress
+# bar's carriage return.
 _KEPT = re.compile(f"(\n|\\A\r|{re.escape(GREEN)}PASSED{re.escape(USUAL)}|{re.escape(RED)}FAILED{re.escape(USUAL)})")
 
 
@@ -219,7 +219,9 @@ class _Stream(io.TextIOWrapper):
     def write(self, text: str, /) -> int:
         """Write the text; returns its length."""
         if not text.isprintable():
-            super().write("".join(part if at % 2 else escaped(part) for at, part in enumerate(_KEPT.split(text))))
+            super().write(
+                "".join(part if at % 2 else escape_unprintable(part) for at, part in enumerate(_KEPT.split(text)))
+            )
         else:
             super().write(text)
         return len(text)
@@ -252,17 +254,17 @@ def _prepare_streams() -> None:
 MAX_BATCH = 10**12
 
 
-def whole_number(least: int, most: int = MAX_BATCH) -> Callable[[str], int]:
+def whole_number_type(least: int, most: int = MAX_BATCH) -> Callable[[str], int]:
     """Return an argparse type: a whole number from ``least`` to ``most``."""
-    return typed(int, "a whole number", checks.whole(least, most))
+    return argparse_type(int, "a whole number", checks.whole_number_check(least, most))
 
 
-def number(least: float, most: float, above: bool = False) -> Callable[[str], float]:
+def number_type(least: float, most: float, above: bool = False) -> Callable[[str], float]:
     """Return an argparse type: a number from ``least`` (or only ``above`` it) up to ``most``."""
-    return typed(float, "a number", checks.number(least, most, above))
+    return argparse_type(float, "a number", checks.number_check(least, most, above))
 
 
-def typed(kind: Callable[[str], Any], what: str, check: checks.Check) -> Callable[[str], Any]:
+def argparse_type(kind: Callable[[str], Any], what: str, check: checks.Check) -> Callable[[str], Any]:
     def convert(text: str) -> Any:
         try:
             value = kind(text)

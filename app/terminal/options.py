@@ -32,7 +32,7 @@ def add_options(parser: Parser, request: type) -> None:
     """Add the options of all of the request's fields, in their order."""
     group: Any = parser
     exclusive: Any = None
-    for one, kind, about in _options(request):
+    for one, kind, about in _iterate_options(request):
         if (title := about.pop("group")) is not None:
             group, exclusive = parser.add_argument_group(title), None
         name = about.pop("name") or f"--{one.name.replace('_', '-')}"
@@ -53,7 +53,7 @@ def add_options(parser: Parser, request: type) -> None:
             action.twice = remedy
 
 
-def _options(
+def _iterate_options(
     request: type, words: Mapping[str, str] | None = None, group: str | None = None
 ) -> Iterator[tuple[Field[Any], Any, dict[str, Any]]]:
     """Yield each option's field, type and metadata. group: heading of the first option."""
@@ -62,7 +62,7 @@ def _options(
         about, kind = dict(one.metadata), hints[one.name]
         about["group"], group = about["group"] or group, None
         if is_dataclass(kind):
-            yield from _options(cast(type, kind), about["words"], about["group"])
+            yield from _iterate_options(cast(type, kind), about["words"], about["group"])
         else:
             yield one, kind, about | ({"help": about["help"].format(**words)} if words else {})
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.files import shipped
-from app.files.writing import json_text, replacing
-from app.terminal.console import coloured
+from app.files.writing import json_text, replace_atomically
+from app.terminal.console import colour_verdicts
 from app.terminal.options import option
 from app.terminal.text import terminal_width
 
@@ -96,12 +96,12 @@ def same_file(one: Path, other: Path) -> bool:
 
 
 def write_json(report: Mapping[str, object], path: Path | None, *, overwrite: bool = True) -> None:
-    """Write the report to a file, as ``replacing`` does, or to standard output if ``path`` is None."""
+    """Write the report to a file, as ``replace_atomically`` does, or to standard output if ``path`` is None."""
     text = json_text(report)
     if path is None:
         sys.stdout.write(text)
         return
-    with replacing(path, overwrite=overwrite) as temporary:
+    with replace_atomically(path, overwrite=overwrite) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -111,6 +111,6 @@ def publish(report: D, text: Callable[[D, int], str], output: Output) -> None:
     text: function of the report and the line width.
     """
     if output.json != "-":
-        print(coloured(text(report, terminal_width(output.wide))))
+        print(colour_verdicts(text(report, terminal_width(output.wide))))
     if output.json is not None:
         write_json(report, None if output.json == "-" else Path(output.json), overwrite=output.overwrite)

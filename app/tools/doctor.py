@@ -10,7 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
-from app.base.errors import UserError, install
+from app.base.errors import UserError, pip_install_command
 from app.base.interrupts import exit_on_interrupt
 from app.commands.doctor import DoctorRequest
 from app.cuda import device, nvml
@@ -120,7 +120,7 @@ def _headers_finding() -> Finding:
     """Return whether CUDA's headers are there; only CuPy's own kernels, which bench's checks use, include them."""
     found = next(_header_paths(), None)
     if found is None:
-        needed, remedy = "bench and training on the GPU (CuPy's own kernels)", install("cuda")
+        needed, remedy = "bench and training on the GPU (CuPy's own kernels)", pip_install_command("cuda")
         return finding(AREA, "CUDA headers", "are missing", needed, remedy)
     return finding(AREA, "CUDA headers", str(found.parent))
 

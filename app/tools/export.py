@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from app.base.errors import UserError, suggestion
+from app.base.errors import UserError, did_you_mean_hint
 from app.commands.export import ExportRequest
 from app.files.checks import BadValueError
-from app.files.writing import replacing
+from app.files.writing import replace_atomically
 from app.interchange.layout import format_shape, to_channels_first
 from app.interchange.named_arrays import Description, NamedArrays, torch_name
 from app.interchange.npz import npz_content
@@ -24,18 +24,18 @@ def export(request: ExportRequest) -> int:
     """Read, convert, write and report. Returns 0. Raises UserError; then nothing is written."""
     ending = request.out.suffix.lower()
     if ending not in WRITERS:
-        hint = suggestion(ending, WRITERS)
+        hint = did_you_mean_hint(ending, WRITERS)
         raise UserError(f"--out {request.out} has no known ending: let it end with one of {', '.join(WRITERS)}{hint}")
     if request.file is None and request.network is None:
         raise UserError("nothing to export is named: name a weights file, or a network with --network")
     asked = None if request.network is None else find_network(request.network)
     weights = required_weights(str(request.network), "FILE") if request.file is None else load_weights(request.file)
-    graph = build(asked or weights.own_network(), weights)
+    graph = build(asked or weights.stored_network(), weights)
     try:
         content = WRITERS[ending](Description(graph.network, graph.input_scale, weights.classes), graph.parameters)
     except BadValueError as error:
         raise UserError(f"--out {request.out} {error}") from error
-    with replacing(request.out, overwrite=request.output.overwrite) as temporary:
+    with replace_atomically(request.out, overwrite=request.output.overwrite) as temporary:
         temporary.write_bytes(content)
     document: Export = {
         "schema": "lenet5-inference/export/1",
@@ -47,7 +47,7 @@ def export(request: ExportRequest) -> int:
             for name, array in graph.parameters.items()
         ],
         "input": list(graph.network.input_shape),
-        "classes": graph.classes,
+        "classes": graph.class_count,
         "pixel_scale": graph.input_scale,
         "written": str(request.out),
         "bytes": len(content),

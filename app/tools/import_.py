@@ -9,7 +9,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.commands.import_ import ImportRequest
-from app.files.checks import BadValueError, shown
+from app.files.checks import BadValueError, format_for_error
 from app.interchange.engines import logits
 from app.interchange.layout import Converted, convert_arrays
 from app.interchange.source import Asked, Source, read
@@ -74,7 +74,7 @@ def _parse_scale(text: str) -> float:
         return checked_scale(text if "/" in text else float(text))
     except ValueError:
         limits = f"a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g}, or a fraction such as 1/255"
-        raise UserError(f"--pixel-scale {shown(text)} is not {limits}") from None
+        raise UserError(f"--pixel-scale {format_for_error(text)} is not {limits}") from None
 
 
 def _with_settings(network: Network, rule: str | None, scale: float | None) -> Network:

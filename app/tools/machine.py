@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from app import VERSION
-from app.base.errors import EXTRAS, UserError, install
+from app.base.errors import EXTRAS, UserError, pip_install_command
 from app.base.processor import usable_cores
 from app.cuda.device import describe_cpu
 from app.files import shipped
@@ -94,7 +94,7 @@ def package_findings() -> Iterator[Finding]:
         missing = [name for name in names if not _version(name)]
         told = ", ".join(f"{name} {_version(name) or 'is missing'}" for name in names)
         if missing:
-            yield finding("extras", extra, told, what, install(extra))
+            yield finding("extras", extra, told, what, pip_install_command(extra))
         else:
             yield finding("extras", extra, told)
 
@@ -169,7 +169,7 @@ def _weights_finding() -> Finding:
         names = sorted(shipped.checksums(shipped.FOLDER))
         for name in names:
             path = shipped.FOLDER / name
-            shipped.check(path, path.read_bytes())
+            shipped.check_pinned_hash(path, path.read_bytes())
     except (UserError, OSError) as error:
         return finding(FILES, "weights", str(error), "the shipped networks", "git checkout -- weights")
     return finding(FILES, "weights", f"{shipped.FOLDER}: {len(names)} files, all as in {shipped.CHECKSUMS}")

@@ -31,7 +31,7 @@ def networks(request: NetworksRequest) -> int:
         return 0
     if request.network is not None and request.network.endswith(ENDINGS):
         own = load_weights(Path(request.network))
-        rows = [describe(build(own.own_network(), own).network, own)]
+        rows = [describe(build(own.stored_network(), own).network, own)]
     else:
         chosen = [*NETWORKS.values()] if request.network is None else [find_network(request.network)]
         weights = shipped_weights()

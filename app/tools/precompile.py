@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.base.clock import Timer
-from app.base.errors import UserError, say
+from app.base.errors import UserError, print_to_stderr
 from app.base.precision import PRECISIONS
 from app.commands.precompile import PrecompileRequest
 from app.cuda.compiler import check_cache_permissions, compile_kernel, import_nvrtc, is_cached
@@ -37,7 +37,7 @@ def precompile(request: PrecompileRequest) -> int:
         except UserError as reason:
             if precision == wanted.precision and not request.all:
                 raise
-            say(f"note: {precision} is left out: {reason}")
+            print_to_stderr(f"note: {precision} is left out: {reason}")
     if not plans:
         raise UserError(f"no precision can run {graph.network.name} on {arch} with these options: name fewer kernels")
     builds = list(dict.fromkeys(build for execution in plans.values() for build in needed_builds(execution)))

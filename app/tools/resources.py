@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from app.base.frozen import Frozen
-from app.base.precision import storage, wide
+from app.base.precision import epilogue_dtype, storage_dtype
 from app.cuda.compiler import architecture_number, compile_kernel, read_with_includes, resource_report
 from app.cuda.on_all_cores import compile_on_all_cores
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
@@ -104,13 +104,13 @@ def _layer_problems(network: Network, name: str, dtype: str) -> list[Problem | N
     layers = network.layers
     index = next(index for index, layer in enumerate(layers) if layer.name == name)
     return [
-        layers[index].problem(
+        layers[index].kernel_problem(
             network.steps[index].in_shape,
             layers[index + 1 : end],
             bias=False,
-            input_dtype="uint8" if all(layer.keeps_bytes for layer in layers[:index]) else storage(dtype),
+            input_dtype="uint8" if all(layer.keeps_bytes for layer in layers[:index]) else storage_dtype(dtype),
             dtype=dtype,
-            output_dtype=wide(dtype) if end == len(layers) else storage(dtype),
+            output_dtype=epilogue_dtype(dtype) if end == len(layers) else storage_dtype(dtype),
         )
         for end in range(index + 1, len(layers) + 1)
     ]

@@ -15,10 +15,10 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.files import hdf5_process
-from app.files.checks import BadValueError, fields, parsed_json, text
-from app.files.hdf5 import Wanted, content_hash, file_image
-from app.files.reading import present, read_file
-from app.files.writing import replacing
+from app.files.checks import BadValueError, object_check, parsed_json, text_check
+from app.files.hdf5 import Wanted, build_hdf5_bytes, content_hash
+from app.files.reading import may_exist, read_file
+from app.files.writing import replace_atomically
 from app.layers import Linear
 from app.network.toml import parse_network
 from app.training.gradients import Arrays
@@ -40,10 +40,12 @@ COLUMNS = len(dataclasses.fields(EpochResult))
 _FIGURES = {
     "best_epoch": SETTINGS["epochs"].check,
     "workers": WORKERS.check,
-    "trained_on": text(),
+    "trained_on": text_check(),
     "options": KEPT_CHECK,
 }
-_HEADER = fields({"settings": fields({name: setting.check for name, setting in SETTINGS.items()}), **_FIGURES})
+_HEADER = object_check(
+    {"settings": object_check({name: setting.check for name, setting in SETTINGS.items()}), **_FIGURES}
+)
 
 
 def header_json(settings: Settings, progress: Mapping[str, Any]) -> str:
@@ -114,8 +116,8 @@ def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
     for part, own in {"parameter": progress.parameters, "best": progress.best, **progress.slots}.items():
         arrays |= {f"{part}_{name}": array for name, array in own.items()}
     attributes: dict[str, str | int | float] = {"kind": KIND, "schema": SCHEMA, "head": head}
-    content = file_image(arrays, {**attributes, "sha256": content_hash(arrays, head)})
-    with replacing(path) as temporary:
+    content = build_hdf5_bytes(arrays, {**attributes, "sha256": content_hash(arrays, head)})
+    with replace_atomically(path) as temporary:
         temporary.write_bytes(content)
 
 
@@ -131,7 +133,7 @@ class Checkpoint(Frozen):
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint, opening the file once. Raises UserError if it is missing, foreign, damaged or inconsistent."""
-    if not present(path):
+    if not may_exist(path):
         raise UserError(f"{path} does not exist; check the name (a finished training leaves no checkpoint)")
     before = file_stamp(path)
     content = read_file(path, MAX_BYTES)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from app.base.errors import UserError, escaped
+from app.base.errors import UserError, escape_unprintable
 from app.base.interrupts import deferred_interrupts, exit_on_interrupt
 from app.cuda import device
 from app.drawing import files
@@ -55,7 +55,7 @@ def train(request: TrainRequest) -> int:
 
 
 def _say(text: str) -> None:
-    tqdm.write("\n".join(paragraph(escaped(text), terminal_width(), following="  ")))
+    tqdm.write("\n".join(paragraph(escape_unprintable(text), terminal_width(), following="  ")))
 
 
 def _run(task: Task, job: TrainingJob, say: Callable[[str], object]) -> None:

@@ -107,7 +107,7 @@ def average_pool_backward(
 ) -> Gradients:
     """Distribute each window's gradient evenly over its pixels; windows may overlap."""
     dx = np.zeros_like(x)
-    share = dy / layer.pixels(x.shape[1:]).astype(x.dtype)
+    share = dy / layer.window_pixel_counts(x.shape[1:]).astype(x.dtype)
     for place, windows in _window_positions(layer, x, dy):
         dx[place] += share[windows]
     return dx, {}
@@ -128,8 +128,13 @@ def _window_positions(layer: Pool, x: np.ndarray, dy: np.ndarray) -> Iterator[tu
     """Yield, for each pixel position in a window, by rows, two indices: its pixels in x, and their windows."""
     height, width = dy.shape[2:]
     for p, q in product(range(layer.window), repeat=2):
-        rows = slice(p, p + layer.step * (height - 1) + 1, layer.step)
-        place = slice(None), slice(None), rows, slice(q, q + layer.step * (width - 1) + 1, layer.step)
+        rows = slice(p, p + layer.effective_stride * (height - 1) + 1, layer.effective_stride)
+        place = (
+            slice(None),
+            slice(None),
+            rows,
+            slice(q, q + layer.effective_stride * (width - 1) + 1, layer.effective_stride),
+        )
         yield place, tuple(slice(size) for size in x[place].shape)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from app.network.definitions import Network, family, is_listed
+from app.network.definitions import Network, is_listed, network_family
 from app.training.settings import Recipe
 
 # The networks of three million weights each are shipped in half the bytes; so is minidnn86, which loses nothing by it.
@@ -35,7 +35,7 @@ def recipe_of(network: Network) -> Recipe:
 
     Other networks get a general recipe, with all possible biases.
     """
-    own = RECIPES.get(family(network.name))
+    own = RECIPES.get(network_family(network.name))
     if own is not None and is_listed(network):
         return own
     biases = tuple(layer.name for layer in network.layers if getattr(layer, "bias", False) is not False)

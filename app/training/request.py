@@ -24,7 +24,7 @@ IMAGES = ("data", "labels", "data_dir")  # replaced together or not at all
 OUTPUTS = ("plot", "json")
 KEPT = (*IMAGES, *OUTPUTS)
 MAX_LENGTH = 2000
-KEPT_CHECK: Check = checks.fields({name: checks.text(MAX_LENGTH) for name in KEPT}, optional=KEPT)
+KEPT_CHECK: Check = checks.object_check({name: checks.text_check(MAX_LENGTH) for name in KEPT}, optional=KEPT)
 
 
 def _setting(setting: str, help: str, group: str | None = None, **more: Any) -> Any:

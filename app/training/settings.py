@@ -8,7 +8,7 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.files import checks
 from app.files.checks import BadValueError, Check
-from app.terminal.console import number, whole_number
+from app.terminal.console import number_type, whole_number_type
 
 MAX_COUNT = 10**12
 Dropout = tuple[tuple[str, float], ...]
@@ -89,26 +89,26 @@ class Setting(Frozen):
 
 
 def _integer_setting(least: int, most: int = MAX_COUNT) -> Setting:
-    return Setting(checks.whole(least, most), {"type": whole_number(least, most), "metavar": "N"})
+    return Setting(checks.whole_number_check(least, most), {"type": whole_number_type(least, most), "metavar": "N"})
 
 
 def _number_setting(most: float, *, above: bool = False) -> Setting:
-    return Setting(checks.number(0, most, above), {"type": number(0, most, above), "metavar": "X"})
+    return Setting(checks.number_check(0, most, above), {"type": number_type(0, most, above), "metavar": "X"})
 
 
 def _choice_setting(*words: str) -> Setting:
-    return Setting(checks.one_of(*words), {"choices": words})
+    return Setting(checks.choice_check(*words), {"choices": words})
 
 
 def _validate_share(value: Any) -> float:
-    share = checks.number(0, 1)(value)
+    share = checks.number_check(0, 1)(value)
     if share == 1:
         raise BadValueError("1 is not below 1")
     return share
 
 
 def _validate_digest(value: Any) -> str:
-    if len(checks.text()(value)) != 64 or not set(value) <= set("0123456789abcdef"):
+    if len(checks.text_check()(value)) != 64 or not set(value) <= set("0123456789abcdef"):
         raise BadValueError("it is not a SHA-256")
     return value
 
@@ -127,10 +127,10 @@ SETTINGS = {
     "smoothing": _number_setting(1),
     "optimiser": _choice_setting("adamw", "sgd"),
     "storage": _choice_setting("float32", "float16"),
-    "dropout": Setting(checks.items(checks.row(checks.text(), _validate_share))),
+    "dropout": Setting(checks.list_check(checks.tuple_check(checks.text_check(), _validate_share))),
     "flip": Setting(checks.flag),
-    "biases": Setting(checks.items(checks.text())),
-    "network": Setting(checks.text()),
+    "biases": Setting(checks.list_check(checks.text_check())),
+    "network": Setting(checks.text_check()),
     "definition": Setting(checks.string),
     "data": Setting(_validate_digest),
 }

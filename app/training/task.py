@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.base.errors import UserError, choose_one_of
+from app.base.errors import UserError, choices_hint
 from app.base.frozen import Frozen
 from app.drawing import files
 from app.layers import Linear
@@ -151,5 +151,5 @@ def _check_settings(settings: Settings, model: Model, data: Dataset) -> None:
     for name, _ in settings.dropout:
         if name not in linear:
             raise UserError(
-                f"network {settings.network} has no layer '{name}' for --dropout: {choose_one_of(name, linear)}"
+                f"network {settings.network} has no layer '{name}' for --dropout: {choices_hint(name, linear)}"
             )

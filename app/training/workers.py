@@ -16,7 +16,7 @@ from typing import Any
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.processes import LOOK_SECONDS, StopDetector, end_with_parent, how_it_ended, signals_blocked
+from app.base.processes import LOOK_SECONDS, StopDetector, describe_exit_code, end_with_parent, signals_blocked
 from app.training import loop
 from app.training.cpu_trainer import open_trainer
 from app.training.progress import TrainingJob
@@ -87,7 +87,7 @@ class Worker(Frozen):
         name = f"worker {self.rank + 1} of {count}"
         with suppress(EOFError, OSError):
             return f"{name} failed: {self.errors.recv()}"
-        return f"{name} {how_it_ended(code)}: train again with fewer --workers"
+        return f"{name} {describe_exit_code(code)}: train again with fewer --workers"
 
 
 class WorkerSupervisor(Thread):

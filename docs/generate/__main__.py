@@ -12,9 +12,9 @@ from cogapp import Cog
 from cogapp.cogapp import CogError
 
 from app.base.errors import UserError
-from app.base.interrupts import exit_with
-from app.files.writing import replacing
-from app.terminal.console import Parser, guarded
+from app.base.interrupts import exit_ignoring_signals
+from app.files.writing import replace_atomically
+from app.terminal.console import Parser, run_guarded
 from docs.generate import calls, pictures, records, scale, steps, systems, tables, targets
 from docs.generate.figures import FIGURES, NETWORKS, Figures, MissingError
 
@@ -76,7 +76,7 @@ class Document:
         text = self.read()
         found, missing = self.rewrite_blocks(text, figures)
         if found != text:
-            with replacing(self.path) as temporary:
+            with replace_atomically(self.path) as temporary:
                 temporary.write_text(found, encoding="utf-8")
         return missing
 
@@ -155,4 +155,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    exit_with(guarded(main))
+    exit_ignoring_signals(run_guarded(main))

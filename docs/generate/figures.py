@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from app.base.errors import UserError
-from app.files.checks import BadValueError, Check, shown
-from app.files.reading import present, read_json
+from app.files.checks import BadValueError, Check, format_for_error
+from app.files.reading import may_exist, read_json
 from app.lab.bench.results import CPU, OURS
 from app.lab.document import Row, fastest_row, first_row
 from app.ladder.stored import BENCHES, FIGURES, INSTRUCTIONS, RESOURCES
@@ -99,9 +99,9 @@ def _check_leaves(value: Any) -> None:
         for part in (*value, *value.values()) if isinstance(value, dict) else value:
             _check_leaves(part)
     elif isinstance(value, str) and not (value.isprintable() and len(value) <= LONGEST):
-        raise BadValueError(f"{shown(value)} is not one line of up to {LONGEST} characters")
+        raise BadValueError(f"{format_for_error(value)} is not one line of up to {LONGEST} characters")
     elif isinstance(value, int | float) and not abs(value) <= LARGEST:
-        raise BadValueError(f"{shown(value)} is not below {LARGEST:g}")
+        raise BadValueError(f"{format_for_error(value)} is not below {LARGEST:g}")
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Figures(dict[str, dict[str, Any]]):
     def __missing__(self, name: str) -> dict[str, Any]:
         """Read a file. Raises MissingError if it has not been made yet, UserError if it is bad."""
         path = self._folder / name
-        if not present(path):
+        if not may_exist(path):
             remedy = f"run {command_for_file(name)}" if name in FILES | MODULES else "restore it from the repository"
             raise MissingError(f"{path} is missing: {remedy}")
         self[name] = read_json(path, check_for_file(name), "make it again")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, is_typeddict
 
 from app.files.writing import json_text
-from app.records.derive import OneOf, documents, fields, part_of, schema
+from app.records.derive import OneOf, documents, fields, schema, split_annotated_type
 from docs.generate.figures import Figures
 
 MORE = {  # document → the section about it
@@ -65,7 +65,7 @@ def _field_rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> I
     """Yield (place, description) of each field of records. seen: records described before, and where."""
     for name, hint in {name: hint for record in records for name, hint in fields(record).items()}.items():
         inner = _records_in(hint)
-        place = f"{prefix}{name}" + "[]" * any(part_of(one).origin is list for one in _alternatives(hint))
+        place = f"{prefix}{name}" + "[]" * any(split_annotated_type(one).origin is list for one in _alternatives(hint))
         deep = any(_records_in(field) for one in inner for field in fields(one).values())
         text = _describe_field(hint)
         if inner and inner[0] in seen:
@@ -96,7 +96,7 @@ def _list_fields(records: list[Any]) -> str:
 def _describe_field(hint: Any) -> str:
     """Describe a field: by its description, else its record's, and by the words that it may be."""
     inner = _records_in(hint)
-    found = part_of(hint).description or (_first_sentence(inner[0]) if len(inner) == 1 else "")
+    found = split_annotated_type(hint).description or (_first_sentence(inner[0]) if len(inner) == 1 else "")
     words = [f"`{word}`" for one in _alternatives(hint) for word in _allowed_words(one)]
     if all(word in found for word in words):
         return found
@@ -105,7 +105,7 @@ def _describe_field(hint: Any) -> str:
 
 
 def _allowed_words(hint: Any) -> tuple[str, ...]:
-    part = part_of(hint)
+    part = split_annotated_type(hint)
     if isinstance(part.limit, OneOf):
         return part.limit.words
     return get_args(part.kind) if part.origin is Literal else ()
@@ -119,13 +119,13 @@ def _first_sentence(record: Any) -> str:
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
     """Return the members of a union, or the type alone."""
-    part = part_of(hint)
+    part = split_annotated_type(hint)
     return get_args(part.kind) if part.origin is Union else (hint,)
 
 
 def _records_in(hint: Any) -> list[Any]:
     """Return the records that a field may hold, directly or in lists and dicts."""
-    kind = part_of(hint).kind
+    kind = split_annotated_type(hint).kind
     if is_typeddict(kind):
         return [kind]
     return [record for one in get_args(kind) if not isinstance(one, str) for record in _records_in(one)]

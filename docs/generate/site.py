@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from app.base.interrupts import exit_with
+from app.base.interrupts import exit_ignoring_signals
 from app.ladder.card import EXAMPLE
 from app.ladder.site import write_site
 from app.ladder.stored import introduction_pages, stored_card
-from app.terminal.console import Parser, guarded
+from app.terminal.console import Parser, run_guarded
 from docs.generate.records import write_schemas
 
 COMMAND = "make docs"
@@ -29,4 +29,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    exit_with(guarded(main))
+    exit_ignoring_signals(run_guarded(main))

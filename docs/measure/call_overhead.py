@@ -11,7 +11,7 @@ from statistics import median
 import cupy
 
 from app.base.clock import Timer
-from app.base.interrupts import exit_with, leave_on_interrupt
+from app.base.interrupts import exit_ignoring_signals, install_exit_handlers
 from app.cuda.device import describe_gpu, require_gpu, translate_gpu_errors
 from app.engine.classifier import Classifier
 from app.engine.gpu import GpuEngine
@@ -19,7 +19,7 @@ from app.planning import tuning
 from app.planning.choices import load_graph
 from app.planning.plan import plan
 from app.planning.request import NetworkRequest
-from app.terminal.console import guarded
+from app.terminal.console import run_guarded
 from app.terminal.text import Column, table
 
 BATCHES = (1, 10, 100, 1000)
@@ -74,5 +74,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave_on_interrupt()
-    exit_with(guarded(main))
+    install_exit_handlers()
+    exit_ignoring_signals(run_guarded(main))

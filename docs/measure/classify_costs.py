@@ -14,8 +14,8 @@ from typing import cast
 import h5py
 import numpy as np
 
-from app.base.clock import Timer, clocked
-from app.base.interrupts import exit_with, leave_on_interrupt
+from app.base.clock import Timer, time_call
+from app.base.interrupts import exit_ignoring_signals, install_exit_handlers
 from app.base.processor import usable_cores
 from app.classify.outputs import OutputFolder
 from app.classify.pieces import GPU_PIECE
@@ -28,7 +28,7 @@ from app.lab.document import utc_date
 from app.main_job.statistics import median
 from app.records.classify import ClassifyCosts, Cluster, Identity, OpenSeconds
 from app.records.parts import Processor
-from app.terminal.console import Parser, guarded
+from app.terminal.console import Parser, run_guarded
 from app.terminal.options import add_options, read_request
 from app.terminal.output import Output, publish
 from app.terminal.text import Column, fields, table
@@ -83,7 +83,7 @@ def _storing(folder: Path) -> float:
     labels = np.zeros(GPU_PIECE, np.uint8)
     identity = Identity(network="lenet5", weights="0" * 64, precision="none", classes=10)
     windows = [(0, PIECES * GPU_PIECE)] * ROUNDS
-    with OutputFolder(folder / "out", shards, windows).opened(identity) as out:
+    with OutputFolder(folder / "out", shards, windows).create_and_lock(identity) as out:
 
         def store(number: int) -> None:
             for piece in range(PIECES):
@@ -133,7 +133,7 @@ def _handing_out(labels: int) -> Cluster:
 
 
 def _seconds(action: Callable[[], object]) -> float:
-    return clocked(action)[1] / 1e3
+    return time_call(action)[1] / 1e3
 
 
 def as_text(document: ClassifyCosts, width: int) -> str:
@@ -164,5 +164,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave_on_interrupt()
-    exit_with(guarded(main))
+    install_exit_handlers()
+    exit_ignoring_signals(run_guarded(main))

@@ -45,7 +45,7 @@ def shards(tmp_path: Path) -> list[Shard]:
 def folder(place: Path, shards: list[Shard], **options: Any) -> AbstractContextManager[OutputFolder]:
     identity, progress = options.pop("identity", IDENTITY), options.pop("progress", mock.Mock())
     windows = options.pop("windows", [(0, 30)] * len(shards))
-    return OutputFolder(place, shards, windows, **options).opened(identity, progress)
+    return OutputFolder(place, shards, windows, **options).create_and_lock(identity, progress)
 
 
 def fill(output: OutputFolder, number: int, firsts: tuple[int, ...] = (20, 0, 10), correct: int | None = 7) -> Receipt:
@@ -60,7 +60,7 @@ def fill(output: OutputFolder, number: int, firsts: tuple[int, ...] = (20, 0, 10
 
 def finished(place: Path, shards: list[Shard], **options: Any) -> None:
     with folder(place, shards, **options) as output:
-        for number in output.wanted:
+        for number in output.remaining_shards:
             fill(output, number)
 
 
@@ -71,9 +71,9 @@ def files(place: Path) -> set[str]:
 def test_results_in_any_order(tmp_path: Path, shards: list[Shard]) -> None:
     out = tmp_path / "new" / "out"
     with folder(out, shards, logits=True) as output:
-        assert output.wanted == [0, 1] and output.write(1, 0, LABELS[:10], LOGITS[:10], None) is None
+        assert output.remaining_shards == [0, 1] and output.write(1, 0, LABELS[:10], LOGITS[:10], None) is None
         receipt = fill(output, 0)
-        assert fill(output, 1, (20, 10))["correct"] is None and output.wanted == []
+        assert fill(output, 1, (20, 10))["correct"] is None and output.remaining_shards == []
     names = {"a-images-idx3-ubyte", "b"}
     assert files(out) == {f"{name}.{end}" for name in names for end in ("labels.npy", "logits.npy", "json")}
     for name in names:
@@ -93,7 +93,7 @@ def test_results_that_come_twice_count_once(tmp_path: Path, shards: list[Shard])
 
 def test_a_part_of_the_images(tmp_path: Path, shards: list[Shard]) -> None:
     with folder(tmp_path / "out", shards, windows=[(0, 0), (15, 10)]) as output:
-        assert output.wanted == [1]
+        assert output.remaining_shards == [1]
         with pytest.raises(ValueError, match="no part"):
             output.write(1, 20, LABELS[:10], None, 0)
         output.write(1, 20, LABELS[20:25], None, 0)
@@ -163,14 +163,14 @@ def test_resume_keeps_what_is_whole(damage: str, tmp_path: Path, shards: list[Sh
     DAMAGE[damage][0](out)
     progress = mock.Mock()
     with folder(out, shards, logits=True, resume=True, progress=progress) as output:
-        assert output.wanted == [1] and output.kept == {0} and progress.call_count == 2
+        assert output.remaining_shards == [1] and output.kept == {0} and progress.call_count == 2
         (note,) = output.notes
         assert note.startswith(f"{shards[1].path} is classified again: ") and note.endswith(DAMAGE[damage][1])
         fill(output, 1)
     assert {path: (path.read_bytes(), path.stat().st_ino) for path in out.glob("a*")} == before
     np.testing.assert_array_equal(np.load(out / "b.labels.npy"), LABELS)
     with folder(out, shards, logits=True, resume=True) as output:
-        assert output.wanted == [] and output.notes == [] and output.kept == {0, 1}
+        assert output.remaining_shards == [] and output.notes == [] and output.kept == {0, 1}
 
 
 def test_resume_with_and_without_logits(tmp_path: Path, shards: list[Shard]) -> None:
@@ -180,10 +180,10 @@ def test_resume_with_and_without_logits(tmp_path: Path, shards: list[Shard]) -> 
         assert output.notes[0].endswith("b.json names no logits")
         fill(output, 0)
     with folder(out, shards[1:], resume=True) as output:
-        assert output.wanted == []
+        assert output.remaining_shards == []
     flipped(out)
     with folder(out, shards[1:], resume=True) as output:
-        assert output.wanted == [0]
+        assert output.remaining_shards == [0]
 
 
 def test_resume_counts_by_the_labels_of_this_run(tmp_path: Path, shards: list[Shard]) -> None:
@@ -242,7 +242,7 @@ def test_a_disk_that_fills(tmp_path: Path, shards: list[Shard]) -> None:
             output.write(1, 10, LABELS[10:20], LOGITS[10:20], None)
     assert files(out) == {f"a-images-idx3-ubyte.{end}" for end in ("labels.npy", "logits.npy", "json")}
     with folder(out, shards, logits=True, resume=True) as output:
-        assert output.wanted == [1]
+        assert output.remaining_shards == [1]
 
 
 def test_a_file_system_without_room_from_the_start(tmp_path: Path, shards: list[Shard]) -> None:

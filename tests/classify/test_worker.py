@@ -19,7 +19,7 @@ import pytest
 from app.base.errors import UserError
 from app.classify import worker as worker_module
 from app.classify.flights import FlightQueue
-from app.classify.pieces import Piece, PieceFault, PieceResult, cut_pieces, select_windows
+from app.classify.pieces import Piece, PieceFault, PieceResult, cut_pieces, select_image_ranges
 from app.classify.shards import Shard, ShardReader, open_shard
 from app.classify.worker import LocalRunner, Worker, WorkerClosedError, WorkerSettings
 from app.engine.cpu import CpuEngine
@@ -242,13 +242,13 @@ def shard(folder: Path, count: int, name: str = "images") -> Shard:
     ],
 )
 def test_windows(start: int, count: int | None, found: list[tuple[int, int]]) -> None:
-    assert select_windows([3, 0, 5], start, count) == found
+    assert select_image_ranges([3, 0, 5], start, count) == found
 
 
 @pytest.mark.parametrize(("start", "count"), [(8, None), (0, 9), (5, 4)])
 def test_windows_beyond_the_shards(start: int, count: int | None) -> None:
     with pytest.raises(UserError, match="beyond the 8 images"):
-        select_windows([3, 0, 5], start, count)
+        select_image_ranges([3, 0, 5], start, count)
 
 
 def test_pieces_end_at_multiples_of_their_size(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_a_card_that_is_lost_ends_the_process(opens: bool, monkeypatch: pytest.M
     monkeypatch.setattr(plugin, "get_worker", lambda: SimpleNamespace(plugins={"name": SimpleNamespace(engine=engine)}))
     monkeypatch.setattr(plugin.os, "_exit", Mock(side_effect=SystemExit))
     with pytest.raises(SystemExit):
-        plugin.answer("name", [1])
+        plugin.answer_pieces("name", [1])
     plugin.os._exit.assert_called_once_with(plugin.LOST)  # type: ignore[attr-defined]
 
 

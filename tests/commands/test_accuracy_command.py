@@ -13,7 +13,7 @@ from app.base.errors import UserError
 from app.cli import main
 from app.cuda.device import why_no_gpu
 from app.engine.cpu import CpuEngine
-from app.files.shipped import find, record_checksum, reference_path
+from app.files.shipped import find_shipped_weights, record_checksum, reference_path
 from app.images import accuracy
 from app.network.definitions import NETWORKS
 from app.network.graph import Graph
@@ -40,7 +40,7 @@ def shipped(release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def correct(network: str) -> int:
-    reference = load_reference(load_weights(find(network)), NETWORKS[network])
+    reference = load_reference(load_weights(find_shipped_weights(network)), NETWORKS[network])
     assert reference is not None
     return int((reference.labels[:100] == TRUTH[:100]).sum())
 
@@ -69,8 +69,8 @@ def test_one_network_as_json(shipped: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_labels_that_are_not_the_reference_fail(shipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    weights = load_weights(find("mlp"))
-    path = reference_path(find("mlp"))
+    weights = load_weights(find_shipped_weights("mlp"))
+    path = reference_path(find_shipped_weights("mlp"))
     other = Reference(np.full(130, 11, np.uint8), np.ones(130), np.ones(130))
     save_reference(path, other, weights.sha256, NETWORKS["mlp"])
     record_checksum(path)

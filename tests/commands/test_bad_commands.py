@@ -10,7 +10,7 @@ import pytest
 from app.cli import COMMANDS, main
 from app.cuda.compiler import ARCHITECTURES
 from app.files.cache import cache_dir
-from app.files.shipped import find
+from app.files.shipped import find_shipped_weights
 from app.ladder.check.cases import SIZES
 from data_tools.__main__ import main as data_tools
 from tests.support.outside import Outside
@@ -148,7 +148,7 @@ CASES = {
     "precompile --arch sm_10": f"unknown architecture 'sm_10': choose one of {', '.join(ARCHITECTURES)}",
     "precompile --arch sm_75 --precision tf32": "tf32 .*needs sm_80 or later, this is sm_75",
     "precompile --arch sm_80 --network nonsense": "nonsense",
-    f"precompile --arch sm_80 --network k7 --weights {find('lenet5')}": "network k7 needs",
+    f"precompile --arch sm_80 --network k7 --weights {find_shipped_weights('lenet5')}": "network k7 needs",
     "precompile --arch sm_80 --conv nonsense": "nonsense.*choose one of",
     "precompile --arch sm_80 --weights missing.h5": "missing.h5",
     "kernels --resources --instructions": "print tables of their own: give one of them",

@@ -19,7 +19,7 @@ from tests.support.hostile_hdf5 import write_hdf5
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.shell import Refuses, in_a_shell, listing, write_good_files
 
-TRUNCATED = shipped.find("lenet5").read_bytes()[:200_000]
+TRUNCATED = shipped.find_shipped_weights("lenet5").read_bytes()[:200_000]
 IMAGES = random_images(LENET5, 3)  # N, C, H, W
 IDX = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (3, 28, 28)) + IMAGES.tobytes()
 X = (IMAGES / 255).astype(np.float32).transpose(0, 2, 3, 1)

@@ -79,7 +79,7 @@ def test_without_a_gpu(
 
 
 def test_graph(capsys: pytest.CaptureFixture[str]) -> None:
-    older = f"--arch sm_75 --weights {shipped.find('lenet5')}"
+    older = f"--arch sm_75 --weights {shipped.find_shipped_weights('lenet5')}"
     options = ("", "--no-fuse", "--conv direct", older, "--conv conv2=shared-tile")
     fused, separate, direct, older, mixed = (printed_wide(f"graph {given}", capsys) for given in options)
     assert "184,352" in fused and "conv1+relu1+pool1+conv2+relu2+pool2" in fused

@@ -7,7 +7,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.cuda import device
-from app.terminal.console import guarded
+from app.terminal.console import run_guarded
 
 CUPY_CUDA = pytest.importorskip("cupy").cuda.runtime.runtimeGetVersion() // 1000 * 1000
 
@@ -134,7 +134,7 @@ def test_what_only_our_code_can_cause_is_a_bug(
         raise_within(error)
         return 0
 
-    assert guarded(body) == 3
+    assert run_guarded(body) == 3
     assert kind in capsys.readouterr().err
 
 

@@ -46,7 +46,7 @@ def damage(path: Path) -> None:
 
 @pytest.mark.parametrize("network", STORAGE)
 def test_release(network: str, release: Path, tmp_path: Path) -> None:
-    weights = load_weights(shipped.find(network))
+    weights = load_weights(shipped.find_shipped_weights(network))
     own = load_weights(tmp_path / f"{network}.h5")
     assert (weights.network, weights.storage, weights.recipe) == (network, STORAGE[network], "random")
     assert weights.definition == NETWORKS[network]
@@ -62,19 +62,19 @@ def test_release(network: str, release: Path, tmp_path: Path) -> None:
     assert weights.expected_correct == {100: int((reference.labels[:100] == TRUTH[:100]).sum())}
     assert {path.name for path in release.iterdir()} == FILES
     subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=release, check=True)
-    copy = Path(shutil.copy(shipped.find(network), tmp_path / "copy.h5"))
+    copy = Path(shutil.copy(shipped.find_shipped_weights(network), tmp_path / "copy.h5"))
     assert load_reference(load_weights(copy), NETWORKS[network]) is not None
     assert load_reference(own, NETWORKS[network]) is None
 
 
 def test_shipped_again_is_the_same(release: Path) -> None:
     before = {path.name: path.read_bytes() for path in release.iterdir()}
-    assert data_tools(["bundle", str(shipped.find("mlp"))]) == 0
+    assert data_tools(["bundle", str(shipped.find_shipped_weights("mlp"))]) == 0
     assert {path.name: path.read_bytes() for path in release.iterdir()} == before
 
 
 def test_two_files_of_one_network_are_refused(unchanged: Unchanged, tmp_path: Path) -> None:
-    unchanged("are both weights of mlp: name one of them", tmp_path / "mlp.h5", shipped.find("mlp"))
+    unchanged("are both weights of mlp: name one of them", tmp_path / "mlp.h5", shipped.find_shipped_weights("mlp"))
 
 
 @pytest.mark.parametrize("name", ["mlp_fashion.h5", "mlp_fashion_reference.h5", "SHA256SUMS"])
@@ -135,16 +135,16 @@ def test_network_without_weights(release: Path, refuses: Refuses) -> None:
 
 @pytest.mark.parametrize("alias", ["lenet5_fashion.h5", "link", "../weights/lenet5_fashion.h5"])
 def test_damaged_weights_never_reach_hdf5(alias: str, release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    damage(shipped.find("lenet5"))
-    (release / "link").symlink_to(shipped.find("lenet5"))
+    damage(shipped.find_shipped_weights("lenet5"))
+    (release / "link").symlink_to(shipped.find_shipped_weights("lenet5"))
     monkeypatch.setattr(shipped, "read_pinned", lambda *_: pytest.fail("opened before its hash was checked"))
     with pytest.raises(UserError, match="does not match its checksum in SHA256SUMS"):
         load_weights(release / alias)
 
 
 def test_damaged_reference(release: Path) -> None:
-    weights = load_weights(shipped.find("mlp"))
-    path = shipped.reference_path(shipped.find("mlp"))
+    weights = load_weights(shipped.find_shipped_weights("mlp"))
+    path = shipped.reference_path(shipped.find_shipped_weights("mlp"))
     damage(path)
     with pytest.raises(UserError, match="SHA256SUMS"):
         load_reference(weights, NETWORKS["mlp"])
@@ -163,7 +163,7 @@ def test_weights_without_a_good_checksum(sums: str | None, release: Path) -> Non
     if sums is not None:
         (release / "SHA256SUMS").write_text(sums)
     with pytest.raises(UserError, match="SHA256SUMS"):
-        load_weights(shipped.find("lenet5"))
+        load_weights(shipped.find_shipped_weights("lenet5"))
 
 
 @pytest.mark.parametrize("case", ["no file", "no weights", "another network's", "own network"])

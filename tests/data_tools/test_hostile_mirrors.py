@@ -185,6 +185,6 @@ def test_a_slow_mirror_is_waited_for(serve: Serve, tmp_path: Path, monkeypatch: 
 def test_every_bad_answer_to_the_first_question(serve: Serve, recwarn: pytest.WarningsRecorder) -> None:
     """None ends in a traceback of its thread; all are asked at once."""
     urls = {serve(lambda client: None, answer): name for name, (answer, _) in ANSWERS.items()}
-    found = download.unreachable(list(urls))
+    found = download.find_unreachable_urls(list(urls))
     assert {urls[url] for url in found} >= {"nothing", "no HTTP", "a redirect in Latin-1", "a header without end"}
     assert not [warning for warning in recwarn if "Thread" in type(warning.message).__name__]

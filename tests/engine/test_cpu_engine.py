@@ -13,7 +13,7 @@ import pytest
 
 from app.base import processor
 from app.base.errors import UserError
-from app.base.processor import _openblas, one_blas_thread, usable_cores
+from app.base.processor import _openblas_thread_functions, one_blas_thread, usable_cores
 from app.cli import main
 from app.engine import onnx_runtime
 from app.engine.cpu import THREAD_FLOPS, CpuEngine
@@ -35,7 +35,7 @@ def classify(engine: CpuEngine, images: np.ndarray, threads: int | None = None) 
     if threads is not None:
         engine.threads = threads
     labels = np.full(len(images), 255, np.uint8)
-    scores = np.full((len(images), engine.graph.classes), np.nan, np.float32)
+    scores = np.full((len(images), engine.graph.class_count), np.nan, np.float32)
     engine.run(images, Outputs(labels, scores))
     return labels, scores
 
@@ -174,7 +174,7 @@ def test_cores_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.fixture
 def openblas() -> Iterator[Callable[[], int]]:
     """The number of threads of OpenBLAS, which a program has left at 3."""
-    libraries = _openblas()
+    libraries = _openblas_thread_functions()
     if not libraries:
         pytest.skip("NumPy computes with another matrix library here")
     get, set_threads = libraries[0]

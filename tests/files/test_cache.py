@@ -189,7 +189,7 @@ def test_a_link_is_as_good_as_what_it_leads_to(folder: Path, tmp_path: Path) -> 
 def test_what_is_missing_is_made_once_however_many_make_it(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; "
-        "from app.files.cache import private_folder; private_folder(Path(sys.argv[1]))"
+        "from app.files.cache import create_private_folder; create_private_folder(Path(sys.argv[1]))"
     )
     root = str(Path(cache.__file__).parents[2])
     racers = [

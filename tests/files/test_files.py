@@ -19,8 +19,8 @@ import pytest
 from app.base.errors import UserError
 from app.cuda import compiler
 from app.files import shipped
-from app.files.checks import flag, items, whole
-from app.files.formats import START_BYTES, recognise
+from app.files.checks import flag, list_check, whole_number_check
+from app.files.formats import START_BYTES, recognise_file_kind
 from app.files.hdf5 import Wanted
 from app.files.hdf5_process import read_untrusted
 from app.files.reading import open_regular, read_file, read_json
@@ -136,7 +136,7 @@ def test_a_pipe_that_takes_the_place_of_a_file(tmp_path: Path, monkeypatch: pyte
 def test_what_is_there_is_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"[1]")
-    assert read_file(path, 3) == b"[1]" and read_json(path, items(whole(1, 2)), "") == [1]
+    assert read_file(path, 3) == b"[1]" and read_json(path, list_check(whole_number_check(1, 2)), "") == [1]
     with pytest.raises(UserError, match="has 3 bytes, more than the 2 that are read; split it"):
         read_file(path, 2)
 
@@ -146,7 +146,7 @@ def test_what_is_no_json_is_one_line(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"file is not JSON \((?!.*not JSON).*\): make it again$"):
-        read_json(path, items(flag), "make it again")
+        read_json(path, list_check(flag), "make it again")
 
 
 # --- files of another kind
@@ -216,8 +216,12 @@ def test_idx_and_hdf5_in_each_other_s_place(tmp_path: Path) -> None:
 
 def test_what_is_unknown_is_not_guessed() -> None:
     rng = np.random.default_rng(3)
-    assert recognise(b"") is None and recognise(b" \n") is None and recognise(bytes(START_BYTES)) is None
-    found = [recognise(rng.bytes(START_BYTES)) for _ in range(3000)]
+    assert (
+        recognise_file_kind(b"") is None
+        and recognise_file_kind(b" \n") is None
+        and recognise_file_kind(bytes(START_BYTES)) is None
+    )
+    found = [recognise_file_kind(rng.bytes(START_BYTES)) for _ in range(3000)]
     assert sum(kind is not None for kind in found) <= 2
 
 
@@ -228,7 +232,7 @@ def test_what_is_unknown_is_told_by_its_ending_alone(tmp_path: Path) -> None:
 
 
 def test_a_character_cut_at_the_end_is_text() -> None:
-    assert recognise(("x" + "ä" * START_BYTES).encode()[:START_BYTES]) == "a text file"
+    assert recognise_file_kind(("x" + "ä" * START_BYTES).encode()[:START_BYTES]) == "a text file"
 
 
 @pytest.mark.parametrize("images", [2740000, 2**31])

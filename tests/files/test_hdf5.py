@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.files.hdf5 import Wanted, file_image, printable
+from app.files.hdf5 import Wanted, build_hdf5_bytes, printable
 from app.files.hdf5_process import read_untrusted
 from app.files.hdf5_strict import StrictFile, open_strict
 from tests.support.hostile_hdf5 import write_hdf5
@@ -122,7 +122,7 @@ def test_refuses(case: str, in_memory: bool, tmp_path: Path) -> None:
     [
         (b"", "not an HDF5 file"),
         (b"<!DOCTYPE html>", "not an HDF5 file"),
-        (file_image({"x": VALUES}, {})[:-1], "not a readable HDF5 file"),
+        (build_hdf5_bytes({"x": VALUES}, {})[:-1], "not a readable HDF5 file"),
     ],
     ids=["empty", "text", "one byte short"],
 )
@@ -227,7 +227,7 @@ def test_a_text_is_shown_whole_or_its_end_is_marked() -> None:
 
 
 def test_two_images_at_once_are_two_files() -> None:
-    first, second = (file_image({"x": VALUES + i}, {}) for i in range(2))
+    first, second = (build_hdf5_bytes({"x": VALUES + i}, {}) for i in range(2))
     with open_strict(Path("f.h5"), first) as a, open_strict(Path("f.h5"), second) as b:
         assert a.array("x")[0, 0] == 0
         assert b.array("x")[0, 0] == 1
@@ -236,8 +236,8 @@ def test_two_images_at_once_are_two_files() -> None:
 def test_image_is_reproducible() -> None:
     arrays = {"b": VALUES, "a": VALUES[0]}
     attributes: dict[str, str | int | float] = {"text": "Ünïcode", "empty": "", "number": 0.5}
-    first = file_image(arrays, attributes)
+    first = build_hdf5_bytes(arrays, attributes)
     time.sleep(1.1)  # HDF5's time stamps count seconds
-    assert file_image(dict(reversed(arrays.items())), dict(reversed(attributes.items()))) == first
+    assert build_hdf5_bytes(dict(reversed(arrays.items())), dict(reversed(attributes.items()))) == first
     with open_strict(Path("f.h5"), first) as file:
         assert [file.attribute(name) for name in attributes] == list(attributes.values())

@@ -16,13 +16,13 @@ import pytest
 
 from app.base.errors import UserError
 from app.files import child_process, hdf5_process
-from app.files.hdf5 import Wanted, file_image
+from app.files.hdf5 import Wanted, build_hdf5_bytes
 from app.files.hdf5_process import Reader
 from tests.support.hostile_hdf5 import endless
 from tests.support.shell import ROOT, python, started, user_error
 
 Runs = Callable[[str], None]
-IMAGE = file_image({"x": np.arange(4, dtype=np.float32)}, {"text": "a", "number": 2.5})
+IMAGE = build_hdf5_bytes({"x": np.arange(4, dtype=np.float32)}, {"text": "a", "number": 2.5})
 WANTED = Wanted(None, ("text", "number"), 1 << 20)
 TAKES_REQUEST = """
 import json, os, resource, socket, time
@@ -69,8 +69,8 @@ def test_reads_file_after_file(reader: Reader, tmp_path: Path) -> None:
         np.testing.assert_array_equal(found.arrays["x"], np.arange(4, dtype=np.float32), strict=True)
         found.arrays["x"][:] = 0  # it is writable
     assert "1 allowed" in _error(reader, wanted=Wanted(None, (), 1))
-    first = reader._ready()
-    assert "x" in reader.read(tmp_path / "file.h5", IMAGE, WANTED).arrays and reader._ready() is first
+    first = reader._start_child_once()
+    assert "x" in reader.read(tmp_path / "file.h5", IMAGE, WANTED).arrays and reader._start_child_once() is first
 
 
 def test_reads_on_after_a_file_that_it_did_not_survive(reader: Reader) -> None:

@@ -19,7 +19,7 @@ import pytest
 from app.base.errors import UserError
 from app.cuda import compiler
 from app.files import shipped
-from app.files.writing import STALE_SECONDS, replacing, temporary_beside
+from app.files.writing import STALE_SECONDS, replace_atomically, temporary_beside
 from app.kernels.problems import ConvProblem
 from app.network.definitions import MLP
 from app.network.weights import save_weights
@@ -36,8 +36,8 @@ LONG_AGO = time.time() - STALE_SECONDS - 60
 WRITER = """
 import sys, time
 from pathlib import Path
-from app.files.writing import replacing, temporary_beside
-with replacing(Path(sys.argv[1])) as temporary:
+from app.files.writing import replace_atomically, temporary_beside
+with replace_atomically(Path(sys.argv[1])) as temporary:
     temporary.write_bytes(b"half")
     scratch = temporary_beside(temporary)
     scratch.mkdir()
@@ -64,7 +64,7 @@ def test_content_is_on_the_disk_before_its_name_and_the_name_before_we_go_on(
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Path, "replace", rename)
-    with replacing(tmp_path / "file") as temporary:
+    with replace_atomically(tmp_path / "file") as temporary:
         temporary.write_bytes(b"content")
     written, folder = (tmp_path / "file").stat().st_ino, tmp_path.stat().st_ino
     assert steps == [("content", written), ("name", written), ("folder", folder)]
@@ -79,7 +79,7 @@ def test_a_file_system_whose_folders_cannot_be_flushed_will_do(tmp_path: Path, m
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    with replacing(tmp_path / "file") as temporary:
+    with replace_atomically(tmp_path / "file") as temporary:
         temporary.write_bytes(b"content")
     assert (tmp_path / "file").read_bytes() == b"content"
 
@@ -89,7 +89,7 @@ def test_a_replaced_file_keeps_its_permissions_and_links(tmp_path: Path) -> None
     file.touch()
     file.chmod(0o600)
     link.symlink_to("file")
-    with replacing(link) as temporary:
+    with replace_atomically(link) as temporary:
         temporary.write_text("new")
     assert link.is_symlink() and file.read_text() == "new" and file.stat().st_mode & 0o777 == 0o600
     assert names(tmp_path) == ["file", "link"]
@@ -103,7 +103,7 @@ def test_what_is_no_file_is_never_replaced_by_one(kind: str, tmp_path: Path) -> 
         path = tmp_path / "link"
         path.symlink_to("target")
     before = path.lstat()
-    with pytest.raises(UserError, match=r"target|link"), replacing(path) as temporary:
+    with pytest.raises(UserError, match=r"target|link"), replace_atomically(path) as temporary:
         temporary.write_bytes(b"content")
     assert path.lstat().st_mode == before.st_mode and len(names(tmp_path)) == 1 + kind.startswith("link")
 
@@ -154,7 +154,7 @@ def test_whoever_fails_to_write_leaves_the_old_file(
 
 
 def test_full_disk_is_not_taken_for_a_bad_mirror(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="No space left"), replacing(tmp_path / "file") as temporary:
+    with pytest.raises(UserError, match="No space left"), replace_atomically(tmp_path / "file") as temporary:
         temporary.write_bytes(b"half")
         raise OSError(28, "No space left on device")
     assert names(tmp_path) == []
@@ -181,8 +181,8 @@ def age(folder: Path) -> list[Path]:
 
 def write_again(folder: Path) -> list[str]:
     """From a process that has not looked into the folder yet; returns the names that are there then."""
-    script = "import sys; from pathlib import Path; from app.files.writing import replacing\n"
-    script += "with replacing(Path(sys.argv[1])) as temporary: temporary.write_bytes(b'whole')"
+    script = "import sys; from pathlib import Path; from app.files.writing import replace_atomically\n"
+    script += "with replace_atomically(Path(sys.argv[1])) as temporary: temporary.write_bytes(b'whole')"
     python(script, folder / "result", check=True)
     return sorted(path.name for path in folder.iterdir())
 
@@ -217,6 +217,6 @@ def test_every_writer_names_its_unfinished_files_so(tmp_path: Path, monkeypatch:
     seen: list[str] = []
     monkeypatch.setattr(Path, "replace", lambda self, target: seen.append(self.name))
     write_idx(tmp_path / "images", IMAGES)
-    with replacing(tmp_path / "other") as temporary:
+    with replace_atomically(tmp_path / "other") as temporary:
         temporary.touch()
     assert len(seen) == 2 and all(name.startswith(f".lenet5-inference-{os.getpid()}-") for name in seen)

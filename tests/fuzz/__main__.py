@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from app.files import hdf5_process
-from app.terminal.console import Parser, guarded, number, whole_number
+from app.terminal.console import Parser, number_type, run_guarded, whole_number_type
 from tests.fuzz import hdf5, idx, interchange, networks, old_systems, shards, tables
 from tests.fuzz.harness import run
 
@@ -24,10 +24,14 @@ FOLDER = Path("build", "fuzz")
 def main() -> int:
     """Run rounds over the readers until the time is over; 1 if there were finds, whose files are kept."""
     parser = Parser(prog="python -m tests.fuzz", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seed", type=whole_number(0, 2**32 - 1), default=int(time.time()), help="default: the time")
-    parser.add_argument("--cases", type=whole_number(1), default=ROUND, help="of each reader in a round")
-    parser.add_argument("--first", type=whole_number(0, 2**32 - 1), default=0, help="number of the first case")
-    parser.add_argument("--minutes", type=number(0, 1e4), default=0.0, help="more rounds for so long (default: one)")
+    parser.add_argument(
+        "--seed", type=whole_number_type(0, 2**32 - 1), default=int(time.time()), help="default: the time"
+    )
+    parser.add_argument("--cases", type=whole_number_type(1), default=ROUND, help="of each reader in a round")
+    parser.add_argument("--first", type=whole_number_type(0, 2**32 - 1), default=0, help="number of the first case")
+    parser.add_argument(
+        "--minutes", type=number_type(0, 1e4), default=0.0, help="more rounds for so long (default: one)"
+    )
     parser.add_argument("--target", choices=tuple(TARGETS), help="one reader only")
     options = parser.parse_args()
     hdf5_process.SECONDS = 1
@@ -55,4 +59,4 @@ def rounds(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(run_guarded(main))

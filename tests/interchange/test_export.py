@@ -44,7 +44,7 @@ def needs_package_of(ending: str) -> None:
 def test_import_gives_the_exported_file_back(network: Network, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
     needs_package_of(ending)
     graph = random_graph(network)
-    classes = [f"kind {at}" for at in range(graph.classes)]
+    classes = [f"kind {at}" for at in range(graph.class_count)]
     save_weights(Path("a.h5"), graph.parameters, network=network, classes=classes, input_scale=1 / 3)
     assert main(["export", "a.h5", "--out", f"b{ending}"]) == 0
     told, content = capsys.readouterr().out, Path(f"b{ending}").read_bytes()

@@ -90,7 +90,7 @@ def test_the_named_command_makes_weights(kind: str, capsys: pytest.CaptureFixtur
     Path(name).write_bytes(content())
     assert main(["--weights", name, "--device", "cpu"]) == 2
     weights = load_weights(followed(capsys.readouterr().err))
-    build(weights.own_network(), weights)
+    build(weights.stored_network(), weights)
     assert Path(name).read_bytes() == content()
 
 
@@ -144,7 +144,7 @@ def write_model(file: str, metadata: dict[str, str]) -> None:
 def test_a_network_is_named_after_its_file(file: str, name: str) -> None:
     write_model(file, {})
     found = imported(file)
-    assert found.network == found.own_network().name == name and found.classes is None
+    assert found.network == found.stored_network().name == name and found.classes is None
 
 
 METADATA: dict[str, tuple[dict[str, str], tuple[str, ...] | None]] = {
@@ -179,10 +179,10 @@ def test_a_weights_file_stands_for_its_network(refuses: Refuses, capsys: pytest.
     write_model("own.onnx", {})
     assert find_network("mlp") == MLP
     weights = imported("own.onnx")
-    assert find_network("new.h5") == weights.own_network()
+    assert find_network("new.h5") == weights.stored_network()
     capsys.readouterr()
     assert main(["networks", "new.h5", "--toml"]) == 0
-    assert capsys.readouterr().out == network_toml(weights.own_network())
+    assert capsys.readouterr().out == network_toml(weights.stored_network())
     assert main(["networks", "new.h5", "--json", "-"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["networks"]
     assert (row["name"], row["parameters"]) == ("own", sum(array.size for array in weights.arrays.values()))

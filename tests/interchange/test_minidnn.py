@@ -92,14 +92,14 @@ def test_the_report_s_network(place: Path, capsys: pytest.CaptureFixture[str]) -
     assert "mini-dnn flat dump" in out and "(32, 1296) over C,H,W (1296, 32) over H,W,C" in out
     assert "rule course; pixels of 0 to 255 times 1 " in out
     found = load_weights(Path("new.h5"))
-    assert found.own_network() == with_course_rules(network) and found.input_scale == 1
-    assert found.network == "minidnn86" and found.own_network().digest != network.digest
+    assert found.stored_network() == with_course_rules(network) and found.input_scale == 1
+    assert found.network == "minidnn86" and found.stored_network().digest != network.digest
 
 
 def test_another_rule_and_scale(place: Path, refuses: Refuses) -> None:
     assert main([*COMMAND, "--rule", "edge", "--pixel-scale", "1/255"]) == 0
     found = load_weights(Path("new.h5"))
-    assert found.own_network() == MINIDNN86 and found.input_scale == MINIDNN86.pixel_scale
+    assert found.stored_network() == MINIDNN86 and found.input_scale == MINIDNN86.pixel_scale
     refuses([*COMMAND, "--overwrite", "--pixel-scale", "0"], "--pixel-scale '0' is not a number from")
     refuses([*COMMAND, "--overwrite", "--pixel-scale", "1/0"], "--pixel-scale '1/0' is not a number from")
     (place / "mlp.bin").write_bytes(flat_dump(MLP, channels_first(MLP, biases=frozenset())))

@@ -59,7 +59,7 @@ def test_old_files_come_back_and_classify(
     assert ("assumed" in capsys.readouterr().out) == (how == "shapes")
     weights = load_weights(Path("new.h5"))
     assert weights.input_scale == 1
-    assert weights.own_network() == network
+    assert weights.stored_network() == network
     graph = build(network, weights)
     images = random_images(network, 40)
     enlarged = graph.steps[0].layer.reference(images, {})[:, 0]
@@ -116,7 +116,7 @@ def test_a_symbol_of_any_layers_in_a_row(flatten: bool, place: Path) -> None:
     (place / "symbol.json").write_text(json.dumps(found))
     assert main(["import", "old.params", "--symbol", "symbol.json", "--size", "28", "--out", "new.h5"]) == 0
     weights = load_weights(Path("new.h5"))
-    assert weights.own_network().computation == network.computation
+    assert weights.stored_network().canonical_toml == network.canonical_toml
     np.testing.assert_array_equal(weights.arrays["conv1"], arrays["conv1"].transpose(2, 3, 1, 0))
 
 

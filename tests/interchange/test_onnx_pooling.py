@@ -40,7 +40,7 @@ def incomplete(kind: type[Pool]) -> Iterator[tuple[Pool, Graph, list[int]]]:
     for height, width, window in ((h, w, p) for h in sides for w in sides for p in range(1, min(h, w) + 1)):
         for stride in range(1, SIDE + 2):
             pool = kind("pool1", window, None if stride == window else stride, True)
-            beyond = [end for _, end in pool.margins((1, height, width))]
+            beyond = [end for _, end in pool.end_padding((1, height, width))]
             if any(beyond):
                 yield pool, graph_of(pool, height, width), beyond
 
@@ -53,7 +53,7 @@ def test_onnx_runtime_computes_every_small_shape(kind: type[Pool]) -> None:
         scores, _, _ = OnnxEngine(graph).compute(images)
         expected = graph.reference(images)
         np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
-        seen.add((min(beyond) > 0, pool.step > pool.window))
+        seen.add((min(beyond) > 0, pool.effective_stride > pool.window))
     assert seen == {(one, two) for one in (False, True) for two in (False, True)}
 
 

@@ -32,7 +32,7 @@ def resized(images: np.ndarray, size: int) -> np.ndarray:
 def both(network: Network) -> tuple[Graph, Graph]:
     """The graph for small images and the one for enlarged ones."""
     small = random_graph(network)
-    large = small.reading(small.steps[0].out_shape)
+    large = small.graph_for_shape(small.steps[0].out_shape)
     assert large is not None
     return small, large
 
@@ -41,9 +41,14 @@ def both(network: Network) -> tuple[Graph, Graph]:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_both_routes_give_the_same_bits(network: Network, dtype: type) -> None:
     small, large = both(network)
-    assert small.network.input_shape == (1, 28, 28) and small.reading((1, 28, 28)) is small
-    assert small.reading((1, 71, 71)) is small.reading((3, 28, 28)) is large.reading((1, 28, 28)) is None
-    assert random_graph(LENET5).reading((1, 70, 70)) is None
+    assert small.network.input_shape == (1, 28, 28) and small.graph_for_shape((1, 28, 28)) is small
+    assert (
+        small.graph_for_shape((1, 71, 71))
+        is small.graph_for_shape((3, 28, 28))
+        is large.graph_for_shape((1, 28, 28))
+        is None
+    )
+    assert random_graph(LENET5).graph_for_shape((1, 70, 70)) is None
     assert large.network.input_shape == (1, SIZES[network.name], SIZES[network.name])
     assert [step.layer for step in large.steps] == list(large.network.layers) == list(network.layers[1:])
     images = random_images(network, 9)

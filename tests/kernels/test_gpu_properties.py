@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.base.precision import storage
+from app.base.precision import storage_dtype
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
 from app.kernels.registry import VARIANTS
@@ -146,7 +146,7 @@ def cases(draw: Any, row: Variant) -> Case:
     if getattr(problem, "argmax", False):
         problem = replace(problem, activation="")
     if isinstance(problem, LinearProblem) and row.instructions == "wgmma":
-        problem = replace(problem, input_dtype=storage(dtype))
+        problem = replace(problem, input_dtype=storage_dtype(dtype))
     if dtype == "float16x2" and draw(st.booleans()):
         problem = exactly(problem) if isinstance(problem, ConvPairProblem) else replace(problem, exact=True)
     choices = {name: st.sampled_from(values) for name, values in row.tunables.items()}

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.base.precision import storage
+from app.base.precision import storage_dtype
 from app.kernels.plain_problems import ActivationProblem, SoftmaxProblem
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem, tuning_key
 from app.lab.bench.oracle import random_images, random_parameters
@@ -92,7 +92,7 @@ def test_oracle_is_the_tests_own(problem: Problem, modules: tuple[Any, Any]) -> 
 @pytest.mark.parametrize("dtype", ["float32", "tfloat32", "float16"])
 def test_tolerances_pass_plain_sums_and_catch_a_lost_term(dtype: str, modules: tuple[Any, Any]) -> None:
     oracle, trial = modules
-    stored = storage(dtype)
+    stored = storage_dtype(dtype)
     problem = LinearProblem(400, 60, input_dtype=stored, dtype=dtype, output_dtype=stored)
     x, (w, _) = data(problem)
     assert w is not None

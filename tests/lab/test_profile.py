@@ -11,7 +11,7 @@ from unittest.mock import MagicMock, Mock
 import pytest
 
 from app.cli import main
-from app.commands.profile import same_run
+from app.commands.profile import rerun_arguments
 from app.cuda import events
 from app.kernels.variant import ConstantCopy, KernelLaunch
 from app.lab.profile import api_calls, job, spans
@@ -238,5 +238,5 @@ def test_waiting_for_the_copy_engine_is_no_copying() -> None:
 def test_the_same_run_again() -> None:
     asked = "--batch 7 --conv conv1=direct --weights w.h5 --no-fuse --latency --chunk 3 --trace t --counters --wide"
     request = requested("profile", asked)
-    again = requested("profile", " ".join(same_run(request)[1:]))
+    again = requested("profile", " ".join(rerun_arguments(request)[1:]))
     assert again == replace(request, trace=None, counters=False, output=Output(json=None, wide=False))

@@ -124,7 +124,9 @@ def test_what_a_convolution_fuses_keeps_its_shapes(
     padding: int,
 ) -> None:
     layer, shape = replace(CONV, stride=2, padding=padding), SHAPE
-    problem = layer.problem(shape, epilogue, bias=True, input_dtype=input_dtype, dtype=dtype, output_dtype=output_dtype)
+    problem = layer.kernel_problem(
+        shape, epilogue, bias=True, input_dtype=input_dtype, dtype=dtype, output_dtype=output_dtype
+    )
     pool, is_max, ceil = pooling
     given = (True, activation, pool, is_max, input_dtype, dtype, output_dtype, padding, ceil)
     assert problem == ConvProblem(3, 18, 13, 4, 3, 2, *given)
@@ -144,7 +146,9 @@ def test_what_a_convolution_fuses_keeps_its_shapes(
 def test_what_a_linear_layer_fuses(
     epilogue: list[Layer], activation: str, argmax: bool, input_dtype: str, dtype: str, output_dtype: str
 ) -> None:
-    problem = LINEAR.problem((8,), epilogue, bias=True, input_dtype=input_dtype, dtype=dtype, output_dtype=output_dtype)
+    problem = LINEAR.kernel_problem(
+        (8,), epilogue, bias=True, input_dtype=input_dtype, dtype=dtype, output_dtype=output_dtype
+    )
     assert problem == LinearProblem(8, 6, True, activation, argmax, input_dtype, dtype, output_dtype)
 
 
@@ -155,7 +159,7 @@ def test_what_a_linear_layer_fuses(
     ids=_name,
 )
 def test_layers_of_their_own_keep_the_type_that_they_find(layer: Layer, shape: Shape, stored: str) -> None:
-    problem = layer.problem(shape, [], bias=False, input_dtype=stored, dtype="tfloat32", output_dtype=stored)
+    problem = layer.kernel_problem(shape, [], bias=False, input_dtype=stored, dtype="tfloat32", output_dtype=stored)
     assert problem is not None and operation(problem) == layer.operation
     assert (problem.dtype, problem.flops) == (stored, layer.flops(shape))
     x, y = problem.arguments()
@@ -167,14 +171,16 @@ def test_without_windows_over_the_border_it_is_the_same_problem() -> None:
     """Tuning keys and machine code are the same, too."""
     types = {"input_dtype": "float32", "dtype": "float32", "output_dtype": "float32"}
     plain, over = (
-        [layer.problem(shape, [], bias=False, **types) for shape in ((3, 18, 12), (3, 18, 13))]
+        [layer.kernel_problem(shape, [], bias=False, **types) for shape in ((3, 18, 12), (3, 18, 13))]
         for layer in (MaxPool("p", 3), MaxPool("p", 3, ceil=True))
     )
     assert plain[0] == over[0] and plain[1] != over[1]
 
 
 def test_labels_are_bytes_whatever_the_output_type() -> None:
-    problem = ARGMAX.problem((8,), [], bias=False, input_dtype="float32", dtype="float16", output_dtype="float16")
+    problem = ARGMAX.kernel_problem(
+        (8,), [], bias=False, input_dtype="float32", dtype="float16", output_dtype="float16"
+    )
     assert problem is not None and problem.dtype == "float32"
 
 
@@ -204,4 +210,4 @@ def test_labels_are_bytes_whatever_the_output_type() -> None:
 )
 def test_what_cannot_be_done_in_one_pass(layer: Layer, shape: Shape, epilogue: list[Layer], input_dtype: str) -> None:
     dtypes = {"input_dtype": input_dtype, "dtype": "float32", "output_dtype": "float32"}
-    assert layer.problem(shape, epilogue, bias=False, **dtypes) is None
+    assert layer.kernel_problem(shape, epilogue, bias=False, **dtypes) is None

@@ -22,7 +22,7 @@ from app.layers import (
     Softmax,
     Tanh,
 )
-from app.layers.flatten import channel_first_rows
+from app.layers.flatten import channels_first_permutation
 from app.layers.pool import Pool
 from app.network.definitions import Network
 from tests.support.network_oracle import Described, computed, shape_after
@@ -70,7 +70,7 @@ def _name(case: object) -> str:
     if isinstance(case, Conv2d):
         return f"conv-k{case.kernel}-s{case.stride}-p{case.padding}"
     if isinstance(case, Pool):
-        return f"{case.kind}-{case.window}-by-{case.step}" + "-ceil" * case.ceil
+        return f"{case.kind}-{case.window}-by-{case.effective_stride}" + "-ceil" * case.ceil
     if isinstance(case, bool):
         return "bias" if case else "no-bias"
     return case.kind if isinstance(case, Layer) else "x".join(map(str, case)) if isinstance(case, tuple) else str(case)
@@ -202,7 +202,7 @@ def test_channel_first_rows_permute_features_and_weights_alike() -> None:
     shape = (3, 5, 4)
     x = _inputs(shape, np.float64)
     flat = Flatten("flatten").reference(x, {})
-    rows = channel_first_rows(shape)
+    rows = channels_first_permutation(shape)
     np.testing.assert_array_equal(x.reshape(3, -1), flat[:, rows])
     weights = np.random.default_rng(1).normal(size=(60, 2))
     np.testing.assert_allclose(x.reshape(3, -1) @ weights[rows], flat @ weights, rtol=1e-12)

@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_refused_by_name(shape: Shape, size: int, rule: str
 
 def test_the_rule_is_a_part_of_the_problem_s_key_only_if_it_is_the_course_s() -> None:
     """Measured times of the other rule stay valid."""
-    problems = [Resize("resize", 9, rule).own_problem((2, 3, 4), "uint8", "float32") for rule in RULES]
+    problems = [Resize("resize", 9, rule).standalone_problem((2, 3, 4), "uint8", "float32") for rule in RULES]
     assert problems == [ResizeProblem(2, 3, 4, 9, rule) for rule in RULES]
     ours, course = map(tuning_key, problems)  # type: ignore[arg-type]
     assert "rule" not in ours and course == f"{ours} rule=course"
@@ -168,9 +168,9 @@ def test_only_bytes_are_enlarged() -> None:
     layer, types = Resize("resize", 9), {"dtype": "float32", "output_dtype": "float32"}
     with pytest.raises(ValueError, match="reads uint8, not float32"):
         layer.reference(np.zeros((1, 1, 3, 3), np.float32), {})
-    assert layer.problem((1, 3, 3), [], bias=False, input_dtype="float32", **types) is None
-    assert layer.problem((1, 3, 3), [layer], bias=False, input_dtype="uint8", **types) is None
-    problem = layer.problem((2, 3, 4), [], bias=False, input_dtype="uint8", **types)
+    assert layer.kernel_problem((1, 3, 3), [], bias=False, input_dtype="float32", **types) is None
+    assert layer.kernel_problem((1, 3, 3), [layer], bias=False, input_dtype="uint8", **types) is None
+    problem = layer.kernel_problem((2, 3, 4), [], bias=False, input_dtype="uint8", **types)
     assert problem == ResizeProblem(2, 3, 4, 9) and problem.flops == layer.flops((2, 3, 4))
     with pytest.raises(UserError, match=r"supports layer resize in fp32 with float32 input"):
         plan(random_graph(FA19), "sm_90a", input_dtype="float32")

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.main_job.overlap import Interval, Timeline, length, merge, one_at_a_time, overlap, usage, verdict
+from app.main_job.overlap import (
+    Interval,
+    Timeline,
+    describe_bottleneck,
+    length,
+    merge,
+    overlap,
+    pipeline_usage,
+    serialise_intervals,
+)
 from app.records.report import Pipeline
 
 # Few places, so that intervals touch, nest, repeat, and take no time at all.
@@ -29,7 +38,7 @@ def test_what_intervals_cover(left: list[Interval], right: list[Interval]) -> No
 
 @given(SOME)
 def test_no_two_copies_run_at_once(intervals: list[Interval]) -> None:
-    trimmed = one_at_a_time(intervals)
+    trimmed = serialise_intervals(intervals)
     assert len(trimmed) == len(intervals) and cells(trimmed) <= cells(intervals)
     assert sum(stop - start for start, stop in trimmed) == length(trimmed)
 
@@ -51,7 +60,7 @@ def test_overlap_takes_iterators() -> None:
     ],
 )
 def test_one_at_a_time(intervals: list[Interval], expected: list[Interval]) -> None:
-    assert one_at_a_time(intervals) == expected
+    assert serialise_intervals(intervals) == expected
 
 
 CHUNKS = range(100, 150, 10)
@@ -97,23 +106,23 @@ USAGES = {
 
 @pytest.mark.parametrize(("timeline", "expected", "told"), USAGES.values(), ids=USAGES)
 def test_usage(timeline: Timeline, expected: tuple[object, ...], told: str) -> None:
-    found = usage(timeline)
+    found = pipeline_usage(timeline)
     assert (*found,) == (*Pipeline.__annotations__,) and (*found.values(),) == expected
-    assert verdict(found) == f"limited {told}"
+    assert describe_bottleneck(found) == f"limited {told}"
 
 
 def test_a_device_that_is_done_when_the_host_is_waited_for_it() -> None:
     """One chunk: its phases follow one another without a gap, however long the host took between them."""
     phases = {"h2d": [(0.0, 0.01)], "kernels": [(0.01, 0.05)], "d2h": [(0.05, 0.06)]}
-    assert usage(Timeline(**phases, enqueue_share=0.5))["limit"] == "compute"
-    found = usage(Timeline(**phases, enqueue_share=0.97))
-    assert found["limit"] == "enqueue" and "enqueueing for 97% of it" in verdict(found)
+    assert pipeline_usage(Timeline(**phases, enqueue_share=0.5))["limit"] == "compute"
+    found = pipeline_usage(Timeline(**phases, enqueue_share=0.97))
+    assert found["limit"] == "enqueue" and "enqueueing for 97% of it" in describe_bottleneck(found)
 
 
 @pytest.mark.parametrize("kernels", [[], [(3, 3)]])
 def test_a_timeline_without_time_is_a_bug(kernels: list[Interval]) -> None:
     with pytest.raises(ValueError, match="must cover some time"):
-        usage(Timeline([], kernels, []))
+        pipeline_usage(Timeline([], kernels, []))
 
 
 TIMES = st.lists(
@@ -123,7 +132,7 @@ TIMES = st.lists(
 
 @given(TIMES, TIMES, TIMES)
 def test_shares_stay_within_bounds(h2d: list[Interval], kernels: list[Interval], d2h: list[Interval]) -> None:
-    found = usage(Timeline(h2d, kernels, d2h))
+    found = pipeline_usage(Timeline(h2d, kernels, d2h))
     for share in (found["overlap"], found["kernel_share"], found["copy_share"], found["idle_share"]):
         assert -1e-12 <= share <= 1 + 1e-12
     assert max(found["kernel_share"], found["copy_share"]) <= 1 - found["idle_share"] + 1e-12

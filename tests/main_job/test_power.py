@@ -128,11 +128,11 @@ def test_the_current_card_is_measured_or_the_option_refused(monkeypatch: pytest.
     monkeypatch.setattr(nvml, "current_bus_id", lambda: "0000:1b:00.0")
     monkeypatch.setattr(power, "SECONDS", 0.01)
     monkeypatch.setitem(sys.modules, "pynvml", Fake())
-    power.check_available()
-    found = power.on_current_card(lambda: None, 1000)
+    power.check_nvml_available()
+    found = power.measure_current_gpu(lambda: None, 1000)
     assert found is not None and found["source"] == power.INTEGRATED and found["watts"] == pytest.approx(300)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    for refused in (power.check_available, lambda: power.on_current_card(lambda: None, 1000)):
+    for refused in (power.check_nvml_available, lambda: power.measure_current_gpu(lambda: None, 1000)):
         assert user_error(refused) == f"--power: needs nvidia-ml-py: {nvml.REMEDY}; or leave --power out"
 
 

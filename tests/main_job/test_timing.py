@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from app.base import clock
-from app.base.clock import Deadline, Stopwatch, Timer, clocked, host_timed
+from app.base.clock import Deadline, Stopwatch, Timer, time_by_host_clock, time_call
 from app.engine.onnx_runtime import OnnxEngine
 from app.engine.opening import cpu_engine_class
-from app.main_job.report import own_cost
-from app.main_job.result import Compared, Outcome, Timing, layer_row, level_notes
-from app.main_job.statistics import half_width, median, nearest_rank, speedup, summary, two_levels
+from app.main_job.report import startup_ms_beyond_cupy
+from app.main_job.result import Compared, Outcome, Timing, bimodality_warnings, layer_row
+from app.main_job.statistics import median, median_half_width, nearest_rank, speedup, split_two_levels, summary
 from tests.support.schemas import mistakes
 from tests.support.shell import shell, write_good_files
 from tests.test_report import CPU, GPU, report
@@ -33,8 +33,8 @@ def test_the_host_s_clock(monkeypatch: pytest.MonkeyPatch) -> None:
         return "result"
 
     monkeypatch.setattr("app.base.clock.now", lambda: now[0])
-    assert clocked(call) == ("result", pytest.approx(2.0))
-    assert host_timed(call, 3, warmup=2) == pytest.approx((2.0,) * 3)
+    assert time_call(call) == ("result", pytest.approx(2.0))
+    assert time_by_host_clock(call, 3, warmup=2) == pytest.approx((2.0,) * 3)
     assert now[0] == pytest.approx(6 * 0.002)
 
 
@@ -46,12 +46,12 @@ def test_timers_and_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     for now[0] in (11.0, 12.5):
         laps.append(timer.lap())
     assert laps == [1.0, 1.5] and timer.seconds == 2.5
-    assert (deadline.left, deadline.is_over) == (0.5, False)
+    assert (deadline.seconds_left, deadline.is_over) == (0.5, False)
     deadline.extend(9.0, most=2.0)
-    assert deadline.left == 2.0
+    assert deadline.seconds_left == 2.0
     now[0] = 14.5
-    assert (deadline.left, deadline.is_over) == (0.0, True)
-    assert (never.left, never.is_over) == (inf, False)
+    assert (deadline.seconds_left, deadline.is_over) == (0.0, True)
+    assert (never.seconds_left, never.is_over) == (inf, False)
 
 
 def test_events_are_recorded_around_what_is_enqueued(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,12 @@ def test_it_begins_where_the_process_does(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_any_program_on_cupy_spends_is_not_our_own() -> None:
-    assert own_cost({"start": 1, "import": 2, "numpy": 4, "cupy": 8, "context": 16, "nvrtc": 32, "kernels": 64}) == 99
+    assert (
+        startup_ms_beyond_cupy(
+            {"start": 1, "import": 2, "numpy": 4, "cupy": 8, "context": 16, "nvrtc": 32, "kernels": 64}
+        )
+        == 99
+    )
 
 
 def test_a_process_of_its_own(tmp_path: Path) -> None:
@@ -166,7 +171,7 @@ def test_half_width_covers_the_median() -> None:
     misses = 0
     for _ in range(400):
         samples = rng.normal(10, 1, 40)
-        misses += bool(abs(np.median(samples) - 10) > half_width(samples.tolist()) * 1.3)
+        misses += bool(abs(np.median(samples) - 10) > median_half_width(samples.tolist()) * 1.3)
     assert misses < 40
 
 
@@ -208,7 +213,7 @@ def test_one_level_is_rarely_taken_for_two(name: str) -> None:
     """Of 3,000 lists at most 0.3 %."""
     rng = np.random.default_rng(1)
     lists = [samples for count in (20, 30, 50) for samples in ONE_LEVEL[name](rng, count).tolist()]
-    assert sum(two_levels(samples) is not None for samples in lists) <= 9
+    assert sum(split_two_levels(samples) is not None for samples in lists) <= 9
 
 
 @pytest.mark.parametrize("slow", [4, 10, 16])
@@ -219,7 +224,7 @@ def test_two_levels_are_found(slow: int) -> None:
     for _ in range(100):
         samples = 0.021 * np.exp(0.03 * rng.standard_normal(20))
         samples[:slow] *= 0.038 / 0.021
-        groups = two_levels(rng.permutation(samples).tolist())
+        groups = split_two_levels(rng.permutation(samples).tolist())
         found += groups == (sorted(samples[slow:].tolist()), sorted(samples[:slow].tolist()))
     assert found >= 99
 
@@ -237,11 +242,11 @@ def test_two_levels_are_found(slow: int) -> None:
     ],
 )
 def test_what_are_no_two_levels(samples: list[float]) -> None:
-    assert two_levels(samples) is None
+    assert split_two_levels(samples) is None
 
 
 def notes(outcome: Outcome, **times: object) -> list[str]:
-    return [*level_notes(replace(outcome, **times))]  # type: ignore[arg-type]
+    return [*bimodality_warnings(replace(outcome, **times))]  # type: ignore[arg-type]
 
 
 def test_the_report_says_so_in_text_and_json() -> None:

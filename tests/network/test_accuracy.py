@@ -91,9 +91,9 @@ def test_promise_and_share_decide_where_all_labels_agree(
 
 def test_every_arithmetic_has_its_near_ties() -> None:
     """The coarser the arithmetic, the larger, and the more of them."""
-    near, shares = [row.near_tie for row in ROWS], [row.near_ties_share for row in ROWS]
+    near, shares = [row.near_tie for row in ROWS], [row.allowed_near_tie_share for row in ROWS]
     assert near == sorted(near) and BY_DTYPE["float32"].near_tie < 1e-5
-    assert shares == sorted(shares) and BY_DTYPE["float16"].near_ties_share == 0.01
+    assert shares == sorted(shares) and BY_DTYPE["float16"].allowed_near_tie_share == 0.01
 
 
 @ALL_DTYPES
@@ -162,7 +162,7 @@ def test_near_ties_move_the_count(images: int, near_ties: int, missing: int, pas
 def test_near_ties_are_few_in_every_arithmetic(images: int, dtype: str) -> None:
     """However near: one image, or the share of them that the arithmetic allows."""
     reference = of(np.zeros(images, np.uint8), np.zeros(images))
-    most = max(1, round(BY_DTYPE[dtype].near_ties_share * images))
+    most = max(1, round(BY_DTYPE[dtype].allowed_near_tie_share * images))
     labels = np.zeros(images, np.uint8)
     labels[:most] = 1
     assert _agree(labels, reference, dtype).holds
@@ -195,9 +195,11 @@ def test_what_is_not_finite_never_agrees(magnitude: float, margin: float) -> Non
 
 def test_constant_scores() -> None:
     labels = np.full(3, 4, np.uint8)
-    assert of(labels, np.ones(3)).constant and of(labels, np.full(3, np.nan)).constant
-    assert not of(labels, np.array([1.0, 1.0, 2.0])).constant
-    assert not Reference(labels, np.full(3, np.inf), np.array([1, 2, 1], np.float32)).constant  # of a single class
+    assert of(labels, np.ones(3)).has_constant_scores and of(labels, np.full(3, np.nan)).has_constant_scores
+    assert not of(labels, np.array([1.0, 1.0, 2.0])).has_constant_scores
+    assert not Reference(
+        labels, np.full(3, np.inf), np.array([1, 2, 1], np.float32)
+    ).has_constant_scores  # of a single class
 
 
 @pytest.mark.parametrize("expected", [None, 10])

@@ -84,7 +84,7 @@ def test_networks_are_the_published_ones(name: str) -> None:
     assert [step.in_shape for step in graph.steps] == [(1, 28, 28), *(step.out_shape for step in graph.steps[:-1])]
     steps = {step.layer.name: step for step in graph.steps}
     found = {layer: (steps[layer].out_shape, steps[layer].layer.flops(steps[layer].in_shape)) for layer in steps}
-    assert layers.items() <= found.items() and graph.classes == 10
+    assert layers.items() <= found.items() and graph.class_count == 10
     assert found["fc2"] == ((10,), 20 * prod(steps["fc2"].in_shape)) and found["argmax"] == ((), 10)
 
 

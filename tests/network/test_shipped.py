@@ -32,7 +32,7 @@ def split_images() -> tuple[np.ndarray, np.ndarray]:
 def engine_labels(network: str) -> np.ndarray:
     """What ONNX Runtime makes of the first images in float32."""
     images = split_images()[0][: COUNT.get(network, FEW)]
-    arrays = load_weights(shipped.find(network)).arrays
+    arrays = load_weights(shipped.find_shipped_weights(network)).arrays
     parts = (images[at : at + PART].astype(np.float32) / 255 for at in range(0, len(images), PART))
     return np.concatenate([onnx_logits(NETWORKS[network], arrays, part).argmax(axis=1) for part in parts])
 
@@ -40,7 +40,7 @@ def engine_labels(network: str) -> np.ndarray:
 @pytest.mark.fashion_mnist
 @of_each
 def test_engine_agrees_with_the_stored_reference(network: str) -> None:
-    reference = load_reference(load_weights(shipped.find(network)), NETWORKS[network])
+    reference = load_reference(load_weights(shipped.find_shipped_weights(network)), NETWORKS[network])
     assert reference is not None and len(reference.labels) == len(reference.margins) == 10_000
     found = compare_labels(engine_labels(network), reference, "reference")
     assert found.holds and len(found.differences) <= 1, found.differences
@@ -50,7 +50,7 @@ def test_engine_agrees_with_the_stored_reference(network: str) -> None:
 @of_each
 def test_promises_are_what_the_reference_gets_right(network: str) -> None:
     """And good enough to ship."""
-    weights = load_weights(shipped.find(network))
+    weights = load_weights(shipped.find_shipped_weights(network))
     reference = load_reference(weights, NETWORKS[network])
     assert reference is not None and weights.network == network
     assert weights.expected_correct == correct_counts(reference.labels, split_images()[1])

@@ -8,7 +8,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, Tanh
-from app.network.definitions import FOLDER, NETWORKS, Network, named
+from app.network.definitions import FOLDER, NETWORKS, Network, network_by_name
 from app.network.graph import build
 from app.network.network import KINDS, LEAST_SCALE, MOST_SCALE, defaults_of
 from app.network.toml import network_toml, parse_network, read_network
@@ -28,7 +28,7 @@ def test_the_shipped_files_are_as_the_writer_writes_them(path: Path) -> None:
 
 
 def test_mlp_comes_in_every_width() -> None:
-    wide = named("mlp_500")
+    wide = network_by_name("mlp_500")
     assert wide is not None and wide.name == "mlp_500"
     assert wide.layers == tuple(Linear("fc1", 500) if x.name == "fc1" else x for x in NETWORKS["mlp"].layers)
     assert parse_network(network_toml(wide), "x") == wide

@@ -128,7 +128,7 @@ def test_promises_are_of_what_a_network_computes_whatever_its_name(
     more: tuple[str, ...], shipped_weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither stored results nor promises of lenet5's are held against what tanh makes of its weights."""
-    weights = shipped.find("lenet5")
+    weights = shipped.find_shipped_weights("lenet5")
     images = IMAGES[:100, None]
     labels = [compute_reference(random_graph(network), images).labels for network in (LENET5, TWIN)]
     assert (labels[0] != labels[1]).any()

@@ -136,7 +136,7 @@ def test_weights_without_a_checksum_are_read(tmp_path: Path) -> None:
 
 def test_what_is_shipped_is_vouched_for() -> None:
     weights = load_weights()
-    assert weights.vouched and weights.own_network() == LENET5
+    assert weights.vouched and weights.stored_network() == LENET5
 
 
 FC = np.ones((4, 3), np.float32)

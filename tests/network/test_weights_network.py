@@ -35,7 +35,7 @@ def test_attributes_as_h5py_writes_them(text: Callable[[str], Any], tmp_path: Pa
         file.attrs.update({name: text(value) for name, value in written.items()})
         file.attrs.update({"input_scale": np.float32(0.25), "schema": np.int64(1)})
     weights = load_weights(tmp_path / "w.h5")
-    assert (weights.network, weights.definition, weights.own_network()) == ("own", own, own)
+    assert (weights.network, weights.definition, weights.stored_network()) == ("own", own, own)
     assert (weights.classes, weights.recipe, weights.input_scale) == (("Überzieher",), "by hand", 0.25)
 
 
@@ -55,7 +55,7 @@ def test_a_file_is_of_one_network(tmp_path: Path) -> None:
         == f"{path}: attribute 'network' is k7, but 'definition' defines fa19; correct one of them"
     )
     unknown = load_weights(write_hdf5(path, {"fc1": FC1}, network="k8"))
-    assert user_error(unknown.own_network).endswith("name the network's file with --network FILE.toml")
+    assert user_error(unknown.stored_network).endswith("name the network's file with --network FILE.toml")
 
 
 def test_the_pixel_scale_is_the_files_else_the_networks(tmp_path: Path) -> None:
@@ -77,10 +77,16 @@ def test_a_promise_is_for_the_files_own_network() -> None:
         Weights(dict(arrays), "mlp", Path("w.h5"), expected_correct={10: 9}),
         Weights(dict(arrays), "own", Path("w.h5"), expected_correct={10: 9}, definition=replace(MLP, name="own")),
     ):
-        assert weights.promised(MLP, 10) == weights.promised(replace(MLP, name="x"), 10) == 9
-        assert weights.promised(MLP, 11) is None
-        assert weights.promised(tanh, 10) is None and build(tanh, weights).parameters.keys() == arrays.keys()
-    assert Weights(dict(arrays), "unknown", Path("w.h5"), expected_correct={10: 9}).promised(MLP, 10) is None
+        assert (
+            weights.promised_correct_count(MLP, 10) == weights.promised_correct_count(replace(MLP, name="x"), 10) == 9
+        )
+        assert weights.promised_correct_count(MLP, 11) is None
+        assert (
+            weights.promised_correct_count(tanh, 10) is None and build(tanh, weights).parameters.keys() == arrays.keys()
+        )
+    assert (
+        Weights(dict(arrays), "unknown", Path("w.h5"), expected_correct={10: 9}).promised_correct_count(MLP, 10) is None
+    )
 
 
 def test_weights_of_the_schema_before_are_read(tmp_path: Path) -> None:
@@ -88,7 +94,7 @@ def test_weights_of_the_schema_before_are_read(tmp_path: Path) -> None:
     about = {"schema": 2, "network": "k7", "input_scale": 0.5}
     about |= {"arrays_sha256": content_hash({"fc1": FC1}, json.dumps(about, sort_keys=True))}
     weights = load_weights(write_hdf5(tmp_path / "w.h5", {"fc1": FC1}, **about))
-    assert weights.vouched and weights.definition is None and weights.own_network() is K7
+    assert weights.vouched and weights.definition is None and weights.stored_network() is K7
     write_hdf5(tmp_path / "w.h5", {"fc1": FC1}, **(about | {"network": "mlp"}))
     assert "does not match its checksum" in user_error(lambda: load_weights(tmp_path / "w.h5"))
 
@@ -117,7 +123,7 @@ def test_round_trip(tmp_path: Path) -> None:
 
 def test_weights_for_bytes_give_the_same_sums() -> None:
     """Whatever the limits, up to what the filters are rounded by."""
-    parameters = quantised().on_unit_bytes(GRAPH.parameters, "conv1")
+    parameters = quantised().fold_input_limits(GRAPH.parameters, "conv1")
     np.testing.assert_allclose(parameters["conv1"] * quantised().limits, GRAPH.parameters["conv1"], rtol=1e-6)
     w2 = parameters["conv2"] / quantised().limits[:, None]
     assert np.abs(w2 - GRAPH.parameters["conv2"]).max() < (quantised().steps / quantised().limits.min()).max()

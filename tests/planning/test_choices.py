@@ -91,7 +91,7 @@ def test_a_network_from_a_file_never_takes_weights_of_another(
     assert capsys.readouterr().err == "note: no weights of network lenet5 are shipped: random ones, seed 0\n"
     own_file.write_text(network_toml(LENET5))
     graph, weights, _ = load_graph(request)
-    assert graph.network == LENET5 and weights.path == shipped.find("lenet5")
+    assert graph.network == LENET5 and weights.path == shipped.find_shipped_weights("lenet5")
 
 
 def test_weights_alone_are_enough(own_file: Path, tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_weights_alone_are_enough(own_file: Path, tmp_path: Path) -> None:
     arrays = load_weights().arrays
     save_weights(tmp_path / "own.h5", arrays, network=own, expected_correct={100: 90})
     graph, weights, _ = load_graph(requested("run", f"--weights {tmp_path / 'own.h5'}").network)
-    assert graph.network == own and weights.promised(graph.network, 100) == 90
+    assert graph.network == own and weights.promised_correct_count(graph.network, 100) == 90
     graph, weights, _ = load_graph(requested("run", f"--weights {tmp_path / 'own.h5'} --network lenet5").network)
-    assert graph.network == LENET5 and weights.promised(graph.network, 100) is None
+    assert graph.network == LENET5 and weights.promised_correct_count(graph.network, 100) is None
 
 
 @pytest.mark.parametrize("command", ["run", "graph", "precompile", "profile"])

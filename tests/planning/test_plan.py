@@ -97,7 +97,7 @@ def test_every_plan_is_sound(network: Network, precision: str, fuse: bool, kerne
                 assert (parameter.dtype.name, parameter.size) == (argument.dtype, argument.fixed)
                 assert parameter.flags.c_contiguous
     assert written == planned.buffers.keys() and {LOGITS, LABELS} <= written
-    assert planned.nodes[-1].writes[-1] == LABELS and planned.buffers[LOGITS][1] == graph.classes
+    assert planned.nodes[-1].writes[-1] == LABELS and planned.buffers[LOGITS][1] == graph.class_count
     # Images, logits, labels, two for activations, one for scores stored wide; enlarged images.
     assert len(planned.buffers) <= 6 + (PIXELS in planned.buffers)
     assert (PIXELS in planned.buffers) == any(node.head.keeps_bytes for node in planned.nodes)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.base.precision import BY_NAME, wide
+from app.base.precision import BY_NAME, epilogue_dtype
 from app.kernels import registry
 from app.kernels.problems import (
     ConvPairProblem,
@@ -60,7 +60,7 @@ def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, 
         scaled = node.scales is not None
     assert planned.arithmetic == (multiplied if any(p.dtype == multiplied for p in products) else alone_in)
     types = {name: dtype for name, (dtype, _) in planned.buffers.items()}
-    assert types[LOGITS] == wide(stored), "scores are never rounded to half precision"
+    assert types[LOGITS] == epilogue_dtype(stored), "scores are never rounded to half precision"
     last = max(at for at, node in enumerate(planned.nodes) if node.parameters)
     for at, node in enumerate(planned.nodes):
         x, *rest = node.problem.arguments()
@@ -68,9 +68,9 @@ def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, 
             assert {argument.dtype for argument in node.problem.arguments()} == {"uint8"} and not node.parameters
             continue
         first = all(before.head.keeps_bytes for before in planned.nodes[:at])
-        assert x.dtype == ("uint8" if first else stored if at <= last else wide(stored))
+        assert x.dtype == ("uint8" if first else stored if at <= last else epilogue_dtype(stored))
         y = [argument.dtype for argument in rest if argument.name == "y"]
-        assert set(y) <= {stored if at < last else wide(stored)}
+        assert set(y) <= {stored if at < last else epilogue_dtype(stored)}
 
 
 @pytest.mark.parametrize(

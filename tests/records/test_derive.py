@@ -7,7 +7,7 @@ from typing import Any, Literal, Union, get_args, is_typeddict
 import pytest
 
 from app.files.checks import BadValueError
-from app.records.derive import OneOf, Pattern, check_of, documents, fields, part_of, schema
+from app.records.derive import OneOf, Pattern, check_of, documents, fields, schema, split_annotated_type
 from tests.support.schemas import validator
 
 TEXTS = {"date": "2026-11-21 21:06 UTC", "SHA-256": "0" * 64}  # by what a pattern is of
@@ -15,7 +15,7 @@ TEXTS = {"date": "2026-11-21 21:06 UTC", "SHA-256": "0" * 64}  # by what a patte
 
 def example(hint: Any) -> Any:
     """The least value of a type with all of its fields."""
-    part = part_of(hint)
+    part = split_annotated_type(hint)
     inner, least = get_args(part.kind), getattr(part.limit, "least", 0)
     if is_typeddict(part.kind):
         return {name: example(field) for name, field in fields(part.kind).items()}
@@ -36,7 +36,7 @@ def example(hint: Any) -> Any:
 
 def faults(hint: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """Faulty values of a type, each with one fault, and the place that must be named."""
-    part, good = part_of(hint), example(hint)
+    part, good = split_annotated_type(hint), example(hint)
     inner = get_args(part.kind)
     if part.kind is Any:
         return
@@ -91,7 +91,7 @@ def test_names_of_records_are_unique(name: str) -> None:
     seen: dict[str, Any] = {}
 
     def visit(hint: Any) -> None:
-        kind = part_of(hint).kind
+        kind = split_annotated_type(hint).kind
         if is_typeddict(kind):
             assert seen.setdefault(kind.__name__, kind) is kind
         for inner in fields(kind).values() if is_typeddict(kind) else get_args(kind):

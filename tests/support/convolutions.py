@@ -26,7 +26,7 @@ def network_convolutions(*, fused: bool) -> list[ConvProblem]:
                         break
                     epilogue.append(after)
                 types = {"input_dtype": "float32", "dtype": "float32", "output_dtype": "float32"}
-                problem = layer.problem(shape, epilogue, bias=network is MINIDNN86, **types)
+                problem = layer.kernel_problem(shape, epilogue, bias=network is MINIDNN86, **types)
                 assert problem is not None
                 found.append(problem)
             shape = layer.output_shape(shape)

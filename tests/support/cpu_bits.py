@@ -87,7 +87,7 @@ def unlike(network: Network) -> Iterator[str]:
 def _scores(graph: Graph, images: np.ndarray, threads: int) -> np.ndarray:
     engine = CpuEngine(graph)
     engine.threads = threads
-    scores = np.full((len(images), graph.classes), np.nan, np.float32)
+    scores = np.full((len(images), graph.class_count), np.nan, np.float32)
     engine.run(images, Outputs(np.empty(len(images), np.uint8), scores))
     return scores
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from app.files.hdf5 import file_image
+from app.files.hdf5 import build_hdf5_bytes
 from tests.fuzz.checksums import lookup3
 
 ARRAYS = {"fc1": np.ones((4, 3), np.float32), "fc2": np.ones((3, 3), np.float32)}
@@ -27,7 +27,7 @@ def write_hdf5(path: Path, datasets: Mapping[str, object], **attributes: object)
 
 def own_child() -> bytes:
     """The node of a group's B-tree is its own child: HDF5 descends for ever."""
-    content = bytearray(file_image(ARRAYS, {"network": "mlp"}))
+    content = bytearray(build_hdf5_bytes(ARRAYS, {"network": "mlp"}))
     node = content.index(b"TREE")
     content[node + 5] = 1  # the level: no longer a leaf
     struct.pack_into("<Q", content, node + 32, node)
@@ -36,7 +36,7 @@ def own_child() -> bytes:
 
 def circle_of_free_names() -> bytes:
     """The list of free places among a group's names leads back to its beginning: HDF5 notes the same place for ever."""
-    content = bytearray(file_image(ARRAYS, {"network": "mlp"}))
+    content = bytearray(build_hdf5_bytes(ARRAYS, {"network": "mlp"}))
     first, names = struct.unpack_from("<QQ", content, content.index(b"HEAP") + 16)
     struct.pack_into("<Q", content, names + first, first)
     return bytes(content)

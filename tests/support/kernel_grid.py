@@ -5,7 +5,7 @@ from functools import cache
 from itertools import product
 from typing import Any, TypeVar
 
-from app.base.precision import storage, wide
+from app.base.precision import epilogue_dtype, storage_dtype
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import (
     ConvPairProblem,
@@ -179,8 +179,8 @@ def typed(problem: Own, dtype: str) -> Own:
     What a pair writes is stored as its plans have it: features alike, scores wide.
     """
     if isinstance(problem, PairProblem):
-        stored, reads = storage(dtype), problem.first.input_dtype
-        writes = stored if isinstance(problem, ConvPairProblem) else wide(dtype)
+        stored, reads = storage_dtype(dtype), problem.first.input_dtype
+        writes = stored if isinstance(problem, ConvPairProblem) else epilogue_dtype(dtype)
         first: Any = replace(
             problem.first, input_dtype=reads if reads == "uint8" else stored, dtype=dtype, output_dtype=stored
         )
@@ -189,8 +189,8 @@ def typed(problem: Own, dtype: str) -> Own:
     if not isinstance(problem, ConvProblem | LinearProblem):
         return replace(problem, dtype=dtype)
     if problem.input_dtype == "uint8":
-        return replace(problem, dtype=dtype, output_dtype=wide(dtype))
-    return replace(problem, dtype=dtype, input_dtype=storage(dtype), output_dtype=storage(dtype))
+        return replace(problem, dtype=dtype, output_dtype=epilogue_dtype(dtype))
+    return replace(problem, dtype=dtype, input_dtype=storage_dtype(dtype), output_dtype=storage_dtype(dtype))
 
 
 def multiplied(problem: Own, dtype: str) -> Own:

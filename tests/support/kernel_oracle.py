@@ -8,7 +8,7 @@ from zlib import crc32
 
 import numpy as np
 
-from app.base.precision import storage, wide
+from app.base.precision import epilogue_dtype, storage_dtype
 from app.kernels.plain_problems import ActivationProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import (
     ConvPairProblem,
@@ -104,7 +104,7 @@ def operands(problem: Problem, images: int) -> Operands:
         return x, arrays
     stored = getattr(problem, "input_dtype", problem.dtype)
     x = x if x.dtype == np.uint8 else _as_stored(x, stored)
-    return x, {name: _as_stored(array, wide(problem.dtype)) for name, array in arrays.items()}
+    return x, {name: _as_stored(array, epilogue_dtype(problem.dtype)) for name, array in arrays.items()}
 
 
 def held(problem: PairProblem | LinearProblem, parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -205,7 +205,7 @@ def plain(problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray],
     if isinstance(problem, LinearProblem) and has_split_operands(problem):
         y = rounded_layer(problem, x, parameters["layer"], parameters.get("layer_bias"), to_single)
         return run(layers_of(problem)[1:], y, {})
-    narrow = to_half if storage(problem.dtype) == "float16" else to_tf32
+    narrow = to_half if storage_dtype(problem.dtype) == "float16" else to_tf32
     x, weights = narrow(x), narrow(parameters["layer"])
     bias = {name: array.astype(np.float32) for name, array in parameters.items() if name.endswith("_bias")}
     conv, *rest = layers_of(problem)

@@ -61,7 +61,7 @@ def settings(layer: Layer, bias: bool) -> tuple[str, dict[str, str]]:
         case Linear():
             return "FullyConnected", {"num_hidden": str(layer.outputs), **({} if bias else {"no_bias": "True"})}
         case Pool():
-            square = {key: f"({n}, {n})" for key, n in (("kernel", layer.window), ("stride", layer.step))}
+            square = {key: f"({n}, {n})" for key, n in (("kernel", layer.window), ("stride", layer.effective_stride))}
             full = {"pooling_convention": "full"} if layer.ceil else {}
             return "Pooling", {**square, **full, "pool_type": "max" if layer.is_max else "avg"}
         case Activation():

@@ -186,11 +186,11 @@ def _arrays(network: Description, rng: Random, seed: int) -> dict[str, np.ndarra
 
 def main() -> int:
     """Examine one network; an AssertionError says what differs."""
-    from app.terminal.console import Parser, whole_number
+    from app.terminal.console import Parser, whole_number_type
     from tests.support import random_networks_checked as checked
 
     parser = Parser(prog="python -m tests.support.random_networks", description=__doc__)
-    parser.add_argument("--seed", type=whole_number(0, 2**32 - 1), required=True, help="the network's number")
+    parser.add_argument("--seed", type=whole_number_type(0, 2**32 - 1), required=True, help="the network's number")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: also on the card")
     options = parser.parse_args()
     network = random_network(options.seed)

@@ -61,7 +61,7 @@ def check_on_cpu(network: RandomNetwork) -> None:
     expected = outputs(network.description, network.arrays, images)
     x = images
     for at, (step, wanted) in enumerate(zip(graph.steps[:-1], expected, strict=True)):
-        if at == graph.scaled_at:
+        if at == graph.pixel_scale_step:
             x = x.astype(np.float64) * graph.pixel_scale(images.dtype)
         x = step.layer.reference(x.copy(), graph.parameters)
         assert x.shape == wanted.shape and x.shape[1:] == step.out_shape, step.layer

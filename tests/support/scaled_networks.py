@@ -73,7 +73,7 @@ def in_turn(graph: Graph, x: np.ndarray, narrow: Callable[[Any], Any]) -> np.nda
             continue
         weights, bias = graph.parameters[layer.name] * scale, graph.parameters.get(f"{layer.name}_bias")
         types = {"input_dtype": "float32", "dtype": "float32", "output_dtype": "float32"}
-        problem = layer.problem(step.in_shape, [], bias=bias is not None, **types)
+        problem = layer.kernel_problem(step.in_shape, [], bias=bias is not None, **types)
         assert problem is not None
         y, scale = rounded_layer(problem, y, weights, bias, narrow), 1.0
     return y.astype(np.float64)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from app.base.errors import EXTRAS, UserError, install
+from app.base.errors import EXTRAS, UserError, pip_install_command
 from app.cli import main
 from app.cuda import device
 from app.terminal.text import WIDTH
@@ -98,7 +98,7 @@ def test_without_anything(found: Any, tmp_path: Path, monkeypatch: pytest.Monkey
     needed = {"numpy", "h5py", "tqdm", "requests", "cupy", *EXTRAS, "driver", "card", "NVRTC", "cache"}
     assert needed <= {name for name, one in findings.items() if one["missing"]}
     assert findings["NVRTC"]["remedy"] == "run make run" and "chmod" in findings["cache"]["remedy"]
-    assert install("pictures") in " ".join(text.split())
+    assert pip_install_command("pictures") in " ".join(text.split())
 
 
 @pytest.mark.parametrize("library", [Fake(), None])
@@ -117,7 +117,7 @@ def test_with_a_card(library: Any, found: Any, monkeypatch: pytest.MonkeyPatch) 
     _, findings = found()
     assert findings["card"]["value"].startswith("Some Card (sm_90a, 132 SMs), 64.4 GB of 85.9 GB free, one of 8")
     if library is None:
-        assert findings["clocks"]["remedy"] == install("power")
+        assert findings["clocks"]["remedy"] == pip_install_command("power")
     else:
         told = "SM 1,755 MHz now, at most 1,980 MHz, 300 W, limit 700 W, 45 degrees C"
         assert findings["clocks"]["value"] == told
@@ -134,7 +134,7 @@ def test_extras_are_those_of_the_project() -> None:
 def test_a_remedy_is_a_command_that_pip_understands() -> None:
     """The packages themselves, not an extra of this program: no index need hold it, and there may be no tree."""
     for extra in EXTRAS:
-        pip, command, *packages = shlex.split(install(extra))
+        pip, command, *packages = shlex.split(pip_install_command(extra))
         assert (pip, command) == ("pip", "install") and packages
         assert all(Requirement(package).specifier for package in packages)
 

@@ -279,6 +279,6 @@ def test_a_network_from_a_file(train: Train, place: Path, refused: Refused) -> N
     assert (place / "own_trained.h5").read_bytes() == (place / "whole.h5").read_bytes()
     weights = load_weights(place / "own_trained.h5")
     assert weights.network == "own" and weights.input_scale == 1.0
-    assert weights.arrays.keys() == {"conv1", "fc1", "fc1_bias"} and weights.own_network().pixel_scale == 1.0
+    assert weights.arrays.keys() == {"conv1", "fc1", "fc1_bias"} and weights.stored_network().pixel_scale == 1.0
     own = ["--data", "images", "--labels", "labels", "--device", "cpu"]
     assert main(["--weights", "own_trained.h5", *own]) == 0

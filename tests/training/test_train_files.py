@@ -14,7 +14,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.drawing import files
-from app.files.writing import replacing
+from app.files.writing import replace_atomically
 from app.network.weights import load_weights
 from app.training import command, results
 from tests.support.shell import Refuses, check_error, listing
@@ -174,7 +174,7 @@ def test_what_comes_to_exist_is_not_overwritten(train: Train, place: Path) -> No
 def test_nothing_is_overwritten_without_hard_links_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "hardlink_to", Mock(side_effect=PermissionError(errno.EPERM, "not permitted")))
     for _ in range(2):
-        with suppress(UserError), replacing(tmp_path / "file", overwrite=False) as temporary:
+        with suppress(UserError), replace_atomically(tmp_path / "file", overwrite=False) as temporary:
             temporary.write_text("new" if not (tmp_path / "file").exists() else "newer")
     assert (tmp_path / "file").read_text() == "new" and list(listing(tmp_path)) == ["file"]
 

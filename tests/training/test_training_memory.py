@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.files.hdf5 import file_image
+from app.files.hdf5 import build_hdf5_bytes
 from app.network.graph import find_network
 from app.training import cpu_trainer, results
 from app.training.cpu_trainer import open_trainer
@@ -68,7 +68,7 @@ def test_a_file_that_grows_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     error = OSError("Can't synchronously write data (unable to allocate memory block of 252706816 bytes)")
     monkeypatch.setattr(h5py, "File", Mock(side_effect=error))
     with pytest.raises(MemoryError, match="unable to allocate memory block"):
-        file_image({"x": np.zeros(3)}, {})
+        build_hdf5_bytes({"x": np.zeros(3)}, {})
 
 
 # --- on the card

@@ -16,10 +16,10 @@ from app.classify.shards.shard import Shard
 from app.classify.shards.sources import Stored
 from app.files import hdf5_process
 from app.files.checks import BadValueError
-from app.files.formats import START_BYTES, recognise
-from app.files.reading import open_regular, present, read_file
+from app.files.formats import START_BYTES, recognise_file_kind
+from app.files.reading import may_exist, open_regular, read_file
 from app.interchange.npz import MAX_HEADER_BYTES, read_header
-from data_tools.dataset import RANKS, channel_dimension, check_type, no_images
+from data_tools.dataset import RANKS, channel_dimension, check_type, no_images_error
 from data_tools.idx import read_layout
 
 MAX_LIST_BYTES = 64 << 20
@@ -51,7 +51,7 @@ def _files_named(argument: str) -> list[Path]:
         if not listed:
             raise UserError(f"{argument[1:]} names no shard: write the path of one in each line")
         return listed
-    if present(Path(argument)) or not glob.has_magic(argument):
+    if may_exist(Path(argument)) or not glob.has_magic(argument):
         return [Path(argument)]
     matching = glob.glob(argument, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
     paths = [Path(path) for path in sorted(matching) if Path(path).is_file()]
@@ -69,7 +69,7 @@ def labels_beside(path: Path) -> Path | None:
         return None
     name = path.name.replace(IMAGES, LABELS)
     other = name.removesuffix(".gz") if name.endswith(".gz") else f"{name}.gz"
-    return next((path.with_name(each) for each in (name, other) if present(path.with_name(each))), None)
+    return next((path.with_name(each) for each in (name, other) if may_exist(path.with_name(each))), None)
 
 
 MAX_BAND_BYTES = 256 << 20  # most bytes in a row of HDF5 chunks, which is held in memory
@@ -88,33 +88,33 @@ def open_shard(
     Raises UserError for files that cannot be read, whose size differs from their header's, or that do not fit together.
     """
     with nullcontext(hdf5) if hdf5 else hdf5_process.Reader() as reader:
-        images, truth = _opened(path, reader, with_labels=labels is None and not unlabelled)
+        images, truth = _open_arrays(path, reader, with_labels=labels is None and not unlabelled)
         if labels is not None:
-            truth = _labels(labels, reader)
+            truth = _open_labels(labels, reader)
     if truth is not None and truth.shape[0] != images.shape[0]:
         counts = f"{truth.path} has {truth.shape[0]} labels but {path} has {images.shape[0]} images"
         raise UserError(f"{counts}; name files that belong together")
     return Shard(images, truth)
 
 
-def _opened(path: Path, hdf5: hdf5_process.Reader, with_labels: bool) -> tuple[Stored, Stored | None]:
+def _open_arrays(path: Path, hdf5: hdf5_process.Reader, with_labels: bool) -> tuple[Stored, Stored | None]:
     """Return the images, and their labels if stored in or beside the file."""
     with open_regular(path) as stream:
-        if _kind(stream) == "an HDF5 file":
-            names, found = _hdf5(path, stream, hdf5, ("x", "y") if with_labels else ("x",))
+        if _file_kind(stream) == "an HDF5 file":
+            names, found = _read_hdf5_headers(path, stream, hdf5, ("x", "y") if with_labels else ("x",))
             if "x" not in found:
-                raise no_images(path, names)
+                raise no_images_error(path, names)
             return _checked_images(found["x"]), _checked_labels(found["y"]) if "y" in found else None
         images = _checked_images(_read_header(path, stream, RANKS))
     beside = labels_beside(path) if with_labels else None
-    return images, None if beside is None else _labels(beside, hdf5)
+    return images, None if beside is None else _open_labels(beside, hdf5)
 
 
-def _labels(path: Path, hdf5: hdf5_process.Reader) -> Stored:
+def _open_labels(path: Path, hdf5: hdf5_process.Reader) -> Stored:
     with open_regular(path) as stream:
-        if _kind(stream) != "an HDF5 file":
+        if _file_kind(stream) != "an HDF5 file":
             return _checked_labels(_read_header(path, stream, (1,)))
-        found = _hdf5(path, stream, hdf5, ("y",))[1]
+        found = _read_hdf5_headers(path, stream, hdf5, ("y",))[1]
         if "y" not in found:
             raise UserError(f"{path} has no dataset y; store the labels as y, (N,) integers")
         return _checked_labels(found["y"])
@@ -137,30 +137,32 @@ def _checked_labels(stored: Stored) -> Stored:
     return stored
 
 
-def _kind(stream: BinaryIO) -> str | None:
-    return recognise(os.pread(stream.fileno(), START_BYTES, 0))
+def _file_kind(stream: BinaryIO) -> str | None:
+    return recognise_file_kind(os.pread(stream.fileno(), START_BYTES, 0))
 
 
 def _read_header(path: Path, stream: BinaryIO, ranks: tuple[int, ...]) -> Stored:
     """Read the header of an NPY or IDX file. ranks: accepted numbers of dimensions."""
     status = os.fstat(stream.fileno())
-    if _kind(stream) != "a NumPy array (.npy)":
+    if _file_kind(stream) != "a NumPy array (.npy)":
         layout = read_layout(path, ranks)
-        return _stored(path, status, layout.shape, np.dtype(np.uint8), layout.offset, zipped=layout.zipped)
+        return _describe_stored_array(
+            path, status, layout.shape, np.dtype(np.uint8), layout.offset, zipped=layout.zipped
+        )
     try:
         header = read_header("it", os.pread(stream.fileno(), MAX_HEADER_BYTES, 0))
     except BadValueError as error:
         raise UserError(f"{path}: {error}") from error
     if header.order == "F" and len(header.shape) > 1:
         raise UserError(f"{path} is stored by columns; save it again with numpy.ascontiguousarray")
-    stored = _stored(path, status, header.shape, header.dtype, header.offset)
+    stored = _describe_stored_array(path, status, header.shape, header.dtype, header.offset)
     if not header.shape or stored.nbytes != status.st_size - header.offset:
         found = f"{status.st_size - header.offset:,} bytes of numbers, which is not what its shape {header.shape} needs"
         raise UserError(f"{path} has {found}; get a fresh copy")
     return stored
 
 
-def _hdf5(
+def _read_hdf5_headers(
     path: Path, stream: BinaryIO, hdf5: hdf5_process.Reader, wanted: tuple[str, ...]
 ) -> tuple[list[str], dict[str, Stored]]:
     """Return the names in an HDF5 file's root, and headers of the wanted datasets."""
@@ -169,10 +171,12 @@ def _hdf5(
     found = {}
     for name, one in described.items():
         offset = one.offset or 0
-        stored = _stored(path, status, one.shape, one.dtype, offset, dataset=name, band=one.band * (one.offset is None))
-        if stored.form == "plain" and offset + stored.nbytes > status.st_size:
+        stored = _describe_stored_array(
+            path, status, one.shape, one.dtype, offset, dataset=name, band=one.band * (one.offset is None)
+        )
+        if stored.storage_form == "plain" and offset + stored.nbytes > status.st_size:
             raise UserError(f"{stored.name} ends beyond the end of the file; get a fresh copy")
-        if stored.form == "chunks" and stored.band * stored.row_bytes > MAX_BAND_BYTES:
+        if stored.storage_form == "chunks" and stored.band * stored.row_bytes > MAX_BAND_BYTES:
             raise UserError(
                 f"{stored.name} has chunks across {stored.band:,} rows, {stored.band * stored.row_bytes:,} bytes: "
                 "store it in chunks of whole images, some thousands in each, or without chunks"
@@ -181,7 +185,7 @@ def _hdf5(
     return names, found
 
 
-def _stored(
+def _describe_stored_array(
     path: Path, status: os.stat_result, shape: tuple[int, ...], dtype: np.dtype, offset: int, **layout: Any
 ) -> Stored:
     """Describe an array in a file. layout: further fields of ``Stored``."""

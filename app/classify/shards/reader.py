@@ -61,7 +61,7 @@ class ShardReader(AbstractContextManager["ShardReader"]):
             if out.dtype != np.uint8:
                 check_fractions(out, self._stored.name)
             return
-        for start, rows in _pieces(self._stored, self._images, first, count):
+        for start, rows in _read_in_pieces(self._stored, self._images, first, count):
             if rows.dtype != np.uint8:
                 check_fractions(rows, self._stored.name)
             if rows.ndim == 3:
@@ -82,7 +82,7 @@ class ShardReader(AbstractContextManager["ShardReader"]):
             if self._labels is None:
                 self._labels = self._opened.enter_context(open_array(self._truth, self._hdf5))
         found = np.empty(count, np.uint8)
-        for start, rows in _pieces(self._truth, self._labels, first, count):
+        for start, rows in _read_in_pieces(self._truth, self._labels, first, count):
             found[start : start + len(rows)] = class_labels(rows, self._truth.name)
         return found
 
@@ -92,7 +92,7 @@ def _check_range(first: int, count: int, stored: Stored) -> None:
         raise ValueError(f"{stored.name} has {stored.shape[0]:,} rows, none from {first:,} to {first + count:,}")
 
 
-def _pieces(stored: Stored, source: ArrayReader, first: int, count: int) -> Iterator[tuple[int, np.ndarray]]:
+def _read_in_pieces(stored: Stored, source: ArrayReader, first: int, count: int) -> Iterator[tuple[int, np.ndarray]]:
     """Yield (offset from ``first``, rows as stored); the rows' memory is reused."""
     most = min(count, max(1, CONVERTED_BYTES // stored.row_bytes))
     memory = np.empty(most * stored.row_bytes, np.uint8)

@@ -59,7 +59,7 @@ class Shard(Frozen):
     @property
     def sequential(self) -> bool:
         """Whether the images can only be read in order, as in gzip files and HDF5 chunks."""
-        return self.images.form != "plain"
+        return self.images.storage_form != "plain"
 
     @property
     def labelled(self) -> bool:
@@ -67,12 +67,12 @@ class Shard(Frozen):
         return self.truth is not None
 
     @property
-    def labelled_by_piece(self) -> bool:
+    def labels_readable_by_piece(self) -> bool:
         """Whether a piece's labels can be read with it: they are uncompressed, or the shard is one piece.
 
         Compressed labels would have to be read from the beginning for each piece.
         """
-        return self.truth is not None and (self.truth.form == "plain" or self.sequential)
+        return self.truth is not None and (self.truth.storage_form == "plain" or self.sequential)
 
     def reader(self) -> ShardReader:
         """Open the files: ``with shard.reader() as reader: reader.read(first, out)``.

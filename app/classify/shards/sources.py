@@ -18,7 +18,7 @@ from app.base.frozen import Frozen
 from app.files import hdf5_process
 from app.files.reading import open_regular
 from data_tools.idx import too_long, too_short
-from data_tools.inflate import Gzip, faults
+from data_tools.inflate import Gzip, faults_as_user_errors
 
 
 class Stored(Frozen):
@@ -42,7 +42,7 @@ class Stored(Frozen):
     band: int = 0
 
     @property
-    def form(self) -> Literal["plain", "gzip", "chunks"]:
+    def storage_form(self) -> Literal["plain", "gzip", "chunks"]:
         """How the array is stored: uncompressed, in a gzip file, or in HDF5 chunks."""
         return "gzip" if self.zipped else "chunks" if self.band else "plain"
 
@@ -67,7 +67,7 @@ class ArrayReader(AbstractContextManager["ArrayReader"]):
     def __init__(self, stored: Stored) -> None:
         self.stored = stored
         self.stream: BinaryIO = open_regular(stored.path)
-        self._stamp = self._now()
+        self._stamp = self._current_size_and_mtime()
         if self._stamp[0] != stored.size:
             self.stream.close()
             was = f"has {self._stamp[0]:,} bytes where it had {stored.size:,}"
@@ -79,10 +79,10 @@ class ArrayReader(AbstractContextManager["ArrayReader"]):
 
     def check_unchanged(self) -> None:
         """Raise UserError if the file has been written since it was opened."""
-        if self._now() != self._stamp:
+        if self._current_size_and_mtime() != self._stamp:
             raise UserError(f"{self.stored.path} was written while it was read: run again when nothing writes it")
 
-    def _now(self) -> tuple[int, int]:
+    def _current_size_and_mtime(self) -> tuple[int, int]:
         status = os.fstat(self.stream.fileno())
         return status.st_size, status.st_mtime_ns
 
@@ -95,9 +95,9 @@ def open_array(stored: Stored, hdf5: hdf5_process.Reader) -> ArrayReader:
 
     hdf5: the process that reads HDF5 chunks; it ends with the thread that first asks for one.
     """
-    if stored.form == "chunks":
+    if stored.storage_form == "chunks":
         return Chunked(stored, hdf5)
-    return Gzipped(stored) if stored.form == "gzip" else Plain(stored)
+    return Gzipped(stored) if stored.storage_form == "gzip" else Plain(stored)
 
 
 class Plain(ArrayReader):
@@ -111,7 +111,7 @@ class Plain(ArrayReader):
     def fill(self, at: int, target: np.ndarray) -> None:
         """See ``ArrayReader``."""
         left, at = target.data, at + self.stored.offset
-        with faults(self.stored.path):
+        with faults_as_user_errors(self.stored.path):
             while left:  # one call reads 2 GiB at most
                 count = os.preadv(self.stream.fileno(), [left], at)
                 if not count:
@@ -139,21 +139,21 @@ class Gzipped(ArrayReader):
 
     def fill(self, at: int, target: np.ndarray) -> None:
         """See ``ArrayReader``."""
-        with self._lock, faults(self.stored.path):
+        with self._lock, faults_as_user_errors(self.stored.path):
             start = at + self.stored.offset
             if start < self._at:
                 self._begin()
             found, self._at = self._at, sys.maxsize  # a fault leaves the position unknown: restart then
             skipped = np.empty(min(SKIP_BYTES, start - found), np.uint8)
             while found < start:
-                found += self._take(skipped[: start - found], found)
-            found += self._take(target, found)
+                found += self._decompress_into(skipped[: start - found], found)
+            found += self._decompress_into(target, found)
             if found == self.stored.offset + self.stored.nbytes and self._content.readinto(memoryview(bytearray(1))):
                 raise too_long(self.stored.nbytes)
             self.check_unchanged()
             self._at = found
 
-    def _take(self, target: np.ndarray, at: int) -> int:
+    def _decompress_into(self, target: np.ndarray, at: int) -> int:
         count = self._content.readinto(target.data)
         if count < len(target):
             raise too_short(at + count - self.stored.offset, self.stored.nbytes)

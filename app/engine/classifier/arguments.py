@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from app.base.errors import UserError, choose_one_of
+from app.base.errors import UserError, choices_hint
 from app.base.frozen import Frozen
 from app.cuda.cards import parse_device_name
 from app.files.checks import BadValueError
 from app.network.graph import Graph
 from app.network.toml import SUFFIX
 from app.planning.request import NetworkRequest
-from data_tools.dataset import bytes_or_floats
+from data_tools.dataset import copy_pixels_or_floats
 
 DLPACK_CARDS = (2, 13)  # kDLCUDA, kDLCUDAManaged
 FLOATS = [np.dtype(f"f{size}").name for size in (2, 4, 8)]
@@ -68,7 +68,7 @@ def network_request(network_or_weights: str | Path, precision: str) -> NetworkRe
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
     """Raise BadArgumentError unless the argument ``name`` has one of the ``choices``."""
     if value not in (known := [*choices]):
-        raise BadArgumentError(f"{name}={value!r}: {choose_one_of(str(value), known)}")
+        raise BadArgumentError(f"{name}={value!r}: {choices_hint(str(value), known)}")
 
 
 def check_device(device: str) -> None:
@@ -94,7 +94,7 @@ def validate_host_images(images: Any, graph: Graph) -> ImageBatch:
     if array.dtype == np.uint8:
         return ImageBatch(np.ascontiguousarray(batch.images), batch.graph, batch.single)
     try:
-        found = bytes_or_floats(
+        found = copy_pixels_or_floats(
             batch.images if array.itemsize > 2 else batch.images.astype(np.float32), "the array of images"
         )
     except UserError as error:
@@ -116,7 +116,7 @@ def as_batch(array: Any, graph: Graph, dtype: str) -> ImageBatch:
     one = shape if len(shape) == 3 and channels > 1 else (1, *shape) if len(shape) == 2 else None
     whole = shape if len(shape) == 4 else (len(array), 1, *shape[1:]) if len(shape) == 3 else None
     full = (1, *one) if one is not None else whole
-    fitting = None if full is None else graph.reading(full[1:])
+    fitting = None if full is None else graph.graph_for_shape(full[1:])
     if full is None or fitting is None:
         sizes = " or ".join(_shape_text(("N", *size)) for size in _accepted_shapes(graph))
         raise BadArgumentError(

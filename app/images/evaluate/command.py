@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.base.errors import UserError, choose_one_of, say
+from app.base.errors import UserError, choices_hint, print_to_stderr
 from app.base.interrupts import progress_bar
 from app.base.precision import PRECISIONS
 from app.commands.evaluate import EvaluateRequest
 from app.engine.classifier import Classifier
 from app.engine.classifier.arguments import network_request
-from app.files.writing import replacing
-from app.images.evaluate.page import page
-from app.images.evaluate.results import Answers, document
+from app.files.writing import replace_atomically
+from app.images.evaluate.page import build_html_page
+from app.images.evaluate.results import Answers, build_document
 from app.images.evaluate.text import as_text
 from app.main_job.images import fitting_graph, load_images
-from app.network.definitions import NETWORKS, named
+from app.network.definitions import NETWORKS, network_by_name
 from app.network.toml import SUFFIX
 from app.planning.request import NetworkRequest
 from app.records.evaluate import Subject
@@ -36,18 +36,18 @@ def evaluate(request: EvaluateRequest) -> int:
             other = stack.enter_context(_comparison_classifier(asked, classifier.device, request.against))
             _check_classes(classifier, other, request.against)
         if classifier.why_cpu is not None:
-            say(f"note: running on the CPU: {classifier.why_cpu}")
+            print_to_stderr(f"note: running on the CPU: {classifier.why_cpu}")
         data = _load(request, classifier, other)
         found = _classify(classifier, data.images)
         second = None if other is None else _classify(other, data.images)
         where = classifier.describe()
     names = classifier.classes
-    if names is None and data.classes is not None and len(data.classes) == classifier.graph.classes:
+    if names is None and data.classes is not None and len(data.classes) == classifier.graph.class_count:
         names = data.classes
-    report = document(where, data, names, found, second)
+    report = build_document(where, data, names, found, second)
     if request.html is not None:
-        text = page(report, data.images)
-        with replacing(request.html, overwrite=request.output.overwrite) as temporary:
+        text = build_html_page(report, data.images)
+        with replace_atomically(request.html, overwrite=request.output.overwrite) as temporary:
             temporary.write_text(text, encoding="utf-8")
     publish(report, as_text, request.output)
     return 0
@@ -57,9 +57,9 @@ def _comparison_classifier(asked: NetworkRequest, device: str, against: str) -> 
     """Return the classifier to compare with, given a precision, network or weights file. Raises UserError."""
     if against not in PRECISIONS:
         other = network_request(against, asked.precision)
-        if other.network is not None and not against.endswith(SUFFIX) and named(against) is None:
+        if other.network is not None and not against.endswith(SUFFIX) and network_by_name(against) is None:
             what = f"--against: unknown network or precision '{against}'"
-            raise UserError(f"{what}: {choose_one_of(against, (*NETWORKS, *PRECISIONS))}, or a file")
+            raise UserError(f"{what}: {choices_hint(against, (*NETWORKS, *PRECISIONS))}, or a file")
         return Classifier.of(other, device)
     if device == "cpu":
         raise UserError(f"--against {against} is a precision of the GPU: name another network or weights file")
@@ -68,7 +68,9 @@ def _comparison_classifier(asked: NetworkRequest, device: str, against: str) -> 
 
 def _check_classes(one: Classifier, other: Classifier, against: str) -> None:
     """Raise UserError if the classifiers differ in the number or the names of their classes."""
-    if one.graph.classes != other.graph.classes or (one.classes and other.classes and one.classes != other.classes):
+    if one.graph.class_count != other.graph.class_count or (
+        one.classes and other.classes and one.classes != other.classes
+    ):
         raise UserError(f"--against {against} has other classes: compare networks that tell the same classes apart")
 
 
@@ -89,7 +91,7 @@ def _load(request: EvaluateRequest, classifier: Classifier, other: Classifier | 
     if other is not None:
         fitting_graph(other.graph, data)
     if data.labels is None:
-        say(f"note: {data.source}, without labels: only changed answers are compared")
+        print_to_stderr(f"note: {data.source}, without labels: only changed answers are compared")
     labels = None if data.labels is None else data.labels[: request.batch]
     return replace(data, images=data.images[: request.batch], labels=labels)
 
@@ -110,13 +112,13 @@ def _classify(classifier: Classifier, images: np.ndarray) -> Answers:
             f"the scores of {lost} images are beyond the range of {classifier.precision}: "
             "choose a finer --precision, or mend the weights"
         )
-    return Answers(_subject(classifier), labels, probabilities)
+    return Answers(_subject_record(classifier), labels, probabilities)
 
 
-def _subject(classifier: Classifier) -> Subject:
+def _subject_record(classifier: Classifier) -> Subject:
     network, weights = classifier.graph.network, classifier.weights
     return {
         "network": {"name": network.name, "input_shape": [*network.input_shape]},
-        "weights": weights.described,
+        "weights": weights.json_record,
         "precision": classifier.precision,
     }

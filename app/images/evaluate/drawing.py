@@ -21,7 +21,7 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 COLOUR_TYPES = {1: 0, 3: 2}  # channels → PNG's colour type of grey and of RGB
 
 
-def confusion(answers: Answers, names: Names) -> str:
+def draw_confusion_matrix(answers: Answers, names: Names) -> str:
     """Draw the confusion matrix: one cell per label (row) and answer (column), coloured by its share of the row."""
     counts = answers["confusion"]
     classes = len(counts)
@@ -51,7 +51,7 @@ def confusion(answers: Answers, names: Names) -> str:
     return svg.picture("confusion", "Confusion matrix", summary, left + size + 60, top + size + 10, parts)
 
 
-def reliability(answers: Answers) -> str:
+def draw_reliability_diagram(answers: Answers) -> str:
     """Draw the share of correct answers over their probability, and below it the number of answers by probability."""
     bins, error = answers["bins"], answers["calibration"]
     left, top, size, foot = 56, 12, 400, 80
@@ -91,7 +91,7 @@ def reliability(answers: Answers) -> str:
     return svg.picture("reliability", "Reliability plot", summary, left + size + 24, bottom + 44, parts)
 
 
-def mistakes(listed: Sequence[Mistake], names: Names, images: np.ndarray) -> str:
+def draw_mistakes(listed: Sequence[Mistake], names: Names, images: np.ndarray) -> str:
     """Draw the mistakes with their images, the most confident first. images: all, (N, C, H, W)."""
     side, width, height = 112, 136, 168
     parts = []
@@ -127,9 +127,11 @@ def _png(image: np.ndarray) -> bytes:
     header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPES[channels], 0, 0, 0)
     # A byte before each row names its filter; 0 is none.
     rows = np.pad(pixels.transpose(1, 2, 0).reshape(height, width * channels), ((0, 0), (1, 0)))
-    chunks = _chunk(b"IHDR", header) + _chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)) + _chunk(b"IEND", b"")
+    chunks = (
+        _png_chunk(b"IHDR", header) + _png_chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)) + _png_chunk(b"IEND", b"")
+    )
     return SIGNATURE + chunks
 
 
-def _chunk(kind: bytes, content: bytes) -> bytes:
+def _png_chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))

@@ -90,7 +90,7 @@ def worst_mistakes(confidence: np.ndarray, right: np.ndarray, most: int) -> np.n
 def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
     """Compare two classifiers by McNemar's test. first, second: which answers of each are right, (N,) bool."""
     only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
-    p_value, test = two_sided(only_first, only_second)
+    p_value, test = two_sided_p_value(only_first, only_second)
     return {
         "both_right": int((first & second).sum()),
         "only_first": only_first,
@@ -101,7 +101,7 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
     }
 
 
-def two_sided(one: int, other: int) -> tuple[float, Test]:
+def two_sided_p_value(one: int, other: int) -> tuple[float, Test]:
     """Return the two-sided p-value of these counts if both are equally likely, and the name of the test."""
     tosses = one + other
     if tosses <= MOST_EXACT:

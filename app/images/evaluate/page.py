@@ -10,15 +10,15 @@ from app.drawing.svg import style_sheet
 from app.images.evaluate import drawing
 from app.images.evaluate.text import (
     Names,
+    class_change_rows,
     class_name,
     class_rows,
     comparison_fields,
     head_fields,
     headline,
-    move_rows,
-    one_line_figures,
+    network_title,
     percent,
-    title,
+    summary_figures,
 )
 from app.records.evaluate import Against, Answers, Evaluate
 
@@ -28,14 +28,18 @@ STYLE = Path(__file__).with_name("style.css")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-def page(document: Evaluate, images: np.ndarray) -> str:
+def build_html_page(document: Evaluate, images: np.ndarray) -> str:
     """Return the page. images: the classified images, (N, C, H, W) uint8 or floats in [0, 1]."""
-    parts = [f"<h1>{escape(headline(document))}</h1>", _fields(head_fields(document))]
+    parts = [f"<h1>{escape(headline(document))}</h1>", _html_fields(head_fields(document))]
     answers, against, names = document["answers"], document["against"], document["classes"]
     if answers is not None:
-        parts += [*_answers(answers, names, len(images)), *_calibration(answers), *_mistakes(answers, names, images)]
+        parts += [
+            *_answers_section(answers, names, len(images)),
+            *_calibration_section(answers),
+            *_mistakes_section(answers, names, images),
+        ]
     if against is not None:
-        parts += _against(against, names, len(images))
+        parts += _comparison_section(against, names, len(images))
     text = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
@@ -46,19 +50,19 @@ def page(document: Evaluate, images: np.ndarray) -> str:
     return text.encode("utf-8", "backslashreplace").decode()  # file names need not be UTF-8
 
 
-def _answers(answers: Answers, names: Names, images: int) -> list[str]:
+def _answers_section(answers: Answers, names: Names, images: int) -> list[str]:
     heads = ["class", "images", "precision", "recall", "F1", "most often taken for"]
     return [
         "<h2>Answers</h2>",
-        _fields(one_line_figures(answers, images)),
+        _html_fields(summary_figures(answers, images)),
         _table("Scores of each class", heads, class_rows(answers, names), "lrrrrl"),
         "<h2>What is taken for what</h2>",
         "<p>A row is a class, a column an answer. The stronger a cell's colour, the larger its share of the row.</p>",
-        _figure(drawing.confusion(answers, names)),
+        _html_figure(drawing.draw_confusion_matrix(answers, names)),
     ]
 
 
-def _calibration(answers: Answers) -> list[str]:
+def _calibration_section(answers: Answers) -> list[str]:
     rows = [
         [
             f"{one['low']:.1%} to {one['high']:.1%}",
@@ -74,12 +78,12 @@ def _calibration(answers: Answers) -> list[str]:
         "<p>Bars: share of right answers among those with this probability. Where probabilities can be "
         "trusted, bars end at the dashed line; bars that end below it: the network is too sure of itself. The lower "
         "bars count the answers.</p>",
-        _figure(drawing.reliability(answers)),
+        _html_figure(drawing.draw_reliability_diagram(answers)),
         _table("Answers by probability", ["probability", "answers", "mean probability", "right"], rows, "lrrr"),
     ]
 
 
-def _mistakes(answers: Answers, names: Names, images: np.ndarray) -> list[str]:
+def _mistakes_section(answers: Answers, names: Names, images: np.ndarray) -> list[str]:
     listed = answers["mistakes"]
     if not listed:
         return ["<h2>Most confident mistakes</h2>", "<p>There are none.</p>"]
@@ -94,12 +98,12 @@ def _mistakes(answers: Answers, names: Names, images: np.ndarray) -> list[str]:
     heads = ["image", "answer", "is", "probability of the answer", "of what it is"]
     return [
         "<h2>Most confident mistakes</h2>",
-        _figure(drawing.mistakes(listed, names, images)),
+        _html_figure(drawing.draw_mistakes(listed, names, images)),
         _table("The same as a table", heads, rows, "rllrr"),
     ]
 
 
-def _against(other: Against, names: Names, images: int) -> list[str]:
+def _comparison_section(other: Against, names: Names, images: int) -> list[str]:
     changes = [
         [
             str(one["image"]),
@@ -111,25 +115,25 @@ def _against(other: Against, names: Names, images: int) -> list[str]:
     if other["changed"] > CHANGES:
         caption = f"The first {CHANGES} of {other['changed']:,} images whose answer changed"
     return [
-        f"<h2>Against {escape(title(other))}</h2>",
+        f"<h2>Against {escape(network_title(other))}</h2>",
         f"<p>{other['changed']:,} of {images:,} answers differ.</p>",
-        _fields(comparison_fields(other, images)),
+        _html_fields(comparison_fields(other, images)),
         _table(
             "Answers that changed, by class",
             ["class", "answers", "other's", "left", "came"],
-            move_rows(other, names),
+            class_change_rows(other, names),
             "lrrrr",
         ),
         _table(caption, ["image", "answer", "other's answer", "label"], changes, "rlll"),
     ]
 
 
-def _fields(pairs: Iterable[tuple[str, str]]) -> str:
+def _html_fields(pairs: Iterable[tuple[str, str]]) -> str:
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>\n" for name, value in pairs)
     return f"<dl>\n{rows}</dl>" if rows else ""
 
 
-def _figure(picture: str) -> str:
+def _html_figure(picture: str) -> str:
     return f'<figure class="wide">\n{picture}\n</figure>'
 
 

@@ -27,7 +27,7 @@ class Answers(Frozen):
     probabilities: np.ndarray
 
 
-def document(
+def build_document(
     device: Mapping[str, Any], data: Dataset, names: Sequence[str] | None, found: Answers, other: Answers | None
 ) -> Evaluate:
     """Return the document. data: the images and their labels, if any. names: of the classes. other: to compare with.
@@ -41,8 +41,8 @@ def document(
         **found.about,
         "data": {"source": data.source, "split": data.split, "images": len(data.images)},
         "classes": None if names is None else [*names],
-        "answers": None if truth is None else {**_summary(found, truth), **_details(found, truth)},
-        "against": None if other is None else _against(found, other, truth),
+        "answers": None if truth is None else {**_summary(found, truth), **_details_record(found, truth)},
+        "against": None if other is None else _comparison_record(found, other, truth),
     }
 
 
@@ -56,13 +56,13 @@ def _summary(found: Answers, truth: np.ndarray) -> records.Summary:
         "accuracy": correct / len(truth),
         "top2_correct": top2,
         "top2_accuracy": top2 / len(truth),
-        "macro": metrics.macro_averages(metrics.class_scores(_matrix(found, truth))),
+        "macro": metrics.macro_averages(metrics.class_scores(_confusion_matrix(found, truth))),
         "calibration": metrics.calibration(metrics.confidences(found.probabilities, found.labels), right)[1],
     }
 
 
-def _details(found: Answers, truth: np.ndarray) -> records.Details:
-    matrix = _matrix(found, truth)
+def _details_record(found: Answers, truth: np.ndarray) -> records.Details:
+    matrix = _confusion_matrix(found, truth)
     right = found.labels == truth
     confidence = metrics.confidences(found.probabilities, found.labels)
     of_truth = metrics.confidences(found.probabilities, truth)
@@ -83,13 +83,13 @@ def _details(found: Answers, truth: np.ndarray) -> records.Details:
     }
 
 
-def _matrix(found: Answers, truth: np.ndarray) -> np.ndarray:
+def _confusion_matrix(found: Answers, truth: np.ndarray) -> np.ndarray:
     return metrics.confusion_matrix(truth, found.labels, found.probabilities.shape[1])
 
 
-def _against(found: Answers, other: Answers, truth: np.ndarray | None) -> records.Against:
+def _comparison_record(found: Answers, other: Answers, truth: np.ndarray | None) -> records.Against:
     changed = np.flatnonzero(found.labels != other.labels)
-    moves = _matrix(other, found.labels)  # rows: answers of the first
+    moves = _confusion_matrix(other, found.labels)  # rows: answers of the first
     stayed = moves.diagonal()
     return {
         **other.about,

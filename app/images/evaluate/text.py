@@ -39,23 +39,23 @@ def as_text(document: Evaluate, width: int = WIDTH) -> str:
     blocks = [[*paragraph(headline(document), width), *fields(head_fields(document), width)]]
     if answers is not None:
         blocks += [
-            ["Answers", *fields(one_line_figures(answers, images), width)],
-            _classes(answers, names, width),
-            _confusion(answers["confusion"], names, width),
-            _calibration(answers, width),
-            _mistakes(answers, names, width),
+            ["Answers", *fields(summary_figures(answers, images), width)],
+            _class_table_lines(answers, names, width),
+            _confusion_matrix_lines(answers["confusion"], names, width),
+            _calibration_lines(answers, width),
+            _mistake_lines(answers, names, width),
         ]
     if against is not None:
-        heading = f"Against {title(against)}: {against['changed']:,} of {images:,} answers differ"
+        heading = f"Against {network_title(against)}: {against['changed']:,} of {images:,} answers differ"
         blocks += [
             [*paragraph(heading, width), *fields(comparison_fields(against, images), width)],
-            _moves(against, names, width),
-            _changes(against, names, width),
+            _class_change_lines(against, names, width),
+            _changed_answer_lines(against, names, width),
         ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
-def title(about: Subject) -> str:
+def network_title(about: Subject) -> str:
     """Return the network's name and its precision: ``lenet5 in fp32``."""
     return f"{about['network']['name']} in {about['precision']}"
 
@@ -63,7 +63,7 @@ def title(about: Subject) -> str:
 def headline(document: Evaluate) -> str:
     """Return the network's name, its precision, and the number of images."""
     images = document["data"]["images"]
-    return f"{title(document)} on {images:,} image{'s' * (images != 1)}"
+    return f"{network_title(document)} on {images:,} image{'s' * (images != 1)}"
 
 
 def head_fields(document: Evaluate) -> list[tuple[str, str]]:
@@ -81,7 +81,7 @@ def head_fields(document: Evaluate) -> list[tuple[str, str]]:
     ]
 
 
-def one_line_figures(answers: Summary, images: int) -> list[tuple[str, str]]:
+def summary_figures(answers: Summary, images: int) -> list[tuple[str, str]]:
     """Return (name, value) of every figure that fits on one line: top 1, top 2, averages, calibration."""
     error, macro = answers["calibration"], answers["macro"]
     return [
@@ -92,7 +92,7 @@ def one_line_figures(answers: Summary, images: int) -> list[tuple[str, str]]:
     ]
 
 
-def _classes(answers: Answers, names: Names, width: int) -> list[str]:
+def _class_table_lines(answers: Answers, names: Names, width: int) -> list[str]:
     columns = [
         Column("class", left=True),
         *map(Column, ("images", "precision", "recall", "F1")),
@@ -105,7 +105,7 @@ def class_rows(answers: Answers, names: Names) -> list[list[str]]:
     """Return each class's cells: name, images, scores, and the wrong answer that its images get most often."""
     return [
         [
-            numbered(names, label),
+            numbered_class_name(names, label),
             f"{score['support']:,}",
             *map(percent, (score["precision"], score["recall"], score["f1"])),
             _confused_with(row, label, names),
@@ -114,7 +114,7 @@ def class_rows(answers: Answers, names: Names) -> list[list[str]]:
     ]
 
 
-def numbered(names: Names, label: int) -> str:
+def numbered_class_name(names: Names, label: int) -> str:
     """Return the class's number and its name, if it has one."""
     return str(label) if names is None else f"{label} {names[label]}"
 
@@ -126,18 +126,21 @@ def _confused_with(row: Sequence[int], label: int, names: Names) -> str:
     return f"{class_name(names, wrong.index(most))} ({most:,})" if most else ""
 
 
-def _confusion(counts: Sequence[Sequence[int]], names: Names, width: int) -> list[str]:
+def _confusion_matrix_lines(counts: Sequence[Sequence[int]], names: Names, width: int) -> list[str]:
     """Format the confusion matrix; say so where it does not fit."""
     heading = "Confusion matrix (rows: labels; columns: answers)"
     columns = [Column("", left=True), *(Column(str(label)) for label in range(len(counts)))]
-    rows = [[numbered(names, at), *(str(count) if count else "·" for count in row)] for at, row in enumerate(counts)]
+    rows = [
+        [numbered_class_name(names, at), *(str(count) if count else "·" for count in row)]
+        for at, row in enumerate(counts)
+    ]
     lines = [*paragraph(heading, width), *table(columns, rows, UNLIMITED)]
     if max(map(len, lines)) <= width:
         return lines
     return paragraph(f"{heading}: too wide for this terminal; --wide prints it, --json and --html contain it", width)
 
 
-def _calibration(answers: Answers, width: int) -> list[str]:
+def _calibration_lines(answers: Answers, width: int) -> list[str]:
     columns = [*map(Column, ("probability", "images", "mean", "correct", "difference"))]
     rows = [
         [
@@ -153,7 +156,7 @@ def _calibration(answers: Answers, width: int) -> list[str]:
     return ["Calibration: answers by their probability", *table(columns, rows, width)]
 
 
-def _mistakes(answers: Answers, names: Names, width: int) -> list[str]:
+def _mistake_lines(answers: Answers, names: Names, width: int) -> list[str]:
     mistakes = answers["mistakes"]
     columns = [Column("image"), *(Column(head, left=True) for head in ("label", "answer")), Column("probability")]
     rows = [
@@ -181,25 +184,25 @@ def comparison_fields(other: Against, images: int) -> list[tuple[str, str]]:
         f"both right {test['both_right']:,}, only the first {test['only_first']:,}, "
         f"only the other {test['only_second']:,}, both wrong {test['both_wrong']:,}"
     )
-    return [*one_line_figures(other["answers"], images), ("McNemar", counts), ("verdict", significance(test))]
+    return [*summary_figures(other["answers"], images), ("McNemar", counts), ("verdict", significance(test))]
 
 
-def _moves(other: Against, names: Names, width: int) -> list[str]:
+def _class_change_lines(other: Against, names: Names, width: int) -> list[str]:
     columns = [Column("class", left=True), *map(Column, ("answers", "other's", "left", "came"))]
-    rows = move_rows(other, names)
+    rows = class_change_rows(other, names)
     return ["Answers that changed, by class", *table(columns, rows, width)] if rows else []
 
 
-def move_rows(other: Against, names: Names) -> list[list[str]]:
+def class_change_rows(other: Against, names: Names) -> list[list[str]]:
     """Return each changed class's cells: name, answers of both networks, how many left and came."""
     return [
-        [numbered(names, at), *(f"{one[name]:,}" for name in ("answers", "other_answers", "left", "came"))]
+        [numbered_class_name(names, at), *(f"{one[name]:,}" for name in ("answers", "other_answers", "left", "came"))]
         for at, one in enumerate(other["classes"])
         if one["left"] or one["came"]
     ]
 
 
-def _changes(other: Against, names: Names, width: int) -> list[str]:
+def _changed_answer_lines(other: Against, names: Names, width: int) -> list[str]:
     columns = [Column("image"), *(Column(head, left=True) for head in ("answer", "other's", "label"))]
     rows = [
         [

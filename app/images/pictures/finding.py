@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from app.base.errors import UserError
-from app.files.formats import START_BYTES, recognise
+from app.files.formats import START_BYTES, recognise_file_kind
 from app.files.hdf5 import printable
 from app.files.reading import read_file
 
@@ -36,20 +36,20 @@ def find_pictures(paths: Iterable[Path | str]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, paths):
         if str(path) == "-":
-            found += _listed([b"".join(_standard_input(MAX_LIST_BYTES))], STANDARD_INPUT)
+            found += _find_listed_pictures([b"".join(_read_stdin_chunks(MAX_LIST_BYTES))], STANDARD_INPUT)
         elif path.suffix.lower() == LIST and not _is_folder(path):
-            found += _listed([read_file(path, MAX_LIST_BYTES)], printable(str(path)))
+            found += _find_listed_pictures([read_file(path, MAX_LIST_BYTES)], printable(str(path)))
         else:
-            found += _pictures(path)
+            found += _find_in_folder(path)
     return found
 
 
-def names_as_they_come() -> Iterator[str]:
+def stream_stdin_names() -> Iterator[str]:
     """Yield each name of a list on standard input as soon as its line, or its zero byte, is there. Raises UserError."""
-    return _names(_standard_input(sys.maxsize), STANDARD_INPUT)
+    return _split_file_names(_read_stdin_chunks(sys.maxsize), STANDARD_INPUT)
 
 
-def _standard_input(most: int) -> Iterator[bytes]:
+def _read_stdin_chunks(most: int) -> Iterator[bytes]:
     """Yield what comes on standard input, piece by piece. Raises UserError, also beyond ``most`` bytes."""
     count = 0
     try:
@@ -69,13 +69,13 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _listed(pieces: Iterable[bytes], where: str) -> Iterator[Path]:
+def _find_listed_pictures(pieces: Iterable[bytes], where: str) -> Iterator[Path]:
     """Yield the pictures that a list names, those in its folders, too."""
-    for name in _names(pieces, where):
-        yield from _pictures(Path(name))
+    for name in _split_file_names(pieces, where):
+        yield from _find_in_folder(Path(name))
 
 
-def _names(pieces: Iterable[bytes], where: str) -> Iterator[str]:
+def _split_file_names(pieces: Iterable[bytes], where: str) -> Iterator[str]:
     """Yield the names of a list. Raises UserError, naming ``where``, if its content is a picture itself.
 
     pieces: the content, in pieces of any length. The first that has an end of a name tells what ends all of them.
@@ -84,31 +84,31 @@ def _names(pieces: Iterable[bytes], where: str) -> Iterator[str]:
     for piece in pieces:
         left += piece
         if separator is None:
-            kind = recognise(left[:START_BYTES]) or ""
+            kind = recognise_file_kind(left[:START_BYTES]) or ""
             if kind.endswith(" picture") and BINARY.search(left[:START_BYTES]):
                 raise UserError(f"{where} is {kind}, not a list of files: name the picture itself")
             separator = next((end for end in (b"\0", b"\n") if end in left), None)
         *lines, left = left.split(separator) if separator else [left]
-        yield from _named(lines, separator)
-    yield from _named([left], separator)
+        yield from _decode_file_names(lines, separator)
+    yield from _decode_file_names([left], separator)
 
 
-def _named(lines: Iterable[bytes], separator: bytes | None) -> Iterator[str]:
+def _decode_file_names(lines: Iterable[bytes], separator: bytes | None) -> Iterator[str]:
     for line in lines:
         name = os.fsdecode(line if separator == b"\0" else line.removesuffix(b"\r"))
         if name.strip():
             yield name
 
 
-def _pictures(path: Path) -> Iterator[Path]:
+def _find_in_folder(path: Path) -> Iterator[Path]:
     """Yield the path itself, or the pictures in and below the folder."""
     if not _is_folder(path):
         yield path
         return
     count = 0
-    for folder, folders, names in os.walk(path, onerror=_raise):
-        folders[:] = sorted((name for name in folders if not name.startswith(".")), key=_natural)
-        for name in sorted((name for name in names if _is_picture(name)), key=_natural):
+    for folder, folders, names in os.walk(path, onerror=_raise_folder_error):
+        folders[:] = sorted((name for name in folders if not name.startswith(".")), key=_natural_sort_key)
+        for name in sorted((name for name in names if _is_picture(name)), key=_natural_sort_key):
             count += 1
             yield Path(folder, name)
     if not count:
@@ -119,12 +119,12 @@ def _is_picture(name: str) -> bool:
     return not name.startswith(".") and name.lower().endswith((*READ, *UNREAD))
 
 
-def _natural(name: str) -> tuple[list[tuple[int, str]], str]:
+def _natural_sort_key(name: str) -> tuple[list[tuple[int, str]], str]:
     """Return a sort key: numbers by value, letters without case; the name itself decides between equals."""
     parts = re.split(r"([0-9]+)", name.casefold())
     return [(int(part) if at % 2 else 0, "" if at % 2 else part) for at, part in enumerate(parts)], name
 
 
-def _raise(error: OSError) -> None:
+def _raise_folder_error(error: OSError) -> None:
     where = printable(str(error.filename))
     raise UserError(f"cannot read the folder {where}: {error.strerror}; check its permissions") from error

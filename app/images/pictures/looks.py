@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from app.files.hdf5 import printable
-from app.files.writing import replacing
+from app.files.writing import replace_atomically
 
 MOST_SHOWN = 400  # the most pictures in a grid
 CELL, TEXT, GAP = 96, 14, 6  # pixels: an image's edge at least, its name's height, the space between cells
@@ -42,7 +42,7 @@ def save_grid(path: Path, images: Sequence[np.ndarray], names: Sequence[str], ov
         grid.paste(picture.resize((factor * width, factor * height), Image.Resampling.NEAREST), (left, top))
         text = printable(name, LETTERS).replace("…", "...").encode("ascii", "replace").decode()  # the font has no more
         draw.text((left, top + factor * height + 1), text, INK, font)
-    with replacing(path, overwrite=overwrite) as temporary:
+    with replace_atomically(path, overwrite=overwrite) as temporary:
         grid.save(temporary, "PNG")
 
 

@@ -46,14 +46,14 @@ def prepare(image: Picture, shape: tuple[int, int, int], invert: str = "auto") -
     if channels not in MODES:
         raise UserError(f"the network reads {channels} channels, and pictures have 1 or 3: give it arrays")
     mode = MODES[channels]
-    border, box = _trimmed(image)
-    light = _array(border.convert("L")).item() >= 128
+    border, box = _find_border_and_content(image)
+    light = _to_channels_first(border.convert("L")).item() >= 128
     inverted = invert == "yes" or (invert == "auto" and light and channels == 1)
     if image.size == (width, height):
-        pixels = _array(image.convert(mode))
+        pixels = _to_channels_first(image.convert(mode))
         return Prepared(255 - pixels if inverted else pixels, inverted)
-    small = _array(_scaled(image, box, (width, height)).convert(mode))
-    ground = _array(border.convert(mode))
+    small = _to_channels_first(_scaled(image, box, (width, height)).convert(mode))
+    ground = _to_channels_first(border.convert(mode))
     if inverted:
         small, ground = 255 - small, 255 - ground
     if channels == 1 and ground.item() < 128:
@@ -65,7 +65,7 @@ def prepare(image: Picture, shape: tuple[int, int, int], invert: str = "auto") -
     return Prepared(pixels, inverted)
 
 
-def _trimmed(image: Picture) -> tuple[Picture, Box]:
+def _find_border_and_content(image: Picture) -> tuple[Picture, Box]:
     """Return a pixel of the border's colour, RGB, and the box of what differs from it (everything if nothing does).
 
     The colour is the median of the outermost pixels.
@@ -102,7 +102,7 @@ def _stretched(grey: np.ndarray, ground: int) -> np.ndarray:
     return np.rint((grey.clip(ground) - np.float32(ground)) * (255 / (255 - ground))).astype(np.uint8)
 
 
-def _array(image: Picture) -> np.ndarray:
+def _to_channels_first(image: Picture) -> np.ndarray:
     """Return the image as (C, H, W) uint8."""
     pixels = np.asarray(image)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from app.base.errors import UserError, install
-from app.files.formats import START_BYTES, recognise
+from app.base.errors import UserError, pip_install_command
+from app.files.formats import START_BYTES, recognise_file_kind
 from app.files.hdf5 import printable
 from app.files.reading import first_bytes, open_regular
 
@@ -41,7 +41,7 @@ def require_pillow() -> None:
     try:
         from PIL import Image, WebPImagePlugin  # noqa: F401, Pillow loads the other formats by itself
     except ImportError:
-        raise UserError(f"reading pictures needs Pillow: {install('pictures')}") from None
+        raise UserError(f"reading pictures needs Pillow: {pip_install_command('pictures')}") from None
     # Pillow warns of harmless oddities. This holds for all threads, unlike warnings.catch_warnings.
     warnings.filterwarnings("ignore", module="PIL")
 
@@ -63,7 +63,9 @@ def read_picture(path: Path, max_pixels: int = MAX_PIXELS) -> Picture:
         with open_regular(path, MAX_BYTES) as stream, Image.open(stream, formats=FORMATS) as image:
             width, height = image.size
             if width * height > max_pixels:
-                raise UnreadablePicture(f"{name} has {width:,} × {height:,} pixels, {_limit(max_pixels)}")
+                raise UnreadablePicture(
+                    f"{name} has {width:,} × {height:,} pixels, {_too_many_pixels_text(max_pixels)}"
+                )
             longest = max(image.size)
             image.draft(None, (max(1, width * DECODED // longest), max(1, height * DECODED // longest)))
             # Phones store previews behind photos (MPO), which is no animation.
@@ -71,17 +73,17 @@ def read_picture(path: Path, max_pixels: int = MAX_PIXELS) -> Picture:
             with _one_large if image.width * image.height > LARGE else nullcontext():
                 image.seek(0)
                 ImageOps.exif_transpose(image, in_place=True)
-                upright = _plain(image, name)
+                upright = _convert_picture_mode(image, name)
     except UnreadablePicture:
         raise
     except UserError as error:
         raise UnreadablePicture(printable(str(error).replace(str(path), name), 1000)) from error
     except Image.UnidentifiedImageError:
-        raise UnreadablePicture(f"{name} is {_kind(path)}") from None
+        raise UnreadablePicture(f"{name} is {_describe_unknown_file(path)}") from None
     except Image.DecompressionBombError as error:
         pixels = re.search("[0-9]+", str(error))
         count = int(pixels[0]) if pixels else 0
-        raise UnreadablePicture(f"{name} has {count:,} pixels, {_limit(max_pixels)}") from None
+        raise UnreadablePicture(f"{name} has {count:,} pixels, {_too_many_pixels_text(max_pixels)}") from None
     except MemoryError:
         raise UnreadablePicture(f"{name} needs more memory than there is: make it smaller") from None
     except Exception as error:  # Pillow's readers raise every kind of error for damaged files
@@ -91,16 +93,16 @@ def read_picture(path: Path, max_pixels: int = MAX_PIXELS) -> Picture:
     return upright
 
 
-def _limit(max_pixels: int) -> str:
+def _too_many_pixels_text(max_pixels: int) -> str:
     return f"more than the {max_pixels:,} that are read: make it smaller"
 
 
-def _kind(path: Path) -> str:
+def _describe_unknown_file(path: Path) -> str:
     """Return what a file is that Pillow does not recognise, and what to do."""
     start = first_bytes(path, START_BYTES)
     if not start:
         return "empty: copy it again"
-    kind = recognise(start) or "no picture that can be read"
+    kind = recognise_file_kind(start) or "no picture that can be read"
     if "picture" not in kind:
         kind = f"no picture but {kind}"
     elif kind.startswith("a"):
@@ -108,7 +110,7 @@ def _kind(path: Path) -> str:
     return f"{kind}: convert it to PNG or JPEG"
 
 
-def _plain(image: Picture, name: str) -> Picture:
+def _convert_picture_mode(image: Picture, name: str) -> Picture:
     """Convert a picture of any mode to L or RGB, with transparency on white."""
     from PIL import Image
 

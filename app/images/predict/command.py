@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 
 from app.base.clock import Timer
-from app.base.errors import UserError, say
+from app.base.errors import UserError, print_to_stderr
 from app.base.interrupts import exit_on_interrupt, progress_bar
 from app.base.processor import usable_cores
 from app.commands.predict import CSV, JSONL, PredictRequest
 from app.cuda import device
 from app.engine.classifier import Classifier
 from app.files.hdf5 import printable
-from app.files.reading import present
-from app.images.pictures.finding import names_as_they_come
+from app.files.reading import may_exist
+from app.images.pictures.finding import stream_stdin_names
 from app.images.pictures.looks import brightness_note, save_grid
 from app.images.pictures.reading import require_pillow
-from app.images.predict.inputs import Input, Part, Seen, cut_into_parts, gather, image_count, read_prepared
-from app.images.predict.writers import STDOUT, WRITERS, Layout, check_ending, writer
+from app.images.predict.inputs import Input, Part, Seen, cut_into_parts, gather_inputs, image_count, read_prepared
+from app.images.predict.writers import STDOUT, WRITERS, Layout, check_output_suffix, writer
 from app.main_job.images import fitting_graph
 from app.network.graph import REFERENCE_CHUNK
 from app.planning.request import NetworkRequest
@@ -40,53 +40,53 @@ def predict(request: PredictRequest) -> int:
     """Classify, write and report; returns 0. Raises UserError before it writes, or for unreadable pictures."""
     if request.line_by_line:
         require_pillow()
-        with _open(request) as classifier:
-            return _answer_names(request, classifier)
-    check_ending(request.out)
+        with _open_classifier(request) as classifier:
+            return _classify_stdin_names(request, classifier)
+    check_output_suffix(request.out)
     if request.show is not None and request.show.suffix.lower() != ".png":
         raise UserError(f"--show {request.show} is written as PNG: end its name in .png")
-    inputs = gather(request.paths)
+    inputs = gather_inputs(request.paths)
     if request.show is not None:
         require_pillow()
-    if request.show is not None and present(request.show):
-        _check_kept(request.show, inputs)
+    if request.show is not None and may_exist(request.show):
+        _check_pictures_not_overwritten(request.show, inputs)
     total = sum(map(image_count, inputs))
     if not total:
         raise UserError("there is nothing to classify: the list names no pictures")
     if request.invert is not None and not any(isinstance(one, list) for one in inputs):
         raise UserError("--invert is for pictures: leave it out for arrays, which are classified as they are")
-    with _open(request) as classifier:
-        return _run(request, inputs, total, classifier)
+    with _open_classifier(request) as classifier:
+        return _classify_inputs(request, inputs, total, classifier)
 
 
-def _open(request: PredictRequest) -> Classifier:
+def _open_classifier(request: PredictRequest) -> Classifier:
     network = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
     with exit_on_interrupt():
         return Classifier.of(network, request.device)
 
 
-def _layout(request: PredictRequest, classifier: Classifier, *, paths: bool, numbers: bool) -> Layout:
+def _answer_columns(request: PredictRequest, classifier: Classifier, *, paths: bool, numbers: bool) -> Layout:
     """Return the columns of the answers. Raises UserError if there are fewer classes than are wanted."""
     graph = classifier.graph
-    if request.top > graph.classes:
-        raise UserError(f"--top {request.top}: network {graph.network.name} has {graph.classes} classes")
+    if request.top > graph.class_count:
+        raise UserError(f"--top {request.top}: network {graph.network.name} has {graph.class_count} classes")
     return Layout(classifier.classes, request.top, request.logits, paths=paths, numbers=numbers)
 
 
-def _answer_names(request: PredictRequest, classifier: Classifier) -> int:
+def _classify_stdin_names(request: PredictRequest, classifier: Classifier) -> int:
     """Write a line of JSON for each picture that standard input names, before the next name is read; then report.
 
     Raises UserError as ``predict``, and BrokenPipeError where nobody reads the lines.
     """
-    seen, layout, seconds = Seen(), _layout(request, classifier, paths=True, numbers=False), 0.0
+    seen, layout, seconds = Seen(), _answer_columns(request, classifier, paths=True, numbers=False), 0.0
     channels, height, width = shape = classifier.graph.network.input_shape
     classifier(np.zeros((1, *shape), np.uint8))  # opens the engine while the first name is on its way
     out = sys.stdout.buffer
     with WRITERS[f".{JSONL}"](out) as write:
-        for name in names_as_they_come():
+        for name in stream_stdin_names():
             timer = Timer()
             found = read_prepared(Path(name), (channels, height, width), request.invert or "auto")
-            if (prepared := seen.note(found)) is None:
+            if (prepared := seen.count_picture(found)) is None:
                 fault: Unreadable = {"path": name, "error": str(found)}
                 out.write(json.dumps(fault).encode() + b"\n")
             else:
@@ -103,7 +103,7 @@ def _answer_names(request: PredictRequest, classifier: Classifier) -> int:
     return 0
 
 
-def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifier: Classifier) -> int:
+def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: int, classifier: Classifier) -> int:
     graph = classifier.graph
     for one in inputs:
         if isinstance(one, Dataset):
@@ -112,7 +112,7 @@ def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifie
     shape = (channels, height, width)
     alone = len(inputs) == 1 and isinstance(inputs[0], Dataset)
     numbers = any(isinstance(one, Dataset) for one in inputs)
-    layout = _layout(request, classifier, paths=not alone, numbers=numbers)
+    layout = _answer_columns(request, classifier, paths=not alone, numbers=numbers)
     batch = request.chunk or min(_images_at_a_time(classifier), max(1, BATCH_BYTES // prod(shape)))
     seen = Seen()
     timer = Timer()
@@ -145,7 +145,7 @@ def _run(request: PredictRequest, inputs: Sequence[Input], total: int, classifie
     return 0
 
 
-def _check_kept(show: Path, inputs: Sequence[Input]) -> None:
+def _check_pictures_not_overwritten(show: Path, inputs: Sequence[Input]) -> None:
     """Raise UserError if ``--show`` would replace a picture that is to be classified."""
     for path in (path for one in inputs if isinstance(one, list) for path in one):
         if same_file(show, path):
@@ -167,9 +167,9 @@ def _no_images_error(seen: Seen) -> UserError:
 
 def _list_faults(seen: Seen) -> None:
     for fault in seen.faults:
-        say(f"unreadable: {fault}")
+        print_to_stderr(f"unreadable: {fault}")
     if seen.unreadable > len(seen.faults):
-        say(f"unreadable: {seen.unreadable - len(seen.faults):,} more")
+        print_to_stderr(f"unreadable: {seen.unreadable - len(seen.faults):,} more")
 
 
 def _document(request: PredictRequest, classifier: Classifier, seen: Seen, seconds: float) -> Predict:
@@ -201,30 +201,30 @@ def _say_report(request: PredictRequest, classifier: Classifier, seen: Seen, doc
     head = f"{network}: {count} in {seconds:.2f} s ({images / seconds:,.0f} images/s)"
     about = {
         "device": document["device"] + (f" ({document['why_cpu']})" if document["why_cpu"] else ""),
-        "negated": _negated(request, seen, classifier.graph.network.input_shape[0]),
-        "animated": _animated(seen.animated),
-        "blank": _blank(seen),
+        "negated": _negated_pictures_note(request, seen, classifier.graph.network.input_shape[0]),
+        "animated": _animated_pictures_note(seen.animated),
+        "blank": _blank_pictures_note(seen),
         "note": document["note"],
         "written": ", ".join(document["written"]),
     }
-    say(head)
+    print_to_stderr(head)
     for line in fields([(name, told) for name, told in about.items() if told], terminal_width(request.output.wide)):
-        say(line)
+        print_to_stderr(line)
 
 
-def _animated(files: int) -> str:
+def _animated_pictures_note(files: int) -> str:
     """Say that only the first frame of some files is classified; empty without such files."""
     some = "1 file has" if files == 1 else f"{files:,} files have"
     return f"{some} several frames or pages: the first is classified" if files else ""
 
 
-def _blank(seen: Seen) -> str:
+def _blank_pictures_note(seen: Seen) -> str:
     """Say how many pictures have one colour only; the network names a class for them, too."""
     of = f"{seen.blank:,} of {seen.pictures - seen.unreadable:,} pictures"
     return f"{of} (one colour only: their classes mean nothing)" if seen.blank else ""
 
 
-def _negated(request: PredictRequest, seen: Seen, channels: int) -> str:
+def _negated_pictures_note(request: PredictRequest, seen: Seen, channels: int) -> str:
     """Say how many pictures were negated, and by which rule."""
     if seen.pictures == seen.unreadable:
         return ""

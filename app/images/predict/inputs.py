@@ -15,15 +15,15 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.processor import usable_cores
-from app.files.checks import BadValueError, shown
-from app.files.formats import START_BYTES, recognise
+from app.files.checks import BadValueError, format_for_error
+from app.files.formats import START_BYTES, recognise_file_kind
 from app.files.hdf5 import ReadHdf5
 from app.files.reading import first_bytes, read_file
 from app.images.pictures.finding import find_pictures
 from app.images.pictures.looks import MOST_SHOWN
 from app.images.pictures.preparing import Prepared, prepare
 from app.images.pictures.reading import MAX_PIXELS, UnreadablePicture, read_picture, require_pillow
-from data_tools.dataset import Dataset, bytes_or_floats, channel_dimension, channels_first, check_type, load_files
+from data_tools.dataset import Dataset, channel_dimension, channels_first, check_type, copy_pixels_or_floats, load_files
 from data_tools.idx import MAX_BYTES, MAX_FILE_BYTES, OLD_MAGIC, TOO_LARGE
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def read_images(path: Path, read_hdf5: ReadHdf5 | None = None) -> Dataset | None
         start = first_bytes(path, START_BYTES)
     except (UserError, OSError):
         return None
-    kind = "an IDX file" if start.startswith(OLD_MAGIC) else recognise(start)
+    kind = "an IDX file" if start.startswith(OLD_MAGIC) else recognise_file_kind(start)
     if kind in IDX_OR_HDF5:
         return load_files(path, None, unlabelled=True, read_hdf5=read_hdf5)
     try:
@@ -59,19 +59,19 @@ def _read_npy(path: Path) -> Dataset:
 def _read_npz(path: Path) -> Dataset:
     from app.interchange.npz import Header, read_arrays
 
-    def images(found: Mapping[str, Header]) -> list[str]:
+    def select_image_array(found: Mapping[str, Header]) -> list[str]:
         name = next((name for name in (*NAMES, *found) if name in found), None)
         if name is None or (name not in NAMES and len(found) > 1):
-            known = ", ".join(map(shown, found)) or "nothing"
+            known = ", ".join(map(format_for_error, found)) or "nothing"
             raise UserError(f"{path} contains {known}; store the images as {' or '.join(NAMES)}, or as its only array")
-        _check_form(found[name].shape, found[name].dtype, f"{shown(name)} in {path}")
+        _check_shape_and_type(found[name].shape, found[name].dtype, f"{format_for_error(name)} in {path}")
         return [name]
 
-    ((name, array),) = read_arrays(read_file(path, MAX_FILE_BYTES, TOO_LARGE), MAX_BYTES, images).items()
-    return _dataset(array, path, f"{shown(name)} in {path}")
+    ((name, array),) = read_arrays(read_file(path, MAX_FILE_BYTES, TOO_LARGE), MAX_BYTES, select_image_array).items()
+    return _dataset(array, path, f"{format_for_error(name)} in {path}")
 
 
-def _check_form(shape: tuple[int, ...], dtype: np.dtype, name: str) -> None:
+def _check_shape_and_type(shape: tuple[int, ...], dtype: np.dtype, name: str) -> None:
     """Raise UserError if images cannot have this shape or type. name: of the array, for the error."""
     check_type(dtype, name)
     if len(shape) not in (2, 3, 4) or 0 in shape:
@@ -83,12 +83,12 @@ def _check_form(shape: tuple[int, ...], dtype: np.dtype, name: str) -> None:
 
 def _dataset(array: np.ndarray, path: Path, name: str) -> Dataset:
     """Make (N, C, H, W) of one image (H, W), of (N, H, W), or of images with 1 or 3 channels. Raises UserError."""
-    _check_form(array.shape, array.dtype, name)
+    _check_shape_and_type(array.shape, array.dtype, name)
     images = channels_first(array, name) if array.ndim == 4 else array.reshape(-1, 1, *array.shape[-2:])
-    return Dataset(bytes_or_floats(images, name), None, None, str(path), None)
+    return Dataset(copy_pixels_or_floats(images, name), None, None, str(path), None)
 
 
-# What ``recognise`` calls the content → its reader.
+# What ``recognise_file_kind`` calls the content → its reader.
 IDX_OR_HDF5 = ("an IDX file", "a gzip file", "an HDF5 file")
 READERS: dict[str | None, Callable[[Path], Dataset]] = {
     "a NumPy array (.npy)": _read_npy,
@@ -143,7 +143,7 @@ class Seen:
     shown: list[np.ndarray] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
 
-    def note(self, found: Made) -> Prepared | None:
+    def count_picture(self, found: Made) -> Prepared | None:
         """Count a picture; return it if it is readable."""
         self.pictures += 1
         if isinstance(found, UnreadablePicture):
@@ -169,7 +169,7 @@ class Seen:
             self.names += part.names[:left]
 
 
-def gather(paths: Iterable[str]) -> list[Input]:
+def gather_inputs(paths: Iterable[str]) -> list[Input]:
     """Read the array files among the paths, and find the pictures. Raises UserError."""
     inputs: list[Input] = []
     with ExitStack() as opened:
@@ -253,7 +253,7 @@ def _cut_pictures(
             count = most if len(ahead) == 2 * most else len(ahead)
             names, pixels = [], []
             for path, future in (ahead.popleft() for _ in range(count)):
-                if (prepared := seen.note(future.result())) is not None:
+                if (prepared := seen.count_picture(future.result())) is not None:
                     names.append(str(path))
                     pixels.append(prepared.pixels)
                 progress(1)

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from app.base.errors import UserError, install, suggestion
+from app.base.errors import UserError, did_you_mean_hint, pip_install_command
 from app.base.frozen import Frozen
 from app.files.hdf5 import printable
-from app.files.writing import replacing
+from app.files.writing import replace_atomically
 from app.images.predict.inputs import Part
 from app.terminal.text import Column, table
 
@@ -43,7 +43,7 @@ class Layout(Frozen):
             found["path"] = part.paths
         if self.numbers:
             found["number"] = np.array(part.numbers, np.int64)
-        ranked = likeliest(labels, logits, self.top)
+        ranked = likeliest_classes(labels, logits, self.top)
         chances = np.take_along_axis(probabilities, ranked.astype(np.intp), axis=1)
         for rank in range(self.top):
             suffix = f"_{rank + 1}" if rank else ""
@@ -56,7 +56,7 @@ class Layout(Frozen):
         return found
 
 
-def likeliest(labels: np.ndarray, logits: np.ndarray, top: int) -> np.ndarray:
+def likeliest_classes(labels: np.ndarray, logits: np.ndarray, top: int) -> np.ndarray:
     """Return the ``top`` likeliest classes of each image, (n, top) uint8: its label, then the others by their logits.
 
     Of equal ones the lower comes first.
@@ -79,7 +79,7 @@ def writer(out: str | None, *, overwrite: bool, form: str, width: int | None) ->
     csv or jsonl. If the block raises, nothing is written. Raises UserError where the file cannot be written.
     """
     if out is None and width is not None:
-        with _collected(lambda part: print("\n".join(_table(part, width)))) as write:
+        with _collecting_writer(lambda part: print("\n".join(_table(part, width)))) as write:
             yield write
     elif out is None or out == STDOUT:
         with tempfile.TemporaryFile() as whole:
@@ -94,11 +94,11 @@ def writer(out: str | None, *, overwrite: bool, form: str, width: int | None) ->
     else:
         path = Path(out)
         write_to = WRITERS[path.suffix.lower()]
-        with replacing(path, overwrite=overwrite) as new, new.open("wb") as file, write_to(file) as write:
+        with replace_atomically(path, overwrite=overwrite) as new, new.open("wb") as file, write_to(file) as write:
             yield write
 
 
-def check_ending(out: str | None) -> None:
+def check_output_suffix(out: str | None) -> None:
     """Raise UserError if the file's ending names no format, or one whose package is missing."""
     if out is None or out == STDOUT:
         return
@@ -106,13 +106,13 @@ def check_ending(out: str | None) -> None:
     if ending not in WRITERS:
         raise UserError(
             f"--out {out} has no known ending: let it end with one of {', '.join(WRITERS)}, or give - for "
-            f"standard output{suggestion(ending, WRITERS)}"
+            f"standard output{did_you_mean_hint(ending, WRITERS)}"
         )
     if ending == PARQUET:
         try:
             import pyarrow.parquet  # noqa: F401
         except ImportError:
-            raise UserError(f"--out {out} needs pyarrow: {install('parquet')}") from None
+            raise UserError(f"--out {out} needs pyarrow: {pip_install_command('parquet')}") from None
 
 
 def csv_field(text: str) -> str:
@@ -129,7 +129,7 @@ def _shortest_numerals(column: np.ndarray) -> list[str]:
 
 
 @contextmanager
-def _csv(file: Any) -> Iterator[Write]:
+def _csv_writer(file: Any) -> Iterator[Write]:
     """Write a head line and a line per image, quoted as in RFC 4180 but with Unix line ends.
 
     UTF-8; bytes of names that are not UTF-8 stay unchanged.
@@ -150,7 +150,7 @@ def _csv(file: Any) -> Iterator[Write]:
 
 
 @contextmanager
-def _json_lines(file: Any) -> Iterator[Write]:
+def _json_lines_writer(file: Any) -> Iterator[Write]:
     """Write an object per line, pure ASCII: a byte of a name that is not UTF-8 becomes ``\\udcXX``."""
 
     def write(part: Columns) -> None:
@@ -172,7 +172,7 @@ def _json_numbers(column: np.ndarray) -> list[Any]:
 
 
 @contextmanager
-def _collected(write: Write) -> Iterator[Write]:
+def _collecting_writer(write: Write) -> Iterator[Write]:
     """Collect all parts and call ``write`` once when the block ends, unless there are none."""
     parts: list[Columns] = []
     yield parts.append
@@ -186,7 +186,7 @@ def _concatenated(pieces: Sequence[list[str] | np.ndarray]) -> list[str] | np.nd
     return np.concatenate(pieces)
 
 
-def _npy(file: Any) -> AbstractContextManager[Write]:
+def _npy_writer(file: Any) -> AbstractContextManager[Write]:
     """Write one array with a field per column."""
 
     def write(part: Columns) -> None:
@@ -196,16 +196,16 @@ def _npy(file: Any) -> AbstractContextManager[Write]:
             rows[name] = array
         np.save(file, rows, allow_pickle=False)
 
-    return _collected(write)
+    return _collecting_writer(write)
 
 
-def _npz(file: Any) -> AbstractContextManager[Write]:
+def _npz_writer(file: Any) -> AbstractContextManager[Write]:
     """Write one array per column."""
-    return _collected(lambda part: np.savez(file, **part))  # type: ignore[arg-type]
+    return _collecting_writer(lambda part: np.savez(file, **part))  # type: ignore[arg-type]
 
 
 @contextmanager
-def _parquet(file: Any) -> Iterator[Write]:
+def _parquet_writer(file: Any) -> Iterator[Write]:
     """Write a row group per part. Parquet's text is UTF-8: other bytes of a name become ``\\udcXX``."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
@@ -232,11 +232,11 @@ def _parquet(file: Any) -> Iterator[Write]:
 
 
 WRITERS: Mapping[str, Callable[[Any], AbstractContextManager[Write]]] = {
-    ".csv": _csv,
-    ".jsonl": _json_lines,
-    ".npy": _npy,
-    ".npz": _npz,
-    PARQUET: _parquet,
+    ".csv": _csv_writer,
+    ".jsonl": _json_lines_writer,
+    ".npy": _npy_writer,
+    ".npz": _npz_writer,
+    PARQUET: _parquet_writer,
 }
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from app.base.precision import INTEGERS, storage
+from app.base.precision import INTEGERS, storage_dtype
 from app.kernels.fused.scaling import Arrays, balance_convolutions, float16_parts, layer_scale
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem
@@ -49,8 +49,8 @@ def _wgmma_refusal_reason(problem: ConvPairProblem, exact: bool = False) -> str 
     reason = _size_refusal_reason(problem)
     if reason is None and (problem.first.bias or problem.second.bias):
         return "adds no bias"
-    if reason is None and problem.second.output_dtype != storage(problem.dtype):
-        return f"stores {storage(problem.dtype)}"
+    if reason is None and problem.second.output_dtype != storage_dtype(problem.dtype):
+        return f"stores {storage_dtype(problem.dtype)}"
     return reason
 
 

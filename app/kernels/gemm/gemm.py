@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from app.base.precision import wide
+from app.base.precision import epilogue_dtype
 from app.kernels.plain_problems import ITEMSIZE, Argument
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import (
@@ -145,7 +145,7 @@ def _configure_scalar_tiles(problem: LinearProblem, parameters: Parameters) -> L
     tm, tn = (parameters["TM"], 1) if "TM" in parameters else (SIDE, SIDE)
     if bm % tm or bn % tn:
         raise Unfit("a thread's tile does not divide the block's")
-    shared = bk * (bm + 4 + bn) * ITEMSIZE[wide(problem.dtype)]
+    shared = bk * (bm + 4 + bn) * ITEMSIZE[epilogue_dtype(problem.dtype)]
     launch = _launch(problem, bm, bn, bm // tm * (bn // tn), shared)
     return LaunchConfig(
         type_defines(problem) | _size_defines(problem) | dict(parameters) | {"TM": tm, "TN": tn}, (launch,)

@@ -6,9 +6,9 @@ from math import prod
 
 import numpy as np
 
-from app.base.errors import UserError, choose_one_of
+from app.base.errors import UserError, choices_hint
 from app.base.frozen import Frozen
-from app.base.precision import OFFERED, SINGLE, wide
+from app.base.precision import OFFERED, SINGLE, epilogue_dtype
 from app.cuda.compiler import ARCHITECTURES
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, Problem, operation
@@ -87,13 +87,13 @@ def _fused_layers_item(graph: Graph, at: int, taken: int) -> Item:
     problems: dict[str, Problem] = {}
     for precision in OFFERED:
         stored = precision.stored
-        problem = step.layer.problem(
+        problem = step.layer.kernel_problem(
             step.in_shape,
             epilogue,
             bias=f"{step.layer.name}_bias" in graph.parameters,
             input_dtype=_input_dtype(graph.steps, at, stored),
             dtype=precision.dtype,
-            output_dtype=stored if _has_matrix_operation(after) else wide(stored),
+            output_dtype=stored if _has_matrix_operation(after) else epilogue_dtype(stored),
         )
         if problem is not None and problem not in problems.values() and _has_kernel(problem):
             problems[problem.dtype] = problem
@@ -117,7 +117,7 @@ def _input_dtype(steps: Sequence[LayerStep], at: int, stored: str) -> str:
     """
     if all(isinstance(step.layer, Flatten) or step.layer.keeps_bytes for step in steps[:at]):
         return "uint8"
-    return stored if _has_matrix_operation(steps[at:]) else wide(stored)
+    return stored if _has_matrix_operation(steps[at:]) else epilogue_dtype(stored)
 
 
 def parse_shape_items(text: str) -> list[Item]:
@@ -156,7 +156,7 @@ def parse_variant_names(only: str | None) -> set[str] | None:
     names = set(only.split(","))
     unknown = sorted(names - known)
     if unknown:
-        raise UserError(f"--only: unknown kernel '{unknown[0]}': {choose_one_of(unknown[0], sorted(known))}")
+        raise UserError(f"--only: unknown kernel '{unknown[0]}': {choices_hint(unknown[0], sorted(known))}")
     return names
 
 

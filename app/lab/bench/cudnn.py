@@ -63,7 +63,7 @@ def time_cudnn(problem: ConvProblem, images: int, clock: Clock, noise: float, l2
                     found[name] = clock.time_enqueued_work(call, noise, l2, actions=4 * -(-images // piece))
         best = min(found, key=lambda name: found[name].median)
         note = f"{best}; {problem.input_dtype} input as float" if problem.input_dtype == "uint8" else best
-        return cudnn_result(problem, **found[best].row, note=note)
+        return cudnn_result(problem, **found[best].json_row, note=note)
     except torch.cuda.OutOfMemoryError:
         return cudnn_result(problem, reason="PyTorch finds too little free device memory")
     finally:

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from app.base.clock import clocked
+from app.base.clock import time_call
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.cuda.compiler import architecture_number
@@ -101,7 +101,9 @@ class ItemTimer(Frozen):
             if reason is None:
                 raise
             return replace(result, reason=reason, wrong=not isinstance(failure, UserError))  # e.g. cuBLAS is missing
-        return replace(result, **timing.row, error=error, instructions=row.instructions, work=row.work(trial.problem))
+        return replace(
+            result, **timing.json_row, error=error, instructions=row.instructions, work=row.work(trial.problem)
+        )
 
 
 def time_cpu_reference(item: Item, graph: Graph | None, images: int) -> Result:
@@ -116,7 +118,7 @@ def time_cpu_reference(item: Item, graph: Graph | None, images: int) -> Result:
         x = rng.standard_normal(shape, dtype=np.float32)
     parameters = reference_weights(item, graph)
     # The reference may work in place: each run gets a copy, made before the clock starts.
-    best = min(clocked(partial(item.apply_reference, x.copy(), parameters))[1] for _ in range(CPU_RUNS))
+    best = min(time_call(partial(item.apply_reference, x.copy(), parameters))[1] for _ in range(CPU_RUNS))
     dtype = "float32" if "float32" in item.problems else problem.dtype
     note = f"{count:,} images, scaled" if count < images else ""
     return Result(CPU, CPU_NAME, dtype, ms=best * images / count, runs=CPU_RUNS, note=note)

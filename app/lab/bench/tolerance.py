@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from app.base.frozen import Frozen
-from app.base.precision import BY_DTYPE, INTEGERS, wide
+from app.base.precision import BY_DTYPE, INTEGERS, epilogue_dtype
 from app.kernels.plain_problems import ActivationProblem, ArgmaxProblem, ResizeProblem, SoftmaxProblem
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, PairProblem, PoolProblem, Problem
 
@@ -112,7 +112,7 @@ def allowed_errors(problem: Problem, expected: Expected) -> tuple[Any, float]:
     """Return the error allowed for each element, and for the errors' RMS over the tensor (infinite if not limited)."""
     if is_exact(problem):
         return np.zeros_like(expected.exact), np.inf
-    computed = wide(problem.dtype)
+    computed = epilogue_dtype(problem.dtype)
     last = problem.second if isinstance(problem, PairProblem) else problem
     stored = getattr(last, "output_dtype", problem.dtype)
     size = np.abs(expected.exact)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from app.base.clock import host_timed
+from app.base.clock import time_by_host_clock
 from app.base.errors import UserError
 from app.base.precision import OFFERED
 from app.engine.cpu import CpuEngine
@@ -65,11 +65,11 @@ def whole_program(
 
 def _time_on_cpu(graph: Graph, images: np.ndarray) -> Program:
     engine = CpuEngine(graph)
-    timing = Timing(host_timed(partial(engine.run, images), CPU_RUNS, warmup=1))
+    timing = Timing(time_by_host_clock(partial(engine.run, images), CPU_RUNS, warmup=1))
     row = {
         "precision": "fp32",
         "conv": CPU_NAME,
-        **timing.row,
+        **timing.json_row,
         "chunk": engine.images_per_chunk(len(images)),
         "threads": engine.threads_for(len(images)),
         "nodes": [f"{step.layer.name}: NumPy" for step in graph.steps],
@@ -82,8 +82,8 @@ def _time_on_gpu(graph: Graph, arch: str, choices: Choices, images: np.ndarray) 
     execution = plan(graph, arch, choices)
     with GpuEngine(execution, chunk=default_chunk(len(images))) as engine:
         outputs = engine.allocate_outputs(len(images))
-        once = measure.end_to_end(engine, images, outputs, 1, WARMUP).median
+        once = measure.time_end_to_end(engine, images, outputs, 1, WARMUP).median
         runs = min(max(ceil(SECONDS * 1e3 / once), PATIENCE), MOST_RUNS)
-        timing = measure.end_to_end(engine, images, outputs, runs, 0)
+        timing = measure.time_end_to_end(engine, images, outputs, runs, 0)
         nodes = [f"{node.name}: {node.variant.name}" for node in execution.nodes]
-        return {**timing.row, "chunk": engine.chunk, "nodes": nodes, "reason": ""}
+        return {**timing.json_row, "chunk": engine.chunk, "nodes": nodes, "reason": ""}

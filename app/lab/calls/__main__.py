@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.interrupts import exit_on_interrupt, exit_with, leave_on_interrupt
+from app.base.interrupts import exit_ignoring_signals, exit_on_interrupt, install_exit_handlers
 from app.cuda import device
 from app.lab.bench import cudnn
 from app.lab.calls.callers import OurCaller, TorchPool
@@ -19,7 +19,7 @@ from app.lab.document import utc_date
 from app.network.graph import Graph
 from app.records.calls import Calls
 from app.records.parts import Card
-from app.terminal.console import Parser, guarded, whole_number
+from app.terminal.console import Parser, run_guarded, whole_number_type
 from app.terminal.options import add_options, option, options, read_request
 from app.terminal.output import Output, check_outputs, publish
 
@@ -48,7 +48,7 @@ class CallsRequest(Frozen, kw_only=True):
     """The options."""
 
     only: str | None = option("time only these rows", metavar="ROW,…")
-    rounds: int = option("turns of each caller (default: 7)", 7, type=whole_number(1, 1000), metavar="N")
+    rounds: int = option("turns of each caller (default: 7)", 7, type=whole_number_type(1, 1000), metavar="N")
     quick: bool = option("compile PyTorch's networks in one memory layout, not in both", False)
     output: Output = options("output", what="all figures")
 
@@ -136,5 +136,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave_on_interrupt()
-    exit_with(guarded(main))
+    install_exit_handlers()
+    exit_ignoring_signals(run_guarded(main))

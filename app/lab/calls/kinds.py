@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from app.base.errors import UserError, choose_one_of
+from app.base.errors import UserError, choices_hint
 from app.base.frozen import Frozen
 
 NETWORK = "lenet5"
@@ -51,7 +51,7 @@ def chosen(only: str | None) -> list[Kind]:
     names = [*by_name] if only is None else only.split(",")
     for name in names:
         if name not in by_name:
-            raise UserError(f"--only {only}: no row is called '{name}': {choose_one_of(name, by_name)}")
+            raise UserError(f"--only {only}: no row is called '{name}': {choices_hint(name, by_name)}")
     return [by_name[name] for name in names]
 
 

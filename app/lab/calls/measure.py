@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from app.base.clock import clocked
+from app.base.clock import time_call
 from app.base.errors import UserError
 from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool, peers_of
 from app.lab.calls.kinds import CARD, PINNED, Kind, arrays, parts
@@ -84,7 +84,7 @@ class Entrant:
                 self.changed = changed
                 raise UserError(f"{changed:,} labels are not the engine's")
             turns = [given[at % len(given)] for at in range(WARMUP + TRIES)]
-            ms = median([clocked(partial(caller.call, images))[1] for images in turns][WARMUP:])
+            ms = median([time_call(partial(caller.call, images))[1] for images in turns][WARMUP:])
         if self.caller is None or ms < self.tried_ms:
             self.caller, self.setting, self.tried_ms = caller, setting, ms
             self.answers, self.changed = answers, changed
@@ -98,7 +98,7 @@ class Entrant:
         with self.caller.active():
             for at in range(UNTIMED + calls):
                 images, answer = given[at % len(given)], self.answers[at % len(given)]
-                found, ms = clocked(partial(self.caller.call, images))
+                found, ms = time_call(partial(self.caller.call, images))
                 if at >= UNTIMED:
                     self.samples.append(ms)
                     self.unsteady += not np.array_equal(on_host(found), answer)

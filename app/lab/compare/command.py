@@ -8,7 +8,7 @@ from typing import Any, Final
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.commands.compare import CompareRequest
-from app.files.checks import BadValueError, fields, shown
+from app.files.checks import BadValueError, format_for_error, object_check
 from app.files.reading import read_json
 from app.lab.compare.interval import (
     RELEVANT,
@@ -119,7 +119,7 @@ def _read_sides(request: CompareRequest) -> Sides:
 
 def _read_report(path: Path) -> Report:
     """Read a report of a known kind. Raises UserError."""
-    document: dict[str, Any] = read_json(path, fields({"schema": _check_schema}, others=True), REMEDY)
+    document: dict[str, Any] = read_json(path, object_check({"schema": _check_schema}, others=True), REMEDY)
     try:
         return Report(path, document, timed_rows(document), report_context(document))
     except BadValueError as error:
@@ -128,7 +128,7 @@ def _read_report(path: Path) -> Report:
 
 def _check_schema(schema: Any) -> str:
     if not isinstance(schema, str) or schema not in KINDS:
-        raise BadValueError(f"{shown(schema)} has no times that this version compares")
+        raise BadValueError(f"{format_for_error(schema)} has no times that this version compares")
     return schema
 
 
@@ -146,7 +146,7 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _values_text(values: Sequence[Any]) -> str:
-    return ", ".join(map(shown, _distinct(values)))
+    return ", ".join(map(format_for_error, _distinct(values)))
 
 
 def _differing_fields(sides: Sides, place: int) -> list[Difference]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from app.base.frozen import Frozen
-from app.files.checks import BadValueError, shown
+from app.files.checks import BadValueError, format_for_error
 from app.main_job.statistics import median
 from app.records.bench import Bench
 from app.records.networks import Train
@@ -32,7 +32,7 @@ def _timed_row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> T
     if part is None or not part.get(time):
         return None
     if not isinstance(name, str):
-        raise BadValueError(f"{shown(name)} is no name")
+        raise BadValueError(f"{format_for_error(name)} is no name")
     unit: Unit = "s" if "seconds" in time else "ms"
     found = Timed(name, part[time], tuple(part.get("samples", ())), unit)
     if not all(

@@ -114,7 +114,7 @@ def make_classifier(jax: Any, dtype: type, graph: Graph) -> Callable[[Any, Any],
     def classify(parameters: Any, images: Any) -> Any:
         x = images.transpose(0, 2, 3, 1)
         for at, layer in enumerate(layers):
-            if at == graph.scaled_at:
+            if at == graph.pixel_scale_step:
                 x = x.astype(dtype) * dtype(graph.input_scale)
             x = _apply_layer(jax, layer, parameters, x)
         return x.astype(jnp.uint8)
@@ -154,13 +154,13 @@ def _apply_layer(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
         case Linear():
             x = x @ parameters[layer.name]
         case Pool():
-            window, strides = (1, layer.window, layer.window, 1), (1, layer.step, layer.step, 1)
+            window, strides = (1, layer.window, layer.window, 1), (1, layer.effective_stride, layer.effective_stride, 1)
             shape = x.shape[3], *x.shape[1:3]
-            margins = ((0, 0), *layer.margins(shape), (0, 0))
+            margins = ((0, 0), *layer.end_padding(shape), (0, 0))
             if layer.is_max:
                 return lax.reduce_window(x, x.dtype.type(-np.inf), lax.max, window, strides, margins)
             sums = lax.reduce_window(x, x.dtype.type(0), lax.add, window, strides, margins)
-            return sums / layer.pixels(shape)[:, :, None].astype(x.dtype)
+            return sums / layer.window_pixel_counts(shape)[:, :, None].astype(x.dtype)
         case Activation() if layer.kind in activations:
             return activations[layer.kind](x)
         case Flatten():

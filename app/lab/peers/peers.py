@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from tqdm import tqdm
 
-from app.base.errors import UserError, choose_one_of
+from app.base.errors import UserError, choices_hint
 from app.base.interrupts import exit_on_interrupt
 from app.base.precision import BY_NAME, OF_PEERS, PRECISIONS
 from app.commands.bench import BenchRequest
@@ -92,7 +92,7 @@ def parse_engine_names(only: str | None) -> list[str]:
     names = list(ENGINES) if only is None else only.split(",")
     for name in names:
         if name not in ENGINES:
-            raise UserError(f"--only {only}: unknown engine '{name}': {choose_one_of(name, ENGINES)}")
+            raise UserError(f"--only {only}: unknown engine '{name}': {choices_hint(name, ENGINES)}")
     return names
 
 

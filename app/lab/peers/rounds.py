@@ -19,7 +19,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from app.base.clock import Timer, clocked
+from app.base.clock import Timer, time_call
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.lab.batch import UNWRITTEN, Batch
@@ -199,7 +199,7 @@ class Entrant:
             engine.poison_buffers()
             self.host_labels.fill(UNWRITTEN)
             engine.synchronize()
-            return clocked(engine.run)[1]
+            return time_call(engine.run)[1]
         engine.upload_images()
         engine.synchronize()
 
@@ -208,7 +208,7 @@ class Entrant:
                 engine.enqueue()
             engine.synchronize()
 
-        return clocked(run_passes)[1] / self.passes
+        return time_call(run_passes)[1] / self.passes
 
     def _failure_of(self, action: Callable[[], None]) -> str:
         """Run the action; return why it failed, or an empty text.

@@ -8,7 +8,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.layers import Activation, Conv2d, Flatten, Linear, Resize, Shape, Softmax
-from app.layers.flatten import channel_first_rows
+from app.layers.flatten import channels_first_permutation
 from app.layers.pool import Pool
 from app.network.graph import Graph
 from app.network.network import LayerStep
@@ -19,7 +19,9 @@ def make_classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool
     dtype = torch.float16 if half else torch.float32
     layout = torch.channels_last if channels_last else torch.contiguous_format
     scale = graph.input_scale
-    front = torch.nn.Sequential(*(_resize_module(step, torch, device) for step in graph.steps[: graph.scaled_at]))
+    front = torch.nn.Sequential(
+        *(_resize_module(step, torch, device) for step in graph.steps[: graph.pixel_scale_step])
+    )
     body = torch.nn.Sequential(*_modules(graph, torch, dtype=dtype, channels_last=channels_last, device=device))
 
     def classify(images: Any) -> Any:
@@ -83,7 +85,7 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
 
     activations = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
     flattened: Shape | None = None
-    for step in graph.steps[graph.scaled_at : -1]:
+    for step in graph.steps[graph.pixel_scale_step : -1]:
         layer, inputs = step.layer, step.in_shape[0]
         has_bias = f"{layer.name}_bias" in graph.parameters
         match layer:
@@ -94,16 +96,18 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
             case Linear():
                 weights = graph.parameters[layer.name]
                 if flattened is not None and not channels_last:  # features arrive in C, H, W order
-                    weights = weights[channel_first_rows(flattened)]
+                    weights = weights[channels_first_permutation(flattened)]
                 flattened = None
                 yield fill_parameters(
                     nn.Linear(inputs, layer.outputs, bias=has_bias, device="meta"), layer.name, weights.T
                 )
             case Pool():
                 if layer.is_max:
-                    yield nn.MaxPool2d(layer.window, layer.step, ceil_mode=layer.ceil)
+                    yield nn.MaxPool2d(layer.window, layer.effective_stride, ceil_mode=layer.ceil)
                 else:
-                    yield nn.AvgPool2d(layer.window, layer.step, ceil_mode=layer.ceil, count_include_pad=False)
+                    yield nn.AvgPool2d(
+                        layer.window, layer.effective_stride, ceil_mode=layer.ceil, count_include_pad=False
+                    )
             case Activation() if layer.kind in activations:
                 yield activations[layer.kind]()
             case Flatten():

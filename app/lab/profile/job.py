@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from tqdm import tqdm
 
-from app.base.clock import clocked
+from app.base.clock import time_call
 from app.base.errors import UserError
 from app.base.interrupts import exit_on_interrupt
-from app.commands.profile import ProfileRequest, same_run
+from app.commands.profile import ProfileRequest, rerun_arguments
 from app.cuda import device
 from app.drawing.svg import style_sheet
 from app.drawing.warpgroups import draw_bus_chart, draw_warpgroup_timeline
-from app.files.writing import replacing
+from app.files.writing import replace_atomically
 from app.lab.batch import random_images
 from app.lab.profile import api_calls, counters, every_step
 from app.lab.profile.text import as_text
@@ -97,7 +97,7 @@ def _measure(request: ProfileRequest, graph: Graph, chosen: Choices, weights: st
             engine.wait()
 
         def run() -> float:
-            _, ms = clocked(enqueue_and_wait)
+            _, ms = time_call(enqueue_and_wait)
             bar.update()
             return ms
 
@@ -119,11 +119,11 @@ def _measure(request: ProfileRequest, graph: Graph, chosen: Choices, weights: st
         settings: Settings = {"streams": streams, "chunk": engine.chunk, "fused": request.network.fuse, "runs": RUNS}
     if request.trace is not None:
         shown = trace_event_document(recorded[-1], last_calls, recorder.zero, card["name"])
-        with replacing(request.trace, overwrite=request.output.overwrite) as temporary:
+        with replace_atomically(request.trace, overwrite=request.output.overwrite) as temporary:
             temporary.write_text(json.dumps(shown, allow_nan=False) + "\n", encoding="utf-8")
     stamped = measure_timeline(execution, images, shares) if shares else None
     if request.timeline is not None and stamped is not None:
-        with replacing(request.timeline, overwrite=request.output.overwrite) as temporary:
+        with replace_atomically(request.timeline, overwrite=request.output.overwrite) as temporary:
             temporary.write_text(timeline_page(stamped, request.batch, card["name"]), encoding="utf-8")
     rows, note = _collect_counters(request, recorded[-1]) if request.counters else ([], None)
     return {
@@ -218,7 +218,7 @@ def _collect_counters(request: ProfileRequest, run: Sequence[Span]) -> tuple[lis
     """Count the first chunk's kernels; return the rows of the document and the reason why there are none, if so."""
     second = [index for index, span in enumerate(run) if span.kind == "h2d"][1:2]
     launched = [span for span in run[: second[0] if second else None] if span.entry]
-    counted, note = counters.collect_counters(same_run(request), [span.entry for span in launched])
+    counted, note = counters.collect_counters(rerun_arguments(request), [span.entry for span in launched])
     return counters.label_counter_rows(counted, launched), note
 
 

@@ -21,7 +21,7 @@ from app.engine.gpu import GpuEngine
 from app.kernels.launch import Launch
 from app.kernels.variant import Action, ConstantCopy, KernelLaunch, Variant
 from app.lab.profile.api_calls import Function, loaded_cublas, wrapped_attribute
-from app.main_job.overlap import one_at_a_time
+from app.main_job.overlap import serialise_intervals
 from app.planning.matching import Node
 
 COPIES = {
@@ -175,7 +175,7 @@ def remove_queueing_time(spans: Sequence[Span]) -> list[Span]:
     result = list(spans)
     for kind in ("h2d", "d2h"):
         places = sorted((i for i, span in enumerate(spans) if span.kind == kind), key=lambda i: spans[i].stop)
-        trimmed = one_at_a_time((spans[i].start, spans[i].stop) for i in places)
+        trimmed = serialise_intervals((spans[i].start, spans[i].stop) for i in places)
         for place, (start, stop) in zip(places, trimmed, strict=True):
             result[place] = replace(spans[place], start=start, stop=stop)
     return result

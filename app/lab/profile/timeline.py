@@ -46,15 +46,15 @@ def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Share
     """
     with GpuEngine(execution, chunk=len(images), streams=1) as engine:
         outputs = engine.allocate_outputs(len(images))
-        plain = timing.end_to_end(engine, images, outputs, RUNS, WARMUP)
+        plain = timing.time_end_to_end(engine, images, outputs, RUNS, WARMUP)
         labels, how = outputs.labels.copy(), engine.direct.how if engine.direct else "copied in chunks"
-        resident = timing.on_card(engine, images, RUNS, WARMUP)
+        resident = timing.time_on_card(engine, images, RUNS, WARMUP)
     node = execution.nodes[0]
     stamped_node = replace(node, variant=with_stamps(node.variant, shares))
     stamping = replace(execution, nodes=(stamped_node, *execution.nodes[1:]))
     with GpuEngine(stamping, chunk=len(images), streams=1) as engine:
         outputs = engine.allocate_outputs(len(images))
-        slowed = timing.end_to_end(engine, images, outputs, RUNS, WARMUP)
+        slowed = timing.time_end_to_end(engine, images, outputs, RUNS, WARMUP)
         words = read_stamps(engine.loaded.kernels[0], shares)
     if not np.array_equal(labels, outputs.labels):
         raise RuntimeError(f"{node.variant.source} computes other labels with stamps")

@@ -9,7 +9,7 @@ from operator import itemgetter
 
 from tqdm import tqdm
 
-from app.base.errors import UserError, choose_one_of
+from app.base.errors import UserError, choices_hint
 from app.base.interrupts import deferred_interrupts
 from app.kernels.problems import Problem
 from app.kernels.variant import Parameters, Variant
@@ -99,7 +99,7 @@ def parse_settings(texts: Sequence[str], row: Variant) -> dict[str, tuple[int, .
     for text in texts:
         name, _, given = text.partition("=")
         if name not in values:
-            raise UserError(f"--set {text}: {row.name} has no parameter '{name}': {choose_one_of(name, values)}")
+            raise UserError(f"--set {text}: {row.name} has no parameter '{name}': {choices_hint(name, values)}")
         if named.count(name) > 1:
             raise UserError(f"--set {text}: {name} is set twice, give all its values at once")
         numbers = given.split(",")

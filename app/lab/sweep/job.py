@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from app.base.errors import UserError, choose_one_of
+from app.base.errors import UserError, choices_hint
 from app.base.interrupts import exit_on_interrupt
 from app.base.precision import BY_DTYPE
 from app.commands.sweep import SweepRequest
@@ -36,7 +36,7 @@ def sweep(request: SweepRequest) -> int:
         request = replace(request, network=graph.network.name)  # of a file; documents and plots name the network
         arch, card = choices.resolve_target(None, otherwise=ASSUMED_ARCH)
         known = tuning.load(card)
-    if request.kernel is None:
+    if request.kernel_option is None:
         execution = plan(graph, arch, Choices(request.precision or Choices.precision, tuning=known))
         body = partial(sweep_pipeline, request, graph, execution, card)
     else:
@@ -61,8 +61,8 @@ def find_targets(
 
     Raises UserError for unknown names and values, and if no point can run on any layer.
     """
-    assert request.kernel is not None
-    option, name = request.kernel
+    assert request.kernel_option is not None
+    option, name = request.kernel_option
     operation = choices.OPERATIONS[option]
     row = registry.find(operation, name)
     if row is None:
@@ -74,7 +74,7 @@ def find_targets(
         raise UserError(f"network {graph.network.name} has no {operation} layer: name another with --network")
     if request.layer is not None and request.layer not in layers:
         fault = f"network {graph.network.name} has no {operation} layer '{request.layer}'"
-        raise UserError(f"{fault}: {choose_one_of(request.layer, layers)}")
+        raise UserError(f"{fault}: {choices_hint(request.layer, layers)}")
     targets: list[Target] = []
     notes: list[str] = []
     for layer in layers if request.layer is None else [request.layer]:

@@ -43,7 +43,7 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
             if engine.shrunk:
                 return None
             outputs = engine.allocate_outputs(len(images))
-            timing = measure.end_to_end(engine, images, outputs, REPEAT, WARMUP)
+            timing = measure.time_end_to_end(engine, images, outputs, REPEAT, WARMUP)
             use = measure.typical_usage(engine, images, outputs)
             times = {"ms": timing.median, "p90_ms": timing.percentile(90), "samples": stored_samples(timing.samples)}
             return {**times, "overlap": use["overlap"]}

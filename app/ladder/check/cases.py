@@ -6,9 +6,9 @@ from functools import cached_property
 
 import numpy as np
 
-from app.base.errors import UserError, choose_one_of
+from app.base.errors import UserError, choices_hint
 from app.base.frozen import Frozen
-from app.base.precision import storage
+from app.base.precision import storage_dtype
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
 from app.kernels.variant import Variant
 from app.lab.bench.cases import network_items
@@ -160,7 +160,7 @@ def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape:
         items = [item for item in network_items(graph) if item.operation == row.operation and len(item.layers) == 1]
         item = next((item for item in items if item.name == layer), None)
         if item is None:
-            known = choose_one_of(str(layer), [item.name for item in items]) if items else "name another --network"
+            known = choices_hint(str(layer), [item.name for item in items]) if items else "name another --network"
             raise UserError(f"network {graph.network.name} has no {row.operation} layer '{layer}': {known}")
         problems = [problem for dtype, problem in item.problems.items() if dtype in row.dtypes]
     reasons = {problem: row.refusal(problem, arch) for problem in problems}
@@ -197,7 +197,7 @@ def _shape_problems(row: Variant, text: str) -> Iterator[Problem]:
 def _with_type(problem: Single, dtype: str) -> Problem:
     """Return the problem in that arithmetic type, stored in the matching type; bytes stay bytes."""
     if isinstance(problem, ConvProblem | LinearProblem):
-        stored = storage(dtype)
+        stored = storage_dtype(dtype)
         read = "uint8" if problem.input_dtype == "uint8" else stored
         return replace(problem, dtype=dtype, input_dtype=read, output_dtype=stored)
     return replace(problem, dtype=dtype)

@@ -38,7 +38,7 @@ def check(request: CheckRequest) -> int:
 
     Raises UserError.
     """
-    option, name = request.kernel
+    option, name = request.kernel_option
     row = registry.find(OPERATIONS[option], name)
     if row is None:
         raise UserError(f"--{option} auto is no kernel: name one (see main.py kernels)")

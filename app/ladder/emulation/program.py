@@ -16,7 +16,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.processes import how_it_ended
+from app.base.processes import describe_exit_code
 from app.cuda.compiler import INCLUDE_DIR, read_with_includes
 from app.kernels.plain_problems import ITEMSIZE, Argument
 from app.kernels.problems import Problem
@@ -165,7 +165,7 @@ def _compile(folder: Path, name: str, words: Sequence[str]) -> None:
     if done.returncode:
         found = _ERROR.search(done.stderr)
         said = [line for line in done.stderr.splitlines() if "error" in line or "cannot" in line]
-        reason = f"{found[1]}: {found[2]}" if found else next(iter(said), f"g++ {how_it_ended(done.returncode)}")
+        reason = f"{found[1]}: {found[2]}" if found else next(iter(said), f"g++ {describe_exit_code(done.returncode)}")
         raise UserError(f"{name} does not compile for the processor: {reason}")
 
 
@@ -204,7 +204,7 @@ class Built(Frozen):
 
     def _describe_fault(self, said: str, code: int) -> str:
         misuse, fault = _MISUSE.search(said), _FAULT.search(said)
-        what = f"it {fault[1]}" if fault else misuse[2] if misuse else f"its program {how_it_ended(code)}"
+        what = f"it {fault[1]}" if fault else misuse[2] if misuse else f"its program {describe_exit_code(code)}"
         place = misuse[1] if misuse else self._find_source_line(_CALLERS.search(said))
         at = f"{place}: " if place else ""
         thread = _THREAD.search(said)

@@ -83,7 +83,13 @@ def pool_gradient_kernel(arch: str, layer: Pool, shape: Shape, function: str) ->
     With ``function``, dx is the gradient by the input of the activation that computed x.
     """
     _, height, width = layer.output_shape(shape)
-    window = {"WINDOW": layer.window, "STRIDE": layer.step, "IS_MAX": int(layer.is_max), "PH": height, "PW": width}
+    window = {
+        "WINDOW": layer.window,
+        "STRIDE": layer.effective_stride,
+        "IS_MAX": int(layer.is_max),
+        "PH": height,
+        "PW": width,
+    }
     activation = activation_name(function)
     return Elementwise("pool_gradient", arch, prod(shape), **_image_defines(shape), **window, ACTIVATION=activation)
 

@@ -155,7 +155,7 @@ def dropout_stage(site: Site, features: int, x: Any, share: float, seed: int, pa
 
 def inference_launch(site: Site, layer: Layer, shape: Shape, x: Any, y: Any, dtype: str) -> Launch:
     """Bind a layer without parameters to arrays of ``dtype``, by the registry's kernel."""
-    problem = layer.problem(shape, (), bias=False, input_dtype=dtype, dtype="float32", output_dtype=dtype)
+    problem = layer.kernel_problem(shape, (), bias=False, input_dtype=dtype, dtype="float32", output_dtype=dtype)
     assert problem is not None and layer.operation is not None, f"{layer.kind} is a pass of its own"
     variant = next(eligible_variants(layer.operation, problem, site.arch))
     return Kernel(variant, problem, site.arch).bind([x, y], site.images)

@@ -32,7 +32,7 @@ from app.layers import Softmax
 from app.network.definitions import LENET5, NETWORKS
 from app.planning.choices import load_graph
 from app.planning.request import NetworkRequest
-from app.terminal.console import Parser, guarded, whole_number
+from app.terminal.console import Parser, run_guarded, whole_number_type
 from tests.support.networks_for_tests import random_images
 
 MOST = {"cuda": 10_000, "cpu": 100}  # images of a batch
@@ -239,10 +239,12 @@ def soak(
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit code."""
     parser = Parser(prog="python -m tests.engine.classifier.soak", description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=whole_number(1), default=600, metavar="N", help="how long (default: 600)")
-    parser.add_argument("--threads", type=whole_number(1), default=4, metavar="N", help="at once (default: 4)")
+    parser.add_argument(
+        "--seconds", type=whole_number_type(1), default=600, metavar="N", help="how long (default: 600)"
+    )
+    parser.add_argument("--threads", type=whole_number_type(1), default=4, metavar="N", help="at once (default: 4)")
     parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="(default: auto)")
-    parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="of images and choices")
+    parser.add_argument("--seed", type=whole_number_type(0), default=0, metavar="N", help="of images and choices")
     options: argparse.Namespace = parser.parse_args(arguments)
     os.environ.setdefault(CPU_ENGINE, NUMPY)  # ONNX Runtime's bits depend on the size of a batch
     everything = {"networks": [*NETWORKS], "precisions": PRECISIONS}
@@ -260,4 +262,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    sys.exit(run_guarded(main))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.images.evaluate import metrics
-from app.images.evaluate.metrics import APPROXIMATE, EXACT, MOST_EXACT, mcnemar, two_sided
+from app.images.evaluate.metrics import APPROXIMATE, EXACT, MOST_EXACT, mcnemar, two_sided_p_value
 
 
 @st.composite
@@ -116,7 +116,7 @@ def test_p_by_every_outcome(tosses: int) -> None:
     heads = [sum(outcome) for outcome in product((0, 1), repeat=tosses)]
     for one in range(tosses + 1):
         uneven = sum(abs(2 * count - tosses) >= abs(2 * one - tosses) for count in heads)
-        assert two_sided(one, tosses - one) == (pytest.approx(uneven / len(heads), rel=1e-15), EXACT)
+        assert two_sided_p_value(one, tosses - one) == (pytest.approx(uneven / len(heads), rel=1e-15), EXACT)
 
 
 def test_many_images_are_approximated() -> None:
@@ -124,7 +124,10 @@ def test_many_images_are_approximated() -> None:
     for one in range(440, 501, 10):
         exact = min(1.0, 2 * sum(math.comb(tosses, count) for count in range(one + 1)) / 2**tosses)
         for pair in ((one, tosses - one), (tosses - one, one)):
-            assert two_sided(*pair) == (pytest.approx(exact, rel=0.02), APPROXIMATE)
-    assert two_sided(500, 500) == (1.0, EXACT)
-    assert two_sided(0, MOST_EXACT) == (pytest.approx(2.0 ** (1 - MOST_EXACT), rel=1e-15), EXACT)
-    assert two_sided(0, 100_000) == (0.0, APPROXIMATE) and two_sided(50_000, 50_000) == (1.0, APPROXIMATE)
+            assert two_sided_p_value(*pair) == (pytest.approx(exact, rel=0.02), APPROXIMATE)
+    assert two_sided_p_value(500, 500) == (1.0, EXACT)
+    assert two_sided_p_value(0, MOST_EXACT) == (pytest.approx(2.0 ** (1 - MOST_EXACT), rel=1e-15), EXACT)
+    assert two_sided_p_value(0, 100_000) == (0.0, APPROXIMATE) and two_sided_p_value(50_000, 50_000) == (
+        1.0,
+        APPROXIMATE,
+    )

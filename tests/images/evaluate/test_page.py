@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from app.images.evaluate import drawing
-from app.images.evaluate.page import page
-from app.images.evaluate.results import MISTAKES, Answers, document
+from app.images.evaluate.page import build_html_page
+from app.images.evaluate.results import MISTAKES, Answers, build_document
 from app.images.evaluate.text import as_text
 from app.records.evaluate import Subject
 from data_tools.dataset import Dataset
@@ -42,7 +42,7 @@ def made(
     images = RNG.integers(0, 256, (count, channels, 4, 3), np.uint8)
     truth, first, second = (RNG.integers(0, classes, count).astype(np.uint8) for _ in range(3))
     data = Dataset(images, truth if labelled else None, None, "my <images>", None)
-    return document(DEVICE, data, names, answers(first, classes), answers(second, classes)), images
+    return build_document(DEVICE, data, names, answers(first, classes), answers(second, classes)), images
 
 
 class Reader(Nesting):
@@ -72,7 +72,7 @@ class Reader(Nesting):
 
 def test_names_stay_text_and_nothing_is_loaded() -> None:
     found, images = made(HOSTILE)
-    text = page(found, images)
+    text = build_html_page(found, images)
     reader = Reader(text)
     assert {tag for tag, _ in reader.tags}.isdisjoint({"script", "b", "link", "iframe", "a", "img"})
     read = "".join(reader.texts)
@@ -85,20 +85,20 @@ def test_names_stay_text_and_nothing_is_loaded() -> None:
 
 def test_structure() -> None:
     found, images = made(("a", "b", "c"))
-    reader = Reader(page(found, images))
+    reader = Reader(build_html_page(found, images))
     tags = [tag for tag, _ in reader.tags]
     assert tags[:2] == ["html", "head"] and tags.count("title") > 1 and tags.count("h1") == 1
     pictures = [attributes for tag, attributes in reader.tags if tag == "svg"]
     named = [f"{name}-title {name}-desc" for name in ("confusion", "reliability", "mistakes")]
     assert [picture["aria-labelledby"] for picture in pictures] == named
     assert all(picture["role"] == "img" for picture in pictures)
-    described = re.findall(r'<desc id="(.*?)">(.*?)</desc>', page(found, images))
+    described = re.findall(r'<desc id="(.*?)">(.*?)</desc>', build_html_page(found, images))
     assert [name for name, _ in described] == [name.split()[1] for name in named]
     assert all(len(words) > 40 for _, words in described)
     for tag, attributes in reader.tags:
         assert tag != "th" or attributes.get("scope") in ("row", "col")
     assert reader.count("table") == reader.count("caption") == 5
-    style = page(found, images).partition("<style>")[2].partition("</style>")[0]
+    style = build_html_page(found, images).partition("<style>")[2].partition("</style>")[0]
     assert "prefers-color-scheme: dark" in style and "@media print" in style
     assert {*re.findall(r"var\((--[\w-]+)\)", style)} <= {*re.findall(r"(--[\w-]+):", style)}
 
@@ -106,7 +106,7 @@ def test_structure() -> None:
 def test_cells_of_the_matrix() -> None:
     found, _ = made(("a", "b", "c"))
     counts = np.array(found["answers"]["confusion"])
-    reader = Reader(drawing.confusion(found["answers"], found["classes"]))
+    reader = Reader(drawing.draw_confusion_matrix(found["answers"], found["classes"]))
     cells = [attributes for tag, attributes in reader.tags if tag == "rect" and attributes["class"] != "ground"]
     assert len(cells) == (counts > 0).sum()
     assert sum(cell["class"] == drawing.RIGHT for cell in cells) == (counts.diagonal() > 0).sum()
@@ -122,7 +122,7 @@ def test_the_worst_mistakes_are_shown(channels: int, as_floats: bool) -> None:
     found, images = made(None, channels=channels)
     listed = found["answers"]["mistakes"]
     shown = images / np.float32(255) if as_floats else images
-    reader = Reader(drawing.mistakes(found["answers"]["mistakes"], found["classes"], shown))
+    reader = Reader(drawing.draw_mistakes(found["answers"]["mistakes"], found["classes"], shown))
     uris = [attributes["href"] or "" for tag, attributes in reader.tags if tag == "image"]
     assert len(uris) == len(listed) == MISTAKES
     for one, uri in zip(listed, uris, strict=True):
@@ -144,15 +144,15 @@ def pixels(content: bytes, channels: int) -> np.ndarray:
 def test_without_labels_there_is_only_the_comparison() -> None:
     found, images = made(None, labelled=False)
     assert found["answers"] is None and found["against"]["answers"] is None and not mistakes(found)
-    reader = Reader(page(found, images))
+    reader = Reader(build_html_page(found, images))
     assert reader.count("svg") == 0 and reader.count("table") == 2
     assert "McNemar" not in as_text(found)
 
 
 def test_a_network_without_mistakes() -> None:
     images, truth = np.zeros((4, 1, 4, 3), np.uint8), np.array([0, 1, 2, 2], np.uint8)
-    found = document(DEVICE, Dataset(images, truth, None, "few", None), None, answers(truth, 3), None)
-    reader = Reader(page(found, images))
+    found = build_document(DEVICE, Dataset(images, truth, None, "few", None), None, answers(truth, 3), None)
+    reader = Reader(build_html_page(found, images))
     assert reader.count("image") == 0 and any("There are none" in text for text in reader.texts)
     assert "mistakes" not in as_text(found) and not mistakes(found)
 
@@ -173,14 +173,14 @@ def test_many_classes() -> None:
     check_widths(as_text, found)
     assert not any(
         text.isdigit() and int(text) > 40
-        for text in Reader(drawing.confusion(found["answers"], found["classes"])).texts
+        for text in Reader(drawing.draw_confusion_matrix(found["answers"], found["classes"])).texts
     )
-    Reader(page(found, images))
+    Reader(build_html_page(found, images))
 
 
 def test_axis_labels_stand_beside_the_middle_of_their_axes() -> None:
     found, _ = made(("a", "b", "c"))
-    svg = drawing.reliability(found["answers"])
+    svg = drawing.draw_reliability_diagram(found["answers"])
     ((left, bottom, right, top),) = re.findall(r'class="mark dashed" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', svg)
     turned = r'<text transform="translate\(12 ([\d.]+)\) rotate\(-90\)" text-anchor="middle">(.*?)</text>'
     labels = {name: float(y) for y, name in re.findall(turned, svg)}

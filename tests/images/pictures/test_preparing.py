@@ -23,8 +23,8 @@ SHAPE = (1, 28, 28)
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    weights = load_weights(shipped.find("lenet5"))
-    return build(weights.own_network(), weights)
+    weights = load_weights(shipped.find_shipped_weights("lenet5"))
+    return build(weights.stored_network(), weights)
 
 
 def placed(pixels: np.ndarray, rng: np.random.Generator, *, pasted: bool) -> Image.Image:

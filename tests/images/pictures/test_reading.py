@@ -12,7 +12,7 @@ from PIL import Image
 
 from app.base.errors import UserError
 from app.images.pictures import finding
-from app.images.pictures.finding import UNREAD, _names, find_pictures
+from app.images.pictures.finding import UNREAD, _split_file_names, find_pictures
 from app.images.pictures.reading import UnreadablePicture, read_picture
 from tests.support.pictures import BOMBS, GREY, GROUND, HEIGHT, KINDS, RGB, WIDTH, L, cut, png, saved
 
@@ -156,7 +156,7 @@ def test_names_of_any_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("length", [2, 3, 50])
 def test_names_do_not_depend_on_the_pieces_in_which_they_come(content: bytes, length: int) -> None:
     pieces = [content[at : at + length] for at in range(0, len(content), length)]
-    assert [*_names(pieces, "")] == [*_names([content], "")]
+    assert [*_split_file_names(pieces, "")] == [*_split_file_names([content], "")]
 
 
 def test_a_list_names_files_and_folders_from_the_working_directory(

@@ -15,7 +15,7 @@ import pytest
 from app.cli import main
 from app.engine.classifier import Classifier
 from app.files import hdf5_process
-from app.files.hdf5 import file_image
+from app.files.hdf5 import build_hdf5_bytes
 from app.images.predict import command
 from app.main_job import job as main_job
 from app.main_job.result import Outcome
@@ -164,7 +164,7 @@ def test_hdf5_files_are_read_by_one_process(
     opened = Mock(side_effect=hdf5_process.Reader)
     monkeypatch.setattr(hdf5_process, "Reader", opened)
     for number in range(5):
-        Path(f"{number}.h5").write_bytes(file_image({"x": fashion[number : number + 1, :, :, None]}, {}))
+        Path(f"{number}.h5").write_bytes(build_hdf5_bytes({"x": fashion[number : number + 1, :, :, None]}, {}))
     assert predict(*(f"{number}.h5" for number in range(5)), "--out", "labels.csv")[0] == 0
     assert [*read_csv("labels.csv")["path"]] == [f"{number}.h5" for number in range(5)]
     assert opened.call_count == 1

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from math import prod
 
-from app.base.precision import wide
+from app.base.precision import epilogue_dtype
 from app.kernels.plain_problems import ITEMSIZE, Argument
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import (
@@ -53,7 +53,7 @@ def _tile_grid(problem: ConvProblem, tile: int, rows: int) -> Callable[[int], Gr
 
 def _workspace(problem: ConvProblem) -> tuple[Argument, ...]:
     """Return the workspace arrays: im2col matrix (C * K * K, images * pixels), product (M, images * pixels)."""
-    pixels, dtype = prod(problem.conv_output_size), wide(problem.dtype)
+    pixels, dtype = prod(problem.conv_output_size), epilogue_dtype(problem.dtype)
     return (
         Argument("unrolled", dtype, per_image=problem.reduction_length * pixels),
         Argument("product", dtype, per_image=problem.maps * pixels),
@@ -83,7 +83,7 @@ def _configure_cublas(problem: ConvProblem, parameters: Parameters) -> LaunchCon
 
 def _configure_im2col_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     tile, workspace = parameters["TILE"], _workspace(problem)
-    _check_static_shared_memory(2 * tile**2 * ITEMSIZE[wide(problem.dtype)])
+    _check_static_shared_memory(2 * tile**2 * ITEMSIZE[epilogue_dtype(problem.dtype)])
     return LaunchConfig(
         type_defines(problem) | conv_size_defines(problem) | {"TILE": tile},
         (
@@ -110,7 +110,7 @@ def _implicit_gemm_defaults(problem: ConvProblem) -> dict[str, int]:
 
 def _configure_implicit_gemm(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     bm, bn, bk = (parameters[name] for name in ("BM", "BN", "BK"))
-    _check_static_shared_memory(bk * (bm + bn) * ITEMSIZE[wide(problem.dtype)])
+    _check_static_shared_memory(bk * (bm + bn) * ITEMSIZE[epilogue_dtype(problem.dtype)])
     launch = KernelLaunch(bm * bn, _tile_grid(problem, bn, ceil_div(problem.maps, bm)))
     return LaunchConfig(type_defines(problem) | conv_size_defines(problem) | dict(parameters), (launch,))
 
@@ -147,7 +147,7 @@ def _configure_scalar_tiles(problem: ConvProblem, parameters: Parameters) -> Lau
     threads = bm // tm * (bn // tn)
     if threads % 32:
         raise Unfit("a block of these tiles does not consist of whole warps")
-    _check_static_shared_memory(bk * (bm + bn) * ITEMSIZE[wide(problem.dtype)])
+    _check_static_shared_memory(bk * (bm + bn) * ITEMSIZE[epilogue_dtype(problem.dtype)])
     launch = KernelLaunch(threads, _tile_grid(problem, bn, ceil_div(problem.maps, bm)))
     return LaunchConfig(type_defines(problem) | conv_size_defines(problem) | dict(parameters), (launch,))
 

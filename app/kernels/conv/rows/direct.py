@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from app.base.precision import storage, wide
+from app.base.precision import epilogue_dtype, storage_dtype
 from app.kernels.plain_problems import ITEMSIZE
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import (
@@ -60,12 +60,12 @@ def _tile_grid(problem: ConvProblem, tile: int, maps: int) -> Callable[[int], Gr
 
 def _tile_bytes(problem: ConvProblem, tile: int) -> int:
     """Return the bytes of shared memory for one channel's input under tile x tile outputs, in the sums' type."""
-    return ((tile - 1) * problem.stride + problem.kernel) ** 2 * ITEMSIZE[wide(problem.dtype)]
+    return ((tile - 1) * problem.stride + problem.kernel) ** 2 * ITEMSIZE[epilogue_dtype(problem.dtype)]
 
 
 def _filter_bytes(problem: ConvProblem) -> int:
     """Return the bytes of shared memory for one channel's filter."""
-    return problem.kernel**2 * ITEMSIZE[wide(problem.dtype)]
+    return problem.kernel**2 * ITEMSIZE[epilogue_dtype(problem.dtype)]
 
 
 def _default_tile(problem: ConvProblem) -> dict[str, int]:
@@ -105,7 +105,7 @@ def _configure_constant_slices(
     slice's first entry.
     """
     entry = problem.reduction_length * together
-    entry_bytes = entry * ITEMSIZE[storage(problem.dtype)]
+    entry_bytes = entry * ITEMSIZE[storage_dtype(problem.dtype)]
     count = ceil_div(problem.maps, together)
     fitting = CONSTANT_BYTES // entry_bytes
     if not fitting:
