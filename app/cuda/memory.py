@@ -63,7 +63,7 @@ def pinned_copy(array: np.ndarray) -> np.ndarray:
 
 def mapped_address(array: np.ndarray) -> int | None:
     """Return the address at which kernels access an array in page-locked memory; None for pageable memory."""
-    found = runtime.pointerGetAttributes(array.ctypes.data)
+    found = runtime.pointerGetAttributes(array.__array_interface__["data"][0])  # in half the time of array.ctypes
     return found.devicePointer if found.type == runtime.memoryTypeHost else None
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from app.base.processor import usable_cores
 
 MOST_HELPERS = 3  # beside the caller; more gain little, and other threads of the program need cores, too
-PIECE = 1 << 19  # bytes that a thread copies at a time
+PIECE = 1 << 20  # bytes that a thread copies at a time
 Copy = Callable[[np.ndarray, np.ndarray], None]  # copies the second array to the first
 
 

@@ -23,8 +23,8 @@ STEP = 16  # capacities are multiples of it, so that every piece of a caller's a
 APART = 256  # bytes: results in one allocation begin at multiples of it, as libraries expect of arrays
 LABEL_TYPE = np.dtype(np.uint8)
 # Where the parts of a batch end that is copied to page-locked memory, as shares of it: kernels run one part while the
-# next one is copied. The last part is short, because its kernels run when nothing is left to copy.
-PART_ENDS = (0.45, 0.8)
+# next one is copied. More parts cost more launches than they hide.
+PART_ENDS = (0.5,)
 
 
 class OnCard:
@@ -51,6 +51,7 @@ class OnCard:
         # The results that the host waits for.
         self._kept_labels, self._kept_scores = KeptRows((), LABEL_TYPE), KeptRows((self._classes,), self._scores)
         self._staging: KeptRows | None = None
+        self._spare_logits: Any = None  # for the next call, if it has as many images as the last one
 
     def run(self, count: int, images: int, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
         """Enqueue (N, …) images on ``stream``, the current one; return labels (N,) and scores (N, classes).
@@ -89,11 +90,12 @@ class OnCard:
         ``results``.
         """
         outputs, results = self.results(len(images), leave_logits=leave_logits)
+        spare = len(images) if leave_logits else 0
         address = mapped_address(images)
         if address is not None and not address % ALIGNED:
-            self._run_parts(address, results, [(0, len(images))])
+            self._run_parts(address, results, [(0, len(images))], spare)
         else:
-            self._run_staged(images, results)
+            self._run_staged(images, results, spare)
         return outputs.copy()
 
     def results(self, count: int, *, leave_logits: bool) -> tuple[Outputs, tuple[int, int]]:
@@ -103,32 +105,43 @@ class OnCard:
         """
         labels = self._kept_labels.first(count)
         if leave_logits:
-            # On this stream, for which the host waits: the pool's memory may still be in use on the caller's.
-            with suppress(cupy.cuda.memory.OutOfMemoryError), self.stream:
-                logits: Any = cupy.ndarray((count, self._classes), self._scores)
+            logits, self._spare_logits = self._spare_logits, None
+            if logits is None or len(logits) != count:
+                logits = self._new_logits(count)
+            if logits is not None:
                 return Outputs(labels, logits), (self._kept_labels.address, logits.data.ptr)
         scores = self._kept_scores.first(count)
         return Outputs(labels, scores), (self._kept_labels.address, self._kept_scores.address)
 
-    def _run_staged(self, images: np.ndarray, results: tuple[int, int]) -> None:
+    def _new_logits(self, count: int) -> Any:
+        """Return a new array in GPU memory for the logits of ``count`` images, or None if it does not fit."""
+        # On this stream, for which the host waits: the pool's memory may still be in use on the caller's.
+        with suppress(cupy.cuda.memory.OutOfMemoryError), self.stream:
+            return cupy.ndarray((count, self._classes), self._scores)
+        return None
+
+    def _run_staged(self, images: np.ndarray, results: tuple[int, int], spare: int) -> None:
         """Copy images to page-locked memory and run them, part by part."""
         count, staging = len(images), self._staging or KeptRows(images.shape[1:], images.dtype)
         self._staging = None  # after an exception, helpers may still write to it
         rows = staging.first(count)
         ends = [int(count * share) // STEP * STEP for share in PART_ENDS]
-        self._run_parts(staging.address, results, copy_in_parts(rows, images, [*ends, count]))
+        self._run_parts(staging.address, results, copy_in_parts(rows, images, [*ends, count]), spare)
         self._staging = staging
 
-    def _run_parts(self, images: int, results: tuple[int, int], parts: Iterable[tuple[int, int]]) -> None:
+    def _run_parts(self, images: int, results: tuple[int, int], parts: Iterable[tuple[int, int]], spare: int) -> None:
         """Run page-locked images part by part, each when its bounds come; wait for the results.
 
-        images, results: the addresses of the images, and of labels and scores.
+        images, results: the addresses of the images, and of labels and scores. spare: images for whose logits this
+        allocates an array while the kernels run, since the next call would wait for it. 0: none.
         """
         bases = (images, *results)
         try:
             for start, stop in parts:
                 pixels, labels, scores = (base + start * each for base, each in zip(bases, self._strides, strict=True))
                 self._enqueue_after_previous(stop - start, (pixels, labels, scores), self.stream)
+            if spare:
+                self._spare_logits = self._new_logits(spare)
         finally:
             self.stream.synchronize()  # after an exception, too: the images may be freed then
             self._last_stream = None
@@ -179,6 +192,7 @@ class OnCard:
 
     def free(self) -> None:
         """Wait for the enqueued work, then free the kept buffers."""
+        self._spare_logits = None
         if self._buffers is not None:
             self._done.synchronize()
             self.stream.synchronize()

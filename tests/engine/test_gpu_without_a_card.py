@@ -248,7 +248,7 @@ def test_small_batches_replay_one_graph_a_size(card: FakeCard) -> None:
         card.calls.clear()
         engine.run(images)
         names = [call[0] for call in card.calls if call[0] in ("copy", "launch", "launch_ex", "wait")]
-        assert names == [*["launch", "launch_ex"] * 3, "wait"]
+        assert names == [*["launch", "launch_ex"] * 2, "wait"]
     assert [call for call in card.calls if call[0] == "destroy"] == [("destroy",)] * 2
 
 
