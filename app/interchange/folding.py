@@ -1,0 +1,39 @@
+"""Fold a batch normalisation into the convolution or product ahead of it, as every reader of foreign models does."""
+
+import numpy as np
+
+from app.base.frozen import Frozen
+from app.files.checks import BadValueError
+
+
+class BatchNorm(Frozen):
+    """What a trained batch normalisation computes: (x - mean) / sqrt(variance + epsilon) * scale + shift.
+
+    Arrays are (maps,) of any float type. name: of the layer or node, for errors.
+    """
+
+    name: str
+    scale: np.ndarray
+    shift: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+    epsilon: float
+
+
+def fold_batch_norm(weights: np.ndarray, bias: np.ndarray | None, norm: BatchNorm) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weights and the bias that compute both, float32. weights: (…, maps), in this project's layout.
+
+    Computed in float64 and rounded once. Raises BadValueError for sizes that do not fit and a negative variance.
+    """
+    maps = weights.shape[-1]
+    given = {"scale": norm.scale, "shift": norm.shift, "mean": norm.mean, "variance": norm.variance}
+    arrays = {what: np.asarray(array, np.float64) for what, array in given.items()}
+    for what, array in arrays.items():
+        if array.shape != (maps,):
+            raise BadValueError(f"batch normalisation {norm.name} has a {what} of {array.shape}, needs ({maps},)")
+    if not (arrays["variance"] + norm.epsilon > 0).all():
+        raise BadValueError(f"batch normalisation {norm.name} has a variance that is negative or no number")
+    factor = arrays["scale"] / np.sqrt(arrays["variance"] + norm.epsilon)
+    before = 0.0 if bias is None else bias.astype(np.float64)
+    shifted = (before - arrays["mean"]) * factor + arrays["shift"]
+    return (weights.astype(np.float64) * factor).astype(np.float32), shifted.astype(np.float32)
