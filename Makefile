@@ -24,14 +24,14 @@ help: ## list the targets
 run: $(if $(GIVEN),,$(VENV)/.run) ## set everything up, then classify BATCH (10,000) test images and report
 	$(PY) main.py --batch $(BATCH)
 
-# Style and types are checked beside the tests; what that prints comes last, in one piece.
+# Style, types and the tests of numbers are checked beside the tests; what that prints comes last, in one piece.
 test: $(READY) ## set everything up, check the style and run the tests: of large grids the sample SEED (1)
-	@log=$$(mktemp); $(SELF) lint >$$log 2>&1 & lint=$$!; trap 'exit 130' INT TERM; \
-	trap 'kill $$lint 2>&-; rm -f $$log' EXIT; \
+	@log=$$(mktemp); $(SELF) -k lint numeric >$$log 2>&1 & beside=$$!; trap 'exit 130' INT TERM; \
+	trap 'kill $$beside 2>&-; rm -f $$log' EXIT; \
 	failed=0; $(PY) -m pytest -m 'not alone' -n auto --dist worksteal --sample $(or $(SEED),1) || failed=1; \
+	wait $$beside || failed=1; \
 	if $(GPU); then $(PY) -m pytest -m alone --sample $(or $(SEED),1) || failed=1; fi; \
-	$(SELF) numeric || failed=1; \
-	wait $$lint || failed=1; cat $$log; exit $$failed
+	cat $$log; exit $$failed
 
 test-all: lint ## run all tests in long form, in PARTS (8) parts; the next call skips those that passed, unless AGAIN=1
 	$(PY) -m tests.parts $(if $(PARTS),--parts $(PARTS)) $(if $(AGAIN),--again)
