@@ -144,6 +144,22 @@ class StreamBuffers(Buffers):
             mark(self)
 
 
+def fork_streams(streams: Sequence[StreamBuffers], submit: Callable[[], None], origin: cupy.cuda.Stream) -> None:
+    """Call ``submit``, which enqueues on the streams; they begin after what ``origin`` holds, and it waits for them.
+
+    While ``origin`` is captured, what they do is captured, too.
+    """
+    fork = cupy.cuda.Event(disable_timing=True)
+    fork.record(origin)
+    for buffers in streams:
+        buffers.stream.wait_event(fork)
+    submit()
+    for buffers in streams:
+        join = cupy.cuda.Event(disable_timing=True)
+        join.record(buffers.stream)
+        origin.wait_event(join)
+
+
 ALIGNED = 16  # bytes: kernels load images in vectors of this size
 # Networks with fewer FLOPs per input byte are limited by the bus, which copies some 50 GB/s, not by their kernels.
 BUS_BOUND = 400

@@ -32,6 +32,7 @@ from app.engine.buffers import (
     WholeBatch,
     chunk_slices,
     equal_chunk_slices,
+    fork_streams,
     next_power_of_two,
 )
 from app.engine.interface import Engine, Outputs, Progress
@@ -158,7 +159,7 @@ class GpuEngine(Engine):
             self.wait()
             if len(images) <= MOST_CHUNKS * self.chunk and self.loaded.capturable:
                 self._graph.capture_if_repeated(
-                    _host_arrays(images, outputs), partial(self._make_capturable_enqueue, images, outputs)
+                    [images, *outputs.arrays], partial(self._make_capturable_enqueue, images, outputs)
                 )
                 self._busy = False  # the capture enqueued nothing
                 if not self.replays(images, outputs):
@@ -204,27 +205,16 @@ class GpuEngine(Engine):
         """Return a function that enqueues the batch on the stream that it is given. It allocates nothing."""
         self.direct = None
         for direct in () if self._always_in_chunks else (True, False):
-            if WholeBatch.can_replay_arrays(self.plan, _host_arrays(images, outputs), direct=direct):
+            if WholeBatch.can_replay_arrays(self.plan, [images, *outputs.arrays], direct=direct):
                 with suppress(DeviceMemoryError):
                     self.direct = WholeBatch(self.loaded, images, outputs, direct=direct)
                     return self.direct.enqueue
 
-        def enqueue_in_chunks(origin: cupy.cuda.Stream) -> None:
-            fork = cupy.cuda.Event(disable_timing=True)
-            fork.record(origin)
-            for buffers in self.stream_buffers:
-                buffers.stream.wait_event(fork)
-            self.submit(images, outputs)
-            for buffers in self.stream_buffers:
-                join = cupy.cuda.Event(disable_timing=True)
-                join.record(buffers.stream)
-                origin.wait_event(join)
-
-        return enqueue_in_chunks
+        return partial(fork_streams, self.stream_buffers, partial(self.submit, images, outputs))
 
     def replays(self, images: np.ndarray, outputs: Outputs) -> bool:
         """Return whether ``run`` replays a CUDA graph for these arrays: at least the last two runs used them."""
-        return self._graph.has_graph_for(_host_arrays(images, outputs))
+        return self._graph.has_graph_for([images, *outputs.arrays])
 
     def submit(
         self,
@@ -306,7 +296,3 @@ class GpuEngine(Engine):
         if kind is None:
             self.wait()  # after an error, waiting would only raise another error instead
         self.close()
-
-
-def _host_arrays(images: np.ndarray, outputs: Outputs) -> list[np.ndarray]:
-    return [images, outputs.labels] if outputs.logits is None else [images, outputs.labels, outputs.logits]

@@ -25,6 +25,11 @@ class Outputs(NamedTuple):
         """Return views of the results in a slice of the images."""
         return Outputs(self.labels[part], None if self.logits is None else self.logits[part])
 
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """The arrays that there are."""
+        return [self.labels] if self.logits is None else [self.labels, self.logits]
+
     def copy(self) -> Outputs:
         """Return a copy in pageable memory. Logits in GPU memory stay the same array."""
         return Outputs(self.labels.copy(), self.logits.copy() if isinstance(self.logits, np.ndarray) else self.logits)

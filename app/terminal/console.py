@@ -25,6 +25,13 @@ READER_GONE = 128 + signal.SIGPIPE  # exit code that a shell reports for other p
 BUG = 3  # not 1: that means a failed accuracy check
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Keeps a text that has several lines as it is; wraps any other."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
 class Parser(argparse.ArgumentParser):
     """Refuses, in one line, wrong options and options given twice (one value would silently win).
 
@@ -35,7 +42,7 @@ class Parser(argparse.ArgumentParser):
     separator: str | None = None
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
-        shaped = {"formatter_class": argparse.RawDescriptionHelpFormatter} if "epilog" in settings else {}
+        shaped = {"formatter_class": _Formatter} if "epilog" in settings else {}
         super().__init__(*arguments, **{"allow_abbrev": False, **shaped, **settings})
         self.suggest_on_error = False  # argparse's, from Python 3.14 on: ours is the same in every version
         self._given: set[str] = set()
