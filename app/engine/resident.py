@@ -74,7 +74,7 @@ class ResidentKernel:
         self._flags, self._first_flags = self._requests[:, :, 1], self._requests[0, :, 1]
         self._words = self._answers.reshape(-1).data
         self._end = self._ended.data
-        self._forms = _request_views(self._requests, plan.input_shape, classes + 1)
+        self._forms = _forms_by_shape(self._requests, plan.input_shape, classes + 1)
         self._labels = [np.array(label, np.uint8) for label in range(classes + 1)]
 
     def run(self, images: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]] | None:
@@ -112,7 +112,7 @@ class ResidentKernel:
         return _words(answer, count)[:, -1, 0].astype(UINT8), lambda: _logits(answer, count)
 
     def _check(self) -> None:
-        """Start the kernel again if it has ended without an answer. Raises the error of one that failed."""
+        """Start the kernel again if it has ended without an answer; raise the error of the driver if it has failed."""
         if self._end[0] == self._launch.value:
             self._start()
         self._stream.done  # noqa: B018 - asks the driver
@@ -134,12 +134,12 @@ class ResidentKernel:
             self._number = (self._number + 1) % NUMBERS
 
     def close(self) -> None:
-        """End the kernel and wait for that."""
+        """Ask the kernel to end, and wait until it has ended."""
         self.pause()
         self._stream.synchronize()
 
     def _abandon(self) -> None:
-        """After an interrupt: the kernel may or may not have got the request; it ends by itself."""
+        """Give up an interrupted request, whether or not the kernel has read it; wait until the kernel has ended."""
         self._stream.synchronize()
         self._answers[...] = 0
         self._number = (self._number + 2) % NUMBERS
@@ -182,11 +182,11 @@ def _flagged_words(words: int) -> np.ndarray:
 Form = tuple[int, np.ndarray, Callable[..., tuple[int, ...]], int]
 
 
-def _request_views(requests: np.ndarray, shape: Shape, words: int) -> dict[Shape, Form]:
-    """Return by the shape of given images what serves them.
+def _forms_by_shape(requests: np.ndarray, shape: Shape, words: int) -> dict[Shape, Form]:
+    """Return shape of images → form of their request. words: number of words in an image's answer.
 
-    The number of images, where their words belong, what unpacks their answers, and the place of the last flag there.
-    words: of an image's answer.
+    A form holds the number of images, the view of ``requests`` to copy them to, the function that unpacks their
+    answers, and the index of the last flag in these.
     """
     channels, height, width = shape
     assert channels == 1

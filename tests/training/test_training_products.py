@@ -73,7 +73,7 @@ def test_convolutions_fill_the_card_and_waste_little(sizes: ConvProblem) -> None
         (tiles.best_tile(sizes.channels, inputs, sizes.kernel**2 * sizes.maps), 1, sizes.channels, inputs),
         (cut.tile, cut.parts, sizes.reduction_length, sizes.maps),
     ):
-        down, across = tile.blocks(rows, columns)
+        down, across = tile.block_counts(rows, columns)
         assert down * across * parts * tile.threads >= tiles.MULTIPROCESSORS * 128
         if rows > 1:
             assert down * tile.bm * across * tile.bn <= 2.7 * rows * columns

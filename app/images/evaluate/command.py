@@ -37,7 +37,7 @@ def evaluate(request: EvaluateRequest) -> int:
             _check_classes(classifier, other, request.against)
         if classifier.why_cpu is not None:
             print_to_stderr(f"note: running on the CPU: {classifier.why_cpu}")
-        data = _load(request, classifier, other)
+        data = _load_dataset(request, classifier, other)
         found = _classify(classifier, data.images)
         second = None if other is None else _classify(other, data.images)
         where = classifier.describe()
@@ -74,7 +74,7 @@ def _check_classes(one: Classifier, other: Classifier, against: str) -> None:
         raise UserError(f"--against {against} has other classes: compare networks that tell the same classes apart")
 
 
-def _load(request: EvaluateRequest, classifier: Classifier, other: Classifier | None) -> Dataset:
+def _load_dataset(request: EvaluateRequest, classifier: Classifier, other: Classifier | None) -> Dataset:
     """Load the requested number of images. Raises UserError if nothing can be judged by them."""
 
     def check(data: Dataset) -> None:

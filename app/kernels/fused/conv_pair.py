@@ -136,8 +136,9 @@ def _scaled_filter_parts(
 def pack_convolutions(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2) as [filters1, filters2, scales], for the wgmma kernels. Biases must be None.
 
-    The first convolution's scaled results are pooled as sums instead of averages. scales holds two factors: from twice
-    the first products to those sums, and from twice the second products to features.
+    Pooling adds up each window and may double the sum, see ``twice_pooled``. scales[0] undoes the doubling and the
+    filters' scale after the first convolution. scales[1] does so after the second; it also turns the sums of both
+    poolings into averages, and applies the pixel scale that exact weights leave out.
     """
     parts1, scale1, _, parts2, scale2 = _scaled_filter_parts(problem, arrays)
     filters1 = np.stack([window_fragments(part) for part in parts1])
@@ -192,16 +193,14 @@ def core_matrices(filters: np.ndarray, channels: int = 8) -> np.ndarray:
 def pack_for_mma(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2) as [filters1, bias1, filters2, bias2, scales].
 
-    The first convolution's scaled results are pooled as sums instead of averages. scales holds two factors: from twice
-    the first sums to those, and from twice the second sums to features. The second includes the pixel scale if exact
-    weights do not, so biases are divided by it.
+    scales: see ``pack_convolutions``. Biases are divided by the pixel scale, because scales[1] multiplies by it.
     """
     scale = problem.pixel_scale
     w1, w2, *biases = arrays[0], arrays[2], *(None if b is None else b.astype(np.float64) / scale for b in arrays[1::2])
     arrays = [w1, biases[0], w2, biases[1]]
     parts1, scale1, bias1, parts2, scale2 = _scaled_filter_parts(problem, arrays)
     filters1 = np.stack([tap_fragments(part) for part in parts1])
-    filters2 = np.stack([map_fragments(part, 64 // problem.activation_parts) for part in parts2], axis=2)
+    filters2 = np.stack([second_filter_fragments(part, 64 // problem.activation_parts) for part in parts2], axis=2)
     sums2 = 4 * scale2  # the second sums' scale
     scales = np.array([0.5 / scale1, 0.5 * 0.25 / sums2 * scale], np.float32)
     return [
@@ -230,7 +229,7 @@ def tap_fragments(filters: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(fragments.transpose(3, 4, 1, 0, 2)).reshape(4, 32, 4, 2)
 
 
-def map_fragments(filters: np.ndarray, maps: int) -> np.ndarray:
+def second_filter_fragments(filters: np.ndarray, maps: int) -> np.ndarray:
     """Pack (32, 5, 5, 64) as mma's A: (passes, 50 k steps, tiles of 16 maps, 32 lanes, 4 registers, 2).
 
     A k step is one tap and 16 channels; a pass covers ``maps`` maps.

@@ -73,7 +73,7 @@ class Gemm:
         m, n, k = sizes
         choice = best_split(m, n, k, GEMM_TILES)
         cut = choice.parts > 1
-        grid = (*choice.tile.blocks(m, n), choice.parts)
+        grid = (*choice.tile.block_counts(m, n), choice.parts)
         out = self._parts.workspace(choice.parts * m * n) if cut else y
         scalars = (*map(np.int32, (m, n, k, split_k_length(k, choice.parts))), np.float32(alpha), np.float32(beta))
         self._tile_kernel(choice.tile, cut)(stream, grid, a, b, bias, out, *scalars)
@@ -81,7 +81,7 @@ class Gemm:
             self._parts.enqueue_sum(stream, (m, n, choice.parts), bias, y, alpha, beta)
 
     def _tile_kernel(self, tile: Tile, cut: bool) -> Function:
-        """Return the kernel for a tile, compiled when first needed. cut: it writes parts of sums."""
+        """Return the kernel for a tile, compiled when first needed. cut: whether it writes partial sums."""
         if (tile, cut) not in self._products:
             defines = self._defines | tile.defines | {"SPLIT": int(cut)}
             self._products[tile, cut] = training_kernel("gemm", defines, self._arch, threads=tile.threads)
@@ -105,7 +105,7 @@ class ImplicitProduct:
 
     def __call__(self, stream: Any, images: int, *arrays: Array) -> None:
         """Enqueue the product on the kernel's arrays."""
-        rows, pixels = self._tile.blocks(self._rows, images * self._pixels)
+        rows, pixels = self._tile.block_counts(self._rows, images * self._pixels)
         self._product(stream, (pixels, rows, 1), *arrays, np.int32(images))
 
 
@@ -136,7 +136,7 @@ class ConvFilterGradient:
         """Enqueue the gradient, summed over ``images`` images."""
         rows, columns, parts = self._rows, self._columns, self._split.parts
         space = self._parts.workspace(parts * rows * columns)
-        grid = (*self._split.tile.blocks(rows, columns), parts)
+        grid = (*self._split.tile.block_counts(rows, columns), parts)
         length = split_k_length(images * self._pixels, parts)
         self._product(stream, grid, x, dy, space, np.int32(images), np.int32(length))
         self._parts.enqueue_sum(stream, (rows, columns, parts), None, dw)

@@ -56,7 +56,7 @@ class Tile(Frozen):
         """The tile's compile-time constants of the kernels."""
         return {"BM": self.bm, "BN": self.bn, "TM": self.tm, "TN": self.tn, "LANES_N": self.lanes_per_row}
 
-    def blocks(self, rows: int, columns: int) -> tuple[int, int]:
+    def block_counts(self, rows: int, columns: int) -> tuple[int, int]:
         """Return the number of blocks along rows and columns."""
         return ceil_div(rows, self.bm), ceil_div(columns, self.bn)
 
@@ -119,7 +119,7 @@ def _candidate_part_counts(tile: Tile, rows: int, columns: int, depth: int) -> s
 
 def _cost(choice: Split, rows: int, columns: int, depth: int) -> float:
     """Estimate the multiply-adds of the busiest multiprocessor, plus delays of loads and shared-memory reads."""
-    tile, (down, across) = choice.tile, choice.tile.blocks(rows, columns)
+    tile, (down, across) = choice.tile, choice.tile.block_counts(rows, columns)
     blocks = ceil_div(down * across * choice.parts, MULTIPROCESSORS)
     idle = max(FULL / (blocks * tile.threads), 1)
     delays = 1 + (tile.tm + tile.tn) / (tile.tm * tile.tn) + 6 * (tile.bm + tile.bn) / (tile.bm * tile.bn)
