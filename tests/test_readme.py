@@ -79,7 +79,7 @@ def test_the_benchmarks_name_the_default_chunk() -> None:
 
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     told = re.search(
-        r"Defaults: four streams and a fifth of the batch a chunk, ([\d,]+) images, ([\d.]+) ms here", text
+        r"The defaults, four streams and chunks of ([\d,]+) images \(a fifth of the batch\), take ([\d.]+) ms\.", text
     )
     assert told is not None and told[1] == f"{default_chunk(10_000):,}" and STREAMS == 4
     (row,) = (line for line in text.splitlines() if line.startswith(f"| {told[1]} | "))

@@ -202,8 +202,8 @@ def goals_table(figures: Figures) -> str:
             cells = [format_ms(found.ours), must, aim, in_time, format_factor(found.ratio), f"≥ {least:g}", ahead]
             rows.append([f"`{goal.network}`{one}", goal.precision, title, *cells])
     rule = (
-        "Each time that was asked for, beside ours, and ours beside the fastest other system of the same precision "
-        "(fp32x: their fp32). End to end, a network without a time of its own may take "
+        "The table compares each requested time with ours, and ours with the fastest other system of the same "
+        "precision (fp32x: their fp32). End to end, a network without a time of its own may take "
         f"{BEYOND_CARD_MS:g} ms beyond its time on the card."
     )
     return f"{wrap_paragraph(rule)}\n\n{markdown_table(head, rows, 3)}"

@@ -1,6 +1,6 @@
-// Fewer multiplications: Toom and Cook multiply polynomials by their values at K + 1 points. Their way, transposed,
-// gives two neighbouring outputs of a row of K taps with K + 1 multiplications instead of 2 K (Winograd, for
-// convolutions).
+// Fewer multiplications: Toom and Cook multiply polynomials by their values at K + 1 points. Transposed, this
+// method gives two neighbouring outputs of a row of K taps with K + 1 multiplications instead of 2 K, as Winograd's does
+// for convolutions.
 //
 // Data: x (images, C, H, W) INPUT; w packed (blocks of BM maps, C, K + 1 points, K rows, BM) float, padded with zero
 //       maps; bias (M) or null; y (images, M, PH, PW) OUTPUT, pooled by POOL x POOL windows with stride POOL (POOL = 1:
