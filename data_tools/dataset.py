@@ -170,7 +170,7 @@ RANKS = (3, 4)  # of an IDX file of images
 def channels_first(x: np.ndarray, name: str) -> np.ndarray:
     """Return a view (N, C, H, W) of images (N, H, W, C) or (N, C, H, W), whose channels are 1 (grey) or 3 (colour).
 
-    Raises UserError, which calls the array ``name``, see ``channel_dimension``.
+    Raises UserError if ``channel_dimension`` does. name: of the array, for the error.
     """
     return x if channel_dimension(x.shape, name) == 1 else x.transpose(0, 3, 1, 2)
 

@@ -104,7 +104,7 @@ def read_layout(path: Path, ranks: tuple[int, ...]) -> Layout:
 
 
 def _open_items(file: BinaryIO, size: int, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], _Source]:
-    """Return the shape of the items, which a file of ``size`` bytes can have, and its content behind the header."""
+    """Return the shape of the items, checked against the file's size in bytes, and the content behind the header."""
     start = file.read(16)
     if not start:
         raise BadFileError("is empty")
@@ -142,7 +142,10 @@ def _open_content(file: BinaryIO, size: int) -> _Source:
 
 
 def _true_shape(shapes: set[tuple[int, ...]], file: BinaryIO, size: int, most: int) -> tuple[int, ...]:
-    """Return which shape that an old header may mean fits the content's length (at most ``most`` bytes)."""
+    """Return the one of these shapes, all of which an old header may mean, that fits the content's length.
+
+    most: limit on the bytes of the items.
+    """
     sizes = {shape: math.prod(shape) for shape in shapes if 0 < math.prod(shape) <= most}
     source, start = _open_content(file, size), 4 + 4 * len(min(shapes))
     found = size - start

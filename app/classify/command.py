@@ -67,7 +67,7 @@ class Faults:
 
 @dataclass
 class Work:
-    """A run of ``classify``. windows: for each shard the first image to classify and their number. place: a device."""
+    """A run of ``classify``. windows: each shard's first image to classify, and how many. place: a device."""
 
     shards: Sequence[Shard]
     windows: Sequence[Window]

@@ -186,7 +186,7 @@ def format_device(device: Mapping[str, Any]) -> str:
 
 
 def format_bus_address(device: Mapping[str, Any], then: str = "") -> str:
-    """Return the GPU's number and bus address, ``cuda:0, PCI 0000:1b:00.0``, and ``then``; "" if not recorded.
+    """Return the GPU's number and bus address, ``cuda:0, PCI 0000:1b:00.0``, followed by ``then``; "" if not recorded.
 
     device: as for ``format_device``; older documents lack them.
     """

@@ -35,7 +35,7 @@ _EARLY = (ctypes.c_ubyte * 8)(1, 0, 1)  # CUgraphEdgeData: from the port "progra
 
 
 class KernelGraph:
-    """Kernels that run one after another, in the order in which they were added. Kernels read arguments when added."""
+    """Kernels that run one after another, in the order in which they were added. ``add`` copies their arguments."""
 
     def __init__(self) -> None:
         graph = ctypes.c_void_p()

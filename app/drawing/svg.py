@@ -37,7 +37,7 @@ def format_number(value: float) -> str:
 
 
 def estimate_text_width(text: str, size: float = 12) -> float:
-    """Estimate the width of a text in pixels, from above. size: of the font."""
+    """Return an upper estimate of a text's width in pixels. size: of the font."""
     return 0.6 * size * len(text)
 
 

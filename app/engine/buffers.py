@@ -145,9 +145,9 @@ class StreamBuffers(Buffers):
 
 
 def fork_streams(streams: Sequence[StreamBuffers], submit: Callable[[], None], origin: cupy.cuda.Stream) -> None:
-    """Call ``submit``, which enqueues on the streams; they begin after what ``origin`` holds, and it waits for them.
+    """Call ``submit``, which enqueues on the streams, after the work on ``origin``; then let ``origin`` wait for them.
 
-    While ``origin`` is captured, what they do is captured, too.
+    A capture of ``origin`` includes this work of the streams.
     """
     fork = cupy.cuda.Event(disable_timing=True)
     fork.record(origin)
@@ -201,7 +201,7 @@ class WholeBatch(Buffers):
 
 
 def next_power_of_two(count: int, least: int) -> int:
-    """Return the next power of two, at least ``least``, itself one: buffers that grow so are replaced seldom."""
+    """Round ``count`` up to a power of two, at least ``least``, a power of two: such buffers seldom need to grow."""
     return 1 << (max(count, least) - 1).bit_length()
 
 

@@ -31,7 +31,7 @@ def copy_by_threads(target: np.ndarray, source: np.ndarray) -> None:
 
 
 def copy_in_parts(target: np.ndarray, source: np.ndarray, ends: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Copy rows; yield the start and the end of each part once it is copied. Helpers go on with the parts behind it.
+    """Copy rows; yield each part's start and end once it is copied, while helper threads copy the later parts.
 
     target, source: C-contiguous, of the same dtype and the same size of a row. ends: of the parts; the last one is the
     number of rows. After an exception, helpers may still write to ``target``: do not use it again.

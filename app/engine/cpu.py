@@ -39,7 +39,7 @@ class CpuEngine(Engine):
 
     An image's scores have the same bits in every batch and chunk, at every index, with any number of threads: see
     ``app.layers.products``.
-    fed: threads will feed it, one on each core; the matrix library then uses one thread per call until ``close``.
+    fed: see ``open_engine``; one thread per core feeds the engine, and the matrix library uses one thread per call.
     seconds: name of a part → time that ``run`` has spent in it, summed over the threads, each of which computes whole
     chunks.
     """

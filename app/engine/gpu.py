@@ -111,14 +111,14 @@ class GpuEngine(Engine):
 
     @cached_property
     def on_card(self) -> OnCard:
-        """What runs images that lie on the card, or in host memory that the kernels read; imported at the first use."""
+        """The runner of images on the card, or in host memory that the kernels read; imported at the first use."""
         from app.engine.on_card import OnCard
 
         return OnCard(self.loaded)
 
     @cached_property
     def small(self) -> SmallBatches:
-        """What runs small batches; imported at the first use."""
+        """The runner of small batches; imported at the first use."""
         from app.engine.small_batches import SmallBatches
 
         return SmallBatches(self.loaded)
@@ -144,7 +144,7 @@ class GpuEngine(Engine):
         return Outputs(pinned_array((count,), np.uint8), scores)
 
     def run(self, images: np.ndarray, outputs: Outputs | None = None, progress: Progress | None = None) -> Outputs:
-        """See ``Engine.run``. images: of the plan's input dtype, C-contiguous. outputs: page-locked, from ``outputs``.
+        """See ``Engine.run``. images: of the plan's input dtype, C-contiguous. outputs: from ``allocate_outputs``.
 
         Images in page-locked memory are copied directly, others through a staging buffer.
         """
@@ -171,7 +171,7 @@ class GpuEngine(Engine):
     def run_ordinary(self, images: np.ndarray, *, leave_logits: bool) -> Outputs:
         """Run with page-locked results that are kept for later calls; return copies of them. Captures nothing.
 
-        leave_logits: those of large batches come in a new array in GPU memory, which is written when this returns.
+        leave_logits: return the logits of a large batch as a new array in GPU memory, complete on return.
         """
         small = self.small
         replay = small.replays.get(images.shape)
@@ -196,7 +196,7 @@ class GpuEngine(Engine):
         return outputs.copy()
 
     def _replays_last_call(self, images: np.ndarray, outputs: Outputs) -> bool:
-        """As ``replays``, but recognise the objects of the last call without reading their addresses."""
+        """Return ``replays`` for these arrays; for the objects of the last call, without reading their addresses."""
         if images is not self._last[0] or outputs is not self._last[1]:
             self._last = (images, outputs) if self.replays(images, outputs) else (None, None)
         return self._last[0] is not None

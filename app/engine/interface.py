@@ -27,7 +27,7 @@ class Outputs(NamedTuple):
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """The arrays that there are."""
+        """The labels, and the logits if they are wanted."""
         return [self.labels] if self.logits is None else [self.labels, self.logits]
 
     def copy(self) -> Outputs:
@@ -108,19 +108,19 @@ class Engine(ABC):
     ) -> Iterator[np.ndarray]:
         """Classify arrays of images one after another in constant memory; yield the labels (N,) of each.
 
-        pair: outputs that the arrays use in turn, so labels stay valid until the next but one; None: of the first
-        array's length. An array must not change until its labels are yielded.
+        pair: outputs that the arrays use in turn: labels stay valid while the next array runs. None: allocate outputs
+        of the first array's length. An array must not change until its labels are yielded.
         """
 
     def feed(self, index: int) -> Callable[[BlockSource], None]:
         """Prepare feeding thread ``index``, the caller; return a function that classifies a source to its end.
 
-        Only of an engine that was opened to be fed, as ``describe``.
+        Call this and ``describe`` only if the engine was opened with ``fed``.
         """
         raise NotImplementedError
 
     def describe(self) -> Description:
-        """Describe device and arithmetic; on a GPU, this measures a block for some milliseconds."""
+        """Describe device and arithmetic; on a GPU, time the copy and the kernels of a block, for some milliseconds."""
         raise NotImplementedError
 
     @abstractmethod

@@ -26,8 +26,8 @@ def open_engine(
     """Return an engine for images of the graph's input shape and of ``dtype``.
 
     device: ``cpu``, or ``cuda`` for the current GPU. choices: of GPU kernels, without tuning; None for the defaults.
-    fed: several threads will feed it; None: it takes arrays. Raises UserError if kernels cannot serve the network, if
-    memory is short, and as ``cpu_engine_class``.
+    fed: options of an engine into which several threads read blocks (``Engine.feed``); None for one that is given
+    arrays. Raises UserError if kernels cannot serve the network, if memory is short, and if ``cpu_engine_class`` does.
     """
     if device == "cpu":
         return cpu_engine_class()(graph, dtype, fed)

@@ -25,7 +25,7 @@ LEAST = 64  # capacity of the first buffers
 
 
 def graph_batch_size(count: int) -> int:
-    """Return the images that the graph for ``count`` of them computes."""
+    """Return how many images the graph for a batch of ``count`` images computes."""
     power = next_power_of_two(count, 1)
     return 3 * power // 4 if power >= 4 and count <= 3 * power // 4 else power
 
@@ -99,7 +99,7 @@ class _SmallBuffers(Buffers):
         self._graphed = all(launch.launches_only_kernels for launch in self.launches)
 
     def replay(self, shape: tuple[int, ...]) -> Replay:
-        """As ``SmallBatches.replay``. What a call needs is looked up before, not in the call."""
+        """See ``SmallBatches.replay``. This looks up everything that the returned function needs."""
         count, wait, stream = shape[0], self._stream.synchronize, self._stream.ptr
         given = self._images[:count]
         target, (labels, logits) = given.reshape(shape), self._results.slice_view(slice(0, count))

@@ -24,7 +24,7 @@ C_TYPES: dict[type, Any] = {
 
 
 class Function(Entry):
-    """As ``Entry``; call it with a stream, a grid and the arguments."""
+    """An ``Entry`` that is called with a stream, a grid and the arguments."""
 
     def __init__(self, module: Any, entry: str, **settings: Any) -> None:
         super().__init__(module, entry, **settings)

@@ -158,7 +158,7 @@ class Launch:
         return len(self._nodes) == len(self._steps)
 
     def _iter_bound_chunks(self, images: int) -> Iterable[int]:
-        """Return the length of each piece of the images; when one comes, the arguments are set to that piece."""
+        """Iterate over the lengths of the pieces of the images; each step first sets the arguments to its piece."""
         if self._advanced or not 0 < images <= self._piece:
             return self._moved_pieces(images)
         self._images.value = images
@@ -275,7 +275,7 @@ class Entry:
         return self._dependent and supports_dependent_launch()
 
     def make_node_adder(self, values: Sequence[Any], grid: Callable[[int], Grid]) -> Callable[[KernelGraph, int], None]:
-        """As ``make_launcher``, but the function adds the launch to a graph, given it and ``grid``'s argument."""
+        """Pack ctypes ``values``; return a function that adds a launch to a graph, given it and ``grid``'s argument."""
         packed, dependent, cluster = _addresses(values), self._uses_dependent_launch, self._cluster
 
         def add_node(graph: KernelGraph, size: int) -> None:

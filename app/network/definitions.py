@@ -28,7 +28,7 @@ SYSTEMS = ("lenet5", "fa19", "k7", "minidnn86", "mlp")  # the seed systems' netw
 
 
 class _Networks(UserDict[str, Any]):
-    """By name: the systems in order, then the others alphabetically. Each file is read when it is first asked for."""
+    """The listed networks by name: the systems in order, then the others alphabetically. Read at first use."""
 
     def __getitem__(self, name: str) -> Network:
         if self.data[name] is None:

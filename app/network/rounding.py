@@ -89,7 +89,7 @@ def compensated(w: np.ndarray, products: np.ndarray, rounded: Rounding = round_t
 
 
 def gram_matrix(graph: Graph, at: int, images: np.ndarray, inputs: int, rounded: Rounding = lambda x: x) -> np.ndarray:
-    """Return xᵀ x (inputs, inputs) over all input rows x of step ``at`` on these images; ``rounded`` maps x first."""
+    """Return xᵀ x (inputs, inputs) over all rows x of step ``at``'s input on these images, after ``rounded``."""
     from tqdm import tqdm  # imported only here: nothing else here needs it
 
     step = graph.steps[at]

@@ -88,9 +88,9 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
 
 
 def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:
-    """Raise UserError unless every key of ``kernels`` is an operation or a layer of the network.
+    """Raise UserError for a key of ``kernels`` that is neither an operation nor a layer of the network.
 
-    Raises ValueError for a kernel of another operation, which no option can name.
+    Raises ValueError if a kernel's operation is not that of its key; no command-line option can cause this.
     """
     operations = {step.layer.name: step.layer.operation for step in graph.steps}
     for target, row in kernels.items():

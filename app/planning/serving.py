@@ -235,10 +235,10 @@ def find_layer_pair(
 
 
 def _problem_forms(problem: PairProblem, pixel_scale: float | None, integers: bool) -> list[PairProblem]:
-    """Return the forms of the problem that kernels may solve, the fastest first: for exact weights, then for any.
+    """Return the problem's forms for kernels to try: for weights that float16 holds exactly, then for any weights.
 
-    pixel_scale: of the first layer's input, None if it reads no pixels. Weights that include it are not exact.
-    integers: whether the weights have 8-bit filters.
+    The first form is the fastest. pixel_scale: the factor of the first layer's pixels, None if that layer reads none.
+    The exact form keeps it out of the weights, which would become inexact. integers: whether there are 8-bit filters.
     """
     if problem.dtype == INTEGERS:
         if isinstance(problem, ConvPairProblem):

@@ -13,12 +13,12 @@ Request = TypeVar("Request")
 def option(
     help: str, default: Any = None, *, name: str | None = None, group: str | None = None, **settings: Any
 ) -> Any:
-    """Declare a field of a request: the option ``--its-name``, or ``name``; a positional argument has no hyphens.
+    """Declare a field of a request: the option ``--its-name``, or ``name``; without hyphens, a positional argument.
 
     A bool field is a switch that changes its default; a Path field takes a FILE. group: heading in the help text for
-    this option and the fields after it. settings: further arguments of argparse's ``add_argument``; ``exclusive=True``
-    for options of which only one may be given; ``twice``: what to do instead of giving it twice; ``once``: an earlier
-    spelling, which still works.
+    this option and the fields after it. settings: further arguments of argparse's ``add_argument``, and three more.
+    ``exclusive=True``: only one such option of the group may be given. ``twice``: the remedy in the error for an option
+    that is given twice. ``once``: the option's earlier spelling, which still works.
     """
     return field(default=default, metadata={"name": name, "group": group, "help": help, **settings})
 

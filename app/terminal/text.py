@@ -66,7 +66,10 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int =
 
 
 def _column_widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> list[int]:
-    """Return each shown column's width. Early-ended cells do not count; a left last column counts its longest word."""
+    """Return each shown column's width: of its longest cell, or its longest word if it is last and aligned left.
+
+    The last cell of a row that ends early does not count.
+    """
     found = []
     for index in shown:
         cells = [row[index] for row in rows if index < len(row) - (len(row) < len(columns))]

@@ -71,7 +71,7 @@ def _tensor_address(tensor: Any) -> tuple[bool, int]:
 
 
 def _view_torch_tensor(tensor: Any, dtype: np.dtype) -> cupy.ndarray:
-    """View a tensor of PyTorch, as ``cupy.from_dlpack`` does in 30 µs more."""
+    """Return a CuPy view of a PyTorch tensor; ``cupy.from_dlpack`` would take 30 µs more."""
     number = tensor.get_device()
     if not tensor.numel():  # it may have no address
         return cupy.empty(tuple(tensor.shape), dtype)

@@ -62,7 +62,7 @@ class Engines:
         return self.results(engine, batch.images)
 
     def results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Return labels, and the logits or a function that brings them. images: (N, C, H, W), checked."""
+        """Return labels, and the logits or a function that returns them. images: (N, C, H, W), checked."""
         return engine.run(images)
 
     def match_known_shape(self, images: Any) -> tuple[Engine, np.ndarray, bool] | None:

@@ -24,7 +24,7 @@ NOISE = 0.01
 
 
 class Loop(NamedTuple):
-    """One loop of peak.cu. constant: selects it. operations: per round, thread. serves: architecture number → bool."""
+    """One loop of peak.cu. constant: selects it. operations: of a thread, per round. serves: architecture → bool."""
 
     constant: str
     operations: int

@@ -85,7 +85,7 @@ def run(request: CallsRequest) -> int:
 
 
 def on_card(*, quick: bool) -> Setup:
-    """Return what all kinds of calls share on the current GPU. Raises UserError."""
+    """Return the ``Setup`` of all kinds of calls on the current GPU. Raises UserError."""
     import cupy
 
     from app.cuda.memory import pinned_array, pinned_copy

@@ -1,4 +1,4 @@
-"""What is called with images: ``Classifier``, and PyTorch as a careful program uses it."""
+"""The callers that are compared: ``Classifier``, and PyTorch as a careful program uses it."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -65,7 +65,7 @@ class TorchCaller(Caller):
 
 
 class TorchCalls(TorchEngine):
-    """One way to run the network in PyTorch, for calls with other images each.
+    """One way to run the network in PyTorch, for calls that each bring different images.
 
     pinned: allocates page-locked memory, for the images and labels that PyTorch copies.
     """
@@ -83,13 +83,13 @@ class TorchCalls(TorchEngine):
         return self._host_labels.numpy().copy()
 
     def direct(self, images: np.ndarray) -> np.ndarray:
-        """Let PyTorch copy from where the images lie: of page-locked memory, it does not wait for the copy."""
+        """Let PyTorch copy the images from where they lie; it does not wait for a copy from page-locked memory."""
         self._images.copy_(self._tensor(images), non_blocking=True)
         self.enqueue()
         return self.card_labels()
 
     def enqueued(self, images: Any) -> Any:
-        """Return the labels of a tensor on the card, on the card."""
+        """Classify a tensor on the card; return the labels on the card, without waiting for them."""
         if self._captures:  # a graph reads its own memory
             self._images.copy_(images.view(self._images.shape))
             self.enqueue()
@@ -98,7 +98,7 @@ class TorchCalls(TorchEngine):
         return self._labels
 
     def from_card(self, images: Any) -> np.ndarray:
-        """Return the labels of a tensor on the card as a NumPy array."""
+        """Classify a tensor on the card; return the labels as a NumPy array."""
         labels: np.ndarray = self.enqueued(images).cpu().numpy()
         return labels
 

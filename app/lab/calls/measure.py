@@ -29,7 +29,7 @@ Makes = Mapping[str, Callable[[], Caller]]
 
 
 class Setup(NamedTuple):
-    """What all kinds share. images: (N, C, H, W) uint8 in ordinary memory. labels: the engine's, by precision.
+    """Data shared by all kinds. images: (N, C, H, W) uint8 in ordinary memory. labels: the engine's, by precision.
 
     pinned_copy, card_copy: copy an array to page-locked memory, or into a PyTorch tensor on the card. synchronize:
     waits for the device, also for a resident kernel's end.
