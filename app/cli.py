@@ -18,6 +18,9 @@ from app.files.reading import is_hdf5
 from app.terminal.console import run_guarded
 from app.terminal.output import check_outputs
 
+# Commands whose own process uses the current GPU, if there is one.
+ON_THE_FIRST_GPU = ("run", "predict", "evaluate", "accuracy")
+
 
 def dispatch(arguments: Sequence[str]) -> int:
     """Run the command that the arguments name; returns the exit code. Raises UserError."""
@@ -44,9 +47,9 @@ def dispatch(arguments: Sequence[str]) -> int:
             request = replace(request, device=select_visible_device(request.device))
         if request.device != "cpu" and sys.stderr.isatty():  # a second may pass before the next sign of life
             print_to_stderr("looking for a GPU" if request.device == "auto" else "starting the GPU")
+    if name in ON_THE_FIRST_GPU and request.device != "cpu":
+        start_context()
     if name == "run":
-        if request.device != "cpu":
-            start_context()
         watch = Stopwatch()
         run = _main_job(watch)
         return run(request, watch)

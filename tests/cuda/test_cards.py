@@ -95,12 +95,18 @@ def test_the_context_is_made_beside_other_work(driver: Path, cards: str, context
     assert (done.stdout, done.stderr) == (f"{contexts}\n", "")
 
 
-@pytest.mark.parametrize(("command", "started"), [("", 1), ("--device cuda", 1), ("--device cpu", 0), ("networks", 0)])
-def test_the_main_job_makes_it(command: str, started: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("command", "started", "code"),
+    [
+        *(("", 1, 0), ("--device cuda", 1, 0), ("--device cpu", 0, 0), ("networks", 0, 0)),
+        *(("predict missing.npy", 1, 2), ("predict missing.npy --device cpu", 0, 2)),
+    ],
+)
+def test_who_makes_it(command: str, started: int, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[None] = []
     monkeypatch.setattr(cli, "start_context", lambda: calls.append(None))
     monkeypatch.setattr(cli, "_main_job", lambda _: lambda *_: 0)
-    assert cli.main(command.split()) == 0
+    assert cli.main(command.split()) == code
     assert len(calls) == started
 
 

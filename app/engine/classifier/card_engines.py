@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cupy
 import numpy as np
@@ -22,6 +22,9 @@ from app.engine.small_batches import MOST
 from app.layers import Shape
 from app.network.graph import Graph
 from app.planning.matching import Choices
+
+if TYPE_CHECKING:
+    from app.engine.resident import ResidentKernel
 
 
 def as_cupy_array(images: Any, stream: cupy.cuda.Stream) -> cupy.ndarray:
@@ -209,6 +212,15 @@ class CardEngines(Engines):
         """See ``Engines.empty``. The memory is page-locked."""
         with self._card:
             return pinned_array(shape, np.uint8)
+
+    def resident_kernel(self, graph: Graph) -> ResidentKernel:
+        """Return a kernel that stays on the card, for single images of bytes. Raises UserError where none serves."""
+        from app.engine.resident import ResidentKernel
+
+        with self._card:
+            engine = self.engine_for(graph, np.dtype(np.uint8))
+            assert isinstance(engine, GpuEngine)
+            return ResidentKernel(engine.loaded)
 
     def _fetched_later(self, engine: GpuEngine, found: Outputs) -> tuple[np.ndarray, Any]:
         labels, logits = found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -101,10 +101,8 @@ class Classifier:
         try:
             if engines.device == "cpu":
                 raise BadArgumentError(f"resident=True needs a GPU: {self.why_cpu or 'device is cpu'}")
-            with devices.translate_gpu_errors(), engines.place:
-                from app.engine.resident import ResidentKernel
-
-                self._resident = ResidentKernel(engines.of(self.graph, np.dtype(np.uint8)).loaded)
+            with devices.translate_gpu_errors():
+                self._resident = cast("CardEngines", engines).resident_kernel(self.graph)
         except Exception:
             self.close()
             raise
@@ -159,7 +157,8 @@ class Classifier:
                     raise BadArgumentError(f"arrays and streams on a card need a classifier on a GPU: {why}")
                 else:
                     given = images if batch is None else batch.images
-                    labels, scores, single = engines.run_on_card(self.graph, given, stream, wait=not on_card)
+                    card = cast("CardEngines", engines)
+                    labels, scores, single = card.run_on_card(self.graph, given, stream, wait=not on_card)
                     single = single if batch is None else batch.single
         except Exception:
             with devices.translate_gpu_errors():  # not for calls on the card, which take microseconds
@@ -217,7 +216,7 @@ class Classifier:
         with self._lock:
             return self._require_open_engines().describe()
 
-    def _require_open_engines(self) -> Any:
+    def _require_open_engines(self) -> Engines:
         if self._engines is None:
             raise BadArgumentError("the classifier is closed: make another one")
         return self._engines
