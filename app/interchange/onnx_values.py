@@ -40,7 +40,8 @@ class Node:
 
         self.operator = node.op_type if node.domain in DOMAINS else f"{node.domain}.{node.op_type}"
         self.inputs, self.outputs = list(node.input), list(node.output)
-        self._name = node.name or next(iter(node.output), "")
+        self.name = node.name or next(iter(node.output), "")
+        self.proto = node
         try:
             self._attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
         except ValueError as error:
@@ -48,9 +49,12 @@ class Node:
 
     def fault(self, what: str, remedy: str) -> BadValueError:
         """Return the error that names this node."""
-        return BadValueError(
-            f"node {format_for_error(self._name)} ({format_for_error(self.operator)[1:-1]}) {what}; {remedy}"
-        )
+        return BadValueError(f"{self.label} {what}; {remedy}")
+
+    @property
+    def label(self) -> str:
+        """The node's name and operator."""
+        return f"node {format_for_error(self.name)} ({format_for_error(self.operator)[1:-1]})"
 
     def take(self, name: str, default: Any) -> Any:
         """Pop an attribute or the default, whose type it must have; ``check_all_taken`` refuses what is left."""
@@ -76,6 +80,18 @@ class Node:
         if len(found) != count or len(set(found)) != 1:
             raise self.fault(f"has {name} {found[:8]}", f"only {count} equal numbers can be imported")
         return int(found[0])
+
+    def padding(self, sizes: tuple[int, ...], kernel: int, stride: int) -> list[int]:
+        """Take ``pads`` and ``auto_pad``: rows and columns before an image of these sizes, then behind it."""
+        auto = self.require_attribute("auto_pad", b"NOTSET", b"VALID", b"SAME_UPPER", b"SAME_LOWER")
+        pads: list[int] = self.take("pads", [0] * 4)
+        if auto in (b"NOTSET", b"VALID") or stride < 1:
+            return [0] * 4 if auto == b"VALID" else pads
+        total = [
+            max(-size % stride + kernel - stride, 0) if size % stride else max(kernel - stride, 0) for size in sizes
+        ]
+        less, more = [every // 2 for every in total], [every - every // 2 for every in total]
+        return [*less, *more] if auto == b"SAME_UPPER" else [*more, *less]
 
     def check_all_taken(self) -> None:
         """Raise BadValueError if an attribute was not taken."""
