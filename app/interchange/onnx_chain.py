@@ -6,9 +6,8 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError, format_for_error
-from app.interchange.onnx_constants import KEEPING, OF_SMALL, Constants
 from app.interchange.onnx_layers import FLOAT, READERS, WITH_CONSTANTS, OnnxLayers
-from app.interchange.onnx_values import Node
+from app.interchange.onnx_values import KEEPING, OF_SMALL, Constants, Node
 from app.layers import Shape
 
 UINT8 = 2  # TensorProto's type

@@ -14,8 +14,7 @@ from app.interchange.named_arrays import class_names, parse_description, torch_n
 from app.interchange.numbers import as_float32
 from app.interchange.onnx_chain import OnnxGraph
 from app.interchange.onnx_export import SCORES, onnx_model, require_onnx
-from app.interchange.onnx_external import load_external_data
-from app.interchange.onnx_values import array_of
+from app.interchange.onnx_values import array_of, load_external_data
 from app.interchange.source import Asked, Source
 from app.layers import Argmax, Softmax
 from app.network.foreign import DESCRIPTION

@@ -9,8 +9,7 @@ import numpy as np
 from app.files.checks import format_for_error
 from app.interchange.folding import BatchNorm
 from app.interchange.layer_stack import LayerStack
-from app.interchange.onnx_constants import Constants
-from app.interchange.onnx_values import Node
+from app.interchange.onnx_values import Constants, Node
 from app.layers import ACTIVATIONS, AvgPool, Conv2d, Flatten, Linear, MaxPool, Shape, Softmax
 
 FLOAT = 1  # TensorProto's type

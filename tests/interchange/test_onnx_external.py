@@ -11,7 +11,7 @@ import pytest
 from app.base.errors import UserError
 from app.cli import main
 from app.interchange.source import Asked, read
-from app.network.weights import MAX_BYTES
+from app.network.network import MAX_BYTES
 from tests.support.foreign_files import SMALL, onnx_of_others
 from tests.support.networks_for_tests import random_graph
 
