@@ -40,7 +40,7 @@ EDITS: dict[str, list[tuple[str, str]]] = {
 
 class Tanh(''',
         ),
-        ("(Relu, Tanh, Sigmoid)}", "(Relu, Tanh, Sigmoid, LeakyRelu)}"),
+        ("(Relu, Relu6, Tanh, Sigmoid)}", "(Relu, Relu6, Tanh, Sigmoid, LeakyRelu)}"),
     ],
     NAMES: [
         ("Activation, Relu, ", "Activation, LeakyRelu, Relu, "),

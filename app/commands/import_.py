@@ -10,6 +10,12 @@ from app.terminal.output import Output
 BODY = "tools.import_"
 EPILOG = """\
 examples:
+  python main.py import model.onnx --out model.h5 --classes cat,dog,owl
+      what torch.onnx.export(model, images, "model.onnx") wrote; the file of its
+      data, model.onnx.data, stays beside it
+  python main.py import model.pt --network model.toml --out model.h5
+      what torch.save(model.state_dict(), "model.pt") wrote; without --network,
+      a network that alone fits the arrays is printed, to be confirmed
   python main.py import weights-86.bin --network minidnn86 --out old86.h5
       a flat dump of mini-dnn: the network names the layers
   python main.py import eng-0001.params --symbol eng-symbol.json --out eng.h5
@@ -46,5 +52,10 @@ class ImportRequest(Frozen, kw_only=True):
         "factor of pixels from 0 to 255, a number or a fraction (default: 1 for the old systems' formats, else as the "
         "network has it)",
         metavar="X",
+    )
+    classes: str | None = option(
+        "names of the classes, separated by commas, or a text file with one on each line (default: those that the file "
+        "has)",
+        metavar="A,B,...|FILE",
     )
     output: Output = options("report", what="the report")

@@ -10,12 +10,13 @@ import numpy as np
 from app.base.errors import UserError
 from app.files.checks import format_for_error
 from app.interchange.source import Engine, Source
-from app.layers import Activation, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Resize, Sigmoid, Tanh
+from app.layers import Activation, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Relu6, Resize, Sigmoid, Tanh
 from app.layers.pool import Pool
 
 MAX_BATCH = 1000
 FUNCTIONS: dict[type[Layer], Callable[[np.ndarray], np.ndarray]] = {
     Relu: lambda x: x * (x > 0),
+    Relu6: lambda x: np.minimum(x * (x > 0), 6),
     Tanh: np.tanh,
     Sigmoid: lambda x: 0.5 * (1 + np.tanh(x / 2)),
 }
@@ -96,7 +97,7 @@ def torch_engine(source: Source) -> Engine | None:
                     pool = functional.max_pool2d if layer.is_max else functional.avg_pool2d
                     x = pool(x, layer.window, layer.effective_stride, ceil_mode=layer.ceil)
                 case Activation():
-                    x = getattr(torch, layer.kind)(x)
+                    x = getattr(functional if layer.kind == "relu6" else torch, layer.kind)(x)
                 case Flatten():
                     x = x.flatten(1)
         found: np.ndarray = x.numpy()

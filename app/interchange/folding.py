@@ -19,21 +19,35 @@ class BatchNorm(Frozen):
     variance: np.ndarray
     epsilon: float
 
+    def affine(self, maps: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the factor and the shift of each map, float64.
+
+        Raises BadValueError for sizes that do not fit and a negative variance.
+        """
+        given = {"scale": self.scale, "shift": self.shift, "mean": self.mean, "variance": self.variance}
+        arrays = {what: np.asarray(array, np.float64) for what, array in given.items()}
+        for what, array in arrays.items():
+            if array.shape != (maps,):
+                raise BadValueError(f"batch normalisation {self.name} has a {what} of {array.shape}, needs ({maps},)")
+        with np.errstate(all="ignore"):  # infinite and NaN values show in the weights
+            if not (arrays["variance"] + self.epsilon > 0).all():
+                raise BadValueError(f"batch normalisation {self.name} has a variance that is negative or no number")
+            factor = arrays["scale"] / np.sqrt(arrays["variance"] + self.epsilon)
+            return factor, arrays["shift"] - arrays["mean"] * factor
+
 
 def fold_batch_norm(weights: np.ndarray, bias: np.ndarray | None, norm: BatchNorm) -> tuple[np.ndarray, np.ndarray]:
     """Return the weights and the bias that compute both, float32. weights: (…, maps), in this project's layout.
 
     Computed in float64 and rounded once. Raises BadValueError for sizes that do not fit and a negative variance.
     """
-    maps = weights.shape[-1]
-    given = {"scale": norm.scale, "shift": norm.shift, "mean": norm.mean, "variance": norm.variance}
-    arrays = {what: np.asarray(array, np.float64) for what, array in given.items()}
-    for what, array in arrays.items():
-        if array.shape != (maps,):
-            raise BadValueError(f"batch normalisation {norm.name} has a {what} of {array.shape}, needs ({maps},)")
-    if not (arrays["variance"] + norm.epsilon > 0).all():
-        raise BadValueError(f"batch normalisation {norm.name} has a variance that is negative or no number")
-    factor = arrays["scale"] / np.sqrt(arrays["variance"] + norm.epsilon)
-    before = 0.0 if bias is None else bias.astype(np.float64)
-    shifted = (before - arrays["mean"]) * factor + arrays["shift"]
-    return (weights.astype(np.float64) * factor).astype(np.float32), shifted.astype(np.float32)
+    return fold_affine(weights, bias, *norm.affine(weights.shape[-1]))
+
+
+def fold_affine(
+    weights: np.ndarray, bias: np.ndarray | None, factor: np.ndarray, shift: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weights and the bias of a layer whose outputs (…, maps) are multiplied and then shifted, float32."""
+    with np.errstate(all="ignore"):
+        shifted = shift if bias is None else bias.astype(np.float64) * factor + shift
+        return (weights.astype(np.float64) * factor).astype(np.float32), shifted.astype(np.float32)

@@ -26,6 +26,7 @@ from app.interchange.engines import torch_engine
 from app.interchange.layout import source_array_shapes, to_channels_first
 from app.interchange.numbers import as_float32
 from app.interchange.source import Asked, Source
+from app.interchange.torch_arrays import BIAS, WEIGHT, fold_batch_norms, guess_network
 from app.layers import Shape
 from app.network.definitions import Network
 from app.network.foreign import DESCRIPTION
@@ -34,7 +35,6 @@ from app.network.weights import LEAST_SCALE, MOST_SCALE
 
 MAX_ARRAYS = 10_000
 KEYS = ("classes", "class_names", "labels", "names", "id2label")  # of metadata, where names of classes stand
-WEIGHT, BIAS = "weight", "bias"  # what PyTorch's names end with
 
 
 class Description(Frozen):
@@ -55,12 +55,28 @@ class Description(Frozen):
 class NamedArrays(Frozen):
     """The arrays of a file by name, of any type, and its other metadata.
 
-    description: None in files that this program did not write.
+    description: None in files that this program did not write. notes: what the reader left out.
     """
 
     arrays: Mapping[str, np.ndarray]
     description: Description | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class NoNetworkError(BadValueError):
+    """Raised for arrays without a network. guess: the only one that fits their shapes, to confirm; None without it."""
+
+    def __init__(self, guess: Network | None) -> None:
+        self.guess = guess
+        remedy = "name it with --network, as lenet5 or a .toml file"
+        if guess is not None:
+            file = f"{guess.name}.toml"
+            remedy = (
+                "the printed one alone fits its shapes, if its activations are ReLU and its poolings maxima: save it "
+                f"as {file}, correct it and give --network {file}"
+            )
+        super().__init__(f"has no network in it; {remedy}")
 
 
 _CHECK = object_check(
@@ -90,12 +106,13 @@ def match_to_network(named: NamedArrays, asked: Asked) -> Source:
         raise BadValueError(f"names an array {format_for_error(odd[0])}; rename it")
     about = named.description
     network = asked.network or (about.network if about else None)
-    if network is None:
-        raise BadValueError("has no network in it; name it with --network, as lenet5 or a .toml file")
-    notes: list[str] = []
+    notes = [*named.notes]
     torch_names = any(name.rpartition(".")[2] in (WEIGHT, BIAS) for name in named.arrays)
-    origins = _torch_array_names(network, named.arrays) if torch_names else {name: name for name in named.arrays}
-    arrays = {name: as_float32(origin, named.arrays[origin], notes) for name, origin in origins.items()}
+    given = fold_batch_norms(named.arrays, notes) if torch_names else named.arrays
+    if network is None:
+        raise NoNetworkError(guess_network(given, asked.name) if torch_names else None)
+    origins = _torch_array_names(network, given) if torch_names else {name: name for name in given}
+    arrays = {name: as_float32(origin, given[origin], notes) for name, origin in origins.items()}
     if not torch_names:
         arrays = to_channels_first(network, arrays)
     classes = about.classes if about else class_names(named.metadata, network, notes)

@@ -16,7 +16,8 @@ from app.network.foreign import DESCRIPTION
 OPSET, IR_VERSION = 17, 8  # of 2022: every engine released since then runs such models
 PRODUCER = "lenet5-inference"
 IMAGES, SCORES, LABELS = "images", "scores", "labels"  # the model's input and outputs
-OPERATORS = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
+OPERATORS = {"relu": "Relu", "relu6": "Clip", "tanh": "Tanh", "sigmoid": "Sigmoid"}
+LIMITS = {"Clip": {"minimum": np.float32(0), "maximum": np.float32(6)}}  # constants that an operator takes
 
 
 def onnx_model(description: Description, arrays: Mapping[str, np.ndarray], dtype: str = "uint8") -> Any:
@@ -78,7 +79,9 @@ class _Graph:
             case Pool():
                 self._add_pooling(layer, shape)
             case Activation():
-                self._add_node(OPERATORS[layer.kind], layer.name)
+                operator = OPERATORS[layer.kind]
+                limits = {f"{layer.name}/{name}": value for name, value in LIMITS.get(operator, {}).items()}
+                self._add_node(operator, layer.name, **limits)
             case Flatten():
                 self._add_node("Flatten", layer.name)
             case Softmax():

@@ -1,4 +1,4 @@
-"""Import an ONNX model: its chain of layers becomes a network. No code or other file that it names is used."""
+"""Import an ONNX model: its chain of layers becomes a network. No code in it is used."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ from app.interchange.named_arrays import class_names, parse_description, torch_n
 from app.interchange.numbers import as_float32
 from app.interchange.onnx_chain import OnnxGraph
 from app.interchange.onnx_export import SCORES, onnx_model, require_onnx
-from app.interchange.onnx_values import array_of
+from app.interchange.onnx_values import array_of, load_external_data
 from app.interchange.source import Asked, Source
 from app.layers import Argmax, Softmax
 from app.network.foreign import DESCRIPTION
@@ -22,6 +22,7 @@ from app.network.network import PIXEL_SCALE, Network, default_names
 from app.network.toml import network_toml, parse_network
 
 OLDEST_OPSET = 13
+BRIGHT = 1 / 16  # images that are multiplied by less are taken as pixels from 0 to 255, others as from 0 to 1
 
 
 def read(content: bytes, asked: Asked) -> Source:
@@ -29,21 +30,19 @@ def read(content: bytes, asked: Asked) -> Source:
     if asked != Asked():
         raise BadValueError("is an ONNX model, which contains its network; leave --network, --size and --symbol out")
     model = _parsed(content)
-    _check_model_features(model)
+    opset = _check_model_features(model)
+    load_external_data(model, asked.path)
     exported = _described_source(model)
     if exported is not None:
         ends_in_softmax = isinstance(exported.network.layers[-2], Softmax)
         logits = model.graph.node[-2].input[0] if ends_in_softmax else SCORES
         return replace(exported, engine=onnx_engine(model, logits, lambda images: images))
-    chain = OnnxGraph(model.graph)
+    chain = OnnxGraph(model.graph, opset)
     source = _build_source(chain, asked.name, {one.key: one.value for one in model.metadata_props})
-    scale = source.network.pixel_scale
 
     def convert_images(images: np.ndarray) -> np.ndarray:
-        """Return the images as the model reads them: bytes, floats of 0 to 255 that it scales, or scaled floats."""
-        if chain.reads_bytes:
-            return images
-        return (images if chain.factor is not None else images * scale).astype(np.float32)
+        """Return the images as the model reads them: bytes, or floats from 0 to 255 or 1."""
+        return images if chain.reads_bytes else (images * _unit(chain)).astype(np.float32)
 
     return replace(source, engine=onnx_engine(model, chain.logits, convert_images, chain.batch))
 
@@ -73,8 +72,8 @@ def _names(model: Any) -> Iterator[Any]:
         yield from (one.name for one in node.attribute)
 
 
-def _check_model_features(model: Any) -> None:
-    """Raise BadValueError for what the chain's reader does not see: an unknown opset, functions, sparse weights."""
+def _check_model_features(model: Any) -> int:
+    """Return the opset. Raises BadValueError for an unknown one, and for functions and sparse weights."""
     versions = [one.version for one in model.opset_import if one.domain in ("", "ai.onnx")]
     newest = require_onnx().defs.onnx_opset_version()
     if len(versions) != 1 or not OLDEST_OPSET <= versions[0] <= newest:
@@ -86,6 +85,7 @@ def _check_model_features(model: Any) -> None:
         )
     if model.graph.sparse_initializer:
         raise BadValueError("stores sparse weights; store them dense")
+    return int(versions[0])
 
 
 def _described_source(model: Any) -> Source | None:
@@ -110,15 +110,15 @@ def _build_source(chain: OnnxGraph, name: str, metadata: Mapping[str, str]) -> S
 
     name: the network's; exporters give all their graphs the same name.
     """
-    notes: list[str] = []
-    names = default_names(one.layer.kind for one in chain.found)
-    layers = [replace(one.layer, name=name) for one, name in zip(chain.found, names, strict=True)]
+    found, notes = chain.stack.found, chain.stack.notes
+    names = default_names(one.layer.kind for one in found)
+    layers = [replace(one.layer, name=name) for one, name in zip(found, names, strict=True)]
     arrays: dict[str, np.ndarray] = {}
     origins: dict[str, str] = {}
-    for layer, one in zip(names, chain.found, strict=True):
+    for layer, one in zip(names, found, strict=True):
         for end, array in one.arrays.items():
-            origins[layer + end] = one.origins[end]
-            arrays[layer + end] = as_float32(one.origins[end], array, notes)
+            origins[layer + end] = one.origins.get(end, "")
+            arrays[layer + end] = as_float32(origins[layer + end], array, notes)
     network = Network(
         name,
         "imported from an ONNX model",
@@ -134,15 +134,23 @@ def _build_source(chain: OnnxGraph, name: str, metadata: Mapping[str, str]) -> S
     return Source(network, arrays, origins, tuple(notes), classes=classes)
 
 
+def _unit(chain: OnnxGraph) -> float:
+    """Return what turns bytes into the pixels that the model reads: 1 for bytes and floats from 0 to 255, else 1/255.
+
+    How much the model scales floats tells which they are.
+    """
+    bright = chain.contrast is not None and chain.contrast < BRIGHT
+    return 1.0 if chain.reads_bytes or bright else PIXEL_SCALE
+
+
 def _pixel_scale(chain: OnnxGraph, notes: list[str]) -> float:
     """Return the factor of bytes 0 to 255 that follows from the chain's constants, or from the type of its images."""
-    if chain.factor is None:
-        if chain.reads_bytes:
-            return 1.0
-        notes.append("its images are floats, which it does not scale: taken as pixels from 0 to 1")
+    unit, factor = _unit(chain), 1.0 if chain.factor is None else chain.factor
+    if unit != 1:
+        scaled = "does not scale" if chain.contrast is None else f"scales by {chain.contrast:.3g}"
+        notes.append(f"its images are floats, which it {scaled}: taken as pixels from 0 to 1")
+    if np.float32(factor) == np.float32(PIXEL_SCALE) and unit == 1:
         return PIXEL_SCALE
-    if np.float32(chain.factor) == np.float32(PIXEL_SCALE):
-        return PIXEL_SCALE
-    if not np.isfinite(chain.factor) or chain.factor <= 0:
-        raise BadValueError(f"scales its images by {chain.factor:g}; export another network")
-    return chain.factor
+    if not 0 < factor < np.inf:
+        raise BadValueError(f"scales its images by {factor:g}; export another network")
+    return factor * unit

@@ -1,14 +1,25 @@
-"""Read constants and nodes of an ONNX graph, within limits and never from another file."""
+"""Read constants and nodes of an ONNX graph, within limits, and the file beside a model that keeps its numbers."""
 
+from collections.abc import Iterable, Iterator
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from app.files.checks import BadValueError, format_for_error
+from app.files.reading import may_exist, read_file
+from app.network.network import MAX_BYTES
 
 TYPES = (1, 2, 6, 7, 9, 10, 11)  # of TensorProto: float, uint8, int32, int64, bool, float16, double
 DOMAINS = ("", "ai.onnx")
+TOGETHER = "save the model with its data in one file, or in a file of a plain name in the same folder"
+# Operators that keep the number of elements are computed on any constant, the others on small ones only: an array of
+# the size of its inputs' product would take all memory.
+KEEPING = ("Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+OF_SMALL = ("Add", "Concat", "Div", "Gather", "Mul", "Slice", "Sqrt", "Sub")
+SMALL = 64
+VALUES = ("value_float", "value_floats", "value_int", "value_ints")
 
 
 def array_of(tensor: Any, name: str) -> np.ndarray:
@@ -32,6 +43,71 @@ def array_of(tensor: Any, name: str) -> np.ndarray:
     return array
 
 
+def load_external_data(model: Any, path: Path | None) -> None:
+    """Move such numbers into the model. path: the model's file, None for a model that comes from no file.
+
+    Raises BadValueError for files outside its folder, links and the model itself, and for ranges that leave their file
+    or overlap: every byte is used once, so that no model takes more memory than its files. UserError as ``read_file``.
+    """
+    ranges: dict[str, list[tuple[int, int, Any]]] = {}
+    contents: dict[str, memoryview] = {}
+    for tensor in _external_tensors(model.graph):
+        about = {one.key: one.value for one in tensor.external_data}
+        name, location = format_for_error(tensor.name), about.get("location", "")
+        if location not in contents:
+            contents[location] = memoryview(_read_beside(path, name, location))
+        size = len(contents[location])
+        start = _parse_count(name, about.get("offset", "0"))
+        length = _parse_count(name, about.get("length", str(max(size - start, 0))))
+        if start + length > size:
+            shown = format_for_error(location)
+            raise BadValueError(f"keeps {name} beyond the end of {shown}, which has {size:,} bytes; get a fresh copy")
+        ranges.setdefault(location, []).append((start, start + length, tensor))
+    for location, found in ranges.items():
+        _fill(location, contents[location], sorted(found, key=lambda one: one[:2]))
+
+
+def _external_tensors(graph: Any) -> Iterator[Any]:
+    for tensor in (*graph.initializer, *(one.t for node in graph.node for one in node.attribute if one.HasField("t"))):
+        if tensor.external_data or tensor.data_location:
+            yield tensor
+
+
+def _read_beside(path: Path | None, name: str, location: Any) -> bytes:
+    """Read the whole file of this name beside the model. name: of the array, for errors."""
+    shown = format_for_error(location)
+    plain = isinstance(location, str) and location.isprintable() and location not in ("", ".", "..")
+    if path is None or not plain or "/" in location or "\\" in location:
+        raise BadValueError(f"keeps {name} in {shown}, which is no file beside it; {TOGETHER}")
+    file = path.with_name(location)
+    if file.is_symlink():
+        raise BadValueError(f"keeps {name} in {shown}, which is a link; put the file itself there")
+    if not may_exist(file):
+        raise BadValueError(f"keeps {name} in {shown}, which is not beside it; put both files in one folder")
+    if path.exists() and file.samefile(path):
+        raise BadValueError(f"keeps {name} in itself as in another file; {TOGETHER}")
+    return read_file(file, MAX_BYTES)
+
+
+def _parse_count(name: str, text: Any) -> int:
+    if not (isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) <= 15):
+        raise BadValueError(f"keeps {name} at {format_for_error(text)}, which is no number of bytes; get a fresh copy")
+    return int(text)
+
+
+def _fill(location: str, content: memoryview, ranges: list[tuple[int, int, Any]]) -> None:
+    """Give each tensor its range of the content. ranges: begin, end and tensor, in order."""
+    before = 0
+    for start, end, tensor in ranges:
+        if start < before:
+            shown = format_for_error(location)
+            raise BadValueError(f"keeps {format_for_error(tensor.name)} where {shown} has another; export it again")
+        before = end
+        del tensor.external_data[:]
+        tensor.data_location = 0
+        tensor.raw_data = bytes(content[start:end])
+
+
 class Node:
     """One node: its operator, inputs and outputs, and attributes, which its reader takes one by one."""
 
@@ -40,7 +116,8 @@ class Node:
 
         self.operator = node.op_type if node.domain in DOMAINS else f"{node.domain}.{node.op_type}"
         self.inputs, self.outputs = list(node.input), list(node.output)
-        self._name = node.name or next(iter(node.output), "")
+        self.name = node.name or next(iter(node.output), "")
+        self.proto = node
         try:
             self._attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
         except ValueError as error:
@@ -48,9 +125,12 @@ class Node:
 
     def fault(self, what: str, remedy: str) -> BadValueError:
         """Return the error that names this node."""
-        return BadValueError(
-            f"node {format_for_error(self._name)} ({format_for_error(self.operator)[1:-1]}) {what}; {remedy}"
-        )
+        return BadValueError(f"{self.label} {what}; {remedy}")
+
+    @property
+    def label(self) -> str:
+        """The node's name and operator."""
+        return f"node {format_for_error(self.name)} ({format_for_error(self.operator)[1:-1]})"
 
     def take(self, name: str, default: Any) -> Any:
         """Pop an attribute or the default, whose type it must have; ``check_all_taken`` refuses what is left."""
@@ -77,9 +157,93 @@ class Node:
             raise self.fault(f"has {name} {found[:8]}", f"only {count} equal numbers can be imported")
         return int(found[0])
 
+    def padding(self, sizes: tuple[int, ...], kernel: int, stride: int) -> list[int]:
+        """Take ``pads`` and ``auto_pad``: rows and columns before an image of these sizes, then behind it."""
+        auto = self.require_attribute("auto_pad", b"NOTSET", b"VALID", b"SAME_UPPER", b"SAME_LOWER")
+        pads: list[int] = self.take("pads", [0] * 4)
+        if auto in (b"NOTSET", b"VALID") or stride < 1:
+            return [0] * 4 if auto == b"VALID" else pads
+        total = [
+            max(-size % stride + kernel - stride, 0) if size % stride else max(kernel - stride, 0) for size in sizes
+        ]
+        less, more = [every // 2 for every in total], [every - every // 2 for every in total]
+        return [*less, *more] if auto == b"SAME_UPPER" else [*more, *less]
+
     def check_all_taken(self) -> None:
         """Raise BadValueError if an attribute was not taken."""
         if self._attributes:
             raise self.fault(
                 f"has the attribute {format_for_error(min(self._attributes))}", "this program does not know it"
             )
+
+
+class Constants:
+    """The arrays of a graph by name, read when they are asked for. opset: the model's."""
+
+    def __init__(self, graph: Any, opset: int) -> None:
+        self._tensors = {one.name: one for one in graph.initializer}
+        self._arrays: dict[str, np.ndarray] = {}
+        self._opset = opset
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays or name in self._tensors
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._arrays:
+            self._arrays[name] = array_of(self._tensors[name], name)
+        return self._arrays[name]
+
+    def define(self, name: str, array: np.ndarray) -> None:
+        """Add a constant."""
+        self._arrays[name] = array
+
+    def has_all(self, names: Iterable[str]) -> bool:
+        """Return whether all of these are constants."""
+        return all(name in self for name in names)
+
+    def fold(self, node: Node) -> None:
+        """Compute a node all of whose inputs are constants. Raises BadValueError for operators that are not folded."""
+        if node.operator == "Constant":
+            self.define(node.outputs[0], _value_of(node))
+            return
+        arrays = {name: self[name] for name in node.inputs if name}
+        small = all(array.size <= SMALL and array.ndim <= 8 for array in arrays.values())
+        if not (node.operator in KEEPING or (node.operator in OF_SMALL and small)) or not arrays:
+            raise node.fault("computes with constants only", "export it with constant folding")
+        self.define(node.outputs[0], self._evaluate(node, arrays))
+
+    def _evaluate(self, node: Node, arrays: dict[str, np.ndarray]) -> np.ndarray:
+        from onnx import helper
+        from onnx.reference import ReferenceEvaluator
+
+        inputs = [helper.make_tensor_value_info(name, 1, None) for name in arrays]
+        outputs = [helper.make_tensor_value_info(node.outputs[0], 1, None)]
+        model = helper.make_model(
+            helper.make_graph([node.proto], "constant", inputs, outputs),
+            opset_imports=[helper.make_opsetid("", self._opset)],
+        )
+        try:
+            with np.errstate(all="ignore"):
+                (found,) = ReferenceEvaluator(model).run(None, arrays)
+            array = np.asarray(found)
+        except Exception as error:  # it has no errors of its own
+            raise node.fault(
+                f"cannot be computed: {format_for_error(str(error).partition(chr(10))[0])}", "export it again"
+            ) from None
+        if array.dtype.kind not in "biuf":
+            raise node.fault("gives no numbers", "export it again")
+        return array
+
+
+def _value_of(node: Node) -> np.ndarray:
+    tensor = node.take("value", None)
+    found = [tensor, *(node.take(name, None) for name in VALUES)]
+    if sum(one is not None for one in found) != 1:
+        raise node.fault("has not one value", "export it again")
+    node.check_all_taken()
+    if tensor is not None:
+        return array_of(tensor, node.outputs[0])
+    try:
+        return np.asarray(next(one for one in found if one is not None))
+    except (ValueError, OverflowError) as error:
+        raise BadValueError(f"has a damaged constant: {format_for_error(str(error))}; get a fresh copy") from None

@@ -8,6 +8,7 @@ from app.base.errors import pip_install_command
 from app.files.checks import BadValueError, format_for_error, parsed_json
 from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, match_to_network, parse_description
 from app.interchange.source import Asked, Source
+from app.interchange.torch_arrays import COUNTER
 from app.network.foreign import DESCRIPTION
 
 FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
@@ -29,7 +30,7 @@ def read_safetensors(content: bytes) -> NamedArrays:
         raise BadValueError(f"is no valid safetensors file: {format_for_error(str(error))}; get a fresh copy") from None
     if len(tensors) > MAX_ARRAYS:
         raise BadValueError(f"holds {len(tensors):,} arrays; at most {MAX_ARRAYS:,} are read: store less in it")
-    arrays = {name: _array(name, tensor) for name, tensor in tensors}
+    arrays = {name: _array(name, tensor) for name, tensor in tensors if not name.endswith(COUNTER)}
     metadata = header.get("__metadata__") or {}
     text = metadata.get(DESCRIPTION)
     return NamedArrays(arrays, None if text is None else parse_description(text), metadata)

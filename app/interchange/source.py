@@ -9,7 +9,7 @@ shapes, the comparison of scores, writing.
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,13 +29,15 @@ class Asked(Frozen):
     """What the user said about the file; None for what was left out. A reader refuses what it does not use.
 
     network: names layers. symbol: an MXNet symbol file. size: height and width of the images that the layers read.
-    name: for a network that the file does not name; it is not the user's, so it is ignored in comparisons.
+    name, path: for a network that the file does not name, and where the file is; they are not the user's, so they are
+    ignored in comparisons.
     """
 
     network: Network | None = None
     symbol: Path | None = None
     size: int | None = None
     name: str = field(default="imported", compare=False)
+    path: Path | None = field(default=None, compare=False)
 
 
 class Engine(Frozen):
@@ -79,7 +81,9 @@ def read(path: Path, asked: Asked) -> tuple[str, Source]:
     content = read_file(path, MAX_BYTES)
     found = _choose_format(path, content[:START_BYTES])
     try:
-        source: Source = importlib.import_module(f"{__package__}.{found.module}").read(content, asked)
+        source: Source = importlib.import_module(f"{__package__}.{found.module}").read(
+            content, replace(asked, path=path)
+        )
         check_numbers(source.arrays)
     except BadValueError as error:
         raise UserError(f"{path}: {error}") from error

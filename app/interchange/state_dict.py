@@ -1,6 +1,7 @@
 """PyTorch's state dicts. PyTorch itself unpickles them, weights only: nothing in the file is executed."""
 
 import io
+import re
 import warnings
 from pickle import UnpicklingError
 from typing import Any
@@ -12,8 +13,11 @@ from app.files.checks import BadValueError, format_for_error
 from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, match_to_network
 from app.interchange.npz import opened_zip
 from app.interchange.source import Asked, Source
+from app.interchange.torch_arrays import COUNTER
 from app.network.network import MAX_BYTES
 
+REMEDY = "save it with torch.save(model.state_dict(), ...)"
+NESTED = ("model_state_dict", "state_dict", "model")  # where training scripts keep it, beside the optimiser's
 SAFE = (2, 6)  # before, weights_only could be tricked into running code (CVE-2025-32434)
 
 
@@ -28,26 +32,36 @@ def read_state_dict(content: bytes) -> NamedArrays:
     Raises BadValueError without PyTorch, for damage, and for anything but dense float tensors: it could run code.
     """
     if content.startswith(b"PK"):
-        with opened_zip(content, MAX_BYTES):  # PyTorch would unpack members of any size
-            pass
+        with opened_zip(content, MAX_BYTES) as archive:  # PyTorch would unpack members of any size
+            if any(name.endswith("/constants.pkl") for name in archive.namelist()):
+                raise BadValueError(f"is a TorchScript module, which holds code; {REMEDY}")
     try:
         import torch
     except ImportError:
         raise BadValueError(f"is a PyTorch file, which PyTorch reads: {pip_install_command('torch')}") from None
     if tuple(map(int, torch.__version__.split(".")[:2])) < SAFE:
         raise BadValueError(f"is not safe to read with PyTorch {torch.__version__}: {pip_install_command('torch')}")
-    remedy = "save it with torch.save(model.state_dict(), ...)"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of storages' old form
             found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except UnpicklingError:
-        raise BadValueError(f"holds more than tensors, or is damaged; nothing in it was run: {remedy}") from None
+    except UnpicklingError as error:
+        named = re.search(r"GLOBAL ([\w.]+)", str(error))
+        holds = (
+            f"a whole pickled model or other objects ({named[1][:60]})" if named else "more than tensors, or is damaged"
+        )
+        raise BadValueError(f"holds {holds}; nothing in it was run: {REMEDY}") from None
     except Exception as error:  # a damaged file fails in many ways
-        raise BadValueError(f"cannot be read by PyTorch: {format_for_error(str(error))}; {remedy}") from None
+        raise BadValueError(f"cannot be read by PyTorch: {format_for_error(str(error))}; {REMEDY}") from None
     if not isinstance(found, dict) or not found or len(found) > MAX_ARRAYS:
-        raise BadValueError(f"holds no state dict but {format_for_error(type(found).__name__)}; {remedy}")
-    return NamedArrays({name: _array(name, tensor, torch) for name, tensor in found.items()})
+        raise BadValueError(f"holds no state dict but {format_for_error(type(found).__name__)}; {REMEDY}")
+    notes: tuple[str, ...] = ()
+    if nested := next((key for key in NESTED if isinstance(found.get(key), dict)), None):
+        others = ", ".join(format_for_error(key) for key in list(found)[:8] if key != nested) or "nothing else"
+        notes = (f"the arrays are those of its {nested}; left out: {others}",)
+        found = found[nested]
+    arrays = {name: _array(name, one, torch) for name, one in found.items() if not str(name).endswith(COUNTER)}
+    return NamedArrays(arrays, notes=notes)
 
 
 def _array(name: Any, tensor: Any, torch: Any) -> np.ndarray:

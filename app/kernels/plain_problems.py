@@ -43,7 +43,7 @@ class ResizeProblem(Frozen):
 
 
 class ActivationProblem(Frozen):
-    """Apply ``function`` (relu, tanh or sigmoid) to ``size`` elements per image."""
+    """Apply ``function`` (relu, relu6, tanh or sigmoid) to ``size`` elements per image."""
 
     size: int
     function: str

@@ -1,6 +1,6 @@
 """The layers of a network, one file per kind."""
 
-from app.layers.activation import ACTIVATIONS, Activation, Relu, Sigmoid, Tanh
+from app.layers.activation import ACTIVATIONS, Activation, Relu, Relu6, Sigmoid, Tanh
 from app.layers.argmax import Argmax
 from app.layers.base import Layer, Parameters, Shape
 from app.layers.conv2d import Conv2d
@@ -22,6 +22,7 @@ __all__ = [
     "MaxPool",
     "Parameters",
     "Relu",
+    "Relu6",
     "Resize",
     "Shape",
     "Sigmoid",

@@ -1,4 +1,4 @@
-"""Element-wise functions: ReLU, tanh and sigmoid."""
+"""Element-wise functions: ReLU, ReLU6, tanh and sigmoid."""
 
 from math import prod
 from typing import ClassVar
@@ -37,6 +37,16 @@ class Relu(Activation):
         return np.maximum(x, np.zeros_like(x[:1]), out=x)
 
 
+class Relu6(Activation):
+    """y = min(max(x, 0), 6)."""
+
+    kind: ClassVar[str] = "relu6"
+
+    def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """Compute y in place."""
+        return np.clip(x, 0, 6, out=x)
+
+
 class Tanh(Activation):
     """y = tanh(x)."""
 
@@ -61,4 +71,4 @@ class Sigmoid(Activation):
 
 
 # Every activation by the name that the kernels use; oracles and tests iterate over it.
-ACTIVATIONS: dict[str, type[Activation]] = {layer.kind: layer for layer in (Relu, Tanh, Sigmoid)}
+ACTIVATIONS: dict[str, type[Activation]] = {layer.kind: layer for layer in (Relu, Relu6, Tanh, Sigmoid)}

@@ -9,15 +9,17 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.commands.import_ import ImportRequest
-from app.files.checks import BadValueError, format_for_error
+from app.files.checks import BadValueError, format_for_error, text_check
+from app.files.reading import may_exist, read_file
 from app.interchange.engines import logits
 from app.interchange.layout import Converted, convert_arrays
+from app.interchange.named_arrays import NoNetworkError
 from app.interchange.source import Asked, Source, read
 from app.layers import Argmax, Resize, Softmax
 from app.network.definitions import Network
 from app.network.graph import Graph, build, find_network
 from app.network.network import LEAST_SCALE, MOST_SCALE, LayerError, check_layers
-from app.network.toml import checked_scale
+from app.network.toml import checked_scale, network_toml
 from app.network.weights import Weights, save_weights
 from app.records.networks import Enlarged, Import
 from app.terminal.output import publish
@@ -26,6 +28,7 @@ from app.tools.graph import layer_table
 
 IMAGES = 64  # random images to compare logits on
 PLAIN = "plain NumPy in the file's own layout; no engine of this format runs here"
+MAX_CLASSES_BYTES = 1 << 20
 MAX_NAME = 60  # the most characters of a network's name taken from a file's
 CLOSE = 1e-3  # relative to the largest logit: float32 engines round in another order
 
@@ -39,14 +42,21 @@ def import_(request: ImportRequest) -> int:
         _derive_network_name(request.file),
     )
     scale = None if request.pixel_scale is None else _parse_scale(request.pixel_scale)
-    name, source, found = read_foreign(request.file, asked)
+    try:
+        name, source, found = read_foreign(request.file, asked)
+    except UserError as error:
+        if isinstance(error.__cause__, NoNetworkError) and error.__cause__.guess is not None:
+            print(network_toml(error.__cause__.guess), end="")
+        raise
     network = _with_settings(source.network, request.rule, scale)
+    (count,) = network.steps[-1].in_shape
+    classes = source.classes if request.classes is None else _parse_classes(request.classes, count)
     arrays = {one.name: one.array for one in found}
     weights = Weights(arrays, source.network.name, request.file, source.classes, source.scale)
     difference = largest_difference(source, build(source.network, weights))
     scale = source.scale if scale is None else scale
     graph = build(network, replace(weights, input_scale=scale))
-    about: dict[str, Any] = {"classes": source.classes, "input_scale": scale}
+    about: dict[str, Any] = {"classes": classes, "input_scale": scale}
     save_weights(request.out, arrays, network=network, overwrite=request.output.overwrite, **about)
     document = _document(request, name, source, found, graph, difference)
     publish(document, lambda _, width: _text(document, graph, width), request.output)
@@ -75,6 +85,26 @@ def _parse_scale(text: str) -> float:
     except ValueError:
         limits = f"a number from {LEAST_SCALE:.2g} to {MOST_SCALE:.2g}, or a fraction such as 1/255"
         raise UserError(f"--pixel-scale {format_for_error(text)} is not {limits}") from None
+
+
+def _parse_classes(text: str, count: int) -> tuple[str, ...]:
+    """Return the names of ``count`` classes, from a list with commas or a file with a line for each."""
+    path = Path(text)
+    try:
+        if "," not in text or may_exist(path):
+            names = read_file(path, MAX_CLASSES_BYTES).decode("utf-8-sig").splitlines()
+        else:
+            names = text.split(",")
+        found: tuple[str, ...] = tuple(text_check()(name.strip()) for name in names)
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise UserError(
+            f"--classes {format_for_error(text)}: {format_for_error(str(error))}; name each class"
+        ) from None
+    if len(found) != count or not all(found):
+        raise UserError(
+            f"--classes names {sum(map(bool, found)):,} classes, and the network has {count}; name each class"
+        )
+    return found
 
 
 def _with_settings(network: Network, rule: str | None, scale: float | None) -> Network:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Parameters
-from app.layers.activation import Activation, Relu, Sigmoid, Tanh
+from app.layers.activation import Activation, Relu, Relu6, Sigmoid, Tanh
 from app.layers.conv2d import IM2COL_BYTES, im2col, windows_of
 from app.layers.pool import Pool
 
@@ -25,6 +25,7 @@ Gradient = Callable[[Any, Array, Array, Array, Parameters, bool], Gradients]
 # The slope of an activation is a function of its output.
 SLOPES: dict[type[Activation], Callable[[np.ndarray], np.ndarray]] = {
     Relu: lambda y: y > 0,  # 0 at 0, by convention
+    Relu6: lambda y: (y > 0) & (y < 6),
     Tanh: lambda y: 1 - y * y,
     Sigmoid: lambda y: y * (1 - y),
 }

@@ -19,10 +19,11 @@ from app.interchange.npz import npz_content
 from app.network.definitions import LENET5, MINIDNN86, MLP, Network
 from app.network.foreign import FORMATS
 from app.network.graph import build, find_network
-from app.network.toml import network_toml, parse_network
+from app.network.toml import network_toml
 from app.network.weights import load_weights
 from app.tools.export import WRITERS
 from tests.support.foreign_files import (
+    SMALL,
     channels_first,
     flat_dump,
     npz_file,
@@ -116,11 +117,6 @@ def test_a_file_that_is_there_is_not_named() -> None:
 # --- names of networks and classes, and weights files where networks are named
 
 
-SMALL = parse_network(
-    'name = "small"\ninput = [1, 6, 6]\n[[layers]]\ntype = "conv2d"\nmaps = 2\nkernel = 3\nbias = false\n'
-    '[[layers]]\ntype = "flatten"\n[[layers]]\ntype = "linear"\noutputs = 3\nbias = false\n',
-    "small.toml",
-)
 NAMES = ("=A", "ß", "c c")
 
 

@@ -83,7 +83,7 @@ def test_types_are_converted_or_refused(tmp_path: Path) -> None:
 
 
 WRONG: dict[str, tuple[dict[str, np.ndarray], str]] = {
-    "a name too many": (state(1, OWN) | {"norm.running_mean": np.ones(3, np.float32)}, "'norm.running_mean' is named"),
+    "a name too many": (state(1, OWN) | {"norm.scale": np.ones(3, np.float32)}, "'norm.scale' is named"),
     "a layer too many": (state(1, OWN) | {"fc4.weight": np.ones((2, 3), np.float32)}, "network lenet_of_pytorch needs"),
     "a bias alone": (state(1, OWN) | {"fc4.bias": np.ones(3, np.float32)}, "'fc4.bias' has no weight beside it"),
     "another shape": (state(1, OWN) | {"fc3.weight": np.ones((11, 84), np.float32)}, r"fc3 is \(11, 84\)"),
@@ -112,7 +112,7 @@ def test_layers_of_one_shape_need_their_names(tmp_path: Path) -> None:
 
 
 def test_a_network_must_be_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has no network in it; name it with --network"):
+    with pytest.raises(UserError, match="has no network in it; the printed one alone fits"):
         imported(tmp_path, npz_file(state(1, OWN)), None)
 
 

@@ -17,6 +17,7 @@ from app.layers import (
     Linear,
     MaxPool,
     Relu,
+    Relu6,
     Shape,
     Sigmoid,
     Softmax,
@@ -147,6 +148,7 @@ def test_argmax_counts_to_255() -> None:
     ("activation", "expected"),
     [
         (Relu, [0.0, 0.0, 2.0, np.nan, np.inf, 0.0, 1000.0, 0.0]),
+        (Relu6, [0.0, 0.0, 2.0, np.nan, 6.0, 0.0, 6.0, 0.0]),
         (Tanh, [math.tanh(-1), 0.0, math.tanh(2), np.nan, 1.0, -1.0, 1.0, -1.0]),
         (Sigmoid, [1 / (1 + math.e), 0.5, 1 / (1 + math.exp(-2)), np.nan, 1.0, 0.0, 1.0, 0.0]),
     ],

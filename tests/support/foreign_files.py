@@ -12,6 +12,13 @@ from app.interchange.named_arrays import Description
 from app.interchange.onnx_export import onnx_model
 from app.layers import Argmax, Conv2d, Flatten, Linear, Resize
 from app.network.definitions import Network
+from app.network.toml import parse_network
+
+SMALL = parse_network(
+    'name = "small"\ninput = [1, 6, 6]\n[[layers]]\ntype = "conv2d"\nmaps = 2\nkernel = 3\nbias = false\n'
+    '[[layers]]\ntype = "flatten"\n[[layers]]\ntype = "linear"\noutputs = 3\nbias = false\n',
+    "small.toml",
+)
 
 
 def channels_first(network: Network, *, biases: frozenset[str], seed: int = 0) -> dict[str, np.ndarray]:

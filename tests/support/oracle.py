@@ -78,6 +78,9 @@ def _translate(
             return [node(operator, x, **attributes, ceil_mode=int(layer.ceil))], constants
         case layers.Resize():
             return _resized(node, layer, x, shape)
+        case layers.Relu6():
+            limits = {"zero": np.float32(0), "six": np.float32(6)}
+            return [node("Clip", x, *limits)], {name: np.asarray(value) for name, value in limits.items()}
         case layers.Activation():
             return [node(type(layer).__name__, x)], constants
         case layers.Softmax():

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 
 from app.kernels.fused.conv_pair import SIZES
-from app.kernels.fused.scaling import Arrays, activation_scales, float16_parts, power_of_two_scales
+from app.kernels.fused.scaling import BOUNDED, Arrays, activation_scales, float16_parts, power_of_two_scales
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvPairProblem, ConvProblem
 from app.kernels.variant import (
@@ -110,7 +110,7 @@ def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
 
 def _scales_after_activation(problem: ConvPairProblem) -> bool:
     """Return whether maps between the convolutions are scaled after their activation, which preserves no factor."""
-    return problem.activation_parts == 2 and problem.first.activation in ("tanh", "sigmoid")
+    return problem.activation_parts == 2 and problem.first.activation in BOUNDED
 
 
 def _numbered_conv_defines(number: int, problem: ConvProblem) -> dict[str, str | int]:
@@ -142,7 +142,7 @@ def pack(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     assert w1 is not None and w2 is not None
     first, second = problem.first, problem.second
     between = activation_scales(problem, arrays)
-    if problem.activation_parts == 1 and first.activation in ("tanh", "sigmoid"):
+    if problem.activation_parts == 1 and first.activation in BOUNDED:
         between = np.ones_like(between)  # float16 holds them unscaled
     folded = np.ones_like(between) if _scales_after_activation(problem) else between
     w1 = w1.astype(np.float64).reshape(first.channels, first.kernel, first.kernel, first.maps)

@@ -27,6 +27,8 @@ LOW_SCALE = 2048  # factor of the low halves in a matrix product
 UNEVEN = 2.0**-14  # smallest accepted ratio of two maps' features without scaling
 # Smallest accepted bound of features that are split without scaling: two float16 end at 2**-36, and a bound is loose.
 SMALLEST_SPLIT = 2.0**-4
+# Activations that preserve no factor, and their greatest magnitude, which float16 holds; smaller |x| bound |f(x)| too.
+BOUNDED = {"tanh": 1.0, "sigmoid": 1.0, "relu6": 6.0}
 OF_BYTES = 2.0**-4, 2.0**12  # accepted bounds of the greatest activation in int8, where 255 stands for 1
 
 
@@ -200,7 +202,7 @@ def _output_bounds(
         with np.errstate(over="ignore"):
             return 1 / (1 + np.exp(-(sums + shift)))
     bounds = sums + np.abs(shift)
-    return np.minimum(bounds, 1) if activation == "tanh" else bounds
+    return np.minimum(bounds, BOUNDED.get(activation, np.inf))
 
 
 def _scale_in_dtype(array: np.ndarray, scales: np.ndarray) -> np.ndarray:

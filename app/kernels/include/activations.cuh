@@ -15,6 +15,12 @@ struct RELU {
     static __device__ __forceinline__ float times_slope(float dy, float y) { return dy * (y > 0 ? 1.0f : 0.0f); }
 };
 
+struct RELU6 {
+    template <typename T>
+    static __device__ __forceinline__ T of(T x) { return x < T(0) ? T(0) : x > T(6) ? T(6) : x; }
+    static __device__ __forceinline__ float times_slope(float dy, float y) { return dy * (y > 0 && y < 6 ? 1.0f : 0.0f); }
+};
+
 struct TANH {
     template <typename T>
     static __device__ __forceinline__ T of(T x) { return tanh(x); }

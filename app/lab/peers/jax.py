@@ -135,7 +135,7 @@ def _make_chunked_classifier(jax: Any, classify: Callable[[Any, Any], Any], piec
 def _apply_layer(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
     """Apply one layer while JAX traces the function. Raises UserError for a layer kind that has no JAX form here."""
     jnp, lax = jax.numpy, jax.lax
-    activations = {"relu": jax.nn.relu, "tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid}
+    activations = {"relu": jax.nn.relu, "relu6": jax.nn.relu6, "tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid}
     match layer:
         case Resize() if layer.rule == "course":  # exact in integers: float rounding would move whole values
             x = x.astype(np.int32)

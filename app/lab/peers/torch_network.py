@@ -83,7 +83,7 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
             module.bias = nn.Parameter(torch.from_numpy(bias).to(device, dtype), requires_grad=False)
         return module
 
-    activations = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
+    activations = {"relu": nn.ReLU, "relu6": nn.ReLU6, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
     flattened: Shape | None = None
     for step in graph.steps[graph.pixel_scale_step : -1]:
         layer, inputs = step.layer, step.in_shape[0]

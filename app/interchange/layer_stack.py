@@ -1,0 +1,133 @@
+"""Layers of a foreign model one after another; what only scales and shifts maps is folded into their weights."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from app.files.checks import BadValueError
+from app.interchange.folding import fold_affine
+from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Shape
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass
+class Found:
+    """One unnamed layer; its arrays in PyTorch's layout and their names in the file, by suffix "" and "_bias"."""
+
+    layer: Layer
+    arrays: Arrays = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Pending:
+    """Factor and shift of each map, or feature, that the next layer with weights takes in. nodes: where from."""
+
+    factor: np.ndarray
+    shift: np.ndarray
+    nodes: list[str]
+
+
+class LayerStack:
+    """The layers so far and the shape behind them. notes: what was folded or left out, each in a sentence."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.found: list[Found] = []
+        self.shape = shape
+        self.notes: list[str] = []
+        self._pending: Pending | None = None
+
+    @property
+    def before_weights(self) -> bool:
+        """Whether no layer has weights yet."""
+        return all(isinstance(one.layer, Flatten) for one in self.found)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a factor or shift waits for the next layer with weights."""
+        return self._pending is not None
+
+    def add(self, layer: Layer) -> None:
+        """Add a layer without weights."""
+        kept = isinstance(layer, AvgPool | Flatten)  # a mean of what is scaled and shifted is scaled and shifted
+        if self._pending is not None and isinstance(layer, MaxPool):
+            kept = bool((self._pending.factor >= 0).all())
+        if self._pending is not None and not kept:
+            self.settle(f"a {layer.kind} follows")
+        after = layer.output_shape(self.shape)
+        if self._pending is not None and isinstance(layer, Flatten):
+            pixels = self.shape[1] * self.shape[2]
+            self._pending.factor, self._pending.shift = (
+                array.repeat(pixels) for array in (self._pending.factor, self._pending.shift)
+            )
+        self.found.append(Found(layer))
+        self.shape = after
+
+    def add_weighted(self, layer: Conv2d | Linear, arrays: Arrays, origins: dict[str, str]) -> None:
+        """Add a layer with weights (out, in, …) and perhaps a bias, by "" and "_bias"; fold into them what waits."""
+        waits = self._pending
+        if waits is not None and isinstance(layer, Conv2d) and layer.padding and waits.shift.any():
+            self.settle("padding follows, whose zeros are not shifted")
+        after = layer.output_shape(self.shape)
+        if self._pending is not None:
+            arrays = arrays | _folded_ahead(arrays, self._pending)
+            origins = {"_bias": self._pending.nodes[-1]} | origins
+            self._note(self._pending.nodes, "folded into the layer behind it")
+            self._pending = None
+        self.found.append(Found(layer, arrays, origins))
+        self.shape = after
+
+    def add_affine(self, factor: np.ndarray, shift: np.ndarray, node: str) -> None:
+        """Multiply each map or feature by its factor, then add its shift. node: where from, for notes."""
+        last = self._layer_ahead(factor)
+        if last is not None:
+            weights = np.moveaxis(last.arrays[""], 0, -1)
+            folded, bias = fold_affine(weights, last.arrays.get("_bias"), factor, shift)
+            last.arrays |= {"": np.moveaxis(folded, -1, 0), "_bias": bias}
+            last.origins.setdefault("_bias", node)
+            self._note([node], "folded into the layer before it")
+            return
+        with np.errstate(all="ignore"):  # infinite values show in the weights
+            if self._pending is None:
+                self._pending = Pending(factor, shift, [node])
+            else:
+                waits = self._pending
+                self._pending = Pending(waits.factor * factor, waits.shift * factor + shift, [*waits.nodes, node])
+
+    def _layer_ahead(self, factor: np.ndarray) -> Found | None:
+        """Return the layer with weights whose outputs alone a factor and a shift change, if there is one."""
+        for one in reversed(self.found if self._pending is None else []):
+            if one.arrays:
+                return one
+            if not (isinstance(one.layer, AvgPool) or (isinstance(one.layer, MaxPool) and (factor >= 0).all())):
+                break
+        return None
+
+    def settle(self, why: str) -> None:
+        """Give what waits a convolution of its own, 1 x 1. Raises BadValueError for features, which have no maps."""
+        waits = self._pending
+        if waits is None:
+            return
+        if len(self.shape) != 3:
+            raise BadValueError(f"{waits.nodes[-1]} cannot be folded, because {why}; export another network")
+        self._pending = None
+        with np.errstate(all="ignore"):
+            weights = np.diag(waits.factor).astype(np.float32)[:, :, None, None]
+            arrays = {"": weights, "_bias": waits.shift.astype(np.float32)}
+        self.add_weighted(Conv2d("", len(weights), 1), arrays, {})
+        self._note(waits.nodes, f"a convolution of 1 x 1, because {why}")
+
+    def _note(self, nodes: list[str], what: str) -> None:
+        self.notes += [f"{node}: {what}" for node in nodes]
+
+
+def _folded_ahead(arrays: Arrays, waits: Pending) -> Arrays:
+    """Return the weights (out, in, …) and the bias of a layer that reads what is scaled and shifted."""
+    with np.errstate(all="ignore"):  # infinite and NaN values show in the weights
+        weights = arrays[""].astype(np.float64)
+        inputs = (1, -1, *(1,) * (weights.ndim - 2))
+        bias = (weights * waits.shift.reshape(inputs)).sum(axis=tuple(range(1, weights.ndim)))
+        if "_bias" in arrays:
+            bias += arrays["_bias"]
+        return {"": (weights * waits.factor.reshape(inputs)).astype(np.float32), "_bias": bias.astype(np.float32)}

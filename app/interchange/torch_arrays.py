@@ -1,0 +1,149 @@
+"""What a file of PyTorch's arrays does not say: where its batch normalisations stand, and which network it is of."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise, product
+from math import prod
+
+import numpy as np
+
+from app.base.errors import UserError
+from app.files.checks import BadValueError, format_for_error
+from app.interchange.folding import BatchNorm, fold_batch_norm
+from app.interchange.numbers import as_float32
+from app.layers import Argmax, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Shape
+from app.network.network import PIXEL_SCALE, Network, default_names
+from app.network.toml import NAME, network_toml, parse_network
+
+WEIGHT, BIAS, MEAN, VARIANCE = "weight", "bias", "running_mean", "running_var"
+COUNTER = ".num_batches_tracked"  # whole numbers that only training reads
+EPSILON = 1e-5  # PyTorch's default; the arrays do not tell it
+MOST_CONVOLUTIONS = 6  # of a network that is guessed: each may have a pooling behind it or not
+SIZES = {1: (28,), 3: (28, 32)}  # of images, by their channels
+ELSEWHERE = "export the model to ONNX, which says where it stands"
+
+
+def fold_batch_norms(arrays: Mapping[str, np.ndarray], notes: list[str]) -> dict[str, np.ndarray]:
+    """Return the arrays with each batch normalisation folded into the layer ahead of it, with a note.
+
+    arrays: by PyTorch's names, in the order of the model's layers. Raises BadValueError where no layer fits.
+    """
+    found = {name: array for name, array in arrays.items() if not name.endswith(COUNTER)}
+    norms = [name.removesuffix(f".{MEAN}") for name in found if name.endswith(f".{MEAN}")]
+    layers = _layers_ahead(norms, found)
+    for norm in norms:
+        parts = {
+            kind: as_float32(f"{norm}.{kind}", found.pop(f"{norm}.{kind}"), notes)
+            for kind in (WEIGHT, BIAS, MEAN, VARIANCE)
+            if f"{norm}.{kind}" in found
+        }
+        if VARIANCE not in parts:
+            raise BadValueError(f"has no {format_for_error(f'{norm}.{VARIANCE}')} beside its mean; add it")
+        layer, mean = layers[norm], parts[MEAN]
+        scale, shift = parts.get(WEIGHT, np.ones_like(mean)), parts.get(BIAS, np.zeros_like(mean))
+        about = BatchNorm(format_for_error(norm), scale, shift, mean, parts[VARIANCE], EPSILON)
+        weights = np.moveaxis(as_float32(f"{layer}.{WEIGHT}", found[f"{layer}.{WEIGHT}"], notes), 0, -1)
+        folded, bias = fold_batch_norm(weights, found.get(f"{layer}.{BIAS}"), about)
+        found |= {f"{layer}.{WEIGHT}": np.moveaxis(folded, -1, 0), f"{layer}.{BIAS}": bias}
+        shown = f"folded into {format_for_error(layer)}, as the layer before it, with epsilon {EPSILON:g}"
+        notes.append(f"batch normalisation {format_for_error(norm)}: {shown}")
+    return found
+
+
+def _layers_ahead(norms: Sequence[str], arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """Return the layer before each batch normalisation: of the same number, as conv1 of bn1, else the last one."""
+    prefixes = list(dict.fromkeys(name.rpartition(".")[0] for name in arrays))
+    weighted = [prefix for prefix in prefixes if np.ndim(arrays.get(f"{prefix}.{WEIGHT}", 0)) in (2, 4)]
+    maps = {norm: arrays[f"{norm}.{MEAN}"].size for norm in norms}
+    outputs = {layer: arrays[f"{layer}.{WEIGHT}"].shape[0] for layer in weighted}
+    numbered = {
+        norm: [layer for layer in weighted if _number(norm) == _number(layer) != "" and outputs[layer] == maps[norm]]
+        for norm in norms
+    }
+    if all(len(layers) == 1 for layers in numbered.values()):
+        found = {norm: layers[0] for norm, layers in numbered.items()}
+    else:
+        found = {
+            norm: ([""] + [layer for layer in prefixes[: prefixes.index(norm)] if layer in weighted])[-1]
+            for norm in norms
+        }
+    for norm, layer in found.items():
+        if not layer or outputs[layer] != maps[norm] or list(found.values()).count(layer) > 1:
+            shown = f"batch normalisation {format_for_error(norm)} of {maps[norm]:,} maps"
+            raise BadValueError(f"has {shown}, and no one layer of so many outputs before it; {ELSEWHERE}")
+    return found
+
+
+def _number(prefix: str) -> str:
+    """Return a prefix such as features.bn1 without its word: features.1. Return "" without a word or a number."""
+    found = re.fullmatch(r"(.*\.)?[A-Za-z_]+(\d+)", prefix)
+    return "" if found is None else f"{found[1] or ''}{found[2]}"
+
+
+def guess_network(arrays: Mapping[str, np.ndarray], name: str) -> Network | None:
+    """Return the only network of convolutions, then products, of these shapes; None if several fit, or none.
+
+    Images are 28 x 28, or in colours also 32 x 32. Between the layers stands ReLU; a maximum pooling by 2 behind a
+    convolution or none; padding that keeps the size around every convolution, around the first, or none.
+    """
+    shapes = {key.rpartition(".")[0]: array.shape for key, array in arrays.items() if key.endswith(f".{WEIGHT}")}
+    if not _is_chain(list(shapes.values())):
+        return None
+    found = {network_toml(network): network for network in _fitting(shapes, name)}
+    return next(iter(found.values())) if len(found) == 1 else None
+
+
+def _is_chain(shapes: list[Shape]) -> bool:
+    """Return whether these are square filters, then matrices, each of which reads what the one before gives."""
+    convolutions = [shape for shape in shapes if len(shape) == 4]
+    products = [shape for shape in shapes if len(shape) == 2]
+    return (
+        bool(products)
+        and shapes == convolutions + products
+        and len(convolutions) <= MOST_CONVOLUTIONS
+        and all(one[0] == two[1] for part in (convolutions, products) for one, two in pairwise(part))
+        and all(shape[2] == shape[3] for shape in convolutions)
+        and all(shape[1] in SIZES for shape in convolutions[:1])
+    )
+
+
+def _fitting(shapes: Mapping[str, Shape], name: str) -> Iterator[Network]:
+    """Yield the networks in which the first product reads as many features as there are."""
+    kernels = [shape[2] for shape in shapes.values() if len(shape) == 4]
+    features = next(shape[1] for shape in shapes.values() if len(shape) == 2)
+    same, none = [kernel // 2 for kernel in kernels], [0] * len(kernels)
+    paddings = {tuple(none), *([tuple(same), (*same[:1], *none[1:])] if all(kernel % 2 for kernel in kernels) else [])}
+    channels = [next(iter(shapes.values()))[1]] if kernels else list(SIZES)
+    images = [(channel, size, size) for channel in channels for size in SIZES[channel]]
+    for image, padding, pools in product(images, sorted(paddings), product((False, True), repeat=len(kernels))):
+        layers = _layers(shapes, padding, pools)
+        network = Network(name, "guessed from the shapes of its arrays", image, layers, PIXEL_SCALE)
+        try:
+            before = next(step.in_shape for step in network.steps if isinstance(step.layer, Linear))
+            if prod(before) == features:
+                yield parse_network(network_toml(network), "its network")
+        except UserError:  # a window that is larger than its image
+            continue
+
+
+def _layers(shapes: Mapping[str, Shape], paddings: Sequence[int], pools: Sequence[bool]) -> tuple[Layer, ...]:
+    """Return the layers, named as in the file where a network's layers can be."""
+    layers: list[Layer] = []
+    names: dict[int, str] = {}
+    convolutions = 0
+    for prefix, shape in shapes.items():
+        if len(shape) == 2 and not any(isinstance(layer, Flatten) for layer in layers):
+            layers.append(Flatten(""))
+        if NAME.fullmatch(prefix) and not prefix.endswith("_bias"):
+            names[len(layers)] = prefix
+        if len(shape) == 4:
+            layers += [Conv2d("", shape[0], shape[2], padding=paddings[convolutions]), Relu("")]
+            layers += [MaxPool("", 2)] * pools[convolutions]
+            convolutions += 1
+        else:
+            layers += [Linear("", shape[0]), Relu("")]
+    layers.pop()
+    default = default_names(layer.kind for layer in layers)
+    named = (replace(layer, name=names.get(at, default[at])) for at, layer in enumerate(layers))
+    return (*named, Argmax("argmax"))

@@ -1,0 +1,248 @@
+"""What import folds and leaves out of ONNX models: ONNX Runtime computes the same on the model itself, in all forms."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.base.errors import UserError
+from app.interchange.source import Asked, Source
+from app.network.graph import build
+from app.network.weights import Weights
+from app.tools.import_ import largest_difference, read_foreign
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+Step = tuple[Any, ...]  # operator, constants behind the activation, attributes
+SHAPE = (3, 8, 8)
+RNG = np.random.default_rng(5)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def whole(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def conv(channels: int = 3, maps: int = 4, kernel: int = 3, **attributes: Any) -> Step:
+    return "Conv", [floats(maps, channels, kernel, kernel) / 3, floats(maps)], attributes
+
+
+def gemm(features: int, outputs: int = 5) -> Step:
+    return "Gemm", [floats(features, outputs) / 8, floats(outputs)], {}
+
+
+def norm(maps: int, positive: bool = False) -> Step:
+    scale = np.abs(floats(maps)) if positive else floats(maps)
+    return "BatchNormalization", [scale, floats(maps), floats(maps), np.abs(floats(maps))], {"epsilon": 1e-3}
+
+
+RELU: Step = ("Relu",)
+FLAT: Step = ("Flatten",)
+POOL: Step = ("MaxPool", [], {"kernel_shape": [2, 2], "strides": [2, 2]})
+SUB: Step = ("Sub", [np.float32(0.3)], {})
+DIV: Step = ("Div", [np.float32(0.25)], {})
+MEAN: Step = ("AveragePool", [], {"kernel_shape": [2, 2], "strides": [2, 2]})
+BYTES = "uint8"
+
+
+def model_of(steps: Sequence[Step], *, shape: tuple[int, ...] = SHAPE, opset: int = 18, pixels: str = "float32") -> Any:
+    """A chain of these steps; what is named ``@x`` is a node's output that another step named ``x`` gave."""
+    helper = onnx.helper
+    nodes, constants, at = [], [], "images"
+    for number, step in enumerate(steps):
+        operator, given, attributes = (*step, [], {})[:3] if len(step) == 1 else step
+        names = []
+        for place, value in enumerate(given):
+            names.append(value if isinstance(value, str) else f"c{number}_{place}")
+            if not isinstance(value, str):
+                constants.append(onnx.numpy_helper.from_array(np.asarray(value), names[-1]))
+        whole_list = "@" in names or "to_name" in attributes
+        inputs = [at if name == "@" else name for name in names] if whole_list else [at, *names]
+        name = attributes.get("to_name", f"x{number}")
+        rest = {key: value for key, value in attributes.items() if key != "to_name"}
+        nodes.append(helper.make_node(operator, inputs, [name], name=f"n{number}", **rest))
+        at = at if "to_name" in attributes else name
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(pixels))
+    graph = helper.make_graph(
+        nodes,
+        "main_graph",
+        [helper.make_tensor_value_info("images", kind, ["n", *shape])],
+        [helper.make_tensor_value_info(at, 1, None)],
+        constants,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def imported(model: Any) -> Source:
+    """The source, once its network gives ONNX Runtime's logits."""
+    path = Path("m.onnx")
+    path.write_bytes(model.SerializeToString())
+    _, source, found = read_foreign(path, Asked())
+    weights = Weights({one.name: one.array for one in found}, "m", path, input_scale=source.scale)
+    assert source.engine is not None
+    assert largest_difference(source, build(source.network, weights)) < 1e-3
+    return source
+
+
+SIZES = [  # the shape as exporters compute it: (N, and all that is left)
+    ("Shape", ["@"], {"to_name": "shape"}),
+    ("Gather", ["shape", np.array(0)], {"to_name": "count"}),
+    ("Unsqueeze", ["count", whole(0)], {"to_name": "counts"}),
+    ("Concat", ["counts", whole(-1)], {"to_name": "sizes", "axis": 0}),
+    ("Reshape", ["@", "sizes"], {}),
+]
+FOLDED: dict[str, tuple[list[Step], str, str]] = {  # the layers that come of it, a note
+    "behind a convolution": ([conv(), norm(4), RELU, FLAT, gemm(144)], "conv2d relu flatten linear", "layer before"),
+    "behind a mean": ([conv(), MEAN, norm(4), FLAT, gemm(36)], "conv2d avgpool flatten linear", "the layer before"),
+    "behind a maximum": (
+        [conv(), POOL, norm(4, positive=True), RELU, FLAT, gemm(36)],
+        "conv2d maxpool relu flatten linear",
+        "the layer before",
+    ),
+    "behind a maximum, turned": (
+        [conv(), POOL, norm(4), RELU, FLAT, gemm(36)],
+        "conv2d maxpool conv2d relu flatten linear",
+        "a convolution of 1 x 1, because a relu follows",
+    ),
+    "behind relu": ([conv(), RELU, norm(4), FLAT, gemm(144)], "conv2d relu flatten linear", "the layer behind"),
+    "before padding": (
+        [conv(), RELU, norm(4), conv(4, 2, pads=[1] * 4), FLAT, gemm(72)],
+        "conv2d relu conv2d conv2d flatten linear",
+        "because padding follows",
+    ),
+    "behind a product": ([FLAT, gemm(192, 9), norm(9), RELU, gemm(9)], "flatten linear relu linear", "layer before"),
+    "of features": ([FLAT, gemm(192, 9), RELU, norm(9), gemm(9)], "flatten linear relu linear", "layer behind"),
+    "twice": ([conv(), RELU, norm(4), norm(4), FLAT, gemm(144)], "conv2d relu flatten linear", "the layer behind"),
+    "of images": ([norm(3), conv(), FLAT, gemm(144)], "conv2d flatten linear", "the layer behind"),
+    "normalised": (
+        [("Sub", [floats(1, 3, 1, 1)], {}), DIV, conv(pads=[1] * 4), FLAT, gemm(256)],
+        "conv2d conv2d flatten linear",
+        "(Div): a convolution of 1 x 1, because padding follows",
+    ),
+    "no shift": ([("Mul", [floats(3, 1, 1)], {}), conv(pads=[1] * 4), FLAT, gemm(256)], "conv2d flatten linear", ""),
+    "turned": ([("Mul", [np.float32(-2)], {}), FLAT, gemm(192)], "flatten linear", "(Mul): folded into the layer be"),
+    "scaled behind": ([conv(), ("Mul", [floats(4, 1, 1)], {}), FLAT, gemm(144)], "conv2d flatten linear", "before it"),
+    "a bias alone": (
+        [FLAT, ("MatMul", [floats(192, 5)], {}), ("Add", [floats(5)], {}), ("Sub", [floats(1)], {})],
+        "flatten linear",
+        "(Sub): folded into the layer before it",
+    ),
+    "left out": (
+        [FLAT, ("Identity",), ("Cast", [], {"to": 1}), gemm(192), ("Dropout",)],
+        "flatten linear",
+        "(Dropout): left out, it changes no number",
+    ),
+    "log-softmax": ([FLAT, gemm(192), ("LogSoftmax", [], {"axis": -1})], "flatten linear", "the labels are the same"),
+    "flatten from behind": ([conv(), ("Flatten", [], {"axis": -3}), gemm(144)], "conv2d flatten linear", ""),
+    "reshape": ([conv(), ("Reshape", [whole(0, -1)], {}), gemm(144)], "conv2d flatten linear", ""),
+    "allowzero": ([conv(), ("Reshape", [whole(-1, 144)], {"allowzero": 1}), gemm(144)], "conv2d flatten linear", ""),
+    "no other shape": ([("Reshape", [whole(-1, 3, 8, 8)], {}), conv(), FLAT, gemm(144)], "conv2d flatten linear", ""),
+    "computed shape": ([conv(), *SIZES, gemm(144)], "conv2d flatten linear", ""),
+    "global average": ([conv(), ("GlobalAveragePool",), FLAT, gemm(4)], "conv2d avgpool flatten linear", "6 x 6"),
+    "global maximum": ([conv(), ("GlobalMaxPool",), FLAT, gemm(4)], "conv2d maxpool flatten linear", "6 x 6"),
+    "mean": ([conv(), ("ReduceMean", [whole(-1, -2)], {"keepdims": 0}), gemm(4)], "conv2d avgpool flatten linear", "6"),
+    "squeezed": (
+        [conv(), ("ReduceMean", [whole(2, 3)], {}), ("Squeeze", [whole(3)], {}), ("Squeeze", [whole(-1)], {}), gemm(4)],
+        "conv2d avgpool flatten linear",
+        "",
+    ),
+    "relu6": ([conv(), ("Clip", [np.float32(0), np.float32(6)], {}), FLAT, gemm(144)], "conv2d relu6 flatten", ""),
+    "clip as relu": ([conv(), ("Clip", [np.float32(0)], {}), FLAT, gemm(144)], "conv2d relu flatten linear", ""),
+    "same": ([conv(auto_pad="SAME_UPPER"), FLAT, gemm(256)], "conv2d flatten linear", ""),
+    "valid": ([conv(auto_pad="VALID", strides=[2, 2]), FLAT, gemm(36)], "conv2d flatten linear", ""),
+    "same pooling": (
+        [conv(kernel=2), (*POOL[:2], POOL[2] | {"auto_pad": "SAME_UPPER"}), FLAT, gemm(64)],
+        "conv2d maxpool flatten linear",
+        "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FOLDED)
+def test_onnx_runtime_computes_the_same(form: str) -> None:
+    steps, kinds, note = FOLDED[form]
+    source = imported(model_of(steps))
+    assert " ".join(layer.kind for layer in source.network.layers).startswith(kinds)
+    assert any(note in one for one in source.notes), source.notes
+
+
+def test_old_opsets_have_axes_as_attributes() -> None:
+    model = model_of([conv(), ("ReduceMean", [], {"axes": [2, 3], "keepdims": 0}), gemm(4)], opset=13)
+    assert [layer.kind for layer in imported(model).network.layers][1:3] == ["avgpool", "flatten"]
+
+
+PIXELS: dict[str, tuple[list[Step], str, float]] = {  # the scale of bytes
+    "floats, as they are": ([], "float32", 1 / 255),
+    "floats from 0 to 1": ([SUB, DIV], "float32", 1 / 255),
+    "floats from -1 to 1": ([("Mul", [np.float32(2)], {}), ("Sub", [np.float32(1)], {})], "float32", 2 / 255),
+    "floats from 0 to 255": ([("Div", [np.float32(255)], {}), SUB, DIV], "float32", 1 / 255),
+    "their own deviation": ([("Sub", [np.float32(73)], {}), ("Div", [np.float32(90)], {})], "float32", 1.0),
+    "bytes": ([("Cast", [], {"to": 1}), ("Div", [np.float32(255)], {}), SUB, DIV], BYTES, 1 / 255),
+    "bytes, as they are": ([("Cast", [], {"to": 1}), SUB], BYTES, 1.0),
+}
+UNIT = ("floats, as they are", "floats from 0 to 1", "floats from -1 to 1")
+
+
+@pytest.mark.parametrize("kind", PIXELS)
+def test_what_scales_the_images_tells_their_range(kind: str) -> None:
+    first, pixels, scale = PIXELS[kind]
+    source = imported(model_of([*first, conv(), FLAT, gemm(144)], pixels=pixels))
+    assert source.scale == pytest.approx(scale)
+    assert any("taken as pixels from 0 to 1" in note for note in source.notes) == (kind in UNIT)
+
+
+BAD: dict[str, tuple[list[Step], str]] = {
+    "leaky relu": ([conv(), ("LeakyRelu", [], {"alpha": 0.1}), FLAT, gemm(144)], r"\(LeakyRelu\) .* train with ReLU"),
+    "a slope for each map": ([conv(), ("PRelu", [floats(4, 1, 1)], {}), FLAT, gemm(144)], r"\(PRelu\) .* its slopes"),
+    "negative variance": ([conv(), ("BatchNormalization", [-np.abs(floats(4))] * 4, {}), FLAT], "variance .* negative"),
+    "no variance": ([conv(), ("BatchNormalization", [np.full(4, np.nan, np.float32)] * 4, {}), FLAT], "or no number"),
+    "other maps": ([conv(), norm(5), FLAT, gemm(144)], r"'n1' has a scale of \(5,\), needs \(4,\)"),
+    "in training": ([conv(), (*norm(4)[:2], {"training_mode": 1}), FLAT], "has training_mode '1'"),
+    "nan": ([("Sub", [np.float32("nan")], {}), conv(), FLAT, gemm(144)], "conv1_bias contains 4 NaN"),
+    "by zero": ([("Div", [floats(3, 1, 1) * 0], {}), conv(), FLAT, gemm(144)], "conv1 contains 108 NaN"),
+    "other limits": ([conv(), ("Clip", [np.float32(-1), np.float32(1)], {}), FLAT], "has other limits than 0 and 6"),
+    "mean of channels": ([conv(), ("ReduceMean", [whole(1)], {}), FLAT], "is not over height and width"),
+    "an image taken off": (
+        [("Sub", [floats(3, 8, 8)], {}), conv(), FLAT, gemm(144)],
+        r"a constant of shape \(3, 8, 8\)",
+    ),
+    "a residual": ([conv(3, 3, pads=[1] * 4), ("Add", ["images"], {}), FLAT], "does not read the layer before it"),
+    "features at the end": ([FLAT, gemm(192), RELU, norm(5)], "cannot be folded, because no layer follows"),
+    "features before tanh": ([FLAT, gemm(192), RELU, norm(5), ("Tanh",)], "cannot be folded, because a tanh follows"),
+    "behind a log-softmax": ([FLAT, gemm(192), ("LogSoftmax",), RELU], "stands behind a LogSoftmax"),
+    "transposed": ([("Transpose", [], {"perm": [0, 2, 3, 1]}), FLAT, gemm(192)], "computes with activations"),
+    "two flattened axes": ([conv(), ("Reshape", [whole(0, 4, 36)], {}), FLAT, gemm(144)], "gives another shape"),
+    "zero features": ([conv(), ("Reshape", [whole(0, 0, 0)], {"allowzero": 1}), FLAT], "gives another shape"),
+    "half of the maps": ([conv(), ("Squeeze", [whole(2)], {}), FLAT, gemm(144)], "does not leave"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_what_cannot_be_folded_is_one_line(fault: str) -> None:
+    steps, message = BAD[fault]
+    with pytest.raises(UserError, match=message) as error:
+        imported(model_of(steps))
+    assert "\n" not in str(error.value)
+
+
+def test_constants_are_folded_within_limits() -> None:
+    """What grows with its inputs is computed for few numbers only."""
+
+    def computed(*given: np.ndarray) -> Callable[[], Any]:
+        add: Step = ("Add", ["a", "b"], {"to_name": "sum"})
+        model = model_of([add, FLAT, ("Add", ["sum"], {}), gemm(192)])
+        model.graph.initializer.extend(
+            onnx.numpy_helper.from_array(one, name) for one, name in zip(given, "ab", strict=True)
+        )
+        return lambda: imported(model)
+
+    computed(floats(1), floats(1, 1))()
+    with pytest.raises(
+        UserError, match=r"node 'n0' \(Add\) computes with constants only; export it with constant fold"
+    ):
+        computed(floats(1000, 1), floats(1, 1000))()

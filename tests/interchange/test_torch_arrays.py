@@ -1,0 +1,230 @@
+"""PyTorch's state dicts as training scripts save them: batch normalisations, nesting, guessed networks, objects."""
+
+import io
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.base.errors import UserError
+from app.cli import main
+from app.interchange.source import Asked, read
+from app.network.network import Network
+from app.network.toml import parse_network
+from app.network.weights import load_weights
+from tests.support.foreign_files import npz_file, state_dict_file
+from tests.support.networks_for_tests import layers_toml
+from tests.support.shell import user_error
+
+RNG = np.random.default_rng(3)
+SHAPES = {"conv1": (6, 1, 5, 5), "conv2": (16, 6, 5, 5), "fc1": (40, 256), "fc2": (10, 40)}
+LAYERS = (
+    *("conv2d maps=6 kernel=5", "relu", "maxpool window=2", "conv2d maps=16 kernel=5", "relu", "maxpool window=2"),
+    *("flatten", "linear outputs=40", "relu", "linear outputs=10"),
+)
+NETWORK = parse_network('name = "m"\ninput = [1, 28, 28]\n' + layers_toml(*LAYERS), "m.toml")
+Arrays = dict[str, np.ndarray]
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def arrays_of(shapes: dict[str, tuple[int, ...]]) -> Arrays:
+    found: Arrays = {}
+    for name, shape in shapes.items():
+        found |= {f"{name}.weight": floats(*shape), f"{name}.bias": floats(shape[0])}
+    return found
+
+
+def norm(name: str, maps: int, **other: np.ndarray) -> Arrays:
+    values = {"weight": floats(maps), "bias": floats(maps), "running_mean": floats(maps)}
+    values |= {"running_var": np.abs(floats(maps)), "num_batches_tracked": np.array(3)} | other
+    return {f"{name}.{kind}": value for kind, value in values.items()}
+
+
+def sequential() -> Arrays:
+    """As nn.Sequential numbers them."""
+    found: Arrays = {}
+    for place, shape in zip((0, 4, 9, 12), SHAPES.values(), strict=True):
+        found |= arrays_of({f"net.{place}": shape})
+        found |= norm(f"net.{place + 1}", shape[0]) if place < 12 else {}
+    return found
+
+
+def source_of(arrays: Arrays, network: Network | None = NETWORK) -> Any:
+    Path("m.npz").write_bytes(npz_file(arrays))
+    return read(Path("m.npz"), Asked(network, name="m"))[1]
+
+
+@pytest.mark.parametrize(("layer", "place"), [("net.0", "net.1"), ("net.4", "net.5"), ("net.9", "net.10")])
+def test_batch_normalisations_are_folded(layer: str, place: str) -> None:
+    given = sequential()
+    source = source_of(given)
+    ours = {"net.0": "conv1", "net.4": "conv2", "net.9": "fc1"}[layer]
+    weights, bias, scale, shift, mean, variance = (
+        given[name].astype(np.float64)
+        for name in (
+            *(f"{layer}.weight", f"{layer}.bias", f"{place}.weight", f"{place}.bias"),
+            *(f"{place}.running_mean", f"{place}.running_var"),
+        )
+    )
+    factor = scale / np.sqrt(variance + 1e-5)
+    spread = factor.reshape(-1, *(1,) * (weights.ndim - 1))
+    np.testing.assert_allclose(source.arrays[ours], weights * spread, rtol=1e-6)
+    np.testing.assert_allclose(source.arrays[f"{ours}_bias"], (bias - mean) * factor + shift, rtol=1e-5, atol=1e-6)
+    folded = f"batch normalisation '{place}': folded into '{layer}', as the layer before it, with epsilon 1e-05"
+    assert folded in source.notes
+
+
+def test_numbers_tell_the_layer() -> None:
+    """A module's ``__init__`` may list convolutions, then normalisations."""
+    notes = source_of(arrays_of(SHAPES) | norm("bn1", 6) | norm("bn2", 16)).notes
+    assert [note.partition(":")[2].split("'")[1] for note in notes] == ["conv1", "conv2"]
+
+
+def changed(**other: np.ndarray) -> Callable[[], Arrays]:
+    return lambda: arrays_of(SHAPES) | norm("bn1", 6, **other)
+
+
+BAD: dict[str, tuple[Callable[[], Arrays], str]] = {
+    "negative variance": (changed(running_var=-np.ones(6, np.float32)), "'bn1' has a variance that is negative"),
+    "nan": (changed(running_mean=np.full(6, np.nan, np.float32)), "6 NaN or infinite values"),
+    "whole numbers": (changed(running_var=np.ones(6, np.int64)), "'bn1.running_var' is stored as int64"),
+    "another size": (lambda: arrays_of(SHAPES) | norm("bn1", 7), "'bn1' of 7 maps, and no one layer of so many"),
+    "of the images": (lambda: norm("bn", 1) | arrays_of(SHAPES), "'bn' of 1 maps, and no one layer .* to ONNX"),
+    "two for one": (
+        lambda: {
+            **arrays_of({"conv1": SHAPES["conv1"]}), **norm("a", 6), **norm("b", 6),
+            **arrays_of({name: SHAPES[name] for name in ("conv2", "fc1", "fc2")}),
+        },
+        "no one layer of so many outputs before it",
+    ),
+    "no variance": (
+        lambda: {name: one for name, one in changed()().items() if not name.endswith("running_var")},
+        "has no 'bn1.running_var' beside its mean",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_a_normalisation_without_its_place_is_one_line(fault: str) -> None:
+    make, message = BAD[fault]
+    with pytest.raises(UserError, match=message):
+        source_of(make())
+
+
+def test_a_network_that_alone_fits_is_printed_to_be_confirmed(capsys: pytest.CaptureFixture[str], place: Path) -> None:
+    Path("m.npz").write_bytes(npz_file(arrays_of(SHAPES) | norm("bn1", 6)))
+    assert main(["import", "m.npz", "--out", "m.h5"]) == 2
+    text, error = capsys.readouterr()
+    assert "save it as m.toml, correct it and give --network m.toml" in error and not Path("m.h5").exists()
+    Path("m.toml").write_text(text)
+    assert [layer.kind for layer in parse_network(text, "m").layers] == [layer.kind for layer in NETWORK.layers]
+    assert parse_network(text, "m").input_shape == (1, 28, 28)
+    assert main(["import", "m.npz", "--network", "m.toml", "--out", "m.h5", "--classes", "a,b,c,d,e,f,g,h,i,j"]) == 0
+    assert load_weights(Path("m.h5")).classes == tuple("abcdefghij")
+
+
+SEVERAL = {"a": (8, 1, 3, 3), "b": (8, 8, 3, 3), "c": (8, 8, 3, 3), "fc": (10, 8 * 49)}  # two poolings behind three
+OTHERS: dict[str, dict[str, tuple[int, ...]]] = {
+    "several": SEVERAL,
+    "none": SHAPES | {"fc1": (40, 257)},
+    "no chain": SHAPES | {"conv2": (16, 7, 5, 5)},
+    "not square": SHAPES | {"conv1": (6, 1, 5, 3)},
+    "five channels": SHAPES | {"conv1": (6, 5, 5, 5)},
+    "products first": {name: SHAPES[name] for name in ("fc1", "fc2", "conv1", "conv2")},
+    "no product": {"conv1": SHAPES["conv1"]},
+    "one dimension": SHAPES | {"fc2": (10,)},
+}
+
+
+@pytest.mark.parametrize("why", OTHERS)
+def test_other_shapes_need_their_network(why: str) -> None:
+    message = user_error(lambda: source_of(arrays_of(OTHERS[why]), None))
+    assert message.endswith("has no network in it; name it with --network, as lenet5 or a .toml file")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "image", "padding"),
+    [
+        ({"a": (9, 784), "b": (5, 9)}, (1, 28, 28), []),
+        ({"a": (9, 3072), "b": (5, 9)}, (3, 32, 32), []),
+        (SHAPES | {"fc1": (40, 400)}, (1, 28, 28), [2, 0]),
+        ({"0": (8, 1, 3, 3), "3": (8, 8, 3, 3), "7": (10, 392)}, (1, 28, 28), [1, 1]),
+    ],
+)
+def test_what_follows_from_shapes(shapes: dict[str, Any], image: tuple[int, ...], padding: list[int]) -> None:
+    with pytest.raises(UserError) as error:
+        source_of(arrays_of(shapes), None)
+    guess = error.value.__cause__.guess  # type: ignore[union-attr]
+    assert guess.input_shape == image
+    assert [layer.padding for layer in guess.layers if layer.kind == "conv2d"] == padding
+
+
+CLASSES: dict[str, tuple[str, str]] = {
+    "too few": ("a,b", "--classes names 2 classes, and the network has 10"),
+    "an empty one": ("a,b,c,d,,f,g,h,i,j", "names 9 classes"),
+    "no file": ("names.txt", "names.txt does not exist"),
+    "a line": ("a,b,c,d,e,f,g,h,i,\x07", "is not one line of up to 200 characters"),
+}
+
+
+@pytest.mark.parametrize("fault", CLASSES)
+def test_wrong_names_of_classes_are_one_line(fault: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text, message = CLASSES[fault]
+    Path("m.npz").write_bytes(npz_file(arrays_of(SHAPES)))
+    Path("m.toml").write_text('name = "m"\ninput = [1, 28, 28]\n' + layers_toml(*LAYERS))
+    assert main(["import", "m.npz", "--network", "m.toml", "--out", "m.h5", "--classes", text]) == 2
+    assert message in capsys.readouterr().err and not Path("m.h5").exists()
+
+
+def test_names_of_classes_stand_in_a_file() -> None:
+    Path("m.npz").write_bytes(npz_file(arrays_of(SHAPES)))
+    Path("m.toml").write_text('name = "m"\ninput = [1, 28, 28]\n' + layers_toml(*LAYERS))
+    Path("names.txt").write_text("\ufeff" + "".join(f"class {at}, ä\n" for at in range(10)))
+    assert main(["import", "m.npz", "--network", "m.toml", "--out", "m.h5", "--classes", "names.txt"]) == 0
+    assert load_weights(Path("m.h5")).classes == tuple(f"class {at}, ä" for at in range(10))
+
+
+# --- where PyTorch is installed
+
+
+def saved(value: Any) -> None:
+    torch = pytest.importorskip("torch")
+    stream = io.BytesIO()
+    torch.save(value, stream)
+    Path("m.pt").write_bytes(stream.getvalue())
+
+
+@pytest.mark.parametrize("key", ["model_state_dict", "state_dict", "model"])
+def test_a_nested_state_dict_is_taken(key: str) -> None:
+    torch = pytest.importorskip("torch")
+    given = arrays_of(SHAPES)
+    tensors = {name: torch.from_numpy(array) for name, array in given.items()}
+    saved({"epoch": 3, key: tensors, "optimizer": {"lr": 0.1}})
+    _, source = read(Path("m.pt"), Asked(NETWORK))
+    np.testing.assert_array_equal(source.arrays["fc1"], given["fc1.weight"])
+    assert f"the arrays are those of its {key}; left out: 'epoch', 'optimizer'" in source.notes
+
+
+def test_counters_are_no_weights() -> None:
+    Path("m.pt").write_bytes(state_dict_file(arrays_of(SHAPES) | norm("bn1", 6)))
+    assert "bn1" in read(Path("m.pt"), Asked(NETWORK))[1].notes[0]
+
+
+def test_whole_models_are_refused_by_name() -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    saved(model)
+    message = user_error(lambda: read(Path("m.pt"), Asked(NETWORK)))
+    assert "whole pickled model or other objects (torch.nn.modules.container.Sequential); nothing in it" in message
+    assert message.endswith("save it with torch.save(model.state_dict(), ...)")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated
+        torch.jit.script(model).save("m.pt")
+    message = user_error(lambda: read(Path("m.pt"), Asked(NETWORK)))
+    assert "is a TorchScript module, which holds code; save it with torch.save(model.state_dict(), ...)" in message
