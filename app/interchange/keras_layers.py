@@ -119,8 +119,9 @@ class _LayerReader:
             self._apply(settings.layer, name)
 
     def _apply(self, layer: KerasLayer, name: object) -> None:
-        if name not in (*ACTIVATIONS, "softmax"):
-            known = ", ".join(("linear", *ACTIVATIONS, "softmax"))
+        functions = [known for known in keras_numpy.ACTIVATIONS if known in ACTIVATIONS]
+        if name not in (*functions, "softmax"):
+            known = ", ".join(("linear", *functions, "softmax"))
             raise layer.fault(f"has the activation {format_for_error(name)}", f"known are {known}")
         self._put_weights_first(layer, also=self.network.pending is not None)
         if name == "softmax":
@@ -135,10 +136,10 @@ class _LayerReader:
             self.network.keep_pending(layer)
 
     def read_relu(self, settings: Settings) -> None:
-        settings.require("max_value", None)
+        limited = settings.require("max_value", None, 6) == 6
         for key in ("negative_slope", "alpha", "threshold"):
             settings.require(key, 0)
-        self._apply(settings.layer, "relu")
+        self._apply(settings.layer, "relu6" if limited else "relu")
 
     def read_softmax(self, settings: Settings) -> None:
         settings.require("axis", -1, len(self.network.shape))

@@ -9,6 +9,7 @@ from app.interchange.folding import BatchNorm
 Step = Callable[[np.ndarray], np.ndarray]
 ACTIVATIONS: dict[str, Step] = {
     "relu": lambda x: np.maximum(x, 0),
+    "relu6": lambda x: np.clip(x, 0, 6),
     "tanh": np.tanh,
     "sigmoid": lambda x: 0.5 * (1 + np.tanh(x / 2)),
 }

@@ -18,6 +18,7 @@ from tests.support.keras_files import (
     configuration,
     functional,
     graph_of,
+    hdf5,
     keras_hdf5,
     keras_zip,
     scores_of,
@@ -187,3 +188,27 @@ def test_folding_costs_no_layer_where_nothing_is_padded(tmp_path: Path) -> None:
     (tmp_path / "model.keras").write_bytes(keras_zip(model, configuration(model, shape)))
     layers = graph_of(tmp_path / "model.keras").network.layers
     assert sum(isinstance(layer, Conv2d) for layer in layers) == 1
+
+
+def test_keras_2_wrote_no_input_layer_and_numbered_arrays(tmp_path: Path) -> None:
+    """As in TensorFlow 2: ``batch_input_shape`` in the first layer, ``kernel:0``, ``Model`` and lists for nodes."""
+    shape, model = MODELS["convolutions"]
+    (tmp_path / "new.h5").write_bytes(keras_hdf5(model, configuration(model, shape)))
+    arrays = {
+        f"model_weights/n{at}/n{at}/{role}:0": one for at, (*_, own) in enumerate(model) for role, one in own.items()
+    }
+    sequential, graph = configuration(model, shape), functional(model, shape)
+    layers = sequential["config"]["layers"]
+    del layers[0]
+    layers[0]["config"]["batch_input_shape"] = [None, *shape]
+    graph["class_name"] = "Model"
+    nodes = graph["config"]["layers"]
+    nodes[0]["config"]["batch_input_shape"] = nodes[0]["config"].pop("batch_shape")
+    for at in range(1, len(nodes)):
+        nodes[at]["inbound_nodes"] = [[[nodes[at - 1]["name"], 0, 0, {}]]]
+    expected = graph_of(tmp_path / "new.h5", Asked(name="one"))
+    for config in (sequential, graph):
+        (tmp_path / "old.h5").write_bytes(hdf5(arrays, {"model_config": json.dumps(config), "keras_version": "2.15.0"}))
+        found = graph_of(tmp_path / "old.h5", Asked(name="one"))
+        assert found.network == expected.network
+        np.testing.assert_equal(dict(found.parameters), dict(expected.parameters))

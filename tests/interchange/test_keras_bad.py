@@ -63,7 +63,7 @@ LAYERS: dict[str, tuple[Any, str]] = {
     "an oblong window": (conv(3, 1, 2, kernel_size=[3, 2]), "has a kernel_size that differs in height and width"),
     "a huge number": (conv(3, 1, 2, strides=10**400), "has strides a huge number; it must be"),
     "causal padding": (conv(3, 1, 2, padding="causal"), "has padding 'causal'; only valid or same"),
-    "a limit": (plain("ReLU", max_value=6.0), "has max_value 6; only None"),
+    "a limit": (plain("ReLU", max_value=5.0), "has max_value 5; only None or 6"),
     "a setting of tomorrow": (conv(3, 1, 2, gain=2), "has the setting 'gain'; this program does not know it"),
     "padding before a pooling": (
         plain("MaxPooling2D", pool_size=3, strides=1, padding="same"),
