@@ -20,6 +20,8 @@ examples:
       a flat dump of mini-dnn: the network names the layers
   python main.py import eng-0001.params --symbol eng-symbol.json --out eng.h5
       arrays of MXNet, with the network that was saved beside them
+  python main.py import clothes.keras --out clothes.h5
+      a model that Keras saved, as .keras or .h5, which contains its network
   python main.py --weights old86.h5
       classify with the imported weights
 

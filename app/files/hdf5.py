@@ -22,18 +22,20 @@ class Wanted(Frozen):
     """The attributes and datasets to read from a file's root, if they exist.
 
     arrays: names of datasets, None for all. max_bytes: limit on all datasets together. too_large: the remedy for more.
+    group: a group of the root, whose datasets at any depth are read instead, by their paths from the root.
     """
 
     arrays: tuple[str, ...] | None
     attributes: tuple[str, ...]
     max_bytes: int
     too_large: str = "split the file or store less in it"
+    group: str = ""
 
 
 class Contents(Frozen):
-    """The data read from a file's root.
+    """The data read from a file's root, or from one of its groups.
 
-    names: everything in the root except groups, sorted.
+    names: everything there except groups, sorted.
     arrays: integers or floats of up to 8 bytes, native byte order, C-contiguous, writable.
     """
 

@@ -30,6 +30,7 @@ from app.files.hdf5 import (
 )
 
 MAX_NAMES = 1000
+MAX_PATHS, MAX_DEPTH = 10_000, 20  # below a group
 MAX_NAME_BYTES = 255
 
 # The errors that h5py's layers raise for broken files.
@@ -55,6 +56,7 @@ class StrictFile:
         self._id = file.id  # the low-level calls used here never follow a link
         self._size = size
         self._read: dict[tuple[int, int], str] = {}  # position of a dataset in the file → its name
+        self._paths: set[bytes] = set()  # through groups that are hard links
 
     def names(self) -> tuple[str, ...]:
         """Return the names of everything in the root except groups; ``array`` refuses those that cannot be read.
@@ -62,17 +64,40 @@ class StrictFile:
         Raises UserError if there are more than MAX_NAMES, groups included, or one is longer than MAX_NAME_BYTES.
         """
         with _faults_as_user_errors(self._path):
-            found: list[bytes] = []
-
-            def collect_name(name: bytes) -> bool | None:
-                found.append(name)
-                return len(found) > MAX_NAMES or len(name) > MAX_NAME_BYTES or None
-
-            self._id.links.iterate(collect_name)  # stops when ``collect_name`` returns True
-            if len(found) > MAX_NAMES or len(max(found, key=len, default=b"")) > MAX_NAME_BYTES:
-                much = f"more than {MAX_NAMES:,} names" if len(found) > MAX_NAMES else "a name that is too long"
-                raise UserError(f"{self._path} has {much} in its root; copy the needed arrays to a new file")
+            found = self._link_names(self._id)
             return tuple(sorted(name.decode() for name in found if not self._is_group(name)))
+
+    def paths(self, group: str) -> tuple[str, ...]:
+        """Return the paths of everything below a group of the root except groups; () if there is no such group.
+
+        Only hard links are followed. Raises UserError as ``names`` for each group, and for more than MAX_PATHS.
+        """
+        with _faults_as_user_errors(self._path):
+            name = group.encode()
+            groups = [name] if self._id.links.exists(name) and self._is_group(name) else []
+            for parent in groups:  # which grows
+                for link in self._link_names(h5py.h5g.open(self._id, parent)):
+                    path = parent + b"/" + link
+                    if self._is_group(path):
+                        groups.append(path)
+                    else:
+                        self._paths.add(path)
+                if len(groups) + len(self._paths) > MAX_PATHS or parent.count(b"/") > MAX_DEPTH:  # as if within itself
+                    raise UserError(f"{self._path} has too many or too deep groups in {group}; store less in it")
+            return tuple(sorted(path.decode() for path in self._paths))
+
+    def _link_names(self, group: h5py.h5g.GroupID) -> list[bytes]:
+        found: list[bytes] = []
+
+        def collect_name(name: bytes) -> bool | None:
+            found.append(name)
+            return len(found) > MAX_NAMES or len(name) > MAX_NAME_BYTES or None
+
+        group.links.iterate(collect_name)  # stops when ``collect_name`` returns True
+        if len(found) > MAX_NAMES or len(max(found, key=len, default=b"")) > MAX_NAME_BYTES:
+            much = f"more than {MAX_NAMES:,} names" if len(found) > MAX_NAMES else "a name that is too long"
+            raise UserError(f"{self._path} has {much} in one group; copy the needed arrays to a new file")
+        return found
 
     def array(
         self,
@@ -172,7 +197,8 @@ class StrictFile:
     def _why_link_refused(self, name: bytes) -> str | None:
         """Return why the link to a dataset must not be followed, and the remedy; None if it may."""
         # A path through groups could contain any kind of link.
-        if b"/" in name or name == b"." or not self._id.links.exists(name):
+        unknown = b"/" in name and name not in self._paths
+        if unknown or name == b"." or not self._id.links.exists(name):
             return "is missing; store it in the root of the file"
         if self._id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
             return f"is a soft or external link; {PLAIN}"
@@ -252,7 +278,7 @@ def read_contents(file: StrictFile, wanted: Wanted, allocate: Allocate = _alloca
 
     Raises UserError, and MemoryError if memory runs out.
     """
-    names = file.names()
+    names = file.paths(wanted.group) if wanted.group else file.names()
     attributes = {name: file.attribute(name) for name in wanted.attributes}
     arrays: dict[str, np.ndarray] = {}
     left = wanted.max_bytes  # for all together, because different datasets may share their storage

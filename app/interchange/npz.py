@@ -23,7 +23,7 @@ _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0
 MAX_HEADER_BYTES = 1 << 16  # NumPy reads no header of more than 10,000 characters
 MAX_DIMENSIONS = 32  # NumPy 1 has no more
 BLOCK_BYTES = 1 << 20
-_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those that NumPy writes
+COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those that NumPy writes
 
 
 class Header(NamedTuple):
@@ -67,14 +67,14 @@ def read_arrays(
             name = member.filename.removesuffix(".npy")
             if name in members:
                 raise BadValueError(f"contains {format_for_error(name)} twice; save it again")
-            if member.compress_type not in _COMPRESSIONS:
+            if member.compress_type not in COMPRESSIONS:
                 raise BadValueError(
                     f"{format_for_error(name)} is packed in a way that NumPy does not write; save it again"
                 )
             members[name] = member
-            headers[name] = read_header(format_for_error(name), _unpacked(archive, member, MAX_HEADER_BYTES))
+            headers[name] = read_header(format_for_error(name), unpacked_member(archive, member, MAX_HEADER_BYTES))
             headers[name].check_size(format_for_error(name), member.file_size)
-        unpacked = {name: _unpacked(archive, members[name]) for name in wanted(headers)}
+        unpacked = {name: unpacked_member(archive, members[name]) for name in wanted(headers)}
     return {name: read_array(format_for_error(name), found) for name, found in unpacked.items()}
 
 
@@ -122,7 +122,7 @@ def _decode_string_array(array: np.ndarray) -> str:
         return ""
 
 
-def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo, most: int = sys.maxsize) -> memoryview:
+def unpacked_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, most: int = sys.maxsize) -> memoryview:
     """Unpack the first ``most`` bytes of a member, at most as many as it declares, even if its stream has more."""
     content = memoryview(bytearray(min(most, member.file_size)))
     filled = 0

@@ -32,11 +32,9 @@ FORMATS = (
     Format("NumPy archive", "npz", ".npz", "a NumPy archive (.npz)", "lenet5"),
     Format("ONNX model", "onnx_import", ".onnx", "an ONNX model"),
     Format("PyTorch state dict", "state_dict", ".pt", "a PyTorch file (.pt, .pth)", "lenet5"),
+    Format("Keras model", "keras_file", ".keras", "a Keras model"),
+    Format("Keras HDF5 model", "keras_file", ".h5", "an HDF5 file"),
     Format("MXNet arrays", "mxnet", ".params", "a list of MXNet's arrays"),
-)
-GROUPS = (
-    "of groups, as Keras writes, store the arrays as conv1, conv1_bias, fc1 and so on in an .npz file "
-    "(docs/import.md), then: python main.py import FILE.npz --network lenet5 --out NEW.h5"
 )
 
 
@@ -53,6 +51,11 @@ def refuse_foreign_file(path: Path, content: bytes) -> None:
     else:
         return
     raise UserError(f"{path} is {kind or 'of another format'}, not HDF5 weights; {remedy}")
+
+
+def groups_remedy(path: Path) -> str:
+    """Return what to do with an HDF5 file of groups, as Keras writes them."""
+    return f"if it is a Keras model, make weights of it: {_import_command(path, '')}"
 
 
 def _import_command(path: Path, network: str) -> str:

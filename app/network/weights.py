@@ -189,7 +189,7 @@ def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
             changed = f"or, if it was changed on purpose, remove attributes 'schema' and {_CHECKSUM!r}"
             raise BadValueError(f"its content does not match its checksum; get a fresh copy, {changed}")
         weights, quantised = split_quantised(found.arrays)
-        _check_arrays(weights)
+        _check_arrays(path, weights)
         arrays = {name: _float32(name, array) for name, array in weights.items()}
         if "kind" in attributes:
             raise BadValueError("it is a training's checkpoint, not weights; train --resume makes weights of it")
@@ -219,11 +219,11 @@ def _network_fields(path: Path, stated: Mapping[str, Any]) -> dict[str, Any]:
     return {"definition": definition, "network": definition.name}
 
 
-def _check_arrays(arrays: Mapping[str, np.ndarray]) -> None:
+def _check_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     if not arrays:
         from app.network import foreign
 
-        raise BadValueError(f"has no datasets in its root; {foreign.GROUPS}")
+        raise BadValueError(f"has no datasets in its root; {foreign.groups_remedy(path)}")
     for name, array in arrays.items():
         if not _NAME.fullmatch(name):
             raise BadValueError(

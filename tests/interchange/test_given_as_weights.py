@@ -8,14 +8,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
 from app.cli import main
 from app.interchange.layout import to_channels_first
-from app.interchange.named_arrays import Description, NamedArrays, torch_name
-from app.interchange.npz import npz_content
+from app.interchange.named_arrays import Description, torch_name
 from app.network.definitions import LENET5, MINIDNN86, MLP, Network
 from app.network.foreign import FORMATS
 from app.network.graph import build, find_network
@@ -31,11 +29,16 @@ from tests.support.foreign_files import (
     safetensors_file,
     state_dict_file,
 )
+from tests.support.keras_files import Model, configuration, keras_hdf5, keras_zip
 from tests.support.mxnet_files import course_network, mxnet_names, params_file
 from tests.support.networks_for_tests import random_graph
 from tests.support.shell import Refuses, user_error
 
 COURSE = course_network(3, (2, 3), 6, 12)
+KERAS: Model = [
+    ("Flatten", {}, {}),
+    ("Dense", {"units": 4}, {"kernel": np.ones((36, 4), np.float32), "bias": np.ones(4, np.float32)}),
+]
 
 
 def exported(ending: str, network: Network) -> bytes:
@@ -61,6 +64,8 @@ FILES: dict[str, tuple[str, Callable[[], bytes], str]] = {  # name, content, for
         lambda: params_file(mxnet_names(channels_first(COURSE, biases=frozenset({"fc1", "fc2"})))),
         "MXNet arrays",
     ),
+    "Keras": ("clothes.keras", lambda: keras_zip(KERAS, configuration(KERAS, (6, 6, 1))), "Keras model"),
+    "Keras' HDF5": ("m.h5", lambda: keras_hdf5(KERAS, configuration(KERAS, (6, 6, 1))), "Keras HDF5 model"),
     "mini-dnn": (
         "weights-86.bin",
         lambda: flat_dump(MINIDNN86, channels_first(MINIDNN86, biases=frozenset())),
@@ -93,19 +98,6 @@ def test_the_named_command_makes_weights(kind: str, capsys: pytest.CaptureFixtur
     weights = load_weights(followed(capsys.readouterr().err))
     build(weights.stored_network(), weights)
     assert Path(name).read_bytes() == content()
-
-
-def test_keras_s_groups() -> None:
-    """Its layers' arrays lie in groups; in an NPZ file they are named as in weights files."""
-    with h5py.File("keras.h5", "w") as file:
-        file.attrs["keras_version"] = "3.11"
-        file.create_group("model_weights/conv1/sequential/conv1")["kernel"] = np.ones((5, 5, 1, 32), np.float32)
-    message = user_error(lambda: load_weights(Path("keras.h5")))
-    assert "has no datasets in its root" in message
-    arrays = dict(random_graph(LENET5).parameters)
-    Path("FILE.npz").write_bytes(npz_content(NamedArrays(arrays)))
-    found = load_weights(followed(message)).arrays
-    assert all(np.array_equal(found[name], array) for name, array in arrays.items())
 
 
 def test_a_file_that_is_there_is_not_named() -> None:

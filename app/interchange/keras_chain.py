@@ -1,0 +1,175 @@
+"""The layers of a Keras model's configuration, one after another; nested models give theirs in their place."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from app.base.frozen import Frozen
+from app.files.checks import BadValueError, format_for_error
+from app.network.network import MAX_SIDE
+
+MAX_LAYERS = 1000  # of the file, those that only training uses included
+MAX_DEPTH = 8  # of models in models
+MODELS = ("Sequential", "Functional", "Model")
+CHAIN = "only layers in a row can be imported"
+NOT_RUN = "its own code was not run: build the model of Keras' layers"
+DAMAGED = "get a fresh copy"
+
+
+class KerasLayer(Frozen):
+    """One layer. kind: its class. settings: its configuration, of any content.
+
+    place: its group in a ``.keras`` file. outermost: the name of the first of the models around it, else its own.
+    """
+
+    name: str
+    kind: str
+    settings: Mapping[str, Any]
+    place: str
+    outermost: str
+
+    def fault(self, what: str, remedy: str) -> BadValueError:
+        """Return the error that names this layer."""
+        named = f"layer {format_for_error(self.name)} ({format_for_error(self.kind)[1:-1]})"
+        return BadValueError(f"{named} {what}; {remedy}")
+
+
+class KerasModel(Frozen):
+    """The layers of a model in order, and the shape of what the first one reads, without the batch."""
+
+    layers: tuple[KerasLayer, ...]
+    input_shape: tuple[int, ...]
+
+
+def read_model(config: Any, size: int | None) -> KerasModel:
+    """Read a configuration. size: height and width where the model leaves them open. Raises BadValueError."""
+    model = _layer(config, "", "", {})
+    _check_is_keras(config, model)
+    if model.kind not in MODELS or not isinstance(model.settings.get("layers"), list):
+        raise BadValueError(
+            f"is a model of the class {format_for_error(model.kind)}, whose code makes its layers; {NOT_RUN}, "
+            "Sequential or functional"
+        )
+    layers = [*_layers_of(model, "", 0)]
+    shapes = [
+        found
+        for settings in (*(layer.settings for layer in layers[:1]), model.settings)
+        for key in ("batch_shape", "batch_input_shape", "build_input_shape")
+        if (found := settings.get(key)) is not None
+    ]
+    kept = tuple(layer for layer in layers if layer.kind != "InputLayer")
+    return KerasModel(kept, _input_shape(shapes[0] if shapes else None, size))
+
+
+def _input_shape(batch_shape: Any, size: int | None) -> tuple[int, ...]:
+    sides = batch_shape[1:] if isinstance(batch_shape, list) else []
+    is_open = [at < 2 <= len(sides) and side is None for at, side in enumerate(sides)]
+    if size is not None and not any(is_open):
+        raise BadValueError("has the size of its images in it; leave --size out")
+    if any(is_open) and size is None:
+        raise BadValueError("leaves the size of its images open; give --size")
+    known = [size if missing else side for side, missing in zip(sides, is_open, strict=True)]
+    shape = tuple(side for side in known if type(side) is int and side > 0)
+    if not 1 <= len(shape) <= 3 or len(shape) < len(known):
+        raise BadValueError("does not say the shape of its images; build it with an Input, and save it again")
+    if len(shape) > 1 and (max(shape[:2]) > MAX_SIDE or shape[2:] not in ((), (1,), (3,))):
+        raise BadValueError(f"reads images {shape}; up to {MAX_SIDE:,} rows and columns of 1 or 3 channels can be")
+    return shape
+
+
+def _layer(entry: Any, within: str, outermost: str, counts: dict[str, int]) -> KerasLayer:
+    """Read one entry. counts: how many entries before it there are for a group's name; it is counted."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("class_name"), str):
+        raise BadValueError(f"has a layer without a class; {DAMAGED}")
+    settings = entry.get("config")
+    if not isinstance(settings, dict):
+        raise BadValueError(f"has a {format_for_error(entry['class_name'])} without settings; {DAMAGED}")
+    name = settings.get("name", "model")  # subclassed models have none
+    if not isinstance(name, str) or not name or not name.isprintable() or "/" in name:
+        raise BadValueError(f"has a layer of the name {format_for_error(name)}; rename it")
+    group = _snake_case(entry["class_name"])
+    counts[group] = counts.get(group, -1) + 1
+    number = f"_{counts[group]}" if counts[group] else ""
+    return KerasLayer(name, entry["class_name"], settings, f"{within}layers/{group}{number}", outermost or name)
+
+
+def _snake_case(name: str) -> str:
+    """Return a class's name as Keras names groups: Conv2D → conv2d, BatchNormalization → batch_normalization."""
+    name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
+def _check_is_keras(entry: Mapping[str, Any], layer: KerasLayer) -> None:
+    """Refuse a class that is none of Keras' own; its name alone says nothing."""
+    module, registered = entry.get("module", "keras"), entry.get("registered_name")  # .h5 files name no modules
+    known = isinstance(module, str) and module.partition(".")[0] in ("keras", "tf_keras", "tensorflow")
+    if not known or registered not in (None, layer.kind) or ">" in layer.kind:
+        raise layer.fault("is a custom object", NOT_RUN)
+
+
+def _layers_of(model: KerasLayer, within: str, depth: int, outermost: str = "") -> Iterator[KerasLayer]:
+    """Yield the layers of a model in the order of computation, inputs included. within: prefix of their places."""
+    entries = model.settings.get("layers")
+    if not isinstance(entries, list) or not 0 < len(entries) <= MAX_LAYERS or depth > MAX_DEPTH:
+        raise model.fault(f"has no layers, or more than {MAX_LAYERS:,} or {MAX_DEPTH} models in models", DAMAGED)
+    counts: dict[str, int] = {}
+    layers = [_layer(entry, within, outermost, counts) for entry in entries]
+    for entry, layer in zip(entries, layers, strict=True):
+        _check_is_keras(entry, layer)
+    order = range(len(layers)) if model.kind == "Sequential" else _order(model, entries, layers)
+    for at in order:
+        layer = layers[at]
+        if layer.kind in MODELS:
+            inside = _layers_of(layer, f"{layer.place}/", depth + 1, layer.outermost)
+            yield from (one for one in inside if one.kind != "InputLayer")
+        else:
+            yield layer
+
+
+def _order(model: KerasLayer, entries: list[dict[str, Any]], layers: list[KerasLayer]) -> list[int]:
+    """Return the positions of a functional model's layers in the order of computation."""
+    behind: dict[str | None, int] = {}
+    for at, (entry, layer) in enumerate(zip(entries, layers, strict=True)):
+        before = _layer_before(entry, layer)
+        if before in behind:
+            other = format_for_error(layers[behind[before]].name)
+            raise layer.fault(f"reads what {other} reads" if before else f"is an input beside {other}", CHAIN)
+        behind[before] = at
+    order: list[int] = []
+    name: str | None = None
+    while name in behind and len(order) < len(layers):
+        order.append(behind[name])
+        name = layers[order[-1]].name
+    outputs = _flat(model.settings.get("output_layers"))
+    if len(order) < len(layers) or outputs[:1] != [name] or len(outputs) > 3:
+        raise model.fault("has layers that do not lead to one output", CHAIN)
+    return order
+
+
+def _flat(value: Any) -> list[Any]:
+    """Return [[name, node, tensor]] and [name, node, tensor] as the latter."""
+    if isinstance(value, list) and value and isinstance(value[0], list):
+        return [part for one in value for part in (one if isinstance(one, list) else [one])]
+    return value if isinstance(value, list) else []
+
+
+def _layer_before(entry: Mapping[str, Any], layer: KerasLayer) -> str | None:
+    """Return the name of the layer that this one reads, None for an input."""
+    nodes = entry.get("inbound_nodes")
+    if not isinstance(nodes, list) or len(nodes) != (layer.kind != "InputLayer"):
+        raise layer.fault("is not used once", CHAIN)
+    if not nodes:
+        return None
+    node = nodes[0]
+    if isinstance(node, dict):  # Keras 3
+        tensors, options = node.get("args"), node.get("kwargs")
+        found = [one.get("config") for one in tensors if isinstance(one, dict)] if isinstance(tensors, list) else []
+        history = found[0].get("keras_history") if len(found) == 1 and isinstance(found[0], dict) else None
+    else:
+        history = node[0] if isinstance(node, list) and len(node) == 1 else None
+        options = history[3] if isinstance(history, list) and len(history) == 4 else None
+    if not isinstance(history, list) or not isinstance(history[0] if history else None, str):
+        raise layer.fault("does not read one layer", CHAIN)
+    if options and (not isinstance(options, dict) or any(options.values())):
+        raise layer.fault("is called with options such as training=True", "call it without")
+    return str(history[0])

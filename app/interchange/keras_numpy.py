@@ -1,0 +1,55 @@
+"""What Keras computes, layer by layer in plain NumPy on (B, H, W, C): it checks what the import folded and moved."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from app.interchange.folding import BatchNorm
+
+Step = Callable[[np.ndarray], np.ndarray]
+ACTIVATIONS: dict[str, Step] = {
+    "relu": lambda x: np.maximum(x, 0),
+    "relu6": lambda x: np.clip(x, 0, 6),
+    "tanh": np.tanh,
+    "sigmoid": lambda x: 0.5 * (1 + np.tanh(x / 2)),
+}
+
+
+def convolution(kernel: np.ndarray, bias: np.ndarray | None, stride: int, padding: tuple[int, int]) -> Step:
+    """Return a convolution. kernel: (K, K, C, M). padding: rows before and behind, and as many columns."""
+    size = len(kernel)
+
+    def run(x: np.ndarray) -> np.ndarray:
+        x = np.pad(x, ((0, 0), padding, padding, (0, 0)))
+        ends = [side - size + 1 for side in x.shape[1:3]]
+        seen = (
+            (x[:, row : row + ends[0] : stride, column : column + ends[1] : stride], kernel[row, column])
+            for row in range(size)
+            for column in range(size)
+        )
+        y: np.ndarray = sum(pixels @ weights.astype(np.float64) for pixels, weights in seen)
+        return y if bias is None else y + bias
+
+    return run
+
+
+def product(kernel: np.ndarray, bias: np.ndarray | None) -> Step:
+    """Return a matrix product. kernel: (in, out)."""
+    return lambda x: x @ kernel.astype(np.float64) + (0 if bias is None else bias)
+
+
+def pooling(window: int, stride: int, padding: tuple[int, int], is_max: bool) -> Step:
+    """Return a pooling, which leaves the padding out."""
+
+    def run(x: np.ndarray) -> np.ndarray:
+        x = np.pad(x, ((0, 0), padding, padding, (0, 0)), constant_values=np.nan)
+        windows = np.lib.stride_tricks.sliding_window_view(x, (window, window), axis=(1, 2))[:, ::stride, ::stride]
+        reduced: np.ndarray = (np.nanmax if is_max else np.nanmean)(windows, axis=(4, 5))
+        return reduced
+
+    return run
+
+
+def batch_norm(norm: BatchNorm) -> Step:
+    """Return a batch normalisation of the last axis."""
+    return lambda x: (x - norm.mean) / np.sqrt(norm.variance + norm.epsilon) * norm.scale + norm.shift

@@ -1,0 +1,214 @@
+"""Keras' files as Keras lays them out: their networks compute what the layers do, one number at a time."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.base.errors import UserError
+from app.cli import main
+from app.interchange.source import Asked
+from app.layers import Conv2d
+from tests.support.keras_files import (
+    Model,
+    computed,
+    configuration,
+    functional,
+    graph_of,
+    hdf5,
+    keras_hdf5,
+    keras_zip,
+    scores_of,
+)
+
+RNG = np.random.default_rng(8)
+SIDE = 9
+
+
+def conv(size: int, channels: int, maps: int, bias: bool = True, **settings: Any) -> Any:
+    arrays = {"kernel": (RNG.normal(size=(size, size, channels, maps)) / size).astype(np.float32)}
+    arrays |= {"bias": RNG.normal(size=maps).astype(np.float32)} if bias else {}
+    about = {"filters": maps, "kernel_size": [size, size], "use_bias": bias, "kernel_initializer": {"seed": 1}}
+    return "Conv2D", {**about, **settings}, arrays
+
+
+def dense(inputs: int, units: int, **settings: Any) -> Any:
+    arrays = {"kernel": RNG.normal(size=(inputs, units)) / np.sqrt(inputs), "bias": RNG.normal(size=units)}
+    return "Dense", {"units": units, **settings}, {role: one.astype(np.float32) for role, one in arrays.items()}
+
+
+def norm(channels: int, *without: str) -> Any:
+    """A batch normalisation with factors on both sides of zero."""
+    roles = [role for role in ("gamma", "beta", "moving_mean", "moving_variance") if role not in without]
+    arrays = {role: RNG.normal(size=channels).astype(np.float32) for role in roles}
+    arrays["moving_variance"] = np.abs(arrays["moving_variance"]) + np.float32(0.5)
+    if "gamma" in roles:
+        arrays["gamma"] = 2 * np.sign(arrays["gamma"]) + arrays["gamma"]
+    has = {"scale": "gamma" not in without, "center": "beta" not in without}
+    return "BatchNormalization", {"axis": -1, "epsilon": 0.01, "momentum": 0.9, **has}, arrays
+
+
+def plain(kind: str, **settings: Any) -> Any:
+    return kind, settings, {}
+
+
+FLATTEN = plain("Flatten")
+SHIFTED = plain("Rescaling", scale=1 / 127.5, offset=-1)
+MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
+    "a tutorial's": (
+        (SIDE, SIDE),
+        [FLATTEN, dense(81, 12, activation="relu"), plain("Dropout", rate=0.2), dense(12, 4)],
+    ),
+    "convolutions": (
+        (SIDE, SIDE, 1),
+        [
+            *(plain("Rescaling", scale=1 / 255), conv(3, 1, 4, activation="relu"), plain("MaxPooling2D")),
+            *(
+                conv(2, 4, 5, False),
+                plain("Activation", activation="tanh"),
+                FLATTEN,
+                dense(20, 4, activation="softmax"),
+            ),
+        ],
+    ),
+    "shifted pixels": ((SIDE, SIDE, 1), [SHIFTED, conv(4, 1, 3), FLATTEN, dense(108, 4)]),
+    "shifted pixels, padded": ((SIDE, SIDE, 1), [SHIFTED, conv(3, 1, 3, padding="same"), FLATTEN, dense(243, 4)]),
+    "scaled channels": (
+        (SIDE, SIDE, 3),
+        [plain("Rescaling", scale=[0.01, 0.02, -0.01], offset=[0.1, 0, 1]), conv(3, 3, 2), FLATTEN, dense(98, 4)],
+    ),
+    "more padding behind": (
+        (SIDE + 1, SIDE + 1, 1),
+        [conv(3, 1, 3, strides=2, padding="same"), conv(2, 3, 2, padding="same"), FLATTEN, dense(50, 4)],
+    ),
+    "incomplete windows": (
+        (SIDE, SIDE, 1),
+        [
+            *(conv(1, 1, 2), plain("AveragePooling2D", padding="same"), plain("MaxPooling2D", padding="same")),
+            *(FLATTEN, dense(18, 4)),
+        ],
+    ),
+    "normalised before": (
+        (SIDE, SIDE, 1),
+        [conv(3, 1, 3, False), norm(3), plain("ReLU"), FLATTEN, dense(147, 9), norm(9, "gamma"), dense(9, 4)],
+    ),
+    "normalised behind": (
+        (SIDE, SIDE, 1),
+        [
+            *(
+                norm(1),
+                conv(3, 1, 3, activation="relu"),
+                norm(3),
+                plain("MaxPooling2D"),
+                conv(2, 3, 2),
+                norm(2, "beta"),
+            ),
+            *(
+                plain("AveragePooling2D"),
+                FLATTEN,
+                dense(2, 9, activation="tanh"),
+                norm(9),
+                dense(9, 4, activation="tanh"),
+            ),
+            norm(4),
+        ],
+    ),
+    "normalised behind, padded": (
+        (SIDE, SIDE, 1),
+        [conv(3, 1, 3, activation="relu"), norm(3), conv(3, 3, 2, padding="same"), FLATTEN, dense(98, 4)],
+    ),
+    "averages of maps": (
+        (SIDE, SIDE, 1),
+        [conv(3, 1, 3), norm(3), plain("ReLU"), plain("GlobalAveragePooling2D"), dense(3, 4), plain("Softmax")],
+    ),
+    "features": ((SIDE**2,), [dense(81, 6, activation="relu"), norm(6), dense(6, 4)]),
+    "features made images": (
+        (SIDE**2,),
+        [plain("Reshape", target_shape=[SIDE, -1, 1]), conv(3, 1, 2), FLATTEN, dense(98, 4)],
+    ),
+    "weights do not come first": ((SIDE, SIDE, 1), [plain("MaxPooling2D"), plain("ReLU"), FLATTEN, dense(16, 4)]),
+}
+WRITERS: dict[str, Callable[[Model, Any], bytes]] = {"model.keras": keras_zip, "model.h5": keras_hdf5}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("case", MODELS)
+def test_a_model_computes_what_its_layers_do(case: str, name: str, tmp_path: Path) -> None:
+    shape, model = MODELS[case]
+    (tmp_path / name).write_bytes(WRITERS[name](model, configuration(model, shape)))
+    graph = graph_of(tmp_path / name, Asked(name="model"))
+    size = SIDE + 1 if case == "more padding behind" else SIDE
+    images = np.random.default_rng(1).integers(
+        0, 256, (40, size, size, 3 if len(shape) == 3 and shape[2] == 3 else 1), np.uint8
+    )
+    scaled = any(kind == "Rescaling" for kind, *_ in model)
+    read = [("Reshape", {"target_shape": shape}, {}), *model]
+    expected = computed([*([] if scaled else [plain("Rescaling", scale=1 / 255)]), *read], images)
+    np.testing.assert_allclose(scores_of(graph, images), expected, rtol=0, atol=3e-6 * np.abs(expected).max())
+    assert np.ptp(expected, axis=0).max() > 0.01 * np.abs(expected).max()  # the images differ
+
+
+def test_a_functional_model_is_its_layers_in_a_row(tmp_path: Path) -> None:
+    shape, model = MODELS["convolutions"]
+    (tmp_path / "a.keras").write_bytes(keras_zip(model, configuration(model, shape)))
+    (tmp_path / "b.keras").write_bytes(keras_zip(model, functional(model, shape)))
+    one, other = graph_of(tmp_path / "a.keras"), graph_of(tmp_path / "b.keras")
+    assert one.network == other.network
+    np.testing.assert_equal(dict(one.parameters), dict(other.parameters))
+
+
+def test_open_sizes_need_a_size(tmp_path: Path) -> None:
+    _, model = MODELS["averages of maps"]
+    path = tmp_path / "model.keras"
+    path.write_bytes(keras_zip(model, configuration(model, (None, None, 1))))
+    assert graph_of(path, Asked(size=12)).network.input_shape == (1, 12, 12)
+    with pytest.raises(UserError, match="leaves the size of its images open; give --size"):
+        graph_of(path)
+
+
+def test_the_command_reports_what_it_folded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shape, model = MODELS["shifted pixels, padded"]
+    Path("clothes.keras").write_bytes(keras_zip(model, configuration(model, shape)))
+    assert main(["import", "clothes.keras", "--out", "clothes.h5", "--json", "report.json"]) == 0
+    report = json.loads(Path("report.json").read_text())
+    assert (report["network"], report["format"], report["pixel_scale"]) == ("clothes", "Keras model", 1 / 127.5)
+    assert report["notes"] == [
+        "n0 (Rescaling) is the scale of pixels, and part of the next layer",
+        "a layer with the scale and offset of each channel is put before n1 (Conv2D)",
+    ]
+    assert [one["name_there"] for one in report["arrays"]][2:4] == ["layers/conv2d/vars/0", "layers/conv2d/vars/1"]
+    assert "layer by layer as Keras has them" in capsys.readouterr().out
+
+
+def test_folding_costs_no_layer_where_nothing_is_padded(tmp_path: Path) -> None:
+    shape, model = MODELS["shifted pixels"]
+    (tmp_path / "model.keras").write_bytes(keras_zip(model, configuration(model, shape)))
+    layers = graph_of(tmp_path / "model.keras").network.layers
+    assert sum(isinstance(layer, Conv2d) for layer in layers) == 1
+
+
+def test_keras_2_wrote_no_input_layer_and_numbered_arrays(tmp_path: Path) -> None:
+    """As in TensorFlow 2: ``batch_input_shape`` in the first layer, ``kernel:0``, ``Model`` and lists for nodes."""
+    shape, model = MODELS["convolutions"]
+    (tmp_path / "new.h5").write_bytes(keras_hdf5(model, configuration(model, shape)))
+    arrays = {
+        f"model_weights/n{at}/n{at}/{role}:0": one for at, (*_, own) in enumerate(model) for role, one in own.items()
+    }
+    sequential, graph = configuration(model, shape), functional(model, shape)
+    layers = sequential["config"]["layers"]
+    del layers[0]
+    layers[0]["config"]["batch_input_shape"] = [None, *shape]
+    graph["class_name"] = "Model"
+    nodes = graph["config"]["layers"]
+    nodes[0]["config"]["batch_input_shape"] = nodes[0]["config"].pop("batch_shape")
+    for at in range(1, len(nodes)):
+        nodes[at]["inbound_nodes"] = [[[nodes[at - 1]["name"], 0, 0, {}]]]
+    expected = graph_of(tmp_path / "new.h5", Asked(name="one"))
+    for config in (sequential, graph):
+        (tmp_path / "old.h5").write_bytes(hdf5(arrays, {"model_config": json.dumps(config), "keras_version": "2.15.0"}))
+        found = graph_of(tmp_path / "old.h5", Asked(name="one"))
+        assert found.network == expected.network
+        np.testing.assert_equal(dict(found.parameters), dict(expected.parameters))

@@ -1,0 +1,299 @@
+"""Keras' files that are hostile, broken, or hold what this program has no layer for: one line, nothing is run."""
+
+import io
+import struct
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from app.base.errors import UserError
+from app.cli import main
+from app.network.weights import load_weights
+from tests.interchange.test_keras import FLATTEN, conv, dense, norm, plain
+from tests.support.keras_files import (
+    Model,
+    configuration,
+    functional,
+    graph_of,
+    hdf5,
+    keras_hdf5,
+    keras_members,
+    keras_zip,
+    zipped,
+)
+
+SHAPE = (6, 6, 1)
+MODEL: Model = [conv(3, 1, 2), plain("ReLU"), FLATTEN, dense(32, 4)]
+CONFIG = configuration(MODEL, SHAPE)
+
+
+def refused(folder: Path, content: bytes, message: str, name: str = "model.keras") -> None:
+    """The command says this in one line, with exit code 2, and writes nothing."""
+    (folder / name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as error:
+        graph_of(folder / name)
+    assert "\n" not in str(error.value) and str(error.value).isprintable()
+    assert main(["import", str(folder / name), "--out", str(folder / "out.h5")]) == 2
+    assert not (folder / "out.h5").exists()
+
+
+LAYERS: dict[str, tuple[Any, str]] = {
+    "code": (
+        plain("Lambda", function={"class_name": "__lambda__", "config": {"code": "4wEA"}}),
+        "'n0' .Lambda. cannot",
+    ),
+    "another layer": (plain("Attention"), r"layer 'n0' \(Attention\) cannot be imported; known are Activation, "),
+    "a function of one's own": (
+        plain("Activation", activation={"module": "builtins", "class_name": "function", "config": "Custom>mine"}),
+        "has the activation 'Custom>mine'; known are linear, relu",
+    ),
+    "another function": (conv(3, 1, 2, activation="gelu"), r"layer 'n0' \(Conv2D\) has the activation 'gelu'"),
+    "channels first": (
+        conv(3, 1, 2, data_format="channels_first"),
+        "has data_format 'channels_first'; only channels_l",
+    ),
+    "groups": (conv(3, 1, 2, groups=2), "has groups 2; only 1"),
+    "a dilation": (conv(3, 1, 2, dilation_rate=[2, 2]), "has a dilation_rate; only 1"),
+    "an oblong window": (conv(3, 1, 2, kernel_size=[3, 2]), "has a kernel_size that differs in height and width"),
+    "a huge number": (conv(3, 1, 2, strides=10**400), "has strides a huge number; it must be"),
+    "causal padding": (conv(3, 1, 2, padding="causal"), "has padding 'causal'; only valid or same"),
+    "a limit": (plain("ReLU", max_value=5.0), "has max_value 5; only None or 6"),
+    "a setting of tomorrow": (conv(3, 1, 2, gain=2), "has the setting 'gain'; this program does not know it"),
+    "padding before a pooling": (
+        plain("MaxPooling2D", pool_size=3, strides=1, padding="same"),
+        r"'n0' \(MaxPooling2D\) pads before the first row",
+    ),
+    "no features": (dense(6, 4), r"'n0' \(Dense\) reads \(6, 6, 1\), not features; put a Flatten before it"),
+    "another kernel": (conv(3, 2, 2), r"has a kernel of \(3, 3, 2, 2\), needs \(3, 3, 1, 2\)"),
+    "too large a kernel": (conv(7, 1, 2), r"'n0' \(Conv2D\) does not fit \(layer"),
+    "another axis": (plain("BatchNormalization", axis=1), "has axis 1; only -1 or 3"),
+    "a third array": (
+        ("Conv2D", conv(3, 1, 2)[1], {**conv(3, 1, 2)[2], "more": np.ones(2)}),
+        "has 3 arrays, not kernel",
+    ),
+    "no array": (("Conv2D", conv(3, 1, 2)[1], {}), "has 0 arrays, not kernel and bias"),
+    "other maps": (plain("Reshape", target_shape=[4, 9, 1]), r"makes \(4, 9, 1\) of \(6, 6, 1\)"),
+    "another count": (plain("Reshape", target_shape=[5, -1]), "does not make another shape"),
+    "an infinite scale": (plain("Rescaling", scale=1e308, offset="1"), "has a wrong offset: '1' is not a number"),
+}
+
+
+@pytest.mark.parametrize("write", [keras_zip, keras_hdf5], ids=["keras", "h5"])
+@pytest.mark.parametrize("case", LAYERS)
+def test_what_no_layer_computes_is_named(case: str, write: Callable[[Model, Any], bytes], tmp_path: Path) -> None:
+    layer, message = LAYERS[case]
+    refused(tmp_path, write([layer], configuration([layer], SHAPE)), message)
+
+
+def test_numbers_that_cannot_be(tmp_path: Path) -> None:
+    kernel = MODEL[0][2]["kernel"]
+    for bad in (np.nan, np.inf):
+        model = [("Conv2D", MODEL[0][1], {**MODEL[0][2], "kernel": np.where(kernel > 0, bad, kernel)}), *MODEL[1:]]
+        refused(tmp_path, keras_zip(model, CONFIG), r"conv1 contains \d+ NaN or infinite values")
+    negative = norm(2)
+    negative[2]["moving_variance"][1] = -1
+    model = [MODEL[0], negative, *MODEL[1:]]
+    refused(
+        tmp_path, keras_zip(model, configuration(model, SHAPE)), "'n1' has a variance that is negative or no number"
+    )
+    model = [MODEL[0], norm(3), *MODEL[1:]]
+    refused(tmp_path, keras_zip(model, configuration(model, SHAPE)), r"has a scale of \(3,\), needs \(2,\)")
+
+
+def changed(where: str, value: Any) -> Any:
+    """A functional model's configuration with another value at ``layers.2.config.name`` or the like."""
+    config = functional(MODEL, SHAPE)
+    *parents, last = where.split(".")
+    at = config["config"]
+    for key in parents:
+        at = at[int(key) if isinstance(at, list) else key]
+    at[int(last) if isinstance(at, list) else last] = value
+    return config
+
+
+TENSOR = {"class_name": "__keras_tensor__", "config": {"keras_history": ["n1", 0, 0]}}
+GRAPHS: dict[str, tuple[Any, str]] = {
+    "a sum": (
+        changed("layers.3.inbound_nodes.0.args", [[TENSOR, TENSOR]]),
+        "'n2' .Flatten. does not read one layer; only",
+    ),
+    "a branch": (
+        changed("layers.4.inbound_nodes.0.args", [TENSOR]),
+        r"layer 'n3' \(Dense\) reads what 'n2' reads; only",
+    ),
+    "a layer used twice": (
+        changed("layers.3.inbound_nodes", [TENSOR, TENSOR]),
+        "is not used once; only layers in a row",
+    ),
+    "another output": (changed("output_layers", [["n1", 0, 0]]), "has layers that do not lead to one output"),
+    "in training": (changed("layers.3.inbound_nodes.0.kwargs", {"training": True}), "is called with options"),
+    "an object of one's own": (
+        changed("layers.1.registered_name", "Custom>Conv2D"),
+        "'n0' .Conv2D. is a custom object",
+    ),
+    "a module of one's own": (
+        changed("layers.1.module", "mine.layers"),
+        "is a custom object; its own code was not run",
+    ),
+    "no module": (changed("layers.1.module", None), "is a custom object"),
+    "a name of two lines": (changed("layers.1.config.name", "a\nb"), r"has a layer of the name 'a\\nb'"),
+    "no layers": (changed("layers", []), "has no layers"),
+    "a layer that is none": (changed("layers.1", 3), "has a layer without a class"),
+    "four channels": (changed("layers.0.config.batch_shape", [None, 6, 6, 4]), "reads images"),
+    "no shape": (changed("layers.0.config.batch_shape", None), "does not say the shape of its images"),
+    "a huge image": (changed("layers.0.config.batch_shape", [None, 10**9, 10**9, 1]), "reads images"),
+    "a class of one's own": (
+        {"module": None, "class_name": "Mine", "config": {}, "registered_name": "Mine"},
+        r"layer 'model' \(Mine\) is a custom object; its own code was not run",
+    ),
+    "no object": ([1], "has a layer without a class"),
+}
+
+
+@pytest.mark.parametrize("write", [keras_zip, keras_hdf5], ids=["keras", "h5"])
+@pytest.mark.parametrize("case", GRAPHS)
+def test_what_is_no_row_of_keras_layers_is_refused(
+    case: str, write: Callable[[Model, Any], bytes], tmp_path: Path
+) -> None:
+    refused(tmp_path, write(MODEL, GRAPHS[case][0]), GRAPHS[case][1])
+
+
+MEMBERS = keras_members(MODEL, CONFIG)
+DEEP = "[" * 10_000 + "]" * 10_000
+
+
+def flagged(content: bytes) -> bytes:
+    """The archive with its first member marked as encrypted."""
+    at, central = content.index(b"PK\3\4") + 6, content.index(b"PK\1\2") + 8
+    data = bytearray(content)
+    data[at] |= 1
+    data[central] |= 1
+    return bytes(data)
+
+
+def doubled() -> bytes:
+    content = zipped({**MEMBERS, "config.jsoN": "{}"})
+    return content.replace(b"config.jsoN", b"config.json")
+
+
+def linked() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, content in MEMBERS.items():
+            member = zipfile.ZipInfo(name)
+            member.external_attr = (0o120777 if name == "model.weights.h5" else 0o600) << 16
+            archive.writestr(member, content)
+    return stream.getvalue()
+
+
+def bomb(name: str, size: int) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, content in {**MEMBERS, name: bytes(size)}.items():
+            archive.writestr(member, content)
+    return stream.getvalue()
+
+
+def understated() -> bytes:
+    """A member that unpacks to 64 MiB, and says 100 bytes in both of its headers."""
+    data = bytearray(bomb("config.json", 64 << 20))
+    for mark, offset, name_at in ((b"PK\1\2", 24, 46), (b"PK\3\4", 22, 30)):
+        at = data.index(b"config.json", data.index(mark) if mark == b"PK\1\2" else 0) - name_at
+        struct.pack_into("<I", data, at + offset, 100)
+    return bytes(data)
+
+
+ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
+    "a path": (lambda: zipped({**MEMBERS, "../../evil": "x"}), "contains '../../evil', which lies outside the archive"),
+    "an absolute path": (lambda: zipped({**MEMBERS, "/etc/evil": "x"}), "which lies outside the archive"),
+    "a member twice": (doubled, "contains 'config.json', which stands there twice"),
+    "an encrypted member": (lambda: flagged(zipped(MEMBERS)), "contains 'metadata.json', which is encrypted"),
+    "a link": (linked, "contains 'model.weights.h5', which is a link"),
+    "no configuration": (lambda: zipped({"metadata.json": "{}"}), "has no config.json, so is no Keras model"),
+    "weights in parts": (
+        lambda: zipped({name: one for name, one in MEMBERS.items() if name[0] != "m" or "meta" in name}),
+        "has no model.weights.h5",
+    ),
+    "a bomb": (lambda: bomb("assets/zeros", 200 << 20), "unpacks to 209,7.* bytes; at most"),
+    "a large configuration": (lambda: bomb("config.json", 100 << 20), "has a config.json of 104,857,600 bytes; "),
+    "more than it declares": (understated, "has a wrong configuration|Bad CRC-32"),
+    "nested 10,000 deep": (lambda: zipped({**MEMBERS, "config.json": DEEP}), "has a wrong configuration: not JSON"),
+    "a name twice": (lambda: zipped({**MEMBERS, "config.json": '{"a": 1, "a": 2}'}), "has the same name twice"),
+    "no UTF-8": (lambda: zipped({**MEMBERS, "config.json": b"\xff"}), "has a config.json that is no UTF-8"),
+    "no HDF5": (lambda: zipped({**MEMBERS, "model.weights.h5": b"x" * 99}), "model.weights.h5 is not an HDF5 file"),
+    "no weights": (lambda: zipped({**MEMBERS, "model.weights.h5": hdf5({})}), "has 0 arrays, not kernel and bias"),
+}
+
+
+@pytest.mark.parametrize("case", ARCHIVES)
+def test_a_bad_archive_is_one_line_and_little_memory(case: str, tmp_path: Path) -> None:
+    content = ARCHIVES[case][0]()
+    tracemalloc.start()
+    try:
+        refused(tmp_path, content, ARCHIVES[case][1])
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def hostile(make: Callable[[h5py.File], None]) -> bytes:
+    stream = io.BytesIO(MEMBERS["model.weights.h5"] if isinstance(MEMBERS["model.weights.h5"], bytes) else b"")
+    with h5py.File(stream, "r+") as file:
+        make(file)
+    return zipped({**MEMBERS, "model.weights.h5": stream.getvalue()})
+
+
+def link_elsewhere(file: h5py.File) -> None:
+    del file["layers/conv2d/vars/0"]
+    file["layers/conv2d/vars/0"] = h5py.ExternalLink("/etc/hostname", "x")
+
+
+def link_softly(file: h5py.File) -> None:
+    del file["layers/conv2d/vars"]
+    file["layers/conv2d/vars"] = h5py.SoftLink("/optimizer")
+
+
+def within_itself(file: h5py.File) -> None:
+    file["layers/again"] = file["layers"]
+
+
+def many(file: h5py.File) -> None:
+    for at in range(1001):
+        file.create_group(f"layers/{at}")
+
+
+def declared(file: h5py.File) -> None:
+    del file["layers/conv2d/vars/0"]
+    file.create_dataset("layers/conv2d/vars/0", (10**6, 10**6), "f4", chunks=(10, 10))
+
+
+HDF5: dict[str, tuple[Callable[[h5py.File], None], str]] = {
+    "a link to another file": (link_elsewhere, "dataset 'layers/conv2d/vars/0' is a soft or external link"),
+    "a link to a group": (link_softly, "dataset 'layers/conv2d/vars' is a soft or external link"),
+    "a group within itself": (within_itself, "has too many or too deep groups in layers"),
+    "many groups": (many, "has more than 1,000 names in one group"),
+    "a petabyte": (declared, "declares 4,000,000,000,000 bytes, more than"),
+}
+
+
+@pytest.mark.parametrize("case", HDF5)
+def test_hostile_hdf5_is_one_line(case: str, tmp_path: Path) -> None:
+    refused(tmp_path, hostile(HDF5[case][0]), HDF5[case][1])
+
+
+def test_other_hdf5_says_what_to_save(tmp_path: Path) -> None:
+    weights = hdf5({"layers/dense/vars/0": np.ones(3)})
+    refused(
+        tmp_path, weights, r"has no model_config, so is no Keras model .*; save the whole model", "model.weights.h5"
+    )
+    (tmp_path / "model.h5").write_bytes(keras_hdf5(MODEL, CONFIG))
+    with pytest.raises(
+        UserError, match=r"if it is a Keras model, make weights of it: python main.py import .*model.h5 --out \S+.h5"
+    ):
+        load_weights(tmp_path / "model.h5")
