@@ -7,7 +7,7 @@ from app.base.frozen import Frozen
 from app.base.precision import PRECISIONS
 from app.engine.request import device_option
 from app.planning.request import network_option
-from app.terminal.console import whole_number_type
+from app.terminal.console import number_type, whole_number_type
 from app.terminal.options import option, options
 from app.terminal.output import Output
 
@@ -22,6 +22,8 @@ examples:
       all pictures in a folder and its subfolders
   python main.py predict photos/ --top 3 --show seen.png
       the three likeliest classes; seen.png shows what the network saw
+  python main.py predict photos/ --min-confidence 0.6
+      "unsure" instead of a class with a probability below 60 %
   python main.py predict photos/ --format jsonl
       a line of JSON for each picture
   python main.py predict images.npy --weights mine.h5 --out all.npz --logits
@@ -38,7 +40,7 @@ reading them needs the package Pillow.
 
 A lone - without --out answers line by line, so that a program in any language
 can keep one process: it writes the name of a picture and reads a line of JSON
-with path, label, class and probability, or with path and error. docs/predict.md
+with path, label, class, probability and note, or with path and error. docs/predict.md
 has an example.
 
 The ending of --out names the format: .csv, .jsonl, .npy, .npz or .parquet.
@@ -66,8 +68,14 @@ class PredictRequest(Frozen, kw_only=True):
     top: int = option(
         "number of classes to name, the likeliest first (default: 1)", 1, type=whole_number_type(1), metavar="K"
     )
+    min_confidence: float = option(
+        "write 'unsure' instead of the class's name below this probability, from 0 to 1 (default: 0)",
+        0.0,
+        type=number_type(0, 1),
+        metavar="X",
+    )
     logits: bool = option("also write the logits, the scores before the softmax", False)
-    show: Path | None = option("also write what the network saw: a PNG of the first 400 images")
+    show: Path | None = option("also write what the network saw, and its answers: a PNG of the first 400 images")
     invert: str | None = option(
         "negate pictures: auto (default) those with a light border, as the network wants light objects on black",
         choices=("auto", "yes", "no"),

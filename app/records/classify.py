@@ -177,6 +177,7 @@ class Predict(TypedDict):
     negated: Annotated[Count, "pictures"]
     animated: Annotated[Count, "pictures of which the first frame is classified"]
     blank: Annotated[Count, "pictures of one colour"]
+    doubtful: Annotated[Count, "pictures with a note"]
     brightness: Annotated[Amount, "mean of all pixels, of 255"]
     note: Annotated[str | None, "on the brightness; null if it is usual"]
     written: list[str]
@@ -187,8 +188,11 @@ Answer = TypedDict(
     {
         "path": Annotated[str, "as it was given"],
         "label": Annotated[int, Range(0, 255)],
-        "class": NotRequired[Annotated[str, "left out if the weights name no classes"]],
+        "class": NotRequired[
+            Annotated[str, "left out if the weights name no classes; unsure below `--min-confidence`"]
+        ],
         "probability": Annotated[Share | None, "null if it is no number"],
+        "note": Annotated[str, "why the answer is doubtful; empty if it is not"],
     },
 )  # a line of JSON for a picture (`predict -`); options add columns: docs/predict.md
 

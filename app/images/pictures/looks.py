@@ -12,8 +12,8 @@ from app.files.hdf5 import printable
 from app.files.writing import replace_atomically
 
 MOST_SHOWN = 400  # the most pictures in a grid
-CELL, TEXT, GAP = 96, 14, 6  # pixels: an image's edge at least, its name's height, the space between cells
-LETTERS = 16  # the most of a name
+CELL, LINE, GAP = 96, 12, 6  # pixels: an image's edge at least, a line's height, the space between cells
+LETTERS = 16  # the most in a line
 PAPER, INK = (64, 72, 88), "white"
 
 MEAN = 72.94  # mean brightness of Fashion-MNIST's training images, of 255
@@ -22,8 +22,10 @@ MEAN = 72.94  # mean brightness of Fashion-MNIST's training images, of 255
 ONE, MANY = (16, 146), (32, 101)
 
 
-def save_grid(path: Path, images: Sequence[np.ndarray], names: Sequence[str], overwrite: bool = True) -> None:
-    """Write a PNG of prepared images, each (C, H, W) uint8 and all of one shape, with their names below.
+def save_grid(
+    path: Path, images: Sequence[np.ndarray], names: Sequence[str], answers: Sequence[str], overwrite: bool = True
+) -> None:
+    """Write a PNG of prepared images, each (C, H, W) uint8 and all of one shape, with their names and answers below.
 
     At most the first 400 are drawn. Raises UserError if the file cannot be written.
     """
@@ -32,16 +34,17 @@ def save_grid(path: Path, images: Sequence[np.ndarray], names: Sequence[str], ov
     shown = images[:MOST_SHOWN]
     height, width = shown[0].shape[1:]
     factor = max(1, round(CELL / max(height, width)))
-    across, down = max(factor * width, CELL) + GAP, factor * height + TEXT + GAP
+    across, down = max(factor * width, CELL) + GAP, factor * height + 2 * LINE + GAP
     columns = math.ceil(math.sqrt(len(shown)))
     grid = Image.new("RGB", (columns * across + GAP, -(-len(shown) // columns) * down + GAP), PAPER)
     draw, font = ImageDraw.Draw(grid), ImageFont.load_default()
-    for at, (pixels, name) in enumerate(zip(shown, names, strict=False)):
+    for at, (pixels, *lines) in enumerate(zip(shown, names, answers, strict=False)):
         left, top = GAP + at % columns * across, GAP + at // columns * down
         picture = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
         grid.paste(picture.resize((factor * width, factor * height), Image.Resampling.NEAREST), (left, top))
-        text = printable(name, LETTERS).replace("…", "...").encode("ascii", "replace").decode()  # the font has no more
-        draw.text((left, top + factor * height + 1), text, INK, font)
+        text = "\n".join(printable(line, LETTERS).replace("…", "...") for line in lines)
+        text = text.encode("ascii", "replace").decode()  # the font has no more
+        draw.multiline_text((left, top + factor * height + 1), text, INK, font, spacing=1)
     with replace_atomically(path, overwrite=overwrite) as temporary:
         grid.save(temporary, "PNG")
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
+from app.images.pictures.ground import Separated, border_ring, outer_lines, separate, widened
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -20,69 +21,117 @@ if TYPE_CHECKING:
 Box = tuple[int, int, int, int]
 """Left, top, right and bottom, in pixels."""
 MODES = {1: "L", 3: "RGB"}
-TRIMMED_AT = 256  # the most pixels of the longer edge where the border is looked for: averaging removes noise
-TOLERANCE = 20  # of 255: colours that differ less from the border belong to it; JPEG noise stays below
+TRIMMED_AT = 256  # the most pixels of the longer edge where the object is looked for: averaging removes noise
 SHARPENED = 50  # percent of the difference from a Gaussian blur of radius 1
+LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # the weights with which Pillow makes grey of colours
+LIGHT, DARK = 170, 85  # of 255: grounds on which few objects are lighter, or darker
+LITTLE = 0.1  # of the squared differences from the ground
+EMPTY = 0.005  # of the picture's area
+CUT = 0.02  # of the picture's outermost pixels
 
 
 class Prepared(Frozen):
-    """A network's input. pixels: (C, H, W) uint8. inverted: whether the picture was negated."""
+    """A network's input. pixels: (C, H, W) uint8. inverted: whether it was negated. doubts: as the column note says."""
 
     pixels: np.ndarray
     inverted: bool
+    doubts: tuple[str, ...] = ()
 
 
 def prepare(image: Picture, shape: tuple[int, int, int], invert: str = "auto") -> Prepared:
     """Prepare an image of mode L or RGB for a network with inputs of ``shape`` (C, H, W); C is 1 (grey) or 3 (RGB).
 
-    The border is trimmed; the rest is scaled to fit by area averaging, slightly sharpened, and centred on the border's
-    colour. It is negated if ``invert`` is "yes", or "auto" and the border is light; "auto" never negates for a network
-    with colours. Grey images are then stretched so that the border is black. An image that already has the network's
-    size is only converted to grey or colours, and negated.
+    The object is separated from its ground and scaled to fit by area averaging, slightly sharpened, and centred. It is
+    negated if ``invert`` is "yes", or "auto" and the object is darker than its ground; "auto" never negates for a
+    network with colours. Grey images are then stretched so that the ground is black. An image that already has the
+    network's size is only converted to grey or colours, and negated if its border is light.
 
     Raises UserError for another number of channels.
     """
     channels, height, width = shape
     if channels not in MODES:
         raise UserError(f"the network reads {channels} channels, and pictures have 1 or 3: give it arrays")
-    mode = MODES[channels]
-    border, box = _find_border_and_content(image)
-    light = _to_channels_first(border.convert("L")).item() >= 128
-    inverted = invert == "yes" or (invert == "auto" and light and channels == 1)
+    mode, automatic = MODES[channels], invert == "auto" and channels == 1
     if image.size == (width, height):
         pixels = _to_channels_first(image.convert(mode))
+        inverted = invert == "yes" or (automatic and _has_light_border(image))
         return Prepared(255 - pixels if inverted else pixels, inverted)
-    small = _to_channels_first(_scaled(image, box, (width, height)).convert(mode))
-    ground = _to_channels_first(border.convert(mode))
-    if inverted:
+    factor = -(-max(image.size) // TRIMMED_AT)
+    reduced = np.asarray(image.reduce(factor).convert("RGB")).astype(np.float32)
+    found = separate(reduced)
+    box = _bounding_box(found.mask)
+    border = np.median(found.ground[border_ring(found.mask.shape)], axis=0)
+    inverted = invert == "yes" or (automatic and _is_darker_than_ground(reduced @ LUMA, found))
+    content = _enlarged(box, factor, image.size)
+    small = _to_channels_first(_scaled(image, content, (width, height)).convert(mode))
+    ground = np.rint(border @ LUMA if channels == 1 else border).astype(np.uint8).reshape(-1, 1, 1)
+    if channels == 1 and (automatic or (ground.item() >= 128) == inverted):
+        small, ground = _lifted_from_ground(small[0], found, box, inverted)[None], np.zeros_like(ground)
+    elif inverted:
         small, ground = 255 - small, 255 - ground
-    if channels == 1 and ground.item() < 128:
-        small, ground = _stretched(small, ground.item()), np.zeros_like(ground)
     pixels = np.empty(shape, np.uint8)
     pixels[:] = ground
     top, left = (height - small.shape[1]) // 2, (width - small.shape[2]) // 2
     pixels[:, top : top + small.shape[1], left : left + small.shape[2]] = small
-    return Prepared(pixels, inverted)
+    longest = max(content[2] - content[0], content[3] - content[1])
+    return Prepared(pixels, inverted, _find_doubts(found, longest < max(width, height)))
 
 
-def _find_border_and_content(image: Picture) -> tuple[Picture, Box]:
-    """Return a pixel of the border's colour, RGB, and the box of what differs from it (everything if nothing does).
+def _has_light_border(image: Picture) -> bool:
+    grey = np.asarray(image.convert("L"))
+    return bool(np.median(grey[outer_lines(grey.shape, 1)]) >= 128)
 
-    The colour is the median of the outermost pixels.
+
+def _bounding_box(mask: np.ndarray) -> Box:
+    """Return the box of the mask; of everything if it is empty."""
+    rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
+    if not rows.size:
+        return 0, 0, mask.shape[1], mask.shape[0]
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+
+
+def _enlarged(box: Box, factor: int, size: tuple[int, int]) -> Box:
+    left, top, right, bottom = (factor * at for at in box)
+    return left, top, min(right, size[0]), min(bottom, size[1])
+
+
+def _is_darker_than_ground(grey: np.ndarray, found: Separated) -> bool:
+    """Compare what is darker than the ground with what is lighter, by squares; on light and dark grounds with bias.
+
+    White paper under a dark object is lighter than a light ground, and so are lights on a dark one.
     """
-    from PIL import Image
+    ground = found.ground @ LUMA
+    typical = float(np.median(ground))
+    if not found.mask.any():
+        return typical >= 128
+    rest = (grey - ground)[found.mask]
+    lighter, darker = (float(np.square(part).sum()) for part in (rest.clip(0), rest.clip(None, 0)))
+    if typical >= LIGHT:
+        return darker >= LITTLE * lighter
+    return darker >= lighter if typical >= DARK else lighter < LITTLE * darker
 
-    factor = -(-max(image.size) // TRIMMED_AT)
-    small = np.asarray(image.reduce(factor).convert("RGB")).astype(np.int16)
-    frame = np.concatenate([small[0], small[-1], small[:, 0], small[:, -1]])
-    border = np.median(frame, axis=0).astype(np.int16)
-    differs = np.abs(small - border).max(axis=2) > TOLERANCE
-    rows, columns = (np.flatnonzero(differs.any(axis=axis)) for axis in (1, 0))
-    box = (0, 0, *image.size)
-    if rows.size:
-        left, top, right, bottom = (int(at) * factor for at in (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1))
-        box = (left, top, min(right, image.width), min(bottom, image.height))
-    return Image.fromarray(border.astype(np.uint8)[None, None]), box
+
+def _lifted_from_ground(grey: np.ndarray, found: Separated, box: Box, inverted: bool) -> np.ndarray:
+    """Return (h, w) bytes in which the modelled ground is 0 and white, or black if ``inverted``, is 255."""
+    from PIL.Image import Resampling, fromarray
+
+    size = grey.shape[::-1]
+    ground = np.asarray(fromarray(found.ground @ LUMA).resize(size, Resampling.BILINEAR, box))
+    mask = widened(found.mask, 3) if found.mask.any() else ~found.mask
+    inside = np.asarray(fromarray(mask.astype(np.float32)).resize(size, Resampling.BOX, box))
+    lifted = (ground - grey) / ground.clip(1) if inverted else (grey - ground) / (255 - ground).clip(1)
+    return np.rint((255 * inside * lifted).clip(0, 255)).astype(np.uint8)
+
+
+def _find_doubts(found: Separated, small: bool) -> tuple[str, ...]:
+    """Say what makes the answer doubtful: the ground, the size of the object, or where it lies."""
+    doubts = {
+        "ground not plain": not found.plain,
+        "nearly empty": found.mask.mean() < EMPTY,
+        "cut at the border": found.mask[outer_lines(found.mask.shape, 1)].mean() > CUT,
+        "very small": small,
+    }
+    return tuple(name for name, holds in doubts.items() if holds)
 
 
 def _scaled(image: Picture, box: Box, most: tuple[int, int]) -> Picture:
@@ -95,11 +144,6 @@ def _scaled(image: Picture, box: Box, most: tuple[int, int]) -> Picture:
     size = max(1, round(width * scale)), max(1, round(height * scale))
     way = Resampling.BOX if scale < 1 else Resampling.BICUBIC
     return image.resize(size, way, box).filter(ImageFilter.UnsharpMask(1, SHARPENED, 0))
-
-
-def _stretched(grey: np.ndarray, ground: int) -> np.ndarray:
-    """Stretch ``grey`` so that ``ground`` and darker pixels become 0 and 255 stays."""
-    return np.rint((grey.clip(ground) - np.float32(ground)) * (255 / (255 - ground))).astype(np.uint8)
 
 
 def _to_channels_first(image: Picture) -> np.ndarray:

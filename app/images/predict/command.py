@@ -21,7 +21,7 @@ from app.images.pictures.finding import stream_stdin_names
 from app.images.pictures.looks import brightness_note, save_grid
 from app.images.pictures.reading import require_pillow
 from app.images.predict.inputs import Input, Part, Seen, cut_into_parts, gather_inputs, image_count, read_prepared
-from app.images.predict.writers import STDOUT, WRITERS, Layout, check_output_suffix, writer
+from app.images.predict.writers import STDOUT, WRITERS, Layout, Write, check_output_suffix, writer
 from app.main_job.images import fitting_graph
 from app.network.graph import REFERENCE_CHUNK
 from app.planning.request import NetworkRequest
@@ -65,12 +65,17 @@ def _open_classifier(request: PredictRequest) -> Classifier:
         return Classifier.of(network, request.device)
 
 
-def _answer_columns(request: PredictRequest, classifier: Classifier, *, paths: bool, numbers: bool) -> Layout:
-    """Return the columns of the answers. Raises UserError if there are fewer classes than are wanted."""
+def _answer_columns(
+    request: PredictRequest, classifier: Classifier, *, paths: bool, numbers: bool, notes: bool
+) -> Layout:
+    """Return the columns of the answers. Raises UserError if there are fewer classes than are wanted, or no names."""
     graph = classifier.graph
     if request.top > graph.class_count:
         raise UserError(f"--top {request.top}: network {graph.network.name} has {graph.class_count} classes")
-    return Layout(classifier.classes, request.top, request.logits, paths=paths, numbers=numbers)
+    least = request.min_confidence
+    if least and classifier.classes is None:
+        raise UserError(f"--min-confidence {least:g} replaces names of classes, and these weights have none")
+    return Layout(classifier.classes, request.top, request.logits, paths, numbers, notes, least)
 
 
 def _classify_stdin_names(request: PredictRequest, classifier: Classifier) -> int:
@@ -78,7 +83,7 @@ def _classify_stdin_names(request: PredictRequest, classifier: Classifier) -> in
 
     Raises UserError as ``predict``, and BrokenPipeError where nobody reads the lines.
     """
-    seen, layout, seconds = Seen(), _answer_columns(request, classifier, paths=True, numbers=False), 0.0
+    seen, layout, seconds = Seen(), _answer_columns(request, classifier, paths=True, numbers=False, notes=True), 0.0
     channels, height, width = shape = classifier.graph.network.input_shape
     classifier(np.zeros((1, *shape), np.uint8))  # opens the engine while the first name is on its way
     out = sys.stdout.buffer
@@ -90,10 +95,8 @@ def _classify_stdin_names(request: PredictRequest, classifier: Classifier) -> in
                 fault: Unreadable = {"path": name, "error": str(found)}
                 out.write(json.dumps(fault).encode() + b"\n")
             else:
-                part = Part([name], [0], prepared.pixels[None], True)
-                labels = classifier(part.images)
-                write(layout.columns(part, labels, classifier.logits, classifier.probabilities))
-                seen.add(part, False)
+                part = Part([name], [0], prepared.pixels[None], True, [prepared.doubts])
+                _classify_part(part, classifier, layout, write, seen)
             out.flush()
             seconds += timer.seconds  # without the waiting for names
     if seen.images:
@@ -101,6 +104,15 @@ def _classify_stdin_names(request: PredictRequest, classifier: Classifier) -> in
     if seen.unreadable:
         raise UserError(f"{seen.unreadable:,} of {seen.pictures:,} pictures cannot be read: their lines say why")
     return 0
+
+
+def _classify_part(
+    part: Part, classifier: Classifier, layout: Layout, write: Write, seen: Seen, show: bool = False
+) -> None:
+    labels = classifier(part.images)
+    columns = layout.columns(part, labels, classifier.logits, classifier.probabilities)
+    write(columns)
+    seen.add(part, columns, show)
 
 
 def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: int, classifier: Classifier) -> int:
@@ -112,7 +124,8 @@ def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: in
     shape = (channels, height, width)
     alone = len(inputs) == 1 and isinstance(inputs[0], Dataset)
     numbers = any(isinstance(one, Dataset) for one in inputs)
-    layout = _answer_columns(request, classifier, paths=not alone, numbers=numbers)
+    notes = any(isinstance(one, list) for one in inputs)
+    layout = _answer_columns(request, classifier, paths=not alone, numbers=numbers, notes=notes)
     batch = request.chunk or min(_images_at_a_time(classifier), max(1, BATCH_BYTES // prod(shape)))
     seen = Seen()
     timer = Timer()
@@ -125,13 +138,11 @@ def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: in
     ):
         for part in cut_into_parts(inputs, shape, request.invert or "auto", batch, seen, progress):
             if len(part.images):
-                labels = classifier(part.images)
-                write(layout.columns(part, labels, classifier.logits, classifier.probabilities))
-                seen.add(part, request.show is not None)
+                _classify_part(part, classifier, layout, write, seen, show=request.show is not None)
         if not seen.images:
             raise _no_images_error(seen)
         if request.show is not None:
-            save_grid(request.show, seen.shown, seen.names, overwrite)
+            save_grid(request.show, seen.shown, seen.names, seen.answers, overwrite)
     seconds = timer.seconds
     document = _document(request, classifier, seen, seconds)
     if request.output.json != STDOUT:
@@ -188,6 +199,7 @@ def _document(request: PredictRequest, classifier: Classifier, seen: Seen, secon
         "negated": seen.inverted,
         "animated": seen.animated,
         "blank": seen.blank,
+        "doubtful": seen.doubtful,
         "brightness": brightness,
         "note": brightness_note(brightness, seen.images) if classifier.classes == CLASSES else None,
         "written": [str(path) for path in (request.out, request.show) if path not in (None, STDOUT)],
@@ -204,6 +216,7 @@ def _say_report(request: PredictRequest, classifier: Classifier, seen: Seen, doc
         "negated": _negated_pictures_note(request, seen, classifier.graph.network.input_shape[0]),
         "animated": _animated_pictures_note(seen.animated),
         "blank": _blank_pictures_note(seen),
+        "doubtful": _doubtful_pictures_note(seen),
         "note": document["note"],
         "written": ", ".join(document["written"]),
     }
@@ -224,10 +237,16 @@ def _blank_pictures_note(seen: Seen) -> str:
     return f"{of} (one colour only: their classes mean nothing)" if seen.blank else ""
 
 
+def _doubtful_pictures_note(seen: Seen) -> str:
+    """Say how many pictures have a note."""
+    of = f"{seen.doubtful:,} of {seen.pictures - seen.unreadable:,} pictures"
+    return f"{of} (the column note says why)" if seen.doubtful else ""
+
+
 def _negated_pictures_note(request: PredictRequest, seen: Seen, channels: int) -> str:
     """Say how many pictures were negated, and by which rule."""
     if seen.pictures == seen.unreadable:
         return ""
-    automatic = "those with a light border" if channels == 1 else "never for a network with colours"
+    automatic = "those darker than their ground" if channels == 1 else "never for a network with colours"
     rule = {"yes": "all", "no": "none"}.get(request.invert or "", automatic)
     return f"{seen.inverted:,} of {seen.pictures - seen.unreadable:,} pictures ({rule}; --invert)"

@@ -102,6 +102,8 @@ PictureShape = tuple[int, int, int]
 """Channels, height, width."""
 Input = Dataset | list[Path]
 """An array file's images, or pictures that follow each other."""
+Columns = dict[str, list[str] | np.ndarray]
+"""Name → a value per image: path, number (int64), label (uint8), class, probability (float32) and so on."""
 Made = tuple[Prepared, int] | UnreadablePicture
 """A prepared picture and the number of its frames, or why it is none."""
 
@@ -109,13 +111,14 @@ Made = tuple[Prepared, int] | UnreadablePicture
 class Part(Frozen):
     """Some of the images: (n, C, H, W) uint8, or float32 in [0, 1]. paths: each image's file; numbers: its index there.
 
-    pictures: whether each image is a separate file.
+    pictures: whether each image is a separate file. doubts: what is doubtful about each image of a picture.
     """
 
     paths: list[str]
     numbers: list[int]
     images: np.ndarray
     pictures: bool
+    doubts: Sequence[tuple[str, ...]]
 
     @property
     def names(self) -> list[str]:
@@ -128,8 +131,8 @@ class Seen:
     """Counts and faults of the pictures and images processed so far.
 
     blank: of one colour only, after preparation. faults: one line for each of the first unreadable ones. images,
-    brightness: number of those classified, and the sum of their means. shown, names: the first images and their names,
-    for --show.
+    brightness: number of those classified, and the sum of their means. doubtful: with a note. shown, names, answers:
+    the first images, their names and classes, for --show.
     """
 
     pictures: int = 0
@@ -140,8 +143,10 @@ class Seen:
     faults: list[str] = field(default_factory=list)
     images: int = 0
     brightness: float = 0.0
+    doubtful: int = 0
     shown: list[np.ndarray] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
+    answers: list[str] = field(default_factory=list)
 
     def count_picture(self, found: Made) -> Prepared | None:
         """Count a picture; return it if it is readable."""
@@ -157,16 +162,21 @@ class Seen:
         self.blank += bool(prepared.pixels.min() == prepared.pixels.max())
         return prepared
 
-    def add(self, part: Part, show: bool) -> None:
-        """Count the images of a part, and keep the first ones that have the size of the very first for --show."""
+    def add(self, part: Part, columns: Columns, show: bool) -> None:
+        """Count the images of a part, and keep the first ones that have the size of the very first for --show.
+
+        columns: their answers.
+        """
         images = part.images
         scale = 1 if images.dtype == np.uint8 else 255
         self.images += len(images)
         self.brightness += float(images.mean(axis=(1, 2, 3), dtype=np.float64).sum()) * scale
+        self.doubtful += sum(map(bool, columns.get("note", ())))
         left = MOST_SHOWN - len(self.shown)
         if show and (not self.shown or images.shape[1:] == self.shown[0].shape):
             self.shown.extend(np.rint(images[:left] * scale).astype(np.uint8))
             self.names += part.names[:left]
+            self.answers += map(str, columns.get("class", columns["label"])[:left])
 
 
 def gather_inputs(paths: Iterable[str]) -> list[Input]:
@@ -234,7 +244,7 @@ def cut_into_parts(
         ends = [*range(most, parts * most, most), len(one.images)]
         for start, end in zip([0, *ends], ends, strict=False):
             numbers = [*range(start, end)]
-            yield Part([one.source] * len(numbers), numbers, one.images[start:end], False)
+            yield Part([one.source] * len(numbers), numbers, one.images[start:end], False, [()] * len(numbers))
             progress(len(numbers))
 
 
@@ -251,12 +261,13 @@ def _cut_pictures(
             if not ahead:
                 return
             count = most if len(ahead) == 2 * most else len(ahead)
-            names, pixels = [], []
+            names, found = [], []
             for path, future in (ahead.popleft() for _ in range(count)):
                 if (prepared := seen.count_picture(future.result())) is not None:
                     names.append(str(path))
-                    pixels.append(prepared.pixels)
+                    found.append(prepared)
                 progress(1)
-            yield Part(names, [0] * len(names), np.array(pixels, np.uint8), True)
+            pixels = np.array([one.pixels for one in found], np.uint8)
+            yield Part(names, [0] * len(names), pixels, True, [one.doubts for one in found])
     finally:
         pool.shutdown(cancel_futures=True)

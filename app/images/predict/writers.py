@@ -16,11 +16,11 @@ from app.base.errors import UserError, did_you_mean_hint, pip_install_command
 from app.base.frozen import Frozen
 from app.files.hdf5 import printable
 from app.files.writing import replace_atomically
-from app.images.predict.inputs import Part
+from app.images.predict.inputs import Columns, Part
 from app.terminal.text import Column, table
 
-Columns = dict[str, list[str] | np.ndarray]
-"""Name → a value per image: path, number (int64), label (uint8), class, probability (float32) and so on."""
+UNSURE = "unsure"
+DOUBTED = 0.65  # probabilities of pictures below this one are noted: docs/predict.md, "How well it works"
 
 
 class Layout(Frozen):
@@ -28,6 +28,7 @@ class Layout(Frozen):
 
     top: the number of classes, the likeliest first; the second has the columns label_2, class_2 and probability_2.
     logits: with logit_0, logit_1 and so on. paths, numbers: with the file of each image, and its place in the file.
+    notes: with what is doubtful about pictures. least: the probability below which the first class is ``UNSURE``.
     """
 
     classes: Sequence[str] | None
@@ -35,6 +36,8 @@ class Layout(Frozen):
     logits: bool
     paths: bool
     numbers: bool
+    notes: bool
+    least: float
 
     def columns(self, part: Part, labels: np.ndarray, logits: np.ndarray, probabilities: np.ndarray) -> Columns:
         """Return the columns of a part. labels: (n,) uint8. logits, probabilities: (n, classes) float32."""
@@ -51,9 +54,22 @@ class Layout(Frozen):
             if self.classes is not None:
                 found[f"class{suffix}"] = [self.classes[label] for label in ranked[:, rank]]
             found[f"probability{suffix}"] = chances[:, rank]
+        if self.classes is not None and self.least:
+            sure = chances[:, 0] >= self.least
+            found["class"] = [name if enough else UNSURE for name, enough in zip(found["class"], sure, strict=True)]
+        if self.notes:
+            found["note"] = _notes(part, chances[:, 0])
         if self.logits:
             found |= {f"logit_{index}": column for index, column in enumerate(logits.T)}
         return found
+
+
+def _notes(part: Part, chances: np.ndarray) -> list[str]:
+    """Return what makes the answers about pictures doubtful; empty where nothing does, and for arrays."""
+    low = part.pictures & ~(chances >= DOUBTED)  # NaN is low
+    return [
+        "; ".join([*doubts, *["low probability"] * bool(one)]) for doubts, one in zip(part.doubts, low, strict=True)
+    ]
 
 
 def likeliest_classes(labels: np.ndarray, logits: np.ndarray, top: int) -> np.ndarray:
@@ -259,6 +275,8 @@ def _table(part: Columns, width: int) -> list[str]:
     ]
     if following:
         shown.append(("then", [", ".join(row) for row in zip(*following, strict=True)]))
+    if any(part.get("note", ())):
+        shown.append(("note", [*part["note"]]))
     heads = [Column(name, left=name not in ("number", "probability")) for name, _ in shown]
     return table(heads, [*zip(*(cells for _, cells in shown), strict=True)], width)
 

@@ -78,7 +78,9 @@ def drawn(ground: int, ink: int, size: tuple[int, int] = (120, 90)) -> Image.Ima
         (255, 0, "auto", True, (0, 255)),
         (200, 0, "auto", True, (0, 255)),  # the ground becomes black, and what is black white
         (200, 100, "auto", True, (0, 128)),
-        (200, 255, "auto", True, (0, 0)),  # nothing is darker than the ground
+        (200, 255, "auto", False, (0, 255)),  # the object is lighter than the ground
+        (100, 20, "auto", True, (0, 204)),
+        (200, 255, "yes", True, (0, 0)),  # nothing is darker than the ground
         (128, 0, "auto", True, (0, 255)),
         (127, 255, "auto", False, (0, 255)),
         (0, 200, "auto", False, (0, 200)),
@@ -132,8 +134,9 @@ def test_small_specks_of_noise_are_no_content() -> None:
 
 def test_what_the_network_saw_is_one_picture(tmp_path: Path) -> None:
     colour = np.full((3, 28, 28), 7, np.uint8)
-    save_grid(tmp_path / "grey.png", [pixels[None] for pixels in IMAGES[:5]], ["a", "日本\n", "", "x" * 99, "e"])
-    save_grid(tmp_path / "colours.png", [colour] * (MOST_SHOWN + 9), [""] * (MOST_SHOWN + 9))
+    names, many = ["a", "日本\n", "", "x" * 99, "e"], MOST_SHOWN + 9
+    save_grid(tmp_path / "grey.png", [pixels[None] for pixels in IMAGES[:5]], names, ["Bag"] * 5)
+    save_grid(tmp_path / "colours.png", [colour] * many, [""] * many, [""] * many)
     with Image.open(tmp_path / "grey.png") as grey, Image.open(tmp_path / "colours.png") as colours:
         assert grey.format == "PNG" and grey.width > 3 * 84 and grey.height > 2 * 84
         np.testing.assert_array_equal(np.asarray(grey)[6 : 6 + 84 : 3, 6 : 6 + 84 : 3, 0], IMAGES[0])

@@ -1,0 +1,107 @@
+"""Photos of clothes for tests: Fashion-MNIST's images enlarged, turned and laid on grounds, lit, and saved as JPEG."""
+
+import io
+from collections.abc import Callable
+
+import numpy as np
+from PIL import Image
+
+BICUBIC = Image.Resampling.BICUBIC
+Rng = np.random.Generator
+Size = tuple[int, int]
+"""Height and width."""
+
+
+def photo(pixels: np.ndarray, ground: str, rng: Rng) -> bytes:
+    """Return a JPEG file of the garment (28 × 28 uint8, light on black) on one of ``GROUNDS``."""
+    height, width = size = int(rng.integers(260, 640)), int(rng.integers(260, 640))
+    alpha, thread = _laid_down(pixels, size, rng)
+    low, high, texture = GROUNDS[ground]
+    shade = rng.uniform(low, high)
+    dark = shade >= 0.5 or (shade > 0.3 and rng.random() < 0.5)  # the garment
+    ink = rng.uniform(0.02, 0.2) if dark else rng.uniform(0.8, 1)
+    brown = np.array([1.15, 0.95, 0.75]) if ground == "wood" else 1 + rng.normal(0, 0.03, 3)
+    tints = brown[:, None, None], (1 + rng.normal(0, 0.03, 3))[:, None, None]
+    cloth = shade + (ink - shade) * thread
+    seen = shade * tints[0] * texture(size, rng) * (1 - alpha) + cloth * tints[1] * alpha
+    seen = seen * _light(size, rng, *((0.3, 0.6) if ground == "uneven" else (0, 0.08)))
+    noise = rng.uniform(6, 10) if ground == "noisy" else rng.uniform(1, 3)
+    seen = (255 * seen + rng.normal(0, noise, (1, height, width))).clip(0, 255).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(seen.transpose(1, 2, 0)).save(file, "JPEG", quality=int(rng.integers(70, 96)))
+    return file.getvalue()
+
+
+def _laid_down(pixels: np.ndarray, size: Size, rng: Rng) -> tuple[np.ndarray, np.ndarray]:
+    """Return how far the garment covers the ground (0 to 1), and its shade (0: the ground's, 1: the ink's).
+
+    Half of the garments cover the ground where they have its shade, and contrast with it everywhere.
+    """
+    padded = np.pad(pixels, 3)
+    covers = padded > 8
+    rows, columns = (
+        np.maximum.accumulate(covers, axis) & np.flip(np.maximum.accumulate(np.flip(covers, axis), axis), axis)
+        for axis in (1, 0)
+    )
+    edge = int(min(size) * rng.uniform(0.5, 0.95))
+    angle, at = rng.uniform(-10, 10), [int(rng.integers(0, most - edge + 1)) for most in size]
+    found = []
+    for small in padded, 255 * (rows & columns).astype(np.uint8):
+        large = Image.new("L", size[::-1])
+        turned = Image.fromarray(small).resize((edge, edge), BICUBIC).rotate(angle, BICUBIC)
+        large.paste(turned, (at[1], at[0]))
+        found.append(np.asarray(large) / 255)
+    thread, alpha = found
+    if rng.random() < 0.5:
+        return alpha, thread + rng.uniform(0, 0.15) * (1 - thread)
+    return (thread > 0.02) * 1.0, thread
+
+
+def _light(size: Size, rng: Rng, least: float, most: float) -> np.ndarray:
+    """Return light that falls off along a direction, towards the corners, or both."""
+    y, x = np.mgrid[-1 : 1 : size[0] * 1j, -1 : 1 : size[1] * 1j]
+    angle, kind = rng.uniform(0, 2 * np.pi), rng.integers(3)
+    falls = (1 + (np.cos(angle) * x + np.sin(angle) * y) / np.sqrt(2)) / 2, (x * x + y * y) / 2
+    amounts = rng.uniform(least, most) * (kind != 1), rng.uniform(least, most) * (kind != 0)
+    return (1 - amounts[0] * falls[0]) * (1 - amounts[1] * falls[1])
+
+
+def _smooth(size: Size, cells: Size, rng: Rng) -> np.ndarray:
+    """Return smooth noise of about -1 to 1 with so many bumps downwards and across."""
+    small = Image.fromarray(rng.uniform(-1, 1, (cells[0] + 1, cells[1] + 1)).astype(np.float32))
+    return np.asarray(small.resize(size[::-1], BICUBIC))
+
+
+def _plain(size: Size, rng: Rng) -> np.ndarray:
+    return np.ones(size)
+
+
+def _creases(size: Size, rng: Rng) -> np.ndarray:
+    """Return the shades of folds: long bumps, and ridges where smooth noise passes zero."""
+    cells = int(rng.integers(2, 5)), int(rng.integers(3, 8))
+    bumps = _smooth(size, cells if rng.random() < 0.5 else cells[::-1], rng)
+    ridges = np.exp(-((_smooth(size, cells, rng) / 0.15) ** 2))
+    return 1 + rng.uniform(0.05, 0.12) * bumps + rng.uniform(-0.1, 0.1) * ridges
+
+
+def _wood(size: Size, rng: Rng) -> np.ndarray:
+    """Return stripes with grain, turned a little, along either edge."""
+    across, along = size if rng.random() < 0.5 else size[::-1]
+    y, x = np.mgrid[0 : 1 : across * 1j, 0 : 1 : along * 1j]
+    place = y + np.tan(np.radians(rng.uniform(-5, 5))) * x + 0.01 * _smooth((across, along), (4, 3), rng)
+    profile = np.cumsum(rng.normal(0, 1, 600)) * 0.12 + rng.normal(0, 1, 600)
+    stripes = np.interp(place, np.linspace(-0.2, 1.2, 600), profile / profile.std())
+    found = 1 + rng.uniform(0.06, 0.15) * stripes + 0.05 * _smooth((across, along), (across // 3, 4), rng)
+    return found if found.shape == size else found.T
+
+
+# Name → the least and most reflectance, and the texture.
+GROUNDS: dict[str, tuple[float, float, Callable[[Size, Rng], np.ndarray]]] = {
+    "white": (0.85, 1.0, _plain),
+    "grey": (0.4, 0.75, _plain),
+    "noisy": (0.6, 0.95, _plain),
+    "uneven": (0.6, 0.98, _plain),
+    "dark": (0.04, 0.2, _plain),
+    "creased": (0.55, 0.92, _creases),
+    "wood": (0.3, 0.6, _wood),
+}
