@@ -1,6 +1,5 @@
 """Read single nodes of an ONNX graph as layers. Every attribute is checked; unknown ones are refused."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -43,11 +42,19 @@ class OnnxLayers:
         node.require_attribute("kernel_shape", [kernel, kernel])
         stride = node.uniform_attribute("strides", 1)
         pads = node.padding(self.stack.shape[1:], kernel, stride)
-        if len(set(pads)) != 1:
-            raise node.fault(f"has pads {pads[:8]}", "only 4 equal numbers can be imported")
+        if len(pads) != 4 or len(set(pads[:2])) != 1 or len(set(pads[2:])) != 1 or not 0 <= max(pads) < 2 * kernel:
+            raise node.fault(f"has pads {pads[:8]}", "only equal padding of height and width can be imported")
+        before, behind = pads[0], pads[2]
+        filters = values[0]
+        if before != behind:  # rows of zeros on the other side of the filters take the place of the missing padding
+            more = (max(behind - before, 0), max(before - behind, 0))
+            filters = np.pad(filters, ((0, 0), (0, 0), more, more))
+            self.stack.notes.append(f"{node.label}: its filters get zeros, to be padded by {max(pads)} on all sides")
+        padding = max(pads)
         if channels != self.stack.shape[0]:
             raise node.fault(f"has filters of {channels:,} channels for {self.stack.shape[0]:,}", "get a fresh copy")
-        self._add_weighted_layer(node, Conv2d("", maps, kernel, stride, pads[0]), values[0], values[1:], names)
+        layer = Conv2d("", maps, filters.shape[2], stride, padding)
+        self._add_weighted_layer(node, layer, filters, values[1:], names)
 
     def read_matrix_product(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         most, transposed = 1, 0
@@ -81,6 +88,12 @@ class OnnxLayers:
         with np.errstate(all="ignore"):  # infinite and NaN values show in the weights
             value = np.reciprocal(value) if node.operator == "Div" else -value if node.operator == "Sub" else value
         multiplies = node.operator in ("Div", "Mul")
+        if node.operator in ("Div", "Sub") and node.inputs[0] in names:  # the constant comes first
+            if node.operator == "Div":
+                raise node.fault("divides by an activation", "export another network")
+            turned = np.full(self.stack.shape[0], -1.0)
+            self._add_affine(node, turned, -self._per_map(node, value, len(turned), len(self.stack.shape)))
+            return
         if multiplies and value.size == 1 and self.stack.before_weights and not self.stack.pending and value > 0:
             self._count_contrast(value)
             self.factor = value.item() * (1 if self.factor is None else self.factor)
@@ -157,7 +170,7 @@ class OnnxLayers:
         if set(self._axes(node, values)) != {2, 3}:
             raise node.fault("is not over height and width", "export another network")
         kept = node.require_attribute("keepdims", 1, 0)
-        self._pool_whole_map(node, AvgPool)
+        self._pool_whole_map(node, AvgPool if node.operator == "ReduceMean" else MaxPool)
         if not kept:
             self.stack.add(Flatten(""))
 
@@ -177,9 +190,10 @@ class OnnxLayers:
         self.stack.add(ACTIVATIONS[node.operator.lower()](""))
 
     def read_clip(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        limits = [self.constants[name].ravel().tolist() if name else [] for name in node.inputs[1:]]
+        known = [name if name in self.constants else "" for name in node.inputs[1:]]
+        limits = [self.constants[name].ravel()[:2].tolist() if name else [] for name in known]
         kind = {(0,): "relu", (0, 6): "relu6"}.get(tuple(limit[0] for limit in limits if len(limit) == 1))
-        if kind not in ACTIVATIONS or not limits[0]:
+        if kind not in ACTIVATIONS or not limits[0] or known != node.inputs[1:]:
             raise node.fault("has other limits than 0 and 6", "train with ReLU or ReLU6")
         self.stack.add(ACTIVATIONS[kind](""))
 
@@ -222,6 +236,11 @@ class OnnxLayers:
             raise node.fault("does not leave (N, features)", "flatten the maps of each image")
         self._flatten()
 
+    def read_unsqueeze(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        """Read what gives images (N, H, W) their one channel, which they have here from the beginning."""
+        if self.stack.found or self.stack.shape[0] != 1 or self._axes(node, values) != [1]:
+            raise node.fault("gives another shape than (N, 1, H, W)", "export it with images (N,C,H,W)")
+
     def _flatten(self) -> None:
         if len(self.stack.shape) == 3:
             self.stack.add(Flatten(""))
@@ -246,37 +265,3 @@ class OnnxLayers:
 
     def _leave_out(self, node: Node) -> None:
         self.stack.notes.append(f"{node.label}: left out, it changes no number")
-
-
-WITH_CONSTANTS = (
-    *("Add", "BatchNormalization", "Clip", "Conv", "Div", "Dropout", "Gemm", "MatMul", "Mul", "ReduceMean", "Reshape"),
-    *("Squeeze", "Sub"),
-)
-READERS: Mapping[str, Callable[[OnnxLayers, Node, list[np.ndarray], list[str]], None]] = {
-    "Add": OnnxLayers.read_affine,
-    "ArgMax": OnnxLayers.read_argmax,
-    "AveragePool": OnnxLayers.read_pooling,
-    "BatchNormalization": OnnxLayers.read_batch_norm,
-    "Cast": OnnxLayers.read_cast,
-    "Clip": OnnxLayers.read_clip,
-    "Conv": OnnxLayers.read_convolution,
-    "Div": OnnxLayers.read_affine,
-    "Dropout": OnnxLayers.read_no_op,
-    "Flatten": OnnxLayers.read_flatten,
-    "Gemm": OnnxLayers.read_matrix_product,
-    "GlobalAveragePool": OnnxLayers.read_global_pooling,
-    "GlobalMaxPool": OnnxLayers.read_global_pooling,
-    "Identity": OnnxLayers.read_no_op,
-    "LogSoftmax": OnnxLayers.read_softmax,
-    "MatMul": OnnxLayers.read_matrix_product,
-    "MaxPool": OnnxLayers.read_pooling,
-    "Mul": OnnxLayers.read_affine,
-    "ReduceMean": OnnxLayers.read_mean,
-    "Relu": OnnxLayers.read_activation_function,
-    "Reshape": OnnxLayers.read_reshape,
-    "Sigmoid": OnnxLayers.read_activation_function,
-    "Softmax": OnnxLayers.read_softmax,
-    "Squeeze": OnnxLayers.read_squeeze,
-    "Sub": OnnxLayers.read_affine,
-    "Tanh": OnnxLayers.read_activation_function,
-}

@@ -153,6 +153,14 @@ FOLDED: dict[str, tuple[list[Step], str, str]] = {  # the layers that come of it
     ),
     "relu6": ([conv(), ("Clip", [np.float32(0), np.float32(6)], {}), FLAT, gemm(144)], "conv2d relu6 flatten", ""),
     "clip as relu": ([conv(), ("Clip", [np.float32(0)], {}), FLAT, gemm(144)], "conv2d relu flatten linear", ""),
+    "padded more at the end": (
+        [conv(kernel=4, pads=[1, 1, 2, 2]), FLAT, gemm(256)],
+        "conv2d flatten linear",
+        "its filters get zeros, to be padded by 2 on all sides",
+    ),
+    "padded more at the start": ([conv(pads=[2, 2, 0, 0], strides=[2, 2]), FLAT, gemm(64)], "conv2d flatten", "zeros"),
+    "maximum": ([conv(), ("ReduceMax", [whole(2, 3)], {"keepdims": 0}), gemm(4)], "conv2d maxpool flatten linear", ""),
+    "negative": ([("Sub", [np.float32(1), "@"], {}), conv(pads=[1] * 4), FLAT, gemm(256)], "conv2d conv2d flatten", ""),
     "same": ([conv(auto_pad="SAME_UPPER"), FLAT, gemm(256)], "conv2d flatten linear", ""),
     "valid": ([conv(auto_pad="VALID", strides=[2, 2]), FLAT, gemm(36)], "conv2d flatten linear", ""),
     "same pooling": (
@@ -161,6 +169,19 @@ FOLDED: dict[str, tuple[list[Step], str, str]] = {  # the layers that come of it
         "",
     ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "steps", "image"),
+    [
+        ((8, 8), [("Unsqueeze", [whole(1)], {}), conv(1), FLAT, gemm(144)], (1, 8, 8)),
+        ((8, 9), [FLAT, gemm(72)], (1, 8, 9)),
+        ((64,), [gemm(64), RELU, gemm(5)], (1, 8, 8)),
+    ],
+)
+def test_images_may_have_no_channels(shape: tuple[int, ...], steps: list[Step], image: tuple[int, ...]) -> None:
+    source = imported(model_of(steps, shape=shape))
+    assert source.network.input_shape == image and f"its images {shape} are taken as {image}" in source.notes
 
 
 @pytest.mark.parametrize("form", FOLDED)
@@ -217,6 +238,8 @@ BAD: dict[str, tuple[list[Step], str]] = {
     "behind a log-softmax": ([FLAT, gemm(192), ("LogSoftmax",), RELU], "stands behind a LogSoftmax"),
     "transposed": ([("Transpose", [], {"perm": [0, 2, 3, 1]}), FLAT, gemm(192)], "computes with activations"),
     "two flattened axes": ([conv(), ("Reshape", [whole(0, 4, 36)], {}), FLAT, gemm(144)], "gives another shape"),
+    "of an activation": ([("Div", [np.float32(1), "@"], {}), conv(), FLAT, gemm(144)], "divides by an activation"),
+    "itself as limit": ([conv(), ("Clip", ["@", "@"], {}), FLAT, gemm(144)], "has other limits than 0 and 6"),
     "zero features": ([conv(), ("Reshape", [whole(0, 0, 0)], {"allowzero": 1}), FLAT], "gives another shape"),
     "half of the maps": ([conv(), ("Squeeze", [whole(2)], {}), FLAT, gemm(144)], "does not leave"),
 }
