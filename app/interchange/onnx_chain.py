@@ -11,10 +11,21 @@ from app.files.checks import BadValueError, format_for_error
 from app.interchange.onnx_layers import FLOAT, OnnxLayers
 from app.interchange.onnx_values import KEEPING, OF_SMALL, Constants, Node
 from app.layers import Flatten, Shape
+from app.network.network import CHANNELS
 
 UINT8 = 2  # TensorProto's type
 CHAIN = "export one chain of layers, from the images to the scores"
-RENAMING = ("Cast", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")  # they may change no number
+RENAMING = (
+    "Cast",
+    "Dropout",
+    "Flatten",
+    "Identity",
+    "Reshape",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+)  # they may change no number
+CHANNELS_FIRST = ("AveragePool", "BatchNormalization", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
 LABELS_KEPT = ("ArgMax", "Identity", "LogSoftmax", "Softmax")  # what may stand behind a LogSoftmax
 REMEDIES = {
     "LeakyRelu": "its slope is a number that no activation here has; train with ReLU, tanh or sigmoid",
@@ -67,6 +78,7 @@ READERS: Mapping[str, Callable[[OnnxLayers, Node, list[np.ndarray], list[str]], 
     "Squeeze": OnnxLayers.read_squeeze,
     "Sub": OnnxLayers.read_affine,
     "Tanh": OnnxLayers.read_activation_function,
+    "Transpose": OnnxLayers.read_transpose,
     "Unsqueeze": OnnxLayers.read_unsqueeze,
 }
 
@@ -89,6 +101,7 @@ class OnnxGraph(OnnxLayers):
         super().__init__(constants, batch, self.input_shape, not self.reads_bytes)
         self._at = {self.input_name}  # names of what the next layer reads
         self._shapes = {self.input_name: self.fed_shape}
+        self.channels_last = self._fed_last = len(self.fed_shape) == 3 and self.fed_shape != self.input_shape
         if len(self.fed_shape) == 1:
             self.stack.add(Flatten(""))
         if self.fed_shape != self.input_shape:
@@ -99,6 +112,10 @@ class OnnxGraph(OnnxLayers):
         self.stack.settle("no layer follows")
         if not {one.name for one in graph.output} & (self._at | self._labels):
             raise BadValueError(f"does not give out what its last node computes; {CHAIN}")
+
+    def feed(self, images: np.ndarray) -> np.ndarray:
+        """Return images (N,C,H,W) in the shape that the model reads."""
+        return images.transpose(0, 2, 3, 1) if self._fed_last else images.reshape(-1, *self.fed_shape)
 
     def _read(self, node: Node) -> None:
         if node.operator not in (*READERS, *KEEPING, *OF_SMALL, "Constant", "Shape"):
@@ -133,6 +150,8 @@ class OnnxGraph(OnnxLayers):
             raise node.fault(f"has {len(constants)} inputs too many", "export it again")
         if self.logarithms and node.operator not in LABELS_KEPT:
             raise node.fault("stands behind a LogSoftmax", CHAIN)
+        if self.channels_last and node.operator in CHANNELS_FIRST:
+            raise node.fault("reads maps (N,H,W,C) as (N,C,H,W)", "export it again")
         known = len(self.stack.found)
         try:
             READERS[node.operator](self, node, [self.constants[name] for name in constants], constants)
@@ -144,7 +163,7 @@ class OnnxGraph(OnnxLayers):
         # A node that does not change the numbers renames the activation.
         same = len(self.stack.found) == known and node.operator in RENAMING
         self._at = {*(self._at if same else ()), node.outputs[0]}
-        self._shapes[node.outputs[0]] = self.stack.shape
+        self._shapes[node.outputs[0]] = self.seen
         if node.operator not in ("Softmax", "LogSoftmax") and not self.logarithms:
             self.logits = node.outputs[0]
 
@@ -161,11 +180,12 @@ def _read_image_input(images: Any) -> tuple[int, Shape, bool]:
 
 
 def _image_shape(read: Shape) -> Shape:
-    """Return an image's channels, height and width. read: its shape as the model reads it, perhaps only (H,W) or (H·W).
+    """Return an image's channels, height and width. read: as the model reads it, perhaps (H,W,C), (H,W) or (H·W).
 
     Raises BadValueError for pixels that are no square.
     """
     side = isqrt(read[0])
     if len(read) == 1 and side**2 != read[0]:
         raise BadValueError(f"reads {read[0]:,} pixels, which are no square; export it with images (N,C,H,W)")
-    return {1: (1, side, side), 2: (1, *read), 3: read}[len(read)]
+    last = len(read) == 3 and read[0] not in CHANNELS and read[2] in CHANNELS
+    return (read[2], *read[:2]) if last else {1: (1, side, side), 2: (1, *read), 3: read}[len(read)]

@@ -89,6 +89,32 @@ def imported(model: Any) -> Source:
     return source
 
 
+LAST: Step = ("Transpose", [], {"perm": [0, 2, 3, 1]})
+FIRST: Step = ("Transpose", [], {"perm": [0, 3, 1, 2]})
+KERAS: dict[str, tuple[tuple[int, ...], list[Step]]] = {  # its activations are (N,H,W,C)
+    "transposed at the ends": ((8, 9, 3), [FIRST, conv(), RELU, POOL, LAST, FLAT, gemm(36)]),
+    "around each": (
+        (8, 8, 3),
+        [FIRST, conv(), LAST, RELU, FIRST, POOL, LAST, ("Reshape", [whole(-1, 36)], {}), gemm(36)],
+    ),
+    "grey": ((8, 8, 1), [("Reshape", [whole(-1, 1, 8, 8)], {}), conv(1), LAST, FLAT, gemm(144)]),
+    "normalised": (
+        (8, 8, 3),
+        [("Sub", [floats(3)], {}), DIV, FIRST, conv(), LAST, ("Add", [floats(1, 1, 1, 4)], {}), FLAT, gemm(144)],
+    ),
+    "mean": ((8, 8, 3), [FIRST, conv(), LAST, ("ReduceMean", [whole(1, 2)], {"keepdims": 0}), gemm(4)]),
+    "features normalised": ((8, 8, 3), [FIRST, conv(), LAST, RELU, FLAT, norm(144), gemm(144)]),
+    "a product alone": ((8, 8, 3), [FLAT, gemm(192)]),
+}
+
+
+@pytest.mark.parametrize("form", KERAS)
+def test_channels_may_come_last(form: str) -> None:
+    shape, steps = KERAS[form]
+    source = imported(model_of(steps, shape=shape))
+    assert source.network.input_shape == (shape[2], *shape[:2])
+
+
 SIZES = [  # the shape as exporters compute it: (N, and all that is left)
     ("Shape", ["@"], {"to_name": "shape"}),
     ("Gather", ["shape", np.array(0)], {"to_name": "count"}),
@@ -236,7 +262,8 @@ BAD: dict[str, tuple[list[Step], str]] = {
     "features at the end": ([FLAT, gemm(192), RELU, norm(5)], "cannot be folded, because no layer follows"),
     "features before tanh": ([FLAT, gemm(192), RELU, norm(5), ("Tanh",)], "cannot be folded, because a tanh follows"),
     "behind a log-softmax": ([FLAT, gemm(192), ("LogSoftmax",), RELU], "stands behind a LogSoftmax"),
-    "transposed": ([("Transpose", [], {"perm": [0, 2, 3, 1]}), FLAT, gemm(192)], "computes with activations"),
+    "transposed": ([("Transpose", [], {"perm": [0, 1, 3, 2]}), FLAT, gemm(192)], "does not exchange"),
+    "channels last": ([LAST, conv(8), FLAT, gemm(144)], r"reads maps \(N,H,W,C\) as \(N,C,H,W\)"),
     "two flattened axes": ([conv(), ("Reshape", [whole(0, 4, 36)], {}), FLAT, gemm(144)], "gives another shape"),
     "of an activation": ([("Div", [np.float32(1), "@"], {}), conv(), FLAT, gemm(144)], "divides by an activation"),
     "itself as limit": ([conv(), ("Clip", ["@", "@"], {}), FLAT, gemm(144)], "has other limits than 0 and 6"),
