@@ -50,8 +50,10 @@ def _zip_kind(start: bytes) -> str:
     member = start[30 : 30 + int.from_bytes(start[26:28], "little")]
     if member.endswith(b".npy"):
         return "a NumPy archive (.npz)"
-    if b"/" in member and member.endswith((b"data.pkl", b"version", b"byteorder", b".format_version")):
+    if re.search(rb"/(data\.pkl|data/\d+|version|byteorder|\.format_version)\Z", member):
         return "a PyTorch file (.pt, .pth)"
+    if b"/data/weights/" in member:
+        return "a program of torch.export (.pt2)"
     if member in (b"metadata.json", b"config.json"):
         return "a Keras model"
     return "a zip archive"

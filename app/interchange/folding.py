@@ -47,7 +47,12 @@ def fold_batch_norm(weights: np.ndarray, bias: np.ndarray | None, norm: BatchNor
 def fold_affine(
     weights: np.ndarray, bias: np.ndarray | None, factor: np.ndarray, shift: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights and the bias of a layer whose outputs (…, maps) are multiplied and then shifted, float32."""
+    """Return the weights and the bias of a layer whose outputs (…, maps) are multiplied and then shifted, float32.
+
+    Raises BadValueError for a bias of another size.
+    """
+    if bias is not None and bias.shape != shift.shape:
+        raise BadValueError(f"has a bias of {bias.shape} for {len(shift):,} maps; get a fresh copy")
     with np.errstate(all="ignore"):
         shifted = shift if bias is None else bias.astype(np.float64) * factor + shift
         return (weights.astype(np.float64) * factor).astype(np.float32), shifted.astype(np.float32)

@@ -1,13 +1,16 @@
 """Layers of a foreign model one after another; what only scales and shifts maps is folded into their weights."""
 
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
 from app.files.checks import BadValueError
 from app.interchange.folding import fold_affine
 from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Shape
+from app.network.network import MAX_ACTIVATIONS
 
+MOST_SETTLED = 1024  # maps of a convolution that is added: it has the square of their number of weights
 Arrays = dict[str, np.ndarray]
 
 
@@ -34,7 +37,7 @@ class LayerStack:
 
     def __init__(self, shape: Shape) -> None:
         self.found: list[Found] = []
-        self.shape = shape
+        self.shape = _checked(shape)
         self.notes: list[str] = []
         self._pending: Pending | None = None
 
@@ -55,7 +58,7 @@ class LayerStack:
             kept = bool((self._pending.factor >= 0).all())
         if self._pending is not None and not kept:
             self.settle(f"a {layer.kind} follows")
-        after = layer.output_shape(self.shape)
+        after = _checked(layer.output_shape(self.shape))
         if self._pending is not None and isinstance(layer, Flatten):
             pixels = self.shape[1] * self.shape[2]
             self._pending.factor, self._pending.shift = (
@@ -69,7 +72,7 @@ class LayerStack:
         waits = self._pending
         if waits is not None and isinstance(layer, Conv2d) and layer.padding and waits.shift.any():
             self.settle("padding follows, whose zeros are not shifted")
-        after = layer.output_shape(self.shape)
+        after = _checked(layer.output_shape(self.shape))
         if self._pending is not None:
             arrays = arrays | _folded_ahead(arrays, self._pending)
             origins = {"_bias": self._pending.nodes[-1]} | origins
@@ -111,6 +114,8 @@ class LayerStack:
             return
         if len(self.shape) != 3:
             raise BadValueError(f"{waits.nodes[-1]} cannot be folded, because {why}; export another network")
+        if len(waits.factor) > MOST_SETTLED:
+            raise BadValueError(f"{waits.nodes[-1]} cannot be folded, because {why}; export a network of fewer maps")
         self._pending = None
         with np.errstate(all="ignore"):
             weights = np.diag(waits.factor).astype(np.float32)[:, :, None, None]
@@ -120,6 +125,13 @@ class LayerStack:
 
     def _note(self, nodes: list[str], what: str) -> None:
         self.notes += [f"{node}: {what}" for node in nodes]
+
+
+def _checked(shape: Shape) -> Shape:
+    """Return the shape. Raises BadValueError for one of more numbers than a network may have, before they are made."""
+    if prod(shape) > MAX_ACTIVATIONS:
+        raise BadValueError(f"{prod(shape):,} numbers an image are more than {MAX_ACTIVATIONS:,}; get a fresh copy")
+    return shape
 
 
 def _folded_ahead(arrays: Arrays, waits: Pending) -> Arrays:

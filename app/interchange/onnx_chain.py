@@ -1,18 +1,31 @@
 """Walk the chain of an ONNX graph's nodes, from the images to the scores."""
 
+from collections.abc import Callable, Mapping
+from math import isqrt
 from typing import Any
 
 import numpy as np
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError, format_for_error
-from app.interchange.onnx_layers import FLOAT, READERS, WITH_CONSTANTS, OnnxLayers
+from app.interchange.onnx_layers import FLOAT, OnnxLayers
 from app.interchange.onnx_values import KEEPING, OF_SMALL, Constants, Node
-from app.layers import Shape
+from app.layers import Flatten, Shape
+from app.network.network import CHANNELS
 
 UINT8 = 2  # TensorProto's type
 CHAIN = "export one chain of layers, from the images to the scores"
-RENAMING = ("Cast", "Dropout", "Flatten", "Identity", "Reshape", "Squeeze")  # they may change no number
+RENAMING = (
+    "Cast",
+    "Dropout",
+    "Flatten",
+    "Identity",
+    "Reshape",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+)  # they may change no number
+CHANNELS_FIRST = ("AveragePool", "BatchNormalization", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
 LABELS_KEPT = ("ArgMax", "Identity", "LogSoftmax", "Softmax")  # what may stand behind a LogSoftmax
 REMEDIES = {
     "LeakyRelu": "its slope is a number that no activation here has; train with ReLU, tanh or sigmoid",
@@ -20,11 +33,61 @@ REMEDIES = {
 }
 
 
+WITH_CONSTANTS = (
+    *(
+        "Add",
+        "BatchNormalization",
+        "Clip",
+        "Conv",
+        "Div",
+        "Dropout",
+        "Gemm",
+        "MatMul",
+        "Mul",
+        "ReduceMax",
+        "ReduceMean",
+        "Reshape",
+    ),
+    *("Squeeze", "Sub", "Unsqueeze"),
+)
+READERS: Mapping[str, Callable[[OnnxLayers, Node, list[np.ndarray], list[str]], None]] = {
+    "Add": OnnxLayers.read_affine,
+    "ArgMax": OnnxLayers.read_argmax,
+    "AveragePool": OnnxLayers.read_pooling,
+    "BatchNormalization": OnnxLayers.read_batch_norm,
+    "Cast": OnnxLayers.read_cast,
+    "Clip": OnnxLayers.read_clip,
+    "Conv": OnnxLayers.read_convolution,
+    "Div": OnnxLayers.read_affine,
+    "Dropout": OnnxLayers.read_no_op,
+    "Flatten": OnnxLayers.read_flatten,
+    "Gemm": OnnxLayers.read_matrix_product,
+    "GlobalAveragePool": OnnxLayers.read_global_pooling,
+    "GlobalMaxPool": OnnxLayers.read_global_pooling,
+    "Identity": OnnxLayers.read_no_op,
+    "LogSoftmax": OnnxLayers.read_softmax,
+    "MatMul": OnnxLayers.read_matrix_product,
+    "MaxPool": OnnxLayers.read_pooling,
+    "Mul": OnnxLayers.read_affine,
+    "ReduceMax": OnnxLayers.read_mean,
+    "ReduceMean": OnnxLayers.read_mean,
+    "Relu": OnnxLayers.read_activation_function,
+    "Reshape": OnnxLayers.read_reshape,
+    "Sigmoid": OnnxLayers.read_activation_function,
+    "Softmax": OnnxLayers.read_softmax,
+    "Squeeze": OnnxLayers.read_squeeze,
+    "Sub": OnnxLayers.read_affine,
+    "Tanh": OnnxLayers.read_activation_function,
+    "Transpose": OnnxLayers.read_transpose,
+    "Unsqueeze": OnnxLayers.read_unsqueeze,
+}
+
+
 class OnnxGraph(OnnxLayers):
     """The layers of a graph, up to the scores.
 
-    input_name, batch, input_shape, reads_bytes: the images; batch is 0 for any number of them. logits: name of the last
-    activation before a softmax.
+    input_name, batch, input_shape, reads_bytes: the images; batch is 0 for any number of them. fed_shape: that of an
+    image as the model reads it. logits: name of the last activation before a softmax.
     """
 
     def __init__(self, graph: Any, opset: int) -> None:
@@ -33,16 +96,26 @@ class OnnxGraph(OnnxLayers):
         if len(images) != 1:
             raise BadValueError(f"has {len(images)} inputs; export it with one, images of shape (N,C,H,W)")
         self.input_name = self.logits = images[0].name
-        batch, self.input_shape, self.reads_bytes = _read_image_input(images[0])
+        batch, self.fed_shape, self.reads_bytes = _read_image_input(images[0])
+        self.input_shape = _image_shape(self.fed_shape)
         super().__init__(constants, batch, self.input_shape, not self.reads_bytes)
         self._at = {self.input_name}  # names of what the next layer reads
-        self._shapes = {self.input_name: self.input_shape}
+        self._shapes = {self.input_name: self.fed_shape}
+        self.channels_last = self._fed_last = len(self.fed_shape) == 3 and self.fed_shape != self.input_shape
+        if len(self.fed_shape) == 1:
+            self.stack.add(Flatten(""))
+        if self.fed_shape != self.input_shape:
+            self.stack.notes.append(f"its images {self.fed_shape} are taken as {self.input_shape}")
         self._labels: set[str] = set()
         for node in graph.node:
             self._read(Node(node))
         self.stack.settle("no layer follows")
         if not {one.name for one in graph.output} & (self._at | self._labels):
             raise BadValueError(f"does not give out what its last node computes; {CHAIN}")
+
+    def feed(self, images: np.ndarray) -> np.ndarray:
+        """Return images (N,C,H,W) in the shape that the model reads."""
+        return images.transpose(0, 2, 3, 1) if self._fed_last else images.reshape(-1, *self.fed_shape)
 
     def _read(self, node: Node) -> None:
         if node.operator not in (*READERS, *KEEPING, *OF_SMALL, "Constant", "Shape"):
@@ -69,7 +142,7 @@ class OnnxGraph(OnnxLayers):
 
     def _read_activation_node(self, node: Node, constants: list[str]) -> None:
         """Read a node that computes the next activation from the last."""
-        commutes = node.operator in ("Add", "Mul")
+        commutes = node.operator in ("Add", "Div", "Mul", "Sub")
         reads_last = bool(set(node.inputs if commutes else node.inputs[:1]) & self._at)
         if not reads_last or self._labels or not self.constants.has_all(constants):
             raise node.fault("does not read the layer before it and constants only", CHAIN)
@@ -77,6 +150,8 @@ class OnnxGraph(OnnxLayers):
             raise node.fault(f"has {len(constants)} inputs too many", "export it again")
         if self.logarithms and node.operator not in LABELS_KEPT:
             raise node.fault("stands behind a LogSoftmax", CHAIN)
+        if self.channels_last and node.operator in CHANNELS_FIRST:
+            raise node.fault("reads maps (N,H,W,C) as (N,C,H,W)", "export it again")
         known = len(self.stack.found)
         try:
             READERS[node.operator](self, node, [self.constants[name] for name in constants], constants)
@@ -88,17 +163,29 @@ class OnnxGraph(OnnxLayers):
         # A node that does not change the numbers renames the activation.
         same = len(self.stack.found) == known and node.operator in RENAMING
         self._at = {*(self._at if same else ()), node.outputs[0]}
-        self._shapes[node.outputs[0]] = self.stack.shape
+        self._shapes[node.outputs[0]] = self.seen
         if node.operator not in ("Softmax", "LogSoftmax") and not self.logarithms:
             self.logits = node.outputs[0]
 
 
 def _read_image_input(images: Any) -> tuple[int, Shape, bool]:
-    """Return the batch size (0 for any), the shape of one image, and whether its pixels are bytes."""
+    """Return the batch size (0 for any), the shape of one image as the model reads it, and whether pixels are bytes."""
     kind = images.type.tensor_type
     dims = [one.dim_value for one in kind.shape.dim]
-    if kind.elem_type not in (FLOAT, UINT8) or len(dims) != 4 or min(dims[1:]) < 1:
+    if kind.elem_type not in (FLOAT, UINT8) or not 2 <= len(dims) <= 4 or min(dims[1:]) < 1:
         shape = "x".join(str(size) if size else "?" for size in dims[:9])
         fault = f"has the input {format_for_error(images.name)} ({shape or 'no shape'})"
         raise BadValueError(f"{fault}; export it with float or uint8 images (N,C,H,W) of known C, H and W")
     return dims[0], tuple(dims[1:]), kind.elem_type == UINT8
+
+
+def _image_shape(read: Shape) -> Shape:
+    """Return an image's channels, height and width. read: as the model reads it, perhaps (H,W,C), (H,W) or (H·W).
+
+    Raises BadValueError for pixels that are no square.
+    """
+    side = isqrt(read[0])
+    if len(read) == 1 and side**2 != read[0]:
+        raise BadValueError(f"reads {read[0]:,} pixels, which are no square; export it with images (N,C,H,W)")
+    last = len(read) == 3 and read[0] not in CHANNELS and read[2] in CHANNELS
+    return (read[2], *read[:2]) if last else {1: (1, side, side), 2: (1, *read), 3: read}[len(read)]

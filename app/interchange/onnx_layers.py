@@ -1,6 +1,5 @@
 """Read single nodes of an ONNX graph as layers. Every attribute is checked; unknown ones are refused."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -20,7 +19,7 @@ class OnnxLayers:
 
     stack: the layers. floats: whether the activations are floats, or still bytes. factor: what images are multiplied by
     first, None for nothing. contrast: the same with each map's factors, the largest; None where nothing scales the
-    images. logarithms: whether a LogSoftmax was left out.
+    images. logarithms: whether a LogSoftmax was left out. channels_last: whether maps are (N,H,W,C) in the model.
     """
 
     def __init__(self, constants: Constants, batch: int, shape: Shape, floats: bool) -> None:
@@ -31,6 +30,14 @@ class OnnxLayers:
         self.factor: float | None = None
         self.contrast: float | None = None
         self.logarithms = False
+        self.channels_last = False
+        self._reordered: Shape | None = None  # the maps whose pixels were flattened in H, W, C order
+
+    @property
+    def seen(self) -> Shape:
+        """The shape of the activations as the model has them."""
+        shape = self.stack.shape
+        return (*shape[1:], shape[0]) if self.channels_last and len(shape) == 3 else shape
 
     # Readers of one node. ``values``: its constant inputs; ``names``: their names.
 
@@ -43,11 +50,19 @@ class OnnxLayers:
         node.require_attribute("kernel_shape", [kernel, kernel])
         stride = node.uniform_attribute("strides", 1)
         pads = node.padding(self.stack.shape[1:], kernel, stride)
-        if len(set(pads)) != 1:
-            raise node.fault(f"has pads {pads[:8]}", "only 4 equal numbers can be imported")
+        if len(pads) != 4 or len(set(pads[:2])) != 1 or len(set(pads[2:])) != 1 or not 0 <= max(pads) < 2 * kernel:
+            raise node.fault(f"has pads {pads[:8]}", "only equal padding of height and width can be imported")
+        before, behind = pads[0], pads[2]
+        filters = values[0]
+        if before != behind:  # rows of zeros on the other side of the filters take the place of the missing padding
+            more = (max(behind - before, 0), max(before - behind, 0))
+            filters = np.pad(filters, ((0, 0), (0, 0), more, more))
+            self.stack.notes.append(f"{node.label}: its filters get zeros, to be padded by {max(pads)} on all sides")
+        padding = max(pads)
         if channels != self.stack.shape[0]:
             raise node.fault(f"has filters of {channels:,} channels for {self.stack.shape[0]:,}", "get a fresh copy")
-        self._add_weighted_layer(node, Conv2d("", maps, kernel, stride, pads[0]), values[0], values[1:], names)
+        layer = Conv2d("", maps, filters.shape[2], stride, padding)
+        self._add_weighted_layer(node, layer, filters, values[1:], names)
 
     def read_matrix_product(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         most, transposed = 1, 0
@@ -58,6 +73,8 @@ class OnnxLayers:
         if not 1 <= len(values) <= most or values[0].ndim != 2:
             raise node.fault("does not multiply features by a constant matrix", "export another network")
         weights = values[0] if transposed else values[0].T
+        if self._reordered is not None and weights.shape[1] == prod(self._reordered):
+            weights, self._reordered = self._in_channels_first(weights), None
         if self.stack.shape != weights.shape[1:]:
             shape = self.stack.shape
             raise node.fault(f"has a matrix for {weights.shape[1]:,} features, not {shape}", "get a fresh copy")
@@ -81,21 +98,22 @@ class OnnxLayers:
         with np.errstate(all="ignore"):  # infinite and NaN values show in the weights
             value = np.reciprocal(value) if node.operator == "Div" else -value if node.operator == "Sub" else value
         multiplies = node.operator in ("Div", "Mul")
+        constant_first = node.inputs[0] in names
+        if constant_first and node.operator == "Div":
+            raise node.fault("divides by an activation", "export another network")
         if multiplies and value.size == 1 and self.stack.before_weights and not self.stack.pending and value > 0:
             self._count_contrast(value)
             self.factor = value.item() * (1 if self.factor is None else self.factor)
             return
         value = self._per_map(node, value, self.stack.shape[0], len(self.stack.shape))
         last = self.stack.found[-1] if self.stack.found else None
-        if (
-            node.operator == "Add"
-            and last is not None
-            and last.arrays.keys() == {""}
-            and isinstance(last.layer, Linear)
-        ):
+        alone = last is not None and isinstance(last.layer, Linear) and last.arrays.keys() == {""}
+        if node.operator == "Add" and last is not None and alone:
             last.arrays["_bias"], last.origins["_bias"] = self._per_map(node, values[0], len(value), 1), names[0]
         elif multiplies:
             self._add_affine(node, value, np.zeros_like(value))
+        elif constant_first and node.operator == "Sub":
+            self._add_affine(node, -np.ones_like(value), -value)
         else:
             self._add_affine(node, np.ones_like(value), value)
 
@@ -107,7 +125,8 @@ class OnnxLayers:
             raise node.fault("has no four constants", "export the network in evaluation mode")
         scale, shift, mean, variance = values
         norm = BatchNorm(format_for_error(node.name), scale, shift, mean, variance, node.take("epsilon", 1e-5))
-        self._add_affine(node, *norm.affine(self.stack.shape[0]))
+        count = self.stack.shape[0]
+        self._add_affine(node, *(self._per_map(node, one, count, 1) for one in norm.affine(count)))
 
     def _add_affine(self, node: Node, factor: np.ndarray, shift: np.ndarray) -> None:
         if self.stack.before_weights:
@@ -121,12 +140,20 @@ class OnnxLayers:
     def _per_map(self, node: Node, value: np.ndarray, count: int, dimensions: int) -> np.ndarray:
         """Return one number for each map or feature, from a constant that ONNX spreads over the activations."""
         shapes = [(*ones, count, *(1,) * (dimensions - 1)) for ones in ((), (1,))]
+        if self.channels_last and dimensions == 3:
+            shapes = [(*(1,) * ones, count) for ones in range(4)]
         if value.shape in shapes:
-            return value.reshape(count)
+            value = value.reshape(1, count)
+            return self._in_channels_first(value).reshape(count) if self._reordered is not None else value[0]
         if value.size != 1:
             what = f"has a constant of shape {value.shape[:8]}, not one number for each of {count:,}"
             raise node.fault(what, "export another network")
         return np.full(count, value.item(), value.dtype)
+
+    def _in_channels_first(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows over features in H, W, C order, over the same in C, H, W order."""
+        channels, height, width = self._reordered or (1, 1, rows.shape[1])
+        return rows.reshape(-1, height, width, channels).transpose(0, 3, 1, 2).reshape(rows.shape)
 
     def read_pooling(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         node.require_attribute("dilations", [1, 1])
@@ -154,12 +181,12 @@ class OnnxLayers:
 
     def read_mean(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         node.require_attribute("noop_with_empty_axes", 0)
-        if set(self._axes(node, values)) != {2, 3}:
+        if set(self._axes(node, values)) != ({1, 2} if self.channels_last else {2, 3}):
             raise node.fault("is not over height and width", "export another network")
         kept = node.require_attribute("keepdims", 1, 0)
-        self._pool_whole_map(node, AvgPool)
+        self._pool_whole_map(node, AvgPool if node.operator == "ReduceMean" else MaxPool)
         if not kept:
-            self.stack.add(Flatten(""))
+            self._flatten()
 
     def _pool_whole_map(self, node: Node, kind: type[AvgPool | MaxPool]) -> None:
         shape = self.stack.shape
@@ -177,9 +204,10 @@ class OnnxLayers:
         self.stack.add(ACTIVATIONS[node.operator.lower()](""))
 
     def read_clip(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        limits = [self.constants[name].ravel().tolist() if name else [] for name in node.inputs[1:]]
+        known = [name if name in self.constants else "" for name in node.inputs[1:]]
+        limits = [self.constants[name].ravel()[:2].tolist() if name else [] for name in known]
         kind = {(0,): "relu", (0, 6): "relu6"}.get(tuple(limit[0] for limit in limits if len(limit) == 1))
-        if kind not in ACTIVATIONS or not limits[0]:
+        if kind not in ACTIVATIONS or not limits[0] or known != node.inputs[1:]:
             raise node.fault("has other limits than 0 and 6", "train with ReLU or ReLU6")
         self.stack.add(ACTIVATIONS[kind](""))
 
@@ -204,26 +232,46 @@ class OnnxLayers:
 
     def read_reshape(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         copies = not node.require_attribute("allowzero", 0, 1)
-        shape, wanted = self.stack.shape, [int(size) for size in values[0].ravel()[:9]] if values else []
+        shape, wanted = self.seen, [int(size) for size in values[0].ravel()[:9]] if values else []
         batch = [-1, *([0] if copies else []), *([self.batch] if self.batch else [])]
         rest = [shape[at] if size == 0 and copies and at < len(shape) else size for at, size in enumerate(wanted[1:])]
         if rest.count(-1) == 1 and 0 not in rest:
             rest[rest.index(-1)] = prod(shape) // -prod(rest)
         if not rest or wanted[0] not in batch or min(rest) < 1 or prod(rest) != prod(shape):
             raise node.fault("gives another shape than (N, features)", "flatten the maps of each image")
-        if tuple(rest) != shape:
+        channels, *sides = self.stack.shape
+        moved = (channels, *sides) if self.channels_last else (*sides, channels)
+        if len(rest) == 3 and tuple(rest) == moved != shape and 1 in (channels, prod(sides)):
+            self.channels_last = not self.channels_last
+        elif tuple(rest) != shape:
             if max(rest) != prod(shape):
                 raise node.fault("gives another shape than (N, features)", "flatten the maps of each image")
             self._flatten()
 
     def read_squeeze(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         axes, shape = self._axes(node, values), self.stack.shape
-        if 0 in axes or (len(shape) == 3 and (1 in axes or shape[1:] != (1, 1))):
+        if 0 in axes or (len(shape) == 3 and ((3 if self.channels_last else 1) in axes or shape[1:] != (1, 1))):
             raise node.fault("does not leave (N, features)", "flatten the maps of each image")
         self._flatten()
 
+    def read_unsqueeze(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        """Read what gives images (N, H, W) their one channel, which they have here from the beginning."""
+        axes = self._axes(node, values)
+        if self.stack.found or self.stack.shape[0] != 1 or axes not in ([1], [3]):
+            raise node.fault("gives another shape than (N, 1, H, W)", "export it with images (N,C,H,W)")
+
+        self.channels_last = axes == [3]
+
+    def read_transpose(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        wanted = [0, 3, 1, 2] if self.channels_last else [0, 2, 3, 1]
+        if node.take("perm", [0]) != wanted or len(self.stack.shape) != 3:
+            raise node.fault("does not exchange (N,C,H,W) and (N,H,W,C)", "export another network")
+        self.channels_last = not self.channels_last
+
     def _flatten(self) -> None:
         if len(self.stack.shape) == 3:
+            self._reordered = self.stack.shape if self.channels_last else None
+            self.channels_last = False
             self.stack.add(Flatten(""))
 
     def read_cast(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
@@ -246,37 +294,3 @@ class OnnxLayers:
 
     def _leave_out(self, node: Node) -> None:
         self.stack.notes.append(f"{node.label}: left out, it changes no number")
-
-
-WITH_CONSTANTS = (
-    *("Add", "BatchNormalization", "Clip", "Conv", "Div", "Dropout", "Gemm", "MatMul", "Mul", "ReduceMean", "Reshape"),
-    *("Squeeze", "Sub"),
-)
-READERS: Mapping[str, Callable[[OnnxLayers, Node, list[np.ndarray], list[str]], None]] = {
-    "Add": OnnxLayers.read_affine,
-    "ArgMax": OnnxLayers.read_argmax,
-    "AveragePool": OnnxLayers.read_pooling,
-    "BatchNormalization": OnnxLayers.read_batch_norm,
-    "Cast": OnnxLayers.read_cast,
-    "Clip": OnnxLayers.read_clip,
-    "Conv": OnnxLayers.read_convolution,
-    "Div": OnnxLayers.read_affine,
-    "Dropout": OnnxLayers.read_no_op,
-    "Flatten": OnnxLayers.read_flatten,
-    "Gemm": OnnxLayers.read_matrix_product,
-    "GlobalAveragePool": OnnxLayers.read_global_pooling,
-    "GlobalMaxPool": OnnxLayers.read_global_pooling,
-    "Identity": OnnxLayers.read_no_op,
-    "LogSoftmax": OnnxLayers.read_softmax,
-    "MatMul": OnnxLayers.read_matrix_product,
-    "MaxPool": OnnxLayers.read_pooling,
-    "Mul": OnnxLayers.read_affine,
-    "ReduceMean": OnnxLayers.read_mean,
-    "Relu": OnnxLayers.read_activation_function,
-    "Reshape": OnnxLayers.read_reshape,
-    "Sigmoid": OnnxLayers.read_activation_function,
-    "Softmax": OnnxLayers.read_softmax,
-    "Squeeze": OnnxLayers.read_squeeze,
-    "Sub": OnnxLayers.read_affine,
-    "Tanh": OnnxLayers.read_activation_function,
-}

@@ -54,9 +54,10 @@ def fold_batch_norms(arrays: Mapping[str, np.ndarray], notes: list[str]) -> dict
 def _layers_ahead(norms: Sequence[str], arrays: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Return the layer before each batch normalisation: of the same number, as conv1 of bn1, else the last one."""
     prefixes = list(dict.fromkeys(name.rpartition(".")[0] for name in arrays))
-    weighted = [prefix for prefix in prefixes if np.ndim(arrays.get(f"{prefix}.{WEIGHT}", 0)) in (2, 4)]
+    weights = {prefix: arrays[f"{prefix}.{WEIGHT}"] for prefix in prefixes if f"{prefix}.{WEIGHT}" in arrays}
+    weighted = [prefix for prefix, array in weights.items() if array.ndim in (2, 4) and prefix not in norms]
     maps = {norm: arrays[f"{norm}.{MEAN}"].size for norm in norms}
-    outputs = {layer: arrays[f"{layer}.{WEIGHT}"].shape[0] for layer in weighted}
+    outputs = {layer: weights[layer].shape[0] for layer in weighted}
     numbered = {
         norm: [layer for layer in weighted if _number(norm) == _number(layer) != "" and outputs[layer] == maps[norm]]
         for norm in norms

@@ -174,6 +174,7 @@ FILES = {
     "a BMP picture": b"BM\x46\0\0\0\0\0\0\0\x36\0\0\0" + bytes(30),
     "a TIFF picture": b"II*\0\x08\0\0\0" + bytes(30),
     "a PyTorch file (.pt, .pth)": zipped("model/data.pkl"),
+    "a program of torch.export (.pt2)": zipped("model/data/weights/weight_0"),
     "a Python pickle, as PyTorch's old .pt and .pth files are": pickle.dumps({"conv1": [1.0]}, protocol=2),
     "an ONNX model": b"\x08\x08\x12\x07pytorch\x1a\x052.1.0:" + bytes(30),
     "a NumPy array (.npy)": written(lambda stream: np.save(stream, np.zeros(3))),

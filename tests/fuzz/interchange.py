@@ -3,12 +3,14 @@
 import io
 import json
 import zipfile
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
 
 import numpy as np
-from onnx import ModelProto
+from onnx import ModelProto, helper
+from onnx.numpy_helper import from_array
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError
@@ -24,15 +26,6 @@ from app.network.toml import parse_network
 from app.network.weights import Weights
 from tests.fuzz.harness import Pair, Target
 from tests.fuzz.mutate import EXTREMES, damaged, other_json
-from tests.support.keras_files import (
-    Model,
-    configuration,
-    functional,
-    keras_hdf5,
-    keras_members,
-    keras_zip,
-    zipped,
-)
 from tests.support.networks_for_tests import layers_toml, random_graph
 
 LAYERS = (
@@ -45,8 +38,6 @@ LAYERS = (
 )
 NETWORK = parse_network('name = "tiny"\ninput = [1, 6, 6]\n' + layers_toml(*LAYERS), "tiny.toml")
 ARRAYS = dict(random_graph(NETWORK).parameters)
-KERNEL = np.ones((3, 3, 1, 2), np.float32)
-ROLES = ("gamma", "beta", "moving_mean", "moving_variance")
 DESCRIPTION = Description(NETWORK, 1 / 255, ("a", "b", "c"))
 
 
@@ -147,50 +138,103 @@ def other_part(rng: Random, model: ModelProto) -> None:
             rng.choice(graph.input[0].type.tensor_type.shape.dim).dim_value = rng.choice(EXTREMES) % 2**63
 
 
-KERAS_MODEL: Model = [
-    ("Rescaling", {"scale": 1 / 127.5, "offset": -1}, {}),
-    ("Conv2D", {"filters": 2, "kernel_size": [3, 3], "padding": "same", "use_bias": False}, {"kernel": KERNEL}),
-    (
-        "BatchNormalization",
-        {"axis": -1, "epsilon": 0.001},
-        dict(zip(ROLES, np.full((4, 2), 0.5, np.float32), strict=True)),
-    ),
-    ("MaxPooling2D", {"pool_size": [2, 2]}, {}),
-    ("Flatten", {}, {}),
-    (
-        "Dense",
-        {"units": 3, "activation": "softmax"},
-        {"kernel": np.ones((18, 3), np.float32), "bias": np.ones(3, "f4")},
-    ),
-]
-
-
-def make_keras(folder: Path) -> Pair:
-    """Damaged archives and HDF5 files, and whole ones with another configuration, or with damaged members."""
-    configs = [form(KERAS_MODEL, (6, 6, 1)) for form in (configuration, functional)]
-    goods = [write(KERAS_MODEL, config) for write in (keras_zip, keras_hdf5) for config in configs]
+def make_onnx_of_others(folder: Path) -> Pair:
+    """Models with what is folded, their numbers in a file beside them, whose places and content are wrong, too."""
+    rng = np.random.default_rng(0)
+    floats = {
+        name: rng.standard_normal(shape).astype(np.float32)
+        for name, shape in {
+            "mean": (1, 1, 1),
+            "w": (2, 1, 3, 3),
+            "scale": (2,),
+            "m": (2, 3),
+            "six": (),
+            "b": (3,),
+        }.items()
+    } | {"six": np.array(6, np.float32), "zero": np.array(0, np.float32), "variance": np.ones(2, np.float32)}
+    whole = {"first": np.array(0), "axis": np.array([0]), "rest": np.array([-1]), "maps": np.array([2, 3])}
+    chain = (
+        *(("Sub", "x", "mean"), ("Div", "n0", "six"), ("Conv", "n1", "w"), ("Identity", "n2")),
+        *(("BatchNormalization", "n3", "scale", "scale", "scale", "variance"), ("Clip", "n4", "zero", "six")),
+        *(("ReduceMean", "n5", "maps"), ("Squeeze", "n6", "maps"), ("Shape", "n7"), ("Gather", "n8", "first")),
+        *(("Unsqueeze", "n9", "axis"), ("Concat", "n10", "rest"), ("Reshape", "n7", "n11"), ("Gemm", "n12", "m", "b")),
+        ("LogSoftmax", "n13"),
+    )
+    nodes = [
+        helper.make_node(operator, reads, [f"n{at}"], **({"axis": 0} if operator == "Concat" else {}))
+        for at, (operator, *reads) in enumerate(chain)
+    ]
+    images = helper.make_tensor_value_info("x", 1, ["n", 1, 6, 6])
+    scores = helper.make_tensor_value_info(f"n{len(chain) - 1}", 1, None)
+    model = helper.make_model(
+        helper.make_graph(
+            nodes, "g", [images], [scores], [from_array(one, name) for name, one in (floats | whole).items()]
+        ),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=8,
+    )
+    data = b""
+    for one in model.graph.initializer:
+        if one.data_type == 1 and one.dims:
+            places = {"location": "case.data", "offset": str(len(data)), "length": str(len(one.raw_data))}
+            data += one.raw_data
+            one.ClearField("raw_data")
+            one.data_location = 1
+            for key, value in places.items():
+                one.external_data.add(key=key, value=value)
+    (folder / "case.data").write_bytes(data)
+    good = model.SerializeToString()
 
     def generate(rng: Random) -> bytes:
         if rng.random() < 0.3:
-            return damaged(rng, rng.choice(goods))
-        other = other_json(rng, rng.choice(configs))
-        if rng.random() < 0.3:
-            return keras_hdf5(KERAS_MODEL, other[: 60 << 10].decode("utf-8", "replace").replace("\0", ""))
-        members = keras_members(KERAS_MODEL, {}) | {
-            "config.json": other if rng.random() < 0.7 else json.dumps(configs[0])
-        }
-        chosen = rng.choice(list(members))
-        content = members[chosen]
-        if rng.random() < 0.3:
-            members[chosen] = damaged(rng, content.encode() if isinstance(content, str) else content)
-        return zipped(members)
+            return damaged(rng, good)
+        copy = ModelProto()
+        copy.ParseFromString(good)
+        for _ in range(rng.randint(0, 2)):
+            other_part(rng, copy)
+        if rng.random() < 0.4:
+            one = rng.choice([one for one in copy.graph.initializer if one.external_data])
+            place = rng.choice(one.external_data)
+            place.value = rng.choice(("", "case", "/dev/zero", "..", "case.data", "-1", *map(str, EXTREMES)))
+        return bytes(copy.SerializeToString())
 
     return generate, lambda path: imports(path, None)
+
+
+def make_state_dict(folder: Path) -> Pair:
+    """Arrays with batch normalisations, some left out, renamed or of other shapes; with a network and without."""
+    theirs = {torch_name(name): array for name, array in to_channels_first(NETWORK, ARRAYS).items()}
+    theirs |= {f"bn1.{kind}": np.ones(2, np.float32) for kind in ("weight", "bias", "running_mean", "running_var")}
+
+    def generate(rng: Random) -> bytes:
+        arrays = dict(theirs)
+        for _ in range(rng.randint(0, 2)):
+            name = rng.choice(list(arrays))
+            array = arrays.pop(name)
+            match rng.randrange(4):
+                case 0:
+                    arrays[rng.choice(("x", "conv1", "fc1", "bn1")) + "." + name.rpartition(".")[2]] = array
+                case 1:
+                    arrays[name] = array.repeat(rng.choice((1, 2, 3)), rng.randrange(array.ndim))
+                case 2:
+                    arrays[name] = array * np.float32(rng.choice((-1, 0, "nan", "inf")))
+                case _:
+                    with np.errstate(all="ignore"):
+                        arrays = {name: array.astype(rng.choice(("i8", "f2", "f8"))), **arrays}
+        return npz_content(NamedArrays(arrays))
+
+    def read_both(path: Path) -> None:
+        with suppress(UserError):
+            imports(path, None)
+        imports(path, NETWORK)
+
+    return generate, read_both
 
 
 TARGETS = (
     *((Target("safetensors", 1400, make_safetensors),) if find_spec("safetensors") else ()),  # of an extra
     Target("npz", 1400, make_npz),
     Target("onnx", 700, make_onnx),
-    Target("keras", 700, make_keras),
+    Target("onnx_of_others", 700, make_onnx_of_others),
+    Target("state_dict", 700, make_state_dict),
 )

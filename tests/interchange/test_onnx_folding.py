@@ -89,6 +89,32 @@ def imported(model: Any) -> Source:
     return source
 
 
+LAST: Step = ("Transpose", [], {"perm": [0, 2, 3, 1]})
+FIRST: Step = ("Transpose", [], {"perm": [0, 3, 1, 2]})
+KERAS: dict[str, tuple[tuple[int, ...], list[Step]]] = {  # its activations are (N,H,W,C)
+    "transposed at the ends": ((8, 9, 3), [FIRST, conv(), RELU, POOL, LAST, FLAT, gemm(36)]),
+    "around each": (
+        (8, 8, 3),
+        [FIRST, conv(), LAST, RELU, FIRST, POOL, LAST, ("Reshape", [whole(-1, 36)], {}), gemm(36)],
+    ),
+    "grey": ((8, 8, 1), [("Reshape", [whole(-1, 1, 8, 8)], {}), conv(1), LAST, FLAT, gemm(144)]),
+    "normalised": (
+        (8, 8, 3),
+        [("Sub", [floats(3)], {}), DIV, FIRST, conv(), LAST, ("Add", [floats(1, 1, 1, 4)], {}), FLAT, gemm(144)],
+    ),
+    "mean": ((8, 8, 3), [FIRST, conv(), LAST, ("ReduceMean", [whole(1, 2)], {"keepdims": 0}), gemm(4)]),
+    "features normalised": ((8, 8, 3), [FIRST, conv(), LAST, RELU, FLAT, norm(144), gemm(144)]),
+    "a product alone": ((8, 8, 3), [FLAT, gemm(192)]),
+}
+
+
+@pytest.mark.parametrize("form", KERAS)
+def test_channels_may_come_last(form: str) -> None:
+    shape, steps = KERAS[form]
+    source = imported(model_of(steps, shape=shape))
+    assert source.network.input_shape == (shape[2], *shape[:2])
+
+
 SIZES = [  # the shape as exporters compute it: (N, and all that is left)
     ("Shape", ["@"], {"to_name": "shape"}),
     ("Gather", ["shape", np.array(0)], {"to_name": "count"}),
@@ -153,6 +179,14 @@ FOLDED: dict[str, tuple[list[Step], str, str]] = {  # the layers that come of it
     ),
     "relu6": ([conv(), ("Clip", [np.float32(0), np.float32(6)], {}), FLAT, gemm(144)], "conv2d relu6 flatten", ""),
     "clip as relu": ([conv(), ("Clip", [np.float32(0)], {}), FLAT, gemm(144)], "conv2d relu flatten linear", ""),
+    "padded more at the end": (
+        [conv(kernel=4, pads=[1, 1, 2, 2]), FLAT, gemm(256)],
+        "conv2d flatten linear",
+        "its filters get zeros, to be padded by 2 on all sides",
+    ),
+    "padded more at the start": ([conv(pads=[2, 2, 0, 0], strides=[2, 2]), FLAT, gemm(64)], "conv2d flatten", "zeros"),
+    "maximum": ([conv(), ("ReduceMax", [whole(2, 3)], {"keepdims": 0}), gemm(4)], "conv2d maxpool flatten linear", ""),
+    "negative": ([("Sub", [np.float32(1), "@"], {}), conv(pads=[1] * 4), FLAT, gemm(256)], "conv2d conv2d flatten", ""),
     "same": ([conv(auto_pad="SAME_UPPER"), FLAT, gemm(256)], "conv2d flatten linear", ""),
     "valid": ([conv(auto_pad="VALID", strides=[2, 2]), FLAT, gemm(36)], "conv2d flatten linear", ""),
     "same pooling": (
@@ -161,6 +195,19 @@ FOLDED: dict[str, tuple[list[Step], str, str]] = {  # the layers that come of it
         "",
     ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shape", "steps", "image"),
+    [
+        ((8, 8), [("Unsqueeze", [whole(1)], {}), conv(1), FLAT, gemm(144)], (1, 8, 8)),
+        ((8, 9), [FLAT, gemm(72)], (1, 8, 9)),
+        ((64,), [gemm(64), RELU, gemm(5)], (1, 8, 8)),
+    ],
+)
+def test_images_may_have_no_channels(shape: tuple[int, ...], steps: list[Step], image: tuple[int, ...]) -> None:
+    source = imported(model_of(steps, shape=shape))
+    assert source.network.input_shape == image and f"its images {shape} are taken as {image}" in source.notes
 
 
 @pytest.mark.parametrize("form", FOLDED)
@@ -215,8 +262,11 @@ BAD: dict[str, tuple[list[Step], str]] = {
     "features at the end": ([FLAT, gemm(192), RELU, norm(5)], "cannot be folded, because no layer follows"),
     "features before tanh": ([FLAT, gemm(192), RELU, norm(5), ("Tanh",)], "cannot be folded, because a tanh follows"),
     "behind a log-softmax": ([FLAT, gemm(192), ("LogSoftmax",), RELU], "stands behind a LogSoftmax"),
-    "transposed": ([("Transpose", [], {"perm": [0, 2, 3, 1]}), FLAT, gemm(192)], "computes with activations"),
+    "transposed": ([("Transpose", [], {"perm": [0, 1, 3, 2]}), FLAT, gemm(192)], "does not exchange"),
+    "channels last": ([LAST, conv(8), FLAT, gemm(144)], r"reads maps \(N,H,W,C\) as \(N,C,H,W\)"),
     "two flattened axes": ([conv(), ("Reshape", [whole(0, 4, 36)], {}), FLAT, gemm(144)], "gives another shape"),
+    "of an activation": ([("Div", [np.float32(1), "@"], {}), conv(), FLAT, gemm(144)], "divides by an activation"),
+    "itself as limit": ([conv(), ("Clip", ["@", "@"], {}), FLAT, gemm(144)], "has other limits than 0 and 6"),
     "zero features": ([conv(), ("Reshape", [whole(0, 0, 0)], {"allowzero": 1}), FLAT], "gives another shape"),
     "half of the maps": ([conv(), ("Squeeze", [whole(2)], {}), FLAT, gemm(144)], "does not leave"),
 }
