@@ -152,6 +152,9 @@ class _LayerReader:
         padding = settings.padding(self.network.shape, window, stride)
         if padding[0]:
             raise settings.layer.fault("pads before the first row", "use padding valid, or a larger stride")
+        if padding[1] and window > 2 and not POOLINGS[settings.layer.kind].is_max:
+            mean = "means are of the pixels inside, as on TensorFlow and JAX; Keras on PyTorch repeats the last ones"
+            self.network.notes.append(f"{settings.layer.name} crosses the border: {mean}")
         self._pool(settings.layer, window, stride, padding)
 
     def _pool(self, layer: KerasLayer, window: int, stride: int, padding: tuple[int, int]) -> None:
