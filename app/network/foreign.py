@@ -32,8 +32,8 @@ FORMATS = (
     Format("NumPy archive", "npz", ".npz", "a NumPy archive (.npz)", "lenet5"),
     Format("ONNX model", "onnx_import", ".onnx", "an ONNX model"),
     Format("PyTorch state dict", "state_dict", ".pt", "a PyTorch file (.pt, .pth)", "lenet5"),
-    Format("Keras model", "keras_file", ".keras", "a Keras model"),
-    Format("Keras HDF5 model", "keras_file", ".h5", "an HDF5 file"),
+    Format("Keras model", "keras.file", ".keras", "a Keras model"),
+    Format("Keras HDF5 model", "keras.file", ".h5", "an HDF5 file"),
     Format("MXNet arrays", "mxnet", ".params", "a list of MXNet's arrays"),
 )
 

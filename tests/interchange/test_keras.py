@@ -12,6 +12,7 @@ from app.base.errors import UserError
 from app.cli import main
 from app.interchange.source import Asked
 from app.layers import Conv2d
+from app.tools.import_ import read_foreign
 from tests.support.keras_files import (
     Model,
     computed,
@@ -212,3 +213,13 @@ def test_keras_2_wrote_no_input_layer_and_numbered_arrays(tmp_path: Path) -> Non
         found = graph_of(tmp_path / "old.h5", Asked(name="one"))
         assert found.network == expected.network
         np.testing.assert_equal(dict(found.parameters), dict(expected.parameters))
+
+
+def test_a_mean_that_depends_on_keras_s_backend_has_a_note(tmp_path: Path) -> None:
+    """Beyond the border PyTorch's repeats pixels where the others leave them out: equal in windows of 2 x 2."""
+    for window, side in ((2, 7), (3, 8)):
+        pooling = plain("AveragePooling2D", pool_size=window, strides=2, padding="same")
+        model = [conv(1, 1, 2), pooling, FLATTEN, dense(32, 4)]
+        (tmp_path / "model.keras").write_bytes(keras_zip(model, configuration(model, (side, side, 1))))
+        _, source, _ = read_foreign(tmp_path / "model.keras", Asked())
+        assert any("n1 crosses the border" in note for note in source.notes) == (window == 3)

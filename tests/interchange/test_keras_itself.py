@@ -1,6 +1,6 @@
 """Models that Keras builds and saves, in both formats: their labels are Keras' own, their logits within rounding.
 
-Needs keras and torch, of no extra: pip install keras torch; then pytest tests/interchange/test_keras_itself.py.
+Needs the extra keras: pip install -e '.[keras]'.
 """
 
 import os
@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-if not find_spec("keras") or not find_spec("torch"):
-    pytest.skip("keras or torch is not installed", allow_module_level=True)
-os.environ.setdefault("KERAS_BACKEND", "torch")
+BACKEND = next((name for name in ("torch", "jax") if find_spec(name)), "")
+if not find_spec("keras") or not BACKEND:
+    pytest.skip("keras, or both torch and jax, are not installed", allow_module_level=True)
+os.environ.setdefault("KERAS_BACKEND", BACKEND)
 keras = pytest.importorskip("keras")
 
 from tests.support.keras_files import graph_of, scores_of  # noqa: E402

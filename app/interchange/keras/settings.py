@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from app.files.checks import BadValueError, format_for_error, number_check
-from app.interchange.keras_chain import KerasLayer
+from app.interchange.keras.chain import KerasLayer
 from app.network.network import MAX_NUMBER
 
 # What only building and training a layer needs.

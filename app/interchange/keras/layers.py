@@ -8,11 +8,11 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.files.checks import format_for_error
-from app.interchange import keras_numpy
 from app.interchange.folding import BatchNorm, fold_batch_norm
-from app.interchange.keras_chain import NOT_RUN, KerasLayer, KerasModel
-from app.interchange.keras_network import OTHERS, GrowingNetwork
-from app.interchange.keras_settings import Settings
+from app.interchange.keras import computed
+from app.interchange.keras.chain import NOT_RUN, KerasLayer, KerasModel
+from app.interchange.keras.network import OTHERS, GrowingNetwork
+from app.interchange.keras.settings import Settings
 from app.interchange.numbers import as_float32
 from app.layers import ACTIVATIONS, AvgPool, Conv2d, Linear, MaxPool, Shape, Softmax
 from app.network.network import LEAST_SCALE, MAX_SIDE, MOST_SCALE, PIXEL_SCALE
@@ -88,7 +88,7 @@ class _LayerReader:
             raise layer.fault("has a dilation_rate", "only 1 can be imported")
         kernel, bias, origins = self._kernel_and_bias(settings, (size, size, network.shape[2], maps))
         padding = before, behind = settings.padding(network.shape, size, stride)
-        network.steps.append(keras_numpy.convolution(kernel, bias, stride, padding))
+        network.steps.append(computed.convolution(kernel, bias, stride, padding))
         if behind and network.pending is not None and network.pending[1].any():
             network.keep_pending(layer)  # the padding is 0, the offset of an image's pixels is not
         arrays = network.absorb(kernel, bias)
@@ -102,7 +102,7 @@ class _LayerReader:
         self._require_features(settings)
         units = settings.count("units")
         kernel, bias, origins = self._kernel_and_bias(settings, (*self.network.shape, units))
-        self.network.steps.append(keras_numpy.product(kernel, bias))
+        self.network.steps.append(computed.product(kernel, bias))
         self.network.add(Linear("", units), self.network.absorb(kernel, bias), origins)
         self.read_activation(settings)
 
@@ -119,7 +119,7 @@ class _LayerReader:
             self._apply(settings.layer, name)
 
     def _apply(self, layer: KerasLayer, name: object) -> None:
-        functions = [known for known in keras_numpy.ACTIVATIONS if known in ACTIVATIONS]
+        functions = [known for known in computed.ACTIVATIONS if known in ACTIVATIONS]
         if name not in (*functions, "softmax"):
             known = ", ".join(("linear", *functions, "softmax"))
             raise layer.fault(f"has the activation {format_for_error(name)}", f"known are {known}")
@@ -127,7 +127,7 @@ class _LayerReader:
         if name == "softmax":
             self.network.add(Softmax(""))
             return
-        self.network.steps.append(keras_numpy.ACTIVATIONS[str(name)])
+        self.network.steps.append(computed.ACTIVATIONS[str(name)])
         self.network.add(ACTIVATIONS[str(name)](""))
 
     def _put_weights_first(self, layer: KerasLayer, also: bool) -> None:
@@ -152,13 +152,16 @@ class _LayerReader:
         padding = settings.padding(self.network.shape, window, stride)
         if padding[0]:
             raise settings.layer.fault("pads before the first row", "use padding valid, or a larger stride")
+        if padding[1] and window > 2 and not POOLINGS[settings.layer.kind].is_max:
+            mean = "means are of the pixels inside, as on TensorFlow and JAX; Keras on PyTorch repeats the last ones"
+            self.network.notes.append(f"{settings.layer.name} crosses the border: {mean}")
         self._pool(settings.layer, window, stride, padding)
 
     def _pool(self, layer: KerasLayer, window: int, stride: int, padding: tuple[int, int]) -> None:
         kind, pending = POOLINGS[layer.kind], self.network.pending
         # A maximum of numbers times a negative factor is that of the smallest.
         self._put_weights_first(layer, also=kind.is_max and pending is not None and bool((pending[0] < 0).any()))
-        self.network.steps.append(keras_numpy.pooling(window, stride, padding, kind.is_max))
+        self.network.steps.append(computed.pooling(window, stride, padding, kind.is_max))
         self.network.add(kind("", window, None if stride == window else stride, padding[1] > 0))
 
     def read_global_pooling(self, settings: Settings) -> None:
@@ -223,7 +226,7 @@ class _LayerReader:
         mean, variance, epsilon = arrays["moving_mean"], arrays["moving_variance"], settings.numbers("epsilon", 1e-3, 1)
         norm = BatchNorm(format_for_error(layer.name), scale, shift, mean, variance, float(epsilon))
         factor, offset = fold_batch_norm(np.ones((1, count)), None, norm)
-        network.steps.append(keras_numpy.batch_norm(norm))
+        network.steps.append(computed.batch_norm(norm))
         if network.arrays and network.arrays[-1] and network.pending is None:
             found = network.arrays[-1]
             found[""], found["_bias"] = fold_batch_norm(found[""], found.get("_bias"), norm)

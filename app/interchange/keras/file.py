@@ -12,8 +12,8 @@ from app.base.errors import UserError
 from app.files.checks import BadValueError, format_for_error, parsed_json
 from app.files.hdf5 import Attribute, Wanted
 from app.files.hdf5_process import read_untrusted
-from app.interchange.keras_chain import KerasLayer, read_model
-from app.interchange.keras_layers import read_layers
+from app.interchange.keras.chain import KerasLayer, read_model
+from app.interchange.keras.layers import read_layers
 from app.interchange.npz import COMPRESSIONS, opened_zip, unpacked_member
 from app.interchange.source import Asked, Source
 

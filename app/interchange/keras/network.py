@@ -8,8 +8,8 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError
-from app.interchange import keras_numpy
-from app.interchange.keras_chain import KerasLayer
+from app.interchange.keras import computed
+from app.interchange.keras.chain import KerasLayer
 from app.interchange.layout import to_channels_first
 from app.interchange.source import Engine, Source
 from app.layers import Argmax, Conv2d, Flatten, Layer, Linear, Shape
@@ -33,7 +33,7 @@ class GrowingNetwork:
         self.notes: list[str] = []
         self.layers: list[Layer] = []
         self.arrays: list[dict[str, np.ndarray]] = []  # each layer's, by suffix: "" and "_bias"
-        self.steps: list[keras_numpy.Step] = []  # what Keras computes up to here
+        self.steps: list[computed.Step] = []  # what Keras computes up to here
         self.pending: Affine | None = None
         self.pixel_scale: float | None = None
         self._origins: list[dict[str, str]] = []
