@@ -40,8 +40,8 @@ reading them needs the package Pillow.
 
 A lone - without --out answers line by line, so that a program in any language
 can keep one process: it writes the name of a picture and reads a line of JSON
-with path, label, class, probability and note, or with path and error. docs/predict.md
-has an example.
+with path, label, class, probability and note, or with path and error.
+docs/predict.md has an example.
 
 The ending of --out names the format: .csv, .jsonl, .npy, .npz or .parquet.
 Without --out, a few images give a table, many give CSV, and --format chooses.
@@ -77,7 +77,7 @@ class PredictRequest(Frozen, kw_only=True):
     logits: bool = option("also write the logits, the scores before the softmax", False)
     show: Path | None = option("also write what the network saw, and its answers: a PNG of the first 400 images")
     invert: str | None = option(
-        "negate pictures: auto (default) those with a light border, as the network wants light objects on black",
+        "negate pictures: auto (default) where the object is darker than its ground; the network wants it light",
         choices=("auto", "yes", "no"),
     )
     network: str | None = network_option(group="network")

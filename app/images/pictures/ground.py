@@ -124,9 +124,11 @@ def _find_object(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
     """Return the mask of what differs from the ground more than ``sample``, pixels of the ground, do, without holes."""
     far = _distances(rest, sample)
     mask = (np.abs(rest).max(axis=2) > TOLERANCE) & (far > DEVIATIONS)
+    if not mask.any():
+        return mask
     without_specks = _filtered(mask, "MedianFilter", 3)
-    mask = without_specks if without_specks.any() else mask
-    return _without_holes(_main_parts(mask, far)) if mask.any() else mask
+    solid = without_specks & mask
+    return _without_holes(_main_parts(mask, far.clip(0, 30) * (solid if solid.any() else mask)))
 
 
 def _distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
@@ -138,11 +140,11 @@ def _distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
     return np.linalg.norm(rest @ np.linalg.cholesky(np.linalg.inv(covariance)), axis=2)
 
 
-def _main_parts(mask: np.ndarray, far: np.ndarray) -> np.ndarray:
-    """Keep the connected parts that weigh most, by area and distance; those along the border a tenth."""
+def _main_parts(mask: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Keep the connected parts whose pixels weigh most; those along the border weigh a tenth."""
     numbers = np.where(mask, np.arange(1, mask.size + 1).reshape(mask.shape), 0)
     parts, at = np.unique(_spread(numbers, mask).ravel(), return_inverse=True)
-    weights = np.bincount(at, (far.clip(0, 30) * mask).ravel())
+    weights = np.bincount(at, weight.ravel())
     along_border = np.bincount(at, (mask & border_ring(mask.shape)).ravel()) > 0.1 * np.bincount(at)
     weights *= np.where(along_border, 0.1, 1) * (parts > 0)
     return (weights >= 0.05 * weights.max())[at].reshape(mask.shape) & mask

@@ -158,6 +158,50 @@ def test_what_is_worth_a_note(predict: Predict, fashion: np.ndarray) -> None:
     assert "mean brightness is " in report
 
 
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "npy", "npz", "parquet"])
+def test_doubtful_answers_are_marked_in_every_format(ending: str, predict: Predict, fashion: np.ndarray) -> None:
+    """By a note, and by "unsure" instead of a name; labels and probabilities stay."""
+    cut = Image.new("L", (90, 120), 255)
+    cut.paste(0, (0, 30, 60, 90))
+    PHOTOS.mkdir()
+    cut.save(PHOTOS / "cut.png")
+    Image.fromarray(fashion[0]).save(PHOTOS / "sure.png")
+    np.save("one.npy", fashion[1])
+    found = {}
+    for least in "0", "0.95":
+        code, _, report = predict("photos", "one.npy", "--out", f"{least}.{ending}", "--min-confidence", least)
+        assert code == 0 and "doubtful  1 of 2 pictures (the column note says why)" in report
+        found[least] = rows(Path(f"{least}.{ending}"))
+    for name in "label", "probability", "note":
+        assert found["0"][name] == found["0.95"][name]
+    probability, names = found["0"]["probability"], found["0"]["class"]
+    assert [one.partition(";")[0] for one in found["0"]["note"]] == ["cut at the border", "", ""]
+    assert names == [CLASSES[int(label)] for label in found["0"]["label"]]
+    wanted = [name if float(chance) >= 0.95 else "unsure" for name, chance in zip(names, probability, strict=True)]
+    assert found["0.95"]["class"] == wanted and {*wanted} == {"unsure", "Pullover"}
+
+
+def rows(path: Path) -> dict[str, list[Any]]:
+    """The columns of a file of answers."""
+    if path.suffix == ".csv":
+        return {name: list(column) for name, column in table(path.read_bytes()).items()}
+    if path.suffix == ".jsonl":
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        return {name: [line[name] for line in lines] for name in lines[0]}
+    if path.suffix == ".parquet":
+        columns: dict[str, list[Any]] = pytest.importorskip("pyarrow.parquet").read_table(path).to_pydict()
+        return columns
+    arrays = np.load(path)
+    return {name: arrays[name].tolist() for name in (arrays.files if path.suffix == ".npz" else arrays.dtype.names)}
+
+
+def test_an_answer_without_a_name_cannot_be_unsure(predict: Predict, fashion: np.ndarray) -> None:
+    save_weights(Path("mine.h5"), load_weights().arrays, network=LENET5)
+    np.save("one.npy", fashion[0])
+    wrong = "--min-confidence 0.5 replaces names of classes, and these weights have none"
+    check_error(*predict("one.npy", "--weights", "mine.h5", "--min-confidence", "0.5"), wrong)
+
+
 def test_an_interruption_leaves_nothing(predict: Predict, fashion: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
     save(fashion[:20], [f"{index}.png" for index in range(20)])
     before, calls, real = listing(Path()), [], Classifier.__call__
@@ -183,6 +227,7 @@ RECIPES = [*dict.fromkeys(re.findall(r"^ *python main\.py predict ([^`#\n]*[^`#\
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_recipe(recipe: str, predict: Predict, fashion: np.ndarray) -> None:
     Path("photos").mkdir()
+    Path("docs").symlink_to(ROOT / "docs")
     for path in ("photo.jpg", "photos/1.png", "photos/2.webp"):
         Image.fromarray(255 - fashion[0]).resize((112, 112)).save(path)
     np.save("images.npy", fashion)
