@@ -41,7 +41,7 @@ class Card(TypedDict):
 
 
 class Processor(TypedDict):
-    """The processor."""
+    """The CPU: its name, the threads used, and the versions of the libraries that computed."""
 
     kind: Literal["cpu"]
     name: str

@@ -65,7 +65,7 @@ class Ratio(TypedDict):
 
 
 class Peers(TypedDict):
-    """This program beside PyTorch and JAX (`bench --peers --json FILE`)."""
+    """Times and labels of this program, PyTorch and JAX on the same images and card (`bench --peers --json FILE`)."""
 
     schema: Literal["lenet5-inference/peers/1"]
     date: Date
