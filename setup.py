@@ -56,8 +56,8 @@ ALIGNED = re.compile(r"^(  python main\.py .*?\S)  (?= )", re.MULTILINE)
 SAID = re.compile('(?<!/ ")(' + "|".join(map(re.escape, sorted(WORDS, key=len, reverse=True))) + ")")
 
 
-def installed_module_text(text: str) -> str:
-    """Return the text of a module as it is installed."""
+def adapt_to_installed_package(text: str) -> str:
+    """Return a module's source for the wheel: imports from the package, and the installed commands in messages."""
     said = SAID.sub(lambda found: WORDS[found[1]], ALIGNED.sub(r"\1", text))
     return IMPORTS.sub(rf"\1{PACKAGE}.", said)
 
@@ -81,7 +81,7 @@ class BuildPackage(build_py):
             target = package / name
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.suffix == ".py":
-                target.write_text(installed_module_text((ROOT / name).read_text("utf-8")), "utf-8")
+                target.write_text(adapt_to_installed_package((ROOT / name).read_text("utf-8")), "utf-8")
             else:
                 shutil.copyfile(ROOT / name, target)
         (package / "__init__.py").write_text(INIT, "utf-8")

@@ -12,7 +12,7 @@ from app.base.errors import UserError, did_you_mean_hint, print_to_stderr
 from app.base.interrupts import exit_on_interrupt
 from app.base.processor import check_address_space
 from app.commands.parsers import COMMANDS, body_module, identifier, parser_of, request_of
-from app.cuda.cards import select_visible_device, start_context
+from app.cuda.cards import create_context_in_background, select_visible_device
 from app.engine.request import RunRequest
 from app.files.reading import is_hdf5
 from app.terminal.console import run_guarded
@@ -48,7 +48,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         if request.device != "cpu" and sys.stderr.isatty():  # a second may pass before the next sign of life
             print_to_stderr("looking for a GPU" if request.device == "auto" else "starting the GPU")
     if name in ON_THE_FIRST_GPU and request.device != "cpu":
-        start_context()
+        create_context_in_background()
     if name == "run":
         watch = Stopwatch()
         run = _main_job(watch)

@@ -134,7 +134,7 @@ def too_long(nbytes: int) -> BadFileError:
 
 
 def _open_content(file: BinaryIO, size: int) -> _Source:
-    """Return the file's content from its beginning."""
+    """Return an object that reads the file from its beginning, and decompresses it if it is gzip."""
     file.seek(0)
     zipped = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
     file.seek(0)

@@ -85,7 +85,7 @@ class Deadline:
         return now() >= self._end
 
     def extend(self, seconds: float, most: float) -> None:
-        """Move the deadline back by ``seconds``, to at most ``most`` from now."""
+        """Postpone the deadline by ``seconds``, but to no later than ``most`` seconds from now."""
         self._end = min(self._end + seconds, now() + most)
 
 

@@ -84,8 +84,8 @@ def start_driver() -> int:
     return count.value
 
 
-def start_context() -> None:
-    """Begin to start the driver and to create the current GPU's context, in a thread that calls only the driver.
+def create_context_in_background() -> None:
+    """Start a thread that starts the driver and creates the current GPU's context, by calls of the driver alone.
 
     Meanwhile the caller imports modules and reads files; CuPy then finds the context. Faults are not reported here:
     ``why_no_gpu`` repeats the calls. Python waits for the thread before it ends.

@@ -35,7 +35,7 @@ _EARLY = (ctypes.c_ubyte * 8)(1, 0, 1)  # CUgraphEdgeData: from the port "progra
 
 
 class KernelGraph:
-    """Kernels that run one after another, in the order in which they were added. ``add`` copies their arguments."""
+    """A CUDA graph of kernels that run one after another, in the order of the calls of ``add_kernel``."""
 
     def __init__(self) -> None:
         graph = ctypes.c_void_p()
@@ -43,10 +43,13 @@ class KernelGraph:
         self._graph, self._executable = graph, 0
         self._last: ctypes.c_void_p | None = None
 
-    def add(
+    def add_kernel(
         self, function: int, values: int, grid: Size, threads: int, shared_bytes: int, *, dependent: bool, cluster: int
     ) -> None:
-        """Add a kernel. values: the address of the arguments' addresses. dependent, cluster: as for ``Function``."""
+        """Add a kernel after the last one, and copy its arguments. values: the address of their addresses.
+
+        dependent, cluster: as for ``Function``.
+        """
         node, ahead = ctypes.c_void_p(), self._last
         parameters = _Node(function, grid, (threads, 1, 1), shared_bytes, values)
         waits = ahead is not None and not dependent

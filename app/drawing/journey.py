@@ -86,7 +86,10 @@ def bars_from_bench(
 
 
 def draw_ladder_chart(bars: Sequence[Bar], title: str, name: str = "journey") -> str:
-    """Draw one row for each bar. Raises ValueError without bars."""
+    """Return a bar chart as SVG: each step's measured time on a log scale, with a mark at its predicted time.
+
+    Raises ValueError without bars.
+    """
     times = [ms for one in bars for ms in (one.ms, one.predicted_ms) if ms is not None]
     if not times:
         raise ValueError("a journey needs a step")

@@ -30,7 +30,7 @@ class Drawing:
     def _grow_to_contain(self, right: float, bottom: float) -> None:
         self.width, self.height = max(self.width, right), max(self.height, bottom)
 
-    def cells(self, x: float, y: float, rows: int, columns: int, cell: float, kind: str = "plain") -> None:
+    def add_grid(self, x: float, y: float, rows: int, columns: int, cell: float, kind: str = "plain") -> None:
         """Draw a grid of squares of side ``cell`` pixels; ``kind`` is its class."""
         width, height = columns * cell, rows * cell
         across = "".join(f"M{x:g} {y + row * cell:g}h{width:g}" for row in range(1, rows))

@@ -50,9 +50,10 @@ def _remove_abandoned_files(folder: Path) -> None:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Return whether this is an unfinished file of a process that has ended, unchanged for ``STALE_SECONDS``.
+    """Return whether this program may remove the path: an unfinished file that no running process here writes.
 
-    Before that, its process may run on another machine or in another container. Raises OSError.
+    It must also be unchanged for ``STALE_SECONDS``, because its process may run on another machine or in another
+    container. Raises OSError.
     """
     owner = _OURS.fullmatch(path.name)
     if owner is None or _is_process_running(int(owner[1])):

@@ -279,7 +279,7 @@ class Entry:
         packed, dependent, cluster = _addresses(values), self._uses_dependent_launch, self._cluster
 
         def add_node(graph: KernelGraph, size: int) -> None:
-            graph.add(
+            graph.add_kernel(
                 *(self._function.ptr, ctypes.addressof(packed), grid(size), self._threads, self._shared_bytes),
                 dependent=dependent,
                 cluster=cluster(size) if cluster else 1,

@@ -44,7 +44,10 @@ class Difference(Frozen):
 
 
 def counter_differences(layer: Layer) -> Iterator[Difference]:
-    """Yield every count of a layer that a hardware counter measured."""
+    """Yield the step's count on the layer beside the measured one, for each hardware counter of ``COUNTED``.
+
+    Nothing without measured counters, and none for a counter where both are 0.
+    """
     if not layer.counters:
         return
     outputs = layer.names["OUTPUTS"] * layer.counters["images"]

@@ -30,10 +30,10 @@ def draw_matrix_product(
     left, top = depth * cell + 34, 44 + depth * cell
     drawing.text(left, 12, f"{depth} terms × {columns} {columns_are}", "head")
     drawing.text(left, 28, where, "quiet")
-    drawing.cells(left, 36, depth, columns, cell, "shared")
+    drawing.add_grid(left, 36, depth, columns, cell, "shared")
     drawing.text(0, top + rows * cell + 18, f"{rows} {rows_are} × {depth} terms", "head")
-    drawing.cells(0, top, rows, depth, cell, "taps")
-    drawing.cells(left, top, rows, columns, cell)
+    drawing.add_grid(0, top, rows, depth, cell, "taps")
+    drawing.add_grid(left, top, rows, columns, cell)
     downs = _consecutive_runs(tall, rows // 3, rows_apart, together)
     alongs = _consecutive_runs(wide, columns // 3, columns_apart, together)
     for down, high in downs:
@@ -84,10 +84,10 @@ def draw_mma_fragments(terms: int, down: int, across: int, rows_are: str, column
     )
     left, top = 8 * cell + 40, 40 + 8 * cell
     drawing.text(left, 12, f"8 words × 8 {columns_are}", "head")
-    drawing.cells(left, 22, 8, 8, cell, "shared")
+    drawing.add_grid(left, 22, 8, 8, cell, "shared")
     drawing.text(0, top + 16 * cell + 18, f"16 {rows_are} × 8 words", "head")
-    drawing.cells(0, top, 16, 8, cell, "taps")
-    drawing.cells(left, top, 16, 8, cell)
+    drawing.add_grid(0, top, 16, 8, cell, "taps")
+    drawing.add_grid(left, top, 16, 8, cell)
     for half in (0, 1):
         column = left + lane_row * cell
         drawing.add_rectangle(

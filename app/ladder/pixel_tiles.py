@@ -68,7 +68,7 @@ def _draw_windows(
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     cell = _cell_size(high, wide)
     drawing.text(0, 12, heads[0], "head")
-    drawing.cells(0, 22, high, wide, cell, kind)
+    drawing.add_grid(0, 22, high, wide, cell, kind)
     if kind == "shared":
         drawing.add_rectangle(0, 22, columns * stride * cell, rows * stride * cell, "core", "pixels under the outputs")
     at_row, at_column, side = min(1, rows - 1), min(2, columns - 1), kernel * cell
@@ -77,14 +77,14 @@ def _draw_windows(
     drawing.add_rectangle(x + stride * cell, y, side, side, "neighbour", "what its neighbour reads")
     out = max(wide * cell, 190) + 70
     drawing.text(out, 12, heads[1], "head")
-    drawing.cells(out, 22, rows, columns, cell)
+    drawing.add_grid(out, 22, rows, columns, cell)
     _draw_first_warp(drawing, out, rows, columns, cell)
     drawing.add_rectangle(
         out + at_column * cell, 22 + at_row * cell, cell, cell, "thread", "the marked thread's output"
     )
     drawing.arrow(x + side, y + side / 2, out + at_column * cell, 22 + (at_row + 0.5) * cell)
     foot = 22 + high * cell + FOOT
-    drawing.cells(0, foot, kernel, kernel, min(cell, 10), "taps")
+    drawing.add_grid(0, foot, kernel, kernel, min(cell, 10), "taps")
     drawing.lines_of_text(kernel * min(cell, 10) + 12, foot + 12, of_taps)
     return drawing
 
@@ -99,7 +99,7 @@ def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride:
         f"{rows * columns * kernel * maps} multiply-adds."
     )
     drawing.text(0, 12, f"input under the patch, {high} × {wide}, shared memory", "head")
-    drawing.cells(0, 22, high, wide, cell, "shared")
+    drawing.add_grid(0, 22, high, wide, cell, "shared")
     drawing.add_rectangle(
         0, 22, wide * cell, rows * cell, "thread", "values of one filter row, read at once into registers"
     )
@@ -107,10 +107,10 @@ def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride:
     out = max(wide * cell, 300) + 60
     drawing.text(out, 12, f"{rows} × {columns} pixels in {maps} maps, registers", "head")
     for depth in range(min(maps, 4)):
-        drawing.cells(out + 10 * depth, 22 + 10 * depth, rows, columns, cell, "own")
+        drawing.add_grid(out + 10 * depth, 22 + 10 * depth, rows, columns, cell, "own")
     drawing.keys["own"] = [f"the thread's sums, {min(maps, 4)} of {maps} maps shown"]
     foot = 22 + max(high, rows) * cell + FOOT + 14
-    drawing.cells(0, foot, kernel, kernel, 10, "taps")
+    drawing.add_grid(0, foot, kernel, kernel, 10, "taps")
     drawing.add_rectangle(0, foot, kernel * 10, 10, "thread", "taps that one row of values serves")
     reads, products = rows * wide + kernel * maps, rows * columns * kernel * maps
     drawing.lines_of_text(

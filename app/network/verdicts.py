@@ -70,7 +70,7 @@ class Agreement(Frozen):
 
     @property
     def holds(self) -> bool:
-        """Whether the differences are few and all near-ties."""
+        """Whether at most ``most`` labels differ from the reference's, all in near-ties, and there is no ``fault``."""
         few = len(self.differences) <= self.most
         return not self.fault and few and all(difference.excused for difference in self.differences)
 

@@ -1,4 +1,4 @@
-"""Kernels, libraries and the processor timed side by side."""
+"""The document of ``bench``: times, rates and errors of kernels, libraries and the CPU."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -42,7 +42,7 @@ class Achieved(TypedDict):
 
 
 class Rates(Ratios, Achieved):
-    """What a time achieves."""
+    """The rates that follow from a row's time, their share of the card's peaks, and the ratios to other rows."""
 
 
 class AnyRow(TypedDict):
@@ -117,7 +117,7 @@ class Batch(TypedDict):
 
 
 class Bench(TypedDict):
-    """Kernels, libraries and the processor timed side by side (`bench --json FILE`)."""
+    """Times, rates and errors of kernels, libraries and the CPU, layer by layer (`bench --json FILE`)."""
 
     schema: Literal["lenet5-inference/bench/1"]
     date: Date

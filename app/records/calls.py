@@ -1,4 +1,4 @@
-"""Calls of ``Classifier`` beside PyTorch's."""
+"""The document of ``app.lab.calls``: times of calls of ``Classifier`` and of PyTorch on the same images."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -7,7 +7,7 @@ from app.records.peers import Quantiles
 
 
 class Caller(TypedDict):
-    """One way to classify the images of a call."""
+    """The times and the labels of one engine in one precision, for the images of one kind of call."""
 
     engine: Annotated[Literal["ours", "torch-eager", "torch-compile"], "`ours`: `Classifier`"]
     precision: Precision
@@ -31,7 +31,7 @@ class Call(TypedDict):
 
 
 class Calls(TypedDict):
-    """A program's calls of `Classifier` beside PyTorch's (`python -m app.lab.calls --json FILE`)."""
+    """Times of calls of `Classifier` and of PyTorch on the same images (`python -m app.lab.calls --json FILE`)."""
 
     schema: Literal["lenet5-inference/calls/1"]
     date: Date

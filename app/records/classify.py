@@ -1,4 +1,4 @@
-"""What ``classify`` and ``predict`` did, how results are vouched for, and what they cost."""
+"""The documents of ``classify`` and ``predict``: counts, speeds, receipts of stored results, and measured costs."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -36,7 +36,7 @@ class Classified(Rates):
 
 
 class LaneSeconds(TypedDict):
-    """Seconds, summed over the lanes."""
+    """Seconds that the lanes of a device spent on each activity, summed over the lanes."""
 
     read: Annotated[Amount, "reading uncompressed shards"]
     decompress: Annotated[Amount, "reading compressed shards"]
@@ -55,7 +55,7 @@ class Device(Rates):
 
 
 class Classify(TypedDict):
-    """Shards of images that were classified (`classify --json FILE`)."""
+    """Number of shards and images classified, correct answers, speed of each device (`classify --json FILE`)."""
 
     schema: Literal["lenet5-inference/classify/1"]
     network: Network
@@ -80,7 +80,7 @@ Text = Annotated[str, Length(0, 200)]
 
 
 class Identity(TypedDict):
-    """What computed the results: other values may give other results."""
+    """The network, weights and precision that computed the results: other values may give other results."""
 
     network: Annotated[Text, "its name"]
     weights: Annotated[Sha256, "of the file of weights"]
@@ -89,14 +89,14 @@ class Identity(TypedDict):
 
 
 class Results(TypedDict):
-    """SHA-256 of each file of results."""
+    """SHA-256 of a shard's files of results: labels and, if stored, logits."""
 
     labels: Annotated[Sha256, "of NAME.labels.npy"]
     logits: NotRequired[Annotated[Sha256, "of NAME.logits.npy, with --logits"]]
 
 
 class Receipt(TypedDict):
-    """Receipt of a shard's results (`classify SHARD… --out DIR`: DIR/NAME.json)."""
+    """Images, origin and hashes of a shard's stored results (`classify SHARD… --out DIR`: DIR/NAME.json)."""
 
     schema: Literal["lenet5-inference/receipt/1"]
     shard: Annotated[str, "the file of the images"]
@@ -124,7 +124,7 @@ class Cluster(TypedDict):
 
 
 class ClassifyCosts(TypedDict):
-    """What classify takes beside reading and computing (`python -m docs.measure.classify_costs --json FILE`)."""
+    """Time of opening shards, storing and hashing, Dask (`python -m docs.measure.classify_costs --json FILE`)."""
 
     schema: Literal["lenet5-inference/classify-costs/1"]
     date: str
@@ -153,7 +153,7 @@ class Goal(TypedDict):
 
 
 class Scale(TypedDict):
-    """Runs of classify that are compared (`python -m tests.classify.scale … --json FILE`)."""
+    """Speeds of several runs of classify, and the required ones (`python -m tests.classify.scale … --json FILE`)."""
 
     schema: Literal["lenet5-inference/scale/1"]
     date: str
@@ -163,7 +163,7 @@ class Scale(TypedDict):
 
 
 class Predict(TypedDict):
-    """What was classified (`predict --json FILE`); the answers are in `--out`."""
+    """Number of classified images and pictures (`predict --json FILE`); the answers are in `--out`."""
 
     schema: Literal["lenet5-inference/predict/1"]
     network: str

@@ -1,4 +1,4 @@
-"""What ``evaluate`` found."""
+"""The document of ``evaluate``: a network's accuracy, confusions, calibration, and comparison with another."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -14,7 +14,7 @@ class Data(TypedDict):
 
 
 class Macro(TypedDict):
-    """Averages over the classes that occur in labels or answers; what is undefined counts as 0."""
+    """The classes' mean precision, recall and F1, over classes in labels or answers; undefined ones count as 0."""
 
     precision: Share
     recall: Share
@@ -70,7 +70,7 @@ class Details(TypedDict):
 
 
 class Answers(Summary, Details):
-    """All figures of the answers."""
+    """Everything computed from the answers: accuracy and averages, figures of each class, and the worst mistakes."""
 
 
 class Subject(TypedDict):
@@ -112,7 +112,7 @@ class Against(Subject):
 
 
 class Evaluate(Subject):
-    """What a network gets right and wrong (`evaluate --json FILE`)."""
+    """Accuracy, confusions, calibration and mistakes of a network (`evaluate --json FILE`)."""
 
     schema: Literal["lenet5-inference/evaluate/1"]
     device: Card | Processor

@@ -1,4 +1,4 @@
-"""The registry of kernels, what they compile to, whether they are right, and how fast the steps of the ladder are."""
+"""The documents about kernels: the registry, compiled resources, instructions, verdicts of ``check``, ladder times."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict, final
 
@@ -44,7 +44,7 @@ class Function(OfLayer):
 
 @final
 class Resources(Function):
-    """What a function takes; sizes in bytes."""
+    """Registers, memory (in bytes) and occupancy of a compiled kernel function."""
 
     threads: Annotated[Positive, "of a block"]
     registers: Count
@@ -64,7 +64,7 @@ class NoResources(OfLayer):
 
 
 class Instructions(Function):
-    """Instructions of the loop that multiplies most, in the machine code, by kind."""
+    """Number of machine instructions by kind, in the kernel's loop that multiplies most."""
 
     instructions: Annotated[Positive, "all of them"]
     multiply: Annotated[Positive, "multiply-adds, and products of tensor cores"]
@@ -78,7 +78,7 @@ class Instructions(Function):
 
 
 class Kernels(TypedDict):
-    """The registry of kernels (`kernels --json FILE`)."""
+    """Every kernel with its file, types, tunables and idea (`kernels --json FILE`)."""
 
     schema: Literal["lenet5-inference/kernels/1"]
     kernels: list[Kernel]
@@ -86,14 +86,14 @@ class Kernels(TypedDict):
 
 
 class CompiledKernels(Kernels):
-    """What each kernel compiles to (`kernels --resources --json FILE`)."""
+    """Registers, shared memory and spills of each compiled kernel (`kernels --resources --json FILE`)."""
 
     arch: Annotated[str, "compiled for"]
     resources: list[Resources | NoResources]
 
 
 class DisassembledKernels(Kernels):
-    """The machine code of each kernel (`kernels --instructions --json FILE`)."""
+    """Number of instructions by kind in the hottest loop of each kernel (`kernels --instructions --json FILE`)."""
 
     arch: Annotated[str, "compiled for"]
     instructions: list[Instructions]
@@ -111,7 +111,7 @@ class Shape(TypedDict):
 
 
 class Check(TypedDict):
-    """Whether a kernel is right (`check --json FILE`)."""
+    """Verdict on a kernel's results for each shape that was tried (`check --json FILE`)."""
 
     schema: Literal["lenet5-inference/check/1"]
     operation: Annotated[str, OneOf(("conv", "gemm", "pool"))]

@@ -1,4 +1,4 @@
-"""Networks: what they are, what their weights promise, and how they come and go."""
+"""The documents about networks: layers and sizes, launches, accuracy, imports, exports and trainings."""
 
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -30,7 +30,7 @@ class ListedNetwork(TypedDict):
 
 
 class Networks(TypedDict):
-    """Every network with its layers and size (`networks --json FILE`)."""
+    """Every network with its layers, number of parameters, FLOPs and accuracy (`networks --json FILE`)."""
 
     schema: Literal["lenet5-inference/networks/1"]
     networks: list[ListedNetwork]
@@ -76,7 +76,7 @@ class NetworkAccuracy(TypedDict):
 
 
 class Accuracy(TypedDict):
-    """Correct answers of every shipped network (`accuracy --json FILE`)."""
+    """Number of correct answers of every shipped network, and its verdict (`accuracy --json FILE`)."""
 
     schema: Literal["lenet5-inference/accuracy/1"]
     device: Annotated[str, "`NumPy on the CPU`, `ONNX Runtime on the CPU`, or the card: its name, number, PCI address"]
@@ -96,7 +96,7 @@ class Enlarged(TypedDict):
 
 
 class Import(TypedDict):
-    """What was imported (`import --json FILE`)."""
+    """The arrays and network that an import found in a file, and the weights file it wrote (`import --json FILE`)."""
 
     schema: Literal["lenet5-inference/import/1"]
     file: Annotated[str, "that was read"]
@@ -118,7 +118,7 @@ class ExportedArray(TypedDict):
 
 
 class Export(TypedDict):
-    """What was exported (`export --json FILE`)."""
+    """The file that an export wrote, and the arrays in it (`export --json FILE`)."""
 
     schema: Literal["lenet5-inference/export/1"]
     weights: Annotated[str, "file that was read"]
@@ -133,7 +133,7 @@ class Export(TypedDict):
 
 
 class Settings(TypedDict):
-    """What was trained, and how."""
+    """The settings of a training: optimiser, rate, augmentation, seed, network and images."""
 
     epochs: Count
     batch: Count
@@ -164,7 +164,7 @@ class Epoch(TypedDict):
 
 
 class Train(TypedDict):
-    """The log of a training (`train --json FILE`)."""
+    """The settings of a training, loss and accuracy after each epoch, and the weights file (`train --json FILE`)."""
 
     schema: Literal["lenet5-inference/train/1"]
     settings: Settings

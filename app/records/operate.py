@@ -1,4 +1,4 @@
-"""What commands tell of the machine and of other reports."""
+"""The documents of ``doctor``, ``cache``, ``precompile`` and ``compare``."""
 
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -18,7 +18,7 @@ class Finding(TypedDict):
 
 
 class Doctor(TypedDict):
-    """What this machine has and lacks (`doctor --json FILE`)."""
+    """Findings about system, packages, GPU and files, with remedies for what is missing (`doctor --json FILE`)."""
 
     schema: Literal["lenet5-inference/doctor/1"]
     findings: list[Finding]
@@ -34,7 +34,7 @@ class CachedFiles(TypedDict):
 
 
 class Cache(TypedDict):
-    """What lies in the cache (`cache --json FILE`)."""
+    """Number, size and age of the files in the cache, by kind (`cache --json FILE`)."""
 
     schema: Literal["lenet5-inference/cache/1"]
     folder: str
@@ -43,7 +43,7 @@ class Cache(TypedDict):
 
 
 class Precompile(TypedDict):
-    """What was compiled (`precompile --json FILE`)."""
+    """The precisions and the number of kernels that were compiled for an architecture (`precompile --json FILE`)."""
 
     schema: Literal["lenet5-inference/precompile/1"]
     network: str
@@ -55,7 +55,7 @@ class Precompile(TypedDict):
 
 
 class Difference(TypedDict):
-    """A setting, or a fact of the machine, that is not the same on both sides."""
+    """A setting or property of the machine with different values in the compared documents before and after."""
 
     name: str
     before: Annotated[list[Any], Length(1), "the distinct values of this side"]
@@ -90,7 +90,7 @@ class LeftOut(TypedDict):
 
 
 class Compare(TypedDict):
-    """Documents of one kind, from two sides (`compare BEFORE… -- AFTER… --json FILE`)."""
+    """By how much each row became slower or faster (`compare BEFORE… -- AFTER… --json FILE`)."""
 
     schema: Literal["lenet5-inference/compare/2"]
     of: Annotated[str, "schema of all documents"]

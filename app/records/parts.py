@@ -1,4 +1,4 @@
-"""What several documents share: kinds of numbers and texts, and the machine."""
+"""Types that several documents share: ranges of numbers, patterns of text, and records of machine and weights."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -25,7 +25,7 @@ Dtype = Annotated[str, OneOf(tuple(SHORT))]
 
 
 class Card(TypedDict):
-    """The graphics card and the software under the program."""
+    """The graphics card, and the versions of its driver, CUDA and CuPy."""
 
     kind: Literal["cuda"]
     name: Annotated[str, "the card, as CUDA names it"]
@@ -41,7 +41,7 @@ class Card(TypedDict):
 
 
 class Processor(TypedDict):
-    """The processor."""
+    """The CPU: its name, the threads used, and the versions of the libraries that computed."""
 
     kind: Literal["cpu"]
     name: str
@@ -66,7 +66,7 @@ class Weights(WeightsFile):
 
 
 class Peaks(TypedDict):
-    """Measured limits of the card."""
+    """The highest arithmetic rates and memory bandwidth measured on the card."""
 
     tflops: Annotated[
         dict[str, AboveZero],

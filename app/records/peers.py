@@ -1,4 +1,4 @@
-"""This program beside others."""
+"""The document of ``bench --peers``: times and labels of this program and of other frameworks."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -6,7 +6,7 @@ from app.records.parts import Amount, Card, Count, Date, Positive, Precision, Sa
 
 
 class Quantiles(TypedDict):
-    """By nearest rank over all rounds, ms; null where there are too few samples: 10 for p10 and p90, 100 for p99."""
+    """Percentiles of a time in ms, by nearest rank; null where samples are too few: 10 for p10 and p90, 100 for p99."""
 
     p10: Amount | None
     p50: Annotated[Amount, "median"]
@@ -65,7 +65,7 @@ class Ratio(TypedDict):
 
 
 class Peers(TypedDict):
-    """This program beside PyTorch and JAX (`bench --peers --json FILE`)."""
+    """Times and labels of this program, PyTorch and JAX on the same images and card (`bench --peers --json FILE`)."""
 
     schema: Literal["lenet5-inference/peers/1"]
     date: Date

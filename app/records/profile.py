@@ -1,4 +1,4 @@
-"""Where time goes, and what the hardware counts."""
+"""The documents of ``profile``: times of kernels, copies and API calls, a timeline, and hardware counters."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -18,7 +18,7 @@ class Settings(TypedDict):
 
 
 class EndToEnd(TypedDict):
-    """Medians."""
+    """Median end-to-end times in ms, without and with instrumentation."""
 
     plain: Amount
     counted: Annotated[Amount, "while API calls are timed"]
@@ -40,7 +40,7 @@ class Row(TypedDict):
 
 
 class Overlap(TypedDict):
-    """Means over the runs."""
+    """Mean time per run in which copies ran, kernels ran, and both ran at once."""
 
     copies_ms: Amount
     kernels_ms: Amount
@@ -69,14 +69,14 @@ class Counter(TypedDict):
 
 
 class StampedEndToEnd(TypedDict):
-    """Medians."""
+    """Median end-to-end times in ms, without and with time stamps in the first kernel."""
 
     plain: Amount
     stamped: Annotated[Amount, "compiled to leave stamps"]
 
 
 class Images(TypedDict):
-    """Of all multiprocessors together: how many were requested, staged in shared memory and computed by each time."""
+    """Number of images requested, staged in shared memory and computed on all multiprocessors by the times ``us``."""
 
     us: Annotated[list[Amount], Length(2)]
     requested: Counts
@@ -85,7 +85,7 @@ class Images(TypedDict):
 
 
 class Timeline(TypedDict):
-    """From stamps of the clock within the first kernel; times in µs since the first warpgroup started."""
+    """When each warpgroup of the first kernel did what, by clock stamps; in µs since the first warpgroup started."""
 
     kernel: str
     layers: Annotated[str, "of that kernel"]
@@ -100,7 +100,7 @@ class Timeline(TypedDict):
 
 
 class Profile(TypedDict):
-    """Where the time of the main job goes (`profile --json FILE`)."""
+    """Times of the main job's kernels, copies and API calls, and hardware counters (`profile --json FILE`)."""
 
     schema: Literal["lenet5-inference/profile/1"]
     weights: Annotated[str, "path"]
@@ -124,7 +124,7 @@ Counted = Annotated[Amount | None, "null where the tool gave no number"]
 
 
 class StepCounts(TypedDict):
-    """Added up over the launches, percent of the largest one; app/lab/profile/counters.py has their meaning."""
+    """Hardware counts, summed over a layer's launches; percent of the largest one; see app/lab/profile/counters.py."""
 
     instructions: Counted
     multiply_adds: Counted

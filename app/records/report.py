@@ -1,4 +1,4 @@
-"""The report of the main job."""
+"""The document of the main job: verdicts, times of layers and of the whole run, start-up, memory and power."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -13,7 +13,7 @@ class Data(TypedDict):
 
 
 class GpuSettings(TypedDict):
-    """On a GPU."""
+    """Settings of a run on a GPU."""
 
     streams: Positive
     chunk: Positive
@@ -28,7 +28,7 @@ class GpuSettings(TypedDict):
 
 
 class CpuSettings(TypedDict):
-    """On the CPU."""
+    """Settings of a run on the CPU."""
 
     threads: Positive
     chunk: Positive
@@ -91,7 +91,7 @@ class Layer(TypedDict):
 
 
 class Times(TypedDict):
-    """Host clock or CUDA events, ms; null where there are too few runs: 10 for p90, 100 for p99."""
+    """Percentiles of a time in ms, by host clock or CUDA events; null with too few runs: 10 for p90, 100 for p99."""
 
     p50: Annotated[Amount, "median"]
     p90: Amount | None
@@ -114,7 +114,7 @@ class Compared(TypedDict):
 
 
 class Pipeline(TypedDict):
-    """How copies and kernels overlap; ``main_job.overlap.pipeline_usage`` computes it."""
+    """Time of copies, kernels and their overlap in a run; ``main_job.overlap.pipeline_usage`` computes it."""
 
     span_ms: Amount
     h2d_ms: Annotated[Amount, "time in which at least one was running, as of the next two"]
@@ -171,7 +171,7 @@ class Power(TypedDict):
 
 
 class Report(TypedDict):
-    """The report of a run (`main.py --json FILE`)."""  # app.main_job.report.build_report makes it
+    """Verdicts on a run's labels, its times, memory and power (`main.py --json FILE`)."""  # by report.build_report
 
     schema: Literal["lenet5-inference/report/4"]
     device: Card | Processor

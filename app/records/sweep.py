@@ -1,4 +1,4 @@
-"""Kernels' parameters, and the times from which ``auto`` chooses."""
+"""The documents of ``sweep``: times by kernel parameters or streams, and the tuning tables of ``auto``."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -45,7 +45,7 @@ class SweptLayer(TypedDict):
 
 
 class Sweep(TypedDict):
-    """A kernel's parameters tried one by one (`sweep --json FILE`)."""
+    """Time and error of a kernel for each combination of its parameters, by layer (`sweep --json FILE`)."""
 
     schema: Literal["lenet5-inference/sweep/1"]
     card: str
@@ -72,7 +72,7 @@ class PipelinePoint(TypedDict):
 
 
 class PipelineSweep(TypedDict):
-    """Streams and chunk sizes of the main job (`sweep --pipeline --json FILE`)."""
+    """End-to-end time of the main job for each number of streams and chunk size (`sweep --pipeline --json FILE`)."""
 
     schema: Literal["lenet5-inference/pipeline-sweep/1"]
     card: str
@@ -98,7 +98,7 @@ class Tuned(TypedDict):
 
 
 class Tuning(TypedDict):
-    """Measured times that `auto` goes by, one file per card (`bench --save-tuning`, `sweep`)."""
+    """Each kernel's best parameters and time on a card, from which `auto` chooses (`bench --save-tuning`, `sweep`)."""
 
     schema: Literal["lenet5-inference/tuning/1"]
     card: Annotated[str, "as CUDA names it"]

@@ -87,7 +87,11 @@ def _format_row(
     shown: Sequence[int],
     width: int,
 ) -> list[str]:
-    """Format one row; it takes several lines if cells wrap. remark: the last cell of a row that ends early."""
+    """Return the lines of a table's row: several if the text of a cell wraps.
+
+    widths: of the shown columns. shown: their indices in ``columns``. width: of a line. remark: the last cell of a row
+    that has fewer cells than columns; it fills the rest of the line.
+    """
     blocks: list[list[str]] = []
     below: list[str] = []  # lines of a last cell with a word too long for the remaining room
     room = width - len(INDENT)

@@ -84,7 +84,7 @@ def describe(network: Network, weights: Weights | None) -> ListedNetwork:
 
 
 def _has_array(name: str, layer: Layer, network: Network, weights: Weights | None) -> bool:
-    """Return whether the network has the array. About a bias, the weights decide, or else the layer and the recipe."""
+    """Return whether the weights have this parameter array; without weights, whether training would create it."""
     if weights is not None:
         return name in weights.arrays
     return not name.endswith("_bias") or layer.name in recipe_of(network).biases

@@ -13,7 +13,7 @@ from app.base.processor import check_address_space, keep_freed_memory, usable_co
 from app.cuda.device import translate_gpu_errors
 from app.training.gradients import Arrays
 from app.training.loop import Trainer
-from app.training.model import add_l2, cross_entropy
+from app.training.model import add_l2_gradient, cross_entropy
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
 from app.training.progress import TrainingJob
 from app.training.random_bits import FRACTION_BITS, Use, dropout_bound, integers_below, random_bits
@@ -75,7 +75,7 @@ class CpuTrainer:
         """Update the parameters by the optimiser; return the L2 loss."""
         schedule = one_cycle(step, self.settings.steps, self.settings.rate)
         with QUIET():
-            penalty = add_l2(self.parameters, gradients, self.settings.l2)
+            penalty = add_l2_gradient(self.parameters, gradients, self.settings.l2)
             self.optimiser.update(self.parameters, gradients, self.slots, schedule)
         return penalty
 

@@ -132,7 +132,7 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, tota
         return loss, (exponentials / sums - target) / total
 
 
-def add_l2(parameters: Arrays, gradients: Arrays, l2: float) -> float:
+def add_l2_gradient(parameters: Arrays, gradients: Arrays, l2: float) -> float:
     """Return the L2 loss l2 / 2 · Σ w² over all weights, without biases; add its gradient to ``gradients``."""
     if l2 == 0:
         return 0.0

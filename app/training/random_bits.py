@@ -35,7 +35,7 @@ def random_bits(seed: int, use: Use, items: np.ndarray, count: int = 1, *, part:
 
 @lru_cache(64)  # all batches of an epoch use the same few keys
 def stream_key(seed: int, use: Use, *, part: int = 0, epoch: int = 0) -> np.uint64:
-    """Return a stream's key, from which a kernel draws the same bits for each item."""
+    """Return the key of one stream of random bits: ``random_bits`` and the kernels hash it with an item's index."""
     key = np.array([seed], np.uint64)
     for number in (use, part, epoch):
         key = _splitmix64_mix(key) + np.array([number], np.uint64) * GOLDEN

@@ -155,7 +155,7 @@ def _missing_rows(documents: Sequence[Row]) -> Iterator[str]:
             reasons.setdefault(reason, {}).setdefault(engine, []).append(precision)
     for reason, engines in reasons.items():
         which = "; ".join(f"{TITLES[engine]} in {', '.join(precisions)}" for engine, precisions in engines.items())
-        yield wrap_paragraph(f"There are no times of {which}. Reason: {reason}.")
+        yield wrap_paragraph(f"Not measured in this comparison: {which}. Reason: {reason}.")
     for note in documents[0].get("notes", ()):
         yield wrap_paragraph(
             note.replace(" python main.py", " `python main.py") + "`." if "python main.py" in note else note
@@ -202,9 +202,10 @@ def goals_table(figures: Figures) -> str:
             cells = [format_ms(found.ours), must, aim, in_time, format_factor(found.ratio), f"≥ {least:g}", ahead]
             rows.append([f"`{goal.network}`{one}", goal.precision, title, *cells])
     rule = (
-        "The table compares each requested time with ours, and ours with the fastest other system of the same "
-        "precision (fp32x: their fp32). End to end, a network without a time of its own may take "
-        f"{BEYOND_CARD_MS:g} ms beyond its time on the card."
+        "Each row gives our measured time, with the longest time allowed (must) and a better one (aim), then the time "
+        "of the fastest other system in the same precision (fp32x: their fp32) ÷ ours, with the least ratio allowed. "
+        "For a network whose requirements name no end-to-end time, the longest one allowed is its measured time on the "
+        f"card plus {BEYOND_CARD_MS:g} ms."
     )
     return f"{wrap_paragraph(rule)}\n\n{markdown_table(head, rows, 3)}"
 

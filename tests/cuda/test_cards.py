@@ -85,7 +85,7 @@ def test_the_context_is_made_beside_other_work(driver: Path, cards: str, context
     program = (
         "import ctypes, threading\n"
         "from app.cuda import cards\n"
-        "cards.start_context()\n"
+        "cards.create_context_in_background()\n"
         "[thread.join() for thread in threading.enumerate() if thread.name == 'context']\n"
         "print(ctypes.c_int.in_dll(ctypes.CDLL('libcuda.so.1'), 'contexts').value)"
     )
@@ -104,7 +104,7 @@ def test_the_context_is_made_beside_other_work(driver: Path, cards: str, context
 )
 def test_who_makes_it(command: str, started: int, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[None] = []
-    monkeypatch.setattr(cli, "start_context", lambda: calls.append(None))
+    monkeypatch.setattr(cli, "create_context_in_background", lambda: calls.append(None))
     monkeypatch.setattr(cli, "_main_job", lambda _: lambda *_: 0)
     assert cli.main(command.split()) == code
     assert len(calls) == started

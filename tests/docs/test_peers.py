@@ -48,8 +48,8 @@ def test_reasons_are_those_of_systems_that_no_run_measured() -> None:
     first = run(**measured)
     second = run(**{"jax-jit": late, "torch-eager": late, "onnx-runtime": late})
     assert [*_missing_rows([first, second])] == [
-        f"There are no times of ONNX Runtime in fp32. Reason: {late}.",
-        "There are no times of PyTorch in fp32. Reason: broken.",
+        f"Not measured in this comparison: ONNX Runtime in fp32. Reason: {late}.",
+        "Not measured in this comparison: PyTorch in fp32. Reason: broken.",
     ]
 
 
@@ -81,7 +81,7 @@ def test_whole_pass_beside_the_fastest_peer(no_figures: Figures, tmp_path: Path,
     assert ("fp32x", "0.5000", "2.0000", "4.00", one, "1.0000", "3.5000", "3.50", other) in rows(made)
     halves = ("0.1000", "0.0800", "**0.80**", "JAX (fp16, pieces)", "0.2000", "2.4000", "12.0", "JAX (fp16, whole)")
     assert ("fp16", *halves) in rows(made)
-    assert "There are no times of PyTorch in fp16. Reason: PyTorch is not installed." in made
+    assert "Not measured in this comparison: PyTorch in fp16. Reason: PyTorch is not installed." in made
     assert "None: `python main.py`." in made
     table = rows(BENCHMARKS.render_block("peers", no_figures))
     assert ("`mlp`", "fp16", *(cell.partition(" (")[0] for cell in halves)) in table

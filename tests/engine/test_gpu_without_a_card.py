@@ -254,7 +254,7 @@ def test_small_batches_replay_one_graph_a_size(card: FakeCard) -> None:
 
 def test_a_graph_that_was_not_finished_is_not_replayed(card: FakeCard, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupt between two kernels must not leave a graph that lacks the second one."""
-    images, add = random_images(LENET5, 5), KernelGraph.add
+    images, add = random_images(LENET5, 5), KernelGraph.add_kernel
 
     def interrupted(self: KernelGraph, *given: Any, **options: Any) -> None:
         if self._last is not None:
@@ -263,7 +263,7 @@ def test_a_graph_that_was_not_finished_is_not_replayed(card: FakeCard, monkeypat
 
     with opened() as engine:
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(KernelGraph, "add", interrupted)
+            patch.setattr(KernelGraph, "add_kernel", interrupted)
             engine.run(images)
         card.calls.clear()
         engine.run(images)

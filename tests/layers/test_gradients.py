@@ -10,7 +10,7 @@ from app.base.errors import UserError
 from app.layers import ACTIVATIONS, Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Softmax
 from app.network.definitions import NETWORKS, Network
 from app.training.gradients import GRADIENTS, Arrays, forward
-from app.training.model import Model, add_l2, cross_entropy, training_model
+from app.training.model import Model, add_l2_gradient, cross_entropy, training_model
 from tests.support.networks_for_tests import ODD, ORDERS, OVERHANG, POOLED, SMOOTH, random_images
 
 STEP = 1e-5
@@ -134,7 +134,7 @@ def test_cross_entropy(smoothing: float) -> None:
 def test_l2() -> None:
     parameters = {"fc": np.array([[1.0, -2.0]]), "fc_bias": np.array([5.0, 5.0])}
     gradients = {name: np.ones_like(array) for name, array in parameters.items()}
-    assert add_l2(parameters, gradients, 0.1) == pytest.approx(0.25)
+    assert add_l2_gradient(parameters, gradients, 0.1) == pytest.approx(0.25)
     np.testing.assert_allclose(gradients["fc"], [[1.1, 0.8]])
     np.testing.assert_array_equal(gradients["fc_bias"], [1, 1])
 

@@ -26,7 +26,7 @@ from app.training.gpu.kernels import (
     scale_kernel,
 )
 from app.training.gradients import GRADIENTS
-from app.training.model import add_l2, cross_entropy
+from app.training.model import add_l2_gradient, cross_entropy
 from app.training.optimisers import AdamW, Optimiser, ScheduleStep, Sgd
 from app.training.random_bits import Use, stream_key
 from tests.support.kernel_cases import architecture
@@ -230,7 +230,7 @@ def test_update(optimiser: Optimiser, l2: float) -> None:
         gradients = {name: normal(*shape) for name, shape in shapes.items()}
         schedule = ScheduleStep(step, rate=0.01 * step, momentum=0.9 - 0.01 * step)
         update(null(), arena, uploaded(places.packed(gradients)), own_slots, penalty, schedule)
-        expected = add_l2(parameters, gradients, l2) if l2 else 2.5
+        expected = add_l2_gradient(parameters, gradients, l2) if l2 else 2.5
         optimiser.update(parameters, gradients, slots, schedule)
         assert penalty.get().tolist() == [pytest.approx(expected, rel=1e-14), 7.0]
     np.testing.assert_equal(places.unpacked(arena.get()), parameters)

@@ -47,7 +47,7 @@ def build_document(
 
 
 def _summary(found: Answers, truth: np.ndarray) -> records.Summary:
-    """Return the figures that fit on one line each."""
+    """Return the answers' accuracy, top-2 accuracy, macro averages over the classes, and calibration errors."""
     right = found.labels == truth
     second = metrics.second_choices(found.probabilities, found.labels) == truth
     correct, top2 = int(right.sum()), int((right | second).sum())

@@ -51,7 +51,10 @@ class Result(Frozen):
 
 
 class Table(Frozen):
-    """All rows of one item over one batch size. problems: arithmetic type → problem. is_op: a convolution alone."""
+    """The results of every kernel and library for one item (layers computed together) and one batch size.
+
+    problems: arithmetic type → problem. is_op: whether the item is a convolution alone.
+    """
 
     item: str
     operation: str

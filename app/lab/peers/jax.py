@@ -94,7 +94,7 @@ class JaxEngine(Engine):
         self._host_labels[:] = np.asarray(self._classify(self._parameters, images))
 
     def _poison_labels(self) -> None:
-        """Drop the labels, and overwrite the memory that JAX allocates for the next ones."""
+        """Free the last labels' memory, and fill what JAX may allocate for the next labels with ``UNWRITTEN``."""
         self._labels = None
         unwritten = np.full_like(self._host_labels, UNWRITTEN)
         self._jax.block_until_ready([self._jax.device_put(unwritten, self._on_card) for _ in range(SPARE)])

@@ -97,9 +97,10 @@ def parse_engine_names(only: str | None) -> list[str]:
 
 
 def candidates(wanted: Sequence[str], precision: str | None, ours: Any) -> list[Candidate]:
-    """Return a candidate for every engine and precision to compare.
+    """Return a candidate for each engine of ``wanted`` in each of its precisions. ours: makes this program's engine.
 
-    precision: restricts peers to the precision that this one is compared with, and ours to those compared with it.
+    precision: one of ours. Peers then run only in the precision that it is compared with, and ours only in those
+    compared with that. None: all precisions.
     """
     asked = OF_PEERS if precision is None else (BY_NAME[precision].peers,)
     found = []

@@ -140,7 +140,7 @@ class TorchEngine(Engine):
             self._torch.cuda.empty_cache()
 
     def _poison_labels(self) -> None:
-        """Overwrite the labels that graphs write again, and the memory that PyTorch allocates for the next labels."""
+        """Fill with ``UNWRITTEN`` the labels that graphs write and the memory that PyTorch may take for new ones."""
         for labels in (self._labels, self._whole_labels):
             if labels is not None:
                 labels.fill_(UNWRITTEN)

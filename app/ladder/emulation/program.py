@@ -150,7 +150,10 @@ def _compile_shared(compiler: str, flags: Sequence[str]) -> TemporaryDirectory[s
 
 
 def _write_sources(folder: Path, source: Path, functions: str) -> None:
-    """Write the kernel's file and all headers. functions: form of those of this folder, such as DECLARED."""
+    """Write into ``folder`` all that g++ needs: the kernel's file and its headers, without PTX, and those that emulate.
+
+    functions: AS_WRITTEN, DECLARED or DEFINED: the form of the emulating headers' inline functions.
+    """
     texts = {name: (INCLUDE_DIR / name).read_text(encoding="utf-8") for name in IN_PLACE_OF}
     texts |= read_with_includes(INCLUDE_DIR / "common.cuh") | read_with_includes(source)
     texts = {name: replace_ptx(name, text) for name, text in texts.items()}

@@ -156,7 +156,7 @@ class CrossEntropy:
 
 
 class Update:
-    """Kernels of ``add_l2`` and ``Optimiser.update`` on arenas: one launch for all parameters, one for the L2 loss."""
+    """Kernels of ``add_l2_gradient`` and ``Optimiser.update``: one launch for all parameters, one for the L2 loss."""
 
     def __init__(self, arch: str, places: ArenaLayout, optimiser: Optimiser, l2: float) -> None:
         self._layout, self._optimiser, self._l2 = places, optimiser, l2

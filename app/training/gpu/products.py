@@ -170,16 +170,16 @@ class _Parts:
         self._sums[groups](stream, grid, self._space, bias, y, *scalars)
 
 
-def conv_products(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation: str) -> Products:
-    """Return the three implicit products of a convolution. shape: of one image's input."""
+def conv_layer_gemms(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation: str) -> Products:
+    """Return a convolution's implicit GEMMs for y, dw and dx. shape: of one image's input."""
     channels, height, width = shape
     problem = ConvProblem(channels, height, width, layer.maps, layer.kernel, layer.stride, padding=layer.padding)
     forward = conv_forward_kernel(arch, problem, bias, activation)
     return forward, ConvFilterGradient(arch, problem), conv_input_gradient_kernel(arch, problem)
 
 
-def linear_products(arch: str, layer: Linear, shape: Shape, bias: bool, activation: str) -> Products:
-    """Return the three products of a fully connected layer. shape: of one image's input."""
+def linear_layer_gemms(arch: str, layer: Linear, shape: Shape, bias: bool, activation: str) -> Products:
+    """Return a fully connected layer's GEMMs for y, dw and dx. shape: of one image's input."""
     (k,), n = shape, layer.outputs
     forward, weights = Gemm(arch, bias=bias, activation=activation), Gemm(arch, transpose_a=True)
     inputs = Gemm(arch, transpose_b=True)

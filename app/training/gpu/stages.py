@@ -15,7 +15,7 @@ from app.layers import Activation, Conv2d, Flatten, Layer, Linear, Shape
 from app.layers.pool import Pool
 from app.training.gpu.arena import ArenaLayout
 from app.training.gpu.kernels import ColumnSums, Dropout, Transpose, activation_gradient_kernel, pool_gradient_kernel
-from app.training.gpu.products import conv_products, linear_products
+from app.training.gpu.products import conv_layer_gemms, linear_layer_gemms
 from app.training.model import Model
 from app.training.random_bits import Use, stream_key
 from app.training.settings import Settings
@@ -74,9 +74,9 @@ def product_stage(site: Site, layer: Conv2d | Linear, shape: Shape, x: Any, func
     slopes = activation_gradient_kernel(site.arch, prod(out), function) if function and slope else None
     sums = None if bias is None else ColumnSums(site.arch, site.images, out[0], prod(out[1:]))
     if isinstance(layer, Conv2d):
-        products = conv_products(site.arch, layer, shape, bias is not None, function)
+        products = conv_layer_gemms(site.arch, layer, shape, bias is not None, function)
     else:
-        products = linear_products(site.arch, layer, shape, bias is not None, function)
+        products = linear_layer_gemms(site.arch, layer, shape, bias is not None, function)
     forward, to_weights, to_input = products
 
     def backward(batch: DeviceBatch, dy: Any, dx: Any, wanted: bool) -> Any:
@@ -154,7 +154,7 @@ def dropout_stage(site: Site, features: int, x: Any, share: float, seed: int, pa
 
 
 def inference_launch(site: Site, layer: Layer, shape: Shape, x: Any, y: Any, dtype: str) -> Launch:
-    """Bind a layer without parameters to arrays of ``dtype``, by the registry's kernel."""
+    """Return the launch of a weightless layer's inference kernel, which computes y from x, arrays of ``dtype``."""
     problem = layer.kernel_problem(shape, (), bias=False, input_dtype=dtype, dtype="float32", output_dtype=dtype)
     assert problem is not None and layer.operation is not None, f"{layer.kind} is a pass of its own"
     variant = next(eligible_variants(layer.operation, problem, site.arch))

@@ -99,10 +99,11 @@ def _configure_constant_slices(
     shared_bytes: int = 0,
     together: int = 1,
 ) -> LaunchConfig:
-    """Configure copies of the filters to constant memory, in the fewest even slices, with a launch after each.
+    """Configure a kernel that reads its filters from constant memory, which may hold only a slice of them.
 
-    together: maps that share a filter entry, 1 or 2. grid: number of entries → their grid. The last scalar is the
-    slice's first entry.
+    For each slice it copies the filters and launches the kernel; there are as few slices as possible, of nearly equal
+    size. together: number of maps (1 or 2) whose filters form one entry. grid: number of a slice's entries → the grid
+    for a number of images. scalars: of each launch, which also gets the index of the slice's first entry.
     """
     entry = problem.reduction_length * together
     entry_bytes = entry * ITEMSIZE[storage_dtype(problem.dtype)]

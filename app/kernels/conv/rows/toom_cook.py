@@ -79,9 +79,9 @@ def _fits_block_limits(problem: ConvProblem, parameters: Parameters) -> bool:
 
 
 def _block_tile(problem: ConvProblem, tr: int, most: int) -> tuple[int, int, int]:
-    """Return the images, bands of TR rows and pairs of columns of a block, about ``most`` bands x pairs in all."""
+    """Return how many images, bands of TR rows and pairs of columns a block computes; about ``most`` in product."""
     height, width = (size * problem.pool for size in problem.pooled_size)
-    together = problem.pool if problem.pool % 2 else problem.pool // 2  # pairs, in whole pooling windows
+    together = problem.pool if problem.pool % 2 else problem.pool // 2  # fewest pairs of whole pooling windows
     bands, columns = ceil_div(height, tr), ceil_div(width, OUTPUTS * together)
     tile_c = min(columns, max(most // together, 1))
     tile_c = ceil_div(columns, ceil_div(columns, tile_c)) * together
