@@ -33,13 +33,22 @@ class Pending:
 
 
 class LayerStack:
-    """The layers so far and the shape behind them. notes: what was folded or left out, each in a sentence."""
+    """The layers so far and the shape behind them, (C, H, W) or (features,).
+
+    channels_last: whether the model has such maps as (H, W, C). notes: what was folded or left out, each in a sentence.
+    """
 
     def __init__(self, shape: Shape) -> None:
         self.found: list[Found] = []
         self.shape = _checked(shape)
+        self.channels_last = False
         self.notes: list[str] = []
         self._pending: Pending | None = None
+
+    @property
+    def seen(self) -> Shape:
+        """The shape of the activations as the model has them."""
+        return (*self.shape[1:], self.shape[0]) if self.channels_last and len(self.shape) == 3 else self.shape
 
     @property
     def before_weights(self) -> bool:
@@ -125,6 +134,21 @@ class LayerStack:
 
     def _note(self, nodes: list[str], what: str) -> None:
         self.notes += [f"{node}: {what}" for node in nodes]
+
+
+def with_equal_padding(filters: np.ndarray, before: int, behind: int) -> tuple[np.ndarray, int]:
+    """Return filters that compute the same with the same padding on all sides, and that padding.
+
+    Rows and columns of zeros on the other side of the filters take the place of the padding that is missing.
+    """
+    more = (max(behind - before, 0), max(before - behind, 0))
+    return (np.pad(filters, ((0, 0), (0, 0), more, more)) if any(more) else filters), max(before, behind)
+
+
+def in_channels_first(rows: np.ndarray, maps: Shape) -> np.ndarray:
+    """Return rows over features in H, W, C order, over the same in C, H, W order. maps: (C, H, W)."""
+    channels, height, width = maps
+    return rows.reshape(-1, height, width, channels).transpose(0, 3, 1, 2).reshape(rows.shape)
 
 
 def _checked(shape: Shape) -> Shape:

@@ -8,47 +8,24 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError, format_for_error
-from app.interchange.onnx_layers import FLOAT, OnnxLayers
+from app.interchange.onnx_layers import FLOAT, NO_PADS, OnnxLayers
 from app.interchange.onnx_values import KEEPING, OF_SMALL, Constants, Node
 from app.layers import Flatten, Shape
 from app.network.network import CHANNELS
 
 UINT8 = 2  # TensorProto's type
 CHAIN = "export one chain of layers, from the images to the scores"
-RENAMING = (
-    "Cast",
-    "Dropout",
-    "Flatten",
-    "Identity",
-    "Reshape",
-    "Squeeze",
-    "Transpose",
-    "Unsqueeze",
-)  # they may change no number
+# These may change no number.
+RENAMING = ("Cast", "Dropout", "Flatten", "Identity", "Pad", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 CHANNELS_FIRST = ("AveragePool", "BatchNormalization", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
 LABELS_KEPT = ("ArgMax", "Identity", "LogSoftmax", "Softmax")  # what may stand behind a LogSoftmax
 REMEDIES = {
     "LeakyRelu": "its slope is a number that no activation here has; train with ReLU, tanh or sigmoid",
     "PRelu": "its slopes are numbers that no activation here has; train with ReLU, tanh or sigmoid",
 }
-
-
 WITH_CONSTANTS = (
-    *(
-        "Add",
-        "BatchNormalization",
-        "Clip",
-        "Conv",
-        "Div",
-        "Dropout",
-        "Gemm",
-        "MatMul",
-        "Mul",
-        "ReduceMax",
-        "ReduceMean",
-        "Reshape",
-    ),
-    *("Squeeze", "Sub", "Unsqueeze"),
+    *("Add", "BatchNormalization", "Clip", "Conv", "Div", "Dropout", "Gemm", "MatMul", "Mul", "Pad", "ReduceMax"),
+    *("ReduceMean", "Reshape", "Squeeze", "Sub", "Unsqueeze"),
 )
 READERS: Mapping[str, Callable[[OnnxLayers, Node, list[np.ndarray], list[str]], None]] = {
     "Add": OnnxLayers.read_affine,
@@ -69,6 +46,7 @@ READERS: Mapping[str, Callable[[OnnxLayers, Node, list[np.ndarray], list[str]], 
     "MatMul": OnnxLayers.read_matrix_product,
     "MaxPool": OnnxLayers.read_pooling,
     "Mul": OnnxLayers.read_affine,
+    "Pad": OnnxLayers.read_pad,
     "ReduceMax": OnnxLayers.read_mean,
     "ReduceMean": OnnxLayers.read_mean,
     "Relu": OnnxLayers.read_activation_function,
@@ -101,7 +79,7 @@ class OnnxGraph(OnnxLayers):
         super().__init__(constants, batch, self.input_shape, not self.reads_bytes)
         self._at = {self.input_name}  # names of what the next layer reads
         self._shapes = {self.input_name: self.fed_shape}
-        self.channels_last = self._fed_last = len(self.fed_shape) == 3 and self.fed_shape != self.input_shape
+        self.stack.channels_last = self._fed_last = len(self.fed_shape) == 3 and self.fed_shape != self.input_shape
         if len(self.fed_shape) == 1:
             self.stack.add(Flatten(""))
         if self.fed_shape != self.input_shape:
@@ -109,11 +87,16 @@ class OnnxGraph(OnnxLayers):
         self._labels: set[str] = set()
         for node in graph.node:
             self._read(Node(node))
+        if self.pads_ahead != NO_PADS:
+            raise BadValueError(f"ends with a Pad; {CHAIN}")
         self.stack.settle("no layer follows")
+        for operator, nodes in self.left_out.items():
+            many = f"{len(nodes)} nodes ({operator}): left out, they change no number"
+            self.stack.notes.append(many if nodes[1:] else f"{nodes[0]}: left out, it changes no number")
         if not {one.name for one in graph.output} & (self._at | self._labels):
             raise BadValueError(f"does not give out what its last node computes; {CHAIN}")
 
-    def feed(self, images: np.ndarray) -> np.ndarray:
+    def as_fed(self, images: np.ndarray) -> np.ndarray:
         """Return images (N,C,H,W) in the shape that the model reads."""
         return images.transpose(0, 2, 3, 1) if self._fed_last else images.reshape(-1, *self.fed_shape)
 
@@ -150,8 +133,10 @@ class OnnxGraph(OnnxLayers):
             raise node.fault(f"has {len(constants)} inputs too many", "export it again")
         if self.logarithms and node.operator not in LABELS_KEPT:
             raise node.fault("stands behind a LogSoftmax", CHAIN)
-        if self.channels_last and node.operator in CHANNELS_FIRST:
+        if self.stack.channels_last and node.operator in CHANNELS_FIRST:
             raise node.fault("reads maps (N,H,W,C) as (N,C,H,W)", "export it again")
+        if self.pads_ahead != NO_PADS and node.operator not in ("Cast", "Conv", "Identity", "Pad", "Transpose"):
+            raise node.fault("stands behind a Pad", "only a convolution can follow it")
         known = len(self.stack.found)
         try:
             READERS[node.operator](self, node, [self.constants[name] for name in constants], constants)
@@ -163,7 +148,8 @@ class OnnxGraph(OnnxLayers):
         # A node that does not change the numbers renames the activation.
         same = len(self.stack.found) == known and node.operator in RENAMING
         self._at = {*(self._at if same else ()), node.outputs[0]}
-        self._shapes[node.outputs[0]] = self.seen
+        if self.pads_ahead == NO_PADS:
+            self._shapes[node.outputs[0]] = self.stack.seen
         if node.operator not in ("Softmax", "LogSoftmax") and not self.logarithms:
             self.logits = node.outputs[0]
 

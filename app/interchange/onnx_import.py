@@ -42,7 +42,7 @@ def read(content: bytes, asked: Asked) -> Source:
 
     def convert_images(images: np.ndarray) -> np.ndarray:
         """Return the images as the model reads them: bytes, or floats from 0 to 255 or 1."""
-        images = chain.feed(images)
+        images = chain.as_fed(images)
         return images if chain.reads_bytes else (images * _unit(chain)).astype(np.float32)
 
     return replace(source, engine=onnx_engine(model, chain.logits, convert_images, chain.batch))

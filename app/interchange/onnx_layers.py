@@ -7,19 +7,20 @@ import numpy as np
 
 from app.files.checks import format_for_error
 from app.interchange.folding import BatchNorm
-from app.interchange.layer_stack import LayerStack
+from app.interchange.layer_stack import LayerStack, in_channels_first, with_equal_padding
 from app.interchange.onnx_values import Constants, Node
 from app.layers import ACTIVATIONS, AvgPool, Conv2d, Flatten, Linear, MaxPool, Shape, Softmax
 
 FLOAT = 1  # TensorProto's type
+NO_PADS = [0] * 4
 
 
 class OnnxLayers:
     """The layers that the nodes so far make of the images.
 
     stack: the layers. floats: whether the activations are floats, or still bytes. factor: what images are multiplied by
-    first, None for nothing. contrast: the same with each map's factors, the largest; None where nothing scales the
-    images. logarithms: whether a LogSoftmax was left out. channels_last: whether maps are (N,H,W,C) in the model.
+    first, None for nothing. contrast: the same with each map's factors, the largest; None where nothing scales them.
+    logarithms: whether a LogSoftmax was left out. left_out: nodes without effect, by operator. pads_ahead: of a Pad.
     """
 
     def __init__(self, constants: Constants, batch: int, shape: Shape, floats: bool) -> None:
@@ -30,14 +31,9 @@ class OnnxLayers:
         self.factor: float | None = None
         self.contrast: float | None = None
         self.logarithms = False
-        self.channels_last = False
+        self.left_out: dict[str, list[str]] = {}
+        self.pads_ahead = NO_PADS
         self._reordered: Shape | None = None  # the maps whose pixels were flattened in H, W, C order
-
-    @property
-    def seen(self) -> Shape:
-        """The shape of the activations as the model has them."""
-        shape = self.stack.shape
-        return (*shape[1:], shape[0]) if self.channels_last and len(shape) == 3 else shape
 
     # Readers of one node. ``values``: its constant inputs; ``names``: their names.
 
@@ -50,19 +46,31 @@ class OnnxLayers:
         node.require_attribute("kernel_shape", [kernel, kernel])
         stride = node.uniform_attribute("strides", 1)
         pads = node.padding(self.stack.shape[1:], kernel, stride)
-        if len(pads) != 4 or len(set(pads[:2])) != 1 or len(set(pads[2:])) != 1 or not 0 <= max(pads) < 2 * kernel:
+        pads = [one + other for one, other in zip(pads, self.pads_ahead, strict=True)] if len(pads) == 4 else pads
+        self.pads_ahead = NO_PADS
+        if len(pads) != 4 or pads[0] != pads[1] or pads[2] != pads[3] or not 0 <= min(pads) <= max(pads) < 2 * kernel:
             raise node.fault(f"has pads {pads[:8]}", "only equal padding of height and width can be imported")
-        before, behind = pads[0], pads[2]
-        filters = values[0]
-        if before != behind:  # rows of zeros on the other side of the filters take the place of the missing padding
-            more = (max(behind - before, 0), max(before - behind, 0))
-            filters = np.pad(filters, ((0, 0), (0, 0), more, more))
-            self.stack.notes.append(f"{node.label}: its filters get zeros, to be padded by {max(pads)} on all sides")
-        padding = max(pads)
+        filters, padding = with_equal_padding(values[0], pads[0], pads[2])
+        if filters is not values[0]:
+            self.stack.notes.append(f"{node.label}: its filters get zeros, to be padded by {padding} on all sides")
         if channels != self.stack.shape[0]:
             raise node.fault(f"has filters of {channels:,} channels for {self.stack.shape[0]:,}", "get a fresh copy")
         layer = Conv2d("", maps, filters.shape[2], stride, padding)
         self._add_weighted_layer(node, layer, filters, values[1:], names)
+
+    def read_pad(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        node.require_attribute("mode", b"constant")
+        pads = [int(size) for size in values[0].ravel()[:9]] if values else []
+        still, sides = ((0, 3), (1, 2)) if self.stack.channels_last else ((0, 1), (2, 3))
+        if (
+            len(pads) != 8
+            or any(pads[at] or pads[at + 4] for at in still)
+            or len(values) > 2
+            or any(value.any() for value in values[1:])
+        ):
+            raise node.fault("pads with other than zeros around height and width", "export another network")
+        more = [pads[at + end] for end in (0, 4) for at in sides]
+        self.pads_ahead = [one + other for one, other in zip(self.pads_ahead, more, strict=True)]
 
     def read_matrix_product(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         most, transposed = 1, 0
@@ -74,7 +82,7 @@ class OnnxLayers:
             raise node.fault("does not multiply features by a constant matrix", "export another network")
         weights = values[0] if transposed else values[0].T
         if self._reordered is not None and weights.shape[1] == prod(self._reordered):
-            weights, self._reordered = self._in_channels_first(weights), None
+            weights, self._reordered = in_channels_first(weights, self._reordered), None
         if self.stack.shape != weights.shape[1:]:
             shape = self.stack.shape
             raise node.fault(f"has a matrix for {weights.shape[1]:,} features, not {shape}", "get a fresh copy")
@@ -140,20 +148,16 @@ class OnnxLayers:
     def _per_map(self, node: Node, value: np.ndarray, count: int, dimensions: int) -> np.ndarray:
         """Return one number for each map or feature, from a constant that ONNX spreads over the activations."""
         shapes = [(*ones, count, *(1,) * (dimensions - 1)) for ones in ((), (1,))]
-        if self.channels_last and dimensions == 3:
+        if self.stack.channels_last and dimensions == 3:
             shapes = [(*(1,) * ones, count) for ones in range(4)]
         if value.shape in shapes:
             value = value.reshape(1, count)
-            return self._in_channels_first(value).reshape(count) if self._reordered is not None else value[0]
+            return in_channels_first(value, self._reordered)[0] if self._reordered is not None else value[0]
         if value.size != 1:
-            what = f"has a constant of shape {value.shape[:8]}, not one number for each of {count:,}"
-            raise node.fault(what, "export another network")
+            raise node.fault(
+                f"has a constant of shape {value.shape[:8]}", f"only one for each of {count:,} can be folded"
+            )
         return np.full(count, value.item(), value.dtype)
-
-    def _in_channels_first(self, rows: np.ndarray) -> np.ndarray:
-        """Return rows over features in H, W, C order, over the same in C, H, W order."""
-        channels, height, width = self._reordered or (1, 1, rows.shape[1])
-        return rows.reshape(-1, height, width, channels).transpose(0, 3, 1, 2).reshape(rows.shape)
 
     def read_pooling(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         node.require_attribute("dilations", [1, 1])
@@ -181,7 +185,7 @@ class OnnxLayers:
 
     def read_mean(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         node.require_attribute("noop_with_empty_axes", 0)
-        if set(self._axes(node, values)) != ({1, 2} if self.channels_last else {2, 3}):
+        if set(self._axes(node, values)) != ({1, 2} if self.stack.channels_last else {2, 3}):
             raise node.fault("is not over height and width", "export another network")
         kept = node.require_attribute("keepdims", 1, 0)
         self._pool_whole_map(node, AvgPool if node.operator == "ReduceMean" else MaxPool)
@@ -217,8 +221,7 @@ class OnnxLayers:
             self.stack.add(Softmax(""))
         else:
             self.logarithms = True
-            what = "left out: the labels are the same, the logits those that it reads"
-            self.stack.notes.append(f"{node.label}: {what}")
+            self.stack.notes.append(f"{node.label}: left out: the labels are the same, the logits those that it reads")
 
     def read_argmax(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         if node.take("axis", 0) not in (-1, 1):
@@ -232,7 +235,7 @@ class OnnxLayers:
 
     def read_reshape(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         copies = not node.require_attribute("allowzero", 0, 1)
-        shape, wanted = self.seen, [int(size) for size in values[0].ravel()[:9]] if values else []
+        shape, wanted = self.stack.seen, [int(size) for size in values[0].ravel()[:9]] if values else []
         batch = [-1, *([0] if copies else []), *([self.batch] if self.batch else [])]
         rest = [shape[at] if size == 0 and copies and at < len(shape) else size for at, size in enumerate(wanted[1:])]
         if rest.count(-1) == 1 and 0 not in rest:
@@ -240,9 +243,9 @@ class OnnxLayers:
         if not rest or wanted[0] not in batch or min(rest) < 1 or prod(rest) != prod(shape):
             raise node.fault("gives another shape than (N, features)", "flatten the maps of each image")
         channels, *sides = self.stack.shape
-        moved = (channels, *sides) if self.channels_last else (*sides, channels)
+        moved = (channels, *sides) if self.stack.channels_last else (*sides, channels)
         if len(rest) == 3 and tuple(rest) == moved != shape and 1 in (channels, prod(sides)):
-            self.channels_last = not self.channels_last
+            self.stack.channels_last = not self.stack.channels_last
         elif tuple(rest) != shape:
             if max(rest) != prod(shape):
                 raise node.fault("gives another shape than (N, features)", "flatten the maps of each image")
@@ -250,7 +253,7 @@ class OnnxLayers:
 
     def read_squeeze(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         axes, shape = self._axes(node, values), self.stack.shape
-        if 0 in axes or (len(shape) == 3 and ((3 if self.channels_last else 1) in axes or shape[1:] != (1, 1))):
+        if 0 in axes or (len(shape) == 3 and ((3 if self.stack.channels_last else 1) in axes or shape[1:] != (1, 1))):
             raise node.fault("does not leave (N, features)", "flatten the maps of each image")
         self._flatten()
 
@@ -260,18 +263,18 @@ class OnnxLayers:
         if self.stack.found or self.stack.shape[0] != 1 or axes not in ([1], [3]):
             raise node.fault("gives another shape than (N, 1, H, W)", "export it with images (N,C,H,W)")
 
-        self.channels_last = axes == [3]
+        self.stack.channels_last = axes == [3]
 
     def read_transpose(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        wanted = [0, 3, 1, 2] if self.channels_last else [0, 2, 3, 1]
+        wanted = [0, 3, 1, 2] if self.stack.channels_last else [0, 2, 3, 1]
         if node.take("perm", [0]) != wanted or len(self.stack.shape) != 3:
             raise node.fault("does not exchange (N,C,H,W) and (N,H,W,C)", "export another network")
-        self.channels_last = not self.channels_last
+        self.stack.channels_last = not self.stack.channels_last
 
     def _flatten(self) -> None:
         if len(self.stack.shape) == 3:
-            self._reordered = self.stack.shape if self.channels_last else None
-            self.channels_last = False
+            self._reordered = self.stack.shape if self.stack.channels_last else None
+            self.stack.channels_last = False
             self.stack.add(Flatten(""))
 
     def read_cast(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
@@ -293,4 +296,4 @@ class OnnxLayers:
         self._leave_out(node)
 
     def _leave_out(self, node: Node) -> None:
-        self.stack.notes.append(f"{node.label}: left out, it changes no number")
+        self.left_out.setdefault(node.operator, []).append(node.label)

@@ -16,8 +16,8 @@ DOMAINS = ("", "ai.onnx")
 TOGETHER = "save the model with its data in one file, or in a file of a plain name in the same folder"
 # Operators that keep the number of elements are computed on any constant, the others on small ones only: an array of
 # the size of its inputs' product would take all memory.
-KEEPING = ("Cast", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-OF_SMALL = ("Add", "Concat", "Div", "Gather", "Mul", "Slice", "Sqrt", "Sub")
+KEEPING = ("Cast", "Identity", "Reshape", "Shape", "Squeeze", "Transpose", "Unsqueeze")
+OF_SMALL = ("Add", "Concat", "ConstantOfShape", "Div", "Gather", "Mul", "Slice", "Sqrt", "Sub")
 SMALL = 64
 VALUES = ("value_float", "value_floats", "value_int", "value_ints")
 
@@ -207,6 +207,10 @@ class Constants:
             self.define(node.outputs[0], _value_of(node))
             return
         arrays = {name: self[name] for name in node.inputs if name}
+        if node.operator == "ConstantOfShape" and any(
+            not 0 <= prod(array.tolist()) <= SMALL for array in arrays.values()
+        ):
+            raise node.fault("makes a large constant", "export it with constant folding")
         small = all(array.size <= SMALL and array.ndim <= 8 for array in arrays.values())
         if not (node.operator in KEEPING or (node.operator in OF_SMALL and small)) or not arrays:
             raise node.fault("computes with constants only", "export it with constant folding")

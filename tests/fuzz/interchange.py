@@ -217,7 +217,7 @@ def make_state_dict(folder: Path) -> Pair:
                 case 1:
                     arrays[name] = array.repeat(rng.choice((1, 2, 3)), rng.randrange(array.ndim))
                 case 2:
-                    arrays[name] = array * np.float32(rng.choice((-1, 0, "nan", "inf")))
+                    arrays[name] = np.full_like(array, rng.choice((-1.0, 0.0, np.nan, np.inf)))
                 case _:
                     with np.errstate(all="ignore"):
                         arrays = {name: array.astype(rng.choice(("i8", "f2", "f8"))), **arrays}

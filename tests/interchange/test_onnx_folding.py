@@ -187,6 +187,11 @@ FOLDED: dict[str, tuple[list[Step], str, str]] = {  # the layers that come of it
     "padded more at the start": ([conv(pads=[2, 2, 0, 0], strides=[2, 2]), FLAT, gemm(64)], "conv2d flatten", "zeros"),
     "maximum": ([conv(), ("ReduceMax", [whole(2, 3)], {"keepdims": 0}), gemm(4)], "conv2d maxpool flatten linear", ""),
     "negative": ([("Sub", [np.float32(1), "@"], {}), conv(pads=[1] * 4), FLAT, gemm(256)], "conv2d conv2d flatten", ""),
+    "a pad of its own": (
+        [("Pad", [whole(0, 0, 1, 1, 0, 0, 2, 2)], {}), conv(), FLAT, gemm(324)],
+        "conv2d flatten linear",
+        "its filters get zeros, to be padded by 2",
+    ),
     "same": ([conv(auto_pad="SAME_UPPER"), FLAT, gemm(256)], "conv2d flatten linear", ""),
     "valid": ([conv(auto_pad="VALID", strides=[2, 2]), FLAT, gemm(36)], "conv2d flatten linear", ""),
     "same pooling": (
@@ -267,6 +272,14 @@ BAD: dict[str, tuple[list[Step], str]] = {
     "two flattened axes": ([conv(), ("Reshape", [whole(0, 4, 36)], {}), FLAT, gemm(144)], "gives another shape"),
     "of an activation": ([("Div", [np.float32(1), "@"], {}), conv(), FLAT, gemm(144)], "divides by an activation"),
     "itself as limit": ([conv(), ("Clip", ["@", "@"], {}), FLAT, gemm(144)], "has other limits than 0 and 6"),
+    "a pad before pooling": ([conv(), ("Pad", [whole(*[0, 0, 1, 1] * 2)], {}), POOL, FLAT, gemm(64)], "behind a Pad"),
+    "a pad at the end": ([FLAT, gemm(192), ("Pad", [whole(0, 0, 0, 0)], {})], "pads with other than zeros around"),
+    "a mirror": ([("Pad", [whole(*[0, 0, 1, 1] * 2)], {"mode": "reflect"}), conv(), FLAT, gemm(324)], "has mode"),
+    "pads of channels": ([("Pad", [whole(*[0, 1, 1, 1] * 2)], {}), conv(5), FLAT], "pads with other than zeros around"),
+    "pads of ones": (
+        [("Pad", [whole(*[0, 0, 1, 1] * 2), np.float32(1)], {}), conv(), FLAT],
+        "pads with other than zeros",
+    ),
     "zero features": ([conv(), ("Reshape", [whole(0, 0, 0)], {"allowzero": 1}), FLAT], "gives another shape"),
     "half of the maps": ([conv(), ("Squeeze", [whole(2)], {}), FLAT, gemm(144)], "does not leave"),
 }
