@@ -24,15 +24,6 @@ from app.network.toml import parse_network
 from app.network.weights import Weights
 from tests.fuzz.harness import Pair, Target
 from tests.fuzz.mutate import EXTREMES, damaged, other_json
-from tests.support.keras_files import (
-    Model,
-    configuration,
-    functional,
-    keras_hdf5,
-    keras_members,
-    keras_zip,
-    zipped,
-)
 from tests.support.networks_for_tests import layers_toml, random_graph
 
 LAYERS = (
@@ -45,8 +36,6 @@ LAYERS = (
 )
 NETWORK = parse_network('name = "tiny"\ninput = [1, 6, 6]\n' + layers_toml(*LAYERS), "tiny.toml")
 ARRAYS = dict(random_graph(NETWORK).parameters)
-KERNEL = np.ones((3, 3, 1, 2), np.float32)
-ROLES = ("gamma", "beta", "moving_mean", "moving_variance")
 DESCRIPTION = Description(NETWORK, 1 / 255, ("a", "b", "c"))
 
 
@@ -147,50 +136,8 @@ def other_part(rng: Random, model: ModelProto) -> None:
             rng.choice(graph.input[0].type.tensor_type.shape.dim).dim_value = rng.choice(EXTREMES) % 2**63
 
 
-KERAS_MODEL: Model = [
-    ("Rescaling", {"scale": 1 / 127.5, "offset": -1}, {}),
-    ("Conv2D", {"filters": 2, "kernel_size": [3, 3], "padding": "same", "use_bias": False}, {"kernel": KERNEL}),
-    (
-        "BatchNormalization",
-        {"axis": -1, "epsilon": 0.001},
-        dict(zip(ROLES, np.full((4, 2), 0.5, np.float32), strict=True)),
-    ),
-    ("MaxPooling2D", {"pool_size": [2, 2]}, {}),
-    ("Flatten", {}, {}),
-    (
-        "Dense",
-        {"units": 3, "activation": "softmax"},
-        {"kernel": np.ones((18, 3), np.float32), "bias": np.ones(3, "f4")},
-    ),
-]
-
-
-def make_keras(folder: Path) -> Pair:
-    """Damaged archives and HDF5 files, and whole ones with another configuration, or with damaged members."""
-    configs = [form(KERAS_MODEL, (6, 6, 1)) for form in (configuration, functional)]
-    goods = [write(KERAS_MODEL, config) for write in (keras_zip, keras_hdf5) for config in configs]
-
-    def generate(rng: Random) -> bytes:
-        if rng.random() < 0.3:
-            return damaged(rng, rng.choice(goods))
-        other = other_json(rng, rng.choice(configs))
-        if rng.random() < 0.3:
-            return keras_hdf5(KERAS_MODEL, other[: 60 << 10].decode("utf-8", "replace").replace("\0", ""))
-        members = keras_members(KERAS_MODEL, {}) | {
-            "config.json": other if rng.random() < 0.7 else json.dumps(configs[0])
-        }
-        chosen = rng.choice(list(members))
-        content = members[chosen]
-        if rng.random() < 0.3:
-            members[chosen] = damaged(rng, content.encode() if isinstance(content, str) else content)
-        return zipped(members)
-
-    return generate, lambda path: imports(path, None)
-
-
 TARGETS = (
     *((Target("safetensors", 1400, make_safetensors),) if find_spec("safetensors") else ()),  # of an extra
     Target("npz", 1400, make_npz),
     Target("onnx", 700, make_onnx),
-    Target("keras", 700, make_keras),
 )
