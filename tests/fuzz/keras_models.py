@@ -1,4 +1,4 @@
-"""Broken Keras models, for the reader of ``import``."""
+"""Keras' models: damaged outside, with other configurations, or with damaged members."""
 
 import json
 from pathlib import Path
@@ -19,11 +19,14 @@ from tests.support.keras_files import (
     zipped,
 )
 
-KERNEL = np.ones((3, 3, 1, 2), np.float32)
 ROLES = ("gamma", "beta", "moving_mean", "moving_variance")
-KERAS_MODEL: Model = [
+MODEL: Model = [
     ("Rescaling", {"scale": 1 / 127.5, "offset": -1}, {}),
-    ("Conv2D", {"filters": 2, "kernel_size": [3, 3], "padding": "same", "use_bias": False}, {"kernel": KERNEL}),
+    (
+        "Conv2D",
+        {"filters": 2, "kernel_size": [3, 3], "padding": "same", "use_bias": False},
+        {"kernel": np.ones((3, 3, 1, 2), np.float32)},
+    ),
     (
         "BatchNormalization",
         {"axis": -1, "epsilon": 0.001},
@@ -41,18 +44,16 @@ KERAS_MODEL: Model = [
 
 def make_keras(folder: Path) -> Pair:
     """Damaged archives and HDF5 files, and whole ones with another configuration, or with damaged members."""
-    configs = [form(KERAS_MODEL, (6, 6, 1)) for form in (configuration, functional)]
-    goods = [write(KERAS_MODEL, config) for write in (keras_zip, keras_hdf5) for config in configs]
+    configs = [form(MODEL, (6, 6, 1)) for form in (configuration, functional)]
+    goods = [write(MODEL, config) for write in (keras_zip, keras_hdf5) for config in configs]
 
     def generate(rng: Random) -> bytes:
         if rng.random() < 0.3:
             return damaged(rng, rng.choice(goods))
         other = other_json(rng, rng.choice(configs))
         if rng.random() < 0.3:
-            return keras_hdf5(KERAS_MODEL, other[: 60 << 10].decode("utf-8", "replace").replace("\0", ""))
-        members = keras_members(KERAS_MODEL, {}) | {
-            "config.json": other if rng.random() < 0.7 else json.dumps(configs[0])
-        }
+            return keras_hdf5(MODEL, other[: 60 << 10].decode("utf-8", "replace").replace("\0", ""))
+        members = keras_members(MODEL, {}) | {"config.json": other if rng.random() < 0.7 else json.dumps(configs[0])}
         chosen = rng.choice(list(members))
         content = members[chosen]
         if rng.random() < 0.3:
