@@ -21,7 +21,7 @@ from app.network.graph import Graph, build
 from app.network.toml import parse_network
 from app.network.weights import Weights
 from tests.support.foreign_files import onnx_of_others
-from tests.support.networks_for_tests import random_graph
+from tests.support.networks_for_tests import layers_toml, random_graph
 from tests.support.random_networks import random_network
 
 onnx = pytest.importorskip("onnx")
@@ -117,6 +117,18 @@ def test_graphs_of_others_become_networks(seed: int, tmp_path: Path) -> None:
     images = made.images(32)
     np.testing.assert_allclose(graph_of(source).reference(images), graph.reference(images), rtol=1e-6, atol=1e-7)
     assert [layer.kind for layer in source.network.layers] == [layer.kind for layer in network.layers]
+
+
+def test_relu6_is_a_clip(tmp_path: Path) -> None:
+    layers = ("conv2d maps=4 kernel=3", "relu6", "flatten", "linear outputs=12", "relu6", "linear outputs=5")
+    network = parse_network('name = "six"\ninput = [1, 9, 9]\npixel_scale = 1\n' + layers_toml(*layers), "six.toml")
+    graph = random_graph(network)
+    images = np.random.default_rng(0).integers(0, 256, (50, 1, 9, 9), np.uint8)
+    expected, model = graph.reference(images), exported(graph)
+    np.testing.assert_allclose(run(model, images)[0], expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    check_comes_back(graph, imported(model, tmp_path))
+    other = imported(onnx_of_others(network, graph.parameters, graph.input_scale), tmp_path)
+    assert [layer.kind for layer in other.network.layers] == [layer.kind for layer in network.layers]
 
 
 def small(change: Callable[[Any], None]) -> Any:
