@@ -15,8 +15,8 @@ DEVIATIONS = 4.5  # of the ground's own variation: what differs less belongs to 
 PLAIN = 4  # of 255: the median difference from a smooth surface, beyond which a ground is not plain
 STRIPED = 0.5  # stripes are believed in if they explain this part of what a smooth surface leaves
 CELLS = 10  # along the longer edge: the resolution of folds and shadows
-# Of the heaviest part's weight: lighter parts are dropped, on plain grounds and on others.
-WEAK, PATTERNED_WEAK = 0.002, 0.05
+# Of the heaviest part's weight: lighter parts are dropped, where the border shows no folds and where it does.
+LEAST_PART, LEAST_PART_IN_FOLDS = 0.002, 0.05
 REFINED = 2  # how often the ground and the object are looked for again, if the ground is not plain
 FITTED = 96  # pixels along the longer edge to which a surface is fitted
 
@@ -33,16 +33,18 @@ def separate(picture: np.ndarray) -> Separated:
     """Separate a picture, (h, w, 3) float32 from 0 to 255. The mask is empty if nothing differs from the ground."""
     ring = border_ring(picture.shape[:2])
     ground = _fit_surface(picture)
-    plain = float(np.median(np.abs(picture - ground)[ring].max(axis=1))) <= PLAIN
+    away = np.abs(picture - ground)[ring].max(axis=1)
+    plain = float(np.median(away)) <= PLAIN
+    weak = LEAST_PART if float(np.quantile(away, 0.98)) <= TOLERANCE / 2 else LEAST_PART_IN_FOLDS
     if not plain:
         ground = ground + _best_stripes(picture - ground)
-    mask = _find_object(picture - ground, ring, WEAK if plain else PATTERNED_WEAK)
+    mask = _find_object(picture - ground, ring, weak)
     for _ in range(0 if plain else REFINED):
         clear = ~widened(mask, 5)
         if clear[ring].mean() < 0.3:
             break
         ground = ground + _local_shade(picture - ground, clear)
-        mask = _find_object(picture - ground, ring & clear, PATTERNED_WEAK)
+        mask = _find_object(picture - ground, ring & clear, weak)
     return Separated(ground.clip(0, 255), mask, plain)
 
 
