@@ -15,6 +15,8 @@ DEVIATIONS = 4.5  # of the ground's own variation: what differs less belongs to 
 PLAIN = 4  # of 255: the median difference from a smooth surface, beyond which a ground is not plain
 STRIPED = 0.5  # stripes are believed in if they explain this part of what a smooth surface leaves
 CELLS = 10  # along the longer edge: the resolution of folds and shadows
+# Of the heaviest part's weight: lighter parts are dropped, where the border shows no folds and where it does.
+LEAST_PART, LEAST_PART_IN_FOLDS = 0.002, 0.05
 REFINED = 2  # how often the ground and the object are looked for again, if the ground is not plain
 FITTED = 96  # pixels along the longer edge to which a surface is fitted
 
@@ -31,16 +33,18 @@ def separate(picture: np.ndarray) -> Separated:
     """Separate a picture, (h, w, 3) float32 from 0 to 255. The mask is empty if nothing differs from the ground."""
     ring = border_ring(picture.shape[:2])
     ground = _fit_surface(picture)
-    plain = float(np.median(np.abs(picture - ground)[ring].max(axis=1))) <= PLAIN
+    away = np.abs(picture - ground)[ring].max(axis=1)
+    plain = float(np.median(away)) <= PLAIN
+    weak = LEAST_PART if float(np.quantile(away, 0.98)) <= TOLERANCE / 2 else LEAST_PART_IN_FOLDS
     if not plain:
         ground = ground + _best_stripes(picture - ground)
-    mask = _find_object(picture - ground, ring)
+    mask = _find_object(picture - ground, ring, weak)
     for _ in range(0 if plain else REFINED):
         clear = ~widened(mask, 5)
         if clear[ring].mean() < 0.3:
             break
         ground = ground + _local_shade(picture - ground, clear)
-        mask = _find_object(picture - ground, ring & clear)
+        mask = _find_object(picture - ground, ring & clear, weak)
     return Separated(ground.clip(0, 255), mask, plain)
 
 
@@ -120,7 +124,7 @@ def _local_shade(rest: np.ndarray, clear: np.ndarray) -> np.ndarray:
     return np.stack(shades, axis=2)
 
 
-def _find_object(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
+def _find_object(rest: np.ndarray, sample: np.ndarray, weak: float) -> np.ndarray:
     """Return the mask of what differs from the ground more than ``sample``, pixels of the ground, do, without holes."""
     far = _distances(rest, sample)
     mask = (np.abs(rest).max(axis=2) > TOLERANCE) & (far > DEVIATIONS)
@@ -128,7 +132,7 @@ def _find_object(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
         return mask
     without_specks = _filtered(mask, "MedianFilter", 3)
     solid = without_specks & mask
-    return _without_holes(_main_parts(mask, far.clip(0, 30) * (solid if solid.any() else mask)))
+    return _without_holes(_main_parts(mask, far.clip(0, 30) * (solid if solid.any() else mask), weak))
 
 
 def _distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
@@ -140,14 +144,14 @@ def _distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
     return np.linalg.norm(rest @ np.linalg.cholesky(np.linalg.inv(covariance)), axis=2)
 
 
-def _main_parts(mask: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _main_parts(mask: np.ndarray, weight: np.ndarray, weak: float) -> np.ndarray:
     """Keep the connected parts whose pixels weigh most; those along the border weigh a tenth."""
     numbers = np.where(mask, np.arange(1, mask.size + 1).reshape(mask.shape), 0)
     parts, at = np.unique(_spread(numbers, mask).ravel(), return_inverse=True)
     weights = np.bincount(at, weight.ravel())
     along_border = np.bincount(at, (mask & border_ring(mask.shape)).ravel()) > 0.1 * np.bincount(at)
     weights *= np.where(along_border, 0.1, 1) * (parts > 0)
-    return (weights >= 0.05 * weights.max())[at].reshape(mask.shape) & mask
+    return (weights >= weak * weights.max())[at].reshape(mask.shape) & mask
 
 
 def _without_holes(mask: np.ndarray) -> np.ndarray:
