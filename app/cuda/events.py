@@ -19,7 +19,7 @@ class EventPair:
         self._after.record(stream)
 
     def synchronize(self) -> None:
-        """Wait for the second event."""
+        """Wait until the device has finished the work between the events."""
         self._after.synchronize()
 
     @property
@@ -64,7 +64,7 @@ class Marks:
         self._recorded += 1
 
     def synchronize(self) -> None:
-        """Wait for the last event."""
+        """Wait until the device has passed the last recorded event."""
         self._events[self._recorded - 1].synchronize()
 
     @property

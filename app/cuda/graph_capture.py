@@ -13,7 +13,7 @@ from app.cuda.memory import is_pinned
 
 
 class BatchGraph:
-    """Capture a batch when the same arrays (images, then outputs) come a second time."""
+    """The CUDA graph of a batch, captured when a second call has the same arrays (images, then outputs)."""
 
     def __init__(self) -> None:
         self._arrays: tuple[np.ndarray, ...] = ()  # kept alive, so that no other arrays get their addresses

@@ -17,7 +17,7 @@ Size = tuple[int, int, int]
 
 
 class _Node(ctypes.Structure):
-    """CUDA_KERNEL_NODE_PARAMS_v2."""
+    """The driver's CUDA_KERNEL_NODE_PARAMS_v2: a kernel with its launch sizes and arguments."""
 
     _fields_ = (
         ("function", ctypes.c_void_p),

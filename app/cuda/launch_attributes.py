@@ -21,7 +21,7 @@ DEPENDENT_SINCE = 12_030  # driver version from which CUDA graphs can hold depen
 
 
 class _Attribute(ctypes.Structure):
-    """CUlaunchAttribute: a number, and a union of 64 bytes."""
+    """The driver's CUlaunchAttribute: the number of a launch attribute, and its value in a union of 64 bytes."""
 
     _fields_ = (
         ("number", ctypes.c_int),
@@ -32,7 +32,7 @@ class _Attribute(ctypes.Structure):
 
 
 class _Config(ctypes.Structure):
-    """CUlaunchConfig."""
+    """The driver's CUlaunchConfig: sizes, stream and attributes of a launch."""
 
     _fields_ = (
         ("grid", ctypes.c_uint * 3),

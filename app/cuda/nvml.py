@@ -14,7 +14,7 @@ class UnavailableError(Exception):
 
 
 class NvmlDevice:
-    """One GPU. Methods return None for what it does not report."""
+    """One GPU's sensors by NVML. A method returns None for a value that the GPU does not report."""
 
     def __init__(self, library: Any, handle: Any) -> None:
         self._library, self._handle = library, handle

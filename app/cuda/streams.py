@@ -10,7 +10,7 @@ class Borrowed:
         self._pointer = pointer
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        """Return the protocol's version and the pointer."""
+        """Return the version of CUDA's stream protocol and the stream's pointer."""
         return 0, self._pointer
 
 

@@ -35,7 +35,7 @@ class LoadedPlan:
 
     @property
     def capturable(self) -> bool:
-        """Whether a CUDA graph can capture the launches."""
+        """Whether a CUDA graph can capture the launches of all kernels."""
         return all(kernel.capturable for kernel in self.kernels)
 
     @property

@@ -27,7 +27,7 @@ THREAD_FLOPS = 80_000_000
 
 
 class Part(NamedTuple):
-    """A separately timed part of a network. flops, nbytes: of one image."""
+    """A separately timed part of a network. flops, nbytes: FLOPs, and bytes moved, for one image."""
 
     name: str
     flops: int

@@ -60,7 +60,7 @@ class BlockSource(Protocol):
 
 
 class Feeding(NamedTuple):
-    """Options of an engine that several threads will feed. logits: deliver them, too.
+    """Options of an engine into which several threads read blocks. logits: whether it delivers logits besides labels.
 
     compressed: a block takes milliseconds to decompress, so each core gets a thread, and blocks are small.
     """
@@ -70,7 +70,7 @@ class Feeding(NamedTuple):
 
 
 class Description(NamedTuple):
-    """What an engine computes on. device: such as ``cuda:0`` or ``cpu:0-3`` (its cores). name: of the GPU or processor.
+    """Device and arithmetic of an engine. device: ``cuda:0`` or ``cpu:0-3`` (its cores). name: of the GPU or processor.
 
     arithmetic: such as ``fp32x on sm_90a`` or ``fp32 by NumPy``; engines with equal arithmetic give equal results to
     the bit. limit: the slower of copies and kernels (``bus`` or ``kernels``); ``compute`` on a processor.
@@ -125,7 +125,7 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free everything. No call may be running."""
+        """Free the engine's memory and streams. No call may be running."""
 
     def __enter__(self) -> Self:
         return self

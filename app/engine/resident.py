@@ -1,4 +1,4 @@
-"""Answer single images by a kernel that stays on the card: it reads them from page-locked memory and answers there.
+"""Classify single images by a persistent kernel, which polls page-locked memory for images and writes answers there.
 
 Every word of a request and of an answer lies beside a flag, so whoever reads the flag reads the word. The kernel
 occupies three multiprocessors while it waits. It ends when asked to, after ``IDLE`` without a request, and after
@@ -52,7 +52,7 @@ def check_served(plan: ExecutionPlan) -> None:
 
 
 class ResidentKernel:
-    """The kernel with its stream and page-locked memory. One call at a time, from any thread.
+    """A persistent kernel with its stream and page-locked memory. One call at a time, from any thread.
 
     Raises UserError for a plan that it does not serve.
     """

@@ -33,7 +33,7 @@ class Unfit(Exception):  # noqa: N818 - a verdict, not an error
 
 
 class KernelLaunch(Frozen):
-    """How to launch a kernel: threads per block, grid for a number of images, scalars, dynamic shared memory.
+    """One launch of a kernel: threads per block, grid for a number of images, scalars, dynamic shared memory.
 
     Every kernel takes the problem's arrays, then the workspace's, then ``int images``, then the scalars.
     """
@@ -80,7 +80,7 @@ class Packing(Frozen):
 
 
 class LaunchConfig(Frozen):
-    """How a variant serves one problem: compile-time constants, and the actions of a launch in order.
+    """The configuration of a variant for one problem: compile-time constants, and the actions of a launch in order.
 
     workspace: scratch arrays. images_at_a_time: larger batches run piece by piece; 0: no limit. packing: None if the
     kernel takes the problem's parameters unchanged.

@@ -21,7 +21,7 @@ LONGEST_WAIT_US = 2000
 
 
 class Clock:
-    """Times work on its stream by events. The stream waits while the host enqueues, so the work runs without gaps.
+    """Times work on its stream by CUDA events, with a delay kernel ahead so that the work is enqueued before it starts.
 
     arch: e.g. ``sm_90a``.
     """
@@ -63,6 +63,6 @@ class Clock:
         return pair.ms / count
 
     def _occupy_stream(self, actions: int) -> None:
-        """Keep the stream busy for about as long as the host takes to enqueue so many actions."""
+        """Enqueue a kernel that waits for about as long as the host takes to enqueue so many actions."""
         self._nanoseconds.value = min(ENQUEUE_US * (actions + 1), LONGEST_WAIT_US) * 1000
         self._wait(self.stream.ptr, (1, 1, 1))

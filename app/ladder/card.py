@@ -53,7 +53,7 @@ class Layer(Frozen):
 
     @property
     def title(self) -> str:
-        """Network and layer."""
+        """The layer's name behind its network's, such as ``lenet5 conv1``."""
         return f"{self.network} {self.name}"
 
 
@@ -75,7 +75,7 @@ class Card(Frozen):
 
     @property
     def device(self) -> Row:
-        """The device part of the documents."""
+        """The record of the GPU in the first ``bench`` document."""
         found: Row = next(iter(self.benches.values()))["device"]
         return found
 

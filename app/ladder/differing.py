@@ -30,7 +30,7 @@ BY_LAUNCH = (
 
 
 class Difference(Frozen):
-    """A count for one layer and one output: ``told`` by the lesson's formula, and ``counted`` by the hardware."""
+    """A count per output of one layer: ``told`` by the lesson's formula, and ``counted`` by the hardware."""
 
     counter: str
     told: float

@@ -54,7 +54,7 @@ class Lesson(Frozen):
 
 
 class Step(Frozen):
-    """One step of a ladder."""
+    """One step of a ladder: a kernel's registry row, and the lesson about it."""
 
     row: Variant
     lesson: Lesson
@@ -112,12 +112,12 @@ def find_step(operation: str, name: str | None) -> Step | None:
 
 
 def lesson_path(row: Variant) -> Path:
-    """Return the path of a row's lesson."""
+    """Return the path of the TOML file with a row's lesson."""
     return LESSONS / row.operation / f"{row.technique}.toml"
 
 
 def read_lesson(row: Variant) -> Lesson:
-    """Read a row's lesson."""
+    """Return a row's lesson, read from its TOML file."""
     found = tomllib.loads(lesson_path(row).read_text(encoding="utf-8"))
     lists = {name: tuple(found[name]) for name in ("bounded_by", "proven_by")}
     return Lesson(**found | lists | {"exercise": Exercise(**found["exercise"])})

@@ -61,14 +61,14 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
 
 
 def _served_items(items: list[Item], step: Step) -> Iterator[Item]:
-    """Yield the layers of the step's operation and type."""
+    """Yield the items of the step's operation that have a problem in its arithmetic type."""
     for item in items:
         if item.operation == step.row.operation and step.dtype in item.problems:
             yield item
 
 
 def _timed_steps(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Result]:
-    """Yield each step's result. A layer's data stay on the card while consecutive steps have the same number format."""
+    """Check and time each step; yield the results. A layer's data stay on the card until the number format changes."""
     trials: dict[str, Trial] = {}
     before = ("", "")
     for step, item in rungs:

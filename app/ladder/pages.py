@@ -62,7 +62,7 @@ class Pages:
         return Page(name, title, html)
 
     def all_pages(self) -> Iterator[Page]:
-        """Yield every page."""
+        """Yield the index, each step's page and source, and the further pages."""
         yield self.index_page()
         for step in all_steps():
             yield self.step_page(step)
@@ -94,7 +94,7 @@ class Pages:
         )
 
     def step_page(self, step: Step) -> Page:
-        """Return a step's page."""
+        """Return a step's page: its lesson, drawing, changed lines, counts and times on the card's layers."""
         layers = [*self.card.layers(step)]
         shown = next((layer for layer in layers if layer.name == LATER), layers[0])
         order, since, parts = [*all_steps()], step.since, excerpt(step)

@@ -24,7 +24,7 @@ class Text(Frozen):
 
 
 def pictures_page(card: Card) -> Text:
-    """Return the page of pictures."""
+    """Return the page with the charts of the card's measurements."""
     parts = ["<h1>Pictures</h1>", "<p>All of them are drawn from the stored measurements of one card.</p>"]
     layers = [(step, [*card.layers(step)]) for step in ladder_steps("conv")]
     for network in card.networks:
@@ -34,7 +34,7 @@ def pictures_page(card: Card) -> Text:
 
 
 def interactives_page() -> Text:
-    """Return the page of interactives."""
+    """Return the page with the drawings that readers can move."""
     intro = (
         "<h1>Try it</h1>\n<p>Three things to move. Without JavaScript the text below says what they show at first.</p>"
     )

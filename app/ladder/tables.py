@@ -40,7 +40,7 @@ LOOPS = {
 
 
 def ms_text(layer: Layer) -> str:
-    """Format the measured time."""
+    """Return a layer's measured time as text; a dash if it was not measured."""
     return format_ms(layer.ms) or DASH
 
 

@@ -122,7 +122,7 @@ def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
 
 
 class Checkpoint(Frozen):
-    """A checked checkpoint. stamp: the file's, taken before it was read."""
+    """The content of a checkpoint, read and checked. stamp: ``file_stamp`` of the file before it was read."""
 
     path: Path
     stamp: Stamp

@@ -26,7 +26,7 @@ CPU = "the CPU with NumPy"
 
 
 def train(request: TrainRequest) -> int:
-    """Train as requested and print a line per epoch. Returns the exit code. Raises UserError."""
+    """Train the network, print a line per epoch and write the weights. Returns exit code 0. Raises UserError."""
     with exit_on_interrupt():
         kind, why_not = device.choose_device(request.device)
         task = load_task(request, kind)

@@ -32,7 +32,7 @@ SLOPES: dict[type[Activation], Callable[[np.ndarray], np.ndarray]] = {
 
 
 def forward(layer: Layer, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-    """Compute the layer by its reference and keep ``x``; activations, which work in place, get a copy."""
+    """Return the layer's output by its reference. ``x`` stays: activations, which work in place, get a copy."""
     return layer.reference(x.copy(order="K") if isinstance(layer, Activation) else x, parameters)
 
 

@@ -23,7 +23,7 @@ GUESSING = 1.5  # diverged: accuracy below this many times the share of the most
 
 
 class Trainer(Protocol):
-    """Compute gradients and updates; hold the images, the parameters and the optimiser's slots."""
+    """Computes gradients and updates parameters; holds the images, the parameters and the optimiser's slots."""
 
     batches_per_call: int  # batches that ``train`` should get at a time
 
@@ -38,7 +38,7 @@ class Trainer(Protocol):
         """Return mean loss and correct answers, without smoothing, augmentation and dropout."""
 
     def state(self) -> tuple[Arrays, Slots]:
-        """Return float32 copies of parameters and slots."""
+        """Return float32 copies of the parameters and of the optimiser's slots."""
 
 
 class DivergedError(Exception):

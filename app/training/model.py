@@ -67,7 +67,7 @@ class Model(Frozen):
     ) -> tuple[float, int, Arrays]:
         """Compute a batch share's loss, correct answers and gradients. Sums over all shares are those of the batch.
 
-        images: (B, C, H, W) uint8. labels: (B,). total: images in the whole batch. masks: dropout. A pure function.
+        images: (B, C, H, W) uint8. labels: (B,). total: images in the whole batch. masks: layer, shape → dropout.
         """
         x = self.prepare_inputs(images, _dtype(parameters))
         tape: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []

@@ -26,7 +26,7 @@ class EpochResult(Frozen):
     seconds: float
 
     def describe(self, epoch: int, epochs: int) -> str:
-        """Return one line of the epoch's figures."""
+        """Return one line with the epoch's losses, accuracies and seconds."""
         return (
             f"epoch {epoch}/{epochs}  loss {self.loss:.4f}, accuracy {self.accuracy:.2%}; "
             f"validation {self.validation_loss:.4f}, {self.validation_accuracy:.2%}; {self.seconds:.1f} s"

@@ -101,7 +101,10 @@ def _load_dataset(request: TrainRequest) -> Dataset:
 def _resolve_settings(
     request: TrainRequest, device: str, stored: Settings | None, network: Network, data: Dataset
 ) -> tuple[Settings, Model]:
-    """Return the settings without the images' hash, and the model. Raises UserError."""
+    """Return the requested or resumed training's settings, still without the images' hash, and its model.
+
+    Raises UserError.
+    """
     _check_data(data, network)
     settings = stored or _build_settings(network, request, data)
     model = training_model(network, settings.biases)

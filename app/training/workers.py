@@ -72,7 +72,7 @@ def start_team(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterato
 
 
 class Worker(Frozen):
-    """A worker process. link: for the job and the team. errors: delivers the reason of a failure."""
+    """A worker process. link: sends it the job, then connects the team. errors: receives the reason of its failure."""
 
     rank: int
     process: BaseProcess

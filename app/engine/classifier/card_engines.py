@@ -214,7 +214,7 @@ class CardEngines(Engines):
             return pinned_array(shape, np.uint8)
 
     def resident_kernel(self, graph: Graph) -> ResidentKernel:
-        """Return a kernel that stays on the card, for single images of bytes. Raises UserError where none serves."""
+        """Return a persistent kernel for up to eight uint8 images a call. Raises UserError if none serves the graph."""
         from app.engine.resident import ResidentKernel
 
         with self._card:

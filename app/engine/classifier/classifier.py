@@ -55,8 +55,8 @@ class Classifier:
         """Load a network by its name, or from a network file (``.toml``) or a weights file (HDF5).
 
         device: ``auto`` (a GPU if there is one), ``cuda`` (CuPy's current one), ``cuda:N`` (CUDA's number N) or
-        ``cpu``. precision: as the option ``--precision``. resident: a kernel stays on the card and answers up to eight
-        images; it occupies three multiprocessors until a moment after the last call. Only for lenet5 on Hopper. Raises
+        ``cpu``. precision: as the option ``--precision``. resident: a persistent kernel classifies up to eight images a
+        call; it occupies three multiprocessors until a moment after the last call. Only for lenet5 on Hopper. Raises
         a UserError that is also a ValueError.
         """
         check_choice("precision", precision, ("auto", *PRECISIONS))
@@ -96,7 +96,7 @@ class Classifier:
         self._resident: ResidentKernel | None = None
 
     def _make_resident(self) -> None:
-        """Let a kernel that stays on the card answer few images. Raises UserError where none can."""
+        """Prepare a persistent kernel for calls with few images. Raises UserError if none serves the network."""
         engines = self._require_open_engines()
         try:
             if engines.device == "cpu":

@@ -80,7 +80,7 @@ class Engines:
         return None if found is None or not images.size else (found[0], images.reshape(found[1]), single)
 
     def empty(self, shape: Shape) -> np.ndarray:
-        """Return an uninitialised array of bytes, in memory that the device reads best."""
+        """Return an uninitialised uint8 array of this shape, in the kind of memory that the device reads fastest."""
         return np.empty(shape, BYTES)
 
     def describe(self) -> dict[str, Any]:

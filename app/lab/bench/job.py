@@ -35,7 +35,7 @@ from app.terminal.output import publish
 
 
 class Job(Frozen):
-    """A checked request. graph: None with ``--shape``. batches: ascending; the main tables show the last one."""
+    """What a request times. graph: None with ``--shape``. batches: batch sizes, ascending; tables show the last one."""
 
     subject: str
     graph: Graph | None
@@ -50,7 +50,7 @@ class Job(Frozen):
 
 
 def bench(request: BenchRequest) -> int:
-    """Run the job that the request selects. Returns 1 if a result was wrong, else 0. Raises UserError."""
+    """Time kernels, or with ``--peers`` frameworks. Returns 1 if a result was wrong, else 0. Raises UserError."""
     return compare(request) if request.peers else time_kernels(request)
 
 

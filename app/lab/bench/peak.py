@@ -24,7 +24,10 @@ NOISE = 0.01
 
 
 class Loop(NamedTuple):
-    """One loop of peak.cu. constant: selects it. operations: of a thread, per round. serves: architecture → bool."""
+    """A loop of peak.cu for one kind of instruction. constant: the compile-time constant that selects the loop.
+
+    operations: FLOPs of a thread in a round. serves: whether an architecture's number has the instruction.
+    """
 
     constant: str
     operations: int
@@ -42,14 +45,14 @@ LOOPS = {
 
 
 def measure(arch: str) -> Peaks:
-    """Measure the peak of every instruction family that the architecture has, and a copy (bytes read plus written)."""
+    """Measure the peak of each instruction family of the architecture, and the bandwidth of reads plus writes."""
     clock, number = Clock(arch), architecture_number(arch)
     rates = {name: _measure_loop_tflops(clock, arch, loop) for name, loop in LOOPS.items() if loop.serves(number)}
     return {"tflops": rates, "gbytes_per_s": _measure_copy_bandwidth(clock)}
 
 
 def _measure_loop_tflops(clock: Clock, arch: str, loop: Loop) -> float:
-    """Return the loop's TFLOP/s."""
+    """Return the TFLOP/s that the whole card reaches in the loop."""
     function = Function(load_cubin(compile_kernel(SOURCE, {loop.constant: 1}, arch)), "peak", threads=THREADS)
     blocks = BLOCKS_EACH * runtime.getDeviceProperties(runtime.getDevice())["multiProcessorCount"]
     out = device_array(THREADS, "float32")
@@ -63,7 +66,7 @@ def _measure_loop_tflops(clock: Clock, arch: str, loop: Loop) -> float:
 
 
 def _measure_copy_bandwidth(clock: Clock) -> float:
-    """Return GB/s of a copy between the largest buffers that fit."""
+    """Return the bandwidth in GB/s of a device-memory copy between the largest buffers that fit."""
     size = COPY_BYTES
     while True:
         try:

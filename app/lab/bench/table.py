@@ -81,7 +81,7 @@ def _name_cells(row: Row | Total) -> tuple[str, str]:
 
 
 def _ratio_cells(row: Ratios) -> Iterable[str]:
-    """Return the cells of the two ratio columns."""
+    """Return a row's cells for its ratios to the library's time and to the previous step's."""
     return map(format_factor, (row["library_ratio"], row["previous_ratio"]))
 
 

@@ -132,5 +132,5 @@ def allowed_errors(problem: Problem, expected: Expected) -> tuple[Any, float]:
 
 
 def rms(values: Any) -> float:
-    """Return the root mean square."""
+    """Return the root mean square of an array's elements."""
     return float((values * values).mean()) ** 0.5

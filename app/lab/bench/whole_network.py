@@ -46,7 +46,7 @@ def precision_variant_pairs(graph: Graph, only: set[str] | None) -> list[tuple[s
 def whole_program(
     graph: Graph, arch: str, known: Tuning, batch: int, only: set[str] | None, step: Callable[[], object]
 ) -> list[Program]:
-    """Time each combination end to end, from page-locked images to readable labels; return rows of the document.
+    """Time the network in each precision by each variant, from page-locked images to readable labels; return the rows.
 
     Small batches are timed on the processor, too. step: called after each combination.
     """

@@ -45,7 +45,7 @@ examples:
 
 
 class CallsRequest(Frozen, kw_only=True):
-    """The options."""
+    """The options of ``python -m app.lab.calls``."""
 
     only: str | None = option("time only these rows", metavar="ROW,…")
     rounds: int = option("turns of each caller (default: 7)", 7, type=whole_number_type(1, 1000), metavar="N")
@@ -54,7 +54,7 @@ class CallsRequest(Frozen, kw_only=True):
 
 
 def run(request: CallsRequest) -> int:
-    """Measure, print and write. Returns 1 if our labels were wrong, else 0. Raises UserError."""
+    """Time the calls, print and write the times. Returns 1 if our labels were wrong, else 0. Raises UserError."""
     kinds = chosen(request.only)
     device.require_gpu(PROGRAM)
     with exit_on_interrupt():

@@ -21,19 +21,19 @@ STAGED, DIRECT = "staged", "copied directly"  # how PyTorch's images reach the c
 
 
 class Caller(Protocol):
-    """Takes images of one kind of call. call: what is timed; the next call may overwrite its answer."""
+    """Classifies images. call: the timed function, from images to labels, which its next call may overwrite."""
 
     call: Callable[[Any], Any]
 
     def active(self) -> AbstractContextManager[object]:
-        """Return a context with global switches set; all calls are made within it."""
+        """Return a context in which the framework's global switches are set for the calls."""
 
     def close(self) -> None:
-        """Free the memory."""
+        """Free the memory of the network that this caller runs."""
 
 
 class OurCaller(Caller):
-    """``Classifier``. Raises UserError where the kind cannot run."""
+    """Classifies by ``Classifier``. Raises UserError if it cannot answer this kind of call."""
 
     def __init__(self, kind: Kind) -> None:
         if kind.resident and "resident" not in signature(Classifier).parameters:
@@ -50,7 +50,7 @@ class OurCaller(Caller):
 
 
 class TorchCaller(Caller):
-    """A network in PyTorch, which several kinds of calls may share. way: ``STAGED`` or ``DIRECT``, from the host."""
+    """Classifies by a PyTorch network, which callers may share. way: of images from the host, STAGED or DIRECT."""
 
     def __init__(self, engine: "TorchCalls", kind: Kind, way: str) -> None:
         self._engine = engine
@@ -114,7 +114,7 @@ class TorchPool:
         self._made: dict[tuple[bool, int, str, str | None, Setting], TorchCalls] = {}
 
     def makes(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
-        """Return setting → function that makes the caller for a kind."""
+        """Return for each of PyTorch's settings a function that makes a caller for this kind of call."""
         modes = (None,) if engine == EAGER else MODES
         layouts = (False,) if self._quick and engine == COMPILE else (False, True)
         settings = [Setting(layout, graph=graph) for layout in layouts for graph in (False, True)]
@@ -141,6 +141,6 @@ class TorchPool:
 
 
 def peers_of(precision: str) -> list[str]:
-    """Return the precisions of the peers of a precision: the one that counts, and for fp32x also tf32."""
+    """Return the precisions of PyTorch that ours is compared with: the one that decides, and with fp32 also tf32."""
     same = BY_NAME[precision].peers
     return [same, "tf32"] if same == "fp32" else [same]

@@ -14,7 +14,7 @@ ARRAYS = 8  # different arrays, given in turn; of 10,000 images they exceed the 
 
 
 class Kind(Frozen):
-    """One kind of call. source: where the images lie. enqueues: the labels stay on the card, and nothing waits."""
+    """One kind of call. source: where the images lie. enqueues: the call returns labels on the card without waiting."""
 
     name: str
     images: int
@@ -25,7 +25,7 @@ class Kind(Frozen):
 
     @property
     def what(self) -> str:
-        """The images and the answer, in words."""
+        """Description of a call: number and place of the images, and the answer."""
         answer = "enqueue" if self.enqueues else "to a label" if self.images == 1 else "to labels"
         count = "1 image" if self.images == 1 else f"{self.images:,} images"
         return f"{count}, {self.source}, {answer}" + ", resident" * self.resident

@@ -46,7 +46,7 @@ class Setup(NamedTuple):
 
 @dataclass
 class Entrant:
-    """A caller with its answers and times. makes: setting → function that makes it; the fastest is kept."""
+    """An engine in one precision, with its labels and times. makes: setting → function that makes the caller."""
 
     engine: str
     precision: str
@@ -61,7 +61,7 @@ class Entrant:
     samples: list[float] = field(default_factory=list)
 
     def choose(self, given: Sequence[Any], expected: Sequence[np.ndarray], step: Callable[[str], object]) -> None:
-        """Make, check and try every setting. A peer may fail in any way; an error of ours is a bug."""
+        """Check and time every setting; keep the fastest. A peer may fail in any way; an error of ours is a bug."""
         faults = []
         for setting, make in self.makes.items():
             step(f"{self.engine} {self.precision}: {setting}")
@@ -104,7 +104,7 @@ class Entrant:
                     self.unsteady += not np.array_equal(on_host(found), answer)
 
     def row(self) -> CallerRow:
-        """Return the document's part about this caller."""
+        """Return this engine's record: times, setting, and numbers of labels that differ."""
         times = summary(self.samples) if self.samples else None
         if times is not None:
             del times["samples"]
@@ -119,7 +119,7 @@ def on_host(labels: Any) -> np.ndarray:
 
 
 def measure(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], object]) -> Call:
-    """Measure one kind. step: called with a description before each trial, and before the rounds."""
+    """Time one kind of call by every engine. step: called with a description before each trial and the rounds."""
     entrants = [Entrant(OURS, kind.precision, {"": lambda: setup.ours(kind)})]
     for precision in peers_of(kind.precision):
         for engine in (EAGER, COMPILE):
@@ -150,7 +150,7 @@ def measure(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], object]
 
 
 def _row(kind: Kind, entrants: Sequence[Entrant]) -> Call:
-    """Return the document's row, with the ratios to the fastest peers."""
+    """Return the record of one kind of call: each engine's times, and our ratios to the fastest peers."""
     ours, *peers = entrants
     own = median(ours.samples) if ours.samples else None
     medians = {(peer.engine, peer.precision): median(peer.samples) for peer in peers if peer.samples}

@@ -32,7 +32,7 @@ def as_text(document: Calls, width: int = WIDTH) -> str:
 
 
 def verdict(row: Call) -> str:
-    """Say how ours compares with the best peer."""
+    """Return how many times as fast as the best peer this program is; ``LOST`` precedes a factor below 1."""
     ratio, beside = row["ratio"], row["tf32_ratio"]
     if ratio is None:
         return "no comparison"

@@ -45,7 +45,7 @@ KNOWN = {
 
 
 class Report(Frozen):
-    """One document. context: values by name, for each kind of ``CONTEXT``."""
+    """A report that was read, with its timed rows. context: values by name, for each kind of ``CONTEXT``."""
 
     path: Path
     document: dict[str, Any]
@@ -57,7 +57,7 @@ Sides = tuple[Sequence[Report], Sequence[Report]]
 
 
 def compare(request: CompareRequest) -> int:
-    """Compare, print and write. Returns 1 if a row became slower by over ``fail_above`` percent. Raises UserError."""
+    """Compare reports, print and write. Returns 1 if a row became slower by over ``fail_above`` %. Raises UserError."""
     before, after = sides = _read_sides(request)
     reports = [*before, *after]
     if len(kinds := _distinct(report.document["schema"] for report in reports)) > 1:

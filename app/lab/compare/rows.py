@@ -19,7 +19,7 @@ ROUNDING = 1e-6  # relative error of samples, which have fewer digits than their
 
 
 class Timed(Frozen):
-    """One timed row. median and samples are in ``unit``, ms or s; older reports have no samples."""
+    """A named time of a report. median and samples are in ``unit``, ms or s; older reports have no samples."""
 
     name: str
     median: float
@@ -28,7 +28,7 @@ class Timed(Frozen):
 
 
 def _timed_row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> Timed | None:
-    """Return the row, None if it has no time."""
+    """Return the time under the key ``time`` in a part of a report as a row; None if there is none."""
     if part is None or not part.get(time):
         return None
     if not isinstance(name, str):

@@ -18,7 +18,7 @@ from app.planning.tuning import Tuning
 
 
 class OurEngine(Engine):
-    """The application. End to end it runs as the main job does; on the card it runs the whole batch as one chunk."""
+    """This program as an engine: end to end as in the main job, on the card with the whole batch as one chunk."""
 
     def __init__(
         self, graph: Graph, images: np.ndarray, labels: np.ndarray, precision: str, arch: str, known: Tuning

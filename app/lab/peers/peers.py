@@ -43,7 +43,7 @@ PACKAGES = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "jax", 
 
 
 def compare(request: BenchRequest) -> int:
-    """Measure, print and write. Returns 1 if the application's labels were wrong, else 0. Raises UserError."""
+    """Time all engines, print and write. Returns 1 if this program's labels were wrong, else 0. Raises UserError."""
     wanted = parse_engine_names(request.only)
     find_network(request.network)
     device.require_gpu("bench")

@@ -270,7 +270,7 @@ def measure_in_turn(
 
 
 def _pass_count(ms: float) -> int:
-    """Return the number of passes in one series; one pass takes ``ms``."""
+    """Return how many passes of ``ms`` each to enqueue back to back and time together."""
     return min(max(ceil(SERIES_MS / max(ms, 1e-6)), LEAST_PASSES), PASSES)
 
 

@@ -15,7 +15,7 @@ Target = tuple[str, Any, str]  # CUDA function; the module or class where caller
 
 
 class Call(Frozen):
-    """One API call. start, stop: seconds of the host's clock."""
+    """One call of a CUDA API function. start, stop: when it began and returned, in seconds of the host's clock."""
 
     name: str
     start: float
@@ -87,7 +87,7 @@ def recorded_calls(among: Sequence[Target] | None = None) -> Iterator[list[Call]
 
 
 def summary(calls: Sequence[Call], runs: int, host_ms: float) -> list[profile.Call]:
-    """Return one row for each function, the most expensive first. Calls and totals are per run.
+    """Return each API function's number of calls and times, the most expensive first. Calls and totals are per run.
 
     host_ms: the host's time from a run's start to its end; share: the function's part of it.
     """

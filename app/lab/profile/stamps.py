@@ -46,7 +46,7 @@ class Shares(Frozen):
 
     @property
     def round_count(self) -> int:
-        """Number of times that the first warpgroup takes images."""
+        """Number of rounds until all images are taken: the first warpgroup takes images in each."""
         return -(-self.images // (self.each * self.blocks * self.warpgroups))
 
     @property
@@ -81,7 +81,7 @@ def clock_megahertz(groups: Sequence[Warpgroup]) -> float:
 
 
 def warpgroup_timeline(words: np.ndarray, shares: Shares) -> dict[str, Any]:
-    """Return what the stamps tell: the warpgroups' phases on one multiprocessor, and images over time.
+    """Return the phases of the warpgroups on one multiprocessor, and the progress of all images over time.
 
     The multiprocessor is the one with the median time. Times are microseconds since the first warpgroup's start.
     """

@@ -62,7 +62,7 @@ class Target:
         return next((point for point in self.points if point["parameters"] == self.default), None)
 
     def tuned_results(self) -> dict[Problem, dict[str, Tuned]]:
-        """Return the times to store: the best point's, and the rival's if it was measured."""
+        """Return the tuning times to store: the best point's, and the rival's if it was measured."""
         if self.best_point is None:
             return {}
         found = {self.row.name: Tuned(self.best_point["parameters"], self.best_point["ms"], self.images)}

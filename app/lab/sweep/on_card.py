@@ -41,7 +41,7 @@ class PointTimer:
             raise
 
     def __call__(self, row: Variant, parameters: dict[str, int]) -> tuple[Timing, float]:
-        """Check and time one point; return its timing and its worst error ÷ tolerance. Raises Skip, Wrong."""
+        """Check and time one point; return its times, and its worst error ÷ tolerance. Raises Skip, Wrong."""
         try:
             if row is self._row:
                 self._compiled.pop(format_parameters(parameters)).result()
@@ -64,5 +64,5 @@ class PointTimer:
 
 
 def _compile(row: Variant, problem: Problem, parameters: dict[str, int], arch: str) -> None:
-    """Compile into the cache only: the machine code of many points need not stay in memory."""
+    """Compile the row into the disk cache, without keeping its machine code in memory."""
     compile_kernel(row.path, row.config(problem, parameters).defines, arch)

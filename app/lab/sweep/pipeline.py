@@ -30,7 +30,7 @@ Measure = Callable[[int, int], Figures | None]  # None: it does not fit in devic
 
 
 def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan, card: str) -> int:
-    """Measure all points, publish and draw. Returns 0. Raises UserError, also if Ctrl-C stops it early."""
+    """Time the main job at all points, publish, draw. Returns 0. Raises UserError, also if Ctrl-C stops it early."""
     with exit_on_interrupt():
         from app.engine.gpu import GpuEngine
         from app.main_job import timing as measure
@@ -74,7 +74,7 @@ def pipeline_grid(batch: int, default: Setting) -> list[Setting]:
 
 
 def measure_all(grid: Sequence[Setting], measure: Measure) -> list[PipelinePoint]:
-    """Measure one point per setting; ``ms`` is None where memory does not suffice. Ctrl-C stops between two points."""
+    """Measure a point per setting; its ``ms`` is None if memory does not suffice. Ctrl-C stops between two points."""
     points: list[PipelinePoint] = []
     with suppress(KeyboardInterrupt), progress_bar(len(grid), unit=" points") as progress:
         for streams, chunk in grid:
@@ -87,7 +87,7 @@ def measure_all(grid: Sequence[Setting], measure: Measure) -> list[PipelinePoint
 def as_document(
     request: SweepRequest, card: str, points: Sequence[PipelinePoint], total: int, default: Setting
 ) -> PipelineSweep:
-    """Return the report as a JSON document."""
+    """Return the measured points, with the best and the default one, as a JSON document."""
     measured = [point for point in points if point["ms"] is not None]
     best = min(measured, key=lambda point: point["ms"] or 0.0, default=None)
     usual = next((point for point in measured if (point["streams"], point["chunk"]) == default), None)

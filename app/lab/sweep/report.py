@@ -24,7 +24,7 @@ FUSED_HINT = "the main job runs layers fused with what follows them: --fused tun
 def as_document(
     request: SweepRequest, targets: Sequence[Target], notes: Sequence[str], card: str, table: str | None
 ) -> Sweep:
-    """Return the report as a JSON document. table: the file with the best points, None if there are none."""
+    """Return every layer's points as a JSON document. table: the file that stores the best points, None without any."""
     row = targets[0].row
     return {
         "schema": "lenet5-inference/sweep/1",

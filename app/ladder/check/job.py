@@ -34,7 +34,7 @@ OFF_THE_CARD = "check --device cpu names the line"
 
 
 def check(request: CheckRequest) -> int:
-    """Check the kernel; print a verdict for each shape, with its first error. Returns 1 if there was one, else 0.
+    """Check the kernel; print for each shape that it is right, or its first error. Returns 1 if one is wrong, else 0.
 
     Raises UserError.
     """

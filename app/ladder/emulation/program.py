@@ -163,7 +163,7 @@ def _write_sources(folder: Path, source: Path, functions: str) -> None:
 
 
 def _compile(folder: Path, name: str, words: Sequence[str]) -> None:
-    """Run g++ in the folder. Raises UserError with the first of its errors."""
+    """Run g++ in the folder with these arguments. name: the kernel's. Raises UserError with the first error of g++."""
     done = subprocess.run([str(COMPILER), *FLAGS, *words], cwd=folder, capture_output=True, text=True)
     if done.returncode:
         found = _ERROR.search(done.stderr)
@@ -173,7 +173,7 @@ def _compile(folder: Path, name: str, words: Sequence[str]) -> None:
 
 
 class Built(Frozen):
-    """A kernel compiled for one problem and number of images. outputs: of the problem's arguments.
+    """A kernel compiled for one problem and number of images. outputs: the problem's arguments that it writes.
 
     seconds: CPU time after which a run is stopped.
     """

@@ -101,7 +101,7 @@ class Dropout:
         self._function = Elementwise("dropout", arch, features, FEATURES=features)
 
     def __call__(self, stream: Any, images: int, x: Any, y: Any, items: Any, key: np.uint64, share: float) -> None:
-        """Enqueue y from x, which may be one array. share: of the features that become 0; 0 copies x."""
+        """Enqueue y = x with a random share of its features 0, the others scaled. y may be x; share 0 copies x."""
         least, factor = dropout_bound(share)
         self._function(stream, images, x, y, items, scalars=(key, np.int32(least), factor))
 
@@ -114,7 +114,7 @@ class Transpose:
         self._function = _load_kernel("transpose", arch, ROWS=rows, COLUMNS=columns)
 
     def __call__(self, stream: Any, images: int, x: Any, y: Any) -> None:
-        """Enqueue the transpose. y must not overlap x."""
+        """Enqueue y = the transpose of each image's x. y must not overlap x."""
         self._function(stream, (images * self._tiles, 1, 1), x, y)
 
 
@@ -128,7 +128,7 @@ class ColumnSums:
         self._last = self._function if pixels == 1 else _load_kernel("column_sums", arch, COLUMNS=columns, PIXELS=1)
 
     def __call__(self, stream: Any, images: int, x: Any, y: Any) -> None:
-        """Enqueue the sums to y: one launch, or two if the sums have several parts."""
+        """Enqueue y = the columns' sums in x: one launch, or two if each sum is computed in several parts."""
         parts = partial_sum_count(images, self._pixels)
         groups = ceil_div(self._columns, TILE)
         blocks = groups if self._pixels == 1 else self._columns

@@ -22,7 +22,7 @@ from app.training.settings import Settings
 
 
 class Site(Frozen):
-    """Data shared by all stages. images: most per batch. parameters, gradients: arenas."""
+    """Data shared by all stages. images: the largest batch size. parameters, gradients: arenas."""
 
     arch: str
     images: int
@@ -40,7 +40,7 @@ class Site(Frozen):
 
 
 class DeviceBatch(Frozen):
-    """A batch. items: indices of its images, int32 on the device. epoch: 0 for evaluation, without randomness."""
+    """A batch on a stream. items: image indices, int32 on the device. epoch: 0 for evaluation, without randomness."""
 
     stream: Any
     items: Any
