@@ -127,7 +127,8 @@ NOT_ONE_VALUE = (
     *(argparse._AppendAction, argparse._StoreTrueAction, argparse._StoreFalseAction),
     *(argparse._HelpAction, argparse._VersionAction, argparse._SubParsersAction, common._Completion),
 )
-OTHER_VALUES = {"--smoothing": "0.5", "--noise": "0.5", "--min-accuracy": "0.5", "--device": "cuda"}
+SHARES = ("--smoothing", "--noise", "--min-accuracy", "--min-confidence")
+OTHER_VALUES = {**dict.fromkeys(SHARES, "0.5"), "--device": "cuda"}
 
 
 def test_no_option_of_any_command_wins_silently_over_itself() -> None:

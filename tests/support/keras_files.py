@@ -84,7 +84,7 @@ def zipped(members: Mapping[str, bytes | str]) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         for name, content in members.items():
-            archive.writestr(name, content)
+            archive.writestr(zipfile.ZipInfo(name), content)  # without the time: the same bytes each time
     return stream.getvalue()
 
 

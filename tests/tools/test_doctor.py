@@ -126,7 +126,7 @@ def test_with_a_card(library: Any, found: Any, monkeypatch: pytest.MonkeyPatch) 
 def test_extras_are_those_of_the_project() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert {extra: list(packages) for extra, packages in EXTRAS.items()} == {
-        extra: packages for extra, packages in declared.items() if extra not in ("test", "dev")
+        extra: packages for extra, packages in declared.items() if extra not in ("test", "dev", "keras")
     }
     assert machine.NEEDED_FOR.keys() == EXTRAS.keys()
 

@@ -126,7 +126,7 @@ def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: in
     numbers = any(isinstance(one, Dataset) for one in inputs)
     notes = any(isinstance(one, list) for one in inputs)
     layout = _answer_columns(request, classifier, paths=not alone, numbers=numbers, notes=notes)
-    batch = request.chunk or min(_images_at_a_time(classifier), max(1, BATCH_BYTES // prod(shape)))
+    batch = request.chunk or min(_default_batch_size(classifier), max(1, BATCH_BYTES // prod(shape)))
     seen = Seen()
     timer = Timer()
     readable = total <= TABLE and not request.logits and request.format is None
@@ -163,7 +163,7 @@ def _check_pictures_not_overwritten(show: Path, inputs: Sequence[Input]) -> None
             raise UserError(f"--show {show} is one of the pictures ({printable(str(path))}): name another file")
 
 
-def _images_at_a_time(classifier: Classifier) -> int:
+def _default_batch_size(classifier: Classifier) -> int:
     # On the CPU a full chunk for every core: sums are then those of one call with all images, to the bit.
     return GPU_BATCH if classifier.device == "cuda" else REFERENCE_CHUNK * usable_cores()
 
