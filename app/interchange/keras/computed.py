@@ -44,7 +44,7 @@ def pooling(window: int, stride: int, padding: tuple[int, int], is_max: bool) ->
     def run(x: np.ndarray) -> np.ndarray:
         x = np.pad(x, ((0, 0), padding, padding, (0, 0)), constant_values=np.nan)
         windows = np.lib.stride_tricks.sliding_window_view(x, (window, window), axis=(1, 2))[:, ::stride, ::stride]
-        reduced: np.ndarray = (np.nanmax if is_max else np.nanmean)(windows, axis=(4, 5))
+        reduced: np.ndarray = np.nanmax(windows, axis=(4, 5)) if is_max else np.nanmean(windows, axis=(4, 5))
         return reduced
 
     return run
