@@ -3,12 +3,10 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from inspect import signature
 from typing import Any, Protocol
 
 import numpy as np
 
-from app.base.errors import UserError
 from app.base.precision import BY_NAME
 from app.engine.classifier import Classifier
 from app.lab.calls.kinds import CARD, NETWORK, ORDINARY, Kind
@@ -36,10 +34,7 @@ class OurCaller(Caller):
     """Classifies by ``Classifier``. Raises UserError if it cannot answer this kind of call."""
 
     def __init__(self, kind: Kind) -> None:
-        if kind.resident and "resident" not in signature(Classifier).parameters:
-            raise UserError("this version's Classifier has no resident kernel")
-        more = {"resident": True} if kind.resident else {}
-        self.classifier = Classifier(NETWORK, device="cuda", precision=kind.precision, **more)
+        self.classifier = Classifier(NETWORK, device="cuda", precision=kind.precision, resident=kind.resident)
         self.call = partial(self.classifier, on_card=True) if kind.enqueues else self.classifier
 
     def active(self) -> AbstractContextManager[object]:

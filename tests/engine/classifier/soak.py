@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from inspect import signature
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic, sleep
@@ -88,9 +87,6 @@ class Soak:
         self.resident = [case for case in self.cases if case.network == "lenet5" and case.precision in RESIDENT]
         if self.device == "cuda":
             self._add_arrays_of_the_card(wide)
-            if "resident" not in signature(Classifier).parameters:
-                self.found.notes.append("no resident classifier: this version has none")
-                self.resident = []
         self.shared = Classifier(self.cases[0].network, device=device, precision=self.cases[0].precision)
 
     def _add_arrays_of_the_card(self, wide: np.ndarray) -> None:

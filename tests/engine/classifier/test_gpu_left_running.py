@@ -6,22 +6,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from app.base.clock import Deadline
 from app.cuda.nvml import UnavailableError, current_bus_id, open_nvml
-from app.engine.classifier import Classifier
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.alone,
-    pytest.mark.skipif(
-        "resident" not in signature(Classifier).parameters, reason="Classifier has no resident kernel in this version"
-    ),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
 import sys
