@@ -1,0 +1,78 @@
+"""What the peers' settings took: each is tried once, and its times are stored at once.
+
+One file per card holds them: the shipped one, overridden by the user's in the cache. Times of other versions of a
+peer's packages do not count.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from app.files.cache import cache_dir, is_trusted, store_private
+from app.files.reading import may_exist, read_json
+from app.files.writing import json_text
+from app.lab.document import FIGURES
+from app.network.network import Network
+from app.planning.tuning import file_name
+from app.records.derive import check_of
+from app.records.peers import PeerSettings, Search
+
+Key = tuple[object, ...]
+
+
+class Searches:
+    """The searches of one card. software: engine → its packages that are installed here, with versions."""
+
+    def __init__(self, card: str, software: Mapping[str, dict[str, str]]) -> None:
+        self._card, self._software = card, software
+        self._path = cache_dir() / "peers" / file_name(card)
+        self._found: dict[Key, Search] = {}
+        for path in (FIGURES / f"peers_{file_name(card)}", *[self._path] * is_trusted(self._path)):
+            for search in _read(path):
+                known = self._found.setdefault(_key(search), search)
+                known["ms"] |= search["ms"]
+                known["failed"] |= search["failed"]
+
+    def of(self, network: Network, precision: str, images: int, engine: str) -> Search:
+        """Return what is known of a peer, in the versions that are installed."""
+        new: Search = {
+            "network": network.name,
+            "digest": network.digest,
+            "precision": precision,
+            "images": images,
+            "engine": engine,
+            "software": self._software[engine],
+            "ms": {},
+            "failed": {},
+        }
+        return self._found.get(_key(new), new)
+
+    def add(self, search: Search, setting: str, ms: list[float], reason: str) -> None:
+        """Store a setting's times on the card and end to end, or why there are none. Raises UserError."""
+        if ms:
+            search["ms"][setting] = [round(one, 5) for one in ms]
+        else:
+            search["failed"][setting] = reason
+        self._found[_key(search)] = search
+        store_private(self._path, json_text(self.document([*self._found.values()])))
+
+    def document(self, searches: list[Search]) -> PeerSettings:
+        """Return the document of these searches."""
+        return {"schema": "lenet5-inference/peer-settings/1", "card": self._card, "searches": searches}
+
+
+def _key(search: Search) -> Key:
+    return *(search[name] for name in ("digest", "precision", "images", "engine")), *sorted(search["software"].items())
+
+
+def _read(path: Path) -> list[Search]:
+    if not may_exist(path):
+        return []
+    found: PeerSettings = read_json(path, check_of(PeerSettings), "delete it, and search again")
+    return found["searches"]
+
+
+def fastest_settings(searches: Sequence[Search]) -> list[tuple[str, str]]:
+    """Return (engine, setting) of the fastest on the card and of the fastest end to end; once if it is the same."""
+    ran = [(search["engine"], setting, ms) for search in searches for setting, ms in search["ms"].items()]
+    best = [min(ran, key=lambda one: one[2][measure]) for measure in (0, 1) if ran]
+    return list(dict.fromkeys((engine, setting) for engine, setting, _ in best))
