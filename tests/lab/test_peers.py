@@ -185,3 +185,20 @@ def test_on_the_card(network: str, count: int, tmp_path: Path, capsys: pytest.Ca
         assert row["on_card_ms"] or row["reason"], row
         assert row["on_card_ms"] is None or row["unsteady"] == 0, row
     assert any(row["engine"] == OURS and row["on_card_ms"] for row in found["rows"])
+
+
+@pytest.mark.gpu
+def test_a_search_on_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the quickest peer, JAX, where it is installed: then comparisons have a ratio."""
+    monkeypatch.setattr("app.lab.peers.search.cache_dir", lambda: tmp_path)
+    monkeypatch.setattr("app.lab.peers.search.FIGURES", tmp_path)
+    found = []
+    for number, options in enumerate(("--search --only jax", "--only ours,jax")):
+        path = tmp_path / f"{number}.json"
+        command = f"bench --peers --batch 1 --precision fp16 {options} --json {path}"
+        assert main(command.split()) == 0
+        found.append(json.loads(path.read_text(encoding="utf-8")))
+        check_described(found[-1])
+    searched, compared = found
+    (ratio,) = compared["comparisons"][0]["ratios"]
+    assert ratio["reason"] == ("" if searched["searches"] else "no peer was timed")

@@ -166,9 +166,9 @@ def test_a_search_tries_each_setting_once(batch: Batch) -> None:
     first = searches()
     found = [*search(JOB, makers(batch, diary), first, steps.append)]
     assert [(one["images"], one["precision"], one["engine"]) for one in found] == [
-        (images, precision, engine) for images in (20, 40) for precision in ("fp32", "fp16") for engine in FEW
+        (images, precision, engine) for engine in FEW for images in (20, 40) for precision in ("fp32", "fp16")
     ]
-    assert tried(diary) == [*chain(*FEW.values())] * 4 and len(steps) == 20
+    assert tried(diary) == [*chain(*(4 * settings for settings in FEW.values()))] and len(steps) == 20
     assert steps[0] == f"lenet5, 20: torch {EAGER} fp32"
     for one in found:
         assert [*one["ms"], *one["failed"]] == [name for name in FEW[one["engine"]] if name != BROKEN] + [BROKEN] * (

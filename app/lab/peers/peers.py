@@ -18,7 +18,7 @@ from app.base.interrupts import exit_on_interrupt
 from app.base.precision import BY_NAME, PRECISIONS
 from app.commands.bench import BenchRequest
 from app.cuda import device
-from app.lab.batch import Batch, load_batch
+from app.lab.batch import ONE_PIECE, Batch, load_batch
 from app.lab.bench import cudnn
 from app.lab.bench.cases import parse_batch_sizes
 from app.lab.document import utc_date
@@ -168,8 +168,8 @@ def search(job: Job, makers: Makers, searches: Searches, step: Callable[[str], o
 
     Stores each setting's times at once. Raises UserError if a setting leaves the card unusable: its failure is stored.
     """
-    for batch in _batches(job, checked=False):
-        for precision, (engine, settings) in product(job.peer_precisions, makers.peers.items()):
+    for engine, settings in makers.peers.items():  # JAX keeps the memory that it once took: PyTorch goes first
+        for batch, precision in product(_batches(job, checked=False), job.peer_precisions):
             known = searches.of(batch.graph.network, precision, len(batch.images), engine)
             for setting, make in settings.items():
                 if setting in known["ms"] or setting in known["failed"]:
@@ -179,12 +179,14 @@ def search(job: Job, makers: Makers, searches: Searches, step: Callable[[str], o
                 (entrant,) = _entrants([candidate], batch)
                 ms = entrant.try_briefly(batch)
                 searches.add(known, setting, ms, entrant.reason)
+                if entrant.reason == ONE_PIECE:
+                    continue
                 try:
+                    torch.release_compiled()
                     makers.check_card()
                 except Exception as error:
                     again = "what it did is stored: run the command again to go on with the other settings"
                     raise UserError(f"{candidate.title} left the card unusable ({one_line(error)}); {again}") from error
-                torch.release_compiled()
             yield known
 
 
