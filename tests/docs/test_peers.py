@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from docs.generate import systems
 from docs.generate.__main__ import BENCHMARKS, SYSTEMS
 from docs.generate.figures import COMPARED, FIGURES, PEERS, Figures
@@ -32,6 +30,7 @@ def test_whole_pass_beside_the_fastest_peer(no_figures: Figures, tmp_path: Path,
     assert {("`mlp`, 10,000 images", "fp16", *halves), ("`mlp`, 10,000 images", *unknown)} <= table
     assert not [row for row in table if "int8" in row]
     assert "- `mlp`, 10,000 images, fp16: not known; ours ran " in block and block.count("fp16: ") == 1
+    assert len(COMPARED) == 9
     for network in COMPARED:
         asked = f"- `{network}`: Not measured yet: run `python main.py bench --peers --network {COMPARED[network]} "
         assert (asked in block) == (network != "mlp")
@@ -61,11 +60,6 @@ def test_a_peer_without_times_says_why(no_figures: Figures, tmp_path: Path, rele
     store(DOCUMENT | {"comparisons": [comparison([*ROWS, broken])]}, tmp_path / PEERS["mlp"])
     made = " ".join(SYSTEMS.render_block("mlp", no_figures).split())
     assert made.count("torch.compile default, contiguous in fp16 has no times: out of memory.") == 1
-
-
-@pytest.mark.parametrize("network", COMPARED)
-def test_every_compared_network_has_a_file_of_its_own(network: str) -> None:
-    assert PEERS[network] == f"h100_peers_{network}.json" and len(COMPARED) == 9
 
 
 def test_reasons_of_losses_are_of_losses() -> None:

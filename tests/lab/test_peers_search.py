@@ -22,6 +22,7 @@ from app.lab.peers.text import search_text
 from app.network.definitions import LENET5, NETWORKS
 from app.records.peers import Search
 from tests.lab.conftest import Benched
+from tests.support.networks_for_tests import random_graph
 from tests.support.peers_for_tests import CARD, FakeEngine, OurFake, small_batch
 from tests.support.schemas import mistakes
 from tests.support.widths import check_widths
@@ -101,6 +102,19 @@ def test_the_user_s_times_override_the_shipped(own_cache: Path) -> None:
     assert known(searches())["ms"] == {SLOW: [2.0, 2.0], FAST: [1.0, 2.5]} == stored()["searches"][0]["ms"]
 
 
+def test_two_searches_at_once_keep_each_other_s_times() -> None:
+    one, other = searches(), searches()
+    mine = known(one)
+    one.add(mine, SLOW, [1.0, 2.0], "")
+    other.add(known(other), FAST, [3.0, 4.0], "")
+    other.add(known(other, "jax"), "jit", [5.0, 6.0], "")
+    one.add(mine, EAGER, [7.0, 8.0], "")
+    assert [search["ms"] for search in stored()["searches"]] == [
+        {SLOW: [1.0, 2.0], FAST: [3.0, 4.0], EAGER: [7.0, 8.0]},
+        {"jit": [5.0, 6.0]},
+    ]
+
+
 @pytest.mark.parametrize("content", ["{", '{"schema": "other/1"}'])
 def test_a_damaged_file_is_one_line(content: str) -> None:
     first = searches()
@@ -123,6 +137,28 @@ def test_the_fastest_of_all_peers_by_each_measurement() -> None:
     first.add(known(first), BROKEN, [], "no such layout")
     assert not why_unknown(every, {name: dict.fromkeys(found) for name, found in FEW.items()})
     assert why_unknown([known(first, images=1)], {"torch": {}}) == "no setting of a peer runs"
+
+
+WHOLE, PIECES = "eager, contiguous, CUDA graph", "eager, contiguous, pieces, CUDA graph"
+
+
+@pytest.mark.parametrize(
+    ("network", "ms", "needless"),
+    [
+        ("lenet5", {}, 0),
+        ("mlp", {}, 11),  # every second one has the other layout
+        ("lenet5", {WHOLE: [1.0, 2.0], PIECES: [1.1, 2.1]}, 2),  # compiled in two modes
+        ("lenet5", {WHOLE: [1.0, 2.0], PIECES: [1.1, 1.9]}, 0),
+        ("lenet5", {PIECES: [1.1, 2.1]}, 0),
+    ],
+)
+def test_settings_that_cannot_be_the_fastest(network: str, ms: dict[str, list[float]], needless: int) -> None:
+    graph = random_graph(NETWORKS[network])
+    found = {name: why for name in map(str, torch.SETTINGS) if (why := torch.why_needless(name, ms, graph))}
+    assert len(found) == needless and set(found.values()) <= {*torch.NEEDLESS}
+    assert all(("pieces" if ms else "channels last") in name for name in found)
+    assert not {WHOLE, PIECES, EAGER} & found.keys()
+    assert not torch.why_needless("jit", ms, graph)
 
 
 # --- searching and comparing ----------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ def find_makers(engines: Sequence[str], ours: Callable[..., Engine], check_card:
 
 
 def search(job: Job, makers: Makers, searches: Searches, step: Callable[[str], object]) -> Iterator[Search]:
-    """Try each setting that was not tried yet; yield what is known of each peer in each network, batch, precision.
+    """Try each setting that was not tried yet and may be the fastest; yield what is then known of each peer.
 
     Stores each setting's times at once. Raises UserError if a setting leaves the card unusable: its failure is stored.
     """
@@ -173,6 +173,9 @@ def search(job: Job, makers: Makers, searches: Searches, step: Callable[[str], o
             known = searches.of(batch.graph.network, precision, len(batch.images), engine)
             for setting, make in settings.items():
                 if setting in known["ms"] or setting in known["failed"]:
+                    continue
+                if needless := torch.why_needless(setting, known["ms"], batch.graph):
+                    searches.add(known, setting, [], needless)
                     continue
                 candidate = Candidate(engine, setting, precision, partial(make, precision=precision))
                 step(f"{known['network']}, {known['images']:,}: {candidate.title}")

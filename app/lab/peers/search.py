@@ -26,11 +26,8 @@ class Searches:
         self._card, self._software = card, software
         self._path = cache_dir() / "peers" / file_name(card)
         self._found: dict[Key, Search] = {}
-        for path in (FIGURES / f"peers_{file_name(card)}", *[self._path] * is_trusted(self._path)):
-            for search in _read(path):
-                known = self._found.setdefault(_key(search), search)
-                known["ms"] |= search["ms"]
-                known["failed"] |= search["failed"]
+        self._merge(FIGURES / f"peers_{file_name(card)}")
+        self._merge(self._path)
 
     def of(self, network: Network, precision: str, images: int, engine: str) -> Search:
         """Return what is known of a peer, in the versions that are installed."""
@@ -47,28 +44,33 @@ class Searches:
         return self._found.get(_key(new), new)
 
     def add(self, search: Search, setting: str, ms: list[float], reason: str) -> None:
-        """Store a setting's times on the card and end to end, or why there are none. Raises UserError."""
+        """Store a setting's times on the card and end to end, or why there are none. Raises UserError.
+
+        Other processes may search on cards of the same name: what they stored meanwhile stays.
+        """
+        self._found.setdefault(_key(search), search)
+        self._merge(self._path)
         if ms:
             search["ms"][setting] = [round(one, 5) for one in ms]
         else:
             search["failed"][setting] = reason
-        self._found[_key(search)] = search
         store_private(self._path, json_text(self.document([*self._found.values()])))
 
     def document(self, searches: list[Search]) -> PeerSettings:
         """Return the document of these searches."""
         return {"schema": "lenet5-inference/peer-settings/1", "card": self._card, "searches": searches}
 
+    def _merge(self, path: Path) -> None:
+        if may_exist(path) and (path != self._path or is_trusted(path)):
+            stored: PeerSettings = read_json(path, check_of(PeerSettings), "delete it, and search again")
+            for search in stored["searches"]:
+                known = self._found.setdefault(_key(search), search)
+                known["ms"] |= search["ms"]
+                known["failed"] |= search["failed"]
+
 
 def _key(search: Search) -> Key:
     return *(search[name] for name in ("digest", "precision", "images", "engine")), *sorted(search["software"].items())
-
-
-def _read(path: Path) -> list[Search]:
-    if not may_exist(path):
-        return []
-    found: PeerSettings = read_json(path, check_of(PeerSettings), "delete it, and search again")
-    return found["searches"]
 
 
 def fastest_settings(searches: Sequence[Search]) -> list[tuple[str, str]]:

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.base.precision import BY_NAME
-from app.lab.batch import ONE_PIECE
 from app.lab.document import heading
 from app.lab.peers.rounds import OURS
+from app.lab.peers.torch import NEEDLESS
 from app.records.peers import Best, Comparison, Peers, PeerSettings, Ratio, Row
 from app.terminal.text import WIDTH, Column, format_factor, format_ms, paragraph, table
 
@@ -132,7 +132,7 @@ def search_text(document: PeerSettings, width: int = WIDTH) -> str:
         f"{one['engine']} {one['precision']}, {setting}: {reason}"
         for one in document["searches"]
         for setting, reason in one["failed"].items()
-        if reason != ONE_PIECE
+        if reason not in NEEDLESS
     )
     notes = [line for text in failed for line in paragraph(text, width)]
     return "\n".join(

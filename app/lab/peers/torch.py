@@ -3,8 +3,10 @@
 import gc
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from operator import gt
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,8 @@ from app.base.frozen import Frozen
 from app.lab.batch import ONE_PIECE, UNWRITTEN, l2_chunk_size
 from app.lab.peers.rounds import Engine
 from app.lab.peers.torch_network import clone_function, make_classifier
+from app.layers import Conv2d
+from app.layers.pool import Pool
 from app.network.graph import Graph
 
 TORCH = "torch"
@@ -24,6 +28,10 @@ EAGER = "eager"
 # torch.compile's modes follow, quick ones first; these two make CUDA graphs themselves.
 OWN_GRAPHS = ("reduce-overhead", "max-autotune")
 MODES = (EAGER, "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
+# Why settings cannot be the fastest. Compiled code keeps less in memory between layers than eager mode.
+ONE_LAYOUT = "without convolutions and pooling, both layouts are one"
+NO_GAIN = "pieces gain nothing in eager mode, so less than nothing compiled"
+NEEDLESS = (ONE_PIECE, ONE_LAYOUT, NO_GAIN)
 
 
 class Setting(Frozen):
@@ -52,6 +60,17 @@ SETTINGS = tuple(
     for layout in (False, True)
     if mode not in OWN_GRAPHS or not any(way)
 )
+
+
+def why_needless(name: str, ms: Mapping[str, Sequence[float]], graph: Graph) -> str:
+    """Return why the setting of this name cannot be the fastest, empty if it may be. ms: times of other settings."""
+    setting = next((one for one in SETTINGS if str(one) == name), Setting())
+    if setting.channels_last and not any(isinstance(step.layer, Conv2d | Pool) for step in graph.steps):
+        return ONE_LAYOUT
+    whole, pieces = (ms.get(str(replace(setting, mode=EAGER, pieces=cut, graph=True))) for cut in (False, True))
+    if setting.pieces and setting.mode != EAGER and whole and pieces and all(map(gt, pieces, whole)):
+        return NO_GAIN
+    return ""
 
 
 def release_compiled() -> None:
