@@ -21,7 +21,7 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm")
 CAPS = {
     "lines of sources": 53_980,
     "lines of Python in app without comments, docstrings and blank lines": 30_430,
-    "lines of tests": 41_520,
+    "lines of tests": 41_530,
     "tracked files": 938,
 }
 
