@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from importlib import metadata
@@ -204,7 +204,7 @@ def compare_all(
         for precision in job.peer_precisions:
             known = [searches.of(network, precision, images, engine) for engine in makers.peers]
             unknown[precision] = why_unknown(known, makers.peers)
-            chosen = [] if unknown[precision] else fastest_settings(known)
+            chosen = [] if unknown[precision] else fastest_settings(known, makers.peers)
             chosen += [(torch.TORCH, EAGER)] if torch.TORCH in makers.peers else []
             candidates = [Candidate(OURS, "", own, partial(makers.ours, precision=own)) for own in job.ours(precision)]
             candidates += [
@@ -228,14 +228,14 @@ def compare_all(
         }
 
 
-def why_unknown(known: Sequence[Search], settings: Mapping[str, Mapping[str, object]]) -> str:
+def why_unknown(known: Sequence[Search], settings: Mapping[str, Collection[str]]) -> str:
     """Return why the peers' fastest settings are not known, empty if all were tried. settings: of each peer."""
     if not known:
         return "no peer was timed"
     total = sum(len(settings[one["engine"]]) for one in known)
-    tried = sum(len(settings[one["engine"]].keys() & {*one["ms"], *one["failed"]}) for one in known)
+    tried = sum(len({*settings[one["engine"]]} & {*one["ms"], *one["failed"]}) for one in known)
     if tried == total:
-        return "" if any(one["ms"] for one in known) else "no setting of a peer runs"
+        return "" if fastest_settings(known, settings) else "no setting of a peer runs"
     return f"{tried} of the peers' {total} settings were tried on this card: add --search, then compare again"
 
 

@@ -4,7 +4,7 @@ One file per card holds them: the shipped one, overridden by the user's in the c
 peer's packages do not count.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 from app.files.cache import cache_dir, is_trusted, store_private
@@ -73,8 +73,16 @@ def _key(search: Search) -> Key:
     return *(search[name] for name in ("digest", "precision", "images", "engine")), *sorted(search["software"].items())
 
 
-def fastest_settings(searches: Sequence[Search]) -> list[tuple[str, str]]:
-    """Return (engine, setting) of the fastest on the card and of the fastest end to end; once if it is the same."""
-    ran = [(search["engine"], setting, ms) for search in searches for setting, ms in search["ms"].items()]
+def fastest_settings(searches: Sequence[Search], settings: Mapping[str, Container[str]]) -> list[tuple[str, str]]:
+    """Return (engine, setting) of the fastest on the card and of the fastest end to end; once if it is the same.
+
+    settings: those of each peer, among which the fastest is; a file may have others.
+    """
+    ran = [
+        (search["engine"], setting, ms)
+        for search in searches
+        for setting, ms in search["ms"].items()
+        if setting in settings[search["engine"]]
+    ]
     best = [min(ran, key=lambda one: one[2][measure]) for measure in (0, 1) if ran]
     return list(dict.fromkeys((engine, setting) for engine, setting, _ in best))
