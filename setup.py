@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent
 FOLDERS = ("app", "data_tools", "weights")
 # Single files; and what ladder shows without a GPU, and writes into its pages.
 OTHERS = ("main.py", "docs/learn.md")
-FIGURES = ("h100_bench_*", "h100_counters_*", "h100_lenet5_fp*", "h100_timeline_*", "kernels_*")
+FIGURES = ("h100_bench_*", "h100_counters_*", "peers_*", "h100_lenet5_fp*", "h100_timeline_*", "kernels_*")
 MADE = ("__init__.py", "__main__.py", "py.typed")
 INIT = '''"""LeNet-5 and other small networks on NVIDIA GPUs and on the CPU: ``Classifier``."""
 

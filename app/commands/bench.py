@@ -5,7 +5,6 @@ from pathlib import Path
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.precision import PRECISIONS
 from app.engine.request import gpu_option
 from app.terminal.console import whole_number_type
 from app.terminal.options import option, options
@@ -20,8 +19,8 @@ examples:
   python main.py bench --shape 12,33,33,24,5,1
                                              one convolution: C,H,W,M,K,S
   python main.py bench --peers               the application, PyTorch and JAX
-  python main.py bench --peers --batch 1 --only ours,torch-eager,jax-jit
-  python main.py bench --peers --network k7 --precision fp16 --seconds 60
+  python main.py bench --peers --batch 1 --only ours,torch
+  python main.py bench --peers --network lenet5,mlp --batches 1,100,10000
 
 Each kernel is checked against the float64 reference before it is timed. Times
 are medians of CUDA events with the images on the card; runs go on until the
@@ -30,19 +29,22 @@ median is steady (see --noise). bench flushes the L2 cache between runs, unless
 """
 FAILED = "a result was wrong"
 
-OF_KERNELS = ("shape", "batches", "l2", "noise", "plot", "save_tuning")
-OF_PEERS = ("precision", "rounds", "seconds")
+OF_KERNELS = ("shape", "l2", "noise", "plot", "save_tuning")
+OF_PEERS = ("search", "precision", "rounds")
 
 
 class BenchRequest(Frozen, kw_only=True):
     """The options of ``bench``, which times kernels, or with ``peers`` whole systems.
 
-    Raises UserError for an option of the other kind. shape, batches, only: comma-separated texts. None means all
-    layers, ``batch`` alone, and all rows.
+    Raises UserError for an option of the other kind. network with ``peers``, shape, batches, only, precision:
+    comma-separated texts. None means all layers, ``batch`` alone, and all rows.
     """
 
     network: str = option(
-        "name of the network to time, or its .toml file (default: lenet5)", "lenet5", group="what", metavar="NAME"
+        "name of the network to time, or its .toml file; with --peers: several (default: lenet5)",
+        "lenet5",
+        group="what",
+        metavar="NAME,…",
     )
     shape: str | None = option(
         "time one convolution instead of a network: channels, height, width, maps, kernel, stride",
@@ -56,14 +58,14 @@ class BenchRequest(Frozen, kw_only=True):
         False,
         group="the whole application instead of kernels (on Fashion-MNIST test images)",
     )
-    precision: str | None = option("time only this precision (default: all)", choices=PRECISIONS)
+    search: bool = option(
+        "do not compare: try each setting of PyTorch and JAX that was not tried yet, and store its times, from which "
+        "later comparisons take the fastest; can be interrupted and started again",
+        False,
+    )
+    precision: str | None = option("time only these precisions (default: all)", metavar="NAME,…")
     rounds: int | None = option(
         "number of runs of each engine (default: 7)", type=whole_number_type(1, 1000), metavar="N"
-    )
-    seconds: int | None = option(
-        "with --peers: after N seconds try no further settings of what is slow to start (default: try all)",
-        type=whole_number_type(1, 100_000),
-        metavar="N",
     )
     l2: str = option(
         "flush the L2 cache between runs (cold, the default) or not (warm)",
@@ -82,6 +84,8 @@ class BenchRequest(Frozen, kw_only=True):
     def __post_init__(self) -> None:
         if self.peers:
             self._refuse(OF_KERNELS, "is for timing kernels: leave it out with --peers")
+            if self.search:
+                self._refuse(("rounds",), "is for comparing: leave it out with --search")
         else:
             self._refuse(OF_PEERS, "needs --peers: add that option, or leave this one out")
             if self.shape is not None and self.network != BenchRequest.network:

@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 
 from app.base.errors import UserError, print_to_stderr
+from app.files.writing import replace_atomically
 
 _REMEDY = "set LENET_CACHE_DIR to a folder of your own"
 _told: set[Path] = set()
@@ -58,6 +59,24 @@ def is_trusted(path: Path) -> bool:
         _told.add(path.parent)
         print_to_stderr(f"note: going on without {path.parent}: {reason}")
     return reason is None
+
+
+def store_private(path: Path, text: str) -> None:
+    """Write a file of the cache for this user only, atomically.
+
+    Raises UserError if it cannot be written, or lies where another user could write it.
+    """
+    if (reason := why_untrusted(path)) is not None:
+        raise UserError(f"cannot store the results: {reason}")
+    try:
+        create_private_folder(path.parent)
+    except OSError as error:
+        raise UserError(
+            f"cannot create {path.parent}: set LENET_CACHE_DIR to a folder that you can write to"
+        ) from error
+    with replace_atomically(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.chmod(0o600)
 
 
 def _distrust_reason(path: Path) -> str | None:

@@ -1,5 +1,6 @@
 """Test images and shipped weights to measure whole applications on, and the check of their labels."""
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -17,6 +18,7 @@ from data_tools.dataset import load_fashion_mnist
 from data_tools.fashion_mnist import CLASSES
 
 UNWRITTEN = 255  # no valid label: outputs are filled with it before a timed run
+ONE_PIECE = "the batch is one piece"  # why it is not cut: all of it fits the L2 cache
 L2_BYTES = 50 << 20  # the H100's, for cards that do not report theirs
 
 
@@ -31,6 +33,10 @@ class Batch(Frozen):
     images: np.ndarray
     truth: np.ndarray
     reference: Reference
+
+    def first(self, count: int) -> "Batch":
+        """Return the batch of the first ``count`` images."""
+        return replace(self, images=self.images[:count], truth=self.truth[:count])
 
     def score(self, labels: np.ndarray, arithmetic: str | None) -> dict[str, Any]:
         """Count the correct labels (N,) and those that differ from the float64 reference; find their largest margin.
@@ -47,11 +53,13 @@ class Batch(Frozen):
         }
 
 
-def load_batch(network: str, count: int) -> Batch:
+def load_batch(network: str, count: int, *, checked: bool = True) -> Batch:
     """Load the first ``count`` test images into page-locked memory. network: a name or a file.
 
     Networks without shipped weights get random ones. Networks whose input shape or number of classes differs from the
     test images' get random images. In both cases the reference is computed; for random images it also gives the truth.
+
+    checked: whether the labels will be scored; without that, a reference that has to be computed is the first one's.
 
     Raises UserError if there are fewer test images than ``count``.
     """
@@ -62,7 +70,7 @@ def load_batch(network: str, count: int) -> Batch:
 
     if asked.input_shape != (1, 28, 28) or graph.class_count < len(CLASSES):
         images = random_images(asked.input_shape, count)
-        reference = compute_reference(graph, images)
+        reference = compute_reference(graph, images if checked else images[:1])
         return Batch(graph, weights, images, reference.labels, reference)
     data = load_fashion_mnist("test", None, lambda nbytes: pinned_array((nbytes,), np.uint8))
     if count > len(data.images):
@@ -70,7 +78,7 @@ def load_batch(network: str, count: int) -> Batch:
     if data.labels is None:
         raise ValueError("the test images have labels")
     images, truth = data.images[:count], data.labels[:count]
-    reference = load_reference(weights, asked) or compute_reference(graph, images)
+    reference = load_reference(weights, asked) or compute_reference(graph, images if checked else images[:1])
     return Batch(graph, weights, images, truth, reference)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from app.cuda.device import format_bus_address
@@ -13,6 +14,7 @@ from app.records.peers import Peers
 from app.terminal.text import fields, paragraph
 
 Row = Mapping[str, Any]
+FIGURES = Path(__file__).parents[2] / "docs" / "benchmarks"  # what the repository stores of measurements
 
 
 def utc_date() -> str:

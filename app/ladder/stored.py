@@ -1,13 +1,12 @@
 """What the repository stores for the pages: one card's figures in docs/benchmarks/, and docs/learn.md."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from app.base.errors import UserError
 from app.base.precision import OFFERED
 from app.files.checks import Check
 from app.files.reading import may_exist, read_file, read_json
-from app.lab.document import Row
+from app.lab.document import FIGURES, Row
 from app.ladder.card import SHOWN, Card
 from app.ladder.lessons import all_steps
 from app.ladder.markdown import to_html
@@ -19,8 +18,7 @@ from app.records.kernels import CompiledKernels, DisassembledKernels
 from app.records.profile import Counters, Profile
 from app.records.report import Report
 
-DOCS = Path(__file__).parents[2] / "docs"
-FIGURES, LEARN = DOCS / "benchmarks", DOCS / "learn.md"
+LEARN = FIGURES.parent / "learn.md"
 # File names, by network or precision.
 BENCHES, COUNTED_STEPS = "h100_bench_{}.json", "h100_counters_{}.json"
 REPORTED, STAMPED = "h100_lenet5_{}.json", "h100_timeline_lenet5_{}.json"

@@ -11,13 +11,11 @@ from dataclasses import field
 from pathlib import Path
 from typing import cast
 
-from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.cuda.compiler import KERNEL_DIR
-from app.files.cache import cache_dir, create_private_folder, is_trusted, why_untrusted
+from app.files.cache import cache_dir, is_trusted, store_private
 from app.files.checks import document_check, mapping_check, number_check, object_check, whole_number_check
 from app.files.reading import may_exist, read_json
-from app.files.writing import replace_atomically
 from app.kernels import registry
 from app.kernels.problems import Problem, operation, tuning_key
 from app.kernels.variant import Variant
@@ -119,8 +117,6 @@ def store(card: str, results: Mapping[Problem, Mapping[str, Tuned]]) -> Path:
     Raises UserError if the table is damaged, cannot be written, or lies where another user could write it.
     """
     path = cache_dir() / "tuning" / file_name(card)
-    if (reason := why_untrusted(path)) is not None:
-        raise UserError(f"cannot store the results: {reason}")
     entries = _read(path)
     _merge(entries, {tuning_key(problem): variants for problem, variants in results.items()})
     document = {
@@ -131,15 +127,7 @@ def store(card: str, results: Mapping[Problem, Mapping[str, Tuned]]) -> Path:
             for problem, variants in sorted(entries.items())
         },
     }
-    try:
-        create_private_folder(path.parent)
-    except OSError as error:
-        raise UserError(
-            f"cannot create {path.parent}: set LENET_CACHE_DIR to a folder that you can write to"
-        ) from error
-    with replace_atomically(path) as temporary:
-        temporary.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        temporary.chmod(0o600)
+    store_private(path, json.dumps(document, indent=1) + "\n")
     return path
 
 

@@ -25,7 +25,7 @@ class Doctor(TypedDict):
 
 
 class CachedFiles(TypedDict):
-    kind: Literal["compiled kernels", "Fashion-MNIST", "tuning tables"]
+    kind: Literal["compiled kernels", "Fashion-MNIST", "tuning tables", "peer settings"]
     folder: Annotated[str, "within the cache"]
     files: Count
     bytes: Count

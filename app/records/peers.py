@@ -1,8 +1,13 @@
-"""The document of ``bench --peers``: times and labels of this program and of other frameworks."""
+"""The documents of ``bench --peers``: the times of this program and of other systems, and their best settings."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from app.records.parts import Amount, Card, Count, Date, Positive, Precision, Samples
+from app.records.derive import Length
+from app.records.parts import Amount, Card, Count, Date, Positive, Precision, Samples, Sha256
+
+Software = Annotated[dict[str, str], "package → version"]
+Medians = Annotated[list[Amount], Length(2, 2)]
+Engine = Annotated[str, "`ours`, `torch` or `jax`"]
 
 
 class Quantiles(TypedDict):
@@ -16,21 +21,10 @@ class Quantiles(TypedDict):
     samples: NotRequired[Samples]
 
 
-class Tried(TypedDict):
-    setting: str
-    on_card_ms: Annotated[Amount | None, "median"]
-    end_to_end_ms: Annotated[Amount | None, "median"]
-    reason: Annotated[str, "why it did not run, else empty"]
-
-
 class Row(TypedDict):
-    engine: Annotated[
-        str,
-        "`ours`, `torch-eager`, `torch-max-autotune`, `torch-reduce-overhead`, `jax-jit`; older documents also have "
-        "`cudnn-graph`: PyTorch with cuDNN's graphs, and `onnx-runtime`",
-    ]
+    engine: Engine
+    setting: Annotated[str, "how the peer ran; empty for ours"]
     precision: Precision
-    ours: bool
     on_card_ms: Annotated[
         Quantiles | None,
         "images and labels on the card: 2 to 10 passes (as many as take 20 ms) enqueued back to back, from the first "
@@ -40,8 +34,6 @@ class Row(TypedDict):
         Quantiles | None,
         "from the call, with bytes in page-locked memory and the device idle, to readable labels on the host",
     ]
-    settings: NotRequired[Annotated[dict[str, str], "measure → the fastest setting, which gave the row's times"]]
-    tried: NotRequired[Annotated[list[Tried], "every setting, each tried in a few runs"]]
     unsteady: Annotated[Count, "timed runs with other labels than the first"]
     note: str
     reason: Annotated[str, "why there are no times, else empty"]
@@ -52,29 +44,57 @@ class Row(TypedDict):
 
 
 class Best(TypedDict):
-    best: Annotated[str | None, "the fastest peer"]
-    ratio: Annotated[Amount | None, "its median ÷ ours"]
-    each: Annotated[dict[str, Amount], "engine → its median ÷ ours"]
+    setting: Annotated[str, "the fastest peer's"]
+    ratio: Annotated[Amount, "its median ÷ ours; below 1, ours lost"]
 
 
 class Ratio(TypedDict):
     precision: Precision
     against: Annotated[Precision, "the peers' precision"]
-    on_card_ms: Best
-    end_to_end_ms: Best
+    on_card_ms: Best | None
+    end_to_end_ms: Best | None
+    reason: Annotated[str, "why there is no ratio, else empty"]
+
+
+class Comparison(TypedDict):
+    """One network and batch size."""
+
+    network: str
+    digest: Annotated[Sha256, "of the network's computation"]
+    images: Annotated[Positive, "per batch"]
+    rows: list[Row]
+    ratios: Annotated[list[Ratio], "one per row of ours that ran"]
 
 
 class Peers(TypedDict):
-    """Times and labels of this program, PyTorch and JAX on the same images and card (`bench --peers --json FILE`)."""
+    """Times of this program and of the best settings of PyTorch and JAX, in turn on one card (`bench --peers`)."""
 
-    schema: Literal["lenet5-inference/peers/1"]
+    schema: Literal["lenet5-inference/peers/2"]
     date: Date
     command: Annotated[str, "what measures this again"]
-    network: str
     device: Card
-    software: Annotated[dict[str, str], "package → version"]
-    images: Annotated[Positive, "per batch"]
+    software: Software
     rounds: Annotated[Positive, "turns of each engine"]
-    rows: list[Row]
-    ratios: Annotated[list[Ratio], "one per row of ours that ran"]
-    notes: NotRequired[Annotated[list[str], "systems without rows, and why"]]
+    comparisons: list[Comparison]
+    notes: Annotated[list[str], "systems without rows, and why"]
+
+
+class Search(TypedDict):
+    """What a peer's settings took for one network, precision and batch size. A setting is tried once."""
+
+    network: str
+    digest: Annotated[Sha256, "of the network's computation"]
+    precision: Precision
+    images: Annotated[Positive, "per batch"]
+    engine: Engine
+    software: Software
+    ms: Annotated[dict[str, Medians], "setting → medians of a few runs, on the card and end to end"]
+    failed: Annotated[dict[str, str], "setting → why it did not run"]
+
+
+class PeerSettings(TypedDict):
+    """The times of all settings of PyTorch and JAX on one card, from which `bench --peers` takes the best."""
+
+    schema: Literal["lenet5-inference/peer-settings/1"]
+    card: str
+    searches: list[Search]

@@ -14,6 +14,7 @@ from cogapp.cogapp import CogError
 from app.base.errors import UserError
 from app.base.interrupts import exit_ignoring_signals
 from app.files.writing import replace_atomically
+from app.network import definitions
 from app.terminal.console import Parser, run_guarded
 from docs.generate import calls, pictures, records, scale, steps, systems, tables, targets
 from docs.generate.figures import FIGURES, NETWORKS, Figures, MissingError
@@ -105,12 +106,12 @@ SYSTEMS = Document(
     {
         "commands": systems.commands_block,
         "goals": systems.goals_table,
-        **{network: partial(systems.network_section, network) for network in systems.SYSTEMS},
+        **{network: partial(systems.network_section, network) for network in definitions.SYSTEMS},
     },
 )
 BENCHMARKS = Document(
     ROOT / "docs" / "benchmarks.md",
-    {"peers": systems.all_networks_table, "accuracy": partial(systems.accuracy_table, systems.SYSTEMS)},
+    {"peers": systems.all_networks_table, "accuracy": partial(systems.accuracy_table, definitions.SYSTEMS)},
 )
 SCALE = Document(
     ROOT / "docs" / "scale.md",
@@ -124,7 +125,7 @@ SCALE = Document(
 )
 API = Document(ROOT / "docs" / "api.md", {"calls": calls.calls})
 REPORT = Document(ROOT / "docs" / "report.md", records.field_tables("report"))
-BENCH_JSON = Document(ROOT / "docs" / "bench_json.md", records.field_tables("bench", "peers"))
+BENCH_JSON = Document(ROOT / "docs" / "bench_json.md", records.field_tables("bench", "peers", "peer-settings"))
 JSON = Document(ROOT / "docs" / "json.md", {"documents": records.document_table})
 DOCUMENTS = (KERNELS, SYSTEMS, BENCHMARKS, SCALE, API, REPORT, BENCH_JSON, JSON)
 

@@ -11,6 +11,7 @@ from app.files.checks import BadValueError, Check, format_for_error
 from app.files.reading import may_exist, read_json
 from app.lab.bench.results import CPU, OURS
 from app.lab.document import Row, fastest_row, first_row
+from app.lab.peers.rounds import OURS as OURSELVES
 from app.ladder.stored import BENCHES, FIGURES, INSTRUCTIONS, RESOURCES
 from app.planning.choices import LATENCY_KERNEL
 from app.records import derive
@@ -20,28 +21,21 @@ from app.records.kernels import CompiledKernels, DisassembledKernels
 NETWORKS = ("lenet5", "fa19", "k7", "minidnn86")
 BENCH = {network: BENCHES.format(network) for network in NETWORKS}
 PROFILE = "h100_profile_lenet5.json"
-PEERS = {network: f"h100_peers_{network}.json" for network in (*NETWORKS, "mlp")}
-# (network, precision) → file of a later run in that precision: in one run, other systems' compilers need too long.
-PEERS_IN_ONE = {
-    (network, precision): f"h100_peers_{network}_{precision}.json"
-    for network, precision in (
-        *((network, "fp32") for network in PEERS),
-        *((network, "fp16") for network in ("lenet5", "fa19", "k7")),
-    )
+# The networks that are compared with other systems: the listed ones, and those of docs/networks.
+COMPARED = {
+    **{name: name for name in (*NETWORKS, "mlp")},
+    **{path.stem: f"docs/networks/{path.name}" for path in sorted((FIGURES.parent / "networks").glob("*.toml"))},
 }
-ONE_IMAGE = {"lenet5": "h100_peers_lenet5_batch1.json"}  # batches of one image, also timed beside peers
+PEERS_PREFIX = "h100_peers_"  # any file of this name may hold any of them; these are the usual ones
+PEERS = {network: f"{PEERS_PREFIX}{network}.json" for network in COMPARED}
+SIZES = "1,100,10000"  # of batches
 # File → its document in app/records, and the command of main.py that makes it.
 FILES = {
     **{file: ("bench", f"bench --network {name} --batches 100,1000,5000,10000") for name, file in BENCH.items()},
     PROFILE: ("profile", "profile --counters --precision fp32 --chunk 1000"),
     RESOURCES: ("kernels", "kernels --resources"),
     INSTRUCTIONS: ("kernels", "kernels --instructions"),
-    **{file: ("peers", f"bench --peers --network {name} --rounds 5 --seconds 60") for name, file in PEERS.items()},
-    **{
-        file: ("peers", f"bench --peers --network {name} --rounds 5 --precision {precision} --seconds 40")
-        for (name, precision), file in PEERS_IN_ONE.items()
-    },
-    **{file: ("peers", f"bench --peers --network {name} --batch 1 --seconds 40") for name, file in ONE_IMAGE.items()},
+    **{file: ("peers", f"bench --peers --network {COMPARED[name]} --batches {SIZES}") for name, file in PEERS.items()},
 }
 # Measurements of docs/scale.md, which may be missing: file → its schema, and the module that makes it.
 COSTS = "classify_costs.json"
@@ -68,7 +62,9 @@ def command_for_file(name: str) -> str:
 
 
 def check_for_file(name: str) -> Check:
-    """Return the check for ``CYCLE``, or for one of ``FILES`` or ``MODULES``."""
+    """Return the check for ``CYCLE``, a file of ``PEERS_PREFIX``, or one of ``FILES`` or ``MODULES``."""
+    if name.startswith(PEERS_PREFIX):
+        return partial(check_document, "peers")
     return partial(check_document, "report" if name == CYCLE else (FILES | MODULES)[name][0])
 
 
@@ -188,6 +184,20 @@ class Figures(dict[str, dict[str, Any]]):
             return self[name]
         except MissingError:
             return None
+
+    @property
+    def comparisons(self) -> dict[tuple[str, int, str], tuple[str, Row]]:
+        """Network, batch size, precision → the latest file that has ours beside other systems, and the comparison."""
+        stored = {path.name for path in self._folder.glob(f"{PEERS_PREFIX}*.json")}
+        names = sorted(name for name in {*stored, *self} if name.startswith(PEERS_PREFIX))
+        names.sort(key=lambda name: str(self[name]["date"]))
+        found = ((name, one) for name in names for one in self[name]["comparisons"])
+        return {
+            (one["network"], one["images"], row["precision"]): (name, one)
+            for name, one in found
+            for row in one["rows"]
+            if row["engine"] == OURSELVES
+        }
 
     def bench(self, network: str) -> Bench:
         """Return one network's measurements."""

@@ -21,6 +21,7 @@ MORE = {  # document → the section about it
     "evaluate": "evaluate.md",
     "export": "export.md",
     "import": "import.md",
+    "peer-settings": "bench_json.md#bench---peers",
     "peers": "bench_json.md#bench---peers",
     "predict": "predict.md",
     "report": "report.md",
@@ -48,8 +49,8 @@ def field_table(name: str, figures: Figures) -> str:
 
 
 def field_tables(*names: str) -> dict[str, Any]:
-    """Return name → function that writes the field table, for each of these documents."""
-    return {name: partial(field_table, name) for name in names}
+    """Return block → function that writes the field table, for each of these documents."""
+    return {name.replace("-", "_"): partial(field_table, name) for name in names}
 
 
 def write_schemas(folder: Path) -> list[Path]:

@@ -3,37 +3,31 @@
 They cover every network and precision, on the card and end to end, and the networks' accuracies.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import inf
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from app.base.precision import PRECISIONS
 from app.images.accuracy import REPORTED
 from app.lab.document import Row, first_row
-from app.lab.peers.peers import EAGER, JAX, OURS
+from app.lab.peers.jax import JAX
+from app.lab.peers.rounds import OURS
 from app.lab.peers.text import MEASURES
+from app.lab.peers.torch import EAGER, TORCH
 from app.main_job.statistics import speedup
 from app.network.definitions import NETWORKS
 from app.network.verdicts import COUNTED
 from app.terminal.text import format_factor, format_ms
 from app.tools.networks import describe, shipped_weights
-from docs.generate.figures import ONE_IMAGE, PEERS, PEERS_IN_ONE, Figures, command_for_file
+from docs.generate.figures import COMPARED, PEERS, SIZES, Figures, command_for_file
 from docs.generate.tables import markdown_table, wrap_paragraph
 
-SYSTEMS = tuple(PEERS)  # compared with ours in stored figures; a new network needs no block
-NOT_YET = "Not measured yet: run `{}`."
-NO_LONGER_TIMED = {"cudnn-graph": "PyTorch with cuDNN's graphs", "onnx-runtime": "ONNX Runtime"}
-TITLES = {
-    EAGER: "PyTorch",
-    "torch-max-autotune": "torch.compile max-autotune",
-    "torch-reduce-overhead": "torch.compile reduce-overhead",
-    JAX: "JAX",
-    **NO_LONGER_TIMED,
-}
 ON_CARD, END_TO_END = MEASURES
 HEADS = [part for title in MEASURES.values() for part in (f"{title}, ms", "fastest other, ms", "×", "which")]
 LEAST = {ON_CARD: 3.0, END_TO_END: 2.5}  # times as fast as the fastest peer
 LEAST_MLP = LEAST | {END_TO_END: 1.1}  # the bus bounds it
 BEYOND_CARD_MS = 0.2  # the largest allowed end-to-end time minus time on the card
+# Network, images, precision → why ours is slower than the fastest peer there.
+WHY_SLOWER: dict[tuple[str, int, str], str] = {}
 
 
 class Goal(NamedTuple):
@@ -43,15 +37,15 @@ class Goal(NamedTuple):
     precision: str
     on_card: tuple[float, ...]
     end_to_end: tuple[float, ...] = ()
-    files: Mapping[str, str] = PEERS
+    images: int = 10_000
 
 
 GOALS = (
     Goal("lenet5", "fp16", (0.119, 0.110), (0.195, 0.175)),
     Goal("lenet5", "fp32x", (0.25, 0.22), (0.28, 0.24)),
     Goal("lenet5", "int8", (0.105, 0.085), (0.185, 0.165)),
-    Goal("lenet5", "fp16", (), (0.018, 0.015), ONE_IMAGE),
-    Goal("lenet5", "fp32x", (), (0.030, 0.025), ONE_IMAGE),
+    Goal("lenet5", "fp16", (), (0.018, 0.015), 1),
+    Goal("lenet5", "fp32x", (), (0.030, 0.025), 1),
     Goal("fa19", "fp16", (1.3, 0.8)),
     Goal("fa19", "fp32x", (3.2, 2.0)),
     Goal("k7", "fp16", (1.7, 1.1)),
@@ -76,109 +70,119 @@ class Pair(NamedTuple):
         return speedup(self.theirs, self.ours)
 
     @property
+    def lost(self) -> bool:
+        """Whether the peer is faster."""
+        return self.ratio is not None and self.ratio < 1
+
+    @property
     def cells(self) -> list[str]:
-        """Our time, the peer's, the ratio (bold where we lose) and the peer."""
+        """Our time, the peer's, the ratio (bold where we lose) and the peer, or why there is none."""
         factor = format_factor(self.ratio)
-        lost = self.ratio is not None and self.ratio < 1
-        return [format_ms(self.ours), format_ms(self.theirs), f"**{factor}**" if lost else factor, self.peer]
+        return [format_ms(self.ours), format_ms(self.theirs), f"**{factor}**" if self.lost else factor, self.peer]
 
 
-def our_rows(figures: Figures, file: str) -> dict[str, tuple[Row, Row]]:
-    """Return each precision's document and our row in it, from the run in which the fastest peer comes closest."""
-    later = [name for (network, _), name in PEERS_IN_ONE.items() if PEERS[network] == file]
-    documents = [figures.document_or_none(name) for name in (file, *later)]
-    found: dict[str, tuple[Row, Row]] = {}
-    for document in filter(None, documents):
-        for row in (row for row in document["rows"] if row["engine"] == OURS):
-            name = row["precision"]
-            if name not in found or _fastest_peer_ratio(document, name) < _fastest_peer_ratio(found[name][0], name):
-                found[name] = document, row
-    return found
-
-
-def _fastest_peer_ratio(document: Row, precision: str) -> float:
-    """Return the fastest peer's time on the card ÷ ours; infinity if no peer was measured."""
-    ratio = pair_with_fastest_peer(document, precision, ON_CARD).ratio
-    return inf if ratio is None else ratio
-
-
-def pair_with_fastest_peer(document: Row, precision: str, measure: str) -> Pair:
+def pair_with_fastest_peer(comparison: Row, precision: str, measure: str) -> Pair:
     """Return ours and the fastest peer in the precision that ours is compared with."""
-    own = first_row(document["rows"], engine=OURS, precision=precision)
-    ours = (own.get(measure) or {}).get("p50")
-    entry = first_row(document["ratios"], precision=precision)
-    best = entry[measure]["best"] if entry else None
-    row = first_row(document["rows"], engine=best, precision=entry["against"]) if best else {}
-    if best is None or measure not in row:
-        return Pair(ours, None, "")
-    setting = row.get("settings", {}).get(measure, "")
-    about = ", ".join(text for text in (entry["against"], setting) if text)
-    return Pair(ours, row[measure]["p50"], f"{TITLES[best]} ({about})")
+    ours = (first_row(comparison["rows"], engine=OURS, precision=precision).get(measure) or {}).get("p50")
+    entry = first_row(comparison["ratios"], precision=precision)
+    if not entry or entry[measure] is None:
+        return Pair(ours, None, entry.get("reason", "") if measure == ON_CARD else "")
+    row = first_row(comparison["rows"], setting=entry[measure]["setting"], precision=entry["against"])
+    return Pair(ours, (row.get(measure) or {}).get("p50"), row and peer_title(row))
+
+
+def peer_title(row: Row) -> str:
+    """Name a peer and its setting: ``torch.compile max-autotune, contiguous``."""
+    compiled = row["engine"] == TORCH and not row["setting"].startswith(EAGER)
+    name = "torch.compile" if compiled else {TORCH: "PyTorch", JAX: "JAX"}.get(row["engine"], row["engine"])
+    return f"{name} {row['setting']}"
+
+
+def _our_row(comparison: Row, precision: str) -> Row:
+    return first_row(comparison["rows"], engine=OURS, precision=precision)
 
 
 def network_comparison(network: str, figures: Figures) -> str:
-    """Write ours in every precision beside the fastest peer, and why peers have no times."""
-    parts = [_comparison(figures, PEERS[network], f"Whole pass of `{network}`")]
-    if network in ONE_IMAGE:
-        parts.append(_comparison(figures, ONE_IMAGE[network], f"One image of `{network}`"))
-    return "\n\n".join(parts)
-
-
-def _comparison(figures: Figures, file: str, what: str) -> str:
-    title, document = f"{what}, compared with the fastest of the other systems", figures.document_or_none(file)
-    if document is None:
-        return f"{title}. {NOT_YET.format(command_for_file(file))}"
-    rows: list[list[str]] = []
-    runs: dict[str, Row] = {document["command"]: document}
-    for name, (source, own) in our_rows(figures, file).items():
-        runs[source["command"]] = source
-        cells = [cell for measure in MEASURES for cell in pair_with_fastest_peer(source, name, measure).cells]
-        rows.append([name, *cells] if own[ON_CARD] else [name, own["reason"]])
-    where = f"{document['images']:,} images" if document["images"] > 1 else "one image"
-    software = ", ".join(
-        f"{name} {document['software'][name]}" for name in ("torch", "jax") if name in document["software"]
-    )
-    dates = ", ".join(sorted({run["date"] for run in runs.values()}))
-    about = f"{title} ({where}, {document['device']['name']}, {dates}, {software}):"
-    return "\n\n".join([about, markdown_table(["here", *HEADS], rows), *_missing_rows([*runs.values()])])
-
-
-def _missing_rows(documents: Sequence[Row]) -> Iterator[str]:
-    """Yield the rows without times in all documents, with the reason, and the systems without rows."""
-    rows = [row for each in documents for row in each["rows"] if row["engine"] != OURS]
-    measured = {(row["engine"], row["precision"]) for row in rows if not row["reason"]}
-    rows.sort(key=lambda row: not row["reason"].startswith("not tried"))  # the last reason counts: one of a trial
-    last = {(row["engine"], row["precision"]): row["reason"] for row in rows}
-    reasons: dict[str, dict[str, list[str]]] = {}  # reason → engine → precisions
-    for (engine, precision), reason in last.items():
-        if (engine, precision) not in measured:
-            reasons.setdefault(reason, {}).setdefault(engine, []).append(precision)
-    for reason, engines in reasons.items():
-        which = "; ".join(f"{TITLES[engine]} in {', '.join(precisions)}" for engine, precisions in engines.items())
-        yield wrap_paragraph(f"Not measured in this comparison: {which}. Reason: {reason}.")
-    for note in documents[0].get("notes", ()):
-        yield wrap_paragraph(
-            note.replace(" python main.py", " `python main.py") + "`." if "python main.py" in note else note
+    """Write ours in every precision and batch size beside the fastest peer, and why peers have no times."""
+    title = f"Whole pass of `{network}`, compared with the fastest of the other systems"
+    stored = [(key, both) for key, both in _in_order(figures) if key[0] == network]
+    if not stored:
+        return f"{title}. {_not_yet(network)}"
+    parts = []
+    for images in dict.fromkeys(images for (_, images, _), _ in stored):
+        rows, files, failures = [], dict[str, None](), list[str]()
+        for (_, count, precision), (file, one) in stored:
+            if count == images:
+                own = _our_row(one, precision)
+                pairs = (pair_with_fastest_peer(one, precision, measure) for measure in MEASURES)
+                cells = [cell for pair in pairs for cell in pair.cells] if own[ON_CARD] else [own["reason"]]
+                rows.append([precision, *cells])
+                files[file] = None
+                failures += _failures(one)
+        documents = [figures[file] for file in files]
+        cards, dates = (
+            ", ".join(dict.fromkeys(found))
+            for found in ((one["device"]["name"] for one in documents), sorted(one["date"] for one in documents))
         )
+        versions = documents[-1]["software"]
+        software = ", ".join(f"{name} {versions[name]}" for name in (TORCH, JAX) if name in versions)
+        parts += [
+            f"{title} ({count_images(images)}, {cards}, {dates}, {software}):",
+            markdown_table(["here", *HEADS], rows),
+        ]
+        parts += dict.fromkeys(failures)
+    notes = dict.fromkeys(note for _, (file, _) in stored for note in figures[file]["notes"])
+    return "\n\n".join([*parts, *(wrap_paragraph(mark_commands(note)) for note in notes)])
+
+
+def count_images(images: int) -> str:
+    """Write a number of images."""
+    return f"{images:,} images" if images > 1 else "one image"
+
+
+def mark_commands(note: str) -> str:
+    """Mark the command at the end of a note as code."""
+    return note.replace(" python main.py", " `python main.py") + "`." if "python main.py" in note else f"{note}."
+
+
+def _not_yet(network: str) -> str:
+    return f"Not measured yet: run `{command_for_file(PEERS[network])}`."
+
+
+def _failures(comparison: Row) -> Iterator[str]:
+    """Yield the rows of peers that have no times, with the reason."""
+    for row in comparison["rows"]:
+        if row["engine"] != OURS and row["reason"]:
+            yield wrap_paragraph(f"{peer_title(row)} in {row['precision']} has no times: {row['reason']}.")
 
 
 def all_networks_table(figures: Figures) -> str:
-    """Write docs/benchmarks.md's table: a row for every network and precision."""
-    rows = []
-    for name, file in _peer_files():
-        for precision, (document, own) in our_rows(figures, file).items():
-            if own[ON_CARD]:
-                found = [pair_with_fastest_peer(document, precision, measure) for measure in MEASURES]
-                cells = [cell for each in found for cell in (*each.cells[:3], each.peer.partition(" (")[0])]
-                rows.append([name, precision, *cells])
-    return markdown_table(["", "as", *HEADS], rows, 2)
+    """Write docs/benchmarks.md's table, a row for every network, batch size and precision, and why ours is slower."""
+    rows, slower = [], []
+    for (network, images, precision), (_, one) in _in_order(figures):
+        own, what = _our_row(one, precision), f"`{network}`, {count_images(images)}"
+        if own[ON_CARD]:
+            found = [pair_with_fastest_peer(one, precision, measure) for measure in MEASURES]
+            rows.append([what, precision, *(cell for each in found for cell in each.cells)])
+            if any(each.lost for each in found):
+                why = WHY_SLOWER.get((network, images, precision), f"not known; ours ran {own['note']}")
+                slower.append(f"- {what}, {precision}: {why}")
+    measured = {network for network, *_ in figures.comparisons}
+    missing = [f"- `{network}`: {_not_yet(network)}" for network in COMPARED if network not in measured]
+    parts = [markdown_table(["", "as", *HEADS], rows, 2)]
+    parts += ["Why ours is slower (bold above):", "\n".join(slower)] if slower else []
+    return "\n\n".join([*parts, *["\n".join(missing)] * bool(missing)])
 
 
-def _peer_files() -> Iterator[tuple[str, str]]:
-    for network, file in PEERS.items():
-        yield f"`{network}`", file
-        if network in ONE_IMAGE:
-            yield f"`{network}`, one image", ONE_IMAGE[network]
+def _in_order(figures: Figures) -> list[tuple[tuple[str, int, str], tuple[str, Row]]]:
+    """Return the comparisons in the order of the networks, then of other networks, large batches first."""
+    networks = [*dict.fromkeys((*COMPARED, *(network for network, *_ in figures.comparisons)))]
+
+    def place(item: tuple[tuple[str, int, str], object]) -> tuple[int, int, int]:
+        network, images, precision = item[0]
+        return networks.index(network), -images, PRECISIONS.index(precision)
+
+    return sorted(figures.comparisons.items(), key=place)
 
 
 def goals_table(figures: Figures) -> str:
@@ -186,21 +190,21 @@ def goals_table(figures: Figures) -> str:
     head = ["network", "as", "", "ms", "must", "aim", "met", "× fastest other", "must", "met"]
     rows = []
     for goal in GOALS:
-        document, own = our_rows(figures, goal.files[goal.network]).get(goal.precision, ({}, {}))
-        if not own.get(ON_CARD):
+        _, one = figures.comparisons.get((goal.network, goal.images, goal.precision), ("", {}))
+        if not one or not _our_row(one, goal.precision).get(ON_CARD):
             continue
-        on_card = pair_with_fastest_peer(document, goal.precision, ON_CARD)
+        on_card = pair_with_fastest_peer(one, goal.precision, ON_CARD)
         beyond = ((on_card.ours or 0) + BEYOND_CARD_MS,)
         asked = {ON_CARD: goal.on_card, END_TO_END: goal.end_to_end or beyond}
-        one = ", one image" if goal.files is ONE_IMAGE else ""
+        where = f"`{goal.network}`" + ", one image" * (goal.images == 1)
         for measure, title in ((measure, title) for measure, title in MEASURES.items() if asked[measure]):
-            found, times = pair_with_fastest_peer(document, goal.precision, measure), asked[measure]
+            found, times = pair_with_fastest_peer(one, goal.precision, measure), asked[measure]
             least = (LEAST_MLP if goal.network == "mlp" else LEAST)[measure]
             must, aim = f"≤ {times[0]:.3g}", f"{times[1]:.3g}" if len(times) > 1 else ""
             in_time = _yes_or_no(found.ours is not None and found.ours <= times[0])
             ahead = "" if found.ratio is None else _yes_or_no(found.ratio >= least)
             cells = [format_ms(found.ours), must, aim, in_time, format_factor(found.ratio), f"≥ {least:g}", ahead]
-            rows.append([f"`{goal.network}`{one}", goal.precision, title, *cells])
+            rows.append([where, goal.precision, title, *cells])
     rule = (
         "Each row gives our measured time, with the longest time allowed (must) and a better one (aim), then the time "
         "of the fastest other system in the same precision (fp32x: their fp32) ÷ ours, with the least ratio allowed. "
@@ -216,12 +220,11 @@ def _yes_or_no(fulfilled: bool) -> str:
 
 def commands_block(figures: Figures) -> str:
     """Write the command that made every figure outside kernels.md; for an unmeasured one, the command to run."""
-    makers = []
-    for name in (*PEERS.values(), *PEERS_IN_ONE.values(), *ONE_IMAGE.values()):
-        document = figures.document_or_none(name) or {}
-        command = document.get("command")
-        own = f"{command} --overwrite --json docs/benchmarks/{name}" if command else command_for_file(name)
-        makers.append(own)
+    files = {network: file for (network, *_), (file, _) in figures.comparisons.items()}
+    makers = [f"python main.py bench --peers --search --network {','.join(COMPARED.values())} --batches {SIZES}"]
+    makers += [command_for_file(file) for network, file in PEERS.items() if network not in files]
+    for file in dict.fromkeys(file for file, _ in figures.comparisons.values()):
+        makers.append(f"{figures[file]['command']} --overwrite --json docs/benchmarks/{file}")
     return "\n".join(["```console", *makers, "python -m docs.generate", "```"])
 
 

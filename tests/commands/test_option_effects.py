@@ -74,9 +74,10 @@ REFUSED = {
     "bench --device cpu": "argument --device: 'cpu' is none of cuda, cuda:N",
     "bench --precision fp32": "--precision needs --peers",
     "bench --rounds 3": "--rounds needs --peers",
-    "bench --seconds 3": "--seconds needs --peers",
+    "bench --search": "--search needs --peers",
+    "bench --peers --search --rounds 3": "--rounds is for comparing: leave it out with --search",
     **{f"bench --peers {option}": f"{option.split()[0]} is for timing kernels" for option in (
-        "--shape 3,9,9,2,5,1", "--batches 5,6", "--l2 warm", "--noise 0.1", "--plot plots", "--save-tuning",
+        "--shape 3,9,9,2,5,1", "--l2 warm", "--noise 0.1", "--plot plots", "--save-tuning",
     )},
     **{f"sweep --pipeline {option}": "leave --set, --layer and --fused out" for option in (
         "--set TILE=8", "--layer conv1", "--fused",

@@ -12,9 +12,10 @@ import pytest
 from app.commands.parsers import parser_of
 from app.kernels.registry import variants
 from app.ladder.lessons import LADDERS
+from app.network.definitions import NETWORKS
 from docs.generate import __main__, pictures
 from docs.generate.__main__ import BENCHMARKS, DOCUMENTS, KERNELS, ROOT, SYSTEMS, Document
-from docs.generate.figures import BENCH, FIGURES, FILES, PEERS, PROFILE, RESOURCES, Figures, command_for_file
+from docs.generate.figures import BENCH, COMPARED, FIGURES, FILES, PEERS, PROFILE, RESOURCES, Figures, command_for_file
 from docs.generate.steps import step_speedup_text
 from docs.generate.tables import bench_command
 from docs.generate.targets import FIRST_LAYER
@@ -131,7 +132,7 @@ def test_the_commands_to_run_are_commands(name: str) -> None:
     assert options.json == f"docs/benchmarks/{name}"
     for files in (BENCH, PEERS):
         for network in (network for network, file in files.items() if file == name):
-            assert (options.network, options.peers) == (network, files is PEERS)
+            assert (options.network, options.peers) == (COMPARED[network], files is PEERS)
 
 
 # --- whole passes and accuracy, on made-up figures and where there are none ---------------------------------
@@ -144,7 +145,7 @@ def test_what_is_not_measured_says_so(no_figures: Figures, release: Path) -> Non
 def test_accuracy(no_figures: Figures, release: Path) -> None:
     """lenet5 and mlp are shipped here, with 100 promised images."""
     found = [cells(line) for line in BENCHMARKS.render_block("accuracy", no_figures).splitlines()[2:]]
-    assert [row[0] for row in found] == [f"`{name}`" for name in PEERS for _ in range(2)]
+    assert [row[0] for row in found] == [f"`{name}`" for name in NETWORKS for _ in range(2)]
     told = {(row[0], row[1].partition(":")[0]): row[1:] for row in found}
     assert told["`mlp`", "here"][1].endswith("%") and told["`mlp`", "here"][2:] == ["", "", ""]
     assert told["`fa19`", "here"] == ["here: not trained yet", "", "", "", ""]

@@ -11,86 +11,88 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.base.precision import PRECISIONS
 from app.cli import main
 from app.files import shipped
 from app.lab import batch as batch_module
 from app.lab.batch import Batch
 from app.lab.peers import peers
-from app.lab.peers.peers import ENGINES, OURS, candidates, output_to_stderr, parse_engine_names
+from app.lab.peers.peers import Makers, output_to_stderr
+from app.lab.peers.rounds import OURS, Engine
 from app.lab.peers.text import as_text, speedups_over_peers
 from app.main_job.statistics import summary
 from app.network.definitions import NETWORKS
 from app.network.toml import network_toml
 from tests.lab.conftest import Benched
 from tests.support.networks_for_tests import BARE
-from tests.support.peers_for_tests import CARD, OurFake, fake, small_batch
+from tests.support.peers_for_tests import CARD, OurFake, small_batch
 from tests.support.schemas import check_described
 from tests.support.widths import check_widths
 
 
-def row_of(engine: str, precision: str, on_card: float | None, whole: float = 0, **more: Any) -> Any:
+def row_of(engine: str, setting: str, precision: str, on_card: float | None, whole: float = 0, **more: Any) -> Any:
     times = {"on_card_ms": on_card and summary([on_card]), "end_to_end_ms": on_card and summary([whole])}
-    known: dict[str, Any] = {"engine": engine, "precision": precision, "ours": engine == OURS, "note": "", "reason": ""}
+    known = {"engine": engine, "setting": setting, "precision": precision, "note": "", "reason": ""}
     counts = {"correct": 9280, "changed": 0, "largest_margin": None, "unsteady": 0, "wrong": False}
-    return {**known, **times, **counts, "settings": {}, "tried": [], **more}
+    return {**known, **times, **counts, **more}
 
 
 ROWS = [
-    row_of(OURS, "fp32x", 0.5, 1.0, note="fused"),
-    row_of(OURS, "fp16", 0.1, 0.2, changed=7, largest_margin=0.015625),
-    row_of("torch-eager", "fp32", 3.0, 3.5),
-    row_of("torch-eager", "fp16", None, reason="PyTorch is not installed"),
-    row_of("jax-jit", "fp32", 2.0, 5.0, unsteady=2),
-    row_of("jax-jit", "fp16", 0.8, 2.4),
+    row_of(OURS, "", "fp32x", 0.5, 1.0, note="fused"),
+    row_of("torch", "eager, contiguous", "fp32", 3.0, 3.5),
+    row_of("jax", "jit", "fp32", 2.0, 5.0, unsteady=2),
+    row_of(OURS, "", "fp16", 0.1, 0.2, changed=7, largest_margin=0.015625),
+    row_of("torch", "max-autotune, channels last", "fp16", 0.09, 2.4),
+    row_of(OURS, "", "tf32", 1.0, 1.0),
+    row_of("torch", "eager, contiguous", "tf32", 2.0, 2.0),
+    row_of(OURS, "", "int8", None, reason="not served"),
 ]
+KNOWN = {"fp32": "", "fp16": "", "tf32": "3 of the peers' 24 settings were tried"}
+
+
+def comparison(rows: list[Any], network: str = "mlp", images: int = 10_000) -> Any:
+    """Of these rows, as ``bench`` writes it; in tf32 not all settings were tried."""
+    ratios = speedups_over_peers(rows, KNOWN)
+    return {"network": network, "digest": "0" * 64, "images": images, "rows": rows, "ratios": ratios}
+
+
 DOCUMENT: Any = {
-    "schema": "lenet5-inference/peers/1",
+    "schema": "lenet5-inference/peers/2",
     "date": "2026-01-01 00:00 UTC",
     "command": "",
-    "network": "mlp",
     "device": CARD,
     "software": {"torch": "2.99", "jax": "0.9"},
-    "images": 10_000,
     "rounds": 7,
-    "rows": ROWS,
-    "ratios": speedups_over_peers(ROWS),
+    "comparisons": [comparison(ROWS)],
+    "notes": ["a note"],
 }
 
 
 def test_ratios() -> None:
-    accurate, half = speedups_over_peers(ROWS)
-    assert (accurate["precision"], accurate["against"]) == ("fp32x", "fp32")
-    assert accurate["on_card_ms"] == {"best": "jax-jit", "ratio": 4.0, "each": {"torch-eager": 6.0, "jax-jit": 4.0}}
-    assert accurate["end_to_end_ms"]["best"] == "torch-eager" and accurate["end_to_end_ms"]["ratio"] == 3.5
-    assert half["end_to_end_ms"]["each"] == {"jax-jit": pytest.approx(12.0)}
-    (alone,) = speedups_over_peers([row_of(OURS, "tf32", 1.0, 1.0)])
-    assert alone["on_card_ms"] == {"best": None, "ratio": None, "each": {}}
+    accurate, half, unknown = speedups_over_peers(ROWS, KNOWN)
+    assert (accurate["precision"], accurate["against"], accurate["reason"]) == ("fp32x", "fp32", "")
+    assert accurate["on_card_ms"] == {"setting": "jit", "ratio": 4.0}
+    assert accurate["end_to_end_ms"] == {"setting": "eager, contiguous", "ratio": 3.5}
+    assert half["on_card_ms"] == {"setting": "max-autotune, channels last", "ratio": pytest.approx(0.9)}
+    assert (unknown["on_card_ms"], unknown["end_to_end_ms"], unknown["reason"]) == (None, None, KNOWN["tf32"])
+
+
+def test_a_best_setting_that_fails_leaves_no_ratio() -> None:
+    """Else ours would be compared with what is not the fastest."""
+    broken = row_of("torch", "max-autotune, contiguous", "fp32", None, reason="out of memory")
+    (found,) = speedups_over_peers([*ROWS[:3], broken], KNOWN)
+    assert found["on_card_ms"] is None and found["reason"] == "max-autotune, contiguous: out of memory"
 
 
 def test_text() -> None:
     text = check_widths(as_text, DOCUMENT)
-    assert "10,000 images" in text and "jax 0.9" in text and "7 rounds" in text
-    assert "torch-eager fp16 – PyTorch is not installed" in " ".join(text.split())
-    assert "jax-jit fp32: 2 timed runs gave other labels" in text and "ours fp32x: fused" in text
-    lines = text.splitlines()
-    ours = [["fp32x", "the", "fastest", "fp32", "4.00", "3.50"], ["fp32x", "torch-eager", "fp32", "6.00", "3.50"]]
-    assert all(own in [line.split() for line in lines] for own in ours)
-    assert any(line.split()[-3:] == ["9,280", "7", "0.016"] for line in lines)
-
-
-def test_candidates() -> None:
-    def no_engine(*_: Any, **__: Any) -> None: ...
-
-    every = candidates(ENGINES, None, no_engine)
-    assert {row.precision for row in every if row.ours} == set(PRECISIONS)
-    assert len([row for row in every if not row.ours]) == 3 * (len(ENGINES) - 1)
-    few = candidates(parse_engine_names("ours,jax-jit"), "fp16", no_engine)
-    names = [("ours", "fp16"), ("ours", "int8"), ("jax-jit", "fp16")]
-    assert [(row.engine, row.precision) for row in few] == names, "all of ours that are compared with fp16"
-    accurate = candidates(["ours", "torch-eager"], "fp32x", no_engine)
-    names = [("ours", "fp32"), ("ours", "fp32x"), ("torch-eager", "fp32")]
-    assert [(row.engine, row.precision) for row in accurate] == names
+    assert "mlp, 10,000 images" in text and "jax 0.9" in text and "7 rounds" in text and text.endswith("a note")
+    assert "ours int8 – not served" in " ".join(text.split())
+    assert "jax fp32: 2 timed runs gave other labels" in text and "ours fp32x: fused" in text
+    assert "torch fp16: max-autotune, channels last" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert ["fp32x", "4.00", "3.50"] in lines and ["fp16", "0.90", "12.0", "SLOWER"] in lines
+    assert ["tf32", "–", "–", *KNOWN["tf32"].split()] in lines
+    assert any(line[-3:] == ["9,280", "7", "0.016"] for line in lines)
 
 
 def test_noise_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
@@ -105,10 +107,10 @@ def test_noise_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture
 def no_card(some_card: None, monkeypatch: pytest.MonkeyPatch) -> Batch:
-    """The command without a card: its engines are fakes."""
+    """The command without a card or peers: its batches are small."""
     pytest.importorskip("cupy", reason="CuPy is not installed")
     batch = small_batch()
-    monkeypatch.setattr(peers, "load_batch", lambda network, count: batch)
+    monkeypatch.setattr(peers, "load_batch", lambda network, count, checked: batch)
     monkeypatch.setattr("app.cuda.memory.pinned_array", np.empty)
     return batch
 
@@ -118,14 +120,20 @@ def test_command(
     wrong: bool, no_card: Batch, few_runs: None, benched: Benched, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     answer = (no_card.truth + wrong) % 10
-    engines = [fake(OURS, answer, [], OurFake, ours=True), fake("torch-eager", no_card.truth, [])]
-    monkeypatch.setattr(peers, "candidates", lambda *_: engines)
-    code, text, document = benched("--peers --batch 40 --rounds 2")
-    assert code == wrong and document["schema"] == "lenet5-inference/peers/1"
-    assert document["command"] == "python main.py bench --peers --network lenet5 --batch 40 --rounds 2"
-    assert [row["wrong"] for row in document["rows"]] == [wrong, False]
-    assert document["ratios"][0]["on_card_ms"]["best"] == "torch-eager"
-    assert as_text(document) + "\n" == text and ("WRONG" in text) == wrong
+
+    def ours(_: Any, __: Any, labels: np.ndarray, precision: str) -> Engine:
+        return OurFake(answer[: len(labels)], labels, [], precision)
+
+    monkeypatch.setattr(peers, "find_makers", lambda *_: Makers(ours, {}, ["torch is left out: broken"], lambda: None))
+    code, text, document = benched("--peers --batches 40,20 --rounds 2 --precision fp16,fp32x")
+    assert code == wrong and document["schema"] == "lenet5-inference/peers/2"
+    options = "--network lenet5 --batches 40,20 --rounds 2 --precision fp16,fp32x"
+    assert document["command"] == f"python main.py bench --peers {options}"
+    assert [one["images"] for one in document["comparisons"]] == [20, 40]
+    for one in document["comparisons"]:
+        assert [(row["precision"], row["wrong"]) for row in one["rows"]] == [("fp16", wrong), ("fp32x", wrong)]
+        assert [ratio["reason"] for ratio in one["ratios"]] == ["no peer was timed"] * 2
+    assert as_text(document) + "\n" == text and ("WRONG" in text) == wrong and "torch is left out: broken" in text
     assert main(["bench", "--peers", "--rounds", "1", "--json", "-"]) == int(wrong)
     assert json.loads(capsys.readouterr().out)["rounds"] == 1
 
@@ -166,13 +174,31 @@ def test_a_batch_of_a_network_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_p
 @pytest.mark.parametrize("network", [name for name in NETWORKS if shipped.weights_path(name).exists()])
 @pytest.mark.parametrize("count", [1, 100])
 def test_on_the_card(network: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Eager PyTorch and JAX, where installed, and ours in every precision."""
+    """Eager PyTorch and the fastest settings, where installed and known, and ours in every precision."""
     path = tmp_path / "peers.json"
-    options = f"--network {network} --batch {count} --rounds 1 --only ours,torch-eager,jax-jit --json {path}"
+    options = f"--network {network} --batch {count} --rounds 1 --json {path}"
     assert main(["bench", "--peers", *options.split()]) == 0
     document = json.loads(path.read_text(encoding="utf-8"))
     check_described(document)
-    for row in document["rows"]:
+    (found,) = document["comparisons"]
+    for row in found["rows"]:
         assert row["on_card_ms"] or row["reason"], row
         assert row["on_card_ms"] is None or row["unsteady"] == 0, row
-    assert any(row["ours"] and row["on_card_ms"] for row in document["rows"])
+    assert any(row["engine"] == OURS and row["on_card_ms"] for row in found["rows"])
+
+
+@pytest.mark.gpu
+def test_a_search_on_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the quickest peer, JAX, where it is installed: then comparisons have a ratio."""
+    monkeypatch.setattr("app.lab.peers.search.cache_dir", lambda: tmp_path)
+    monkeypatch.setattr("app.lab.peers.search.FIGURES", tmp_path)
+    found = []
+    for number, options in enumerate(("--search --only jax", "--only ours,jax")):
+        path = tmp_path / f"{number}.json"
+        command = f"bench --peers --batch 1 --precision fp16 {options} --json {path}"
+        assert main(command.split()) == 0
+        found.append(json.loads(path.read_text(encoding="utf-8")))
+        check_described(found[-1])
+    searched, compared = found
+    (ratio,) = compared["comparisons"][0]["ratios"]
+    assert ratio["reason"] == ("" if searched["searches"] else "no peer was timed")

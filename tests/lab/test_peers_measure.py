@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from time import sleep
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -14,9 +14,8 @@ from app.base.errors import UserError
 from app.lab.batch import UNWRITTEN, Batch, l2_chunk_size
 from app.lab.peers.jax import JaxEngine
 from app.lab.peers.jax import _apply_layer as jax_layer
-from app.lab.peers.peers import OURS
-from app.lab.peers.rounds import Candidate, Engine, measure_in_turn, one_line
-from app.lab.peers.torch import SETTINGS, Setting, TorchEngine
+from app.lab.peers.rounds import OURS, Candidate, Engine, measure_in_turn, one_line
+from app.lab.peers.torch import MODES, SETTINGS, Setting, TorchEngine
 from app.lab.peers.torch_network import _resize_module as torch_module
 from app.lab.peers.torch_network import clone_function
 from app.layers import Resize, Shape
@@ -49,8 +48,8 @@ def test_engines_run_in_turn_and_are_closed(batch: Batch) -> None:
     order = [name for index, name in enumerate(diary) if index == 0 or diary[index - 1] != name]
     assert order == [*"abc", *"abc", *"bca", "a closed", "b closed", "c closed"]
     assert steps == [
-        *(f"{name} fp32: " for name in "abc"),
-        *(f"{name} fp32, round {n}" for n in (1, 2) for name in [*"abc"][n - 1 :] + [*"abc"][: n - 1]),
+        *(f"torch {name} fp32" for name in "abc"),
+        *(f"torch {name} fp32, round {n}" for n in (1, 2) for name in [*"abc"][n - 1 :] + [*"abc"][: n - 1]),
     ]
     answered: list[Any] = [entrant.result_row(batch) for entrant in found]
     for row in answered:
@@ -59,16 +58,22 @@ def test_engines_run_in_turn_and_are_closed(batch: Batch) -> None:
         assert row["note"] == "a note"
 
 
+class Breaks(FakeEngine):
+    """Fails at its fourth run, and then it cannot even be closed."""
+
+    def run(self) -> None:
+        if len(self.diary) > 2:
+            raise RuntimeError("device\nlost")
+        super().run()
+
+    def close(self) -> None:
+        super().close()
+        raise RuntimeError("still lost")
+
+
 def test_rows_that_cannot_run_say_why(batch: Batch) -> None:
     diary: list[str] = []
-
-    class Breaks(FakeEngine):
-        def run(self) -> None:
-            if len(self.diary) > 3:
-                raise RuntimeError("device\nlost")
-            super().run()
-
-    absent = Candidate("n", "fp32", False, {"": Mock(side_effect=ImportError("no such framework"))})
+    absent = Candidate("jax", "n", "fp32", Mock(side_effect=ImportError("no such framework")))
     breaks, works = fake("b", batch.truth, diary, Breaks), fake("a", batch.truth, diary)
     *found, _ = rows(batch, breaks, absent, works, rounds=3)
     assert [row["reason"] for row in found] == ["device lost", "no such framework"]
@@ -78,7 +83,7 @@ def test_rows_that_cannot_run_say_why(batch: Batch) -> None:
 
 def test_our_own_faults_are_faults(batch: Batch) -> None:
     def broken(error: Exception) -> Candidate:
-        return Candidate(OURS, "fp32", True, {"": Mock(side_effect=error)})
+        return Candidate(OURS, "", "fp32", Mock(side_effect=error))
 
     (refused,) = rows(batch, broken(UserError("not served")))
     assert refused["reason"] == "not served"
@@ -105,75 +110,33 @@ def test_labels_that_change_show(batch: Batch) -> None:
     assert row["unsteady"] == row["on_card_ms"]["runs"] and row["wrong"]
 
 
-def test_the_fastest_setting_enters_for_each_measurement(batch: Batch) -> None:
-    diary: list[str] = []
+def test_a_setting_is_tried_briefly(batch: Batch) -> None:
+    """Medians on the card and end to end; a failure leaves its reason. The engine is closed."""
 
     class Paced(FakeEngine):
-        """Its name is its setting and its note."""
-
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
-            self.note = self.name
-
         def run(self) -> None:
-            sleep(took[self.name][0] / 1e3)
+            sleep(0.02)
             super().run()
 
         def enqueue(self) -> None:
-            sleep(took[self.name][1] / 1e3)
+            sleep(0.005)
             super().enqueue()
 
-    # Setting → ms end to end, and on the card.
-    took = {"slow": (20, 20), "broken": (0, 0), "on card": (15, 0), "end to end": (0, 10), "slower": (25, 25)}
-    makes = {name: fake(name, batch.truth, diary, Paced).makes[""] for name in took}
-    makes["broken"] = Mock(side_effect=RuntimeError("no such layout"))
-    (row,) = rows(batch, Candidate("x", "fp32", False, makes), rounds=2)
-    assert row["settings"] == {"on_card_ms": "on card", "end_to_end_ms": "end to end"} and not row["reason"]
-    assert row["on_card_ms"]["p50"] < 5 and row["end_to_end_ms"]["p50"] < 10 and row["note"] == "end to end"
-    assert [tried["setting"] for tried in row["tried"]] == list(makes)
-    assert [tried["reason"] for tried in row["tried"]] == ["", "no such layout", "", "", ""]
-    closed = [entry for entry in diary if entry.endswith("closed")]
-    assert closed[:2] == ["slow closed", "slower closed"] and len(closed) == 4, "only two engines are kept"
-
-
-@pytest.mark.parametrize(("begun", "tried"), [(0.0, 2), (15.0, 1), (25.0, 0)])
-def test_the_time_for_trials_is_limited(
-    begun: float, tried: int, batch: Batch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By 10 s: engines that are slow to make have one trial then, and none after 20 s. Others have all of them."""
-    monkeypatch.setattr("app.lab.peers.rounds.Timer", lambda: SimpleNamespace(seconds=begun))
-    makes = {name: fake(name, batch.truth, []).makes[""] for name in ("first", "second")}
-    quick, slow = Candidate("quick", "fp32", False, makes), Candidate("slow", "fp32", False, makes, "quick")
-    found = entrants([quick, slow])
-    measure_in_turn(found, batch, 1, lambda _: None, seconds=10.0)
-    for row, most in zip((entrant.result_row(batch) for entrant in found), (2, tried), strict=True):
-        late = "not tried: 10 s of trials were over"
-        assert [known["reason"] for known in row["tried"]] == [""] * most + [late] * (2 - most)
-        assert row["reason"] == ("" if most else late) and bool(row["settings"]) == bool(most)
-
-
-def test_slow_engines_try_first_what_suits_a_similar_engine(batch: Batch) -> None:
     diary: list[str] = []
-
-    class Slow(FakeEngine):
-        def enqueue(self) -> None:
-            sleep(0.003 * (self.name == "a"))
-            super().enqueue()
-
-    quick = {name: fake(name, batch.truth, [], Slow).makes[""] for name in "ab"}
-    slow = {name: fake(name, batch.truth, diary).makes[""] for name in ("like a", "like b")}
-    likes = {name: name[-1] for name in slow}
-    found = [Candidate("slow", "fp32", False, slow, "quick", likes), Candidate("quick", "fp32", False, quick)]
-    row, _ = rows(batch, *found)
-    assert [tried["setting"] for tried in row["tried"]] == ["like b", "like a"]
+    paced, breaks = entrants([fake("x", batch.truth, diary, Paced), fake("y", batch.truth, [], Breaks)])
+    on_card, end_to_end = paced.try_briefly(batch)
+    assert 5 <= on_card < 20 <= end_to_end and diary[-1] == "x closed" and not paced.reason
+    assert breaks.try_briefly(batch) == [] and breaks.reason == "device lost"
 
 
 def test_settings_are_all_there_are_ways() -> None:
-    """Both layouts, in pieces and whole, as a CUDA graph and without; each has a name of its own."""
-    assert len({str(setting) for setting in SETTINGS}) == len(SETTINGS)
-    for name in ("channels_last", "graph", "pieces"):
-        assert {getattr(setting, name) for setting in SETTINGS} == {True, False}
-    assert str(Setting(True, True, True)) == "channels last, pieces, CUDA graph"
+    """Every mode in both layouts; in pieces, whole, as a CUDA graph and without but for modes that make graphs."""
+    assert len({str(setting) for setting in SETTINGS}) == len(SETTINGS) == 22
+    ways = {(False, False), (False, True), (True, True)}
+    for mode, layout in product(MODES, (False, True)):
+        found = {(one.pieces, one.graph) for one in SETTINGS if (one.mode, one.channels_last) == (mode, layout)}
+        assert found == ({(False, False)} if mode in ("reduce-overhead", "max-autotune") else ways)
+    assert str(Setting("default", True, True, True)) == "default, channels last, pieces, CUDA graph"
 
 
 def test_pieces_fit_the_cache_and_divide_the_batch() -> None:
@@ -202,7 +165,7 @@ def test_functions_with_code_of_their_own() -> None:
 
 
 PEERS = (*NETWORKS.values(), OVERHANG)
-TORCH, JAX = partial(TorchEngine, mode=None, device="cpu"), partial(JaxEngine, platform="cpu")
+TORCH, JAX = partial(TorchEngine, device="cpu"), partial(JaxEngine, platform="cpu")
 
 
 @pytest.mark.parametrize(
@@ -216,14 +179,13 @@ def test_frameworks_on_the_cpu_agree_with_the_reference(
     """The frameworks enlarge in float32, so that now and then a byte is another: no more than near-ties may flip."""
     pytest.importorskip(framework, reason=f"{framework} is not installed")
     batch = small_batch(network, 8)
-    makes: dict[str, Callable[..., Engine]] = {"": partial(make, precision=precision)}
+    makes: list[Callable[..., Engine]] = [partial(make, precision=precision)]
     if framework == "torch":
-        layouts = (Setting(), Setting(channels_last=True))
-        makes = {str(setting): partial(make, precision=precision, setting=setting) for setting in layouts}
-    (row,) = rows(batch, Candidate(framework, precision, False, makes))
-    assert not row["reason"] and not row["unsteady"] and all(not tried["reason"] for tried in row["tried"])
+        makes.append(partial(make, precision=precision, setting=Setting(channels_last=True)))
     most = 0.05 if precision == "fp16" else 1e-3 if isinstance(batch.graph.network.layers[0], Resize) else 0
-    assert row["changed"] == 0 or row["largest_margin"] < most
+    for row in rows(batch, *(Candidate(framework, "", precision, one) for one in makes)):
+        assert not row["reason"] and not row["unsteady"]
+        assert row["changed"] == 0 or row["largest_margin"] < most
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 7, 9)], ids=str)
@@ -255,7 +217,7 @@ def test_pieces_give_the_labels_of_the_whole(
     pytest.importorskip(framework, reason=f"{framework} is not installed")
     monkeypatch.setattr("app.lab.batch.L2_BYTES", 2 * 2 * 18_432 * 4)
     batch = small_batch(LENET5, 8)
-    (row,) = rows(batch, Candidate(framework, "fp32", False, {"": partial(make, precision="fp32")}))
+    (row,) = rows(batch, Candidate(framework, "", "fp32", partial(make, precision="fp32")))
     assert row["note"] == "pieces of 2" and not row["reason"]
     assert row["changed"] == 0 and not row["unsteady"]
 

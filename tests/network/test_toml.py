@@ -2,12 +2,13 @@
 
 from dataclasses import MISSING, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, Tanh
+from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool, Relu, Tanh
 from app.network.definitions import FOLDER, NETWORKS, Network, network_by_name
 from app.network.graph import build
 from app.network.network import KINDS, LEAST_SCALE, MOST_SCALE, defaults_of
@@ -46,26 +47,87 @@ def test_the_digest_is_that_of_the_computation() -> None:
     assert len({lenet5.digest, *(other.digest for other in others)}) == 4
 
 
-def test_the_original_lenet5_is_a_file_without_names() -> None:
-    found = read_network(ROOT / "docs/networks/lenet5_original.toml")
-    assert (found.name, found.input_shape) == ("lenet5_original", (1, 28, 28))
-    assert found.layers == (
-        Conv2d("conv1", maps=6, kernel=5, padding=2, bias=True),
-        Tanh("tanh1"),
-        AvgPool("pool1", window=2),
-        Conv2d("conv2", maps=16, kernel=5, bias=True),
-        Tanh("tanh2"),
-        AvgPool("pool2", window=2),
-        Flatten("flatten"),
-        Linear("fc1", outputs=120, bias=True),
-        Tanh("tanh3"),
-        Linear("fc2", outputs=84, bias=True),
-        Tanh("tanh4"),
-        Linear("fc3", outputs=10, bias=True),
-        Argmax("argmax"),
-    )
-    steps = random_graph(found).steps
-    assert [step.out_shape for step in steps if isinstance(step.layer, AvgPool)] == [(6, 14, 14), (16, 5, 5)]
+# The networks of other people, in docs/networks/: input, layers, shapes after the poolings, number of parameters.
+FILES: dict[str, Any] = {
+    "lenet5_original": (
+        (1, 28, 28),
+        (
+            Conv2d("conv1", maps=6, kernel=5, padding=2, bias=True),
+            Tanh("tanh1"),
+            AvgPool("pool1", window=2),
+            Conv2d("conv2", maps=16, kernel=5, bias=True),
+            Tanh("tanh2"),
+            AvgPool("pool2", window=2),
+            Flatten("flatten"),
+            Linear("fc1", outputs=120, bias=True),
+            Tanh("tanh3"),
+            Linear("fc2", outputs=84, bias=True),
+            Tanh("tanh4"),
+            Linear("fc3", outputs=10, bias=True),
+        ),
+        [(6, 14, 14), (16, 5, 5)],
+        61_706,
+    ),
+    "keras_convnet": (
+        (1, 28, 28),
+        (
+            Conv2d("conv1", maps=32, kernel=3, bias=True),
+            Relu("relu1"),
+            MaxPool("pool1", window=2),
+            Conv2d("conv2", maps=64, kernel=3, bias=True),
+            Relu("relu2"),
+            MaxPool("pool2", window=2),
+            Flatten("flatten"),
+            Linear("fc1", outputs=10, bias=True),
+        ),
+        [(32, 13, 13), (64, 5, 5)],
+        34_826,
+    ),
+    "pytorch_mnist": (
+        (1, 28, 28),
+        (
+            Conv2d("conv1", maps=32, kernel=3, bias=True),
+            Relu("relu1"),
+            Conv2d("conv2", maps=64, kernel=3, bias=True),
+            Relu("relu2"),
+            MaxPool("pool1", window=2),
+            Flatten("flatten"),
+            Linear("fc1", outputs=128, bias=True),
+            Relu("relu3"),
+            Linear("fc2", outputs=10, bias=True),
+        ),
+        [(64, 12, 12)],
+        1_199_882,
+    ),
+    "cifar_lenet": (
+        (3, 32, 32),
+        (
+            Conv2d("conv1", maps=32, kernel=5, padding=2, bias=True),
+            Relu("relu1"),
+            MaxPool("pool1", window=2),
+            Conv2d("conv2", maps=64, kernel=5, padding=2, bias=True),
+            Relu("relu2"),
+            MaxPool("pool2", window=2),
+            Flatten("flatten"),
+            Linear("fc1", outputs=512, bias=True),
+            Relu("relu3"),
+            Linear("fc2", outputs=10, bias=True),
+        ),
+        [(32, 16, 16), (64, 8, 8)],
+        2_156_490,
+    ),
+}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/networks").glob("*.toml")), ids=lambda path: path.stem)
+def test_the_networks_of_other_people_are_files_without_names(path: Path) -> None:
+    shape, layers, pooled, parameters = FILES[path.stem]
+    found = read_network(path)
+    assert (found.name, found.input_shape, found.layers) == (path.stem, shape, (*layers, Argmax("argmax")))
+    graph = random_graph(found)
+    assert [step.out_shape for step in graph.steps if isinstance(step.layer, AvgPool | MaxPool)] == pooled
+    assert sum(array.size for array in graph.parameters.values()) == parameters
+    assert f"(networks/{path.name})" in (ROOT / "docs/networks.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("bias", ["true", "false"])

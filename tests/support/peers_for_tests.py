@@ -8,7 +8,7 @@ import numpy as np
 
 from app.lab.batch import UNWRITTEN, Batch
 from app.lab.bench.results import Table, table_document, totals
-from app.lab.peers.rounds import Candidate, Engine, Entrant
+from app.lab.peers.rounds import OURS, Candidate, Engine, Entrant
 from app.network.definitions import LENET5, Network
 from app.network.reference import compute_reference
 from app.network.weights import Weights
@@ -91,7 +91,8 @@ def fake(
     name: str, answer: np.ndarray, diary: list[str], kind: type[FakeEngine] = FakeEngine, *, ours: bool = False
 ) -> Candidate:
     """A candidate that becomes a FakeEngine."""
-    return Candidate(name, "fp32", ours, {"": lambda _, __, labels: kind(answer, labels, diary, name)})
+    engine, setting = (OURS, "") if ours else ("torch", name)
+    return Candidate(engine, setting, "fp32", lambda _, __, labels: kind(answer, labels, diary, name))
 
 
 def entrants(found: list[Candidate], count: int = 40) -> list[Entrant]:

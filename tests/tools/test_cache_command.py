@@ -17,7 +17,14 @@ from tests.support.shell import Refuses, listing
 OURS = (f"kernels/{'0' * 64}.cubin", f"kernels/{'f' * 64}.cubin", "fashion-mnist/t10k-labels-idx1-ubyte.gz")
 ENDED = 4_190_000  # above every process number of Linux: no process has it
 ABANDONED = f"kernels/.lenet5-inference-{ENDED}-{'0' * 16}.part"
-OTHERS = ("kernels/notes.txt", "kernels/1.cubin", "fashion-mnist/mine.gz", "tuning/some_card.json", "mine")
+OTHERS = (
+    "kernels/notes.txt",
+    "kernels/1.cubin",
+    "fashion-mnist/mine.gz",
+    "tuning/some_card.json",
+    "peers/some_card.json",
+    "mine",
+)
 
 
 @pytest.fixture
@@ -43,11 +50,12 @@ def test_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("compiled kernels", 3, 3000),
         ("Fashion-MNIST", 1, 1000),
         ("tuning tables", 1, 1000),
+        ("peer settings", 1, 1000),
     ]
     assert all(7190 < kind["newest_s"] <= kind["oldest_s"] < 7300 for kind in document["kinds"])
     assert main(["cache"]) == 0
     out = capsys.readouterr().out
-    assert "5 files, 5.0 kB in" in out and "compiled kernels      3  3.0 kB  2 h" in out
+    assert "6 files, 6.0 kB in" in out and "compiled kernels      3  3.0 kB  2 h" in out
     assert max(len(line) for line in out.splitlines()[1:]) <= WIDTH
     assert listing(folder) == before
 
@@ -77,7 +85,7 @@ def test_files_may_go_while_they_are_listed(
 
     monkeypatch.setattr(cache, "is_abandoned", removed_meanwhile)
     assert main(["cache"]) == 0
-    assert "4 files, 4.0 kB in" in capsys.readouterr().out
+    assert "5 files, 5.0 kB in" in capsys.readouterr().out
 
 
 def test_without_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

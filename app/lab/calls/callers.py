@@ -10,11 +10,11 @@ import numpy as np
 from app.base.precision import BY_NAME
 from app.engine.classifier import Classifier
 from app.lab.calls.kinds import CARD, NETWORK, ORDINARY, Kind
+from app.lab.peers import torch
 from app.lab.peers.torch import Setting, TorchEngine
 from app.network.graph import Graph
 
 OURS, EAGER, COMPILE = "ours", "torch-eager", "torch-compile"
-MODES = ("max-autotune", "reduce-overhead")  # of torch.compile
 STAGED, DIRECT = "staged", "copied directly"  # how PyTorch's images reach the card
 
 
@@ -65,11 +65,9 @@ class TorchCalls(TorchEngine):
     pinned: allocates page-locked memory, for the images and labels that PyTorch copies.
     """
 
-    def __init__(
-        self, graph: Graph, count: int, precision: str, mode: str | None, setting: Setting, pinned: Any, device: str
-    ) -> None:
+    def __init__(self, graph: Graph, count: int, precision: str, setting: Setting, pinned: Any, device: str) -> None:
         images, labels = pinned((count, *graph.network.input_shape), np.uint8), pinned((count,), np.uint8)
-        super().__init__(graph, images, labels, precision, mode, setting, device)
+        super().__init__(graph, images, labels, precision, setting, device)
 
     def staged(self, images: np.ndarray) -> np.ndarray:
         """Copy the images to page-locked memory first; return labels in ordinary memory."""
@@ -106,24 +104,27 @@ class TorchPool:
 
     def __init__(self, graph: Graph, pinned: Any, device: str = "cuda", quick: bool = False) -> None:
         self._graph, self._pinned, self._device, self._quick = graph, pinned, device, quick
-        self._made: dict[tuple[bool, int, str, str | None, Setting], TorchCalls] = {}
+        self._made: dict[tuple[bool, int, str, Setting], TorchCalls] = {}
 
     def makes(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
         """Return for each of PyTorch's settings a function that makes a caller for this kind of call."""
-        modes = (None,) if engine == EAGER else MODES
-        layouts = (False,) if self._quick and engine == COMPILE else (False, True)
-        settings = [Setting(layout, graph=graph) for layout in layouts for graph in (False, True)]
+        settings = [
+            setting
+            for setting in torch.SETTINGS
+            if not setting.pieces
+            and (setting.mode == torch.EAGER) == (engine == EAGER)
+            and not (self._quick and engine == COMPILE and setting.channels_last)
+        ]
         ways = (STAGED, DIRECT) if kind.source == ORDINARY else ("",)
         return {
-            ", ".join(filter(None, (mode, str(setting), way))): partial(self._make, kind, precision, mode, setting, way)
-            for mode in modes
+            ", ".join(filter(None, (str(setting), way))): partial(self._make, kind, precision, setting, way)
             for setting in settings
             for way in ways
         }
 
-    def _make(self, kind: Kind, precision: str, mode: str | None, setting: Setting, way: str) -> Caller:
+    def _make(self, kind: Kind, precision: str, setting: Setting, way: str) -> Caller:
         # Compiled for its own memory of images, a function would be compiled again for tensors that lie elsewhere.
-        key = kind.source == CARD, kind.images, precision, mode, setting
+        key = kind.source == CARD, kind.images, precision, setting
         if key not in self._made:
             self._made[key] = TorchCalls(self._graph, *key[1:], self._pinned, self._device)
         return TorchCaller(self._made[key], kind, way)

@@ -69,9 +69,12 @@ def _bench_rows(document: Bench) -> Iterator[Timed | None]:
 
 
 def _peers_rows(document: Peers) -> Iterator[Timed | None]:
-    for row in document["rows"]:
-        yield _timed_row(f"{row['engine']} {row['precision']} on the card", row["on_card_ms"], "p50")
-        yield _timed_row(f"{row['engine']} {row['precision']} end to end", row["end_to_end_ms"], "p50")
+    for one in document["comparisons"]:
+        for row in one["rows"]:
+            engine = " ".join(filter(None, (row["engine"], row["setting"])))
+            name = f"{one['network']}, {one['images']:,} images: {engine} {row['precision']}"
+            yield _timed_row(f"{name} on the card", row["on_card_ms"], "p50")
+            yield _timed_row(f"{name} end to end", row["end_to_end_ms"], "p50")
 
 
 def _train_rows(document: Train) -> Iterator[Timed | None]:
@@ -146,7 +149,7 @@ class Kind(Frozen):
 KINDS = {
     "lenet5-inference/report/4": Kind(_report_rows, _run_settings),
     "lenet5-inference/bench/1": Kind(_bench_rows, _make_field_getter("subject", "images", "settings")),
-    "lenet5-inference/peers/1": Kind(_peers_rows, _make_field_getter("network", "images")),
+    "lenet5-inference/peers/2": Kind(_peers_rows, _make_field_getter()),
     "lenet5-inference/train/1": Kind(_train_rows, _train_settings, _no_fields, _no_fields),
     "lenet5-inference/sweep/1": Kind(
         _sweep_rows, _make_field_getter("network", "operation", "variant", "precision", "fused", "images")

@@ -1,5 +1,6 @@
 """Build and run a network in JAX, to compare the application with."""
 
+import importlib
 import importlib.util
 import os
 from collections.abc import Callable
@@ -10,8 +11,8 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.precision import BY_NAME
-from app.lab.batch import UNWRITTEN, l2_chunk_size
-from app.lab.peers.rounds import Engine
+from app.lab.batch import ONE_PIECE, UNWRITTEN, l2_chunk_size
+from app.lab.peers.rounds import Engine, one_line
 from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resize, Softmax
 from app.layers.pool import Pool
 from app.network.graph import Graph
@@ -19,7 +20,22 @@ from app.network.graph import Graph
 # On an H100 with JAX 0.11, one image reaches the card sooner as an argument of the jitted function (0.28 instead of
 # 0.47 ms), 10,000 images by a copy from JAX's page-locked memory (1.4 instead of 2.3 ms).
 DIRECT_BYTES = 256 << 10
+JAX = "jax"
+PACKAGES = ("jax", "jaxlib", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")  # on which the fastest setting depends
+SETTINGS = {"jit": False, "jit, pieces": True}  # name → whether in pieces that fit the L2 cache
 SPARE = 3  # blocks overwritten in the memory that JAX allocates next
+
+
+def why_no_jax() -> str | None:
+    """Return why JAX cannot run on the GPU, or None if it can."""
+    if importlib.util.find_spec("jax") is None:
+        return "JAX is not installed"
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # other engines need device memory, too
+    try:
+        importlib.import_module("jax").devices("cuda")
+    except Exception as error:  # a broken installation fails in many ways
+        return "JAX sees no GPU" if isinstance(error, RuntimeError) else f"JAX does not load: {one_line(error)}"
+    return None
 
 
 class JaxEngine(Engine):
@@ -38,19 +54,13 @@ class JaxEngine(Engine):
         platform: str = "cuda",
         in_pieces: bool = False,
     ) -> None:
-        if importlib.util.find_spec("jax") is None:
-            raise UserError("JAX is not installed")
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # other engines need device memory, too
         import jax
 
-        try:
-            device = jax.devices(platform)[0]
-        except RuntimeError:
-            raise UserError("JAX sees no GPU") from None
+        device = jax.devices(platform)[0]
         count = len(images)
         piece = l2_chunk_size(graph, count, 2 if precision == "fp16" else 4) if in_pieces else count
         if in_pieces and piece == count:
-            raise UserError("the batch is one piece")
+            raise UserError(ONE_PIECE)
         self.note = f"pieces of {piece:,}" if in_pieces else ""
         self._jax, self._host_labels = jax, labels
         self._on_card = jax.sharding.SingleDeviceSharding(device)

@@ -2,135 +2,260 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import replace
 from functools import partial
 from importlib import metadata
-from math import inf
-from typing import Any, cast
+from itertools import chain, product
+from typing import NamedTuple, cast
 
 import numpy as np
 from tqdm import tqdm
 
 from app.base.errors import UserError, choices_hint
+from app.base.frozen import Frozen
 from app.base.interrupts import exit_on_interrupt
-from app.base.precision import BY_NAME, OF_PEERS, PRECISIONS
+from app.base.precision import BY_NAME, PRECISIONS
 from app.commands.bench import BenchRequest
 from app.cuda import device
-from app.lab.batch import load_batch
+from app.lab.batch import ONE_PIECE, Batch, load_batch
+from app.lab.bench import cudnn
+from app.lab.bench.cases import parse_batch_sizes
 from app.lab.document import utc_date
-from app.lab.peers.jax import JaxEngine
-from app.lab.peers.rounds import Candidate, Entrant, Make, measure_in_turn
-from app.lab.peers.text import as_text, speedups_over_peers
-from app.lab.peers.torch import SETTINGS, Setting, TorchEngine
+from app.lab.peers import jax, torch
+from app.lab.peers.rounds import OURS, Candidate, Engine, Entrant, measure_in_turn, one_line
+from app.lab.peers.search import Searches, fastest_settings
+from app.lab.peers.text import as_text, search_text, speedups_over_peers
 from app.network.graph import find_network
 from app.planning import tuning
 from app.records.parts import Card
-from app.records.peers import Peers
+from app.records.peers import Comparison, Peers, Row, Search
 from app.terminal.output import publish
 
 DEFAULT_ROUNDS = 7
-OURS, EAGER, JAX = "ours", "torch-eager", "jax-jit"
-# Engine → mode of torch.compile; None: not compiled. Each is tried in several settings (torch.SETTINGS).
-MODES = {EAGER: None, "torch-max-autotune": "max-autotune", "torch-reduce-overhead": "reduce-overhead"}
-ENGINES = (OURS, *MODES, JAX)
+PEERS = (torch.TORCH, jax.JAX)
+ENGINES = (OURS, *PEERS)
+EAGER = str(torch.Setting())  # timed beside the fastest settings
 NO_TENSORRT = (
     "TensorRT has no row: it is a toolkit of its own, with its own licence. If you have it: python main.py export "
-    "--network {network} --out model.onnx && trtexec --onnx=model.onnx --shapes=images:{images} --fp16"
+    "--network NETWORK --out model.onnx && trtexec --onnx=model.onnx --shapes=images:10000x1x28x28 --fp16"
 )
-PACKAGES = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "jax", "jaxlib", "numpy")
+PACKAGES = {torch.TORCH: torch.PACKAGES, jax.JAX: jax.PACKAGES}
+SOFTWARE = tuple(dict.fromkeys(chain(*PACKAGES.values(), ("numpy",))))
+
+
+class Job(Frozen):
+    """What a request compares. precisions: ours. engines: those wanted, ours among them."""
+
+    networks: list[str]
+    precisions: list[str]
+    batches: list[int]
+    engines: list[str]
+
+    @property
+    def peer_precisions(self) -> list[str]:
+        """The peers' precisions, each once."""
+        return list(dict.fromkeys(BY_NAME[own].peers for own in self.precisions))
+
+    def ours(self, precision: str) -> list[str]:
+        """Return our precisions that are compared with one of the peers."""
+        return [own for own in self.precisions if OURS in self.engines and BY_NAME[own].peers == precision]
+
+
+class Makers(NamedTuple):
+    """What makes the engines. ours: makes our own in a precision. peers: peer → setting → what makes its engine.
+
+    missing: why peers do not run here. check_card: raises an error if the card no longer answers.
+    """
+
+    ours: Callable[..., Engine]
+    peers: Mapping[str, Mapping[str, Callable[..., Engine]]]
+    missing: Sequence[str]
+    check_card: Callable[[], object]
 
 
 def compare(request: BenchRequest) -> int:
     """Time all engines, print and write. Returns 1 if this program's labels were wrong, else 0. Raises UserError."""
-    wanted = parse_engine_names(request.only)
-    find_network(request.network)
+    job = job_from_request(request)
     device.require_gpu("bench")
     with exit_on_interrupt():  # these load CuPy
-        from app.cuda.memory import pinned_array
+        from cupy.cuda.runtime import deviceSynchronize
+
         from app.lab.peers.ours import OurEngine
 
     card = device.describe_gpu()
     ours = partial(OurEngine, arch=card["architecture"], known=tuning.load(card["name"]))
     rounds = request.rounds or DEFAULT_ROUNDS
+    searches = Searches(card["name"], {engine: versions(PACKAGES[engine]) for engine in PEERS})
     with device.translate_gpu_errors(), output_to_stderr():
-        batch = load_batch(request.network, request.batch)
-        found = candidates(wanted, request.precision, ours)
-        entrants = [Entrant(candidate, pinned_array((len(batch.images),), np.uint8)) for candidate in found]
-        trials = sum(len(candidate.makes) for candidate in found)
-        with tqdm(total=trials + len(entrants) * rounds, desc="peers", unit=" turns", disable=None) as progress:
+        makers = find_makers(job.engines, ours, deviceSynchronize)
+        with tqdm(desc="peers", unit=" turns", disable=None) as progress:
 
-            def advance_progress(what: str) -> None:
+            def step(what: str) -> None:
                 progress.set_postfix_str(what)
                 progress.update()
 
-            measure_in_turn(entrants, batch, rounds, advance_progress, request.seconds or inf)
-    rows = [entrant.result_row(batch) for entrant in entrants]
-    options = {"network": request.network, "batch": request.batch, "rounds": rounds}
-    options |= {"precision": request.precision, "only": request.only, "seconds": request.seconds}
-    given = "".join(f" --{name} {value}" for name, value in options.items() if value)
+            if request.search:
+                settings = searches.document([*search(job, makers, searches, step)])
+            else:
+                comparisons = [*compare_all(job, makers, searches, rounds, step)]
+    if request.search:
+        publish(settings, search_text, request.output)
+        return 0
     document: Peers = {
-        "schema": "lenet5-inference/peers/1",
+        "schema": "lenet5-inference/peers/2",
         "date": utc_date(),
-        "command": f"python main.py bench --peers{given}",
-        "network": batch.graph.network.name,
+        "command": command(request, rounds),
         "device": cast(Card, card),
         "software": versions(),
-        "images": request.batch,
         "rounds": rounds,
-        "rows": rows,
-        "ratios": speedups_over_peers(rows),
-        "notes": [NO_TENSORRT.format(network=request.network, images="x".join(map(str, batch.images.shape)))],
+        "comparisons": comparisons,
+        "notes": [*makers.missing, NO_TENSORRT],
     }
     publish(document, as_text, request.output)
-    return int(any(row["wrong"] for row in rows))
+    return int(any(row["wrong"] for one in comparisons for row in one["rows"]))
 
 
-def parse_engine_names(only: str | None) -> list[str]:
-    """Return the engines named by ``--only``, by default all. Raises UserError for an unknown one."""
-    names = list(ENGINES) if only is None else only.split(",")
+def command(request: BenchRequest, rounds: int) -> str:
+    """Write the command that measures this again."""
+    size = {"batches": request.batches} if request.batches else {"batch": request.batch}
+    options = {"network": request.network, **size, "rounds": rounds}
+    options |= {"precision": request.precision, "only": request.only}
+    return "python main.py bench --peers" + "".join(f" --{name} {value}" for name, value in options.items() if value)
+
+
+def job_from_request(request: BenchRequest) -> Job:
+    """Check the whole request before anything is measured. Raises UserError."""
+    job = Job(
+        request.network.split(","),
+        _names("precision", request.precision, PRECISIONS),
+        parse_batch_sizes(request.batch, request.batches),
+        _names("only", request.only, ENGINES),
+    )
+    if request.search and not set(job.engines) & set(PEERS):
+        raise UserError(
+            f"--only {request.only}: --search tries the settings of {' and '.join(PEERS)}: name one of them"
+        )
+    for network in job.networks:
+        find_network(network)
+    return job
+
+
+def _names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
+    """Return the names in a list, by default all. Raises UserError for an unknown one."""
+    names = list(known) if text is None else text.split(",")
     for name in names:
-        if name not in ENGINES:
-            raise UserError(f"--only {only}: unknown engine '{name}': {choices_hint(name, ENGINES)}")
+        if name not in known:
+            what = "engine" if option == "only" else option
+            raise UserError(f"--{option} {text}: unknown {what} '{name}': {choices_hint(name, known)}")
     return names
 
 
-def candidates(wanted: Sequence[str], precision: str | None, ours: Any) -> list[Candidate]:
-    """Return a candidate for each engine of ``wanted`` in each of its precisions. ours: makes this program's engine.
+def find_makers(engines: Sequence[str], ours: Callable[..., Engine], check_card: Callable[[], object]) -> Makers:
+    """Return what makes these engines, without the peers that cannot run here. ours, check_card: as in ``Makers``."""
+    found: dict[str, Mapping[str, Callable[..., Engine]]] = {
+        torch.TORCH: {str(one): partial(torch.TorchEngine, setting=one) for one in torch.SETTINGS},
+        jax.JAX: {name: partial(jax.JaxEngine, in_pieces=pieces) for name, pieces in jax.SETTINGS.items()},
+    }
+    why = {torch.TORCH: cudnn.why_no_cudnn, jax.JAX: jax.why_no_jax}
+    missing = {name: reason for name in PEERS if name in engines and (reason := why[name]()) is not None}
+    peers = {name: found[name] for name in PEERS if name in engines and name not in missing}
+    return Makers(ours, peers, [f"{name} is left out: {reason}" for name, reason in missing.items()], check_card)
 
-    precision: one of ours. Peers then run only in the precision that it is compared with, and ours only in those
-    compared with that. None: all precisions.
+
+def search(job: Job, makers: Makers, searches: Searches, step: Callable[[str], object]) -> Iterator[Search]:
+    """Try each setting that was not tried yet and may be the fastest; yield what is then known of each peer.
+
+    Stores each setting's times at once. Raises UserError if a setting leaves the card unusable: its failure is stored.
     """
-    asked = OF_PEERS if precision is None else (BY_NAME[precision].peers,)
-    found = []
-    for own in PRECISIONS if OURS in wanted else ():
-        if BY_NAME[own].peers in asked:
-            found.append(Candidate(OURS, own, True, {"": partial(ours, precision=own)}))
-    for own in asked:
-        for name, mode in MODES.items():
-            if name in wanted:
-                torch = partial(TorchEngine, precision=own, mode=mode)
-                makes: dict[str, Make] = {str(setting): partial(torch, setting=setting) for setting in SETTINGS}
-                likes = {} if mode is None else {str(setting): _cuda_graph_setting(setting) for setting in SETTINGS}
-                found.append(Candidate(name, own, False, makes, EAGER if likes else "", likes))
-        if JAX in wanted:
-            jax = partial(JaxEngine, precision=own)
-            makes = {"whole": jax, "pieces": partial(jax, in_pieces=True)}
-            likes = {"whole": _cuda_graph_setting(Setting()), "pieces": _cuda_graph_setting(Setting(pieces=True))}
-            found.append(Candidate(JAX, own, False, makes, EAGER, likes))
-    return found
+    for engine, settings in makers.peers.items():  # JAX keeps the memory that it once took: PyTorch goes first
+        for batch, precision in product(_batches(job, checked=False), job.peer_precisions):
+            known = searches.of(batch.graph.network, precision, len(batch.images), engine)
+            for setting, make in settings.items():
+                if setting in known["ms"] or setting in known["failed"]:
+                    continue
+                if needless := torch.why_needless(setting, known["ms"], batch.graph):
+                    searches.add(known, setting, [], needless)
+                    continue
+                candidate = Candidate(engine, setting, precision, partial(make, precision=precision))
+                step(f"{known['network']}, {known['images']:,}: {candidate.title}")
+                (entrant,) = _entrants([candidate], batch)
+                ms = entrant.try_briefly(batch)
+                searches.add(known, setting, ms, entrant.reason)
+                if entrant.reason == ONE_PIECE:
+                    continue
+                try:
+                    torch.release_compiled()
+                    makers.check_card()
+                except Exception as error:
+                    again = "what it did is stored: run the command again to go on with the other settings"
+                    raise UserError(f"{candidate.title} left the card unusable ({one_line(error)}); {again}") from error
+            yield known
 
 
-def _cuda_graph_setting(setting: Setting) -> str:
-    """Return the name of this eager setting with a CUDA graph: its launches cost as little as a compiled one's."""
-    return str(replace(setting, graph=True))
+def compare_all(
+    job: Job, makers: Makers, searches: Searches, rounds: int, step: Callable[[str], object]
+) -> Iterator[Comparison]:
+    """Time ours beside the peers' fastest settings and eager PyTorch, in turn; yield each network's and batch's."""
+    for batch in _batches(job, checked=True):
+        network, images = batch.graph.network, len(batch.images)
+        rows: list[Row] = []
+        unknown: dict[str, str] = {}
+        for precision in job.peer_precisions:
+            known = [searches.of(network, precision, images, engine) for engine in makers.peers]
+            unknown[precision] = why_unknown(known, makers.peers)
+            chosen = [] if unknown[precision] else fastest_settings(known, makers.peers)
+            chosen += [(torch.TORCH, EAGER)] if torch.TORCH in makers.peers else []
+            candidates = [Candidate(OURS, "", own, partial(makers.ours, precision=own)) for own in job.ours(precision)]
+            candidates += [
+                Candidate(engine, setting, precision, partial(makers.peers[engine][setting], precision=precision))
+                for engine, setting in dict.fromkeys(chosen)
+            ]
+            entrants = _entrants(candidates, batch)
+
+            def step_here(what: str, where: str = f"{network.name}, {images:,}") -> None:
+                step(f"{where}: {what}")
+
+            measure_in_turn(entrants, batch, rounds, step_here)
+            torch.release_compiled()
+            rows += [entrant.result_row(batch) for entrant in entrants]
+        yield {
+            "network": network.name,
+            "digest": network.digest,
+            "images": images,
+            "rows": rows,
+            "ratios": speedups_over_peers(rows, unknown),
+        }
 
 
-def versions() -> dict[str, str]:
-    """Return the installed versions of the packages that affect the figures."""
+def why_unknown(known: Sequence[Search], settings: Mapping[str, Collection[str]]) -> str:
+    """Return why the peers' fastest settings are not known, empty if all were tried. settings: of each peer."""
+    if not known:
+        return "no peer was timed"
+    total = sum(len(settings[one["engine"]]) for one in known)
+    tried = sum(len({*settings[one["engine"]]} & {*one["ms"], *one["failed"]}) for one in known)
+    if tried == total:
+        return "" if fastest_settings(known, settings) else "no setting of a peer runs"
+    return f"{tried} of the peers' {total} settings were tried on this card: add --search, then compare again"
+
+
+def _batches(job: Job, *, checked: bool) -> Iterator[Batch]:
+    """Yield the networks' batches, small ones first. checked: as in ``load_batch``."""
+    for network in job.networks:
+        largest = load_batch(network, job.batches[-1], checked=checked)
+        yield from map(largest.first, job.batches)
+
+
+def _entrants(candidates: Sequence[Candidate], batch: Batch) -> list[Entrant]:
+    from app.cuda.memory import pinned_array
+
+    return [Entrant(candidate, pinned_array((len(batch.images),), np.uint8)) for candidate in candidates]
+
+
+def versions(packages: Iterable[str] = SOFTWARE) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
     found = {}
-    for package in PACKAGES:
+    for package in packages:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found

@@ -4,22 +4,18 @@ The clock is the host's for all engines, since some frameworks do not accept eve
 several passes over resident images are enqueued back to back, timed from the first call until the device is idle, and
 divided by their number. End to end: one call from images in page-locked memory to readable labels, with the device idle
 before it.
-
-A framework has several ways to run the same network. Each is tried briefly. The fastest one for each of the two
-measurements enters the rounds. The time for trials may be limited: see ``measure_in_turn``.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from math import ceil, inf
-from operator import itemgetter
+from math import ceil
 from typing import Any, Protocol, cast
 
 import numpy as np
 
-from app.base.clock import Timer, time_call
+from app.base.clock import time_call
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.lab.batch import UNWRITTEN, Batch
@@ -27,12 +23,13 @@ from app.main_job.statistics import median, summary
 from app.network.graph import Graph
 from app.records.peers import Row
 
+OURS = "ours"
 LEAST_PASSES, PASSES, SERIES_MS = 2, 10, 20.0  # passes in one series: as many as take SERIES_MS, within these limits
 WARMUP, UNTIMED = 4, 2  # untimed runs after an engine is made, and at the start of each turn
 TURN_MS = 60.0  # per measurement and turn
 LEAST_RUNS, MOST_RUNS = 5, 300
 LEAST_SERIES = 3  # series of passes per turn
-TRIES = 5  # timed runs that choose between settings
+TRIES = 9  # timed runs that choose between settings
 ON_CARD, END_TO_END = "on_card_ms", "end_to_end_ms"
 MEASUREMENTS = (END_TO_END, ON_CARD)
 
@@ -76,125 +73,116 @@ Make = Callable[[Graph, np.ndarray, np.ndarray], Engine]
 
 
 class Candidate(Frozen):
-    """An engine to be made and measured.
+    """An engine to be made and measured. setting: how a peer runs; empty for ours.
 
-    makes: setting → function that makes the engine from a graph, images (N, C, H, W) uint8 and labels (N,) uint8 to
-    write to, both page-locked. The fastest setting is measured; the others may fail. like: for an engine that is slow
-    to make, the name of a quick engine that decides in which order settings are tried. likes: setting → the quick
-    engine's similar setting.
+    make: makes the engine from a graph, images (N, C, H, W) uint8 and labels (N,) uint8 to write to, both page-locked.
     """
 
     engine: str
+    setting: str
     precision: str
-    ours: bool
-    makes: Mapping[str, Make]
-    like: str = ""
-    likes: Mapping[str, str] = field(default_factory=dict)
+    make: Make
+
+    @property
+    def title(self) -> str:
+        """Engine, setting and precision: ``torch eager, contiguous fp16``."""
+        return " ".join(filter(None, (self.engine, self.setting, self.precision)))
 
 
 @dataclass
 class Entrant:
-    """A candidate, that is a system to be measured, and its results so far.
+    """A candidate that is being measured, and its results so far.
 
-    waiting: settings that were not tried yet. settings: measurement → fastest setting. tried: each setting's times in a
-    few runs, or why it did not run. labels: setting → labels of its first timed run. unsteady: number of timed runs
-    whose labels differ from those.
+    labels: of its first timed run. unsteady: number of timed runs whose labels differ from those.
     """
 
     candidate: Candidate
     host_labels: np.ndarray
-    waiting: list[str] = field(default_factory=list)
-    engines: dict[str, Engine] = field(default_factory=dict)  # by setting
-    settings: dict[str, str] = field(default_factory=dict)
-    tried: list[dict[str, Any]] = field(default_factory=list)
+    engine: Engine | None = None
     runs: int = LEAST_RUNS  # end to end, per turn
     passes: int = 1  # per series
     note: str = ""
     reason: str = ""
     arithmetic: str | None = None
     samples: dict[str, list[float]] = field(default_factory=lambda: {ON_CARD: [], END_TO_END: []})
-    labels: dict[str, np.ndarray] = field(default_factory=dict)
+    labels: np.ndarray | None = None
     unsteady: int = 0
 
-    def __post_init__(self) -> None:
-        self.waiting = list(self.candidate.makes)
-
     @property
-    def title(self) -> str:
-        """The candidate's name: ``torch-eager fp16``."""
-        return f"{self.candidate.engine} {self.candidate.precision}"
+    def ours(self) -> bool:
+        """Whether this is our own program."""
+        return self.candidate.engine == OURS
 
-    def sort_settings(self, tried: Sequence["Entrant"]) -> None:
-        """Sort the waiting settings by the times of the similar engine's settings."""
-        own, times = self.candidate, dict[str, float]()
-        for other in tried:
-            if (other.candidate.engine, other.candidate.precision) == (own.like, own.precision):
-                times = {known["setting"]: known[ON_CARD] for known in other.tried if not known["reason"]}
-        self.waiting.sort(key=lambda setting: times.get(own.likes.get(setting, ""), inf))
-
-    def try_next_setting(self, batch: Batch, late: str = "") -> None:
-        """Make the next setting's engine, warm it up and time it briefly; slow steps such as compiling happen here.
-
-        late: the reason to skip the setting; empty to try it.
-        """
-        setting = self.waiting.pop(0)
-        reason = late or self._failure_of(partial(self._try_setting, setting, batch))
-        if reason:
-            self.tried.append({"setting": setting, ON_CARD: None, END_TO_END: None, "reason": reason})
-            self._close_engine(setting)
-        self.reason = "" if self.settings else self.tried[0]["reason"]
+    def prepare(self, batch: Batch) -> None:
+        """Make the engine and warm it up; slow steps such as compiling happen here. Sets ``reason`` if it fails."""
+        self._attempt(partial(self._make_and_warm_up, batch))
 
     def run_round(self) -> None:
-        """Run the timed runs of one round, if any engine is left."""
-        if self.engines:
-            self.reason = self._failure_of(self._run_timed_turn)
-            if self.reason:
-                self.labels = {}
-                self.close()
+        """Run the timed runs of one round, if the engine runs at all."""
+        if self.engine is not None:
+            self._attempt(self._run_timed_turn)
+
+    def try_briefly(self, batch: Batch) -> list[float]:
+        """Prepare the engine, time it in a few runs and close it; return the medians on the card and end to end.
+
+        Returns no medians, and sets ``reason``, if it fails.
+        """
+        self.prepare(batch)
+        took: list[float] = []
+        if self.engine is not None:
+            self._attempt(lambda: took.extend(self._time_tries()))
+        self.close()
+        return took
 
     def close(self) -> None:
-        """Close all engines."""
-        for setting in list(self.engines):
-            self._close_engine(setting)
+        """Close the engine. What a peer broke may keep it from being closed."""
+        engine, self.engine = self.engine, None
+        with nullcontext() if self.ours else suppress(Exception):
+            if engine is not None:
+                engine.close()
 
-    def _close_engine(self, setting: str) -> None:
-        if setting in self.engines:
-            self.engines.pop(setting).close()
+    def _attempt(self, action: Callable[[], None]) -> None:
+        """Run the action. If it fails, close the engine, drop its labels and set ``reason``.
 
-    def _try_setting(self, setting: str, batch: Batch) -> None:
-        """Time the setting in a few runs, then close the engines that are fastest in neither measurement."""
-        self.engines[setting] = engine = self.candidate.makes[setting](batch.graph, batch.images, self.host_labels)
-        self.passes = 1
-        with engine.settings_context():
+        A peer may fail in any way. An error of ours that is no UserError is a bug and is raised.
+        """
+        try:
+            action()
+        except Exception as error:
+            if self.ours and not isinstance(error, UserError):
+                raise
+            self.reason, self.labels = one_line(error), None
+            self.close()
+
+    def _make_and_warm_up(self, batch: Batch) -> None:
+        self.engine = self.candidate.make(batch.graph, batch.images, self.host_labels)
+        self.note, self.arithmetic = self.engine.note, self.engine.arithmetic
+        with self.engine.settings_context():
             for _ in range(WARMUP):
-                last = {name: self._time_measurement(engine, name) for name in MEASUREMENTS}
-            self.passes = _pass_count(last[ON_CARD])
-            took = {name: median([self._time_measurement(engine, name) for _ in range(TRIES)]) for name in MEASUREMENTS}
-        self.tried.append({"setting": setting, **took, "reason": ""})
-        ran = [known for known in self.tried if not known["reason"]]
-        fastest = {name: min(ran, key=itemgetter(name)) for name in MEASUREMENTS}
-        self.settings = {name: known["setting"] for name, known in fastest.items()}
-        for other in [known for known in self.engines if known not in self.settings.values()]:
-            self._close_engine(other)
-        kept = self.engines[self.settings[END_TO_END]]
-        self.note, self.arithmetic = kept.note, kept.arithmetic
-        self.runs = min(max(ceil(TURN_MS / fastest[END_TO_END][END_TO_END]), LEAST_RUNS), MOST_RUNS)
-        self.passes = _pass_count(fastest[ON_CARD][ON_CARD])
+                last = {name: self._time_measurement(name) for name in MEASUREMENTS}
+        self.runs = min(max(ceil(TURN_MS / max(last[END_TO_END], 1e-6)), LEAST_RUNS), MOST_RUNS)
+        self.passes = min(max(ceil(SERIES_MS / max(last[ON_CARD], 1e-6)), LEAST_PASSES), PASSES)
+
+    def _time_tries(self) -> list[float]:
+        assert self.engine is not None
+        with self.engine.settings_context():
+            return [median([self._time_measurement(name) for _ in range(TRIES)]) for name in (ON_CARD, END_TO_END)]
 
     def _run_timed_turn(self) -> None:
-        for measurement, runs in ((END_TO_END, self.runs), (ON_CARD, max(ceil(self.runs / self.passes), LEAST_SERIES))):
-            setting = self.settings[measurement]
-            engine = self.engines[setting]
-            with engine.settings_context():
+        assert self.engine is not None
+        with self.engine.settings_context():
+            for name, runs in ((END_TO_END, self.runs), (ON_CARD, max(ceil(self.runs / self.passes), LEAST_SERIES))):
                 for index in range(UNTIMED + runs):
-                    ms = self._time_measurement(engine, measurement)
-                    labels = self.host_labels if measurement == END_TO_END else engine.card_labels()
+                    ms = self._time_measurement(name)
+                    labels = self.host_labels if name == END_TO_END else self.engine.card_labels()
                     if index >= UNTIMED:
-                        self.samples[measurement].append(ms)
-                        first = self.labels.setdefault(setting, labels.copy())
-                        self.unsteady += not np.array_equal(labels, first)
+                        self.samples[name].append(ms)
+                        self.labels = labels.copy() if self.labels is None else self.labels
+                        self.unsteady += not np.array_equal(labels, self.labels)
 
-    def _time_measurement(self, engine: Engine, measurement: str) -> float:
+    def _time_measurement(self, measurement: str) -> float:
+        engine = self.engine
+        assert engine is not None
         if measurement == END_TO_END:
             engine.poison_buffers()
             self.host_labels.fill(UNWRITTEN)
@@ -210,68 +198,38 @@ class Entrant:
 
         return time_call(run_passes)[1] / self.passes
 
-    def _failure_of(self, action: Callable[[], None]) -> str:
-        """Run the action; return why it failed, or an empty text.
-
-        A peer may fail in any way. An error of ours that is no UserError is a bug and is raised.
-        """
-        try:
-            action()
-        except Exception as error:
-            if self.candidate.ours and not isinstance(error, UserError):
-                raise
-            return one_line(error)
-        return ""
-
     def result_row(self, batch: Batch) -> Row:
-        """Return the document's row: times in ms; of two settings' labels, those with more wrong ones."""
+        """Return the document's row: times in ms."""
         row: dict[str, Any] = {
-            **{name: getattr(self.candidate, name) for name in ("engine", "precision", "ours")},
-            **{name: summary(samples) if self.labels else None for name, samples in self.samples.items()},
-            **{name: getattr(self, name) for name in ("settings", "tried", "unsteady", "note", "reason")},
+            **{name: getattr(self.candidate, name) for name in ("engine", "setting", "precision")},
+            **{name: None if self.labels is None else summary(samples) for name, samples in self.samples.items()},
+            **{name: getattr(self, name) for name in ("unsteady", "note", "reason")},
         }
-        if not self.labels:
+        if self.labels is None:
             row |= {"correct": None, "changed": None, "largest_margin": None, "wrong": False}
-            return cast(Row, row)
-        scores = [batch.score(labels, self.arithmetic) for labels in self.labels.values()]
-        row |= max(scores, key=lambda score: score["changed"])
-        row["wrong"] |= self.candidate.ours and self.unsteady > 0
+        else:
+            row |= batch.score(self.labels, self.arithmetic)
+            row["wrong"] |= self.ours and self.unsteady > 0
         return cast(Row, row)
 
 
-def measure_in_turn(
-    entrants: Sequence[Entrant], batch: Batch, rounds: int, step: Callable[[str], object], seconds: float = inf
-) -> None:
-    """Try the settings of all entrants, then run ``rounds`` rounds, each starting with another entrant.
+def measure_in_turn(entrants: Sequence[Entrant], batch: Batch, rounds: int, step: Callable[[str], object]) -> None:
+    """Prepare all entrants, then run ``rounds`` rounds, each starting with another entrant.
 
-    step: called with a description before each trial and each turn. seconds: the time for trials of engines that are
-    slow to make. After it only their first setting is tried, after twice the time none.
+    step: called with a description before each preparation and each turn.
     """
-    timer, late = Timer(), f"not tried: {seconds:g} s of trials were over"
-    alike = [entrant for entrant in entrants if entrant.candidate.like]
     try:
-        for group in ([entrant for entrant in entrants if entrant not in alike], alike):
-            for entrant in group:
-                entrant.sort_settings(entrants)
-            while waiting := [entrant for entrant in group if entrant.waiting]:
-                for entrant in waiting:
-                    step(f"{entrant.title}: {entrant.waiting[0]}")
-                    most = seconds if entrant.tried else 2 * seconds
-                    is_late = bool(entrant.candidate.like) and timer.seconds > most
-                    entrant.try_next_setting(batch, late if is_late else "")
+        for entrant in entrants:
+            step(entrant.candidate.title)
+            entrant.prepare(batch)
         for index in range(rounds):
             first = index % len(entrants)
             for entrant in [*entrants[first:], *entrants[:first]]:
-                step(f"{entrant.title}, round {index + 1}")
+                step(f"{entrant.candidate.title}, round {index + 1}")
                 entrant.run_round()
     finally:
         for entrant in entrants:
             entrant.close()
-
-
-def _pass_count(ms: float) -> int:
-    """Return how many passes of ``ms`` each to enqueue back to back and time together."""
-    return min(max(ceil(SERIES_MS / max(ms, 1e-6)), LEAST_PASSES), PASSES)
 
 
 def one_line(error: Exception) -> str:

@@ -1,10 +1,13 @@
-"""Compute ratios between engines and format a peers document as text. Pure."""
+"""Compute ratios between engines and format the documents of ``bench --peers`` as text. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from app.base.precision import BY_NAME
 from app.lab.document import heading
-from app.records.peers import Best, Peers, Quantiles, Ratio, Row
+from app.lab.peers.rounds import OURS
+from app.lab.peers.torch import NEEDLESS
+from app.records.peers import Best, Comparison, Peers, PeerSettings, Ratio, Row
 from app.terminal.text import WIDTH, Column, format_factor, format_ms, paragraph, table
 
 MEASURES = {"on_card_ms": "on the card", "end_to_end_ms": "end to end"}
@@ -12,48 +15,60 @@ ROWS = (
     *(Column("engine", left=True), Column("as", left=True)),
     *(Column("on card"), Column("card p10", optional=3), Column("card p90", optional=2)),
     *(Column("end to end"), Column("p10", optional=3), Column("p90", optional=1), Column("p99", optional=1)),
-    *(Column("correct"), Column("other"), Column("margin", optional=1), Column("", left=True)),
+    *(Column("correct", optional=1), Column("other"), Column("margin", optional=1), Column("", left=True)),
 )
-RATIOS = (*(Column(head, left=True) for head in ("ours", "peer", "as")), *map(Column, MEASURES.values()))
+RATIOS = (Column("ours", left=True), *map(Column, MEASURES.values()), Column("", left=True))
+SEARCHES = (
+    *(Column("network", left=True), Column("images"), Column("as", left=True), Column("tried")),
+    *(Column("on card"), Column("end to end"), Column("fastest setting, and end to end if another", left=True)),
+)
 
 
-def speedups_over_peers(rows: Sequence[Row]) -> list[Ratio]:
-    """Return for each of our rows each peer's median ÷ ours, by measurement and engine, and the best peer's ratio."""
+def speedups_over_peers(rows: Sequence[Row], unknown: Mapping[str, str]) -> list[Ratio]:
+    """Return the fastest peer's median ÷ ours, by measurement, for each of our rows that ran.
+
+    unknown: the peers' precision → why their fastest settings are not known; there is no ratio then.
+    """
     found = []
     for own in rows:
-        if not own["ours"] or own["on_card_ms"] is None:
+        if own["engine"] != OURS or own["on_card_ms"] is None:
             continue
         against = BY_NAME[own["precision"]].peers
-        peers = [row for row in rows if not row["ours"] and row["precision"] == against and row["on_card_ms"]]
-        of_card = {row["engine"]: row["on_card_ms"] for row in (own, *peers)}
-        whole = {row["engine"]: row["end_to_end_ms"] for row in (own, *peers)}
+        peers = [row for row in rows if row["engine"] != OURS and row["precision"] == against]
+        failed = next((f"{row['setting']}: {row['reason']}" for row in peers if row["reason"]), "")
+        reason = unknown[against] or failed
         entry: Ratio = {
             "precision": own["precision"],
             "against": against,
-            "on_card_ms": _peer_ratios(own["engine"], of_card),
-            "end_to_end_ms": _peer_ratios(own["engine"], whole),
+            "on_card_ms": None if reason else _best("on_card_ms", own, peers),
+            "end_to_end_ms": None if reason else _best("end_to_end_ms", own, peers),
+            "reason": reason,
         }
         found.append(entry)
     return found
 
 
-def _peer_ratios(ours: str, times: Mapping[str, Quantiles | None]) -> Best:
-    """Return each peer's median ÷ ours, and the fastest peer. times: engine → quantiles."""
-    medians = {engine: found["p50"] for engine, found in times.items() if found is not None}
-    each = {engine: ms / medians[ours] for engine, ms in medians.items() if engine != ours}
-    best = min(each, key=lambda name: each[name], default=None)
-    return {"best": best, "ratio": each[best] if best else None, "each": each}
+def _best(measure: str, own: Any, peers: Sequence[Any]) -> Best:
+    fastest = min(peers, key=lambda row: row[measure]["p50"])
+    return {"setting": fastest["setting"], "ratio": fastest[measure]["p50"] / own[measure]["p50"]}
 
 
 def as_text(document: Peers, width: int = WIDTH) -> str:
-    """Format the header, a row for each engine, and the speed-ups over the peers."""
-    parts = [_header(document, width), table(ROWS, map(_engine_cells, document["rows"]), width)]
-    if any(entry["on_card_ms"]["each"] for entry in document["ratios"]):
-        title = "Speed-up of ours (the peer's median ÷ ours)"
-        parts.append([title, *table(RATIOS, _ratio_rows(document["ratios"]), width)])
-    remarks = [*(note for row in document["rows"] for note in _notes(row)), *document.get("notes", ())]
-    notes = [line for remark in remarks for line in paragraph(remark, width)]
-    return "\n\n".join("\n".join(lines) for lines in (*parts, notes) if lines)
+    """Format the header; for each network and batch size a row for each engine, and the speed-ups over the peers."""
+    parts = [_header(document, width)]
+    for one in document["comparisons"]:
+        parts.append(
+            [
+                f"{one['network']}, {one['images']:,} image{'s' * (one['images'] > 1)}",
+                *table(ROWS, map(_cells, one["rows"]), width),
+            ]
+        )
+        if one["ratios"]:
+            title = "Speed-up of ours (the median of the fastest setting of a peer ÷ ours)"
+            parts.append([title, *table(RATIOS, map(_ratio_cells, one["ratios"]), width)])
+        parts.append([line for remark in _notes(one) for line in paragraph(remark, width)])
+    parts.append([line for remark in document["notes"] for line in paragraph(remark, width)])
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
 def _header(document: Peers, width: int) -> list[str]:
@@ -65,39 +80,61 @@ def _header(document: Peers, width: int) -> list[str]:
         "rounds together, in ms",
         "labels": "of the timed runs: correct; not the float64 reference's ('other'), the largest margin of these",
     }
-    return heading(f"{document['network']} beside its peers, {document['images']:,} images", document, pairs, width)
+    return heading("Beside the fastest settings of its peers", document, pairs, width)
 
 
-def _engine_cells(row: Row) -> list[str]:
+def _cells(row: Row) -> list[str]:
     on_card, whole = row["on_card_ms"], row["end_to_end_ms"]
+    engine = row["engine"] + f" {row['setting'].partition(',')[0]}" * bool(row["setting"])
     if on_card is None or whole is None:
-        return [row["engine"], row["precision"], "–", row["reason"]]
+        return [engine, row["precision"], "–", row["reason"]]
     times = [on_card["p50"], on_card["p10"], on_card["p90"], whole["p50"], whole["p10"], whole["p90"], whole["p99"]]
     margin = "" if row["largest_margin"] is None else f"{row['largest_margin']:.2g}"
     counts = (f"{row['correct']:,}", f"{row['changed']:,}", margin, "WRONG" if row["wrong"] else "")
-    return [row["engine"], row["precision"], *map(format_ms, times), *counts]
+    return [engine, row["precision"], *map(format_ms, times), *counts]
 
 
-def _ratio_rows(entries: Sequence[Ratio]) -> Iterator[list[str]]:
-    """Yield for each of our rows the cells of the fastest peer, then of each peer, by both measurements."""
-    for entry in entries:
-        on_card, whole = entry["on_card_ms"], entry["end_to_end_ms"]
-        if on_card["each"]:
-            best = {"the fastest": (on_card["ratio"], whole["ratio"])}
-            each = {name: (ratio, whole["each"][name]) for name, ratio in on_card["each"].items()}
-            for name, found in (best | each).items():
-                yield [entry["precision"], name, entry["against"], *map(format_factor, found)]
+def _ratio_cells(entry: Ratio) -> list[str]:
+    found = (entry["on_card_ms"], entry["end_to_end_ms"])
+    slower = any(one is not None and one["ratio"] < 1 for one in found)
+    return [
+        entry["precision"],
+        *("–" if one is None else format_factor(one["ratio"]) for one in found),
+        entry["reason"] or "SLOWER" * slower,
+    ]
 
 
-def _notes(row: Row) -> Iterator[str]:
-    """Yield remarks on the row's times."""
-    start = f"{row['engine']} {row['precision']}: "
-    if row["note"]:
-        yield start + row["note"]
-    tried, settings = row.get("tried", []), row.get("settings", {})
-    if len(tried) > 1 and not row["reason"]:
-        best = ", ".join(f"{title}: {settings[measure]}" for measure, title in MEASURES.items())
-        ran = sum(not one["reason"] for one in tried)
-        yield f"{start}best of {ran} settings {best}"
-    if row["unsteady"]:
-        yield f"{start}{row['unsteady']} timed runs gave other labels"
+def _notes(one: Comparison) -> Iterator[str]:
+    """Yield remarks on the rows: our kernels, the peers' settings."""
+    for row in one["rows"]:
+        start = f"{row['engine']} {row['precision']}: "
+        about = ", ".join(filter(None, (row["setting"], row["note"])))
+        if about and not row["reason"]:
+            yield start + about
+        if row["unsteady"]:
+            yield f"{start}{row['unsteady']} timed runs gave other labels"
+
+
+def search_text(document: PeerSettings, width: int = WIDTH) -> str:
+    """Format for each search how many settings were tried, and the fastest."""
+    rows = []
+    for one in document["searches"]:
+        tried = len(one["ms"]) + len(one["failed"])
+        cells = [one["network"], f"{one['images']:,}", one["precision"], str(tried)]
+        if one["ms"]:
+            best = [min(one["ms"].items(), key=lambda pair: pair[1][measure]) for measure in (0, 1)]
+            settings = "; ".join(dict.fromkeys(setting for setting, _ in best))
+            times = [format_ms(ms[measure]) for measure, (_, ms) in enumerate(best)]
+            rows.append([*cells, *times, f"{one['engine']} {settings}"])
+        else:
+            rows.append([*cells, "–", "–", next(iter(one["failed"].values()), "")])
+    failed = dict.fromkeys(
+        f"{one['engine']} {one['precision']}, {setting}: {reason}"
+        for one in document["searches"]
+        for setting, reason in one["failed"].items()
+        if reason not in NEEDLESS
+    )
+    notes = [line for text in failed for line in paragraph(text, width)]
+    return "\n".join(
+        [f"Settings of the peers on {document['card']}, times in ms", *table(SEARCHES, rows, width), *notes]
+    )

@@ -1,50 +1,90 @@
 """Build and run a network in PyTorch, tuned for speed, to compare the application with."""
 
+import gc
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from operator import gt
 from typing import Any
 
 import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.lab.batch import UNWRITTEN, l2_chunk_size
-from app.lab.bench import cudnn
+from app.lab.batch import ONE_PIECE, UNWRITTEN, l2_chunk_size
 from app.lab.peers.rounds import Engine
 from app.lab.peers.torch_network import clone_function, make_classifier
+from app.layers import Conv2d
+from app.layers.pool import Pool
 from app.network.graph import Graph
 
+TORCH = "torch"
+PACKAGES = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")  # on which the fastest setting depends
 SPARE = 3  # blocks overwritten in the memory that PyTorch allocates next
-UNCAPTURED = {None: None, "max-autotune": "max-autotune-no-cudagraphs", "reduce-overhead": "default"}
 CAPTURE_WARMUP = 3
+EAGER = "eager"
+# torch.compile's modes follow, quick ones first; these two make CUDA graphs themselves.
+OWN_GRAPHS = ("reduce-overhead", "max-autotune")
+MODES = (EAGER, "default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
+# Why settings cannot be the fastest. Compiled code keeps less in memory between layers than eager mode.
+ONE_LAYOUT = "without convolutions and pooling, both layouts are one"
+NO_GAIN = "pieces gain nothing in eager mode, so less than nothing compiled"
+NEEDLESS = (ONE_PIECE, ONE_LAYOUT, NO_GAIN)
 
 
 class Setting(Frozen):
-    """How to run the network: activation layout, whether in pieces that fit the L2 cache, whether as one CUDA graph.
+    """How to run the network: a mode of torch.compile or eager, and the layout of the activations.
 
-    Without ``graph``, some modes of torch.compile make CUDA graphs themselves.
+    pieces: in pieces that fit the L2 cache. graph: as one CUDA graph.
     """
 
+    mode: str = EAGER
     channels_last: bool = False
     pieces: bool = False
     graph: bool = False
 
     def __str__(self) -> str:
-        """Return the setting's name: ``channels last, pieces, CUDA graph``."""
+        """Return the setting's name: ``eager, channels last, pieces, CUDA graph``."""
         layout = "channels last" if self.channels_last else "contiguous"
-        return layout + ", pieces" * self.pieces + ", CUDA graph" * self.graph
+        return f"{self.mode}, {layout}" + ", pieces" * self.pieces + ", CUDA graph" * self.graph
 
 
-# Each layout plain (compiled: as the mode runs it), in one graph, and in pieces. Pieces need a graph, else the card
-# would wait for their launches.
+# Each mode in both layouts plain, in one graph, and in pieces. Pieces need a graph, else the card would wait for their
+# launches. PyTorch caches what it has compiled, so settings of one mode and layout compile once.
 SETTINGS = tuple(
-    Setting(layout, *way) for way in ((False, False), (False, True), (True, True)) for layout in (False, True)
+    Setting(mode, layout, *way)
+    for mode in MODES
+    for way in ((False, False), (False, True), (True, True))
+    for layout in (False, True)
+    if mode not in OWN_GRAPHS or not any(way)
 )
 
 
+def why_needless(name: str, ms: Mapping[str, Sequence[float]], graph: Graph) -> str:
+    """Return why the setting of this name cannot be the fastest, empty if it may be. ms: times of other settings."""
+    setting = next((one for one in SETTINGS if str(one) == name), Setting())
+    if setting.channels_last and not any(isinstance(step.layer, Conv2d | Pool) for step in graph.steps):
+        return ONE_LAYOUT
+    whole, pieces = (ms.get(str(replace(setting, mode=EAGER, pieces=cut, graph=True))) for cut in (False, True))
+    if setting.pieces and setting.mode != EAGER and whole and pieces and all(map(gt, pieces, whole)):
+        return NO_GAIN
+    return ""
+
+
+def release_compiled() -> None:
+    """Free what torch.compile keeps for functions that are no longer used: machine code, and the memory of graphs."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch._dynamo.reset()
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
 class TorchEngine(Engine):
-    """Classifies one batch with PyTorch. mode: torch.compile's, None for eager. device: ``cpu`` (no graphs) for tests.
+    """Classifies one batch with PyTorch. device: ``cpu`` (no graphs) for tests.
 
     precision: ``fp32``; ``tf32``, by the switches of cuDNN and cuBLAS; ``fp16``, weights and activations in half
     precision.
@@ -56,13 +96,9 @@ class TorchEngine(Engine):
         images: np.ndarray,
         labels: np.ndarray,
         precision: str,
-        mode: str | None,
         setting: Setting = SETTINGS[0],
         device: str = "cuda",
     ) -> None:
-        missing = cudnn.why_no_cudnn() if device == "cuda" else None
-        if missing is not None:
-            raise UserError(missing)
         import torch
 
         self._torch, self._device, self._tf32 = torch, device, precision == "tf32"
@@ -75,16 +111,16 @@ class TorchEngine(Engine):
         l2_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0) if device == "cuda" else 0
         self._piece = l2_chunk_size(graph, count, 2 if half else 4, int(l2_bytes)) if setting.pieces else count
         if setting.pieces and self._piece == count:
-            raise UserError("the batch is one piece")
+            raise UserError(ONE_PIECE)
         self.note = f"pieces of {self._piece:,}" if setting.pieces else ""
         self._classify: Any = make_classifier(
             graph, torch, half=half, channels_last=setting.channels_last, device=device
         )
-        if mode is not None:
+        if setting.mode != EAGER:
             if self._piece == count:
                 torch._dynamo.mark_static_address(self._images)  # CUDA graphs then read it in place
-            mode = UNCAPTURED[mode] if setting.graph else mode
-            self._classify = torch.compile(clone_function(self._classify), mode=mode, fullgraph=True, dynamic=False)
+            function = clone_function(self._classify)
+            self._classify = torch.compile(function, mode=setting.mode, fullgraph=True, dynamic=False)
         self._pass: Any = None  # two graphs: a pass over the images on the card, and a run from host to host
         self._whole: Any = None
 

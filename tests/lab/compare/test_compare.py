@@ -48,18 +48,18 @@ BENCH = {
     "tables": [{"item": "conv1", "rows": [ROW, {**ROW, "name": "cublas", "ms": None}]}],
     "batches": [{"images": 100, "whole_program": [PROGRAM]}],
 }
+OF_PEERS: dict[str, Any] = {"engine": "torch", "setting": "eager, contiguous", "precision": "fp32"}
+OF_PEERS |= {"on_card_ms": QUANTILES, "end_to_end_ms": None}
 DOCUMENTS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "report/4": (REPORT, {"on the card", "end to end", "conv1+relu1", "conv1 alone"}),
     "bench/1": (BENCH, {"conv1 direct float32", "program of 100 images, auto fp32"}),
-    "peers/1": (
+    "peers/2": (
         {
             "device": CARD,
-            "network": "lenet5",
-            "images": 100,
             "software": {"torch": "2"},
-            "rows": [{"engine": "ours", "precision": "fp32", "on_card_ms": QUANTILES, "end_to_end_ms": None}],
+            "comparisons": [{"network": "lenet5", "images": 100, "rows": [OF_PEERS]}],
         },
-        {"ours fp32 on the card"},
+        {"lenet5, 100 images: torch eager, contiguous fp32 on the card"},
     ),
     "train/1": ({"settings": {}, "workers": 1, "epochs": [{"seconds": time} for time in TIMES]}, {"an epoch"}),
     "sweep/1": (

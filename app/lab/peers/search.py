@@ -1,0 +1,88 @@
+"""What the peers' settings took: each is tried once, and its times are stored at once.
+
+One file per card holds them: the shipped one, overridden by the user's in the cache. Times of other versions of a
+peer's packages do not count.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+from pathlib import Path
+
+from app.files.cache import cache_dir, is_trusted, store_private
+from app.files.reading import may_exist, read_json
+from app.files.writing import json_text
+from app.lab.document import FIGURES
+from app.network.network import Network
+from app.planning.tuning import file_name
+from app.records.derive import check_of
+from app.records.peers import PeerSettings, Search
+
+Key = tuple[object, ...]
+
+
+class Searches:
+    """The searches of one card. software: engine → its packages that are installed here, with versions."""
+
+    def __init__(self, card: str, software: Mapping[str, dict[str, str]]) -> None:
+        self._card, self._software = card, software
+        self._path = cache_dir() / "peers" / file_name(card)
+        self._found: dict[Key, Search] = {}
+        self._merge(FIGURES / f"peers_{file_name(card)}")
+        self._merge(self._path)
+
+    def of(self, network: Network, precision: str, images: int, engine: str) -> Search:
+        """Return what is known of a peer, in the versions that are installed."""
+        new: Search = {
+            "network": network.name,
+            "digest": network.digest,
+            "precision": precision,
+            "images": images,
+            "engine": engine,
+            "software": self._software[engine],
+            "ms": {},
+            "failed": {},
+        }
+        return self._found.get(_key(new), new)
+
+    def add(self, search: Search, setting: str, ms: list[float], reason: str) -> None:
+        """Store a setting's times on the card and end to end, or why there are none. Raises UserError.
+
+        Other processes may search on cards of the same name: what they stored meanwhile stays.
+        """
+        self._found.setdefault(_key(search), search)
+        self._merge(self._path)
+        if ms:
+            search["ms"][setting] = [round(one, 5) for one in ms]
+        else:
+            search["failed"][setting] = reason
+        store_private(self._path, json_text(self.document([*self._found.values()])))
+
+    def document(self, searches: list[Search]) -> PeerSettings:
+        """Return the document of these searches."""
+        return {"schema": "lenet5-inference/peer-settings/1", "card": self._card, "searches": searches}
+
+    def _merge(self, path: Path) -> None:
+        if may_exist(path) and (path != self._path or is_trusted(path)):
+            stored: PeerSettings = read_json(path, check_of(PeerSettings), "delete it, and search again")
+            for search in stored["searches"]:
+                known = self._found.setdefault(_key(search), search)
+                known["ms"] |= search["ms"]
+                known["failed"] |= search["failed"]
+
+
+def _key(search: Search) -> Key:
+    return *(search[name] for name in ("digest", "precision", "images", "engine")), *sorted(search["software"].items())
+
+
+def fastest_settings(searches: Sequence[Search], settings: Mapping[str, Container[str]]) -> list[tuple[str, str]]:
+    """Return (engine, setting) of the fastest on the card and of the fastest end to end; once if it is the same.
+
+    settings: those of each peer, among which the fastest is; a file may have others.
+    """
+    ran = [
+        (search["engine"], setting, ms)
+        for search in searches
+        for setting, ms in search["ms"].items()
+        if setting in settings[search["engine"]]
+    ]
+    best = [min(ran, key=lambda one: one[2][measure]) for measure in (0, 1) if ran]
+    return list(dict.fromkeys((engine, setting) for engine, setting, _ in best))

@@ -1,0 +1,290 @@
+"""``bench --peers --search``: every setting is tried once and stored at once; comparisons take the fastest."""
+
+import json
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.base.errors import UserError
+from app.files.cache import cache_dir
+from app.lab.batch import ONE_PIECE, Batch
+from app.lab.peers import peers, torch
+from app.lab.peers import search as module
+from app.lab.peers.jax import SETTINGS as JAX_SETTINGS
+from app.lab.peers.peers import EAGER, Job, Makers, compare_all, search, why_unknown
+from app.lab.peers.rounds import OURS, Engine
+from app.lab.peers.search import Searches, fastest_settings
+from app.lab.peers.text import search_text
+from app.network.definitions import LENET5, NETWORKS
+from app.records.peers import Search
+from tests.lab.conftest import Benched
+from tests.support.networks_for_tests import random_graph
+from tests.support.peers_for_tests import CARD, FakeEngine, OurFake, small_batch
+from tests.support.schemas import mistakes
+from tests.support.widths import check_widths
+
+CARD_NAME = "Some Card"
+SOFTWARE = {"torch": {"torch": "2.99", "triton": "9"}, "jax": {"jax": "0.9"}}
+SLOW, FAST, BROKEN = "default, contiguous", "max-autotune, channels last", "default, channels last"
+FEW = {"torch": (EAGER, SLOW, BROKEN, FAST), "jax": ("jit",)}
+# Setting → ms on the card, and end to end; the real ones vary.
+TIMES = {EAGER: [3.0, 4.0], SLOW: [2.0, 2.0], FAST: [1.0, 2.5], "jit": [2.5, 3.0]}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache and a folder of shipped figures of this test alone; the latter's path."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "FIGURES", tmp_path)
+    monkeypatch.setattr("app.cuda.memory.pinned_array", np.empty)
+    monkeypatch.setattr(torch, "release_compiled", lambda: None)
+    return tmp_path
+
+
+def searches(**software: dict[str, str]) -> Searches:
+    return Searches(CARD_NAME, SOFTWARE | software)
+
+
+def known(which: Searches, engine: str = "torch", images: int = 40) -> Search:
+    return which.of(LENET5, "fp32", images, engine)
+
+
+def stored() -> Any:
+    document = json.loads((cache_dir() / "peers" / "some_card.json").read_text(encoding="utf-8"))
+    assert not mistakes(document)
+    return document
+
+
+# --- what is stored -------------------------------------------------------------------------------------------------
+
+
+def test_times_are_stored_at_once_and_found_again() -> None:
+    first = searches()
+    first.add(known(first), SLOW, [1.23456789, 2.0], "")
+    first.add(known(first), BROKEN, [], "no such layout")
+    (one,) = stored()["searches"]
+    assert (one["ms"], one["failed"]) == ({SLOW: [1.23457, 2.0]}, {BROKEN: "no such layout"})
+    assert (one["network"], one["digest"], one["software"]) == ("lenet5", LENET5.digest, SOFTWARE["torch"])
+    assert known(searches()) == one == known(first)
+    assert oct((cache_dir() / "peers" / "some_card.json").stat().st_mode)[-3:] == "600"
+
+
+def test_other_versions_networks_precisions_and_batches_are_others() -> None:
+    first = searches()
+    first.add(known(first), SLOW, [1.0, 2.0], "")
+    newer = searches(torch={"torch": "3.0", "triton": "9"})
+    others = [
+        known(newer),
+        known(first, "jax"),
+        known(first, images=1),
+        first.of(NETWORKS["mlp"], "fp32", 40, "torch"),
+        first.of(LENET5, "fp16", 40, "torch"),
+    ]
+    assert not [one for one in others if one["ms"] or one["failed"]]
+    newer.add(known(newer), FAST, [0.5, 1.0], "")
+    assert known(searches())["ms"] == {SLOW: [1.0, 2.0]}, "the times of older versions stay"
+    assert len(stored()["searches"]) == 2
+
+
+def test_the_user_s_times_override_the_shipped(own_cache: Path) -> None:
+    first = searches()
+    first.add(known(first), SLOW, [9.0, 9.0], "")
+    first.add(known(first), FAST, [1.0, 2.5], "")
+    (cache_dir() / "peers" / "some_card.json").rename(own_cache / "peers_some_card.json")
+    assert known(searches())["ms"] == {SLOW: [9.0, 9.0], FAST: [1.0, 2.5]}
+    second = searches()
+    second.add(known(second), SLOW, [2.0, 2.0], "")
+    assert known(searches())["ms"] == {SLOW: [2.0, 2.0], FAST: [1.0, 2.5]} == stored()["searches"][0]["ms"]
+
+
+def test_two_searches_at_once_keep_each_other_s_times() -> None:
+    one, other = searches(), searches()
+    mine = known(one)
+    one.add(mine, SLOW, [1.0, 2.0], "")
+    other.add(known(other), FAST, [3.0, 4.0], "")
+    other.add(known(other, "jax"), "jit", [5.0, 6.0], "")
+    one.add(mine, EAGER, [7.0, 8.0], "")
+    assert [search["ms"] for search in stored()["searches"]] == [
+        {SLOW: [1.0, 2.0], FAST: [3.0, 4.0], EAGER: [7.0, 8.0]},
+        {"jit": [5.0, 6.0]},
+    ]
+
+
+@pytest.mark.parametrize("content", ["{", '{"schema": "other/1"}'])
+def test_a_damaged_file_is_one_line(content: str) -> None:
+    first = searches()
+    first.add(known(first), SLOW, [1.0, 2.0], "")
+    (cache_dir() / "peers" / "some_card.json").write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match=r"some_card.json .*delete it, and search again$"):
+        searches()
+
+
+def test_the_fastest_of_all_peers_by_each_measurement() -> None:
+    first = searches()
+    for engine, setting in chain(*([(engine, one) for one in settings] for engine, settings in FEW.items())):
+        if setting != BROKEN:
+            first.add(known(first, engine), setting, TIMES[setting], "")
+    every = [known(first, engine) for engine in FEW]
+    assert fastest_settings(every, FEW) == [("torch", FAST), ("torch", SLOW)]
+    assert fastest_settings(every[1:], FEW) == [("jax", "jit")], "once if it is the same"
+    assert fastest_settings([], FEW) == fastest_settings([known(first, images=1)], FEW) == []
+    assert why_unknown(every, FEW).startswith("4 of ")
+    first.add(known(first), BROKEN, [], "no such layout")
+    assert not why_unknown(every, FEW)
+    assert why_unknown([known(first, images=1)], {"torch": ()}) == "no setting of a peer runs"
+
+
+WHOLE, PIECES = "eager, contiguous, CUDA graph", "eager, contiguous, pieces, CUDA graph"
+
+
+@pytest.mark.parametrize(
+    ("network", "ms", "needless"),
+    [
+        ("lenet5", {}, 0),
+        ("mlp", {}, 11),  # every second one has the other layout
+        ("lenet5", {WHOLE: [1.0, 2.0], PIECES: [1.1, 2.1]}, 2),  # compiled in two modes
+        ("lenet5", {WHOLE: [1.0, 2.0], PIECES: [1.1, 1.9]}, 0),
+        ("lenet5", {PIECES: [1.1, 2.1]}, 0),
+    ],
+)
+def test_settings_that_cannot_be_the_fastest(network: str, ms: dict[str, list[float]], needless: int) -> None:
+    graph = random_graph(NETWORKS[network])
+    found = {name: why for name in map(str, torch.SETTINGS) if (why := torch.why_needless(name, ms, graph))}
+    assert len(found) == needless and set(found.values()) <= {*torch.NEEDLESS}
+    assert all(("pieces" if ms else "channels last") in name for name in found)
+    assert not {WHOLE, PIECES, EAGER} & found.keys()
+    assert not torch.why_needless("jit", ms, graph)
+
+
+# --- searching and comparing ----------------------------------------------------------------------------------------
+
+
+class Peer(FakeEngine):
+    """Its name is its setting; one of them does not run."""
+
+    def enqueue(self) -> None:
+        if self.name == BROKEN:
+            raise RuntimeError("no such layout")
+        super().enqueue()
+
+
+@pytest.fixture
+def batch(few_runs: None, monkeypatch: pytest.MonkeyPatch) -> Batch:
+    """The only network's batch; of images alone where no labels are scored."""
+    found = small_batch()
+    monkeypatch.setattr(peers, "load_batch", lambda network, count, checked: found)
+    return found
+
+
+def makers(batch: Batch, diary: list[str], check_card: Any = lambda: None) -> Makers:
+    def make(kind: type[FakeEngine], name: str, _: Any, __: Any, labels: np.ndarray, precision: str) -> Engine:
+        return kind(batch.truth[: len(labels)], labels, diary, name)
+
+    found = {engine: {name: partial(make, Peer, name) for name in settings} for engine, settings in FEW.items()}
+    return Makers(partial(make, OurFake, OURS), found, [], check_card)
+
+
+JOB = Job(["lenet5"], ["fp32", "fp32x", "fp16"], [20, 40], ["ours", "torch", "jax"])
+
+
+def tried(diary: list[str]) -> list[str]:
+    return [entry.removesuffix(" closed") for entry in diary if entry.endswith("closed")]
+
+
+def test_a_search_tries_each_setting_once(batch: Batch) -> None:
+    diary: list[str] = []
+    steps: list[str] = []
+    first = searches()
+    found = [*search(JOB, makers(batch, diary), first, steps.append)]
+    assert [(one["images"], one["precision"], one["engine"]) for one in found] == [
+        (images, precision, engine) for engine in FEW for images in (20, 40) for precision in ("fp32", "fp16")
+    ]
+    assert tried(diary) == [*chain(*(4 * settings for settings in FEW.values()))] and len(steps) == 20
+    assert steps[0] == f"lenet5, 20: torch {EAGER} fp32"
+    for one in found:
+        assert [*one["ms"], *one["failed"]] == [name for name in FEW[one["engine"]] if name != BROKEN] + [BROKEN] * (
+            one["engine"] == "torch"
+        )
+    text = check_widths(search_text, first.document(found))
+    assert text.count(f"torch fp32, {BROKEN}: no such layout") == 1
+    again: list[str] = []
+    assert [*search(JOB, makers(batch, again), searches(), steps.append)] == found and not again
+
+
+def test_an_interrupted_search_goes_on(batch: Batch) -> None:
+    class Interrupt(BaseException):
+        pass
+
+    begun: list[str] = []
+
+    def stop(what: str) -> None:
+        begun.append(what)
+        if len(begun) > 3:
+            raise Interrupt
+
+    one = Job(["lenet5"], ["fp32"], [40], ["torch", "jax"])
+    diary: list[str] = []
+    with pytest.raises(Interrupt):
+        next(search(one, makers(batch, diary), searches(), stop))
+    assert len(known(searches())["ms"]) + len(known(searches())["failed"]) == 3
+    assert len([*search(one, makers(batch, diary), searches(), lambda _: None)]) == 2
+    assert tried(diary) == [*chain(*FEW.values())]
+
+
+def test_a_setting_that_breaks_the_card_is_stored_and_ends_the_search(batch: Batch) -> None:
+    """Else all later settings would seem to fail."""
+
+    def check() -> None:
+        if known(searches())["failed"]:
+            raise RuntimeError("illegal address")
+
+    with pytest.raises(UserError, match=rf"^torch {BROKEN} fp32 left the card unusable \(illegal address\); .*again"):
+        [*search(Job(["lenet5"], ["fp32"], [40], ["torch"]), makers(batch, [], check), searches(), lambda _: None)]
+    assert (set(known(searches())["ms"]), set(known(searches())["failed"])) == ({EAGER, SLOW}, {BROKEN})
+
+
+def test_a_comparison_times_the_fastest_settings_and_eager(batch: Batch) -> None:
+    """Where all settings were tried: for 40 images in fp32. Otherwise eager alone, and no ratio."""
+    first = searches()
+    for engine, settings in FEW.items():
+        for setting in settings:
+            first.add(known(first, engine), setting, TIMES.get(setting, []), "no such layout")
+    first.add(known(first), "of another version of this program", [0.1, 0.1], "")
+    diary: list[str] = []
+    small, large = compare_all(JOB, makers(batch, diary), first, 1, lambda _: None)
+    assert [(row["engine"], row["setting"], row["precision"]) for row in large["rows"]] == [
+        *(("ours", "", "fp32"), ("ours", "", "fp32x")),
+        *(("torch", FAST, "fp32"), ("torch", SLOW, "fp32"), ("torch", EAGER, "fp32")),
+        *(("ours", "", "fp16"), ("torch", EAGER, "fp16")),
+    ]
+    assert [entry["reason"] for entry in large["ratios"][:2]] == ["", ""]
+    assert all(entry["on_card_ms"] and entry["end_to_end_ms"] for entry in large["ratios"][:2])
+    for entry in (large["ratios"][2], *small["ratios"]):
+        assert entry["reason"].startswith("0 of the peers' 5 settings were tried on this card: add --search")
+        assert entry["on_card_ms"] is entry["end_to_end_ms"] is None
+    assert [row["setting"] for row in small["rows"] if row["engine"] != OURS] == [EAGER] * 2
+    assert (small["images"], large["images"], large["digest"]) == (20, 40, LENET5.digest)
+
+
+def test_the_command_searches(batch: Batch, some_card: None, benched: Benched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "find_makers", lambda *_: makers(batch, []))
+    code, text, document = benched("--peers --search --batch 40 --precision fp32x")
+    assert code == 0 and document["schema"] == "lenet5-inference/peer-settings/1"
+    assert [one["engine"] for one in document["searches"]] == ["torch", "jax"] and document["card"] == CARD["name"]
+    assert text == search_text(document) + "\n" and ONE_PIECE not in text
+
+
+def test_peers_that_cannot_run_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.lab.bench.cudnn.why_no_cudnn", lambda: None)
+    monkeypatch.setattr("app.lab.peers.jax.why_no_jax", lambda: "JAX sees no GPU")
+    found = peers.find_makers(["ours", "torch", "jax"], OurFake, lambda: None)
+    assert found.missing == ["jax is left out: JAX sees no GPU"]
+    assert {name: [*settings] for name, settings in found.peers.items()} == {"torch": [*map(str, torch.SETTINGS)]}
+    monkeypatch.setattr("app.lab.peers.jax.why_no_jax", lambda: None)
+    found = peers.find_makers(["jax"], OurFake, lambda: None)
+    assert not found.missing and {name: [*each] for name, each in found.peers.items()} == {"jax": [*JAX_SETTINGS]}
