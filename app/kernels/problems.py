@@ -279,6 +279,15 @@ def tuning_key(problem: Problem) -> str:
     return " ".join([operation(problem), *changed])
 
 
+def used_size(problem: ConvProblem) -> tuple[int, int]:
+    """Return the rows and columns of the convolution's results that pooling reads."""
+    rows, columns = (
+        min(size, windows * problem.pool)
+        for size, windows in zip(problem.conv_output_size, problem.pooled_size, strict=True)
+    )
+    return rows, columns
+
+
 def bytes_moved(problem: Problem, images: int) -> int:
     """Return the minimum device-memory traffic in bytes: each argument read or written once for ``images`` images."""
     return sum(

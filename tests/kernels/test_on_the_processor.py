@@ -13,7 +13,7 @@ import pytest
 from app.kernels.problems import LinearProblem
 from app.kernels.registry import variants
 from app.ladder.emulation.program import why_not_on_cpu
-from tests.support.drawn_pairs import DRAWN_PAIRS
+from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
 from tests.support.kernel_cases import GRID, OPERATIONS, Case, served, small_cases, tuned_cases
 from tests.support.kernel_device import host_arrays
 from tests.support.kernel_grid import RAGGED, exactly, row_of
@@ -36,7 +36,7 @@ PATCHES = ("register-row", "register-block", "async-copies")
 STEPS = [*(row_of(kind, name) for kind in ("conv", "gemm") for name in TILES), *(row_of("conv", n) for n in PATCHES)]
 SPREAD = 40  # of the cases one in so many, others for each row: the tests on a card have all
 WARPGROUP = row_of("gemm", "warpgroup")
-ANY_PAIR = row_of("conv_pair", "mma-any")
+ANY_PAIR, ANY_TILED = row_of("conv_pair", "mma-any"), row_of("conv_pair", "wgmma-any")
 
 
 def spread(cases: Iterable[Case]) -> list[Case]:
@@ -49,7 +49,8 @@ def spread(cases: Iterable[Case]) -> list[Case]:
 def drawn_pairs() -> list[Case]:
     """In each arithmetic a sixth of them: the tests on a card have all."""
     forms = {"float16": DRAWN_PAIRS[::6], "float16x2": [*DRAWN_PAIRS[2::6], *map(exactly, DRAWN_PAIRS[4::6])]}
-    return [case for dtype, own in forms.items() for case in served(ANY_PAIR, own) if case.problem.dtype == dtype]
+    drawn = [case for dtype, own in forms.items() for case in served(ANY_PAIR, own) if case.problem.dtype == dtype]
+    return [*drawn, *served(ANY_TILED, [TILED_PAIRS[4], exactly(TILED_PAIRS[6])])]
 
 
 def ragged() -> list[Case]:

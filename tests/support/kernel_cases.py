@@ -11,7 +11,7 @@ from app.kernels.registry import variants
 from app.kernels.variant import Variant
 from tests.support import kernel_grid
 from tests.support.convolutions import POOLED, UNPOOLED
-from tests.support.drawn_pairs import DRAWN_PAIRS
+from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
 from tests.support.kernel_grid import (
     any_product_pair,
     convolution_pair,
@@ -61,7 +61,7 @@ TUNED: dict[str, Sequence[Problem]] = {
         LinearProblem(70, 10, bias=True, argmax=True),
         *(LinearProblem(200, 130, bias=True, activation="relu", exact=exact) for exact in (False, True)),
     ],
-    "conv_pair": [convolution_pair()],
+    "conv_pair": [convolution_pair(), TILED_PAIRS[3]],
     "gemm_pair": [
         product_pair(192, 96, 10, True, True),
         product_pair(1024, 128, 10),
@@ -88,6 +88,7 @@ SMALL: dict[str, Sequence[Problem]] = {
     "conv_pair": [
         *(convolution_pair(), convolution_pair(True, True), exactly(convolution_pair())),
         *(DRAWN_PAIRS[0], exactly(DRAWN_PAIRS[1]), DRAWN_PAIRS[2], DRAWN_PAIRS[10]),
+        *(TILED_PAIRS[3], exactly(TILED_PAIRS[9]), TILED_PAIRS[9]),
     ],
     "gemm_pair": [
         product_pair(64, 32, 19, True, True),

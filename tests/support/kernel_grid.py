@@ -20,7 +20,7 @@ from app.kernels.problems import (
 from app.kernels.registry import variants
 from app.kernels.variant import KernelLaunch, LaunchConfig, Variant
 from tests.support.convolutions import EDGES, EPILOGUES, LARGE, POOLED, UNPOOLED, network_convolutions
-from tests.support.drawn_pairs import DRAWN_PAIRS
+from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
 
 Own = TypeVar("Own", bound=Problem)
 
@@ -138,7 +138,7 @@ OTHERS: list[Problem] = [
 ]
 LENET5_PAIRS = [convolution_pair(*biases) for biases in ((False, False), (True, True), (True, False))]
 NETWORK_PAIRS = enlarging_pairs()
-ANY_PAIRS = [*NETWORK_PAIRS, *DRAWN_PAIRS]
+ANY_PAIRS = [*NETWORK_PAIRS, *DRAWN_PAIRS, *TILED_PAIRS]
 CONVOLUTION_PAIRS = [
     *LENET5_PAIRS,
     exactly(LENET5_PAIRS[0]),
