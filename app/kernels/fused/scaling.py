@@ -67,6 +67,16 @@ def rounded_to_tf32(values: np.ndarray) -> np.ndarray:
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
+def split_tf32(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Split float32 into (high, low), both rounded to 11 significant bits; low is the remainder of finite numbers."""
+    high = _round_finite_to_tf32(values)
+    return high, _round_finite_to_tf32(np.subtract(values, high, out=np.zeros_like(high), where=np.isfinite(high)))
+
+
+def _round_finite_to_tf32(values: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(values), rounded_to_tf32(values), values)
+
+
 def float16_parts(problem: PairProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0) -> list[np.ndarray]:
     """Return the float16 operands for float64 weights: rounded, or split in two halves. Raises Inexact."""
     if problem.weight_parts == 2:
