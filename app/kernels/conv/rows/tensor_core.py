@@ -171,6 +171,20 @@ def _configure_tensor_core(problem: ConvProblem, parameters: Parameters) -> Laun
     )
 
 
+def _pooling_refusal(problem: ConvProblem) -> str | None:
+    return "pools in float16x2 alone" if problem.pool > 1 and problem.dtype != "float16x2" else None
+
+
+def _fills_products(problem: ConvProblem) -> bool:
+    """Return whether split operands fill half of the products that the tensor cores compute, in 16 maps x 8 terms.
+
+    Estimated from times on an H100: of full products tensor cores compute three, and CUDA cores (register-patch) about
+    half of one, in the time of one product in tfloat32.
+    """
+    padded = ceil_div(problem.maps, 16) * 16 * ceil_div(problem.reduction_length, 8) * 8
+    return problem.dtype != "float16x2" or 2 * problem.maps * problem.reduction_length >= padded
+
+
 ROWS: tuple[Variant, ...] = (
     mma_row(
         "conv",
@@ -180,9 +194,10 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_tensor_core,
         dtypes=("float16", "float16x2", "tfloat32"),
         since="implicit-gemm",
-        refuses=lambda problem: "pools in float16x2 alone" if problem.pool > 1 and problem.dtype != "float16x2" else None,
+        refuses=_pooling_refusal,
         limits="tensor cores of sm_80 and later; pools in float16x2 alone",
         pools=True,
+        pays=_fills_products,
         tunables=TENSOR_TUNABLES,
         defaults=_tensor_defaults,
     ),
