@@ -1,9 +1,9 @@
 """Problems that kernels solve: one frozen record per operation, with the arguments of its kernels.
 
 All sizes are per image. ``input_dtype`` and ``output_dtype`` are types of activations in memory, ``dtype`` is that of
-the multiplication: ``float64``, ``float32``, ``float16x2`` (float32 as the sum of two float16), ``tfloat32`` (float32
-rounded to 11 bits), ``float16`` or ``int8`` (see ``ConvPairProblem``). Biases are added and activations computed in
-float32 (float64 for float64).
+the multiplication: ``float64``, ``float32``, ``float16x2`` (as exact as float32: the sum of two float16 or two
+tfloat32), ``tfloat32`` (float32 rounded to 11 bits), ``float16`` or ``int8`` (see ``ConvPairProblem``). Biases are
+added and activations computed in float32 (float64 for float64).
 """
 
 from dataclasses import fields, replace
@@ -144,8 +144,9 @@ class LinearProblem(Frozen):
     input_dtype: str = "float32"
     dtype: str = "float32"
     output_dtype: str = "float32"
-    exact: bool = False  # in float16x2: float16 holds the weights without loss
+    exact: bool = False  # in float16x2: one part holds the weights without loss
     softmax: bool = False  # y holds probabilities
+    unbounded: bool = False  # in float16x2: inputs and weights may be beyond float16's range
 
     @property
     def activation_parts(self) -> int:

@@ -202,7 +202,7 @@ def plain(problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray],
 
     Of split operands one in float32, term by term.
     """
-    if isinstance(problem, LinearProblem) and has_split_operands(problem):
+    if isinstance(problem, ConvProblem | LinearProblem) and has_split_operands(problem):
         y = rounded_layer(problem, x, parameters["layer"], parameters.get("layer_bias"), to_single)
         return run(layers_of(problem)[1:], y, {})
     narrow = to_half if storage_dtype(problem.dtype) == "float16" else to_tf32

@@ -39,6 +39,8 @@ def input_refusal_reason(problem: LinearProblem) -> str | None:
 
 
 def _refusal_reason(problem: LinearProblem) -> str | None:
+    if problem.unbounded:
+        return "splits numbers in float16's range alone"
     return "computes no argmax" if problem.argmax else input_refusal_reason(problem)
 
 
