@@ -51,11 +51,23 @@ class ConvProblem(Frozen):
     output_dtype: str = "float32"
     padding: int = 0  # rows and columns of zeros on all four sides
     pool_ceil: bool = False  # windows over the border count, see app/layers/pool.py; False where there are none
+    bounded: bool = False  # in float16x2: inputs and weights are in float16's range
+    exact: bool = False  # in float16x2: one part holds the weights without loss
 
     def __post_init__(self) -> None:
         """Clear ``pool_ceil`` if no window crosses the border, so that equal problems get equal kernels."""
         if self.pool_ceil and self.pooled_size == replace(self, pool_ceil=False).pooled_size:
             object.__setattr__(self, "pool_ceil", False)
+
+    @property
+    def activation_parts(self) -> int:
+        """Number of numbers whose sum is one input."""
+        return 2 if self.dtype == "float16x2" and self.input_dtype != "uint8" else 1
+
+    @property
+    def weight_parts(self) -> int:
+        """Number of numbers whose sum is one weight."""
+        return 2 if self.dtype == "float16x2" and not self.exact else 1
 
     @property
     def sizes(self) -> tuple[int, ...]:

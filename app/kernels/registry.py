@@ -14,7 +14,10 @@ from app.kernels.variant import Variant
 
 # Operation → modules whose ``ROWS`` are its kernels. A run imports only those of the operations that it plans.
 TABLES: dict[str, Sequence[str]] = {
-    "conv": tuple(f"conv.rows.{name}" for name in ("direct", "as_gemm", "tensor_core", "register_patch", "toom_cook", "warpgroup")),
+    "conv": (
+        *(f"conv.rows.{name}" for name in ("direct", "as_gemm", "tensor_core", "register_patch", "toom_cook")),
+        "fused.any_single",
+    ),
     "gemm": ("gemm.gemm", "gemm.warpgroup"),
     "conv_pair": ("fused.conv_pair",),
     "gemm_pair": ("fused.gemm_pair",),

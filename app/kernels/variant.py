@@ -109,7 +109,8 @@ class Variant(Frozen):
     to be faster: ``auto`` then takes that. only_arch: the one architecture with its instructions.
     instructions: the family that multiplies (fma, hfma2, mma or wgmma), whose peak reports compare with. own_error:
     problem, x, w, bias → the roundings and magnitudes that bound a convolution's errors, if it does not add the terms
-    one by one. work: problem → products computed ÷ the layer's. folder: of its file, if not that of its operation.
+    one by one. work: problem → products computed ÷ the layer's. folder: of its file, if not that of its operation. taught: a row of
+    single layers is a step of the ladder, with a text of its own.
     """
 
     operation: str
@@ -135,6 +136,7 @@ class Variant(Frozen):
     own_error: Callable[[Any, Any, Any, Any], tuple[int, Any]] | None = None
     work: Callable[[Any], float] = lambda _: 1.0
     folder: Path | None = None
+    taught: bool = True
 
     @property
     def name(self) -> str:

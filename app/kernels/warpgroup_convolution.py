@@ -13,7 +13,7 @@ from app.kernels.variant import Unfit, ceil_div
 TILE = 64  # maps of a product
 STEP_BYTES = TILE * 16 * 2  # filters of a k step, one part
 SHARED = 227 << 10  # most bytes of shared memory per block
-ROWS_OF_PIXELS = (1, 5, 8, 10, 12, 16, 20, 24, 32)  # of a tile, eight pixels each: products that wgmma.cuh defines
+ROWS_OF_PIXELS = (5, 8, 10, 12, 16, 20, 24, 32)  # of a tile, eight pixels each: products that wgmma.cuh defines
 MOST_SUMS = {1: 160, 2: 128, 3: 96, 4: 40, 5: 40}  # warpgroups of a block → most sums that a thread holds without spilling
 RELATIVE_TIME = {1: 1.35, 2: 1.05, 3: 1.0, 4: 0.97, 5: 0.98}  # of so many warpgroups: few hide little of each other's work
 STREAMED_TIME = 1.2  # relative time where filters stream: all warpgroups wait for the slowest

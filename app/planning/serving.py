@@ -11,6 +11,7 @@ from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE, BY_NAME, INTEGERS
 from app.kernels import registry
 from app.kernels.fused.scaling import (
+    MOST_LAYERS_OF_HALVES,
     Features,
     Inexact,
     Scalable,
@@ -171,7 +172,7 @@ class Serving(Frozen):
     ) -> tuple[Problem, Variant, dict[str, int], Parameters] | None:
         """Find a kernel for one layer; return its problem, the kernel, the settings and the parameters."""
         named = self.choices.requested_kernel(head.layer)
-        for form in _layer_forms(problem, source is not None):
+        for form in _layer_forms(problem, source):
             served = self.choices.tuning.choose(form, self.arch, named)
             if served is None:
                 continue
@@ -260,11 +261,15 @@ def _splits(problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
     return isinstance(problem, ConvProblem | LinearProblem) and problem.dtype == "float16x2"
 
 
-def _layer_forms(problem: Problem, scaled: bool) -> list[Problem]:
-    """Return a layer's forms for kernels to try, the fastest first. scaled: whether its input is in float16's range."""
-    if not isinstance(problem, LinearProblem) or problem.dtype != "float16x2":
+def _layer_forms(problem: Problem, source: Features | None) -> list[Problem]:
+    """Return a layer's forms for kernels to try, the fastest first. source: what is known of its input."""
+    if not _splits(problem):
         return [problem]
-    ranges = (False, True) if scaled or problem.input_dtype == "uint8" else (True,)
+    if isinstance(problem, ConvProblem):
+        bounded = source is not None and source.layers <= MOST_LAYERS_OF_HALVES
+        halves = [replace(problem, bounded=True, exact=True), replace(problem, bounded=True)] if bounded else []
+        return [*halves, problem]
+    ranges = (False, True) if source is not None or problem.input_dtype == "uint8" else (True,)
     return [replace(problem, exact=exact, unbounded=beyond) for beyond in ranges for exact in (True, False)]
 
 

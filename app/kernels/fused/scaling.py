@@ -35,6 +35,7 @@ OF_BYTES = 2.0**-4, 2.0**12  # accepted bounds of the greatest activation in int
 # Layers whose bounds multiply until an activation limits them. Each is up to about 2**6 times what images give, and two
 # float16 with a LOW_SCALE keep all bits down to 2**-29 of LARGEST.
 MOST_LAYERS = 4
+MOST_LAYERS_OF_HALVES = 2  # without a LOW_SCALE: they then keep all bits down to 2**-18 of LARGEST
 
 
 class Features(Frozen):
@@ -94,7 +95,7 @@ def _round_finite_to_tf32(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values), rounded_to_tf32(values), values)
 
 
-def float16_parts(problem: PairProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0) -> list[np.ndarray]:
+def float16_parts(problem: PairProblem | ConvProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0) -> list[np.ndarray]:
     """Return the float16 operands for float64 weights: rounded, or split in two halves. Raises Inexact."""
     if problem.weight_parts == 2:
         return [*split_float16(values, low_scale)]
@@ -202,6 +203,15 @@ def scale_per_output(problem: LinearProblem, arrays: Arrays) -> tuple[np.ndarray
     return w * scales, scales
 
 
+def scale_per_map(problem: ConvProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Scale a convolution's filters by a power of two per map; return them, (C, K, K, M) float64, and these factors."""
+    w = arrays[0]
+    assert w is not None
+    w = w.astype(np.float64).reshape(problem.channels, problem.kernel, problem.kernel, problem.maps)
+    scales = power_of_two_scales(np.abs(w).max(axis=(0, 1, 2)))
+    return w * scales, scales
+
+
 def fits_range(problem: PairProblem | ConvProblem | LinearProblem, arrays: Arrays) -> bool:
     """Return whether the parts can hold all numbers of the layers without relevant loss, whatever the image.
 
@@ -209,6 +219,9 @@ def fits_range(problem: PairProblem | ConvProblem | LinearProblem, arrays: Array
     """
     if not all(array is None or np.isfinite(array).all() for array in arrays):
         return False
+    if isinstance(problem, ConvProblem) and problem.bounded:
+        _, scales = scale_per_map(problem, arrays)
+        return _all_in_range(np.where(scales == LARGEST_SCALE, 0, scales), SMALLEST, GREATEST)
     if isinstance(problem, ConvProblem) or getattr(problem, "unbounded", False):  # of tfloat32, which has float32's
         return arrays[0] is not None and _all_in_range(np.abs(arrays[0]).max(), SMALLEST, GREATEST)
     if isinstance(problem, LinearProblem):

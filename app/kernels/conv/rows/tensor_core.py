@@ -171,7 +171,9 @@ def _configure_tensor_core(problem: ConvProblem, parameters: Parameters) -> Laun
     )
 
 
-def _pooling_refusal(problem: ConvProblem) -> str | None:
+def _refusal_reason(problem: ConvProblem) -> str | None:
+    if problem.bounded or problem.exact:
+        return "splits numbers of any range, and all weights"
     return "fuses pooling in float16x2 alone" if problem.pool > 1 and problem.dtype != "float16x2" else None
 
 
@@ -194,7 +196,7 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_tensor_core,
         dtypes=("float16", "float16x2", "tfloat32"),
         since="implicit-gemm",
-        refuses=_pooling_refusal,
+        refuses=_refusal_reason,
         limits="tensor cores of sm_80 and later; fuses pooling in float16x2 alone",
         pools=True,
         pays=_fills_products,

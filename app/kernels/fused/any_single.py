@@ -1,4 +1,4 @@
-"""Registry row of the convolution by warpgroups, and the packing of its parameters."""
+"""Registry row of the kernel that computes any single convolution by warpgroups on Hopper, and its packing."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -6,7 +6,8 @@ from functools import partial
 import numpy as np
 
 from app.base.precision import storage_dtype
-from app.kernels.fused.scaling import power_of_two_scales, split_float16
+from app.cuda.compiler import KERNEL_DIR
+from app.kernels.fused.scaling import float16_parts, scale_per_map
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvProblem, used_size
 from app.kernels.variant import (
@@ -49,14 +50,16 @@ def _convolution(problem: ConvProblem) -> Convolution:
         problem.stride,
         *used_size(problem),
         problem.pool,
-        parts=1,
-        weight_parts=1,
+        problem.activation_parts,
+        problem.weight_parts,
     )
 
 
 def _refusal_reason(problem: ConvProblem) -> str | None:
     if problem.input_dtype != storage_dtype(problem.dtype):
         return f"reads {storage_dtype(problem.dtype)}"
+    if problem.dtype == "float16x2" and not problem.bounded:
+        return "splits only inputs that are known to be in float16's range"
     return _convolution(problem).refusal_reason()
 
 
@@ -113,23 +116,21 @@ def _configure(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 
 def _pack(problem: ConvProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     """Pack (w, bias) as [core matrices of w, factors, bias]; each map is scaled by a power of two."""
-    w, bias = arrays
-    assert w is not None
-    w = w.astype(np.float64).reshape(problem.channels, problem.kernel, problem.kernel, problem.maps)
-    scales = power_of_two_scales(np.abs(w).max(axis=(0, 1, 2)))
-    parts = [*split_float16(w * scales)][: _convolution(problem).weight_parts]
-    return [core_matrices(parts), pad_to_tiles(1 / scales), pad_to_tiles(bias)]
+    scaled, scales = scale_per_map(problem, arrays)
+    return [core_matrices(float16_parts(problem, scaled)), pad_to_tiles(1 / scales), pad_to_tiles(arrays[1])]
 
 
 ROWS: tuple[Variant, ...] = (
     wgmma_row(
         "conv",
         21,
-        "warpgroup",
-        system="none",
+        "wgmma_any",
+        system="none of them",
         configure=_configure,
-        dtypes=("float16",),
+        dtypes=("float16", "float16x2"),
         since="tensor-core",
+        taught=False,
+        folder=KERNEL_DIR / "fused",
         refuses=_refusal_reason,
         limits=f"{ONLY_HOPPER}; features, maps and channels that fill its tiles, pooling of 2 x 2",
         tunables={"WARPGROUPS": tuple(MOST_SUMS), "ROWS": ROWS_OF_PIXELS, "CHUNKS": (1, 2, 3, 4, 6, 8)},
