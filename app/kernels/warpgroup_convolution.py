@@ -14,8 +14,20 @@ TILE = 64  # maps of a product
 STEP_BYTES = TILE * 16 * 2  # filters of a k step, one part
 SHARED = 227 << 10  # most bytes of shared memory per block
 ROWS_OF_PIXELS = (5, 8, 10, 12, 16, 20, 24, 32)  # of a tile, eight pixels each: products that wgmma.cuh defines
-MOST_SUMS = {1: 160, 2: 128, 3: 96, 4: 40, 5: 40}  # warpgroups of a block → most sums that a thread holds without spilling
-RELATIVE_TIME = {1: 1.35, 2: 1.05, 3: 1.0, 4: 0.97, 5: 0.98}  # of so many warpgroups: few hide little of each other's work
+MOST_SUMS = {
+    1: 160,
+    2: 128,
+    3: 96,
+    4: 40,
+    5: 40,
+}  # warpgroups of a block → most sums that a thread holds without spilling
+RELATIVE_TIME = {
+    1: 1.35,
+    2: 1.05,
+    3: 1.0,
+    4: 0.97,
+    5: 0.98,
+}  # of so many warpgroups: few hide little of each other's work
 STREAMED_TIME = 1.2  # relative time where filters stream: all warpgroups wait for the slowest
 WAIT_CLOCKS, STORE_CLOCKS = 30, 4  # of a wait for products; of storing a row of eight pixels
 LEAST_USE = 0.3  # share of a tile's products that must count, else mma serves better
@@ -129,13 +141,20 @@ class FilterRing(Frozen):
         resident = others + 2 * convolution.filter_elements + 16
         if resident <= SHARED:
             return cls(staged, False, 1, counts[0], resident)
-        rings = [(n, stages, others + ceil_div(stages * (n * tap_bytes + 12), 16) * 16) for n in counts for stages in STAGES]
+        rings = [
+            (n, stages, others + ceil_div(stages * (n * tap_bytes + 12), 16) * 16) for n in counts for stages in STAGES
+        ]
         stage_taps, stages, size = next((ring for ring in rings if ring[2] <= SHARED), rings[-1])
         return cls(staged, True, stages, stage_taps, size)
 
     def defines(self) -> dict[str, str | int]:
         """Return the ring's constants."""
-        return {"STAGED": int(self.staged), "STREAMED": int(self.streamed), "STAGES": self.stages, "STAGE_TAPS": self.stage_taps}
+        return {
+            "STAGED": int(self.staged),
+            "STREAMED": int(self.streamed),
+            "STAGES": self.stages,
+            "STAGE_TAPS": self.stage_taps,
+        }
 
 
 def collected_bytes(problem: ConvProblem) -> int:

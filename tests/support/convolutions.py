@@ -106,6 +106,7 @@ LARGE = [
 
 # That fill tiles of 64 maps, 16 channels and 8 pixels: one tile and several, bands of an image, a step of two.
 _TILED = [
+    ConvProblem(16, 7, 8, 64, 3, activation="relu", pool=2, pool_ceil=True, padding=1),
     ConvProblem(32, 14, 17, 64, 3, bias=True, activation="relu", pool=2, pool_is_max=True, padding=1),
     ConvProblem(45, 9, 22, 70, 5, bias=True, activation="tanh", padding=2),
     ConvProblem(61, 40, 13, 40, 3, 2, activation="relu", pool=2, pool_ceil=True),

@@ -55,7 +55,7 @@ TUNED: dict[str, Sequence[Problem]] = {
         ConvProblem(4, 19, 23, 33, 5, bias=True, activation="relu", pool=2),
         ConvProblem(4, 19, 23, 33, 5, bias=True, activation="relu", pool=2, pool_ceil=True),
         ConvProblem(4, 11, 17, 33, 5, bias=True, activation="relu", padding=3),
-        TILED[0],
+        TILED[3],
     ],
     "gemm": [
         LinearProblem(70, 33, bias=True, activation="relu"),
@@ -81,6 +81,7 @@ SMALL: dict[str, Sequence[Problem]] = {
         ConvProblem(3, 3, 7, 9, 5, 2, bias=True, padding=4),
         ConvProblem(1, 6, 9, 5, 4, input_dtype="uint8", padding=2),
         *TILED[:3],
+        TILED[6],
     ],
     "gemm": [
         LinearProblem(37, 19, bias=True, activation="relu"),

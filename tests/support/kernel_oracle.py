@@ -107,7 +107,9 @@ def operands(problem: Problem, images: int) -> Operands:
     return x, {name: _as_stored(array, epilogue_dtype(problem.dtype)) for name, array in arrays.items()}
 
 
-def held(problem: PairProblem | ConvProblem | LinearProblem, parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def held(
+    problem: PairProblem | ConvProblem | LinearProblem, parameters: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """A layer's parameters, its weights such as float16 holds if the problem says so."""
     return {**parameters, "layer": _as_stored(parameters["layer"], "float16")} if problem.exact else parameters
 

@@ -87,7 +87,9 @@ def _settings(problem: ConvProblem) -> Iterator[tuple[float, dict[str, int]]]:
                     bands = ceil_div(convolution.rows, rows * chunks)
                     clocks = bands * estimated_clocks(convolution, tiles, ring)
                     # Bands overlap: rows that two of them read are loaded twice.
-                    again = bands * convolution.rows_in_memory(rows * chunks) / convolution.rows_in_memory(convolution.rows)
+                    again = (
+                        bands * convolution.rows_in_memory(rows * chunks) / convolution.rows_in_memory(convolution.rows)
+                    )
                     yield clocks * again**0.5, {"WARPGROUPS": warpgroups, "ROWS": rows, "CHUNKS": chunks}
 
 
@@ -101,7 +103,11 @@ def _configure(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     if parameters["CHUNKS"] > ceil_div(convolution.rows, parameters["ROWS"]):
         raise Unfit("an image has fewer tiles")
     defines = type_defines(problem) | conv_size_defines(problem) | pooling_defines(problem) | dict(parameters)
-    defines |= ring.defines() | {"MAPS_BYTES": maps, "PARTS": convolution.parts, "WEIGHT_PARTS": convolution.weight_parts}
+    defines |= ring.defines() | {
+        "MAPS_BYTES": maps,
+        "PARTS": convolution.parts,
+        "WEIGHT_PARTS": convolution.weight_parts,
+    }
     bands = ceil_div(convolution.rows, tiles.rows * tiles.chunks)
     takes = (
         Argument("w", "float16", fixed=convolution.filter_elements),

@@ -14,7 +14,16 @@ from app.kernels.fused.any_pair import (
 )
 from app.kernels.fused.scaling import Arrays
 from app.kernels.problems import ConvPairProblem, used_size
-from app.kernels.variant import ONLY_HOPPER, KernelLaunch, LaunchConfig, Packing, Parameters, Variant, ceil_div, wgmma_row
+from app.kernels.variant import (
+    ONLY_HOPPER,
+    KernelLaunch,
+    LaunchConfig,
+    Packing,
+    Parameters,
+    Variant,
+    ceil_div,
+    wgmma_row,
+)
 from app.kernels.warpgroup_convolution import (
     MOST_SUMS,
     ROWS_OF_PIXELS,
@@ -90,7 +99,9 @@ def _configure(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig
     """Configure one block per multiprocessor."""
     tiles, maps, ring = _fit(problem, parameters["WARPGROUPS"], parameters["ROWS"])
     second = _second(problem)
-    defines = problem_defines(problem) | dict(parameters) | ring.defines() | {"CHUNKS": tiles.chunks, "MAPS_BYTES": maps}
+    defines = (
+        problem_defines(problem) | dict(parameters) | ring.defines() | {"CHUNKS": tiles.chunks, "MAPS_BYTES": maps}
+    )
     takes = packed_arguments(problem, second.filter_elements, second.padded_maps)
     launch = KernelLaunch(128 * tiles.warpgroups, lambda n: (n, 1, 1), shared_bytes=ring.shared_bytes, persistent=True)
     return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))

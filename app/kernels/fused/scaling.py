@@ -95,7 +95,9 @@ def _round_finite_to_tf32(values: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(values), rounded_to_tf32(values), values)
 
 
-def float16_parts(problem: PairProblem | ConvProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0) -> list[np.ndarray]:
+def float16_parts(
+    problem: PairProblem | ConvProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0
+) -> list[np.ndarray]:
     """Return the float16 operands for float64 weights: rounded, or split in two halves. Raises Inexact."""
     if problem.weight_parts == 2:
         return [*split_float16(values, low_scale)]
