@@ -109,8 +109,8 @@ class Variant(Frozen):
     to be faster: ``auto`` then takes that. only_arch: the one architecture with its instructions.
     instructions: the family that multiplies (fma, hfma2, mma or wgmma), whose peak reports compare with. own_error:
     problem, x, w, bias → the roundings and magnitudes that bound a convolution's errors, if it does not add the terms
-    one by one. work: problem → products computed ÷ the layer's. folder: of its file, if not that of its operation. taught: a row of
-    single layers is a step of the ladder, with a text of its own.
+    one by one. work: problem → products computed ÷ the layer's. folder: of its file, if not that of its operation.
+    taught: a row of single layers is a step of the ladder, with a text of its own.
     """
 
     operation: str

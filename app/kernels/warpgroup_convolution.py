@@ -124,9 +124,9 @@ class FilterRing(Frozen):
 
     @classmethod
     def beside(cls, others: int, results: int, convolution: Convolution) -> "FilterRing":
-        """Choose for ``others`` bytes of shared memory, and ``results`` bytes in which results could be collected (0: not).
+        """Choose beside ``others`` bytes of shared memory, and ``results`` bytes to collect results in (0: they are not).
 
-        Results are collected if that leaves the filters where they are. A stage has as many taps as the tensor cores may
+        Results are collected if the filters then stay where they are. A stage has as many taps as the tensor cores may
         sum; in a ring, as few as leave room for its stages.
         """
         alone = cls._choose(False, others + convolution.factor_bytes, convolution)

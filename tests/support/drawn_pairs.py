@@ -33,14 +33,14 @@ _DRAWN: list[tuple[tuple[int, int, int], Half, Half, Source | None]] = [
     ((1, 128, 128), (4, 7, 3, 0, "sigmoid", "avg4", True), (11, 3, 1, 1, "tanh", "max4", False), (28, 28, "edge")),
 ]
 
-# Whose second convolution fills tiles of 64 maps, 16 channels and 8 pixels: resident filters and a ring of them, one tile
-# of maps and several, rows that fill no tile, steps of two and three.
+# Whose second convolution fills tiles of 64 maps, 16 channels and 8 pixels: filters that stay and a ring of them, one
+# tile of maps and several, rows that fill no tile, steps of two and three.
 _TILED: list[tuple[tuple[int, int, int], Half, Half, Source | None]] = [
     ((1, 28, 28), (32, 3, 1, 0, "relu", "max2", True), (64, 3, 1, 0, "relu", "max2", True), None),
     ((1, 28, 28), (32, 3, 1, 0, "relu", "", True), (64, 3, 1, 0, "relu", "max2", True), None),
     ((3, 32, 32), (32, 5, 1, 2, "relu", "max2", True), (64, 5, 1, 2, "relu", "avg2", True), None),
     ((1, 14, 37), (32, 3, 1, 1, "tanh", "avg2 ceil", True), (40, 3, 1, 1, "tanh", "", False), None),
-    ((1, 34, 30), (13, 4, 1, 3, "relu", "max3", False), (100, 5, 1, 2, "sigmoid", "max2 ceil", True), None),
+    ((1, 34, 30), (13, 4, 1, 3, "relu", "max3", False), (100, 5, 1, 2, "tanh", "max2 ceil", True), None),
     ((3, 24, 23), (48, 3, 1, 1, "", "", True), (130, 3, 1, 1, "relu", "avg2 ceil", False), None),
     ((1, 58, 58), (33, 3, 1, 1, "sigmoid", "avg2", False), (64, 3, 2, 1, "", "max2 ceil", True), (11, 17, "edge")),
     ((1, 59, 58), (128, 5, 2, 2, "relu", "max2", True), (128, 4, 3, 3, "relu", "", True), None),

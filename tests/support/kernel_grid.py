@@ -199,7 +199,7 @@ def multiplied(problem: Own, dtype: str) -> Own:
 
 
 def exists_in(problem: Problem, dtype: str) -> bool:
-    """Whether there is such a problem in that arithmetic: only that of split numbers asks what is exact, or in range."""
+    """Whether there is such a problem in that arithmetic: only split numbers ask what is exact, or in range."""
     return dtype == "float16x2" or not (getattr(problem, "exact", False) or getattr(problem, "bounded", False))
 
 

@@ -20,6 +20,7 @@ from app.kernels.variant import (
     LaunchConfig,
     Packing,
     Parameters,
+    Unfit,
     Variant,
     ceil_div,
     wgmma_row,
@@ -37,7 +38,6 @@ from app.kernels.warpgroup_convolution import (
     estimated_clocks,
     pad_to_tiles,
 )
-from app.kernels.variant import Unfit
 
 
 def refusal_reason(problem: ConvPairProblem) -> str | None:
