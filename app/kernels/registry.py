@@ -14,9 +14,9 @@ from app.kernels.variant import Variant
 
 # Operation → modules whose ``ROWS`` are its kernels. A run imports only those of the operations that it plans.
 TABLES: dict[str, Sequence[str]] = {
-    "conv": (
-        *(f"conv.rows.{name}" for name in ("direct", "as_gemm", "tensor_core", "register_patch", "toom_cook")),
-        "fused.any_single",
+    "conv": tuple(
+        f"conv.rows.{name}"
+        for name in ("direct", "as_gemm", "tensor_core", "register_patch", "toom_cook", "warpgroups")
     ),
     "gemm": ("gemm.gemm", "gemm.warpgroup"),
     "conv_pair": ("fused.conv_pair",),

@@ -86,6 +86,7 @@ SMALL: dict[str, Sequence[Problem]] = {
     "gemm": [
         LinearProblem(37, 19, bias=True, activation="relu"),
         LinearProblem(45, 10, argmax=True),
+        LinearProblem(136, 13, bias=True, argmax=True),
         *(LinearProblem(72, 65, bias=True, activation="relu", exact=exact) for exact in (False, True)),
     ],
     "conv_pair": [

@@ -34,11 +34,35 @@ struct SharedStorage : FilterStorage {
 };
 __device__ __forceinline__ SharedStorage &smem() { return shared_storage<SharedStorage>(); }
 
-// Requests an image's bytes; complete after cp_async_wait<0> and a barrier.
-__device__ __forceinline__ void request_image(unsigned char *bytes, const unsigned char *image, int thread) {
-    if (IMAGE_BYTES % 16 == 0) {
-        for (int i = thread; i < IMAGE_BYTES / 16; i += 128) cp_async_16(bytes + 16 * i, image + 16 * i);
-        cp_async_commit_group();
+// A thread's vectors of 16 bytes of an image on their way in, where a few hold all of it; else it is loaded when its turn
+// has come. By ordinary loads: over a bus, copies of 16 bytes (cp.async) take twice the time.
+constexpr int IMAGE_VECTORS = IMAGE_BYTES / 16, VECTORS = (IMAGE_VECTORS + 7 + 127) / 128;
+constexpr bool AHEAD = IMAGE_BYTES % 16 == 0 && VECTORS <= 2;
+struct ImageVectors {
+    uint4 vector[AHEAD ? VECTORS : 1];
+};
+
+// Threads count from the start of a line of 128 bytes, so that no two warps touch the same one: a bus carries it twice.
+__device__ __forceinline__ int first_vector(const unsigned char *image, int thread) {
+    return thread - int((unsigned long long)image / 16 % 8);
+}
+__device__ __forceinline__ void load_image(ImageVectors &vectors, const unsigned char *image, int thread) {
+#pragma unroll
+    for (int i = 0; AHEAD && i < VECTORS; i++) {
+        const int number = first_vector(image, thread) + 128 * i;
+        if (number >= 0 && number < IMAGE_VECTORS) vectors.vector[i] = __ldg((const uint4 *)image + number);
+    }
+}
+__device__ __forceinline__ void store_image(unsigned char *bytes, const ImageVectors &vectors,
+                                            const unsigned char *image, int thread) {
+    if (AHEAD) {
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+            const int number = first_vector(image, thread) + 128 * i;
+            if (number >= 0 && number < IMAGE_VECTORS) ((uint4 *)bytes)[number] = vectors.vector[i];
+        }
+    } else if (IMAGE_BYTES % 16 == 0) {
+        for (int i = thread; i < IMAGE_VECTORS; i += 128) ((uint4 *)bytes)[i] = __ldg((const uint4 *)image + i);
     } else {
         for (int i = thread; i < IMAGE_BYTES; i += 128) bytes[i] = __ldg(image + i);
     }
@@ -54,7 +78,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     GroupStorage &own = smem().groups[group];
     Filters filters = {filters2};
     int image = blockIdx.x + group * gridDim.x;
-    if (image < images) request_image(own.bytes, x + (long long)image * IMAGE_BYTES, thread);
+    ImageVectors vectors = {};
+    if (image < images) load_image(vectors, x + (long long)image * IMAGE_BYTES, thread);
     filters.begin(factors2, bias2);
     for (int i = threadIdx.x; i < WEIGHT_PARTS * FILTERS1; i += THREADS) smem().filters1[i] = __ldg(filters1 + i);
     float *own_factors = smem().factors1, *own_bias = own_factors + (1 + SCALED1) * EVEN1;
@@ -73,7 +98,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             filters.skip_round();
             continue;
         }
-        cp_async_wait<0>();
+        const unsigned char *source = x + (long long)image * IMAGE_BYTES;
+        store_image(own.bytes, vectors, source, thread);
         warpgroup_barrier(1 + group);  // the bytes are there, and the maps of the image before have been read
         if (RESIZED) {
             unsigned short *wide = (unsigned short *)own.maps;  // whose place is free until the first convolution
@@ -87,8 +113,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             stage_pixels<128>(own.pairs, own.bytes, nullptr, thread);
         }
         warpgroup_barrier(1 + group);
-        if (image + stride < images)
-            request_image(own.bytes, x + (long long)(image + stride) * IMAGE_BYTES, thread);
+        if (image + stride < images) load_image(vectors, source + (long long)stride * IMAGE_BYTES, thread);
 
         unsigned char *maps = own.maps;
         convolve<First, 4>(thread / 32, own.pairs, nullptr, smem().filters1, own_factors, own_bias,

@@ -1,7 +1,7 @@
 // Warpgroups multiply by wgmma, which Hopper cards alone have: a tap of the filter is another start address of the same
 // pixels in shared memory, so no tile is unrolled and no thread loads an operand.
 //
-// Data: x (images, C, H, W) INPUT: float16, or float32 that is split in two; w packed (see any_single.py) float16; factors
+// Data: x (images, C, H, W) INPUT: float16, or float32 that is split in two; w packed (see warpgroups.py) float16; factors
 //       (M) from sums to values and bias (M) or null, both padded to tiles of maps; y (images, M, PH, PW) OUTPUT.
 // Launch: one block per SM; each of its WARPGROUPS takes a band of an image on its own, CHUNKS tiles of ROWS rows: while
 //         one loads, the others multiply. Filters that do not fit stream through a ring, in step for all warpgroups.

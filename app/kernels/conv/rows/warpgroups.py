@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 
 from app.base.precision import storage_dtype
-from app.cuda.compiler import KERNEL_DIR
 from app.kernels.fused.scaling import float16_parts, scale_per_map
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvProblem, used_size
@@ -136,7 +135,6 @@ ROWS: tuple[Variant, ...] = (
         dtypes=("float16", "float16x2"),
         since="tensor-core",
         taught=False,
-        folder=KERNEL_DIR / "fused",
         refuses=_refusal_reason,
         limits=f"{ONLY_HOPPER}; features, maps and channels that fill its tiles, pooling of 2 x 2",
         tunables={"WARPGROUPS": tuple(MOST_SUMS), "ROWS": ROWS_OF_PIXELS, "CHUNKS": (1, 2, 3, 4, 6, 8)},
