@@ -124,7 +124,7 @@ class FilterRing(Frozen):
 
     @classmethod
     def beside(cls, others: int, results: int, convolution: Convolution) -> "FilterRing":
-        """Choose beside ``others`` bytes of shared memory, and ``results`` bytes to collect results in (0: they are not).
+        """Choose beside ``others`` bytes of shared memory, and ``results`` bytes to collect results in (0: not).
 
         Results are collected if the filters then stay where they are. A stage has as many taps as the tensor cores may
         sum; in a ring, as few as leave room for its stages.
