@@ -96,7 +96,7 @@ __device__ __forceinline__ void convolve(int warp, const half2 *x, const half2 *
                     scale[n][j] = L::SCALED ? factors[EVEN + map] : 1.0f;
                 }
             auto activated = [&](int n, int j, float sum) {
-                const float value = activate<typename L::Activation>(L::BIAS ? fmaf(sum, f[n][j], c[n][j]) : sum * f[n][j]);
+                const float value = activate<typename L::Activation, PARTS == 1>(L::BIAS ? fmaf(sum, f[n][j], c[n][j]) : sum * f[n][j]);
                 return L::SCALED ? value * scale[n][j] : value;
             };
             // The greatest sum stands for the greatest value: factors are positive, activations monotone.

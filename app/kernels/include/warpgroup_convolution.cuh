@@ -154,7 +154,7 @@ __device__ __forceinline__ void store_tile(OUTPUT *y, const float (&sums)[4 * RO
         if (map >= L::MAPS) break;
         const float factor = filter_storage().factors[map], shift = filter_storage().bias[map];
         auto activated = [&](float sum) {
-            return activate<typename L::Activation>(L::WITH_BIAS ? fmaf(sum, factor, shift) : sum * factor);
+            return activate<typename L::Activation, PARTS == 1>(L::WITH_BIAS ? fmaf(sum, factor, shift) : sum * factor);
         };
         OUTPUT *own = y + map * (L::POOLED_HEIGHT * L::POOLED_WIDTH);
 #pragma unroll
