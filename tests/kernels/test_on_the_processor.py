@@ -25,6 +25,7 @@ IMAGES = {"conv": 3, "gemm": 70, "conv_pair": 2}  # rows of a product
 # warpgroups walk over pairs of images: 23 are more than one round, and end with a single image; 5 are one each. Of a
 # product 83 are more than one block.
 COUNTS = {
+    ("conv", "wgmma"): (9, 1),
     ("conv_pair", "mma"): (5, 1),
     ("conv_pair", "wgmma"): (23, 5),
     ("gemm_pair", "mma"): (35, 5),
@@ -72,7 +73,7 @@ def ragged() -> list[Case]:
 
 def small() -> list[Case]:
     """Of each row's cases for the sanitizers every other one, or all three."""
-    rows = [WARPGROUP, *variants("conv_pair"), *variants("gemm_pair")]
+    rows = [WARPGROUP, row_of("conv", "wgmma-any"), *variants("conv_pair"), *variants("gemm_pair")]
     found = [[case for case in small_cases() if case.row is row] for row in rows if row is not ANY_PAIR]
     return [case for cases in found for case in cases[:: 1 if len(cases) <= 3 else 2]]
 

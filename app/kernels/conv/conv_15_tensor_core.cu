@@ -43,7 +43,7 @@ constexpr int BATCHES = (LOADS + 9) / 10, BATCH = (LOADS + BATCHES - 1) / BATCHE
 static_assert(PLANE >= IN_R * PITCH, "a plane must hold its part of the tile");
 static_assert(PIXELS <= 8 * NT * WARPS_N, "the warps must cover the tile");
 
-// Tensor cores cut off what they add: split operands are summed there for so many steps, these sums in the usual way.
+// Split operands are summed on the tensor cores for so many steps, these sums in the usual way.
 constexpr int CUT_STEPS = SPLIT ? 2 : K_STEPS;
 constexpr bool FEW_TERMS = C * K * K < 16;  // else products of two low parts are less than the sum's roundings
 constexpr int VALUE_PITCH = PIXELS / 2 * 2 + 1;  // odd: maps lie in different banks
@@ -72,9 +72,17 @@ __device__ __forceinline__ unsigned word(INPUT low, INPUT high) {
     else return pack_half2(float(low), float(high));
 }
 
-__device__ __forceinline__ void add(float (&sums)[MT][NT][4], const float (&others)[MT][NT][4]) {
+// The products with a low part, for 16 maps.
+__device__ __forceinline__ void multiply_low(float (&sums)[NT][4], const unsigned (&a)[4], const uint4 &low,
+                                             const unsigned (&b)[NT][2], const unsigned (&low_b)[NT][2]) {
+    const unsigned low_a[4] = {low.x, low.y, low.z, low.w};
 #pragma unroll
-    for (int i = 0; i < MT * NT * 4; i++) sums[i / (4 * NT)][i / 4 % NT][i % 4] += others[i / (4 * NT)][i / 4 % NT][i % 4];
+    for (int n = 0; n < NT; n++) mma_tf32(sums[n], low_a, b[n]);
+#pragma unroll
+    for (int n = 0; PARTS == 2 && n < NT; n++) {
+        if (FEW_TERMS) mma_tf32(sums[n], low_a, low_b[n]);
+        mma_tf32(sums[n], a, low_b[n]);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -157,17 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                     const uint4 *own = filters + (k * M_TILES + warp_m + m) * 32 + lane;
                     const uint4 fragment = own[0];
                     const unsigned a[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
-                    if constexpr (SPLIT) {
-                        const uint4 low = own[FILTER_PART / 4];
-                        const unsigned low_a[4] = {low.x, low.y, low.z, low.w};
-#pragma unroll
-                        for (int n = 0; n < NT; n++) mma_tf32(cross[m][n], low_a, b[n]);
-#pragma unroll
-                        for (int n = 0; PARTS == 2 && n < NT; n++) {
-                            if (FEW_TERMS) mma_tf32(cross[m][n], low_a, low_b[n]);
-                            mma_tf32(cross[m][n], a, low_b[n]);
-                        }
-                    }
+                    if constexpr (SPLIT) multiply_low(cross[m], a, own[FILTER_PART / 4], b, low_b);
 #pragma unroll
                     for (int n = 0; n < NT; n++) {
                         if constexpr (HALF) mma_f16(into[m][n], a, b[n]);

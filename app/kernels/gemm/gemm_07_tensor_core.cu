@@ -33,11 +33,13 @@ __device__ __forceinline__ unsigned word(T low, T high) {
     return PER_WORD == 2 ? pack_half2(low, high) : to_tf32(low);
 }
 
-typedef float Sums[MMAS_M][MMAS_N][4];
-__device__ __forceinline__ void add(Sums &sums, const Sums &others) {
-#pragma unroll
-    for (int i = 0; i < MMAS_M * MMAS_N * 4; i++)
-        sums[i / (4 * MMAS_N)][i / 4 % MMAS_N][i % 4] += others[i / (4 * MMAS_N)][i / 4 % MMAS_N][i % 4];
+// The products of high parts, and those with a low part.
+__device__ __forceinline__ void mma_split(float (&sums)[4], float (&cross)[4], const unsigned (&a)[PARTS][4],
+                                          const unsigned (&b)[W_PARTS][2]) {
+    if constexpr (W_PARTS == 2) mma_tf32(cross, a[0], b[1]);
+    if constexpr (W_PARTS * PARTS == 4 && FEW_TERMS) mma_tf32(cross, a[1], b[1]);
+    mma_tf32(sums, a[0], b[0]);
+    if constexpr (PARTS == 2) mma_tf32(cross, a[1], b[0]);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -106,13 +108,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;  // g, t: as in mma.cuh
     const int warp_m = warp / WARPS_N * WM, warp_n = warp % WARPS_N * WN;
 
-    Sums sums = {}, cross = {};  // cross: products of a high and a low part
+    float sums[MMAS_M][MMAS_N][4] = {}, cross[MMAS_M][MMAS_N][4] = {};  // cross: products of a high and a low part
     fetch(0);
     store(0);
     __syncthreads();
     for (int step = 0; step < STEPS; step++) {
         const int stage = step % 2;
-        Sums partial = {};
+        float partial[MMAS_M][MMAS_N][4] = {};
         if (step + 1 < STEPS) fetch((step + 1) * BK);
 #pragma unroll(SPLIT ? 1 : WORDS / 8)
         for (int k = 0; k < WORDS; k += 8) {
@@ -131,16 +133,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int i = 0; i < MMAS_M; i++)
 #pragma unroll
                 for (int j = 0; j < MMAS_N; j++)
-                    if constexpr (PER_WORD == 2) {
+                    if constexpr (SPLIT)
+                        mma_split(partial[i][j], cross[i][j], a[i], b[j]);
+                    else if constexpr (PER_WORD == 2)
                         mma_f16(sums[i][j], a[i][0], b[j][0]);
-                    } else if constexpr (!SPLIT) {
+                    else
                         mma_tf32(sums[i][j], a[i][0], b[j][0]);
-                    } else {
-                        if constexpr (W_PARTS == 2) mma_tf32(cross[i][j], a[i][0], b[j][1]);
-                        if constexpr (PARTS == 2 && W_PARTS == 2 && FEW_TERMS) mma_tf32(cross[i][j], a[i][1], b[j][1]);
-                        mma_tf32(partial[i][j], a[i][0], b[j][0]);
-                        if constexpr (PARTS == 2) mma_tf32(cross[i][j], a[i][1], b[j][0]);
-                    }
         }
         if (SPLIT) add(sums, partial);
         if (step + 1 < STEPS) store(1 - stage);

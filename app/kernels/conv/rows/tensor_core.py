@@ -174,7 +174,7 @@ def _configure_tensor_core(problem: ConvProblem, parameters: Parameters) -> Laun
 def _refusal_reason(problem: ConvProblem) -> str | None:
     if problem.bounded or problem.exact:
         return "splits numbers of any range, and all weights"
-    return "fuses pooling in float16x2 alone" if problem.pool > 1 and problem.dtype != "float16x2" else None
+    return "fuses no pooling in tfloat32" if problem.pool > 1 and problem.dtype == "tfloat32" else None
 
 
 def _fills_products(problem: ConvProblem) -> bool:
@@ -197,7 +197,7 @@ ROWS: tuple[Variant, ...] = (
         dtypes=("float16", "float16x2", "tfloat32"),
         since="implicit-gemm",
         refuses=_refusal_reason,
-        limits="tensor cores of sm_80 and later; fuses pooling in float16x2 alone",
+        limits="tensor cores of sm_80 and later; fuses no pooling in tfloat32",
         pools=True,
         pays=_fills_products,
         tunables=TENSOR_TUNABLES,
