@@ -1,9 +1,9 @@
 """Problems that kernels solve: one frozen record per operation, with the arguments of its kernels.
 
 All sizes are per image. ``input_dtype`` and ``output_dtype`` are types of activations in memory, ``dtype`` is that of
-the multiplication: ``float64``, ``float32``, ``float16x2`` (float32 as the sum of two float16), ``tfloat32`` (float32
-rounded to 11 bits), ``float16`` or ``int8`` (see ``ConvPairProblem``). Biases are added and activations computed in
-float32 (float64 for float64).
+the multiplication: ``float64``, ``float32``, ``float16x2`` (as exact as float32: the sum of two float16 or two
+tfloat32), ``tfloat32`` (float32 rounded to 11 bits), ``float16`` or ``int8`` (see ``ConvPairProblem``). Biases are
+added and activations computed in float32 (float64 for float64).
 """
 
 from dataclasses import fields, replace
@@ -51,11 +51,23 @@ class ConvProblem(Frozen):
     output_dtype: str = "float32"
     padding: int = 0  # rows and columns of zeros on all four sides
     pool_ceil: bool = False  # windows over the border count, see app/layers/pool.py; False where there are none
+    bounded: bool = False  # in float16x2: inputs and weights are in float16's range
+    exact: bool = False  # in float16x2: one part holds the weights without loss
 
     def __post_init__(self) -> None:
         """Clear ``pool_ceil`` if no window crosses the border, so that equal problems get equal kernels."""
         if self.pool_ceil and self.pooled_size == replace(self, pool_ceil=False).pooled_size:
             object.__setattr__(self, "pool_ceil", False)
+
+    @property
+    def activation_parts(self) -> int:
+        """Number of numbers whose sum is one input."""
+        return 2 if self.dtype == "float16x2" and self.input_dtype != "uint8" else 1
+
+    @property
+    def weight_parts(self) -> int:
+        """Number of numbers whose sum is one weight."""
+        return 2 if self.dtype == "float16x2" and not self.exact else 1
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -144,8 +156,9 @@ class LinearProblem(Frozen):
     input_dtype: str = "float32"
     dtype: str = "float32"
     output_dtype: str = "float32"
-    exact: bool = False  # in float16x2: float16 holds the weights without loss
+    exact: bool = False  # in float16x2: one part holds the weights without loss
     softmax: bool = False  # y holds probabilities
+    unbounded: bool = False  # in float16x2: inputs and weights may be beyond float16's range
 
     @property
     def activation_parts(self) -> int:
@@ -277,6 +290,15 @@ def tuning_key(problem: Problem) -> str:
     values = ((field, getattr(problem, field.name)) for field in fields(problem))
     changed = (f"{field.name}={value}" for field, value in values if value != field.default)
     return " ".join([operation(problem), *changed])
+
+
+def used_size(problem: ConvProblem) -> tuple[int, int]:
+    """Return the rows and columns of the convolution's results that pooling reads."""
+    rows, columns = (
+        min(size, windows * problem.pool)
+        for size, windows in zip(problem.conv_output_size, problem.pooled_size, strict=True)
+    )
+    return rows, columns
 
 
 def bytes_moved(problem: Problem, images: int) -> int:

@@ -14,15 +14,18 @@ from app.kernels.variant import Variant
 
 # Operation → modules whose ``ROWS`` are its kernels. A run imports only those of the operations that it plans.
 TABLES: dict[str, Sequence[str]] = {
-    "conv": tuple(f"conv.rows.{name}" for name in ("direct", "as_gemm", "tensor_core", "register_patch", "toom_cook")),
+    "conv": tuple(
+        f"conv.rows.{name}"
+        for name in ("direct", "as_gemm", "tensor_core", "register_patch", "toom_cook", "warpgroups")
+    ),
     "gemm": ("gemm.gemm", "gemm.warpgroup"),
     "conv_pair": ("fused.conv_pair",),
     "gemm_pair": ("fused.gemm_pair",),
     **dict.fromkeys(("pool", "softmax", "activation", "argmax", "resize"), ("pointwise.pointwise",)),
 }
-# Operation → the module of its step 0, which serves any sizes: imported only where no higher step serves, or to compare
+# Operation → modules of the steps that serve any sizes: imported only where no other step serves, or to compare
 # measured times.
-ANY_SIZES = {"conv_pair": "fused.any_pair", "gemm_pair": "fused.any_product_pair"}
+ANY_SIZES = {"conv_pair": ("fused.any_pair", "fused.any_warpgroups"), "gemm_pair": ("fused.any_product_pair",)}
 VARIANTS: list[Variant]
 """The rows of all operations."""
 
@@ -46,8 +49,7 @@ def _variants_by_step(operation: str, modules: Sequence[str]) -> list[Variant]:
 
 def variants(operation: str) -> list[Variant]:
     """Return the variants of an operation in the ladder's order."""
-    lowest = [ANY_SIZES[operation]] if operation in ANY_SIZES else []
-    return _variants_by_step(operation, [*lowest, *TABLES.get(operation, ())])
+    return _variants_by_step(operation, [*ANY_SIZES.get(operation, ()), *TABLES.get(operation, ())])
 
 
 def find(operation: str, requested: str, *others: str) -> Variant | None:
@@ -62,7 +64,7 @@ def find(operation: str, requested: str, *others: str) -> Variant | None:
 
 def eligible_variants(operation: str, problem: Problem, arch: str) -> Iterator[Variant]:
     """Yield the automatic variants that serve the problem, the highest step first: the candidates of ``auto``."""
-    for modules in (TABLES[operation], [ANY_SIZES[operation]] if operation in ANY_SIZES else []):
+    for modules in (TABLES[operation], ANY_SIZES.get(operation, ())):
         for row in reversed(_variants_by_step(operation, modules)):
-            if row.automatic and row.refusal(problem, arch) is None:
+            if row.automatic and row.refusal(problem, arch) is None and row.pays(problem):
                 yield row

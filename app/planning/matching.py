@@ -9,6 +9,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.precision import BY_NAME, epilogue_dtype
+from app.kernels.fused.scaling import Features
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
 from app.kernels.variant import Variant
 from app.layers import Flatten, Layer
@@ -47,8 +48,8 @@ class Node(Frozen):
     head: the main layer, into which the others are fused. steps: all layers, in the network's order. settings: the
     variant's parameters that differ from its defaults; settings_alone: the same for a convolution measured without its
     epilogue. parameters: the arrays between input and output, in the problem's layout and dtype, None if absent.
-    scales: powers of two that multiply the result's channels and that the next kernel's weights divide out; None for
-    unscaled results. reads, writes: buffer names, in the order of the arguments.
+    features: what is known of the results, if the next kernel reads them scaled. reads, writes: buffer names, in the
+    order of the arguments.
     """
 
     head: Layer
@@ -57,7 +58,7 @@ class Node(Frozen):
     variant: Variant
     settings: dict[str, int]
     parameters: tuple[np.ndarray | None, ...] = field(repr=False)
-    scales: np.ndarray | None = field(default=None, repr=False)
+    features: Features | None = field(default=None, repr=False)
     settings_alone: dict[str, int] = field(default_factory=dict)
     reads: str = ""
     writes: tuple[str, ...] = ()
@@ -66,6 +67,11 @@ class Node(Frozen):
     def layers(self) -> tuple[Layer, ...]:
         """All layers of the node."""
         return tuple(step.layer for step in self.steps)
+
+    @property
+    def scales(self) -> np.ndarray | None:
+        """The factors of the result's channels; None for unscaled results."""
+        return None if self.features is None else self.features.scales
 
     @property
     def name(self) -> str:
@@ -81,36 +87,33 @@ class Node(Frozen):
 def fusion_candidates(
     graph: Graph, steps: Sequence[LayerStep], input_dtype: str, choices: Choices
 ) -> Iterator[tuple[Problem, int]]:
-    """Yield the problems of the first step and its epilogue, and the steps that each covers; longest epilogue first."""
-    for taken in range(len(steps) if choices.fuse else 1, 0, -1):
-        for problem in candidate_problems(graph, steps, taken, input_dtype, choices):
-            yield problem, taken
+    """Yield the problems of the first step and its epilogue, and the steps that each covers.
 
-
-def candidate_problems(
-    graph: Graph, steps: Sequence[LayerStep], taken: int, input_dtype: str, choices: Choices
-) -> list[Problem]:
-    """Return the possible problems of the first ``taken`` steps, one layer and its epilogue.
-
-    The chosen precision comes first, then those of the named kernel.
+    The chosen precision comes first, and for each precision the longest epilogue.
     """
+    wanted, named = BY_NAME[choices.precision], choices.requested_kernel(steps[0].layer)
+    for dtype in dict.fromkeys((wanted.dtype, wanted.fallback or wanted.dtype, *(named.dtypes if named else ()))):
+        for taken in range(len(steps) if choices.fuse else 1, 0, -1):
+            problem = _candidate_problem(graph, steps, taken, input_dtype, dtype, wanted.stored)
+            if problem is not None:
+                yield problem, taken
+
+
+def _candidate_problem(
+    graph: Graph, steps: Sequence[LayerStep], taken: int, input_dtype: str, dtype: str, stored: str
+) -> Problem | None:
+    """Return the problem of the first ``taken`` steps, one layer and its epilogue; None if they do not fuse."""
     step, epilogue, after = steps[0], [fused.layer for fused in steps[1:taken]], steps[taken:]
-    wanted = BY_NAME[choices.precision]
-    named = choices.requested_kernel(step.layer)
     # Scores are never rounded to half precision: the last matrix product and later layers store wide.
     last = not any(later.layer.operation in ("conv", "gemm") for later in after)
-    problems = (
-        step.layer.kernel_problem(
-            step.in_shape,
-            epilogue,
-            bias=f"{step.layer.name}_bias" in graph.parameters,
-            input_dtype=input_dtype,
-            dtype=dtype,
-            output_dtype=epilogue_dtype(wanted.stored) if last else wanted.stored,
-        )
-        for dtype in (wanted.dtype, *([wanted.fallback] if wanted.fallback else []), *(named.dtypes if named else ()))
+    return step.layer.kernel_problem(
+        step.in_shape,
+        epilogue,
+        bias=f"{step.layer.name}_bias" in graph.parameters,
+        input_dtype=input_dtype,
+        dtype=dtype,
+        output_dtype=epilogue_dtype(stored) if last else stored,
     )
-    return [problem for problem in problems if problem is not None]
 
 
 def stored_parameters(

@@ -64,9 +64,11 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
     if choices.precision == "auto":
         if has_tensor_cores:
             found = plan(graph, arch, replace(choices, precision="fp32x"), input_dtype=input_dtype)
-            # float16x2 is as exact as float32. The last product may be separate: it is small, and float32.
-            split = [node.problem.dtype == "float16x2" for node in found.nodes if node.parameters]
-            if (all(split[:-1]) and any(split)) or choices.named_pairs:
+            # float16x2 is as exact as float32. Where a kernel was named for a layer, it must multiply in it, unless the
+            # layer is the last product, which is small.
+            layers = [(node.head, node.problem.dtype == "float16x2") for node in found.nodes if node.parameters]
+            named = [head for head, split in layers[:-1] if not split and choices.requested_kernel(head)]
+            if choices.named_pairs or (any(split for _, split in layers) and not named):
                 return found
         return plan(graph, arch, replace(choices, precision="fp32"), input_dtype=input_dtype)
     if choices.precision == "fp32x" and not has_tensor_cores:
@@ -78,7 +80,7 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
     while at < len(graph.steps):
         reads = nodes[-1].problem.arguments() if nodes else ()
         dtype = next((argument.dtype for argument in reads if argument.name == "y"), input_dtype)
-        nodes.append(serving.select_kernel(at, dtype, nodes[-1].scales if nodes else None))
+        nodes.append(serving.select_kernel(at, dtype, nodes[-1].features if nodes else None))
         at += len(nodes[-1].layers)
     _check_pairs(graph, {operation(node.problem) for node in nodes}, choices)
     integers = any(getattr(node.problem, "dtype", "") == INTEGERS for node in nodes)

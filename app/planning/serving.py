@@ -1,9 +1,8 @@
 """Find a kernel for the next layers: for one layer and what can be fused into it, or for a pair of layers."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -11,7 +10,16 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE, BY_NAME, INTEGERS
 from app.kernels import registry
-from app.kernels.fused.scaling import Inexact, fits_float16_range, scale_features, unscale_features
+from app.kernels.fused.scaling import (
+    MOST_LAYERS_OF_HALVES,
+    Features,
+    Inexact,
+    Scalable,
+    fits_range,
+    rounded_to_tf32,
+    scale_features,
+    unscale_features,
+)
 from app.kernels.problems import (
     ConvPairProblem,
     ConvProblem,
@@ -26,12 +34,13 @@ from app.kernels.variant import Variant
 from app.layers import Activation, Flatten, Resize
 from app.network.graph import Graph
 from app.network.network import LayerStep
-from app.planning.matching import PAIRS, Choices, Node, candidate_problems, fusion_candidates, stored_parameters
+from app.planning.matching import PAIRS, Choices, Node, fusion_candidates, stored_parameters
 
-# Beyond float16's range both halves are infinite; only a pair's features are known to be in range.
-UNSCALED = "in fp32x it reads only what a kernel of two convolutions wrote"
+# Beyond float16's range both halves are infinite.
+UNSCALED = "in fp32x it reads only bytes, and numbers that the kernel before it scaled into float16's range"
 NO_INTEGERS = "the weights have no 8-bit filters: run python -m data_tools quantise IN OUT, and name OUT with --weights"
 LOSSY = "with these weights it would lose numbers"
+Parameters = tuple[np.ndarray | None, ...]
 
 
 def defer_flattens(graph: Graph) -> Graph:
@@ -60,10 +69,10 @@ class Serving(Frozen):
     arch: str
     choices: Choices
 
-    def select_kernel(self, at: int, input_dtype: str, scales: np.ndarray | None = None) -> Node:
+    def select_kernel(self, at: int, input_dtype: str, source: Features | None = None) -> Node:
         """Find the kernel for step ``at`` that covers the most layers. Raises UserError if there is none.
 
-        scales: factors of its input, see ``Node``.
+        source: what is known of its input, see ``Node``.
         """
         graph, lead = self.graph, self._count_leading_flattens(at)
         steps = graph.steps[at + lead :]
@@ -72,25 +81,27 @@ class Serving(Frozen):
             what = f"layer {head.name} reads features in the order of {graph.steps[at].layer.name}"
             remedy = "put one between them, or use --device cpu"
             raise UserError(f"{what}, which the GPU gives to fully connected layers only: {remedy}")
-        pair = self._select_pair_kernel(at, input_dtype, scales) if self.choices.fuse else None
+        pair = self._select_pair_kernel(at, input_dtype, source) if self.choices.fuse else None
         if pair is not None:
             return pair
         for candidate, taken in fusion_candidates(graph, steps, input_dtype, self.choices):
-            found = self._select_single_kernel(at, steps[0], candidate, input_dtype, scales)
+            found = self._select_single_kernel(at, steps[0], candidate, input_dtype, source)
             if found is not None:
                 problem, row, settings, arrays = found
-                own = {}
+                own, written = {}, None
+                if _splits(problem) and (source is not None or problem.input_dtype == "uint8"):
+                    arrays, written = self._scale(problem, arrays, at + lead + taken, source)
                 if isinstance(problem, ConvProblem):
                     own = self.choices.tuning.parameters(without_epilogue(problem), row, self.arch)
                 layers = graph.steps[at : at + lead + taken]
-                return Node(head, layers, problem, row, settings, arrays, settings_alone=own)
-        raise UserError(self._unsupported_layer_message(steps[0], input_dtype, scales))
+                return Node(head, layers, problem, row, settings, arrays, written, settings_alone=own)
+        raise UserError(self._unsupported_layer_message(steps[0], input_dtype, source))
 
     def _count_leading_flattens(self, at: int) -> int:
         """Return the number of leading Flattens, 0 or 1: they only change how the next step reads its input."""
         return int(isinstance(self.graph.steps[at].layer, Flatten))
 
-    def _select_pair_kernel(self, at: int, input_dtype: str, scales: np.ndarray | None) -> Node | None:
+    def _select_pair_kernel(self, at: int, input_dtype: str, source: Features | None) -> Node | None:
         """Find a kernel for this layer and the next of its kind; None without one, or if one was named for either.
 
         A Resize before two convolutions is fused if a kernel can. Raises UserError if the kernel named for the pair
@@ -111,7 +122,7 @@ class Serving(Frozen):
             if served is None:
                 reason = f"it {named.refusal(form, self.arch)}; choose another kernel or --precision" if named else ""
                 continue
-            if isinstance(form, LinearPairProblem) and form.activation_parts == 2 and scales is None:
+            if isinstance(form, LinearPairProblem) and form.activation_parts == 2 and source is None:
                 reason = f"{UNSCALED}; choose another, or --precision fp16"
                 continue
             stored = graph
@@ -121,12 +132,10 @@ class Serving(Frozen):
                 )
             arrays, written = stored_parameters(stored, at + enlarges, heads, form, input_dtype), None
             if isinstance(form, LinearPairProblem):
-                arrays = arrays if scales is None else unscale_features(arrays, scales)
+                arrays = arrays if source is None else unscale_features(arrays, source.scales)
             else:
-                scaled, factors = scale_features(form, arrays)
-                if factors is not None and self._accepts_scaled_input(start + taken, form.second.output_dtype, factors):
-                    arrays, written = scaled, factors
-            if not fits_float16_range(form, arrays):
+                arrays, written = self._scale(form, arrays, start + taken)
+            if not fits_range(form, arrays):
                 reason = f"{LOSSY}; take auto, or a kernel of single layers"
             elif not _weights_fit_float16(form, *served, arrays):
                 reason = "float16 does not hold its weights without loss; take auto"
@@ -137,41 +146,50 @@ class Serving(Frozen):
             raise UserError(f"kernel {named.name} does not support {both}: {reason}")
         return None
 
-    def _accepts_scaled_input(self, at: int, input_dtype: str, scales: np.ndarray) -> bool:
-        """Return whether the kernel at step ``at`` divides out the features' scales: it multiplies in float16."""
-        if at >= len(self.graph.steps):
-            return False
-        reader = self._select_pair_kernel(at, input_dtype, scales)
-        if reader is not None or BY_NAME[self.choices.precision].dtype != "float16x2":
-            return reader is not None and isinstance(reader.problem, LinearPairProblem)
-        return self.graph.steps[at + self._count_leading_flattens(at)].layer.operation == "gemm" and (
-            self.select_kernel(at, input_dtype, scales).problem.dtype == "float16x2"
-        )
+    def _scale(
+        self, problem: Scalable, arrays: Parameters, after: int, source: Features | None = None
+    ) -> tuple[Parameters, Features | None]:
+        """Scale a kernel's results if the kernel at step ``after`` divides the factors out: it splits them, or pairs.
+
+        Returns the parameters, and what is known of the results, None if they stay as they are.
+        """
+        steps = self.graph.steps[after:]
+        if not steps or steps[self._count_leading_flattens(after)].layer.operation not in PAIRS:
+            return arrays, None
+        scaled, features = scale_features(problem, arrays, source)
+        if features is None:
+            return arrays, None
+        stored = next(argument.dtype for argument in problem.arguments() if argument.name == "y")
+        if BY_NAME[self.choices.precision].dtype == "float16x2":
+            reads = self.select_kernel(after, stored, features).problem.dtype == "float16x2"
+        else:
+            reader = self._select_pair_kernel(after, stored, features)
+            reads = reader is not None and isinstance(reader.problem, LinearPairProblem)
+        return (scaled, features) if reads else (arrays, None)
 
     def _select_single_kernel(
-        self, at: int, head: LayerStep, problem: Problem, input_dtype: str, scales: np.ndarray | None
-    ) -> tuple[Problem, Variant, dict[str, int], tuple[np.ndarray | None, ...]] | None:
+        self, at: int, head: LayerStep, problem: Problem, input_dtype: str, source: Features | None
+    ) -> tuple[Problem, Variant, dict[str, int], Parameters] | None:
         """Find a kernel for one layer; return its problem, the kernel, the settings and the parameters."""
-        choose, named = self.choices.tuning.choose, self.choices.requested_kernel(head.layer)
-        if not isinstance(problem, LinearProblem) or problem.dtype != "float16x2":
-            served = choose(problem, self.arch, named)
-            return served and (problem, *served, stored_parameters(self.graph, at, [head], problem, input_dtype))
-        if scales is None and problem.input_dtype != "uint8":  # see UNSCALED
-            return None
-        for form in (replace(problem, exact=True), problem):
-            served = choose(form, self.arch, named)
-            if served is not None:
-                arrays = stored_parameters(self.graph, at, [head], form, input_dtype)
-                arrays = arrays if scales is None else unscale_features(arrays, scales)
-                if fits_float16_range(form, arrays) and _weights_fit_float16(form, *served, arrays):
-                    return form, *served, arrays
+        named = self.choices.requested_kernel(head.layer)
+        arrays: Parameters | None = None
+        for form in _layer_forms(problem, source):
+            served = self.choices.tuning.choose(form, self.arch, named)
+            if served is None:
+                continue
+            arrays = arrays or stored_parameters(self.graph, at, [head], form, input_dtype)
+            if not _splits(form):
+                return form, *served, arrays
+            given = arrays if source is None else unscale_features(arrays, source.scales)
+            if fits_range(form, given) and _weights_fit_float16(form, *served, given):
+                return form, *served, given
         return None
 
-    def _unsupported_layer_message(self, step: LayerStep, input_dtype: str, scales: np.ndarray | None) -> str:
+    def _unsupported_layer_message(self, step: LayerStep, input_dtype: str, source: Features | None) -> str:
         """Return a line that describes the layer and each variant's reason to refuse it."""
         layer, named, precision = step.layer, self.choices.requested_kernel(step.layer), self.choices.precision
-        last = self.graph.steps[-1]  # last product: wide scores
-        problems = candidate_problems(self.graph, [step, last], 1, input_dtype, self.choices)
+        alone = replace(self.choices, fuse=False)
+        problems = [found for found, _ in fusion_candidates(self.graph, [step], input_dtype, alone)]
         who = named.name if named else "auto"
         what = f"no {layer.operation} kernel ({who}) supports layer {layer.name} in {precision}"
         if not problems:
@@ -180,22 +198,28 @@ class Serving(Frozen):
         # Reasons of rows with the type; only if there are none, reasons of rows with other types.
         able = [(row, problem) for row in rows for problem in problems if problem.dtype in row.dtypes]
         asked = able or [(row, problems[0]) for row in rows]
-        otherwise = UNSCALED if scales is None else LOSSY  # of a kernel that serves the problem, but not these numbers
+        otherwise = UNSCALED if source is None else LOSSY  # of a kernel that serves the problem, but not these numbers
         refusals = {row.name: row.refusal(problem, self.arch) or otherwise for row, problem in reversed(asked)}
         reasons = "; ".join(f"{name} {reason}" for name, reason in refusals.items())
         return f"{what} ({reasons}): choose another kernel or --precision"
 
 
 def _weights_fit_float16(
-    form: PairProblem | LinearProblem, row: Variant, settings: dict[str, int], arrays: Sequence[np.ndarray | None]
+    form: PairProblem | ConvProblem | LinearProblem, row: Variant, settings: dict[str, int], arrays: Parameters
 ) -> bool:
-    """Return whether float16 holds the weights as the kernel packs them, if the kernel uses no low halves."""
+    """Return whether float16 holds the weights as the kernel packs them, if the kernel uses no low halves.
+
+    Unpacked weights are tfloat32, which has as many bits.
+    """
+    if not getattr(form, "exact", False):
+        return True
     packing = row.config(form, settings).packing
-    if form.exact and packing is not None:
-        try:
-            packing.pack(arrays)
-        except Inexact:
-            return False
+    if packing is None:
+        return arrays[0] is not None and bool((rounded_to_tf32(arrays[0]) == arrays[0]).all())
+    try:
+        packing.pack(arrays)
+    except Inexact:
+        return False
     return True
 
 
@@ -232,6 +256,22 @@ def find_layer_pair(
         halves.append(half[0])
         taken, reads = taken + half[1], halves[-1].output_dtype
     return PAIRS[kind](*halves), (heads[0], heads[1]), taken
+
+
+def _splits(problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
+    return isinstance(problem, ConvProblem | LinearProblem) and problem.dtype == "float16x2"
+
+
+def _layer_forms(problem: Problem, source: Features | None) -> list[Problem]:
+    """Return a layer's forms for kernels to try, the fastest first. source: what is known of its input."""
+    if not _splits(problem):
+        return [problem]
+    if isinstance(problem, ConvProblem):
+        bounded = source is not None and source.layers <= MOST_LAYERS_OF_HALVES
+        halves = [replace(problem, bounded=True, exact=True), replace(problem, bounded=True)] if bounded else []
+        return [*halves, problem]
+    ranges = (False, True) if source is not None or problem.input_dtype == "uint8" else (True,)
+    return [replace(problem, exact=exact, unbounded=beyond) for beyond in ranges for exact in (True, False)]
 
 
 def _problem_forms(problem: PairProblem, pixel_scale: float | None, integers: bool) -> list[PairProblem]:

@@ -85,7 +85,11 @@ def test_rewriting_fills_all_and_is_stable(figures: Figures) -> None:
 
 def test_gains_are_against_the_step_that_is_improved_on(figures: Figures) -> None:
     conv, gemm = (
-        {row.name: " ".join(step_speedup_text(operation, row.name, figures).split()) for row in variants(operation)}
+        {
+            row.name: " ".join(step_speedup_text(operation, row.name, figures).split())
+            for row in variants(operation)
+            if row.taught
+        }
         for operation in LADDERS
     )
     assert "speed-up over direct in brackets: `lenet5` 72.00 ms (×1.06)" in conv["constant"]  # 76 / 72

@@ -13,8 +13,8 @@ import pytest
 from app.kernels.problems import LinearProblem
 from app.kernels.registry import variants
 from app.ladder.emulation.program import why_not_on_cpu
-from tests.support.drawn_pairs import DRAWN_PAIRS
-from tests.support.kernel_cases import GRID, OPERATIONS, Case, served, small_cases, tuned_cases
+from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
+from tests.support.kernel_cases import GRID, OPERATIONS, STORED, Case, served, small_cases, tuned_cases
 from tests.support.kernel_device import host_arrays
 from tests.support.kernel_grid import RAGGED, exactly, row_of
 from tests.support.kernel_oracle import check, expected
@@ -25,6 +25,7 @@ IMAGES = {"conv": 3, "gemm": 70, "conv_pair": 2}  # rows of a product
 # warpgroups walk over pairs of images: 23 are more than one round, and end with a single image; 5 are one each. Of a
 # product 83 are more than one block.
 COUNTS = {
+    ("conv", "wgmma"): (9, 1),
     ("conv_pair", "mma"): (5, 1),
     ("conv_pair", "wgmma"): (23, 5),
     ("gemm_pair", "mma"): (35, 5),
@@ -36,7 +37,7 @@ PATCHES = ("register-row", "register-block", "async-copies")
 STEPS = [*(row_of(kind, name) for kind in ("conv", "gemm") for name in TILES), *(row_of("conv", n) for n in PATCHES)]
 SPREAD = 40  # of the cases one in so many, others for each row: the tests on a card have all
 WARPGROUP = row_of("gemm", "warpgroup")
-ANY_PAIR = row_of("conv_pair", "mma-any")
+ANY_PAIR, ANY_TILED = row_of("conv_pair", "mma-any"), row_of("conv_pair", "wgmma-any")
 
 
 def spread(cases: Iterable[Case]) -> list[Case]:
@@ -46,10 +47,22 @@ def spread(cases: Iterable[Case]) -> list[Case]:
     return [case for at, row in enumerate(STEPS) for case in [case for case in soon if case.row is row][at::SPREAD]]
 
 
+def split() -> list[Case]:
+    """Of the kernels that split float32 into two tfloat32, every sixth case in that arithmetic, however stored."""
+    found: list[Case] = []
+    for row in (row_of("conv", "tensor-core"), row_of("gemm", "tensor-core")):
+        name = row.operation
+        cases = [*served(row, GRID[name]), *served(row, STORED[name], store=False), *tuned_cases()]
+        own = [case for case in cases if case.row is row and case.problem.dtype == "float16x2"]
+        found += [case for case in own if IMAGES[name] * case.problem.flops <= 6_000_000][::6]
+    return found
+
+
 def drawn_pairs() -> list[Case]:
     """In each arithmetic a sixth of them: the tests on a card have all."""
     forms = {"float16": DRAWN_PAIRS[::6], "float16x2": [*DRAWN_PAIRS[2::6], *map(exactly, DRAWN_PAIRS[4::6])]}
-    return [case for dtype, own in forms.items() for case in served(ANY_PAIR, own) if case.problem.dtype == dtype]
+    drawn = [case for dtype, own in forms.items() for case in served(ANY_PAIR, own) if case.problem.dtype == dtype]
+    return [*drawn, *served(ANY_TILED, [TILED_PAIRS[4], exactly(TILED_PAIRS[6])])]
 
 
 def ragged() -> list[Case]:
@@ -60,7 +73,7 @@ def ragged() -> list[Case]:
 
 def small() -> list[Case]:
     """Of each row's cases for the sanitizers every other one, or all three."""
-    rows = [WARPGROUP, *variants("conv_pair"), *variants("gemm_pair")]
+    rows = [WARPGROUP, row_of("conv", "wgmma-any"), *variants("conv_pair"), *variants("gemm_pair")]
     found = [[case for case in small_cases() if case.row is row] for row in rows if row is not ANY_PAIR]
     return [case for cases in found for case in cases[:: 1 if len(cases) <= 3 else 2]]
 
@@ -70,7 +83,7 @@ PAIRS = drawn_pairs()
 OF_TENSOR_CORES = [*small(), *ragged()]
 
 
-@pytest.mark.parametrize("case", [*ONE_BY_ONE, *PAIRS], ids=str)
+@pytest.mark.parametrize("case", [*ONE_BY_ONE, *split(), *PAIRS], ids=str)
 def test_every_element(case: Case) -> None:
     images = IMAGES[case.row.operation]
     x, arrays = host_arrays(case.problem, images)

@@ -44,7 +44,7 @@ STEPS = pytest.mark.parametrize("step", all_steps(), ids=lambda step: step.slug)
 
 
 def test_every_row_has_a_lesson_and_every_lesson_a_row() -> None:
-    rows = {lesson_path(row) for operation in LADDERS for row in registry.variants(operation)}
+    rows = {lesson_path(row) for operation in LADDERS for row in registry.variants(operation) if row.taught}
     assert rows == {*LESSONS.rglob("*.toml")}, "write a lesson for each new step, see CONTRIBUTING.md"
     assert len(all_steps()) == len(rows), "since names no step"
 

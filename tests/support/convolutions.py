@@ -103,3 +103,13 @@ LARGE = [
     ConvProblem(512, 9, 8, 300, 7),
     ConvProblem(2048, 8, 9, 40, 7),
 ]
+
+# That fill tiles of 64 maps, 16 channels and 8 pixels: one tile and several, bands of an image, a step of two.
+_TILED = [
+    ConvProblem(16, 7, 8, 64, 3, activation="relu", pool=2, pool_ceil=True, padding=1),
+    ConvProblem(32, 14, 17, 64, 3, bias=True, activation="relu", pool=2, pool_is_max=True, padding=1),
+    ConvProblem(45, 9, 22, 70, 5, bias=True, activation="tanh", padding=2),
+    ConvProblem(61, 40, 13, 40, 3, 2, activation="relu", pool=2, pool_ceil=True),
+    ConvProblem(128, 33, 64, 130, 3, bias=True, activation="sigmoid", padding=1),
+]
+TILED = [form for one in _TILED for form in (one, replace(one, bounded=True), replace(one, bounded=True, exact=True))]

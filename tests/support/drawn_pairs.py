@@ -33,6 +33,21 @@ _DRAWN: list[tuple[tuple[int, int, int], Half, Half, Source | None]] = [
     ((1, 128, 128), (4, 7, 3, 0, "sigmoid", "avg4", True), (11, 3, 1, 1, "tanh", "max4", False), (28, 28, "edge")),
 ]
 
+# Whose second convolution fills tiles of 64 maps, 16 channels and 8 pixels: filters that stay and a ring of them, one
+# tile of maps and several, rows that fill no tile, steps of two and three.
+_TILED: list[tuple[tuple[int, int, int], Half, Half, Source | None]] = [
+    ((1, 28, 28), (32, 3, 1, 0, "relu", "max2", True), (64, 3, 1, 0, "relu", "max2", True), None),
+    ((1, 28, 28), (32, 3, 1, 0, "relu", "", True), (64, 3, 1, 0, "relu", "max2", True), None),
+    ((3, 32, 32), (32, 5, 1, 2, "relu", "max2", True), (64, 5, 1, 2, "relu", "avg2", True), None),
+    ((1, 14, 37), (32, 3, 1, 1, "tanh", "avg2 ceil", True), (40, 3, 1, 1, "tanh", "", False), None),
+    ((1, 34, 30), (13, 4, 1, 3, "relu", "max3", False), (100, 5, 1, 2, "tanh", "max2 ceil", True), None),
+    ((3, 24, 23), (48, 3, 1, 1, "", "", True), (130, 3, 1, 1, "relu", "avg2 ceil", False), None),
+    ((1, 58, 58), (33, 3, 1, 1, "sigmoid", "avg2", False), (64, 3, 2, 1, "", "max2 ceil", True), (11, 17, "edge")),
+    ((1, 59, 58), (128, 5, 2, 2, "relu", "max2", True), (128, 4, 3, 3, "relu", "", True), None),
+    ((1, 17, 25), (64, 1, 1, 0, "relu", "max2", False), (64, 11, 1, 5, "tanh", "", True), None),
+    ((3, 9, 12), (16, 2, 1, 0, "tanh", "", True), (100, 7, 1, 0, "relu", "", False), None),
+]
+
 
 def _half(image: tuple[int, int, int], half: Half) -> ConvProblem:
     maps, kernel, stride, padding, activation, pooling, bias = half
@@ -51,3 +66,4 @@ def _pair(image: tuple[int, int, int], one: Half, other: Half, source: Source | 
 
 
 DRAWN_PAIRS = [_pair(*row) for row in _DRAWN]
+TILED_PAIRS = [_pair(*row) for row in _TILED]

@@ -19,8 +19,8 @@ from app.kernels.problems import (
 )
 from app.kernels.registry import variants
 from app.kernels.variant import KernelLaunch, LaunchConfig, Variant
-from tests.support.convolutions import EDGES, EPILOGUES, LARGE, POOLED, UNPOOLED, network_convolutions
-from tests.support.drawn_pairs import DRAWN_PAIRS
+from tests.support.convolutions import EDGES, EPILOGUES, LARGE, POOLED, TILED, UNPOOLED, network_convolutions
+from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
 
 Own = TypeVar("Own", bound=Problem)
 
@@ -138,7 +138,7 @@ OTHERS: list[Problem] = [
 ]
 LENET5_PAIRS = [convolution_pair(*biases) for biases in ((False, False), (True, True), (True, False))]
 NETWORK_PAIRS = enlarging_pairs()
-ANY_PAIRS = [*NETWORK_PAIRS, *DRAWN_PAIRS]
+ANY_PAIRS = [*NETWORK_PAIRS, *DRAWN_PAIRS, *TILED_PAIRS]
 CONVOLUTION_PAIRS = [
     *LENET5_PAIRS,
     exactly(LENET5_PAIRS[0]),
@@ -165,7 +165,7 @@ PRODUCT_PAIRS = [
     *(form for pair in ANY_PRODUCT_PAIRS for form in (pair, replace(pair, exact=True))),
 ]
 GRID: dict[str, list[Problem]] = {
-    "conv": [*POOLED, *UNPOOLED, *LARGE],
+    "conv": [*POOLED, *UNPOOLED, *LARGE, *TILED],
     "gemm": [*PRODUCTS],
     "conv_pair": [*CONVOLUTION_PAIRS],
     "gemm_pair": [*PRODUCT_PAIRS],
@@ -199,8 +199,8 @@ def multiplied(problem: Own, dtype: str) -> Own:
 
 
 def exists_in(problem: Problem, dtype: str) -> bool:
-    """Whether there is such a problem in that arithmetic: only that of split numbers asks what weights are exact."""
-    return dtype == "float16x2" or not getattr(problem, "exact", False)
+    """Whether there is such a problem in that arithmetic: only split numbers ask what is exact, or in range."""
+    return dtype == "float16x2" or not (getattr(problem, "exact", False) or getattr(problem, "bounded", False))
 
 
 @cache

@@ -98,7 +98,7 @@ def operands(problem: Problem, images: int) -> Operands:
         both = {"layer1": held(problem, first), "layer2": held(problem, second)}
         return x, {name.replace("layer", own): array for own, given in both.items() for name, array in given.items()}
     x, arrays = drawn(base(problem), images)
-    if isinstance(problem, LinearProblem):
+    if isinstance(problem, ConvProblem | LinearProblem):
         arrays = held(problem, arrays)
     if has_rounded_operands(problem):
         return x, arrays
@@ -107,7 +107,9 @@ def operands(problem: Problem, images: int) -> Operands:
     return x, {name: _as_stored(array, epilogue_dtype(problem.dtype)) for name, array in arrays.items()}
 
 
-def held(problem: PairProblem | LinearProblem, parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def held(
+    problem: PairProblem | ConvProblem | LinearProblem, parameters: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """A layer's parameters, its weights such as float16 holds if the problem says so."""
     return {**parameters, "layer": _as_stored(parameters["layer"], "float16")} if problem.exact else parameters
 
@@ -202,7 +204,7 @@ def plain(problem: Problem, x: np.ndarray, parameters: Mapping[str, np.ndarray],
 
     Of split operands one in float32, term by term.
     """
-    if isinstance(problem, LinearProblem) and has_split_operands(problem):
+    if isinstance(problem, ConvProblem | LinearProblem) and has_split_operands(problem):
         y = rounded_layer(problem, x, parameters["layer"], parameters.get("layer_bias"), to_single)
         return run(layers_of(problem)[1:], y, {})
     narrow = to_half if storage_dtype(problem.dtype) == "float16" else to_tf32

@@ -1,8 +1,8 @@
-// The mma instructions of tensor cores compute the product of `implicit-gemm`. Operands are float16, or float32 rounded
-// to tfloat32; sums are float32.
+// The mma instructions of tensor cores compute the product of `implicit-gemm`. Operands are float16, float32 rounded to
+// tfloat32, or float32 split into two tfloat32 (SPLIT); sums are float32.
 //
 // Data: x (images, C, H, W) INPUT; w packed as fragments (see tensor_core.py) WEIGHT; bias (M) or null;
-//       y (images, M, OH, OW) OUTPUT.
+//       y (images, M, PH, PW) OUTPUT.
 // Launch: blockIdx.x = tile of ROWS x COLUMNS pixels of IMAGES images, blockIdx.y = block of 16 * MT * WARPS_M maps.
 //         WARPS_M x WARPS_N warps; channels are staged CK at a time.
 #include "async_copy.cuh"
@@ -34,18 +34,28 @@ constexpr int IN_R = (ROWS - 1) * S + K, PITCH = (COLUMNS - 1) * S + K;
 // Four neighbouring planes lie so far apart that the 4 x 8 words of a fragment hit all banks (GROUP 2: half of them).
 constexpr int APART = GROUP == 4 ? 2 : GROUP == 2 ? 18 : 8;
 constexpr int PLANE = (IN_R * PITCH + 31 - APART) / 32 * 32 + APART;
-constexpr int IN_WORDS = IMAGES * PLANES * PLANE;
-constexpr int FILTER_WORDS = K_STEPS * M_TILES * 128;
+constexpr int PARTS = SPLIT && same_type<INPUT, float32> ? 2 : 1;  // bytes and float16 are exact in one tfloat32
+constexpr int IN_PART = IMAGES * PLANES * PLANE, IN_WORDS = PARTS * IN_PART;
+constexpr int FILTER_PART = K_STEPS * M_TILES * 128, FILTER_WORDS = (SPLIT ? 2 : 1) * FILTER_PART;
 constexpr int LOADS = (IMAGES * PLANES * IN_R * PITCH + THREADS - 1) / THREADS;
 constexpr int BATCHES = (LOADS + 9) / 10, BATCH = (LOADS + BATCHES - 1) / BATCHES;  // at most ten loads each
 
 static_assert(PLANE >= IN_R * PITCH, "a plane must hold its part of the tile");
 static_assert(PIXELS <= 8 * NT * WARPS_N, "the warps must cover the tile");
 
-struct SharedStorage {
+// Split operands are summed on the tensor cores for so many steps, these sums in the usual way.
+constexpr int CUT_STEPS = SPLIT ? 2 : K_STEPS;
+constexpr bool FEW_TERMS = C * K * K < 16;  // else products of two low parts are less than the sum's roundings
+constexpr int VALUE_PITCH = PIXELS / 2 * 2 + 1;  // odd: maps lie in different banks
+
+struct Operands {
     unsigned filters[FILTER_WORDS];
     unsigned inputs[IN_WORDS];
     int offsets[8 * K_STEPS];
+};
+union SharedStorage {
+    Operands operands;
+    float values[POOL > 1 ? 16 * M_TILES * VALUE_PITCH : 1];  // to be pooled
 };
 
 // Where the word of a tap lies relative to the first word of a window.
@@ -62,10 +72,23 @@ __device__ __forceinline__ unsigned word(INPUT low, INPUT high) {
     else return pack_half2(float(low), float(high));
 }
 
+// The products with a low part, for 16 maps.
+__device__ __forceinline__ void multiply_low(float (&sums)[NT][4], const unsigned (&a)[4], const uint4 &low,
+                                             const unsigned (&b)[NT][2], const unsigned (&low_b)[NT][2]) {
+    const unsigned low_a[4] = {low.x, low.y, low.z, low.w};
+#pragma unroll
+    for (int n = 0; n < NT; n++) mma_tf32(sums[n], low_a, b[n]);
+#pragma unroll
+    for (int n = 0; PARTS == 2 && n < NT; n++) {
+        if (FEW_TERMS) mma_tf32(sums[n], low_a, low_b[n]);
+        mma_tf32(sums[n], a, low_b[n]);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     conv_tensor_core(const INPUT *__restrict__ x, const WEIGHT *__restrict__ w, const float *__restrict__ bias,
                      OUTPUT *__restrict__ y, int images) {
-    uint4 *filters = (uint4 *)shared_storage<SharedStorage>().filters;
+    uint4 *filters = (uint4 *)shared_storage<SharedStorage>().operands.filters;
     unsigned *inputs = (unsigned *)filters + FILTER_WORDS;
     int *offsets = (int *)(inputs + IN_WORDS);
 
@@ -90,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         window[n] = inputs + image * (PLANES * PLANE) + row * S * PITCH + column * S;
     }
 
-    float sums[MT][NT][4] = {};
+    float sums[MT][NT][4] = {}, cross[MT][NT][4] = {};  // cross: products of a high and a low part
     for (int step = 0; step < STEPS; step++) {
         __syncthreads();  // the step before has been read
         const uint4 *from = (const uint4 *)w + ((long long)blockIdx.y * STEPS + step) * (FILTER_WORDS / 4);
@@ -115,34 +138,77 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 const int at = t + (first + i) * THREADS;
-                if (at < IMAGES * PLANES * IN_R * PITCH)
-                    inputs[at / (PITCH * IN_R) * PLANE + at % (PITCH * IN_R)] = word(low[i], high[i]);
+                unsigned *place = inputs + at / (PITCH * IN_R) * PLANE + at % (PITCH * IN_R);
+                if (at >= IMAGES * PLANES * IN_R * PITCH) continue;
+                if constexpr (PARTS == 2) *place = split_tf32(low[i], place[IN_PART]);
+                else *place = word(low[i], high[i]);
             }
         }
         cp_async_wait<0>();
         __syncthreads();
 
+#pragma unroll 1
+        for (int k0 = 0; k0 < K_STEPS; k0 += CUT_STEPS) {
+            float partial[MT][NT][4] = {};
+            float(&into)[MT][NT][4] = SPLIT ? partial : sums;
 #pragma unroll 2
-        for (int k = 0; k < K_STEPS; k++) {
-            const int near = offsets[k * 8 + lane % 4], far = offsets[k * 8 + lane % 4 + 4];
-            unsigned b[NT][2];
-#pragma unroll
-            for (int n = 0; n < NT; n++) b[n][0] = window[n][near], b[n][1] = window[n][far];
-#pragma unroll
-            for (int m = 0; m < MT; m++) {
-                const uint4 fragment = filters[(k * M_TILES + warp_m + m) * 32 + lane];
-                const unsigned a[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+            for (int k = k0; k < min(k0 + CUT_STEPS, K_STEPS); k++) {
+                const int near = offsets[k * 8 + lane % 4], far = offsets[k * 8 + lane % 4 + 4];
+                unsigned b[NT][2], low_b[NT][2];
 #pragma unroll
                 for (int n = 0; n < NT; n++) {
-                    if constexpr (HALF) mma_f16(sums[m][n], a, b[n]);
-                    else mma_tf32(sums[m][n], a, b[n]);
+                    b[n][0] = window[n][near], b[n][1] = window[n][far];
+                    if (PARTS == 2) low_b[n][0] = window[n][IN_PART + near], low_b[n][1] = window[n][IN_PART + far];
+                }
+#pragma unroll
+                for (int m = 0; m < MT; m++) {
+                    const uint4 *own = filters + (k * M_TILES + warp_m + m) * 32 + lane;
+                    const uint4 fragment = own[0];
+                    const unsigned a[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
+                    if constexpr (SPLIT) multiply_low(cross[m], a, own[FILTER_PART / 4], b, low_b);
+#pragma unroll
+                    for (int n = 0; n < NT; n++) {
+                        if constexpr (HALF) mma_f16(into[m][n], a, b[n]);
+                        else mma_tf32(into[m][n], a, b[n]);
+                    }
                 }
             }
+            if constexpr (SPLIT) add(sums, partial);
         }
+    }
+    if constexpr (SPLIT) add(sums, cross);
+
+    const int map0 = (blockIdx.y * M_TILES + warp_m) * 16 + lane / 4;
+    if constexpr (POOL > 1) {
+        const int block_map = blockIdx.y * M_TILES * 16;
+        float *values = shared_storage<SharedStorage>().values;
+        __syncthreads();  // the operands have been read
+#pragma unroll
+        for (int m = 0; m < 2 * MT; m++) {
+            const int map = map0 + 8 * m;
+            const float shift = HAS_BIAS && map < M ? bias[map] : 0.0f;
+#pragma unroll
+            for (int j = 0; j < 2 * NT; j++) {
+                const int pixel = (warp_n + j / RUN * GROUP) * 8 + lane % 4 * RUN + j % RUN;
+                const float sum = sums[m / 2][j / 2][m % 2 * 2 + j % 2];
+                if (pixel < PIXELS) values[(map - block_map) * VALUE_PITCH + pixel] = epilogue<HAS_BIAS, ACTIVATION>(sum, shift);
+            }
+        }
+        __syncthreads();
+        constexpr int DOWN = (ROWS + POOL - 1) / POOL, ACROSS = (COLUMNS + POOL - 1) / POOL;  // windows of an image
+        for (int i = t; i < 16 * M_TILES * IMAGES * DOWN * ACROSS; i += THREADS) {
+            const int map = i / (IMAGES * DOWN * ACROSS), image = i / (DOWN * ACROSS) % IMAGES;
+            const int down = i / ACROSS % DOWN, across = i % ACROSS;
+            const int row = row0 / POOL + down, column = column0 / POOL + across;
+            if (block_map + map >= M || image > last_image || row >= PH || column >= PW) continue;
+            const float *window = values + map * VALUE_PITCH + (image * ROWS + down * POOL) * COLUMNS + across * POOL;
+            y[(((image0 + image) * M + block_map + map) * PH + row) * PW + column] =
+                OUTPUT(pool_window<POOL, POOL_IS_MAX, PH, PW, OH, OW>(row, column, window, COLUMNS));
+        }
+        return;
     }
 
     // A lane holds RUN neighbouring pixels of two maps in each GROUP of tiles.
-    const int map0 = (blockIdx.y * M_TILES + warp_m) * 16 + lane / 4;
     OUTPUT *block_y = y + image0 * (M * OH * OW) + map0 * (OH * OW);
     int places[NT / GROUP][RUN > 2 ? 1 : 2];  // place of a run, or of both its pixels; negative: beyond the edge
 #pragma unroll

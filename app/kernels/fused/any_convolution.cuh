@@ -1,11 +1,7 @@
-// One convolution of the image in shared memory, of any sizes: for the kernel that computes two of them in turn. It
-// also lays out the memory that both share.
+// One convolution of the image in shared memory, of any sizes, by mma: for the kernels that compute two in turn.
 #pragma once
-#include "common.cuh"
 #include "mma.cuh"
-#include "shared_storage.cuh"
-
-constexpr int WARPS = THREADS / 32;
+#include "rounded_activation.cuh"
 
 // The images as pairs of neighbouring pixels, float16, with a border of zeros.
 constexpr int PAIR_ROWS = H1 + 2 * P1, PAIR_PITCH = W1 + 2 * P1, PAIR_PLANE = PAIR_ROWS * PAIR_PITCH;
@@ -24,27 +20,12 @@ __device__ constexpr int least(int a, int b) { return a < b ? a : b; }
 constexpr int SLOTS1 = C1 * K1, STEPS1 = ceil_div(SLOTS1, 2), COLUMNS1 = ceil_div(M1, 8);
 constexpr int ROW_STEPS2 = ceil_div(K2 * MAP_WORDS, 8), STEPS2 = K2 * ROW_STEPS2, COLUMNS2 = ceil_div(M2, 8);
 constexpr int FILTERS1 = STEPS1 * COLUMNS1 * 32, FILTERS2 = STEPS2 * COLUMNS2 * 32;  // uint2, per part
-constexpr int MAPS_SIZE = (MAPS_WORDS + 3) / 4 * 4;
-static_assert(MAPS_WORDS >= MAP_END + 8, "steps may end beyond the last row");
-
-// All are copied or cleared 16 bytes at a time.
-struct SharedStorage {
-    half2 pairs[(PAIRS + 3) / 4 * 4];
-    half2 maps[PARTS * MAPS_SIZE];  // high parts, low parts
-    uint2 filters1[WEIGHT_PARTS * FILTERS1], filters2[WEIGHT_PARTS * FILTERS2];
-    unsigned char bytes[(C1 * H0 * W0 + 15) / 16 * 16];
-};
-__device__ __forceinline__ half2 *pairs() { return shared_storage<SharedStorage>().pairs; }
-__device__ __forceinline__ half2 *maps() { return shared_storage<SharedStorage>().maps; }
-__device__ __forceinline__ uint2 *filters_1() { return shared_storage<SharedStorage>().filters1; }
-__device__ __forceinline__ uint2 *filters_2() { return shared_storage<SharedStorage>().filters2; }
-__device__ __forceinline__ unsigned char *bytes() { return shared_storage<SharedStorage>().bytes; }
 
 // One convolution's sizes. Tile: 16 rows of a product. A pooled value of WINDOW pixels takes WINDOW_TILES half tiles'
 // pairs; without pooling a tile is 16 values.
 struct First {
     static constexpr int OH = (H1 + 2 * P1 - K1) / S1 + 1, OW = (W1 + 2 * P1 - K1) / S1 + 1, PH = PH1, PW = PW1, S = S1;
-    static constexpr int POOL = POOL1, POOL_STEP = POOL1, MAPS = M1, COLUMNS = COLUMNS1, ROWS = 1, STEPS = STEPS1;
+    static constexpr int POOL = POOL1, POOL_STEP = POOL1, MAPS = M1, COLUMNS = COLUMNS1, FILTER_ROWS = 1, STEPS = STEPS1;
     static constexpr bool MAX = MAX1, BIAS = HAS_BIAS1, SPLIT_X = false, SCALED = SCALED1;
     typedef ACT1 Activation;
     static constexpr bool IN_TURN = false;
@@ -58,7 +39,7 @@ struct First {
 struct Second {
     static constexpr int IH = PH1 + 2 * P2, IW = PW1 + 2 * P2;
     static constexpr int OH = (IH - K2) / S2 + 1, OW = (IW - K2) / S2 + 1, PH = PH2, PW = PW2, S = S2;
-    static constexpr int POOL = POOL2, POOL_STEP = POOL2, MAPS = M2, COLUMNS = COLUMNS2, ROWS = K2, STEPS = ROW_STEPS2;
+    static constexpr int POOL = POOL2, POOL_STEP = POOL2, MAPS = M2, COLUMNS = COLUMNS2, FILTER_ROWS = K2, STEPS = ROW_STEPS2;
     static constexpr bool MAX = MAX2, BIAS = HAS_BIAS2, SPLIT_X = PARTS == 2, SCALED = false;
     typedef ACT2 Activation;
     static __device__ __forceinline__ int place(int row, int column) { return row * S * MAP_PITCH + column * S * PIXEL_WORDS; }
@@ -90,29 +71,17 @@ struct Shape {
     }
 };
 
-// An activation; in float16 to the precision of the results.
-template <typename F>
-__device__ __forceinline__ float activate(float x) {
-    if constexpr (PARTS == 1 && same_type<F, TANH>) {
-        const float e = fast_exp2(-2.885390082f * fabsf(x));
-        return copysignf(__fdividef(1.0f - e, 1.0f + e), x);
-    } else if constexpr (PARTS == 1 && same_type<F, SIGMOID>) {
-        return __fdividef(1.0f, 1.0f + fast_exp2(-1.442695041f * x));
-    } else {
-        return F::of(x);
-    }
-}
-
 constexpr int CUT_STEPS = 8;  // so many at most are summed where what is added is cut off
 
-// One convolution of the image in shared memory. store(value number, map, a, b): two neighbouring maps' results.
-template <typename L, typename Store>
-__device__ __forceinline__ void convolve(const half2 *x, const half2 *x_low, const uint2 *filters, const float *factors,
-                                         const float *bias, Store store) {
+// One convolution of the image in shared memory, by Warps warps, of which this is number ``warp``.
+// store(value number, map, a, b): two neighbouring maps' results.
+template <typename L, int Warps, typename Store>
+__device__ __forceinline__ void convolve(int warp, const half2 *x, const half2 *x_low, const uint2 *filters,
+                                         const float *factors, const float *bias, Store store) {
     typedef Shape<L> H;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    constexpr int PART = L::ROWS * L::STEPS * L::COLUMNS * 32;
-    for (int first = warp * H::GT; first < H::GROUPS; first += WARPS * H::GT) {
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    constexpr int PART = L::FILTER_ROWS * L::STEPS * L::COLUMNS * 32;
+    for (int first = warp * H::GT; first < H::GROUPS; first += Warps * H::GT) {
 #pragma unroll 1
         for (int nb0 = 0; nb0 < L::COLUMNS; nb0 += H::NB) {
             constexpr int EVEN = (L::MAPS + 1) / 2 * 2;  // factors and biases are padded to it
@@ -122,12 +91,12 @@ __device__ __forceinline__ void convolve(const half2 *x, const half2 *x_low, con
 #pragma unroll
                 for (int j = 0; j < 2; j++) {
                     const int map = min((nb0 + n) * 8 + 2 * t + j, EVEN - 1);
-                    f[n][j] = __ldg(factors + map);
-                    c[n][j] = L::BIAS ? __ldg(bias + map) : 0.0f;
-                    scale[n][j] = L::SCALED ? __ldg(factors + EVEN + map) : 1.0f;
+                    f[n][j] = factors[map];
+                    c[n][j] = L::BIAS ? bias[map] : 0.0f;
+                    scale[n][j] = L::SCALED ? factors[EVEN + map] : 1.0f;
                 }
             auto activated = [&](int n, int j, float sum) {
-                const float value = activate<typename L::Activation>(L::BIAS ? fmaf(sum, f[n][j], c[n][j]) : sum * f[n][j]);
+                const float value = activate<typename L::Activation, PARTS == 1>(L::BIAS ? fmaf(sum, f[n][j], c[n][j]) : sum * f[n][j]);
                 return L::SCALED ? value * scale[n][j] : value;
             };
             // The greatest sum stands for the greatest value: factors are positive, activations monotone.
@@ -163,7 +132,7 @@ __device__ __forceinline__ void convolve(const half2 *x, const half2 *x_low, con
                     }
                 float sums[H::GT * H::MT][H::NB][4] = {};
 #pragma unroll 1
-                for (int filter_row = 0; filter_row < L::ROWS; filter_row++) {
+                for (int filter_row = 0; filter_row < L::FILTER_ROWS; filter_row++) {
                     float partial[H::GT * H::MT][H::NB][4] = {};
                     float(&into)[H::GT * H::MT][H::NB][4] = L::SPLIT_X ? partial : sums;
 #pragma unroll

@@ -1,5 +1,6 @@
 """Registry row of the kernel that computes any two convolutions in one launch, and the packing of its parameters."""
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -52,19 +53,24 @@ def _round_up(number: int, to: int) -> int:
     return ceil_div(number, to) * to
 
 
-def _fragment_sizes(problem: ConvPairProblem) -> tuple[int, int]:
-    """Return the size of each convolution's packed filters, one part of each, in float16 numbers."""
+def window_fragments_size(problem: ConvPairProblem) -> int:
+    """Return the size of the first convolution's packed filters, one part of them, in float16 numbers."""
+    first = problem.first
+    return ceil_div(first.channels * first.kernel, 2) * ceil_div(first.maps, 8) * 128
+
+
+def _row_fragments_size(problem: ConvPairProblem) -> int:
+    """Return the size of the second convolution's packed filters, one part of them, in float16 numbers."""
     first, second = problem.first, problem.second
-    steps1 = ceil_div(first.channels * first.kernel, 2)
-    steps2 = second.kernel * ceil_div(second.kernel * ceil_div(first.maps, 2), 8)
-    return steps1 * ceil_div(first.maps, 8) * 128, steps2 * ceil_div(second.maps, 8) * 128
+    steps = second.kernel * ceil_div(second.kernel * ceil_div(first.maps, 2), 8)
+    return steps * ceil_div(second.maps, 8) * 128
 
 
 def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
     """Configure one block per image."""
     first, second, resize = problem.first, problem.second, problem.resize
     source = first if resize is None else resize
-    filters = [problem.weight_parts * size for size in _fragment_sizes(problem)]
+    filters = [problem.weight_parts * size(problem) for size in (window_fragments_size, _row_fragments_size)]
     high, wide = first.pooled_size
     pairs = first.channels * (first.height + 2 * first.padding) * (first.width + 2 * first.padding) + SLACK
     maps = (high + 2 * second.padding) * (wide + 2 * second.padding) * _pixel_stride_words(problem) + SLACK
@@ -76,7 +82,22 @@ def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
         + 2 * sum(filters)
         + _round_up(pixels, 16)
     )
-    defines: dict[str, str | int] = {
+    defines = problem_defines(problem) | {
+        "MAPS_WORDS": maps,
+        "THREADS": THREADS,
+        # Three blocks fit an SM's memory and registers where sums and fragments are few.
+        "BLOCKS": 3 if shared <= 75 << 10 and problem.activation_parts == 1 else 2 if shared <= 113 << 10 else 1,
+    }
+    takes = packed_arguments(problem, filters[1], _round_up(second.maps, 2))
+    launch = KernelLaunch(THREADS, lambda images: (images, 1, 1), shared_bytes=shared)
+    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
+
+
+def problem_defines(problem: ConvPairProblem) -> dict[str, str | int]:
+    """Return the constants of ``any_convolution.cuh`` and ``any_image.cuh``."""
+    first, resize = problem.first, problem.resize
+    source = first if resize is None else resize
+    return {
         "C1": first.channels,
         "H0": source.height,
         "W0": source.width,
@@ -86,29 +107,28 @@ def configure(problem: ConvPairProblem, _: Parameters) -> LaunchConfig:
         "W1": first.width,
         "PARTS": problem.activation_parts,
         "WEIGHT_PARTS": problem.weight_parts,
-        "OUTPUT": second.output_dtype,
-        "SCALED1": int(_scales_after_activation(problem)),
-        "MAPS_WORDS": maps,
-        "THREADS": THREADS,
-        # Three blocks fit an SM's memory and registers where sums and fragments are few.
-        "BLOCKS": 3 if shared <= 75 << 10 and problem.activation_parts == 1 else 2 if shared <= 113 << 10 else 1,
+        "OUTPUT": problem.second.output_dtype,
+        "SCALED1": int(scales_after_activation(problem)),
         **_numbered_conv_defines(1, first),
-        **_numbered_conv_defines(2, second),
+        **_numbered_conv_defines(2, problem.second),
     }
-    float32 = partial(Argument, dtype="float32")
-    takes = [
-        Argument("filters1", "float16", fixed=filters[0]),
-        float32("factors1", fixed=(1 + _scales_after_activation(problem)) * _round_up(first.maps, 2)),
-        float32("bias1", fixed=_round_up(first.maps, 2), optional=not first.bias),
-        Argument("filters2", "float16", fixed=filters[1]),
-        float32("factors2", fixed=_round_up(second.maps, 2)),
-        float32("bias2", fixed=_round_up(second.maps, 2), optional=not second.bias),
-    ]
-    launch = KernelLaunch(THREADS, lambda images: (images, 1, 1), shared_bytes=shared)
-    return LaunchConfig(defines, (launch,), packing=Packing(tuple(takes), partial(pack, problem)))
 
 
-def _scales_after_activation(problem: ConvPairProblem) -> bool:
+def packed_arguments(problem: ConvPairProblem, filters2: int, maps2: int) -> tuple[Argument, ...]:
+    """Return the kernel's arguments between x and y. filters2, maps2: sizes of the second filters and factors."""
+    first, second, float32 = problem.first, problem.second, partial(Argument, dtype="float32")
+    even = _round_up(first.maps, 2)
+    return (
+        Argument("filters1", "float16", fixed=problem.weight_parts * window_fragments_size(problem)),
+        float32("factors1", fixed=(1 + scales_after_activation(problem)) * even),
+        float32("bias1", fixed=even, optional=not first.bias),
+        Argument("filters2", "float16", fixed=filters2),
+        float32("factors2", fixed=maps2),
+        float32("bias2", fixed=maps2, optional=not second.bias),
+    )
+
+
+def scales_after_activation(problem: ConvPairProblem) -> bool:
     """Return whether maps between the convolutions are scaled after their activation, which preserves no factor."""
     return problem.activation_parts == 2 and problem.first.activation in BOUNDED
 
@@ -133,10 +153,18 @@ def _numbered_conv_defines(number: int, problem: ConvProblem) -> dict[str, str |
 # --- packing: weights as the instructions read them, scaled into float16's range --------------------------------------
 
 
-def pack(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
+def row_fragments_of(parts: list[np.ndarray]) -> np.ndarray:
+    """Pack the parts of the second filters, one after the other, flat."""
+    return np.stack([row_fragments(part) for part in parts]).reshape(-1)
+
+
+def pack(
+    problem: ConvPairProblem, arrays: Arrays, pack2: Callable[[list[np.ndarray]], np.ndarray] = row_fragments_of
+) -> list[np.ndarray | None]:
     """Pack (w1, bias1, w2, bias2) as [filters1, factors1, bias1, filters2, factors2, bias2].
 
-    Each map's weights are scaled by a power of two; its factor divides the sums by it again.
+    Each map's weights are scaled by a power of two; its factor divides the sums by it again. pack2: packs the parts of
+    the second filters, (C, K, K, M) each, scaled.
     """
     w1, bias1, w2, bias2 = arrays
     assert w1 is not None and w2 is not None
@@ -144,23 +172,23 @@ def pack(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
     between = activation_scales(problem, arrays)
     if problem.activation_parts == 1 and first.activation in BOUNDED:
         between = np.ones_like(between)  # float16 holds them unscaled
-    folded = np.ones_like(between) if _scales_after_activation(problem) else between
+    folded = np.ones_like(between) if scales_after_activation(problem) else between
     w1 = w1.astype(np.float64).reshape(first.channels, first.kernel, first.kernel, first.maps)
     w2 = w2.astype(np.float64).reshape(first.maps, second.kernel, second.kernel, second.maps)
     w2 = w2 / between[:, None, None, None]
     scales1, scales2 = (power_of_two_scales(np.abs(w).max(axis=(0, 1, 2))) for w in (w1, w2))
     filters1 = np.stack([window_fragments(part) for part in float16_parts(problem, w1 * scales1)])
-    filters2 = np.stack([row_fragments(part) for part in float16_parts(problem, w2 * scales2)])
+    filters2 = pack2(float16_parts(problem, w2 * scales2))
     return [
         filters1.reshape(-1),
         np.concatenate(
             [
                 _pad_to_even(problem.pixel_scale * folded / scales1),
-                *([_pad_to_even(between)] * _scales_after_activation(problem)),
+                *([_pad_to_even(between)] * scales_after_activation(problem)),
             ]
         ),
         None if bias1 is None else _pad_to_even(bias1.astype(np.float64) * folded),
-        filters2.reshape(-1),
+        filters2,
         _pad_to_even(1 / scales2),
         None if bias2 is None else _pad_to_even(bias2),
     ]

@@ -14,46 +14,30 @@
 //       RESIZED: images are enlarged to H1 x W1 first, as resize_01 does it; COURSE: by the course's rule.
 // Launch: a block for each image; BLOCKS of them share an SM, one stages its image while another multiplies.
 // Bound by: reading pixels from shared memory, and issue slots.
-#include "any_convolution.cuh"
+#include "any_image.cuh"
+#include "shared_storage.cuh"
+
+constexpr int WARPS = THREADS / 32;
 
 __device__ __forceinline__ void copy(void *to, const void *from, int words) {  // of 16 bytes
     for (int i = threadIdx.x; i < words; i += THREADS) ((uint4 *)to)[i] = __ldg((const uint4 *)from + i);
 }
 
-// A pixel of the enlarged image, in exact integers as resize_01 computes it; without enlargement the image's own.
-constexpr unsigned UNIT = 2 * H1;  // the weights of two neighbours add up to it
-struct Neighbours {
-    int low, high;  // two pixels of an axis; with COURSE, one of them may lie beyond the image
-    unsigned near, far;
-};
-template <int Length>
-__device__ __forceinline__ Neighbours around(int output) {
-    if (COURSE) {
-        const unsigned at = (2 * output + 1) * Length + H1;  // seen from one pixel before the image: not negative
-        const int low = int(at / UNIT) - 1;
-        const unsigned far = at % UNIT;
-        // A pixel beyond the image is zero, so its weight may be.
-        return {max(low, 0), min(low + 1, Length - 1), low < 0 ? 0 : UNIT - far, low + 1 < Length ? far : 0};
-    }
-    const unsigned at = min(max((2 * output + 1) * Length - H1, 0), (Length - 1) * int(UNIT));
-    const int low = at / UNIT;
-    const unsigned far = at - low * UNIT;
-    return {low, min(low + 1, Length - 1), UNIT - far, far};
-}
+constexpr int MAPS_SIZE = (MAPS_WORDS + 3) / 4 * 4;
+static_assert(MAPS_WORDS >= MAP_END + 8, "steps may end beyond the last row");
 
-// Along the rows first, into numbers that two bytes hold.
-__device__ __forceinline__ void widen(unsigned short *wide, const unsigned char *image) {
-    for (int i = threadIdx.x; i < C1 * H0 * W1; i += THREADS) {
-        const Neighbours at = around<W0>(i % W1);
-        const unsigned char *row = image + i / W1 * W0;
-        wide[i] = row[at.low] * at.near + row[at.high] * at.far;
-    }
-}
-__device__ __forceinline__ unsigned pixel(const unsigned short *wide, int row, int column) {
-    const Neighbours at = around<H0>(row);
-    const unsigned sum = wide[at.low * W1 + column] * at.near + wide[at.high * W1 + column] * at.far;
-    return (sum + (COURSE ? 0 : UNIT * UNIT / 2)) / (UNIT * UNIT);
-}
+// All are copied or cleared 16 bytes at a time.
+struct SharedStorage {
+    half2 pairs[(PAIRS + 3) / 4 * 4];
+    half2 maps[PARTS * MAPS_SIZE];  // high parts, low parts
+    uint2 filters1[WEIGHT_PARTS * FILTERS1], filters2[WEIGHT_PARTS * FILTERS2];
+    unsigned char bytes[(C1 * H0 * W0 + 15) / 16 * 16];
+};
+__device__ __forceinline__ half2 *pairs() { return shared_storage<SharedStorage>().pairs; }
+__device__ __forceinline__ half2 *maps() { return shared_storage<SharedStorage>().maps; }
+__device__ __forceinline__ uint2 *filters_1() { return shared_storage<SharedStorage>().filters1; }
+__device__ __forceinline__ uint2 *filters_2() { return shared_storage<SharedStorage>().filters2; }
+__device__ __forceinline__ unsigned char *bytes() { return shared_storage<SharedStorage>().bytes; }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     conv_pair_mma_any(const unsigned char *__restrict__ x, const uint2 *__restrict__ filters1,
@@ -74,18 +58,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         unsigned short *wide = (unsigned short *)maps();  // whose place is free until the first convolution
         if (RESIZED) {
             static_assert(!RESIZED || C1 * H0 * W1 <= 2 * MAPS_WORDS, "the maps' place must hold the widened rows");
-            widen(wide, bytes());
+            widen<THREADS>(wide, bytes(), threadIdx.x);
             __syncthreads();
         }
-        // Each pixel is the low half of its pair and the high half of the one before.
-        for (int i = threadIdx.x; i < C1 * H1 * W1; i += THREADS) {
-            const int channel = i / (H1 * W1), row = i / W1 % H1, column = i % W1;
-            const unsigned value8 = RESIZED ? pixel(wide + channel * (H0 * W1), row, column) : bytes()[i];
-            const float16 value = float16(float(value8));
-            float16 *at = (float16 *)(pairs() + channel * PAIR_PLANE + (row + P1) * PAIR_PITCH + column + P1);
-            at[0] = value;
-            if (channel + row + column + P1 > 0) at[-1] = value;
-        }
+        stage_pixels<THREADS>(pairs(), bytes(), wide, threadIdx.x);
         __syncthreads();
         if (P2 > 0) {
             for (int i = threadIdx.x; i < PARTS * MAPS_SIZE; i += THREADS) maps()[i] = 0;
@@ -94,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             if (threadIdx.x < 8 * PARTS) maps()[threadIdx.x / 8 * MAPS_SIZE + MAP_END + threadIdx.x % 8] = 0;
         }
         half2 *results = maps();
-        convolve<First>(pairs(), nullptr, filters_1(), factors1, bias1, [=](int value, int map, float a, float b) {
+        convolve<First, WARPS>(threadIdx.x / 32, pairs(), nullptr, filters_1(), factors1, bias1, [=](int value, int map, float a, float b) {
             half2 *at = results + (value / PW1 + P2) * MAP_PITCH + (value % PW1 + P2) * PIXEL_WORDS + map / 2;
             const half2 high = pack_half2(a, b);
             *at = high;
@@ -103,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         });
         __syncthreads();
         OUTPUT *own = y + (long long)image * (M2 * PH2 * PW2);
-        convolve<Second>(maps(), maps() + MAPS_SIZE, filters_2(), factors2, bias2, [=](int value, int map, float a, float b) {
+        convolve<Second, WARPS>(threadIdx.x / 32, maps(), maps() + MAPS_SIZE, filters_2(), factors2, bias2, [=](int value, int map, float a, float b) {
             own[map * (PH2 * PW2) + value] = OUTPUT(a);
             if (map + 1 < M2) own[(map + 1) * (PH2 * PW2) + value] = OUTPUT(b);
         });

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from app.kernels.fused.scaling import LOW_SCALE, Arrays, as_float32, balance_products, float16_parts, rounded_to_tf32
+from app.kernels.fused.scaling import LOW_SCALE, Arrays, as_float32, balance_products, float16_parts, split_tf32
 from app.kernels.problems import LinearPairProblem
 from app.kernels.variant import (
     ONLY_HOPPER,
@@ -152,16 +152,6 @@ def core_matrices(weights: np.ndarray, depth: int) -> np.ndarray:
     inputs, hidden = weights.shape
     planes = weights.reshape(inputs // depth, depth // 8, 8, hidden)
     return np.ascontiguousarray(planes.transpose(0, 1, 3, 2))
-
-
-def split_tf32(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Split float32 into (high, low), both rounded to 11 significant bits; low is the remainder of finite numbers."""
-    high = _round_finite_to_tf32(values)
-    return high, _round_finite_to_tf32(np.subtract(values, high, out=np.zeros_like(high), where=np.isfinite(high)))
-
-
-def _round_finite_to_tf32(values: np.ndarray) -> np.ndarray:
-    return np.where(np.isfinite(values), rounded_to_tf32(values), values)
 
 
 def split_class_fragments(weights: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@
 //       labels (images) uint8.
 // Launch: one block for ROWS images: a warpgroup for 64 hidden values of theirs, and 128 producer threads.
 // Bound by: what the L2 cache delivers where the first layer reads many features; latency where it reads few.
+#include "rounded_activation.cuh"
 #include "warpgroup_product.cuh"
 #include "second_product.cuh"
 static_assert(HIDDEN == TILE, "the first product computes all hidden values");
@@ -40,7 +41,8 @@ __device__ __forceinline__ void store_hidden(const float (&sums)[ROWS / 2], cons
 #pragma unroll
         for (int i = 0; i < Columns / 8; i++) {
             const float *pair = sums + 4 * i + 2 * half;
-            *(float2 *)(row + 8 * i) = {ACTIVATION::of(pair[0] * factor + bias), ACTIVATION::of(pair[1] * factor + bias)};
+            *(float2 *)(row + 8 * i) = {activate<ACTIVATION, !SPLIT>(pair[0] * factor + bias),
+                                        activate<ACTIVATION, !SPLIT>(pair[1] * factor + bias)};
         }
     }
 }

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from app.base.frozen import Frozen
 from app.base.precision import INTEGERS
-from app.kernels.problems import ConvPairProblem, LinearPairProblem, LinearProblem, PairProblem
+from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem, PairProblem
 
 Arrays = Sequence[np.ndarray | None]
+Scalable = ConvPairProblem | ConvProblem | LinearProblem  # whose results the next kernel may read as two float16
 LARGEST = 30_000  # limit of scaled numbers; float16 ends at 65,504
 SMALLEST_NORMAL = 2.0**-14  # float16's; smaller numbers lose bits
 BRIGHTEST = 255.0  # greatest pixel
@@ -30,6 +32,22 @@ SMALLEST_SPLIT = 2.0**-4
 # Activations that preserve no factor, and their greatest magnitude, which float16 holds; smaller |x| bound |f(x)| too.
 BOUNDED = {"tanh": 1.0, "sigmoid": 1.0, "relu6": 6.0}
 OF_BYTES = 2.0**-4, 2.0**12  # accepted bounds of the greatest activation in int8, where 255 stands for 1
+# Layers whose bounds multiply until an activation limits them. Each is up to about 2**6 times what images give, and two
+# float16 with a LOW_SCALE keep all bits down to 2**-29 of LARGEST.
+MOST_LAYERS = 4
+MOST_LAYERS_OF_HALVES = 2  # without a LOW_SCALE: they then keep all bits down to 2**-18 of LARGEST
+
+
+class Features(Frozen):
+    """What is known of a kernel's results, map by map: (maps,) float64.
+
+    scales: powers of two that multiply them, and that the next kernel's weights divide out. bounds: their greatest
+    magnitude as stored. layers: how many layers' bounds make these.
+    """
+
+    scales: np.ndarray
+    bounds: np.ndarray
+    layers: int
 
 
 class Inexact(Exception):  # noqa: N818 - a verdict, not an error
@@ -67,7 +85,19 @@ def rounded_to_tf32(values: np.ndarray) -> np.ndarray:
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-def float16_parts(problem: PairProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0) -> list[np.ndarray]:
+def split_tf32(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Split float32 into (high, low), both rounded to 11 significant bits; low is the remainder of finite numbers."""
+    high = _round_finite_to_tf32(values)
+    return high, _round_finite_to_tf32(np.subtract(values, high, out=np.zeros_like(high), where=np.isfinite(high)))
+
+
+def _round_finite_to_tf32(values: np.ndarray) -> np.ndarray:
+    return np.where(np.isfinite(values), rounded_to_tf32(values), values)
+
+
+def float16_parts(
+    problem: PairProblem | ConvProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0
+) -> list[np.ndarray]:
     """Return the float16 operands for float64 weights: rounded, or split in two halves. Raises Inexact."""
     if problem.weight_parts == 2:
         return [*split_float16(values, low_scale)]
@@ -82,11 +112,20 @@ def as_float32(bias: np.ndarray | None) -> np.ndarray | None:
     return None if bias is None else bias.astype(np.float32)
 
 
-def feature_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
-    """Return an upper bound of each feature map over all possible images: (maps,) float64."""
-    w2 = _flatten_filters(problem, arrays)[1]
+def feature_bounds(problem: Scalable, arrays: Arrays, source: Features | None = None) -> np.ndarray:
+    """Return an upper bound of each result map over all possible images: (maps,) float64.
+
+    source: what a layer alone reads, if not bytes.
+    """
     with np.errstate(invalid="ignore"):  # infinite weights
-        return _output_bounds(w2, arrays[3], activation_bounds(problem, arrays), problem.second.activation)
+        if isinstance(problem, ConvPairProblem):
+            w2 = _flatten_filters(problem, arrays)[1]
+            return _output_bounds(w2, arrays[3], activation_bounds(problem, arrays), problem.second.activation)
+        w, bias = arrays
+        assert w is not None
+        maps = problem.maps if isinstance(problem, ConvProblem) else problem.outputs
+        inputs = np.full(1, BRIGHTEST) if source is None else source.bounds
+        return _output_bounds(w.astype(np.float64).reshape(len(inputs), -1, maps), bias, inputs, problem.activation)
 
 
 def activation_bounds(problem: ConvPairProblem, arrays: Arrays) -> np.ndarray:
@@ -111,18 +150,27 @@ def balance_convolutions(problem: ConvPairProblem, arrays: Arrays) -> tuple[np.n
     return (w1 * scales).reshape(-1, len(scales)), bias1, w2 / scales[:, None, None]
 
 
-def scale_features(problem: ConvPairProblem, arrays: Arrays) -> tuple[tuple[np.ndarray | None, ...], np.ndarray | None]:
-    """Scale convolutions to bring features close to LARGEST; return their parameters and the maps' factors (maps,).
+def scale_features(
+    problem: Scalable, arrays: Arrays, source: Features | None = None
+) -> tuple[tuple[np.ndarray | None, ...], Features | None]:
+    """Scale the last layer to bring results close to LARGEST; return all parameters, and what is known of the results.
 
-    Factors are float64, and 1 if activations preserve no factor; None if features are then too small for float16.
+    source: as for ``feature_bounds``. Factors are 1 if the activation preserves no factor. None if results may then be
+    too small for float16, or if too many layers' bounds make one.
     """
-    w1, bias1, w2, bias2 = arrays
-    assert w2 is not None
-    bounds = feature_bounds(problem, arrays)
-    if problem.second.activation not in ("", "relu"):
-        return (w1, bias1, w2, bias2), np.ones(len(bounds)) if _all_in_range(bounds, SMALLEST_SPLIT, LARGEST) else None
+    *others, weights, bias = arrays
+    assert weights is not None
+    bounds = feature_bounds(problem, arrays, source)
+    last, layers = (problem.second, 2) if isinstance(problem, ConvPairProblem) else (problem, 1)
+    if last.activation not in ("", "relu"):
+        in_range = _all_in_range(bounds, SMALLEST_SPLIT, LARGEST)
+        return (*others, weights, bias), Features(np.ones(len(bounds)), bounds, 0) if in_range else None
+    layers += source.layers if source else 0
+    if layers > MOST_LAYERS:
+        return (*others, weights, bias), None
     scales = power_of_two_scales(bounds)
-    return (w1, bias1, _scale_in_dtype(w2, scales), None if bias2 is None else _scale_in_dtype(bias2, scales)), scales
+    scaled_bias = None if bias is None else _scale_in_dtype(bias, scales)
+    return (*others, _scale_in_dtype(weights, scales), scaled_bias), Features(scales, bounds * scales, layers)
 
 
 def unscale_features(arrays: Arrays, scales: np.ndarray) -> tuple[np.ndarray | None, ...]:
@@ -157,13 +205,27 @@ def scale_per_output(problem: LinearProblem, arrays: Arrays) -> tuple[np.ndarray
     return w * scales, scales
 
 
-def fits_float16_range(problem: PairProblem | LinearProblem, arrays: Arrays) -> bool:
-    """Return whether float16 can hold all numbers of the layers without relevant loss, whatever the image.
+def scale_per_map(problem: ConvProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Scale a convolution's filters by a power of two per map; return them, (C, K, K, M) float64, and these factors."""
+    w = arrays[0]
+    assert w is not None
+    w = w.astype(np.float64).reshape(problem.channels, problem.kernel, problem.kernel, problem.maps)
+    scales = power_of_two_scales(np.abs(w).max(axis=(0, 1, 2)))
+    return w * scales, scales
 
-    Products read features of at most LARGEST. Features of convolutions must be in range as stored.
+
+def fits_range(problem: PairProblem | ConvProblem | LinearProblem, arrays: Arrays) -> bool:
+    """Return whether the parts can hold all numbers of the layers without relevant loss, whatever the image.
+
+    Products read features of at most LARGEST, unless unbounded. Features of convolutions must be in range as stored.
     """
     if not all(array is None or np.isfinite(array).all() for array in arrays):
         return False
+    if isinstance(problem, ConvProblem) and problem.bounded:
+        _, scales = scale_per_map(problem, arrays)
+        return _all_in_range(np.where(scales == LARGEST_SCALE, 0, scales), SMALLEST, GREATEST)
+    if isinstance(problem, ConvProblem) or getattr(problem, "unbounded", False):  # of tfloat32, which has float32's
+        return arrays[0] is not None and _all_in_range(np.abs(arrays[0]).max(), SMALLEST, GREATEST)
     if isinstance(problem, LinearProblem):
         _, scales = scale_per_output(problem, arrays)
         return _all_in_range(np.where(scales == LARGEST_SCALE, 0, scales), SMALLEST, GREATEST)

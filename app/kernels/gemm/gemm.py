@@ -86,21 +86,24 @@ def _tensor_core_defaults(problem: LinearProblem) -> dict[str, int]:
 
 def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     bm, bn, bk, wm, wn = (parameters[name] for name in ("BM", "BN", "BK", "WM", "WN"))
-    per_word = 2 if problem.dtype == "float16" else 1
+    per_word, parts = 2 if problem.dtype == "float16" else 1, problem.weight_parts
     words = bk // per_word  # 32-bit words along a row of a tile
     if wm % 16 or wn % 8 or bm % wm or bn % wn:
         raise Unfit("a block of these tiles does not consist of whole warps of 16 x 8 products")
     if bk % (8 * per_word):
         raise Unfit("BK is not a multiple of the depth of one mma, 16 in float16, 8 in tfloat32")
-    if wm * wn > 64 * 64:
+    split = problem.dtype == "float16x2"
+    if wm * wn * (3 if split else 1) > 64 * 64:
         raise Unfit("a thread would hold more than 128 sums")
-    if 2 * (bm * (words + 4) + words * (bn + 8)) * 4 > STATIC_SHARED_LIMIT:
+    x_parts = 2 if split and problem.input_dtype == "float32" else 1  # others are exact in one
+    if 2 * (x_parts * bm * (words + 4) + parts * words * (bn + 8)) * 4 > STATIC_SHARED_LIMIT:
         raise Unfit("the two stages exceed 48 KB of shared memory")
     if problem.argmax and not problem.outputs <= bn == wn:
         raise Unfit("argmax needs a whole row of outputs in one warp: WN = BN, no smaller than the row")
     threads = 32 * (bm // wm) * (bn // wn)
     launch = KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
     constants: dict[str, str | int] = {**parameters, "ARGMAX": int(problem.argmax)}
+    constants |= {"SPLIT": int(split), "W_PARTS": parts}
     return LaunchConfig(type_defines(problem) | _size_defines(problem) | constants, (launch,))
 
 
@@ -219,7 +222,7 @@ ROWS: tuple[Variant, ...] = (
         "tensor_core",
         system="none",
         configure=_configure_tensor_core,
-        dtypes=("float16", "tfloat32"),
+        dtypes=("float16", "float16x2", "tfloat32"),
         since="register-tiled",
         min_arch=80,
         tunables={"BM": (32, 64, 128), "BN": (16, 32, 64, 128)} | dict.fromkeys(("BK", "WM", "WN"), (16, 32, 64)),

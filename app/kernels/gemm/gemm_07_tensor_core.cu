@@ -1,5 +1,6 @@
-// The multiply-adds of `register-tiled` become mma.sync instructions, each 16 x 8 sums of a warp at once, in float16
-// or tfloat32 with float32 sums; the double-buffered tiles stay.
+// The multiply-adds of `register-tiled` become mma.sync instructions, each 16 x 8 sums of a warp at once, in float16,
+// tfloat32 or two tfloat32 for each float32 (SPLIT), with float32 sums; the double-buffered tiles stay. Tensor cores cut
+// off what they add: a stage of split operands is summed there, the stages in the usual way.
 //
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) WEIGHT: float16, or float for tfloat32; bias (N) float or null;
 //       y (rows, N) OUTPUT; with ARGMAX also labels (rows) uint8: the column of the greatest stored value of each row,
@@ -18,6 +19,8 @@ constexpr int WARPS_N = BN / WN, THREADS = 32 * (BM / WM) * WARPS_N;
 constexpr int X_GROUPS = BM * WORDS / 4, W_GROUPS = WORDS * BN / 4;
 constexpr int X_LOADS = (X_GROUPS + THREADS - 1) / THREADS, W_LOADS = (W_GROUPS + THREADS - 1) / THREADS;
 constexpr int MMAS_M = WM / 16, MMAS_N = WN / 8;
+constexpr bool FEW_TERMS = DEPTH < 16;  // else products of two low parts are less than the sum's roundings
+constexpr int PARTS = SPLIT && same_type<INPUT, float32> ? 2 : 1;  // bytes and float16 are exact in one tfloat32
 
 static_assert(WM % 16 == 0 && WN % 8 == 0, "a warp computes whole 16 x 8 products");
 static_assert(BM % WM == 0 && BN % WN == 0, "warp tiles must cover the block tile exactly");
@@ -30,6 +33,15 @@ __device__ __forceinline__ unsigned word(T low, T high) {
     return PER_WORD == 2 ? pack_half2(low, high) : to_tf32(low);
 }
 
+// The products of high parts, and those with a low part.
+__device__ __forceinline__ void mma_split(float (&sums)[4], float (&cross)[4], const unsigned (&a)[PARTS][4],
+                                          const unsigned (&b)[W_PARTS][2]) {
+    if constexpr (W_PARTS == 2) mma_tf32(cross, a[0], b[1]);
+    if constexpr (W_PARTS * PARTS == 4 && FEW_TERMS) mma_tf32(cross, a[1], b[1]);
+    mma_tf32(sums, a[0], b[0]);
+    if constexpr (PARTS == 2) mma_tf32(cross, a[1], b[0]);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_tensor_core(const INPUT *__restrict__ x, const WEIGHT *__restrict__ w, const float *__restrict__ bias,
                      OUTPUT *__restrict__ y,
@@ -37,8 +49,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                      uint8 *__restrict__ labels,
 #endif
                      int rows) {
-    __shared__ __align__(16) unsigned xs[2][BM][WORDS + 4];
-    __shared__ __align__(16) unsigned ws[2][WORDS][BN + 8];
+    __shared__ __align__(16) unsigned xs[2][PARTS][BM][WORDS + 4];  // high parts, low parts
+    __shared__ __align__(16) unsigned ws[2][W_PARTS][WORDS][BN + 8];
 
     const long long row0 = blockIdx.x * (long long)BM;
     const int column0 = blockIdx.y * BN;
@@ -67,56 +79,72 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < X_LOADS; i++) {
             const int at = threadIdx.x + i * THREADS;
             const auto &from = next_x[i].at;
-            alignas(16) unsigned words[4];
+            alignas(16) unsigned words[PARTS][4];
 #pragma unroll
-            for (int p = 0; p < 4; p++) words[p] = word(from[p * PER_WORD], from[p * PER_WORD + PER_WORD - 1]);
-            if (at < X_GROUPS)
-                *(uint4 *)&xs[stage][at / (WORDS / 4)][at % (WORDS / 4) * 4] = *(const uint4 *)words;
+            for (int p = 0; p < 4; p++)
+                if constexpr (PARTS == 2) words[0][p] = split_tf32(from[p], words[1][p]);
+                else words[0][p] = word(from[p * PER_WORD], from[p * PER_WORD + PER_WORD - 1]);
+#pragma unroll
+            for (int part = 0; part < PARTS; part++)
+                if (at < X_GROUPS)
+                    *(uint4 *)&xs[stage][part][at / (WORDS / 4)][at % (WORDS / 4) * 4] = *(const uint4 *)words[part];
         }
 #pragma unroll
         for (int i = 0; i < W_LOADS; i++) {
             const int at = threadIdx.x + i * THREADS;
             const auto &low = next_w[i][0].at, &high = next_w[i][PER_WORD - 1].at;
-            alignas(16) unsigned words[4];
+            alignas(16) unsigned words[W_PARTS][4];
 #pragma unroll
-            for (int p = 0; p < 4; p++) words[p] = word(low[p], high[p]);
-            if (at < W_GROUPS) *(uint4 *)&ws[stage][at / (BN / 4)][at % (BN / 4) * 4] = *(const uint4 *)words;
+            for (int p = 0; p < 4; p++)
+                if constexpr (W_PARTS == 2) words[0][p] = split_tf32(low[p], words[1][p]);
+                else words[0][p] = word(low[p], high[p]);
+#pragma unroll
+            for (int part = 0; part < W_PARTS; part++)
+                if (at < W_GROUPS)
+                    *(uint4 *)&ws[stage][part][at / (BN / 4)][at % (BN / 4) * 4] = *(const uint4 *)words[part];
         }
     };
 
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;  // g, t: as in mma.cuh
     const int warp_m = warp / WARPS_N * WM, warp_n = warp % WARPS_N * WN;
 
-    float sums[MMAS_M][MMAS_N][4] = {};
+    float sums[MMAS_M][MMAS_N][4] = {}, cross[MMAS_M][MMAS_N][4] = {};  // cross: products of a high and a low part
     fetch(0);
     store(0);
     __syncthreads();
     for (int step = 0; step < STEPS; step++) {
         const int stage = step % 2;
+        float partial[MMAS_M][MMAS_N][4] = {};
         if (step + 1 < STEPS) fetch((step + 1) * BK);
-#pragma unroll
+#pragma unroll(SPLIT ? 1 : WORDS / 8)
         for (int k = 0; k < WORDS; k += 8) {
-            unsigned a[MMAS_M][4], b[MMAS_N][2];
+            unsigned a[MMAS_M][PARTS][4], b[MMAS_N][W_PARTS][2];
 #pragma unroll
             for (int i = 0; i < MMAS_M; i++)
 #pragma unroll
-                for (int p = 0; p < 4; p++) a[i][p] = xs[stage][warp_m + i * 16 + p % 2 * 8 + g][k + p / 2 * 4 + t];
+                for (int p = 0; p < 4 * PARTS; p++)
+                    a[i][p / 4][p % 4] = xs[stage][p / 4][warp_m + i * 16 + p % 2 * 8 + g][k + p % 4 / 2 * 4 + t];
 #pragma unroll
             for (int j = 0; j < MMAS_N; j++)
 #pragma unroll
-                for (int p = 0; p < 2; p++) b[j][p] = ws[stage][k + p * 4 + t][warp_n + j * 8 + g];
+                for (int p = 0; p < 2 * W_PARTS; p++)
+                    b[j][p / 2][p % 2] = ws[stage][p / 2][k + p % 2 * 4 + t][warp_n + j * 8 + g];
 #pragma unroll
             for (int i = 0; i < MMAS_M; i++)
 #pragma unroll
                 for (int j = 0; j < MMAS_N; j++)
-                    if constexpr (PER_WORD == 2)
-                        mma_f16(sums[i][j], a[i], b[j]);
+                    if constexpr (SPLIT)
+                        mma_split(partial[i][j], cross[i][j], a[i], b[j]);
+                    else if constexpr (PER_WORD == 2)
+                        mma_f16(sums[i][j], a[i][0], b[j][0]);
                     else
-                        mma_tf32(sums[i][j], a[i], b[j]);
+                        mma_tf32(sums[i][j], a[i][0], b[j][0]);
         }
+        if (SPLIT) add(sums, partial);
         if (step + 1 < STEPS) store(1 - stage);
         __syncthreads();
     }
+    if (SPLIT) add(sums, cross);
 
 #pragma unroll
     for (int r = 0; r < 2 * MMAS_M; r++) {  // this lane's rows: g and g + 8 of each product

@@ -2,7 +2,7 @@
 // pieces of both matrices there.
 //
 // Data: x (images, INPUTS) INPUT; w packed (see warpgroup.py) float16; factors (OUTPUTS) from sums to values; bias (OUTPUTS) or
-//       null; y (images, OUTPUTS) OUTPUT.
+//       null; y (images, OUTPUTS) OUTPUT; with ARGMAX also labels (images) uint8: the greatest of up to 16 stored values.
 // Launch: a block for ROWS images and TILE outputs: a warpgroup for 64 outputs, and 128 producer threads.
 #include "warpgroup_product.cuh"
 
@@ -14,25 +14,50 @@ __device__ __forceinline__ unsigned long long *full() { return shared_storage<Sh
 __device__ __forceinline__ unsigned long long *empty() { return shared_storage<SharedStorage>().empty; }
 
 template <int Columns>
-__device__ __forceinline__ void consume(OUTPUT *y, const float *factors, const float *bias, int first, int rows, int t) {
+__device__ __forceinline__ void consume(OUTPUT *y, uint8 *labels, const float *factors, const float *bias, int first,
+                                        int rows, int t) {
     const int lane = t % 32, output = first + t / 32 * 16 + lane / 4;  // and eight more
     float sums[ROWS / 2];
     multiply<Columns>(sums, t);
 #pragma unroll
-    for (int i = 0; i < Columns / 2; i++) {
-        const int o = output + i % 4 / 2 * 8, image = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        if (image >= rows || o >= OUTPUTS) continue;
-        const float value = sums[i] * __ldg(factors + o) + (HAS_BIAS ? __ldg(bias + o) : 0.0f);
-        y[(long long)image * OUTPUTS + o] = OUTPUT(ACTIVATION::of(value));
+    for (int j = 0; j < Columns / 4; j++) {
+        const int image = j / 2 * 8 + lane % 4 * 2 + j % 2;
+        float best = __int_as_float(0xff800000);  // minus infinity
+        int best_output = OUTPUTS;                // beaten by any output
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int o = output + half * 8, i = j / 2 * 4 + half * 2 + j % 2;
+            if (o >= OUTPUTS) continue;
+            const float result = sums[i] * __ldg(factors + o) + (HAS_BIAS ? __ldg(bias + o) : 0.0f);
+            const OUTPUT value = OUTPUT(ACTIVATION::of(result));
+            if (image < rows) y[(long long)image * OUTPUTS + o] = value;
+            if (ARGMAX && wins(float(value), o, best, best_output)) best = value, best_output = o;
+        }
+        if (!ARGMAX || t >= 32) continue;  // the first warp has all outputs
+#pragma unroll
+        for (int apart = 4; apart < 32; apart *= 2) {
+            const float other = __shfl_xor_sync(~0u, best, apart);
+            const int other_output = __shfl_xor_sync(~0u, best_output, apart);
+            if (wins(other, other_output, best, best_output)) best = other, best_output = other_output;
+        }
+        if (lane < 4 && image < rows) labels[image] = best_output;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gemm_warpgroup(const INPUT *__restrict__ x, const unsigned char *__restrict__ w, const float *__restrict__ factors,
-                   const float *__restrict__ bias, OUTPUT *__restrict__ y, int images) {
+                   const float *__restrict__ bias, OUTPUT *__restrict__ y,
+#if ARGMAX
+                   uint8 *__restrict__ labels,
+#endif
+                   int images) {
+#if !ARGMAX
+    uint8 *labels = nullptr;
+#endif
     const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), t = threadIdx.x;
     const int image0 = blockIdx.x * ROWS, rows = min(ROWS, images - image0), first = blockIdx.y * TILE;
     x += (long long)image0 * INPUTS, y += (long long)image0 * OUTPUTS;
+    if (ARGMAX) labels += image0;
     w += (long long)blockIdx.y * STEPS * W_BYTES;
     if (t == CONSUMERS) begin_pipeline(w);
     __syncthreads();
@@ -41,7 +66,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         produce(x, w, rows, t - CONSUMERS);
     } else {
         if constexpr (THREADS >= 512) warpgroup_reg_alloc<CONSUMER_REGISTERS>();
-        if (rows > FEW) consume<ROWS>(y, factors, bias, first, rows, t);
-        else consume<FEW>(y, factors, bias, first, rows, t);
+        if (rows > FEW) consume<ROWS>(y, labels, factors, bias, first, rows, t);
+        else consume<FEW>(y, labels, factors, bias, first, rows, t);
     }
 }

@@ -26,6 +26,7 @@ MOST_TILE = 192  # most outputs per block
 PRODUCERS = 128  # producer threads per block
 SHARED = 227 << 10  # most bytes of shared memory per block
 MOST_STAGES = 8
+MOST_CLASSES = 16  # most classes that a fused argmax can compare, within a warp
 REGISTERS = 512  # registers per thread, summed over a block's warpgroups, which divide them among themselves
 
 
@@ -39,7 +40,11 @@ def input_refusal_reason(problem: LinearProblem) -> str | None:
 
 
 def _refusal_reason(problem: LinearProblem) -> str | None:
-    return "computes no argmax" if problem.argmax else input_refusal_reason(problem)
+    if problem.unbounded:
+        return "splits numbers in float16's range alone"
+    if problem.argmax and problem.outputs > MOST_CLASSES:
+        return f"fuses argmax over at most {MOST_CLASSES} classes"
+    return input_refusal_reason(problem)
 
 
 def outputs_per_block(problem: LinearProblem) -> int:
@@ -94,6 +99,7 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
         "OUTPUTS": problem.outputs,
         "OUTPUT": problem.output_dtype,
         "HAS_BIAS": int(problem.bias),
+        "ARGMAX": int(problem.argmax),
     }
     takes = (
         Argument("w", "float16", fixed=packed_size(problem)),
@@ -140,7 +146,7 @@ ROWS: tuple[Variant, ...] = (
         dtypes=("float16", "float16x2"),
         since="tensor-core",
         refuses=_refusal_reason,
-        limits=f"{ONLY_HOPPER}; multiples of 8 inputs, no argmax",
+        limits=f"{ONLY_HOPPER}; multiples of 8 inputs, argmax over at most {MOST_CLASSES} classes",
         tunables={"ROWS": (40, 80)},
         defaults=lambda _: {"ROWS": 80},
     ),

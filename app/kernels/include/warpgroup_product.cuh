@@ -107,19 +107,21 @@ __device__ __forceinline__ void produce_pieces(const INPUT *x, const unsigned ch
     InputVector vectors[AHEAD][VECTORS];
 #pragma unroll
     for (int step = 0; step < AHEAD; step++) load(vectors[step], x, step, rows, t);
+    KStep at;
 #pragma unroll 1
-    for (KStep at; at.exists(); at.advance()) {
-        acquire(at, w, t);
-        unsigned char *place = at.smem() + W_BYTES + t % PLANES * X_PLANE_BYTES + t / PLANES * 16;
+    while (at.exists()) {
 #pragma unroll
-        for (int i = 0; i < VECTORS; i++)
-            if (is_row(i, t)) store(vectors[0][i], place + i * ROWS_APART * 16);
-        publish(at, t);
+        for (int turn = 0; turn < AHEAD; turn++) {  // each has its registers: to move those of a load is to wait for it
+            if (!at.exists()) break;
+            acquire(at, w, t);
+            unsigned char *place = at.smem() + W_BYTES + t % PLANES * X_PLANE_BYTES + t / PLANES * 16;
 #pragma unroll
-        for (int step = 0; step + 1 < AHEAD; step++)
-#pragma unroll
-            for (int i = 0; i < VECTORS; i++) vectors[step][i] = vectors[step + 1][i];
-        load(vectors[AHEAD - 1], x, at.index + AHEAD, rows, t);
+            for (int i = 0; i < VECTORS; i++)
+                if (is_row(i, t)) store(vectors[turn][i], place + i * ROWS_APART * 16);
+            publish(at, t);
+            load(vectors[turn], x, at.index + AHEAD, rows, t);
+            at.advance();
+        }
     }
 }
 

@@ -54,7 +54,9 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
 #define NAMES_32 TEN() TEN(1) TEN(2) "%30, %31"
 #define NAMES_36 NAMES_32 ", %32, %33, %34, %35"
 #define NAMES_40 NAMES_36 ", %36, %37, %38, %39"
+#define NAMES_48 NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define NAMES_64 SIXTY "%60, %61, %62, %63"
+#define NAMES_80 SIXTY TEN(6) "%70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define NAMES_96 SIXTY TEN(6) TEN(7) TEN(8) "%90, %91, %92, %93, %94, %95"
 #define NAMES_128 SIXTY TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) "%120, %121, %122, %123, %124, %125, %126, %127"
 #define FOUR(KIND, d, i) KIND(d[i]), KIND(d[i + 1]), KIND(d[i + 2]), KIND(d[i + 3])
@@ -66,7 +68,9 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
 #define SUMS_32(KIND, d) SIXTEEN(KIND, d, 0), SIXTEEN(KIND, d, 16)
 #define SUMS_36(KIND, d) SUMS_32(KIND, d), FOUR(KIND, d, 32)
 #define SUMS_40(KIND, d) SUMS_36(KIND, d), FOUR(KIND, d, 36)
+#define SUMS_48(KIND, d) SUMS_32(KIND, d), SIXTEEN(KIND, d, 32)
 #define SUMS_64(KIND, d) SUMS_32(KIND, d), SIXTEEN(KIND, d, 32), SIXTEEN(KIND, d, 48)
+#define SUMS_80(KIND, d) SUMS_64(KIND, d), SIXTEEN(KIND, d, 64)
 #define SUMS_96(KIND, d) SUMS_64(KIND, d), SIXTEEN(KIND, d, 64), SIXTEEN(KIND, d, 80)
 #define SUMS_128(KIND, d) SUMS_96(KIND, d), SIXTEEN(KIND, d, 96), SIXTEEN(KIND, d, 112)
 
@@ -97,7 +101,10 @@ PRODUCT_F16(8, 4, "%4", "%5", "%6")
 PRODUCT_F16(40, 20, "%20", "%21", "%22")
 PRODUCT_F16(64, 32, "%32", "%33", "%34")
 PRODUCT_F16(80, 40, "%40", "%41", "%42")
+PRODUCT_F16(96, 48, "%48", "%49", "%50")
 PRODUCT_F16(128, 64, "%64", "%65", "%66")
+PRODUCT_F16(160, 80, "%80", "%81", "%82")
+PRODUCT_F16(192, 96, "%96", "%97", "%98")
 PRODUCT_F16(256, 128, "%128", "%129", "%130")
 
 // Bytes: d (64 x N, int32) grows by A B, A 64 x 32 signed, B 32 x N unsigned; 16 numbers along k are a row of a core

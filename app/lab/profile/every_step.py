@@ -33,7 +33,8 @@ def count_step_events(graph: Graph, name: str, batch: int, selected: str) -> Cou
     """
     card = device.describe_gpu()
     known = tuning.load(card["name"])
-    steps = [row for operation in OPTIONS for row in registry.variants(operation) if not row.needs_cublas]
+    rows_of_ladders = (row for operation in OPTIONS for row in registry.variants(operation) if row.taught)
+    steps = [row for row in rows_of_ladders if not row.needs_cublas]
     rows: list[StepRow] = []
     note: str | None = None
     for row in (bar := tqdm(steps, unit=" steps", disable=None)):

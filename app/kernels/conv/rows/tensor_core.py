@@ -1,8 +1,10 @@
 """Registry row of the tensor-core convolution, and the packing of its filters as mma operands."""
 
+from math import inf
+
 import numpy as np
 
-from app.kernels.fused.scaling import rounded_to_tf32
+from app.kernels.fused.scaling import rounded_to_tf32, split_tf32
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import (
     MAX_GRID_Y,
@@ -14,6 +16,7 @@ from app.kernels.variant import (
     ceil_div,
     conv_size_defines,
     mma_row,
+    pooling_defines,
     type_defines,
     weight_reordering_packing,
 )
@@ -31,11 +34,12 @@ class FilterWords:
     """Pack filters as mma operands: k steps of ``channels`` channels, each in 32-bit words.
 
     A word holds one tfloat32 or two float16: neighbouring channels, or neighbouring taps if there is one channel.
+    Split filters are high parts, then low parts, each in words of its own.
     """
 
     def __init__(self, problem: ConvProblem, channels: int) -> None:
         self.problem, self.channels = problem, channels
-        self.half = problem.dtype == "float16"
+        self.half, self.parts = problem.dtype == "float16", 2 if problem.dtype == "float16x2" else 1
         self.pairs_of_taps = self.half and problem.channels == 1
         self.steps = ceil_div(problem.channels, channels)
         # Words per tap and k step, words per row of a filter, and mma instructions per k step (eight words each).
@@ -44,7 +48,10 @@ class FilterWords:
         self.k_steps = ceil_div(self.planes * problem.kernel * self.taps_q, 8)
 
     def pack_fragments(self, weights: np.ndarray, m_tiles: int) -> np.ndarray:
-        """Pack (C, K, K, M) as (blocks, steps, k_steps, m_tiles, 32 lanes, 4 words, numbers per word), zero-padded."""
+        """Pack (C, K, K, M) for the kernel, zero-padded.
+
+        Axes: (blocks, steps, parts, k_steps, m_tiles, 32 lanes, 4 words, numbers per word); no parts unless split.
+        """
         c, k, m = self.problem.channels, self.problem.kernel, self.problem.maps
         width = 2 if self.half else 1
         filters = weights.reshape(c, k, k, m)
@@ -64,17 +71,22 @@ class FilterWords:
         # Lane 4 g + t holds word t of maps g and g + 8, then word t + 4 of both.
         parts = words.reshape(self.steps, self.k_steps, 2, 4, -1, m_tiles, 2, 8, width)
         ordered = parts.transpose(4, 0, 1, 5, 7, 3, 2, 6, 8)
+        if self.parts == 2:
+            return np.stack(split_tf32(ordered), axis=2)
         return ordered if self.half else rounded_to_tf32(ordered)
 
 
 def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
-    """Return defaults: all maps in one block if they fit, and the tile of about 128 pixels that wastes least."""
+    """Return defaults: all maps in one block if they fit, and the tile of about 128 pixels that wastes least.
+
+    Split operands have three sums for one: half as many fit a thread.
+    """
     m_tiles = ceil_div(problem.maps, 16)
-    mt = next(size for size in (4, 3, 2, 1) if m_tiles % size == 0)
-    half = problem.dtype == "float16"
+    half, split = problem.dtype == "float16", problem.dtype == "float16x2"
+    mt = next(size for size in ((2, 1) if split else (4, 3, 2, 1)) if m_tiles % size == 0)
     channels = 1 if problem.channels == 1 else min(16 if half else 8, ceil_div(problem.channels, 2) * 2)
     nt = min(
-        (size for size in (2, 3, 4, 6, 8) if mt * size <= 16),
+        (size for size in (2, 3, 4, 6, 8) if mt * size <= (8 if split else 16)),
         key=lambda n: (_computed_pixel_ratio(problem, 32 * n), -n),
     )
     found = {"MT": mt, "NT": nt, "WARPS_M": 1, "WARPS_N": 4, "CK": channels}
@@ -85,33 +97,50 @@ def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
 
 
 def _tensor_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
-    """Return the images, rows and columns of a block's tile, at most ``pixels`` pixels in all."""
+    """Return the images, rows and columns of a block's tile, at most ``pixels`` pixels in all, and whole windows.
+
+    Raises Unfit if a pooling window has more.
+    """
     height, width = problem.conv_output_size
-    columns = min(width, pixels // 2 * 2)
-    rows = min(height, max(pixels // columns, 1))
-    rows = ceil_div(height, ceil_div(height, rows))  # bands of equal height
+    pool = problem.pool
+    columns = _whole_windows(pixels // min(height, pool), width, pool)
+    rows = _whole_windows(pixels // columns, height, pool) if columns else 0
+    if not rows:
+        raise Unfit(f"a window of {pool} x {pool} pixels exceeds a block's {pixels}")
+    rows = min(ceil_div(ceil_div(height, ceil_div(height, rows)), pool) * pool, height)  # bands of equal height
     return max(pixels // (height * width), 1), rows, columns
 
 
+def _whole_windows(most: int, size: int, pool: int) -> int:
+    """Return how many of ``size`` pixels a tile of ``most`` takes: all, or the most that end with a window."""
+    return size if size <= most else most // pool * pool
+
+
 def _computed_pixel_ratio(problem: ConvProblem, pixels: int) -> float:
-    """Return how many pixels the blocks compute per pixel of the output; tiles across the border waste some."""
-    images, rows, columns = _tensor_tile(problem, pixels)
+    """Return how many pixels the blocks compute per pixel of the output; tiles across the border waste some.
+
+    Infinity if a tile does not hold a pooling window.
+    """
+    try:
+        images, rows, columns = _tensor_tile(problem, pixels)
+    except Unfit:
+        return inf
     height, width = problem.conv_output_size
     return pixels * ceil_div(height, rows) * ceil_div(width, columns) / (images * height * width)
 
 
 def _configure_tensor_core(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     mt, nt, warps_m, warps_n, ck = (parameters[name] for name in TENSOR_TUNABLES)
-    half = problem.dtype == "float16"
+    half, words = problem.dtype == "float16", FilterWords(problem, ck)
     if half and problem.channels > 1 and ck % 2:
         raise Unfit("float16 channels are staged in pairs")
     if ck > max(ceil_div(problem.channels, 2) * 2, 1) or (problem.channels == 1 < ck):
         raise Unfit(f"there are only {problem.channels} channels to stage")
-    if mt * nt * 4 > 128:
-        raise Unfit(f"{mt * nt * 4} sums do not fit in a thread's registers")
+    sums = mt * nt * 4 * (3 if words.parts == 2 else 1)
+    if sums > 128:
+        raise Unfit(f"{sums} sums do not fit in a thread's registers")
     height, width = problem.conv_output_size
     images, rows, columns = _tensor_tile(problem, 8 * nt * warps_n)
-    words = FilterWords(problem, ck)
     steps, k_steps = words.steps, words.k_steps
     in_rows, pitch = ((size - 1) * problem.stride + problem.kernel for size in (rows, columns))
     # As in the kernel: how many neighbouring pixels a lane stores, and the distance of planes for that.
@@ -119,24 +148,43 @@ def _configure_tensor_core(problem: ConvProblem, parameters: Parameters) -> Laun
     apart = {4: 2, 2: 18, 1: 8}[run]
     plane = (in_rows * pitch + 31 - apart) // 32 * 32 + apart
     m_tiles = mt * warps_m
-    shared = 4 * (images * words.planes * plane + k_steps * m_tiles * 128 + 8 * k_steps)
+    input_parts = words.parts if problem.input_dtype == "float32" else 1  # others are exact in one
+    operands = input_parts * images * words.planes * plane + words.parts * k_steps * m_tiles * 128 + 8 * k_steps
+    pooled = 16 * m_tiles * (images * rows * columns // 2 * 2 + 1) if problem.pool > 1 else 0
+    shared = 4 * max(operands, pooled)
     blocks = ceil_div(problem.maps, 16 * m_tiles)
     if blocks > MAX_GRID_Y:
         raise Unfit(f"{problem.maps} maps need more than {MAX_GRID_Y:,} blocks of {16 * m_tiles}")
     per_image = ceil_div(height, rows) * ceil_div(width, columns)
-    tile: dict[str, str | int] = {"IMAGES": images, "ROWS": rows, "COLUMNS": columns}
+    tile: dict[str, str | int] = {"IMAGES": images, "ROWS": rows, "COLUMNS": columns, "SPLIT": words.parts - 1}
     launch = KernelLaunch(
         32 * warps_m * warps_n, lambda n: (ceil_div(n, images) * per_image, blocks, 1), shared_bytes=shared
     )
     return LaunchConfig(
-        type_defines(problem) | conv_size_defines(problem) | dict(parameters) | tile,
+        type_defines(problem) | conv_size_defines(problem) | pooling_defines(problem) | dict(parameters) | tile,
         (launch,),
         packing=weight_reordering_packing(
             problem,
-            blocks * steps * k_steps * m_tiles * 128 * (2 if half else 1),
+            blocks * steps * k_steps * m_tiles * 128 * (2 if half else words.parts),
             lambda w: words.pack_fragments(w, m_tiles),
         ),
     )
+
+
+def _refusal_reason(problem: ConvProblem) -> str | None:
+    if problem.bounded or problem.exact:
+        return "splits numbers of any range, and all weights"
+    return "fuses no pooling in tfloat32" if problem.pool > 1 and problem.dtype == "tfloat32" else None
+
+
+def _fills_products(problem: ConvProblem) -> bool:
+    """Return whether split operands fill half of the products that the tensor cores compute, in 16 maps x 8 terms.
+
+    Estimated from times on an H100: of full products tensor cores compute three, and CUDA cores (register-patch) about
+    half of one, in the time of one product in tfloat32.
+    """
+    padded = ceil_div(problem.maps, 16) * 16 * ceil_div(problem.reduction_length, 8) * 8
+    return problem.dtype != "float16x2" or 2 * problem.maps * problem.reduction_length >= padded
 
 
 ROWS: tuple[Variant, ...] = (
@@ -146,9 +194,12 @@ ROWS: tuple[Variant, ...] = (
         "tensor_core",
         system="none of them",
         configure=_configure_tensor_core,
-        dtypes=("float16", "tfloat32"),
+        dtypes=("float16", "float16x2", "tfloat32"),
         since="implicit-gemm",
-        limits="tensor cores of sm_80 and later",
+        refuses=_refusal_reason,
+        limits="tensor cores of sm_80 and later; fuses no pooling in tfloat32",
+        pools=True,
+        pays=_fills_products,
         tunables=TENSOR_TUNABLES,
         defaults=_tensor_defaults,
     ),

@@ -1,0 +1,133 @@
+"""Registry row of the kernel that computes any two convolutions by warpgroups on Hopper, and its packing."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from app.kernels.fused import any_pair
+from app.kernels.fused.any_pair import (
+    packed_arguments,
+    problem_defines,
+    scales_after_activation,
+    window_fragments_size,
+)
+from app.kernels.fused.scaling import Arrays
+from app.kernels.problems import ConvPairProblem, used_size
+from app.kernels.variant import (
+    ONLY_HOPPER,
+    KernelLaunch,
+    LaunchConfig,
+    Packing,
+    Parameters,
+    Unfit,
+    Variant,
+    ceil_div,
+    wgmma_row,
+)
+from app.kernels.warpgroup_convolution import (
+    MOST_SUMS,
+    ROWS_OF_PIXELS,
+    SHARED,
+    Convolution,
+    FilterRing,
+    Tiles,
+    best_settings,
+    collected_bytes,
+    core_matrices,
+    estimated_clocks,
+    pad_to_tiles,
+)
+
+
+def refusal_reason(problem: ConvPairProblem) -> str | None:
+    """Return why the kernel cannot serve the problem, apart from its shared memory; None if it can."""
+    return any_pair.refusal_reason(problem) or _second(problem).refusal_reason()
+
+
+def _second(problem: ConvPairProblem) -> Convolution:
+    """Return the second convolution."""
+    first, second = problem.first, problem.second
+    return Convolution(
+        first.maps,
+        first.pooled_size[1] + 2 * second.padding,
+        second.maps,
+        second.kernel,
+        second.stride,
+        *used_size(second),
+        second.pool,
+        problem.activation_parts,
+        problem.weight_parts,
+    )
+
+
+def _fit(problem: ConvPairProblem, warpgroups: int, rows: int) -> tuple[Tiles, int, FilterRing]:
+    """Return the tiles, the bytes of one part of the maps, and where the filters lie. Raises Unfit."""
+    first, second, resize = problem.first, _second(problem), problem.resize
+    source = first if resize is None else resize
+    tiles = Tiles(warpgroups, rows, ceil_div(second.rows, rows))
+    tiles.check(second)
+    high = first.pooled_size[0] + 2 * problem.second.padding
+    maps = second.maps_bytes(high, tiles.chunks * rows)
+    if resize is not None:  # the widened rows lie there first
+        maps = max(maps, ceil_div(2 * first.channels * source.height * first.width, 16 * second.parts) * 16)
+    pairs = first.channels * (first.height + 2 * first.padding) * (first.width + 2 * first.padding) + any_pair.SLACK
+    image = ceil_div(source.channels * source.height * source.width, 16) * 16
+    others = 2 * problem.weight_parts * window_fragments_size(problem)
+    others += ceil_div((3 if scales_after_activation(problem) else 2) * ceil_div(first.maps, 2) * 8, 16) * 16
+    others += warpgroups * (ceil_div(4 * pairs, 16) * 16 + second.parts * maps + image + 16)
+    return tiles, maps, FilterRing.beside(others, warpgroups * collected_bytes(problem.second), second)
+
+
+def _settings(problem: ConvPairProblem) -> Iterator[tuple[float, dict[str, int]]]:
+    """Yield all settings that fit, each with an estimate of its time."""
+    for warpgroups in MOST_SUMS:
+        for rows in ROWS_OF_PIXELS:
+            try:
+                tiles, _, ring = _fit(problem, warpgroups, rows)
+            except Unfit:
+                continue
+            if ring.shared_bytes <= SHARED:
+                yield estimated_clocks(_second(problem), tiles, ring), {"WARPGROUPS": warpgroups, "ROWS": rows}
+
+
+def _defaults(problem: ConvPairProblem) -> dict[str, int]:
+    return best_settings(_settings(problem), {"WARPGROUPS": 1, "ROWS": 8})
+
+
+def _configure(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
+    """Configure one block per multiprocessor."""
+    tiles, maps, ring = _fit(problem, parameters["WARPGROUPS"], parameters["ROWS"])
+    second = _second(problem)
+    defines = (
+        problem_defines(problem) | dict(parameters) | ring.defines() | {"CHUNKS": tiles.chunks, "MAPS_BYTES": maps}
+    )
+    takes = packed_arguments(problem, second.filter_elements, second.padded_maps)
+    launch = KernelLaunch(128 * tiles.warpgroups, lambda n: (n, 1, 1), shared_bytes=ring.shared_bytes, persistent=True)
+    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
+
+
+def pack(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
+    """Pack as step 0 does, but the second filters as core matrices, and its factors and biases for whole tiles."""
+    *first, filters2, factors2, bias2 = any_pair.pack(problem, arrays, core_matrices)
+    return [*first, filters2, pad_to_tiles(factors2), pad_to_tiles(bias2)]
+
+
+ROWS: tuple[Variant, ...] = (
+    wgmma_row(
+        "conv_pair",
+        6,
+        "wgmma_any",
+        system="none of them",
+        configure=_configure,
+        dtypes=("float16", "float16x2"),
+        since="mma-any",
+        summary="any two convolutions as in step 0, the second by warpgroup tensor-core products",
+        refuses=refusal_reason,
+        limits=f"{ONLY_HOPPER}; bytes, two convolutions in a row that fill its tiles of 64 maps",
+        tunables={"WARPGROUPS": tuple(MOST_SUMS), "ROWS": ROWS_OF_PIXELS},
+        defaults=_defaults,
+        pools=True,
+        reads_host=True,
+    ),
+)

@@ -1,0 +1,205 @@
+// A convolution of maps in shared memory by warpgroup tensor-core instructions, with bias, activation and pooling.
+//
+// A tile of the product is 64 maps of the result x ROWS rows of eight neighbouring pixels. Its operands lie where they
+// are: the filters as core matrices, the pixels as [eight channels][row][column][channel], so that eight neighbours are
+// a core matrix wherever they start and a tap is another start address. Columns that a stride skips lie apart. Pooling
+// windows of two pixels fall to one thread. With PARTS 2 a channel is the sum of two float16; the products of a stage's
+// taps are summed by the tensor cores, which cut off what they add, and these sums in the usual way.
+//
+// Who includes it has defined WARPGROUPS, ROWS and CHUNKS, tiles of so many rows, PARTS, WEIGHT_PARTS, STAGES and
+// STAGE_TAPS, STREAMED, STAGED, MAPS_BYTES for a part of the maps, OUTPUT, and the struct Layer: CHANNELS, STAGED_HEIGHT and
+// STAGED_WIDTH (of what lies in shared memory, with borders), MAPS, KERNEL, STRIDE, HEIGHT and WIDTH (of the result),
+// POOLED_HEIGHT and POOLED_WIDTH, WINDOW, IS_MAX, WITH_BIAS, Activation. Its SharedStorage begins with FilterStorage.
+#pragma once
+#include "bulk_copy.cuh"
+#include "rounded_activation.cuh"
+#include "shared_storage.cuh"
+#include "wgmma.cuh"
+
+constexpr int THREADS = 128 * WARPGROUPS, TILE_MAPS = 64;
+
+// The maps: PLANES planes of eight channels; channels that do not exist are zeros. Tiles may reach beyond the last plane.
+constexpr int K_STEPS = (Layer::CHANNELS + 15) / 16, PLANES = 2 * K_STEPS, TAPS = Layer::KERNEL * Layer::KERNEL;
+constexpr int PHASE_BYTES = (Layer::STAGED_WIDTH + Layer::STRIDE - 1) / Layer::STRIDE * 16, ROW_BYTES = Layer::STRIDE * PHASE_BYTES;
+constexpr int PLANE_BYTES = Layer::STAGED_HEIGHT * ROW_BYTES;
+
+// Tiles: only columns that pooling reads.
+constexpr int USED_COLUMNS = Layer::WIDTH < Layer::POOLED_WIDTH * Layer::WINDOW ? Layer::WIDTH : Layer::POOLED_WIDTH * Layer::WINDOW;
+constexpr int STRIPS = (USED_COLUMNS + 7) / 8, MAP_TILES = (Layer::MAPS + TILE_MAPS - 1) / TILE_MAPS;
+constexpr int PIXEL_TILES = CHUNKS * STRIPS;
+constexpr int LAST_ROW = (CHUNKS * ROWS - 1) * Layer::STRIDE + Layer::KERNEL - 1;
+constexpr int LAST_COLUMN = STRIPS * 8 - 1 + (Layer::KERNEL - 1) / Layer::STRIDE;
+static_assert((PLANES - 1) * PLANE_BYTES + LAST_ROW * ROW_BYTES + (Layer::STRIDE - 1) * PHASE_BYTES + LAST_COLUMN * 16 + 16 <=
+                  MAPS_BYTES, "a tile ends beyond the maps");
+static_assert(Layer::WINDOW <= 2 && ROWS % Layer::WINDOW == 0, "a thread has whole windows");
+
+// The filters of a tile of maps: stages of STAGE_TAPS taps, each tap K_STEPS steps of 16 channels, high and low parts.
+constexpr int STEP_BYTES = TILE_MAPS * 16 * 2, TAP_BYTES = WEIGHT_PARTS * K_STEPS * STEP_BYTES;
+constexpr int STAGE_BYTES = STAGE_TAPS * TAP_BYTES, TILE_STAGES = TAPS / STAGE_TAPS;
+constexpr int ROUND_STAGES = MAP_TILES * PIXEL_TILES * TILE_STAGES;  // that a warpgroup's maps take
+static_assert(TAPS % STAGE_TAPS == 0, "stages are whole");
+
+struct alignas(16) FilterStorage {
+    unsigned char filters[STREAMED ? STAGES * STAGE_BYTES : MAP_TILES * TILE_STAGES * STAGE_BYTES];
+    float factors[MAP_TILES * TILE_MAPS], bias[MAP_TILES * TILE_MAPS];
+    unsigned long long full[STAGES];  // barriers
+    unsigned readers[STAGES];         // warps that are done with a stage
+};
+__device__ __forceinline__ FilterStorage &filter_storage() { return *(FilterStorage *)memory; }
+
+// The filters' way through shared memory: all at once, or stage after stage, the same ones in each round.
+struct Filters {
+    const unsigned char *filters;
+    PipelineState<STAGES> pipe;
+    int number;  // of the stage in its round
+    bool last_round;
+
+    // Before the block's first barrier.
+    __device__ __forceinline__ void begin(const float *factors, const float *bias) {
+        FilterStorage &smem = filter_storage();
+        for (int i = threadIdx.x; i < MAP_TILES * TILE_MAPS; i += THREADS)
+            smem.factors[i] = __ldg(factors + i), smem.bias[i] = Layer::WITH_BIAS ? __ldg(bias + i) : 0.0f;
+        if (threadIdx.x > 0) return;
+        for (int stage = 0; stage < STAGES; stage++) mbarrier_init(smem.full + stage, 1), smem.readers[stage] = 0;
+        fence_mbarrier_init();
+        if (!STREAMED) cp_async_bulk(smem.filters, filters, sizeof(smem.filters), smem.full);
+        else
+            for (int stage = 0; stage < STAGES; stage++) request(stage, stage);
+    }
+    // After it: filters that stay are there.
+    __device__ __forceinline__ void wait_for_all() {
+        if (!STREAMED) mbarrier_wait(filter_storage().full, 0);
+    }
+    // Each tile of pixels takes the stages of its tile of maps.
+    __device__ __forceinline__ void request(int stage, int wanted) {
+        const int source = wanted / (PIXEL_TILES * TILE_STAGES) * TILE_STAGES + wanted % TILE_STAGES;
+        cp_async_bulk(filter_storage().filters + stage * STAGE_BYTES, filters + source * STAGE_BYTES, STAGE_BYTES,
+                      filter_storage().full + stage);
+    }
+    __device__ __forceinline__ void begin_round(bool last) { number = 0, last_round = last; }
+    // Waits for a stage of a tile of maps; returns its descriptor.
+    __device__ __forceinline__ unsigned long long wait(int map_tile, int stage) {
+        const unsigned long long first = make_smem_desc(shared_address(filter_storage().filters), 1024, 128);
+        if (!STREAMED) return advance_desc(first, (map_tile * TILE_STAGES + stage) * STAGE_BYTES);
+        mbarrier_wait(filter_storage().full + pipe.stage, pipe.phase);
+        return advance_desc(first, pipe.stage * STAGE_BYTES);
+    }
+    // This warp is done with the stage. The last one brings the stage that takes its place, if there is another.
+    __device__ __forceinline__ void release() {
+        if (!STREAMED) return;
+        if (threadIdx.x % 32 == 0 && arrives_last(filter_storage().readers + pipe.stage, THREADS / 32) &&
+            (!last_round || number + STAGES < ROUND_STAGES))
+            request(pipe.stage, (number + STAGES) % ROUND_STAGES);
+        pipe.advance();
+        number++;
+    }
+    // A warpgroup without maps keeps step with the ring.
+    __device__ __forceinline__ void skip_round() {
+        for (int stage = 0; stage < ROUND_STAGES; stage++) wait(0, 0), release();
+    }
+};
+
+// The index of this thread's warpgroup. Through a shuffle the compiler knows that it is the same in the whole warp.
+__device__ __forceinline__ int warpgroup_index() { return __shfl_sync(~0u, threadIdx.x / 128, 0); }
+
+__device__ __forceinline__ int pixel_offset(int row, int column) {
+    return row * ROW_BYTES + column % Layer::STRIDE * PHASE_BYTES + column / Layer::STRIDE * 16;
+}
+
+// The sums of one tile: 64 maps, ROWS rows of eight pixels from the one that ``pixels`` describes.
+__device__ __forceinline__ void multiply(float (&sums)[4 * ROWS], Filters &filters, int map_tile,
+                                         unsigned long long pixels) {
+    constexpr bool AT_ONCE = PARTS == 1 && !STREAMED;  // without a wait between stages
+    constexpr int UNROLLED = AT_ONCE && TAPS * K_STEPS <= 64 ? TILE_STAGES : 1;
+    constexpr int PASSES = PARTS + WEIGHT_PARTS - 1;
+#pragma unroll UNROLLED
+    for (int stage = 0; stage < TILE_STAGES; stage++) {
+        const unsigned long long filter = filters.wait(map_tile, stage);
+        float partial[4 * ROWS] = {};
+        float(&into)[4 * ROWS] = PARTS == 2 ? partial : sums;
+        wgmma_fence();
+#pragma unroll
+        for (int pass = PASSES - 1; pass >= 0; pass--)  // small terms first: 2 low filters, 1 low pixels
+#pragma unroll
+            for (int i = 0; i < STAGE_TAPS * K_STEPS; i++) {
+                const int tap = stage * STAGE_TAPS + i / K_STEPS, step = i % K_STEPS;
+                const int of_filter =
+                    i / K_STEPS * TAP_BYTES + (pass == 2 ? K_STEPS * STEP_BYTES : 0) + step * STEP_BYTES;
+                const int of_pixels = pixel_offset(tap / Layer::KERNEL, tap % Layer::KERNEL) + step * 2 * PLANE_BYTES +
+                                      (pass == 1 ? MAPS_BYTES : 0);
+                wgmma_f16(into, advance_desc(filter, of_filter), advance_desc(pixels, of_pixels),
+                          pass == PASSES - 1 && i == 0 && (PARTS == 2 || stage == 0));
+            }
+        wgmma_commit_group();
+        if (!AT_ONCE) {
+            wgmma_wait_group(into);
+            filters.release();
+        }
+        if (PARTS == 2)
+#pragma unroll
+            for (int i = 0; i < 4 * ROWS; i++) sums[i] += partial[i];
+    }
+    if (AT_ONCE) wgmma_wait_group(sums);
+}
+
+// Bias, activation and pooling of a tile, whose first pixel is (row0, column0) of the result, and its part of y, (MAPS,
+// POOLED_HEIGHT, POOLED_WIDTH).
+__device__ __forceinline__ void store_tile(OUTPUT *y, const float (&sums)[4 * ROWS], int map_tile, int row0,
+                                           int column0) {
+    typedef Layer L;
+    const int lane = threadIdx.x % 32, column = column0 + lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int map = map_tile * TILE_MAPS + threadIdx.x % 128 / 32 * 16 + half * 8 + lane / 4;
+        if (map >= L::MAPS) break;
+        const float factor = filter_storage().factors[map], shift = filter_storage().bias[map];
+        auto activated = [&](float sum) {
+            return activate<typename L::Activation, PARTS == 1>(L::WITH_BIAS ? fmaf(sum, factor, shift) : sum * factor);
+        };
+        OUTPUT *own = y + map * (L::POOLED_HEIGHT * L::POOLED_WIDTH);
+#pragma unroll
+        for (int i = 0; i < ROWS; i += L::WINDOW) {
+            const int row = row0 + i, at = 4 * i + 2 * half;
+            if (L::WINDOW == 1) {
+                if (row >= L::POOLED_HEIGHT) break;
+                if (column < L::POOLED_WIDTH) own[row * L::POOLED_WIDTH + column] = OUTPUT(activated(sums[at]));
+                if (column + 1 < L::POOLED_WIDTH)
+                    own[row * L::POOLED_WIDTH + column + 1] = OUTPUT(activated(sums[at + 1]));
+                continue;
+            }
+            if (row / 2 >= L::POOLED_HEIGHT) break;
+            // Windows over the border reduce the pixels inside.
+            const bool right = L::POOLED_WIDTH * L::WINDOW <= L::WIDTH || column + 1 < L::WIDTH;
+            const bool below = L::POOLED_HEIGHT * L::WINDOW <= L::HEIGHT || row + 1 < L::HEIGHT;
+            float pooled = L::IS_MAX ? sums[at] : activated(sums[at]);
+            const float others[3] = {sums[at + 1], sums[at + 4], sums[at + 5]};
+            const bool counts[3] = {right, below, right && below};
+#pragma unroll
+            for (int j = 0; j < 3; j++)
+                if (counts[j]) pooled = L::IS_MAX ? greater(pooled, others[j]) : pooled + activated(others[j]);
+            // The greatest sum stands for the greatest value: factors are positive, activations monotone.
+            pooled = L::IS_MAX ? activated(pooled) : pooled / ((1 + right) * (1 + below));
+            if (column / 2 < L::POOLED_WIDTH) own[row / 2 * L::POOLED_WIDTH + column / 2] = OUTPUT(pooled);
+        }
+    }
+}
+
+constexpr int RESULTS = Layer::MAPS * Layer::POOLED_HEIGHT * Layer::POOLED_WIDTH;
+static_assert(!STAGED || RESULTS * sizeof(OUTPUT) % 16 == 0, "results are copied 16 bytes at a time");
+
+// All tiles of the maps in shared memory, whose first row belongs to row ``row0`` of the result. With STAGED the results
+// are collected in shared memory and leave it in whole lines; else each thread stores what it has.
+__device__ __forceinline__ void convolve_tiles(OUTPUT *y, OUTPUT *staged, const unsigned char *maps, Filters &filters,
+                                               int row0, int group) {
+    const unsigned long long pixels = make_smem_desc(shared_address(maps), PLANE_BYTES, Layer::STRIDE * ROW_BYTES);
+#pragma unroll 1
+    for (int tile = 0; tile < MAP_TILES * PIXEL_TILES; tile++) {
+        const int map_tile = tile / PIXEL_TILES, row = tile / STRIPS % CHUNKS * ROWS, strip = tile % STRIPS;
+        float sums[4 * ROWS] = {};
+        multiply(sums, filters, map_tile, advance_desc(pixels, row * Layer::STRIDE * ROW_BYTES + strip * 8 * 16));
+        store_tile(STAGED ? staged : y, sums, map_tile, row0 + row, strip * 8);
+    }
+    if (!STAGED) return;
+    warpgroup_barrier(1 + group);
+    for (int i = threadIdx.x % 128; i < RESULTS * sizeof(OUTPUT) / 16; i += 128) ((uint4 *)y)[i] = ((uint4 *)staged)[i];
+}
