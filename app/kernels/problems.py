@@ -144,7 +144,7 @@ class LinearProblem(Frozen):
     input_dtype: str = "float32"
     dtype: str = "float32"
     output_dtype: str = "float32"
-    exact: bool = False  # in float16x2: float16 holds the weights without loss
+    exact: bool = False  # in float16x2: one part holds the weights without loss
     softmax: bool = False  # y holds probabilities
     unbounded: bool = False  # in float16x2: inputs and weights may be beyond float16's range
 

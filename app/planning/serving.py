@@ -15,6 +15,7 @@ from app.kernels.fused.scaling import (
     Inexact,
     Scalable,
     fits_range,
+    rounded_to_tf32,
     scale_features,
     unscale_features,
 )
@@ -204,13 +205,19 @@ class Serving(Frozen):
 def _weights_fit_float16(
     form: PairProblem | ConvProblem | LinearProblem, row: Variant, settings: dict[str, int], arrays: Parameters
 ) -> bool:
-    """Return whether float16 holds the weights as the kernel packs them, if the kernel uses no low halves."""
+    """Return whether float16 holds the weights as the kernel packs them, if the kernel uses no low halves.
+
+    Unpacked weights are tfloat32, which has as many bits.
+    """
+    if not getattr(form, "exact", False):
+        return True
     packing = row.config(form, settings).packing
-    if getattr(form, "exact", False) and packing is not None:
-        try:
-            packing.pack(arrays)
-        except Inexact:
-            return False
+    if packing is None:
+        return arrays[0] is not None and bool((rounded_to_tf32(arrays[0]) == arrays[0]).all())
+    try:
+        packing.pack(arrays)
+    except Inexact:
+        return False
     return True
 
 
@@ -257,9 +264,8 @@ def _layer_forms(problem: Problem, scaled: bool) -> list[Problem]:
     """Return a layer's forms for kernels to try, the fastest first. scaled: whether its input is in float16's range."""
     if not isinstance(problem, LinearProblem) or problem.dtype != "float16x2":
         return [problem]
-    unbounded = replace(problem, unbounded=True)
-    in_range = scaled or problem.input_dtype == "uint8"
-    return [replace(problem, exact=True), problem, unbounded] if in_range else [unbounded]
+    ranges = (False, True) if scaled or problem.input_dtype == "uint8" else (True,)
+    return [replace(problem, exact=exact, unbounded=beyond) for beyond in ranges for exact in (True, False)]
 
 
 def _problem_forms(problem: PairProblem, pixel_scale: float | None, integers: bool) -> list[PairProblem]:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,6 @@ from app.kernels.problems import (
     ConvPairProblem,
     ConvProblem,
     LinearPairProblem,
-    LinearProblem,
-    PairProblem,
     tuning_key,
     without_epilogue,
 )
@@ -39,6 +38,12 @@ def _used(planned: ExecutionPlan) -> dict[str, str]:
     return {node.head.name: node.variant.name for node in planned.nodes}
 
 
+def fills_half(problem: ConvProblem) -> bool:
+    """Whether maps and terms fill half of the tensor cores' products, 16 x 8."""
+    shares = (size / (-(-size // unit) * unit) for size, unit in ((problem.maps, 16), (problem.reduction_length, 8)))
+    return prod(shares) >= 0.5
+
+
 @pytest.mark.grid
 @pytest.mark.parametrize("network", TEST_NETWORKS)
 @pytest.mark.parametrize("precision", GENERAL)
@@ -48,17 +53,10 @@ def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, 
     row = BY_NAME[precision]
     multiplied, stored = row.dtype, row.stored
     products = [node.problem for node in planned.nodes if node.parameters]
-    # Split operands are in pairs of layers and in a product that reads what a pair scaled, perhaps in one of bytes.
-    # Others multiply in float32.
-    alone_in = row.fallback or multiplied
-    scaled = False
-    for node in planned.nodes:
-        if node.parameters:
-            of_bytes = isinstance(node.problem, LinearProblem) and node.problem.input_dtype == "uint8"
-            split = isinstance(node.problem, PairProblem) or scaled
-            assert node.problem.dtype == (multiplied if split else alone_in) or (of_bytes and multiplied == "float16x2")
-        scaled = node.scales is not None
-    assert planned.arithmetic == (multiplied if any(p.dtype == multiplied for p in products) else alone_in)
+    for problem in products:
+        rest = precision == "fp32x" and isinstance(problem, ConvProblem) and not fills_half(problem)
+        assert problem.dtype == ("float32" if rest else multiplied)
+    assert planned.arithmetic == (multiplied if multiplied in {problem.dtype for problem in products} else "float32")
     types = {name: dtype for name, (dtype, _) in planned.buffers.items()}
     assert types[LOGITS] == epilogue_dtype(stored), "scores are never rounded to half precision"
     last = max(at for at, node in enumerate(planned.nodes) if node.parameters)

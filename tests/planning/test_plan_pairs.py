@@ -60,15 +60,15 @@ def test_parameters_of_both_layers_reach_the_kernel(precision: str) -> None:
         (HOPPER, FA19, {}, "float16x2"),
         (HOPPER, K7, {}, "float16x2"),
         (HOPPER, MINIDNN86, {}, "float16x2"),
-        ("sm_80", FA19, {}, "float32"),
+        ("sm_80", FA19, {}, "float16x2"),
         (HOPPER, MLP, {}, "float16x2"),
-        ("sm_80", MLP, {}, "float32"),
-        (HOPPER, LENET5, {"fuse": False}, "float32"),
+        ("sm_80", MLP, {}, "float16x2"),
+        (HOPPER, LENET5, {"fuse": False}, "float16x2"),
         (HOPPER, LENET5, {"kernels": {"fc2": "naive"}}, "float16x2"),
         (HOPPER, LENET5, {"kernels": {"fc1": "naive"}}, "float32"),
     ],
 )
-def test_auto_splits_operands_where_that_serves_every_product_but_the_last(
+def test_auto_splits_operands_unless_a_named_kernel_does_not(
     arch: str, network: Network, options: dict[str, Any], arithmetic: str
 ) -> None:
     graph = random_graph(network, bias=False)
@@ -106,10 +106,10 @@ def test_a_kernel_named_for_one_layer_keeps_it_out_of_a_pair(
 
 
 def test_float_images_are_not_bytes() -> None:
-    """The kernels read pixels that float16 holds: images of floats run on the ordinary ones."""
-    planned = plan(lenet5(), HOPPER, Choices("fp32x"), input_dtype="float32")
+    """Pairs read pixels that float16 holds: images of floats run on kernels of one layer, which split them, too."""
+    planned = plan(lenet5(), HOPPER, Choices("auto"), input_dtype="float32")
     assert names(planned) == APART
-    assert {node.problem.dtype for node in planned.nodes if node.parameters} == {"float32"}
+    assert {(node.variant.name, node.problem.dtype) for node in planned.nodes} == {("tensor-core", "float16x2")}
 
 
 @SPLIT_PRECISIONS
@@ -128,8 +128,9 @@ def test_what_is_no_number_runs_on_the_ordinary_kernels(precision: str, name: st
         kept = set()  # products are split only behind convolutions that stay within the range
     assert {node.name for node in planned.nodes if isinstance(node.problem, PairProblem)} == kept
     assert all(node.scales is None for node in planned.nodes)
-    alone = "float32" if precision == "fp32x" else "float16"
-    assert {node.problem.dtype for node in planned.nodes if not isinstance(node.problem, PairProblem)} == {alone}
+    alone = {node.head.name: node.problem.dtype for node in planned.nodes if not isinstance(node.problem, PairProblem)}
+    split = {"fp32x": "float16x2", "fp16": "float16"}[precision]
+    assert alone == {**dict.fromkeys(alone, split), name: {"fp32x": "float32"}.get(precision, split)}
 
 
 @SPLIT_PRECISIONS
@@ -191,11 +192,11 @@ def test_products_after_ordinary_convolutions_are_paired_in_fp16(factor: float) 
 
 
 def test_a_named_pair_kernel_decides_for_split_operands() -> None:
-    """In float32 there is none; what else there is computes in float32 beside it."""
+    """In float32 there is none; what else was named computes in float32 beside it."""
     choices = named_choices("auto", kernels={"conv_pair": "wgmma-split", "fc1": "naive"})
     planned = plan(lenet5(), HOPPER, choices)
     assert [node.variant.name for node in planned.nodes][:2] == ["wgmma-split", "naive"]
-    assert [node.problem.dtype for node in planned.nodes] == ["float16x2", "float32", "float32"]
+    assert [node.problem.dtype for node in planned.nodes] == ["float16x2", "float32", "float16x2"]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def _poisoned(elements: int, dtype: str) -> np.ndarray:
 def through(node: Node, x: np.ndarray) -> np.ndarray:
     """What the node's kernel makes of (images, …), as stored: (images, elements). Sums of ordinary ones are exact."""
     problem = node.problem
-    if node.variant.config(problem, node.settings).packing is None:
+    if node.variant.instructions == "fma":
         return _ordinary(node, x)
     last = problem.second if isinstance(problem, PairProblem) else problem
     y = run_row(node.variant, problem, x, node.parameters, node.settings)[0].reshape(len(x), -1)

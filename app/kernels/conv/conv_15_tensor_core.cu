@@ -44,7 +44,7 @@ static_assert(PLANE >= IN_R * PITCH, "a plane must hold its part of the tile");
 static_assert(PIXELS <= 8 * NT * WARPS_N, "the warps must cover the tile");
 
 // Tensor cores cut off what they add: split operands are summed there for so many steps, these sums in the usual way.
-constexpr int CUT_STEPS = SPLIT ? 8 : K_STEPS;
+constexpr int CUT_STEPS = SPLIT ? 2 : K_STEPS;
 constexpr int VALUE_PITCH = PIXELS / 2 * 2 + 1;  // odd: maps lie in different banks
 
 struct Operands {
@@ -138,6 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         cp_async_wait<0>();
         __syncthreads();
 
+#pragma unroll 1
         for (int k0 = 0; k0 < K_STEPS; k0 += CUT_STEPS) {
             float partial[MT][NT][4] = {};
             float(&into)[MT][NT][4] = SPLIT ? partial : sums;

@@ -33,10 +33,6 @@ def _argmax_refusal(problem: LinearProblem) -> str | None:
     return "does not take the argmax" if problem.argmax else None
 
 
-def _tensor_core_refusal(problem: LinearProblem) -> str | None:
-    return "splits all weights" if problem.exact else _argmax_size_refusal(problem)
-
-
 def _argmax_size_refusal(problem: LinearProblem) -> str | None:
     too_many = problem.argmax and problem.outputs > MOST_CLASSES
     return f"fuses argmax over at most {MOST_CLASSES} classes" if too_many else None
@@ -96,16 +92,18 @@ def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> La
         raise Unfit("a block of these tiles does not consist of whole warps of 16 x 8 products")
     if bk % (8 * per_word):
         raise Unfit("BK is not a multiple of the depth of one mma, 16 in float16, 8 in tfloat32")
-    if wm * wn * (3 if parts == 2 else 1) > 64 * 64:
+    split = problem.dtype == "float16x2"
+    if wm * wn * (3 if split else 1) > 64 * 64:
         raise Unfit("a thread would hold more than 128 sums")
-    x_parts = parts if problem.input_dtype == "float32" else 1  # others are exact in one
+    x_parts = 2 if split and problem.input_dtype == "float32" else 1  # others are exact in one
     if 2 * (x_parts * bm * (words + 4) + parts * words * (bn + 8)) * 4 > STATIC_SHARED_LIMIT:
         raise Unfit("the two stages exceed 48 KB of shared memory")
     if problem.argmax and not problem.outputs <= bn == wn:
         raise Unfit("argmax needs a whole row of outputs in one warp: WN = BN, no smaller than the row")
     threads = 32 * (bm // wm) * (bn // wn)
     launch = KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
-    constants: dict[str, str | int] = {**parameters, "ARGMAX": int(problem.argmax), "SPLIT": parts - 1}
+    constants: dict[str, str | int] = {**parameters, "ARGMAX": int(problem.argmax)}
+    constants |= {"SPLIT": int(split), "W_PARTS": parts}
     return LaunchConfig(type_defines(problem) | _size_defines(problem) | constants, (launch,))
 
 
@@ -226,7 +224,6 @@ ROWS: tuple[Variant, ...] = (
         configure=_configure_tensor_core,
         dtypes=("float16", "float16x2", "tfloat32"),
         since="register-tiled",
-        refuses=_tensor_core_refusal,
         min_arch=80,
         tunables={"BM": (32, 64, 128), "BN": (16, 32, 64, 128)} | dict.fromkeys(("BK", "WM", "WN"), (16, 32, 64)),
         defaults=_tensor_core_defaults,

@@ -1,5 +1,6 @@
 // The multiply-adds of `register-tiled` become mma.sync instructions, each 16 x 8 sums of a warp at once, in float16,
-// tfloat32 or two tfloat32 for each float32 (SPLIT), with float32 sums; the double-buffered tiles stay.
+// tfloat32 or two tfloat32 for each float32 (SPLIT), with float32 sums; the double-buffered tiles stay. Tensor cores cut
+// off what they add: a stage of split operands is summed there, the stages in the usual way.
 //
 // Data: x (rows, DEPTH) INPUT; w (DEPTH, N) WEIGHT: float16, or float for tfloat32; bias (N) float or null;
 //       y (rows, N) OUTPUT; with ARGMAX also labels (rows) uint8: the column of the greatest stored value of each row,
@@ -19,9 +20,6 @@ constexpr int X_GROUPS = BM * WORDS / 4, W_GROUPS = WORDS * BN / 4;
 constexpr int X_LOADS = (X_GROUPS + THREADS - 1) / THREADS, W_LOADS = (W_GROUPS + THREADS - 1) / THREADS;
 constexpr int MMAS_M = WM / 16, MMAS_N = WN / 8;
 constexpr int PARTS = SPLIT && same_type<INPUT, float32> ? 2 : 1;  // bytes and float16 are exact in one tfloat32
-constexpr int W_PARTS = SPLIT ? 2 : 1;
-// Tensor cores cut off what they add: split operands are summed there for 64 terms, these sums in the usual way.
-constexpr int CUT_STEPS = BK < 64 ? 64 / BK : 1;
 
 static_assert(WM % 16 == 0 && WN % 8 == 0, "a warp computes whole 16 x 8 products");
 static_assert(BM % WM == 0 && BN % WN == 0, "warp tiles must cover the block tile exactly");
@@ -35,9 +33,10 @@ __device__ __forceinline__ unsigned word(T low, T high) {
 }
 
 typedef float Sums[MMAS_M][MMAS_N][4];
-__device__ __forceinline__ void add(Sums &sums, Sums &others) {
+__device__ __forceinline__ void add(Sums &sums, const Sums &others) {
 #pragma unroll
-    for (int i = 0; i < MMAS_M * MMAS_N * 4; i++) (&sums[0][0][0])[i] += (&others[0][0][0])[i], (&others[0][0][0])[i] = 0.0f;
+    for (int i = 0; i < MMAS_M * MMAS_N * 4; i++)
+        sums[i / (4 * MMAS_N)][i / 4 % MMAS_N][i % 4] += others[i / (4 * MMAS_N)][i / 4 % MMAS_N][i % 4];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -94,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             alignas(16) unsigned words[W_PARTS][4];
 #pragma unroll
             for (int p = 0; p < 4; p++)
-                if constexpr (SPLIT) words[0][p] = split_tf32(low[p], words[1][p]);
+                if constexpr (W_PARTS == 2) words[0][p] = split_tf32(low[p], words[1][p]);
                 else words[0][p] = word(low[p], high[p]);
 #pragma unroll
             for (int part = 0; part < W_PARTS; part++)
@@ -106,12 +105,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;  // g, t: as in mma.cuh
     const int warp_m = warp / WARPS_N * WM, warp_n = warp % WARPS_N * WN;
 
-    Sums sums = {}, partial = {}, cross = {};  // cross: products of a high and a low part
+    Sums sums = {}, cross = {};  // cross: products of a high and a low part
     fetch(0);
     store(0);
     __syncthreads();
     for (int step = 0; step < STEPS; step++) {
         const int stage = step % 2;
+        Sums partial = {};
         if (step + 1 < STEPS) fetch((step + 1) * BK);
 #pragma unroll(SPLIT ? 1 : WORDS / 8)
         for (int k = 0; k < WORDS; k += 8) {
@@ -135,12 +135,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                     } else if constexpr (!SPLIT) {
                         mma_tf32(sums[i][j], a[i][0], b[j][0]);
                     } else {
-                        mma_tf32(cross[i][j], a[i][0], b[j][1]);
+                        if constexpr (W_PARTS == 2) mma_tf32(cross[i][j], a[i][0], b[j][1]);
                         mma_tf32(partial[i][j], a[i][0], b[j][0]);
                         if constexpr (PARTS == 2) mma_tf32(cross[i][j], a[i][1], b[j][0]);
                     }
         }
-        if (SPLIT && (step % CUT_STEPS == CUT_STEPS - 1 || step + 1 == STEPS)) add(sums, partial);
+        if (SPLIT) add(sums, partial);
         if (step + 1 < STEPS) store(1 - stage);
         __syncthreads();
     }

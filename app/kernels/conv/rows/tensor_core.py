@@ -83,7 +83,7 @@ def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
     """
     m_tiles = ceil_div(problem.maps, 16)
     half, split = problem.dtype == "float16", problem.dtype == "float16x2"
-    mt = next(size for size in ((2, 3, 1) if split else (4, 3, 2, 1)) if m_tiles % size == 0)
+    mt = next(size for size in ((2, 1) if split else (4, 3, 2, 1)) if m_tiles % size == 0)
     channels = 1 if problem.channels == 1 else min(16 if half else 8, ceil_div(problem.channels, 2) * 2)
     nt = min(
         (size for size in (2, 3, 4, 6, 8) if mt * size <= (8 if split else 16)),
@@ -172,7 +172,7 @@ def _configure_tensor_core(problem: ConvProblem, parameters: Parameters) -> Laun
 
 
 def _pooling_refusal(problem: ConvProblem) -> str | None:
-    return "pools in float16x2 alone" if problem.pool > 1 and problem.dtype != "float16x2" else None
+    return "fuses pooling in float16x2 alone" if problem.pool > 1 and problem.dtype != "float16x2" else None
 
 
 def _fills_products(problem: ConvProblem) -> bool:
@@ -195,7 +195,7 @@ ROWS: tuple[Variant, ...] = (
         dtypes=("float16", "float16x2", "tfloat32"),
         since="implicit-gemm",
         refuses=_pooling_refusal,
-        limits="tensor cores of sm_80 and later; pools in float16x2 alone",
+        limits="tensor cores of sm_80 and later; fuses pooling in float16x2 alone",
         pools=True,
         pays=_fills_products,
         tunables=TENSOR_TUNABLES,
