@@ -18,7 +18,7 @@ import numpy as np
 from tests.support.network_oracle import Description, described, outputs, parameter_shapes
 from tests.support.networks_for_tests import noise
 
-ACTIVATIONS = ("relu", "tanh", "sigmoid")
+ACTIVATIONS = ("relu", "tanh", "sigmoid", "relu6")
 SCALES: tuple[tuple[Any, float], ...] = ((None, 1 / 255), ("1/255", 1 / 255), (1, 1.0), (0.5, 0.5))  # text, number
 MOST_PRODUCTS = 6_000_000  # for one image; lenet5 has 3.9 million
 MOST_FEATURES = 3000
@@ -42,6 +42,13 @@ class RandomNetwork:
 
 def random_network(seed: int) -> RandomNetwork:
     """The network of this seed, always the same one."""
+    network = uncentred_network(seed)
+    _centre(network)
+    return network
+
+
+def uncentred_network(seed: int) -> RandomNetwork:
+    """``random_network`` with another last bias, for which nothing need be computed."""
     rng = Random(seed)
     text, description = _drawn(rng, seed)
     return RandomNetwork(seed, text, description, _arrays(description, rng, seed))
@@ -80,7 +87,7 @@ def _text(rng: Random, seed: int) -> str:
     layers = [*front, {"type": "flatten"}]
     if any(layer["type"] == "conv2d" for layer in front):
         layers += _activations(rng, 0.1)  # of features; pixels must meet weights first
-    for _ in range(rng.randrange(3)):
+    for _ in range(rng.choices(range(4), (3, 3, 3, 1))[0]):
         layers.append({"type": "linear", "outputs": rng.choice((rng.randint(8, 200), 32 * rng.randint(1, 6)))})
         layers += _activations(rng, 0.8)
     classes = rng.choices((rng.randint(2, 40), 10, 2, 256), (6, 6, 1, 1))[0]
@@ -105,9 +112,9 @@ def _front(rng: Random) -> tuple[Layers, tuple[int, int, int]]:
     if rng.random() < 0.35:
         rule = rng.choice(({}, {"rule": "edge"}, {"rule": "course"}))
         layers.append({"type": "resize", "size": rng.choice((rng.randint(8, 96), 48, 70, 86)), **rule})
-    for _ in range(rng.choices(range(5), (1, 3, 5, 2, 1))[0]):
-        kernel = rng.randint(1, 7)
-        conv: dict[str, Any] = {"type": "conv2d", "maps": rng.choice((rng.randint(1, 16), rng.randint(1, 64)))}
+    for _ in range(rng.choices(range(6), (2, 5, 8, 5, 4, 4))[0]):
+        kernel = rng.randint(1, rng.choice((7, 7, 11)))
+        conv: dict[str, Any] = {"type": "conv2d", "maps": rng.randint(1, rng.choice((16, 64, 128)))}
         conv["kernel"] = kernel
         if rng.random() < 0.3:
             conv["stride"] = rng.randint(1, 3)
@@ -160,7 +167,7 @@ def _value(value: Any) -> str:
 
 
 def _arrays(network: Description, rng: Random, seed: int) -> dict[str, np.ndarray]:
-    """Weights of varied scale that keep numbers between about 1/30 and 30; the last bias centres the scores."""
+    """Weights of varied scale that keep numbers between about 1/30 and 30."""
     draw = np.random.default_rng(seed)
     arrays: dict[str, np.ndarray] = {}
     rms, size = PIXEL_RMS * network.pixel_scale, 1.0
@@ -176,12 +183,17 @@ def _arrays(network: Description, rng: Random, seed: int) -> dict[str, np.ndarra
             rms = rms if is_bias else size
         if layer.kind in ("tanh", "sigmoid"):
             rms = size = 0.5
-    last = [layer.name for layer in network.layers if layer.kind == "linear"][-1]
-    if f"{last}_bias" in arrays:
-        at = next(at for at, layer in enumerate(network.layers) if layer.name == last)
-        before = outputs(network, arrays, noise(network.input_shape, 16, (seed + 1, 1)))[at]
-        arrays[f"{last}_bias"] -= before.mean(axis=0).astype(np.float32)
     return arrays
+
+
+def _centre(network: RandomNetwork) -> None:
+    """Let the last bias, if there is one, centre the scores."""
+    layers = network.description.layers
+    at = max(at for at, layer in enumerate(layers) if layer.kind == "linear")
+    bias = network.arrays.get(f"{layers[at].name}_bias")
+    if bias is not None:
+        images = noise(network.description.input_shape, 16, (network.seed + 1, 1))
+        bias -= outputs(network.description, network.arrays, images)[at].mean(axis=0).astype(np.float32)
 
 
 def main() -> int:
