@@ -54,8 +54,8 @@ def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, 
     multiplied, stored = row.dtype, row.stored
     products = [node.problem for node in planned.nodes if node.parameters]
     for problem in products:
-        rest = precision == "fp32x" and isinstance(problem, ConvProblem) and not fills_half(problem)
-        assert problem.dtype == ("float32" if rest else multiplied)
+        few = precision == "fp32x" and isinstance(problem, ConvProblem) and not fills_half(problem)
+        assert problem.dtype == ("float32" if few else multiplied)
     assert planned.arithmetic == (multiplied if multiplied in {problem.dtype for problem in products} else "float32")
     types = {name: dtype for name, (dtype, _) in planned.buffers.items()}
     assert types[LOGITS] == epilogue_dtype(stored), "scores are never rounded to half precision"

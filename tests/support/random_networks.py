@@ -110,7 +110,7 @@ def _front(rng: Random) -> tuple[Layers, tuple[int, int, int]]:
         shape = rng.choice((1, 3)), 28, 28
     layers: Layers = []
     if rng.random() < 0.35:
-        rule = rng.choice(({}, {"rule": "edge"}, {"rule": "course"}))
+        rule = rng.choice(({}, {"rule": "edge"}, *2 * [{"rule": "course"}]))
         layers.append({"type": "resize", "size": rng.choice((rng.randint(8, 96), 48, 70, 86)), **rule})
     for _ in range(rng.choices(range(6), (2, 5, 8, 5, 4, 4))[0]):
         kernel = rng.randint(1, rng.choice((7, 7, 11)))

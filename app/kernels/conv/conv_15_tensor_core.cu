@@ -45,6 +45,7 @@ static_assert(PIXELS <= 8 * NT * WARPS_N, "the warps must cover the tile");
 
 // Tensor cores cut off what they add: split operands are summed there for so many steps, these sums in the usual way.
 constexpr int CUT_STEPS = SPLIT ? 2 : K_STEPS;
+constexpr bool FEW_TERMS = C * K * K < 16;  // else products of two low parts are less than the sum's roundings
 constexpr int VALUE_PITCH = PIXELS / 2 * 2 + 1;  // odd: maps lie in different banks
 
 struct Operands {
@@ -162,7 +163,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
                         for (int n = 0; n < NT; n++) mma_tf32(cross[m][n], low_a, b[n]);
 #pragma unroll
-                        for (int n = 0; PARTS == 2 && n < NT; n++) mma_tf32(cross[m][n], a, low_b[n]);
+                        for (int n = 0; PARTS == 2 && n < NT; n++) {
+                            if (FEW_TERMS) mma_tf32(cross[m][n], low_a, low_b[n]);
+                            mma_tf32(cross[m][n], a, low_b[n]);
+                        }
                     }
 #pragma unroll
                     for (int n = 0; n < NT; n++) {

@@ -19,6 +19,7 @@ constexpr int WARPS_N = BN / WN, THREADS = 32 * (BM / WM) * WARPS_N;
 constexpr int X_GROUPS = BM * WORDS / 4, W_GROUPS = WORDS * BN / 4;
 constexpr int X_LOADS = (X_GROUPS + THREADS - 1) / THREADS, W_LOADS = (W_GROUPS + THREADS - 1) / THREADS;
 constexpr int MMAS_M = WM / 16, MMAS_N = WN / 8;
+constexpr bool FEW_TERMS = DEPTH < 16;  // else products of two low parts are less than the sum's roundings
 constexpr int PARTS = SPLIT && same_type<INPUT, float32> ? 2 : 1;  // bytes and float16 are exact in one tfloat32
 
 static_assert(WM % 16 == 0 && WN % 8 == 0, "a warp computes whole 16 x 8 products");
@@ -136,6 +137,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                         mma_tf32(sums[i][j], a[i][0], b[j][0]);
                     } else {
                         if constexpr (W_PARTS == 2) mma_tf32(cross[i][j], a[i][0], b[j][1]);
+                        if constexpr (PARTS == 2 && W_PARTS == 2 && FEW_TERMS) mma_tf32(cross[i][j], a[i][1], b[j][1]);
                         mma_tf32(partial[i][j], a[i][0], b[j][0]);
                         if constexpr (PARTS == 2) mma_tf32(cross[i][j], a[i][1], b[j][0]);
                     }
