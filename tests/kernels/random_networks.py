@@ -1,0 +1,149 @@
+"""Random networks through ``Classifier`` on the card, in every precision: do labels agree with the float64 reference?
+
+``python -m tests.kernels.random_networks --count 500 --seconds 150`` needs a GPU. All processors draw networks, compute
+references and compile kernels; what the engines allocate is poisoned. It ends with ``N networks of 500, 0 failures``,
+or with exit code 1 and a line for each failure, which says how to look at every launch of that network.
+"""
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+
+import numpy as np
+
+from app.base.errors import UserError
+from app.base.precision import BY_NAME
+from app.base.processor import usable_cores
+from app.cuda.compiler import compile_kernel
+from app.cuda.device import describe_gpu, why_no_gpu
+from app.engine.classifier.classifier import Classifier
+from app.network.reference import compute_reference
+from app.network.verdicts import Reference
+from app.network.weights import save_weights
+from app.planning import tuning
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from app.terminal.console import Parser, number_type, run_guarded, whole_number_type
+from tests.support.kernel_device import POISON, bits
+from tests.support.networks_for_tests import GENERAL, check_labels
+from tests.support.random_networks import random_network
+from tests.support.random_networks_checked import graph_of
+
+BATCH, FEW = 9, 2  # images; few of them must give the first results
+PRECISIONS = tuple(name.replace("fp32x", "auto") for name in GENERAL if BY_NAME[name].offered)
+REPEAT = "python -m tests.support.random_networks --device cuda --seed"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A network as a weights file, and what the reference makes of its images."""
+
+    seed: int
+    path: Path
+    images: np.ndarray
+    reference: Reference
+
+
+def prepare(seed: int, folder: Path, arch: str, card: str) -> Prepared:
+    """Draw a network, write its weights, compute its reference, and fill the cache with its kernels."""
+    network = random_network(seed)
+    graph, images = graph_of(network), network.images(BATCH)
+    path = folder / f"{seed}.h5"
+    save_weights(path, network.arrays, network=graph.network)
+    table = tuning.load(card)
+    for precision in PRECISIONS:
+        for node in plan(graph, arch, Choices(precision, tuning=table)).nodes:
+            compile_kernel(node.variant.path, node.variant.config(node.problem, node.settings).defines, arch)
+    return Prepared(seed, path, images, compute_reference(graph, images))
+
+
+@contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """Every byte of memory that is allocated meanwhile, on the card or page-locked, is POISON."""
+    import cupy
+
+    def on_card(size: int) -> object:
+        memory = allocate(size)
+        cupy.cuda.runtime.memset(memory.ptr, POISON, size)
+        return memory
+
+    def on_host(size: int, *flags: int) -> object:
+        memory = allocate_on_host(size, *flags)
+        ctypes.memset(memory.ptr, POISON, size)
+        return memory
+
+    allocate, allocate_on_host = cupy.cuda.Memory, cupy.cuda.PinnedMemory
+    cupy.cuda.Memory, cupy.cuda.PinnedMemory = on_card, on_host
+    try:
+        yield
+    finally:
+        cupy.cuda.Memory, cupy.cuda.PinnedMemory = allocate, allocate_on_host
+
+
+def check(network: Prepared, precision: str) -> None:
+    """Classify the images, then a few of them. Raises AssertionError."""
+    with Classifier(network.path, device="cuda", precision=precision) as classifier:
+        labels = classifier(network.images)
+        scores = classifier.logits
+        used = BY_NAME[classifier.precision]
+        assert not np.isnan(scores).any(), "scores were never written"
+        np.testing.assert_array_equal(scores[range(BATCH), labels], scores.max(axis=1))
+        check_labels(labels, network.reference, used.dtype)
+        np.testing.assert_array_equal(classifier(network.images[:FEW]), labels[:FEW])
+        np.testing.assert_array_equal(bits(classifier.logits), bits(scores[:FEW]))
+    assert precision != "auto" or used.name == "fp32x", f"auto is {used.name}"
+
+
+def failures(network: Prepared) -> Iterator[str]:
+    """A line for each precision that fails."""
+    for precision in PRECISIONS:
+        try:
+            check(network, precision)
+        except (AssertionError, UserError) as error:
+            reason = " ".join(str(error).split())[:300]
+            yield f"seed {network.seed}, {precision}: {reason}; {REPEAT} {network.seed}"
+
+
+def main() -> int:
+    """Check the networks, as many as there is time for."""
+    parser = Parser(prog="python -m tests.kernels.random_networks", description=__doc__)
+    parser.add_argument("--seed", type=whole_number_type(0, 2**31), default=0, help="the first network (default: 0)")
+    parser.add_argument("--count", type=whole_number_type(1, 2**31), default=500, help="networks (default: 500)")
+    parser.add_argument("--seconds", type=number_type(1, 1e6), default=1e6, help="stop after so long (default: never)")
+    options = parser.parse_args()
+    if (reason := why_no_gpu()) is not None:
+        raise UserError(f"{reason}: run it on a machine with a GPU")
+    start, arch, card = monotonic(), describe_gpu()["architecture"], describe_gpu()["name"]
+    done, failed = 0, 0
+    with (
+        TemporaryDirectory() as folder,
+        ProcessPoolExecutor(usable_cores(), mp_context=get_context("spawn")) as pool,
+        poisoned_memory(),
+    ):
+        seeds = range(options.seed, options.seed + options.count)
+        found: list[Future[Prepared]] = [pool.submit(prepare, seed, Path(folder), arch, card) for seed in seeds]
+        try:
+            for prepared in as_completed(found, timeout=options.seconds):
+                for line in failures(prepared.result()):
+                    print(line, flush=True)
+                    failed += 1
+                done += 1
+                if monotonic() - start > options.seconds:
+                    break
+        except TimeoutError:
+            pass
+        pool.shutdown(wait=False, cancel_futures=True)
+    spent = f"{monotonic() - start:.0f} s, {card}"
+    print(f"{done} networks of {options.count} from seed {options.seed}, {failed} failures ({spent})")
+    return 1 if failed or not done else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_guarded(main))
