@@ -12,7 +12,7 @@ class Precision(Frozen):
     coarse: operands are rounded to 11 significant bits before the multiplication.
     calibrated: needs numbers in the weights file that were calibrated on images; not for every network.
     offered: available on the command line. paired: some kernels compute two layers in it.
-    fallback: dtype of the layers for which no kernel has this precision; empty if every single layer has one.
+    fallback: dtype of the layers that no kernel serves in this precision, or none as fast; empty if one always does.
     peers: the precision of equal accuracy that other systems are timed in; empty if none.
     jax: JAX's name for the multiplication of float32. cudnn: name of cuDNN's row in ``bench``.
     """
@@ -38,7 +38,7 @@ class Precision(Frozen):
 
 
 # A margin is a near-tie below this share of the magnitudes: so many roundings of the arithmetic, 2**-24 each in float32
-# and in pairs of float16 (as exact), 2**-11 where operands are rounded to 11 bits. A sum of n terms errs by about
+# and in split operands (as exact), 2**-11 where operands are rounded to 11 bits. A sum of n terms errs by about
 # √n roundings: the longest of the shipped networks have 800 to 5,400 terms, and measured over the test images in NumPy
 # a logit errs by 11 in float32 at most; with rounded operands labels flipped at margins of up to 0.8. float16 has twice
 # tf32's: numbers below its normal range, 2**-14, lose further bits.

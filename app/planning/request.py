@@ -39,7 +39,7 @@ class NetworkRequest(Frozen, kw_only=True):
     )
     precision: str = option(
         "arithmetic of the GPU: how numbers are multiplied and stored; sums are float32. fp32x is as exact as "
-        "fp32, but runs on tensor cores; int8 is the coarsest. auto: fp32x where card and network allow it, else fp32",
+        "fp32, but runs on tensor cores; int8 is the coarsest. auto: fp32x where the card has tensor cores, else fp32",
         "auto",
         choices=("auto", *PRECISIONS),
     )

@@ -44,6 +44,7 @@ def _share(problem: ConvProblem | LinearProblem | ConvPairProblem | LinearPairPr
         (HALF, "wgmma", 900),
         (HALF, "", 900),  # a library's: the fastest that the type has
         (CONV, "", 50),
+        (replace(CONV, dtype="float16x2"), "mma", 100),  # three products, in tfloat32
     ],
 )
 def test_each_family_of_instructions_has_its_own_peak(problem: ConvProblem, instructions: str, peak: float) -> None:

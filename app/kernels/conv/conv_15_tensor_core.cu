@@ -72,6 +72,18 @@ __device__ __forceinline__ unsigned word(INPUT low, INPUT high) {
     else return pack_half2(float(low), float(high));
 }
 
+// The products with a low part, for 16 maps.
+__device__ __forceinline__ void multiply_low(float (&sums)[NT][4], const unsigned (&a)[4], const uint4 &low,
+                                             const unsigned (&b)[NT][2], const unsigned (&low_b)[NT][2]) {
+    const unsigned low_a[4] = {low.x, low.y, low.z, low.w};
+#pragma unroll
+    for (int n = 0; n < NT; n++) mma_tf32(sums[n], low_a, b[n]);
+#pragma unroll
+    for (int n = 0; PARTS == 2 && n < NT; n++) {
+        if (FEW_TERMS) mma_tf32(sums[n], low_a, low_b[n]);
+        mma_tf32(sums[n], a, low_b[n]);
+    }
+}
 __device__ __forceinline__ void add(float (&sums)[MT][NT][4], const float (&others)[MT][NT][4]) {
 #pragma unroll
     for (int i = 0; i < MT * NT * 4; i++) sums[i / (4 * NT)][i / 4 % NT][i % 4] += others[i / (4 * NT)][i / 4 % NT][i % 4];
@@ -157,17 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                     const uint4 *own = filters + (k * M_TILES + warp_m + m) * 32 + lane;
                     const uint4 fragment = own[0];
                     const unsigned a[4] = {fragment.x, fragment.y, fragment.z, fragment.w};
-                    if constexpr (SPLIT) {
-                        const uint4 low = own[FILTER_PART / 4];
-                        const unsigned low_a[4] = {low.x, low.y, low.z, low.w};
-#pragma unroll
-                        for (int n = 0; n < NT; n++) mma_tf32(cross[m][n], low_a, b[n]);
-#pragma unroll
-                        for (int n = 0; PARTS == 2 && n < NT; n++) {
-                            if (FEW_TERMS) mma_tf32(cross[m][n], low_a, low_b[n]);
-                            mma_tf32(cross[m][n], a, low_b[n]);
-                        }
-                    }
+                    if constexpr (SPLIT) multiply_low(cross[m], a, own[FILTER_PART / 4], b, low_b);
 #pragma unroll
                     for (int n = 0; n < NT; n++) {
                         if constexpr (HALF) mma_f16(into[m][n], a, b[n]);

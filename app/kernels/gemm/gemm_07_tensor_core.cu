@@ -33,6 +33,15 @@ __device__ __forceinline__ unsigned word(T low, T high) {
     return PER_WORD == 2 ? pack_half2(low, high) : to_tf32(low);
 }
 
+// The products of high parts, and those with a low part.
+__device__ __forceinline__ void mma_split(float (&sums)[4], float (&cross)[4], const unsigned (&a)[PARTS][4],
+                                          const unsigned (&b)[W_PARTS][2]) {
+    if constexpr (W_PARTS == 2) mma_tf32(cross, a[0], b[1]);
+    if constexpr (W_PARTS * PARTS == 4 && FEW_TERMS) mma_tf32(cross, a[1], b[1]);
+    mma_tf32(sums, a[0], b[0]);
+    if constexpr (PARTS == 2) mma_tf32(cross, a[1], b[0]);
+}
+
 typedef float Sums[MMAS_M][MMAS_N][4];
 __device__ __forceinline__ void add(Sums &sums, const Sums &others) {
 #pragma unroll
@@ -131,16 +140,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             for (int i = 0; i < MMAS_M; i++)
 #pragma unroll
                 for (int j = 0; j < MMAS_N; j++)
-                    if constexpr (PER_WORD == 2) {
+                    if constexpr (SPLIT)
+                        mma_split(partial[i][j], cross[i][j], a[i], b[j]);
+                    else if constexpr (PER_WORD == 2)
                         mma_f16(sums[i][j], a[i][0], b[j][0]);
-                    } else if constexpr (!SPLIT) {
+                    else
                         mma_tf32(sums[i][j], a[i][0], b[j][0]);
-                    } else {
-                        if constexpr (W_PARTS == 2) mma_tf32(cross[i][j], a[i][0], b[j][1]);
-                        if constexpr (PARTS == 2 && W_PARTS == 2 && FEW_TERMS) mma_tf32(cross[i][j], a[i][1], b[j][1]);
-                        mma_tf32(partial[i][j], a[i][0], b[j][0]);
-                        if constexpr (PARTS == 2) mma_tf32(cross[i][j], a[i][1], b[j][0]);
-                    }
         }
         if (SPLIT) add(sums, partial);
         if (step + 1 < STEPS) store(1 - stage);

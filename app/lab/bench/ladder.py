@@ -10,6 +10,7 @@ import numpy as np
 from app.base.clock import time_call
 from app.base.errors import UserError
 from app.base.frozen import Frozen
+from app.base.precision import BY_DTYPE
 from app.cuda.compiler import architecture_number
 from app.cuda.memory import DeviceMemoryError
 from app.kernels.problems import ConvProblem
@@ -63,7 +64,7 @@ class ItemTimer(Frozen):
         found: list[Result] = []
         for problem in item.problems.values():
             served = [row for own, row in item_variants(item, self.only) if own == problem]
-            cudnn = item.is_single_convolution and self.with_cudnn
+            cudnn = item.is_single_convolution and self.with_cudnn and BY_DTYPE[problem.dtype].cudnn
             if not served and not cudnn:
                 continue
             trial = Trial(problem, images, self.arch)

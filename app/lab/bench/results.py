@@ -112,6 +112,8 @@ def rates(
     # Pooling, activations and so on compute in float32, whatever the storage type.
     multiplies = isinstance(problem, ConvProblem | LinearProblem | PairProblem)
     families = (instructions,) if instructions else ("mma", "wgmma")
+    if dtype == "float16x2" and isinstance(problem, ConvProblem | LinearProblem) and instructions == "mma":
+        dtype = "tfloat32"  # a layer alone is split into two of these
     known = [peaks["tflops"].get(peak_name(family if multiplies else "fma", dtype)) for family in families]
     peak = max((rate for rate in known if rate), default=None)
     arithmetic = work * executed_operations(problem) * images / ms / 1e9 / peak if peak else 0.0
