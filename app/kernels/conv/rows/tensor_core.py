@@ -172,7 +172,7 @@ def _configure_tensor_core(problem: ConvProblem, parameters: Parameters) -> Laun
 
 
 def _pooling_refusal(problem: ConvProblem) -> str | None:
-    return "fuses pooling in float16x2 alone" if problem.pool > 1 and problem.dtype != "float16x2" else None
+    return "fuses no pooling in tfloat32" if problem.pool > 1 and problem.dtype == "tfloat32" else None
 
 
 def _fills_products(problem: ConvProblem) -> bool:
@@ -195,7 +195,7 @@ ROWS: tuple[Variant, ...] = (
         dtypes=("float16", "float16x2", "tfloat32"),
         since="implicit-gemm",
         refuses=_pooling_refusal,
-        limits="tensor cores of sm_80 and later; fuses pooling in float16x2 alone",
+        limits="tensor cores of sm_80 and later; fuses no pooling in tfloat32",
         pools=True,
         pays=_fills_products,
         tunables=TENSOR_TUNABLES,
