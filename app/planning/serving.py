@@ -171,16 +171,17 @@ class Serving(Frozen):
     ) -> tuple[Problem, Variant, dict[str, int], Parameters] | None:
         """Find a kernel for one layer; return its problem, the kernel, the settings and the parameters."""
         named = self.choices.requested_kernel(head.layer)
+        arrays: Parameters | None = None
         for form in _layer_forms(problem, source is not None):
             served = self.choices.tuning.choose(form, self.arch, named)
             if served is None:
                 continue
-            arrays = stored_parameters(self.graph, at, [head], form, input_dtype)
+            arrays = arrays or stored_parameters(self.graph, at, [head], form, input_dtype)
             if not _splits(form):
                 return form, *served, arrays
-            arrays = arrays if source is None else unscale_features(arrays, source.scales)
-            if fits_range(form, arrays) and _weights_fit_float16(form, *served, arrays):
-                return form, *served, arrays
+            given = arrays if source is None else unscale_features(arrays, source.scales)
+            if fits_range(form, given) and _weights_fit_float16(form, *served, given):
+                return form, *served, given
         return None
 
     def _unsupported_layer_message(self, step: LayerStep, input_dtype: str, source: Features | None) -> str:

@@ -86,7 +86,9 @@ def test_maps_change_two_layers(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for file in (path, more):
         assert main(["graph", "--network", str(file), "--arch", "sm_90a"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        counts.append({cells[0]: cells[-3] for line in lines if len(cells := line.split()) > 2 and cells[0][-1].isdigit()})
+        counts.append(
+            {cells[0]: cells[-3] for line in lines if len(cells := line.split()) > 2 and cells[0][-1].isdigit()}
+        )
     few, many = counts
     assert {name for name in few if few[name] != many[name]} == {"conv1", "conv2"}
     for name in ("conv1", "conv2"):

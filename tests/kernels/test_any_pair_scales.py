@@ -127,6 +127,37 @@ def test_features_of_a_sigmoid_may_all_be_small() -> None:
     check(graph, nodes_of(graph, "sm_90a", "fp32x"), "fp32x")
 
 
+@pytest.mark.parametrize(("function", "factor"), [("relu", 1.0), ("relu", 1e12), ("tanh", 1.0)])
+@CARDS
+def test_chains_of_single_layers_are_as_exact_as_float32(arch: str, function: str, factor: float) -> None:
+    """What is known of one kernel's results bounds the next one's, up to the pair of products; layers of any scale."""
+    layers: list[Layer] = [
+        Conv2d("conv1", 16, 5),
+        ACTIVATIONS[function]("one"),
+        MaxPool("pool1", 3),
+        Flatten("flatten"),
+    ]
+    for at, outputs in enumerate((96, 64, 32, 10), 1):
+        layers += [Linear(f"fc{at}", outputs), ACTIVATIONS[function](f"after{at}")]
+    chain = Network("chain", "for tests", (1, 28, 28), (*layers[:-1], Argmax("argmax")))
+    graph = multiplied(random_graph(chain), fc1=factor, fc1_bias=factor, fc2=1 / factor)
+    nodes = nodes_of(graph, arch, "fp32x")
+    assert {node.problem.dtype for node in nodes} == {"float16x2"} and all(node.features for node in nodes[:-1])
+    assert isinstance(nodes[-1].problem, LinearPairProblem) == (function == "relu" or arch == "sm_90a")
+    x: np.ndarray = images()
+    for node in nodes:
+        x = through(node, x)
+        assert (
+            node.features is None
+            or (
+                np.abs(x).reshape(len(x), len(node.features.bounds), -1).max(axis=(0, 2))
+                <= node.features.bounds * (1 + 1e-6)
+            ).all()
+        )
+    found, limits = errors(x.astype(np.float64), graph.reference(images())), plain_errors(graph, images(), "fp32x")
+    assert (found <= 2 * limits).all(), f"{found}, a plain implementation's {limits}"
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("name", ["conv1", "conv2", "fc1"])
 def test_what_is_no_number_is_not_split(name: str, value: float) -> None:

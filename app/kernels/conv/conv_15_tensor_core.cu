@@ -43,7 +43,7 @@ constexpr int BATCHES = (LOADS + 9) / 10, BATCH = (LOADS + BATCHES - 1) / BATCHE
 static_assert(PLANE >= IN_R * PITCH, "a plane must hold its part of the tile");
 static_assert(PIXELS <= 8 * NT * WARPS_N, "the warps must cover the tile");
 
-// Tensor cores cut off what they add: split operands are summed there for so many steps, these sums in the usual way.
+// Split operands are summed on the tensor cores for so many steps, these sums in the usual way.
 constexpr int CUT_STEPS = SPLIT ? 2 : K_STEPS;
 constexpr bool FEW_TERMS = C * K * K < 16;  // else products of two low parts are less than the sum's roundings
 constexpr int VALUE_PITCH = PIXELS / 2 * 2 + 1;  // odd: maps lie in different banks
@@ -83,10 +83,6 @@ __device__ __forceinline__ void multiply_low(float (&sums)[NT][4], const unsigne
         if (FEW_TERMS) mma_tf32(sums[n], low_a, low_b[n]);
         mma_tf32(sums[n], a, low_b[n]);
     }
-}
-__device__ __forceinline__ void add(float (&sums)[MT][NT][4], const float (&others)[MT][NT][4]) {
-#pragma unroll
-    for (int i = 0; i < MT * NT * 4; i++) sums[i / (4 * NT)][i / 4 % NT][i % 4] += others[i / (4 * NT)][i / 4 % NT][i % 4];
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

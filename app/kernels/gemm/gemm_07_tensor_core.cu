@@ -42,13 +42,6 @@ __device__ __forceinline__ void mma_split(float (&sums)[4], float (&cross)[4], c
     if constexpr (PARTS == 2) mma_tf32(cross, a[1], b[0]);
 }
 
-typedef float Sums[MMAS_M][MMAS_N][4];
-__device__ __forceinline__ void add(Sums &sums, const Sums &others) {
-#pragma unroll
-    for (int i = 0; i < MMAS_M * MMAS_N * 4; i++)
-        sums[i / (4 * MMAS_N)][i / 4 % MMAS_N][i % 4] += others[i / (4 * MMAS_N)][i / 4 % MMAS_N][i % 4];
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_tensor_core(const INPUT *__restrict__ x, const WEIGHT *__restrict__ w, const float *__restrict__ bias,
                      OUTPUT *__restrict__ y,
@@ -115,13 +108,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;  // g, t: as in mma.cuh
     const int warp_m = warp / WARPS_N * WM, warp_n = warp % WARPS_N * WN;
 
-    Sums sums = {}, cross = {};  // cross: products of a high and a low part
+    float sums[MMAS_M][MMAS_N][4] = {}, cross[MMAS_M][MMAS_N][4] = {};  // cross: products of a high and a low part
     fetch(0);
     store(0);
     __syncthreads();
     for (int step = 0; step < STEPS; step++) {
         const int stage = step % 2;
-        Sums partial = {};
+        float partial[MMAS_M][MMAS_N][4] = {};
         if (step + 1 < STEPS) fetch((step + 1) * BK);
 #pragma unroll(SPLIT ? 1 : WORDS / 8)
         for (int k = 0; k < WORDS; k += 8) {

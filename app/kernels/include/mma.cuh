@@ -47,6 +47,14 @@ __device__ __forceinline__ unsigned split_tf32(float value, unsigned &low) {
     return high;
 }
 
+// Adds in the usual way: tensor cores cut off what they add.
+template <int Rows, int Columns>
+__device__ __forceinline__ void add(float (&sums)[Rows][Columns][4], const float (&others)[Rows][Columns][4]) {
+#pragma unroll
+    for (int i = 0; i < Rows * Columns * 4; i++)
+        sums[i / 4 / Columns][i / 4 % Columns][i % 4] += others[i / 4 / Columns][i / 4 % Columns][i % 4];
+}
+
 // Neighbours in memory, loaded at once: 16 bytes or less in one instruction.
 template <typename T, int Count>
 struct alignas(sizeof(T) * Count < 16 ? sizeof(T) * Count : 16) Vector {
