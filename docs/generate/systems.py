@@ -88,7 +88,7 @@ def pair_with_fastest_peer(comparison: Row, precision: str, measure: str) -> Pai
     if not entry or entry[measure] is None:
         return Pair(ours, None, entry.get("reason", "") if measure == ON_CARD else "")
     row = first_row(comparison["rows"], setting=entry[measure]["setting"], precision=entry["against"])
-    return Pair(ours, (row.get(measure) or {}).get("p50"), row and peer_title(row))
+    return Pair(ours, (row.get(measure) or {}).get("p50"), peer_title(row) if row else "")
 
 
 def peer_title(row: Row) -> str:
