@@ -20,9 +20,9 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm")
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
 CAPS = {
     "lines of sources": 55_400,
-    "lines of Python in app without comments, docstrings and blank lines": 30_900,
+    "lines of Python in app without comments, docstrings and blank lines": 30_950,
     "lines of tests": 42_000,
-    "tracked files": 945,
+    "tracked files": 950,
 }
 
 

@@ -88,10 +88,8 @@ class ConvProblem(Frozen):
     @property
     def pooled_size(self) -> tuple[int, int]:
         """Height and width of the output."""
-        height, width = (
-            pooling_window_count(size, self.pool, self.pool, self.pool_ceil) for size in self.conv_output_size
-        )
-        return height, width
+        counts = [pooling_window_count(size, self.pool, self.pool, self.pool_ceil) for size in self.conv_output_size]
+        return counts[0], counts[1]
 
     @property
     def flops(self) -> int:
@@ -290,15 +288,6 @@ def tuning_key(problem: Problem) -> str:
     values = ((field, getattr(problem, field.name)) for field in fields(problem))
     changed = (f"{field.name}={value}" for field, value in values if value != field.default)
     return " ".join([operation(problem), *changed])
-
-
-def used_size(problem: ConvProblem) -> tuple[int, int]:
-    """Return the rows and columns of the convolution's results that pooling reads."""
-    rows, columns = (
-        min(size, windows * problem.pool)
-        for size, windows in zip(problem.conv_output_size, problem.pooled_size, strict=True)
-    )
-    return rows, columns
 
 
 def bytes_moved(problem: Problem, images: int) -> int:

@@ -157,6 +157,15 @@ class FilterRing(Frozen):
         }
 
 
+def used_size(problem: ConvProblem) -> tuple[int, int]:
+    """Return the rows and columns of the convolution's results that pooling reads."""
+    rows, columns = (
+        min(size, windows * problem.pool)
+        for size, windows in zip(problem.conv_output_size, problem.pooled_size, strict=True)
+    )
+    return rows, columns
+
+
 def collected_bytes(problem: ConvProblem) -> int:
     """Return the bytes of an image's results if they can leave shared memory in pieces of 16 bytes, else 0."""
     size = problem.maps * prod(problem.pooled_size) * ITEMSIZE[problem.output_dtype]

@@ -13,11 +13,7 @@ import pytest
 from app.kernels.problems import LinearProblem
 from app.kernels.registry import variants
 from app.ladder.emulation.program import why_not_on_cpu
-<<<<<<< HEAD
 from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
-=======
-from tests.support.drawn_pairs import DRAWN_PAIRS
->>>>>>> h-cover
 from tests.support.kernel_cases import GRID, OPERATIONS, STORED, Case, served, small_cases, tuned_cases
 from tests.support.kernel_device import host_arrays
 from tests.support.kernel_grid import RAGGED, exactly, row_of

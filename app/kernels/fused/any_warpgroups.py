@@ -13,7 +13,7 @@ from app.kernels.fused.any_pair import (
     window_fragments_size,
 )
 from app.kernels.fused.scaling import Arrays
-from app.kernels.problems import ConvPairProblem, used_size
+from app.kernels.problems import ConvPairProblem
 from app.kernels.variant import (
     ONLY_HOPPER,
     KernelLaunch,
@@ -37,6 +37,7 @@ from app.kernels.warpgroup_convolution import (
     core_matrices,
     estimated_clocks,
     pad_to_tiles,
+    used_size,
 )
 
 

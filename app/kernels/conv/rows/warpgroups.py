@@ -8,7 +8,7 @@ import numpy as np
 from app.base.precision import storage_dtype
 from app.kernels.fused.scaling import float16_parts, scale_per_map
 from app.kernels.plain_problems import Argument
-from app.kernels.problems import ConvProblem, used_size
+from app.kernels.problems import ConvProblem
 from app.kernels.variant import (
     ONLY_HOPPER,
     KernelLaunch,
@@ -35,6 +35,7 @@ from app.kernels.warpgroup_convolution import (
     core_matrices,
     estimated_clocks,
     pad_to_tiles,
+    used_size,
 )
 
 MOST_CHUNKS = 8
