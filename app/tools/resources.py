@@ -17,6 +17,7 @@ from app.cuda.compiler import architecture_number, compile_kernel, read_with_inc
 from app.cuda.on_all_cores import compile_on_all_cores
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
 from app.kernels.variant import LaunchConfig, Variant, ceil_div
+from app.layers import Conv2d
 from app.network.definitions import FA19, LENET5, Network
 from app.records.kernels import NoResources, Resources
 
@@ -25,6 +26,10 @@ EXAMPLES: tuple[tuple[Network, tuple[str, ...]], ...] = (
     (FA19, ("resize", "softmax")),
 )
 # Operation of two layers → the layers' common name in the examples without the number, and the pair's class.
+# lenet5 with filters of 3 x 3: for kernels of any sizes.
+SMALL_FILTERS = replace(
+    LENET5, layers=tuple(replace(one, kernel=3) if isinstance(one, Conv2d) else one for one in LENET5.layers)
+)
 EXAMPLE_PAIRS: dict[str, tuple[str, Any]] = {
     "conv_pair": ("conv", ConvPairProblem),
     "gemm_pair": ("fc", LinearPairProblem),
@@ -81,7 +86,7 @@ def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -
 def example_problems(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
     """Yield example layers for the row's operation with their problems: unfused in each type, then with an epilogue."""
     if row.operation in EXAMPLE_PAIRS:
-        pairs = (_pair_problems(row, network) for network in (LENET5, FA19))
+        pairs = (_pair_problems(row, network) for network in (LENET5, FA19, SMALL_FILTERS))
         served = (found for found in pairs if any(row.refusal(problem, "sm_90a") is None for problem in found))
         yield f"{EXAMPLE_PAIRS[row.operation][0]}1-2", next(served)
     for network, names in EXAMPLES:

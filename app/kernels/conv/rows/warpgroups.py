@@ -130,7 +130,7 @@ ROWS: tuple[Variant, ...] = (
     wgmma_row(
         "conv",
         21,
-        "wgmma_any",
+        "warpgroup",
         system="none of them",
         configure=_configure,
         dtypes=("float16", "float16x2"),

@@ -54,7 +54,7 @@ __device__ __forceinline__ void stage_band(unsigned char *maps, const INPUT *ima
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    conv_wgmma_any(const INPUT *__restrict__ x, const unsigned char *__restrict__ w, const float *__restrict__ factors,
+    conv_warpgroup(const INPUT *__restrict__ x, const unsigned char *__restrict__ w, const float *__restrict__ factors,
                    const float *__restrict__ bias, OUTPUT *__restrict__ y, int images) {
     const int group = warpgroup_index(), thread = threadIdx.x % 128;
     const long long bands = (long long)images * BANDS, stride = WARPGROUPS * gridDim.x;
