@@ -1,4 +1,4 @@
-"""``python -m app.records NAME``: print the JSON Schema of a document."""
+"""Print the JSON Schema of a document: ``python -m app.records NAME``."""
 
 import json
 
@@ -9,7 +9,7 @@ from app.terminal.console import Parser, run_guarded
 
 
 def main() -> int:
-    """Run the program. Returns its exit code."""
+    """Run the program; return its exit code."""
     parser = Parser(prog=f"python -m {__package__}", description="Print the JSON Schema of a document.")
     parser.add_argument("name", metavar="NAME", help=f"one of {', '.join(documents())}")
     name = parser.parse_args().name

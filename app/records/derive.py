@@ -1,7 +1,8 @@
-"""Derive from a document's type its strict reading, its JSON Schema, and a table of its fields.
+"""Derive from a document's type its strict reader, its JSON Schema and a table of its fields.
 
 A type is a TypedDict, dict[str, …], list, tuple, Literal of strings, str, int, float, bool, Any, None, or a union of
-them. ``Annotated`` adds a description with the unit (a string) and a constraint; the outermost of each counts.
+them. ``Annotated`` adds a description with the unit (a string) and a constraint; if ``Annotated`` is nested, the
+outermost description and constraint count.
 """
 
 from functools import cache
@@ -18,7 +19,7 @@ TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneTy
 
 
 class Range(NamedTuple):
-    """Constraint of a number: at least ``least``, or ``above`` it, and at most ``most``."""
+    """Constrain a number to at least ``least``, or above it if ``above`` is true, and to at most ``most``."""
 
     least: int
     most: int | None = None
@@ -26,27 +27,27 @@ class Range(NamedTuple):
 
 
 class Length(NamedTuple):
-    """Constraint of a list: its number of items. Of a string: its number of printable characters, on one line."""
+    """Constrain the number of items of a list, or the number of printable characters of a string on one line."""
 
     least: int = 0
     most: int | None = None
 
 
 class Pattern(NamedTuple):
-    """Constraint of a string: a regular expression that all of it matches, and what the string then is."""
+    """Constrain a string to match a regular expression from end to end; ``what`` names such strings."""
 
     pattern: str
     what: str
 
 
 class OneOf(NamedTuple):
-    """Constraint of a string: one of these words, taken from a constant; words written in the type are a Literal."""
+    """Constrain a string to one of the words of a constant. (Words written in the type itself are a Literal.)"""
 
     words: tuple[str, ...]
 
 
 class Part(NamedTuple):
-    """A field or an item: its bare type, its description ('' without one) and its constraint."""
+    """A field or an item: its type without ``Annotated``, its description ('' without one) and its constraint."""
 
     kind: Any
     description: str
@@ -54,7 +55,7 @@ class Part(NamedTuple):
 
     @property
     def origin(self) -> Any:
-        """The type without its parameters; Union for a union."""
+        """Return the type without its parameters; Union for a union."""
         origin = get_origin(self.kind) or self.kind
         return Union if origin is UnionType else origin
 
@@ -68,16 +69,16 @@ def split_annotated_type(hint: Any) -> Part:
 
 
 def fields(record: Any) -> dict[str, Any]:
-    """Return a TypedDict's field names and types, those of its bases first."""
+    """Return the names and types of a TypedDict's fields; fields of its bases come first."""
     hints = record.__annotations__.items()
     return {name: get_args(hint)[0] if get_origin(hint) is NotRequired else hint for name, hint in hints}
 
 
 @cache
 def documents() -> dict[str, Any]:
-    """Return name → type of each document; a union if several records share a name.
+    """Return the type of each document by name. If several records share a name, the type is their union.
 
-    Every record of this package with a field ``schema`` is a document; its name is the middle part of that field.
+    Each record of this package with a field ``schema`` is a document; its name is the middle part of that field.
     """
     found: dict[str, Any] = {}
     for path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
@@ -91,9 +92,10 @@ def documents() -> dict[str, Any]:
 
 
 def check_of(hint: Any) -> Check:
-    """Return the check of a JSON value against a type; it raises BadValueError with the place of the fault.
+    """Return a function that checks a JSON value against a type.
 
-    The check returns the value unchanged: the checks it is made of turn lists into tuples and integers into floats.
+    The function returns the value unchanged, or raises BadValueError that names the place of the fault. The checks
+    inside it turn lists into tuples and integers into floats.
     """
     check = _check_of(hint)
 
@@ -143,7 +145,7 @@ def _check_of_value(kind: Any, limit: Any) -> Check:
 
 
 def _check_of_records(kinds: list[Any]) -> Check:
-    """Return the check for one of several records; errors are those of the record with the most fields in common."""
+    """Return the check for one of several records; its errors refer to the record with the most fields in common."""
 
     def check_nearest(value: Any) -> Any:
         names = value.keys() if isinstance(value, dict) else set()
@@ -159,7 +161,7 @@ def _check_of_records(kinds: list[Any]) -> Check:
 
 
 def schema(name: str) -> dict[str, Any]:
-    """Return a document's JSON Schema (draft 2020-12); records within it are its ``$defs``."""
+    """Return a document's JSON Schema (draft 2020-12); the records within the document are its ``$defs``."""
     kind, records = documents()[name], dict[str, Any]()
     top = _schema_of_record(kind, records) if is_typeddict(kind) else _schema_of(kind, records)
     return {"$schema": DIALECT, "$id": f"{name}.json", **top, "$defs": records}
@@ -176,7 +178,7 @@ def _schema_of_record(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schema_of(hint: Any, records: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON Schema of a type; the records in it are added to ``records`` by name."""
+    """Return the JSON Schema of a type, and add the records within the type to ``records`` by name."""
     part = split_annotated_type(hint)
     inner, limit = get_args(part.kind), part.limit
     found: dict[str, Any] = {"type": TYPES[part.kind]} if part.kind in TYPES else {}
@@ -201,7 +203,7 @@ def _schema_of(hint: Any, records: dict[str, Any]) -> dict[str, Any]:
 
 
 def _constraint_keywords(origin: Any, limit: Range | Length | Pattern | OneOf) -> dict[str, Any]:
-    """Return a constraint's JSON Schema keywords."""
+    """Return the JSON Schema keywords of a constraint."""
     if isinstance(limit, OneOf):
         return {"enum": [*limit.words]}
     if isinstance(limit, Pattern):

@@ -1,4 +1,4 @@
-"""The document of ``bench --peers``: times and labels of this program and of other frameworks."""
+"""Define the document of ``bench --peers``: times and labels of this program and of other frameworks."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -17,6 +17,8 @@ class Quantiles(TypedDict):
 
 
 class Tried(TypedDict):
+    """Median times of one setting of an engine, from a few runs."""
+
     setting: str
     on_card_ms: Annotated[Amount | None, "median"]
     end_to_end_ms: Annotated[Amount | None, "median"]
@@ -24,6 +26,8 @@ class Tried(TypedDict):
 
 
 class Row(TypedDict):
+    """Times and labels of one engine in one precision."""
+
     engine: Annotated[
         str,
         "`ours`, `torch-eager`, `torch-max-autotune`, `torch-reduce-overhead`, `jax-jit`; older documents also have "
@@ -52,12 +56,16 @@ class Row(TypedDict):
 
 
 class Best(TypedDict):
+    """Fastest peer, and its time relative to ours."""
+
     best: Annotated[str | None, "the fastest peer"]
     ratio: Annotated[Amount | None, "its median ÷ ours"]
     each: Annotated[dict[str, Amount], "engine → its median ÷ ours"]
 
 
 class Ratio(TypedDict):
+    """Our times in one precision relative to the peers' times."""
+
     precision: Precision
     against: Annotated[Precision, "the peers' precision"]
     on_card_ms: Best
