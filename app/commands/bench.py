@@ -1,4 +1,4 @@
-"""``main.py bench``: its options."""
+"""Define the options of ``main.py bench``."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -35,10 +35,10 @@ OF_PEERS = ("precision", "rounds", "seconds")
 
 
 class BenchRequest(Frozen, kw_only=True):
-    """The options of ``bench``, which times kernels, or with ``peers`` whole systems.
+    """Options of ``bench``, which times kernels, or whole systems with ``peers``.
 
-    Raises UserError for an option of the other kind. shape, batches, only: comma-separated texts. None means all
-    layers, ``batch`` alone, and all rows.
+    shape, batches, only: comma-separated texts; None means all layers, ``batch`` alone, and all rows. Raises UserError
+    for an option that does not apply to what is timed.
     """
 
     network: str = option(
@@ -88,6 +88,7 @@ class BenchRequest(Frozen, kw_only=True):
                 raise UserError(f"--network {self.network} and --shape {self.shape}: name one or the other")
 
     def _refuse(self, names: Iterable[str], why: str) -> None:
+        """Raise UserError if one of the named options was given; ``why`` gives the reason."""
         for name in names:
             if getattr(self, name) != getattr(BenchRequest, name):  # its default
                 raise UserError(f"--{name.replace('_', '-')} {why}")

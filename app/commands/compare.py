@@ -1,4 +1,4 @@
-"""``main.py compare``: its options."""
+"""Define the options of ``main.py compare``."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ FAILED = "a row became slower by over --fail-above"
 
 
 def percentage(text: str) -> float:
-    """Parse ``3%`` or ``3`` to 3.0 (percent, not a share)."""
+    """Parse ``3%`` or ``3`` as 3.0 percent."""
     return float(
         argparse_type(
             lambda part: float(part.removesuffix("%")), "a percentage such as 3%", checks.number_check(0, 1e6)
@@ -49,6 +49,8 @@ def percentage(text: str) -> float:
 
 
 class CompareRequest(Frozen, kw_only=True):
+    """Options of ``compare``: the JSON files before and after, and the slowdown that counts as a failure."""
+
     before: list[Path] = option(
         "JSON of the first run or runs; of two files without --, the second is AFTER",
         name="before",

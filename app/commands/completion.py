@@ -1,4 +1,4 @@
-"""``main.py --completion SHELL``: write a shell script that completes commands, options and their values."""
+"""Write a shell script that completes commands, options and their values (``main.py --completion SHELL``)."""
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
@@ -13,17 +13,18 @@ Parsers = Mapping[str, argparse.ArgumentParser]
 def completion_script(shell: str, parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
     """Return the completion script for one of ``SHELLS``.
 
-    parsers: of each command and of the main job. summaries: command → its summary.
+    parsers: parser of each command and of the main job, by name. summaries: summary of each command, by name.
     """
     return SHELLS[shell](parsers, summaries, main_job)
 
 
 def _option_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield the options of the parser, without its positional arguments."""
     return (action for action in parser._actions if action.option_strings)
 
 
 def _option_values(action: argparse.Action) -> list[str]:
-    """Return the values of an option, as far as they can be listed."""
+    """Return the values that an option accepts, if they can be listed; otherwise an empty list."""
     from app.cuda.cards import DEVICES
     from app.network.definitions import NETWORKS
 
@@ -80,6 +81,7 @@ def _fish_script(parsers: Parsers, summaries: Mapping[str, str], main_job: str) 
 
 
 def _quoted(text: str) -> str:
+    """Return the text as a quoted word of the shell."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

@@ -1,4 +1,6 @@
-"""Check the chunks of HDF5 datasets: their filters must be known, and every chunk stored completely."""
+"""Check the chunks of HDF5 datasets: the program must know their filters, and the file must hold every chunk
+entirely.
+"""
 
 import itertools
 import math
@@ -16,7 +18,7 @@ _CHECKSUM_BYTES = 4
 
 
 def why_chunks_unreadable(dataset: h5py.Dataset, layout: h5py.h5p.PropDCID) -> str | None:
-    """Return why a dataset must not be read, judged by its chunk header, and the remedy; None if it may be read."""
+    """Return why a dataset must not be read, and the remedy; None if its chunk header permits reading."""
     filters = _filters(layout)
     if not set(filters) <= _FILTERS or len(set(filters)) < len(filters) or set(filters) >= _COMPRESSIONS:
         return f"uses filters other than gzip or lzf, shuffle and fletcher32, each once; {PLAIN}"
@@ -28,6 +30,7 @@ def why_chunks_unreadable(dataset: h5py.Dataset, layout: h5py.h5p.PropDCID) -> s
 
 
 def _filters(layout: h5py.h5p.PropDCID) -> list[int]:
+    """Return the codes of the dataset's filters, in the order in which they were applied."""
     return [layout.get_filter(i)[0] for i in range(layout.get_nfilters())]
 
 
@@ -37,9 +40,10 @@ def _chunk_grid_shape(dataset: h5py.Dataset) -> list[int]:
 
 
 def chunks_are_lacking(dataset: h5py.Dataset, nbytes: int, first: int, count: int) -> bool:
-    """Return whether a chunk of these rows is missing or incomplete. nbytes: of a chunk in memory.
+    """Return whether a chunk of ``count`` rows from ``first`` on is missing or incomplete. nbytes: size of a chunk in
+    memory.
 
-    HDF5 would return zeros for a missing chunk, and read beyond the end of one that is too short.
+    HDF5 would return zeros for a missing chunk, and read beyond the end of a chunk that is too short.
     """
     filters = _filters(dataset.id.get_create_plist())
     buffer = bytearray(nbytes + nbytes // 16 + 64)  # the largest possible compressed size
@@ -57,7 +61,9 @@ def chunks_are_lacking(dataset: h5py.Dataset, nbytes: int, first: int, count: in
 
 
 def _is_complete_chunk(stored: memoryview, filters: list[int], nbytes: int) -> bool:
-    """Return whether the stored bytes unpack to ``nbytes``. filters: those that were applied, in this order."""
+    """Return whether the stored bytes decompress to ``nbytes``. filters: codes, in the order in which they were
+    applied.
+    """
     at = next((i for i, code in enumerate(filters) if code in _COMPRESSIONS), len(filters))
     checksum = h5py.h5z.FILTER_FLETCHER32
     inner = nbytes + _CHECKSUM_BYTES * filters[:at].count(checksum)

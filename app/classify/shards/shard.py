@@ -1,4 +1,4 @@
-"""A shard: the images of one file and their labels."""
+"""Define a shard: the images of one file and their labels."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from data_tools.dataset import channel_dimension
 
 
 class ShardError(UserError):
-    """A shard has no results: it was written meanwhile, or its labels cannot be read. Other shards are unaffected."""
+    """A shard has no results because it was written meanwhile or its labels cannot be read. Other shards are not
+    affected.
+    """
 
 
 class Shard(Frozen):
-    """The images of one file, and their labels if known. Frozen and picklable; made by ``open_shard``."""
+    """The images of one file, and their labels if known. Frozen and picklable; ``open_shard`` makes it."""
 
     images: Stored
     truth: Stored | None
@@ -44,9 +46,9 @@ class Shard(Frozen):
 
     @property
     def dtype(self) -> np.dtype:
-        """Type of images as read: uint8, or float32 in [0, 1] where the file has floats.
+        """Type of the images as read: uint8, or float32 in [0, 1] if the file contains floats.
 
-        Floats stay floats even if all are k/255: that is known only at the end of the file.
+        Floats stay floats even if all are k/255, which is known only at the end of the file.
         """
         return np.dtype(np.uint8 if self.images.dtype == np.uint8 else np.float32)
 
@@ -68,7 +70,7 @@ class Shard(Frozen):
 
     @property
     def labels_readable_by_piece(self) -> bool:
-        """Whether a piece's labels can be read with it: they are uncompressed, or the shard is one piece.
+        """Return whether the labels of one piece can be read alone: they are uncompressed, or the shard is one piece.
 
         Compressed labels would have to be read from the beginning for each piece.
         """
@@ -82,7 +84,7 @@ class Shard(Frozen):
         return ShardReader(self.images, self.truth, self.shape, self.dtype)
 
     def check_unchanged(self) -> None:
-        """Raise ShardError if a file was written or replaced since it was opened on this machine."""
+        """Raise ShardError if a file of the shard was written or replaced after this machine opened it."""
         for stored in (self.images, self.truth):
             if stored is None:
                 continue
