@@ -60,9 +60,7 @@ class Stopwatch:
 
 
 def _process_age() -> float:
-    """Return the seconds since the process was created, in steps of 0.01 s; return 0 if the system does not report
-    them.
-    """
+    """Return the seconds since the process was created, in steps of 0.01 s; 0 if the system does not report them."""
     with suppress(OSError, ValueError, IndexError, AttributeError):
         # Field 22 of proc(5)'s stat, in clock ticks since boot; field 2, the name, may contain spaces.
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

@@ -43,9 +43,7 @@ def format_cores(cores: Iterable[int]) -> str:
 
 
 def keep_freed_memory() -> None:
-    """Make malloc keep freed memory for reuse: every chunk allocates the same arrays, and fresh pages cost a fifth more
-    time.
-    """
+    """Make malloc keep freed memory: every chunk allocates the same arrays, and fresh pages cost a fifth more time."""
     with suppress(OSError, AttributeError):  # other C libraries lack mallopt
         library = ctypes.CDLL(None)
         library.mallopt(M_TRIM_THRESHOLD, 1 << 30)

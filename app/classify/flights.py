@@ -19,9 +19,7 @@ from app.classify.pieces import Piece, Seconds
 
 
 class Flight:
-    """A piece that is being classified, with its result arrays and its error, if any. ``done``: no feeder uses it any
-    more.
-    """
+    """A piece that is being classified, its result arrays and its error, if any. ``done``: no feeder uses it."""
 
     def __init__(self, piece: Piece, reader: Any, classes: int | None) -> None:
         """reader: reads the shard of the piece. classes: number of logits; None if the caller wants no logits."""
@@ -78,9 +76,7 @@ class Block:
         self.give_back(None, wait, compute)
 
     def give_back(self, error: BaseException | None, wait: float = 0.0, compute: float = 0.0) -> None:
-        """Return the block to its flight. error: the reason if the block has no labels. wait, compute: as for
-        ``deliver``.
-        """
+        """Return the block to its flight. error: why the block has no labels. wait, compute: as for ``deliver``."""
         flight, flights = self._flight, self._feeder.flights
         with flights.changed:
             self._feeder.held.remove(self)
@@ -98,8 +94,8 @@ class Feeder:
         self.held: list[Block] = []
 
     def take_block(self, *, wait: bool = True) -> Block | None:
-        """Return the next block of the earliest flight that has one. Return None at the end, or without ``wait`` if
-        there is none.
+        """Return the next block of the earliest flight that has one; None at the end, or without ``wait`` if there is
+        none.
         """
         flights = self.flights
         with flights.changed:
@@ -124,9 +120,7 @@ class Feeder:
 
 
 class FlightQueue:
-    """All flights, the earliest first. size: images per block. ended: why no more blocks are handed out; None
-    before.
-    """
+    """All flights, the earliest first. size: images per block. ended: why it hands out no more blocks, or None."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -135,9 +129,7 @@ class FlightQueue:
         self.ended: BaseException | None = None
 
     def classify(self, flight: Flight) -> None:
-        """Hand the blocks of a flight to the feeders and wait until it is done. Raise its error, or that of a
-        feeder.
-        """
+        """Hand the blocks of a flight to the feeders and wait until it is done. Raise its error, or a feeder's."""
         with self.changed:
             self.active.append(flight)
             flight.error = self.ended
@@ -170,9 +162,7 @@ class FlightQueue:
 
     @contextmanager
     def open_feeder(self) -> Iterator[Feeder]:
-        """Yield the feeder of the calling thread. An exception in the block ends all flights and is not raised
-        again.
-        """
+        """Yield the calling thread's feeder. An exception in the block ends all flights and is not raised again."""
         feeder = Feeder(self)
         try:
             yield feeder

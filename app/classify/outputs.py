@@ -239,9 +239,7 @@ class OutputFolder:
         return None
 
     def _has_expected_array(self, file: Path, number: int, kind: str) -> bool:
-        """Return whether the file contains an array of the right type for ``kind`` and the right shape for the
-        shard.
-        """
+        """Return whether the file contains an array of the type for ``kind`` and the shape for the shard."""
         try:
             found = np.load(file, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError):

@@ -71,8 +71,7 @@ class Unfinished:
     """
 
     def __init__(self, folder: Path, paths: Mapping[str, Path], shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """folder: where the temporary files are. paths: final path of each file, by kind. shapes: shape of each array,
-        by kind.
+        """folder: for temporary files. paths: final path of each file, by kind. shapes: shape of each array, by kind.
 
         Raises UserError.
         """

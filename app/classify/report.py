@@ -49,9 +49,7 @@ class Share:
 
 @dataclass
 class Tally:
-    """Totals of a run so far. devices: share of each device, by host and name. writing: seconds spent writing result
-    files.
-    """
+    """Totals of a run so far. devices: share of each device, by host and name. writing: seconds of writing results."""
 
     devices: dict[tuple[str, str], tuple[DeviceInfo, Share]] = field(default_factory=dict)
     whole: Share = field(default_factory=Share)

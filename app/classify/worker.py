@@ -158,9 +158,7 @@ POLL_SECONDS = 0.1  # between two checks for Ctrl-C
 
 
 class LocalRunner:
-    """Run pieces on a worker, several at a time. Small or compressed pieces run in larger numbers, to keep all feeders
-    busy.
-    """
+    """Run several pieces at a time on a worker; more if they are small or compressed, to keep all feeders busy."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker

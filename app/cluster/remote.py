@@ -19,8 +19,7 @@ ASK_VERSION = f"__import__('importlib').import_module({PACKAGE!r}).VERSION"
 
 @asynccontextmanager
 async def running_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterator[Client]:
-    """Connect to the scheduler at ``tcp://HOST:PORT``; yield a client whose workers have the plugin while the block
-    runs.
+    """Connect to the scheduler at ``tcp://HOST:PORT``; yield a client. In the block, its workers have the plugin.
 
     Raises UserError if the scheduler or a worker cannot be used.
     """

@@ -120,9 +120,7 @@ class Runner:
             yield from answers
 
     def _wait_for_entry(self, queue: SimpleQueue[Any]) -> Any:
-        """Wait for the next entry of the queue and return it. Raise the exception that ended Dask's thread, if one
-        did.
-        """
+        """Wait for the next entry of the queue and return it. Raise the exception that ended Dask's thread."""
         while True:
             with suppress(Empty):
                 return queue.get(timeout=POLL_SECONDS)

@@ -1,6 +1,4 @@
-"""Set Dask's defaults. The user's settings (files, or variables like DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL) override
-them.
-"""
+"""Set Dask's defaults; the user's settings (files, or DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL …) override them."""
 
 import logging
 import warnings

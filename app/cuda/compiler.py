@@ -135,9 +135,7 @@ def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, d
 
 
 def is_cached(path: Path, defines: Mapping[str, str | int], arch: str) -> bool:
-    """Return whether the cache contains undamaged machine code of this kernel. Raises UserError as ``compile_kernel``
-    does.
-    """
+    """Return whether the cache has undamaged machine code of this kernel. Raises UserError as ``compile_kernel``."""
     return _read_cached(_cache_path(find_library(), path, read_with_includes(path), options(defines, arch))) is not None
 
 

@@ -32,9 +32,7 @@ class EventPair:
 def time_by_events(
     enqueue: Callable[[], object], stream: cupy.cuda.Stream, repeat: int, warmup: int = 0
 ) -> tuple[float, ...]:
-    """Return the duration on the device, in ms, of each of ``repeat`` calls of ``enqueue`` after ``warmup`` untimed
-    calls.
-    """
+    """Return the ms on the device of each of ``repeat`` calls of ``enqueue``, after ``warmup`` untimed calls."""
     for _ in range(warmup):
         enqueue()
     pairs = [EventPair() for _ in range(repeat)]
@@ -71,8 +69,6 @@ class Marks:
 
     @property
     def ms(self) -> list[float]:
-        """Milliseconds from the first event to each event, the first included. The device must have reached all of
-        them.
-        """
+        """Milliseconds from the first event to each event, the first included. The device must have reached them."""
         first, *_ = self._events
         return [cupy.cuda.get_elapsed_time(first, event) for event in self._events[: self._recorded]]

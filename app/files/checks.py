@@ -20,9 +20,7 @@ class BadValueError(ValueError):
 def _predicate_check(
     holds: Callable[[Any], bool], fault: str, then: Callable[[Any], Any] = lambda value: value
 ) -> Check:
-    """Return a check that raises ``fault`` with the value unless ``holds(value)`` is true, and returns
-    ``then(value)``.
-    """
+    """Return a check that raises the value's ``fault`` unless ``holds(value)``, and returns ``then(value)``."""
 
     def check(value: Any) -> Any:
         if not holds(value):

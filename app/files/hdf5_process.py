@@ -109,8 +109,7 @@ class Reader(AbstractContextManager["Reader"]):
     def rows(
         self, path: Path, source: BinaryIO, name: str, first: int, shape: tuple[int, ...], dtype: np.dtype
     ) -> np.ndarray:
-        """Return rows of shape ``shape`` (N, ...) of a dataset of the root, from row ``first`` on; the file may have
-        any size.
+        """Return rows of shape ``shape`` (N, ...) of a dataset of the root, from row ``first`` on. Files have any size.
 
         Raises UserError.
         """
@@ -124,8 +123,7 @@ class Reader(AbstractContextManager["Reader"]):
     def _request_answer(
         self, path: Path, source: BinaryIO, request: Mapping[str, Any], nbytes: int
     ) -> Iterator[tuple[Any, int]]:
-        """Yield the checked answer to a request about ``source``, and the descriptor of the file in memory with its
-        arrays.
+        """Yield the checked answer to a request about ``source``, and the descriptor of the file with its arrays.
 
         nbytes: size of the answer, which determines the time limit. A ValueError in the block means that the answer is
         invalid.

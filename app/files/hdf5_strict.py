@@ -107,8 +107,7 @@ class StrictFile:
         allocate: Allocate = _allocate_ordinary,
         too_large: str = Wanted.too_large,
     ) -> np.ndarray:
-        """Return the dataset ``name`` of the root: integers or floats of up to 8 bytes, native byte order,
-        C-contiguous.
+        """Return the root's dataset ``name``: integers or floats of up to 8 bytes, native byte order, C-contiguous.
 
         too_large: remedy for a dataset of more than ``max_bytes``. Raises UserError for such a dataset, and if it is
         missing, unreadable, already read by another name, or anything but plain numbers that this file stores entirely.
@@ -129,8 +128,8 @@ class StrictFile:
             return self._rows(name, dataset, first, count, allocate)
 
     def describe(self, name: str) -> Described:
-        """Describe the dataset ``name`` of the root, of any size. Raises UserError as ``array`` does, except for a
-        large size.
+        """Describe the root's dataset ``name``, of any size. Raises UserError as ``array`` does, except for its
+        size.
         """
         with _faults_as_user_errors(self._path):
             dataset = self._dataset(name, sys.maxsize)
@@ -238,9 +237,7 @@ class StrictFile:
 
 
 def _is_plain_number(kind: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
-    """Return whether a type of the file (``dtype`` in NumPy) is an integer or a float of up to 8 bytes without
-    padding.
-    """
+    """Return whether a type of the file is an integer or a float of up to 8 bytes without padding."""
     return kind.get_class() in (h5py.h5t.INTEGER, h5py.h5t.FLOAT) and dtype.itemsize == kind.get_size() <= 8
 
 

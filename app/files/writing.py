@@ -50,8 +50,7 @@ def _remove_abandoned_files(folder: Path) -> None:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Return whether this program may remove the path: an unfinished file that no running process of this machine
-    writes.
+    """Return whether this program may remove the path: an unfinished file that no process of this machine writes.
 
     The file must also be unchanged for ``STALE_SECONDS``, because its process may run on another machine or in another
     container. Raises OSError.
@@ -182,9 +181,7 @@ def _lock(descriptor: int, busy: Callable[[str], str]) -> None:
 
 
 def _acquire_lock_file(path: Path, busy: Callable[[str], str]) -> int:
-    """Open and lock the lock file ``path``; return its descriptor. Raises UserError if another process holds the
-    lock.
-    """
+    """Open and lock the file ``path``; return its descriptor. Raises UserError if another process holds the lock."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:

@@ -33,8 +33,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser that reports an error in one line, and refuses an option given twice: argparse would ignore the first
-    value.
+    """Parser that reports an error in one line, and refuses an option given twice (argparse ignores the first).
 
     The error for a mistyped option or choice suggests the nearest one. The epilog keeps its lines. separator: option
     that a bare ``--`` stands for, where ``--`` divides a list of files; more options may follow it.

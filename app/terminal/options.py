@@ -13,8 +13,7 @@ Request = TypeVar("Request")
 def option(
     help: str, default: Any = None, *, name: str | None = None, group: str | None = None, **settings: Any
 ) -> Any:
-    """Declare a field of a request as an option ``--its-name``, or ``name``; without hyphens, it is a positional
-    argument.
+    """Declare a field of a request as the option ``--its-name``, or ``name``: positional if it has no hyphens.
 
     A bool field is a switch that inverts its default; a Path field takes a FILE. group: heading in the help text for
     this option and the fields after it. settings: further arguments of argparse's ``add_argument``, and three more.

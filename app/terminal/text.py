@@ -67,8 +67,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int =
 
 
 def _column_widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> list[int]:
-    """Return the width of each shown column: of its longest cell, or of its longest word if it is last and aligned
-    left.
+    """Return each shown column's width: of its longest cell, or of its longest word if it is last and aligned left.
 
     The last cell of a row with fewer cells than columns does not count.
     """
@@ -136,7 +135,7 @@ def fields(pairs: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
 
 
 def paragraph(text: str, width: int = WIDTH, first: str = "", following: str | None = None) -> list[str]:
-    """Wrap the text into lines of at most ``width`` characters. ``first`` begins the first line, ``following`` the
+    """Wrap text into lines of at most ``width`` characters. ``first`` begins the first line, ``following`` the
     others.
     """
     following = first if following is None else following

@@ -14,9 +14,7 @@ from data_tools.dataset import channel_dimension
 
 
 class ShardError(UserError):
-    """A shard has no results because it was written meanwhile or its labels cannot be read. Other shards are not
-    affected.
-    """
+    """A shard was written meanwhile, or its labels cannot be read. Other shards are not affected."""
 
 
 class Shard(Frozen):

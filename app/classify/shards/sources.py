@@ -91,8 +91,7 @@ class ArrayReader(AbstractContextManager["ArrayReader"]):
 
 
 def open_array(stored: Stored, hdf5: hdf5_process.Reader) -> ArrayReader:
-    """Return a reader of the array, which the caller must close. Raise UserError if the file cannot be opened or has
-    another size.
+    """Return a reader of the array, to be closed. Raise UserError if the file cannot be opened or has another size.
 
     hdf5: process that reads HDF5 chunks; it ends with the thread that first asks for one.
     """
