@@ -94,8 +94,8 @@ class Feeder:
         self.held: list[Block] = []
 
     def take_block(self, *, wait: bool = True) -> Block | None:
-        """Return the next block of the earliest flight that has one; None at the end, or without ``wait`` if there is
-        none.
+        """Return the next block of the earliest flight that has one. None: the end, or no block yet (``wait``
+        False).
         """
         flights = self.flights
         with flights.changed:

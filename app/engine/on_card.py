@@ -161,9 +161,7 @@ class OnCard:
         self.enqueue(pointer, count, addresses)
 
     def enqueue(self, stream: int, count: int, addresses: tuple[int, int, int]) -> None:
-        """Enqueue the kernels for ``count`` images. stream: a pointer. addresses: of images, of labels and of
-        scores.
-        """
+        """Enqueue the kernels for ``count`` images. stream: a pointer. addresses: of images, labels and scores."""
         assert self._buffers is not None or count == 0
         capacity, launches = self.capacity, self._buffers.launches if self._buffers else ()
         for first in range(0, count, capacity or 1):

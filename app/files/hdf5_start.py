@@ -13,9 +13,7 @@ _ahead: list[Child] = []
 
 
 def take_or_start_child() -> Child:
-    """Return the process that was started early, or else a new one, which reports when it is ready. Raises
-    UserError.
-    """
+    """Return the process that was started early, or a new one, which reports when it is ready. Raises UserError."""
     return _ahead.pop() if _ahead else _start_child()
 
 

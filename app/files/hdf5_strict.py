@@ -128,9 +128,7 @@ class StrictFile:
             return self._rows(name, dataset, first, count, allocate)
 
     def describe(self, name: str) -> Described:
-        """Describe the root's dataset ``name``, of any size. Raises UserError as ``array`` does, except for its
-        size.
-        """
+        """Describe the root's dataset ``name``, of any size. Otherwise raises UserError as ``array`` does."""
         with _faults_as_user_errors(self._path):
             dataset = self._dataset(name, sys.maxsize)
             if dataset.chunks:

@@ -71,9 +71,7 @@ def check_pinned_hash(path: Path, content: bytes) -> None:
 
 
 def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
-    """Return the wanted parts of ``content``, the bytes of ``path``; the caller checked their hash. Raises
-    UserError.
-    """
+    """Return the wanted parts of ``content``, bytes of ``path`` whose hash the caller checked. Raises UserError."""
     with exit_on_interrupt():  # Ctrl-C while h5py loads would become an ImportError
         from app.files.hdf5_strict import open_strict, read_contents
 

@@ -1,7 +1,7 @@
-"""The registry of all kernels: code that chooses, lists, tests, sweeps or measures variants finds their rows here.
+"""Register all kernels: code that chooses, lists, tests, sweeps or measures variants finds their rows here.
 
-File, entry point and name of a variant correspond: ``conv_02_direct.cu`` holds ``conv_direct``, chosen by ``--conv
-direct``. Numbers give the reading order: a step follows the one that it continues.
+File, entry point and name of a variant correspond: ``conv_02_direct.cu`` contains ``conv_direct``, which ``--conv
+direct`` chooses. Numbers give the reading order: a step follows the step that it continues.
 """
 
 import importlib
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> list[Variant]:
 
 @cache
 def module_variants(module: str) -> list[Variant]:
-    """Return a module's rows, all operations together."""
+    """Return the rows of a module, for all operations."""
     return [*importlib.import_module(f"{__package__}.{module}").ROWS]
 
 
@@ -45,7 +45,7 @@ def _variants_by_step(operation: str, modules: Sequence[str]) -> list[Variant]:
 
 
 def variants(operation: str) -> list[Variant]:
-    """Return the variants of an operation in the ladder's order."""
+    """Return the variants of an operation in the order of the ladder."""
     lowest = [ANY_SIZES[operation]] if operation in ANY_SIZES else []
     return _variants_by_step(operation, [*lowest, *TABLES.get(operation, ())])
 
@@ -61,7 +61,7 @@ def find(operation: str, requested: str, *others: str) -> Variant | None:
 
 
 def eligible_variants(operation: str, problem: Problem, arch: str) -> Iterator[Variant]:
-    """Yield the automatic variants that serve the problem, the highest step first: the candidates of ``auto``."""
+    """Yield the automatic variants that can compute the problem, the highest step first: the candidates of ``auto``."""
     for modules in (TABLES[operation], [ANY_SIZES[operation]] if operation in ANY_SIZES else []):
         for row in reversed(_variants_by_step(operation, modules)):
             if row.automatic and row.refusal(problem, arch) is None:

@@ -218,9 +218,7 @@ class CardEngines(Engines):
             return pinned_array(shape, np.uint8)
 
     def resident_kernel(self, graph: Graph) -> ResidentKernel:
-        """Return a persistent kernel for up to eight uint8 images a call. Raises UserError if none supports the
-        graph.
-        """
+        """Return a persistent kernel for up to eight uint8 images a call. Raises UserError if none fits the graph."""
         from app.engine.resident import ResidentKernel
 
         with self._card:

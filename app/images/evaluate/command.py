@@ -1,4 +1,4 @@
-"""``main.py evaluate``: report what a network classifies correctly, as text, JSON and a page."""
+"""Run ``main.py evaluate``: report what a network classifies correctly, as text, JSON and HTML page."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,7 +27,7 @@ PER_CALL = 1000  # images classified between two updates of the progress bar
 
 
 def evaluate(request: EvaluateRequest) -> int:
-    """Classify, judge the answers, publish. Returns 0. Raises UserError; no file is ever left incomplete."""
+    """Classify the images, evaluate the answers and publish them. Return 0. Raises UserError."""
     asked = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
     with ExitStack() as stack:
         classifier = stack.enter_context(Classifier.of(asked, request.device))
@@ -54,7 +54,7 @@ def evaluate(request: EvaluateRequest) -> int:
 
 
 def _comparison_classifier(asked: NetworkRequest, device: str, against: str) -> Classifier:
-    """Return the classifier to compare with, given a precision, network or weights file. Raises UserError."""
+    """Return the classifier to compare with. against: a precision, network or weights file. Raises UserError."""
     if against not in PRECISIONS:
         other = network_request(against, asked.precision)
         if other.network is not None and not against.endswith(SUFFIX) and network_by_name(against) is None:
@@ -67,7 +67,7 @@ def _comparison_classifier(asked: NetworkRequest, device: str, against: str) -> 
 
 
 def _check_classes(one: Classifier, other: Classifier, against: str) -> None:
-    """Raise UserError if the classifiers differ in the number or the names of their classes."""
+    """Raise UserError if the two classifiers differ in the number or the names of their classes."""
     if one.graph.class_count != other.graph.class_count or (
         one.classes and other.classes and one.classes != other.classes
     ):
@@ -75,7 +75,7 @@ def _check_classes(one: Classifier, other: Classifier, against: str) -> None:
 
 
 def _load_dataset(request: EvaluateRequest, classifier: Classifier, other: Classifier | None) -> Dataset:
-    """Load the requested number of images. Raises UserError if nothing can be judged by them."""
+    """Return the requested images with their labels. Raises UserError if they do not allow an evaluation."""
 
     def check(data: Dataset) -> None:
         if request.batch is not None and request.batch > len(data.images):
@@ -97,7 +97,7 @@ def _load_dataset(request: EvaluateRequest, classifier: Classifier, other: Class
 
 
 def _classify(classifier: Classifier, images: np.ndarray) -> Answers:
-    """Classify (N, C, H, W) images. Raises UserError if a probability is not finite."""
+    """Return the answers for images (N, C, H, W). Raises UserError if a probability is not finite."""
     parts = []
     with progress_bar(len(images), desc=classifier.graph.network.name, unit=" images", leave=False) as progress:
         for start in range(0, len(images), PER_CALL):

@@ -1,4 +1,4 @@
-"""Draw what ``evaluate`` found as SVG, to stand within a page."""
+"""Draw the results of ``evaluate`` as SVG to include in a page."""
 
 import base64
 import math
@@ -22,7 +22,7 @@ COLOUR_TYPES = {1: 0, 3: 2}  # channels → PNG's colour type of grey and of RGB
 
 
 def draw_confusion_matrix(answers: Answers, names: Names) -> str:
-    """Draw the confusion matrix: one cell per label (row) and answer (column), coloured by its share of the row."""
+    """Return the confusion matrix as SVG: labels are rows, answers are columns, colours show shares of a row."""
     counts = answers["confusion"]
     classes = len(counts)
     side = max(8, min(44, 660 // classes))
@@ -52,7 +52,7 @@ def draw_confusion_matrix(answers: Answers, names: Names) -> str:
 
 
 def draw_reliability_diagram(answers: Answers) -> str:
-    """Draw the share of correct answers over their probability, and below it the number of answers by probability."""
+    """Return as SVG the share of correct answers by probability, and below it the number of answers by probability."""
     bins, error = answers["bins"], answers["calibration"]
     left, top, size, foot = 56, 12, 400, 80
     bottom = top + size + 24 + foot
@@ -92,7 +92,7 @@ def draw_reliability_diagram(answers: Answers) -> str:
 
 
 def draw_mistakes(listed: Sequence[Mistake], names: Names, images: np.ndarray) -> str:
-    """Draw the mistakes with their images, the most confident first. images: all, (N, C, H, W)."""
+    """Return the mistakes with their images as SVG, the most confident first. images: all images, (N, C, H, W)."""
     side, width, height = 112, 136, 168
     parts = []
     for place, one in enumerate(listed):
@@ -121,7 +121,7 @@ def _data_uri(image: np.ndarray) -> str:
 
 
 def _png(image: np.ndarray) -> bytes:
-    """Encode a PNG file without a library."""
+    """Return an image as a PNG file, encoded without a library."""
     pixels = image if image.dtype == np.uint8 else np.rint(image * 255).astype(np.uint8)
     channels, height, width = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPES[channels], 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Build the HTML page of ``evaluate``, which needs no other file and no network."""
+"""Build the HTML page of ``evaluate``, which needs no other file and no network connection."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -138,7 +138,7 @@ def _html_figure(picture: str) -> str:
 
 
 def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], sides: str) -> str:
-    """Return an HTML table, empty without rows. sides: ``l`` or ``r`` for each column; the first heads its row."""
+    """Return an HTML table; empty without rows. sides: ``l`` or ``r`` aligns each column; first cells are heads."""
     kinds = [' class="number"' if side == "r" else "" for side in sides]
     head = "".join(f'<th scope="col"{kind}>{escape(text)}</th>' for kind, text in zip(kinds, heads, strict=True))
     lines = [

@@ -1,4 +1,4 @@
-"""Build the JSON document of ``evaluate`` from a classifier's answers. docs/evaluate.md describes it."""
+"""Build the JSON document of ``evaluate`` from a classifier's answers (docs/evaluate.md describes it)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -19,7 +19,7 @@ CHANGES = 1000  # the most that the document lists
 class Answers(Frozen):
     """A classifier's answers for N images. labels: (N,) uint8. probabilities: (N, classes) float32, finite.
 
-    about: the network, its weights and the precision, as in the document.
+    about: the document's record of the network, its weights and the precision.
     """
 
     about: Subject
@@ -30,9 +30,9 @@ class Answers(Frozen):
 def build_document(
     device: Mapping[str, Any], data: Dataset, names: Sequence[str] | None, found: Answers, other: Answers | None
 ) -> Evaluate:
-    """Return the document. data: the images and their labels, if any. names: of the classes. other: to compare with.
+    """Return the document. data: images, and labels if any. names: of the classes. other: answers to compare with.
 
-    ``answers`` is None without labels.
+    Without labels, ``answers`` is None.
     """
     truth = data.labels
     return {
@@ -47,7 +47,7 @@ def build_document(
 
 
 def _summary(found: Answers, truth: np.ndarray) -> records.Summary:
-    """Return the answers' accuracy, top-2 accuracy, macro averages over the classes, and calibration errors."""
+    """Return accuracy, top-2 accuracy, macro averages over the classes, and calibration errors of the answers."""
     right = found.labels == truth
     second = metrics.second_choices(found.probabilities, found.labels) == truth
     correct, top2 = int(right.sum()), int((right | second).sum())

@@ -1,4 +1,4 @@
-"""Registry row of the tensor-core convolution, and the packing of its filters as mma operands."""
+"""Define the row of the tensor-core convolution, and pack its filters as mma operands."""
 
 import numpy as np
 
@@ -28,9 +28,9 @@ TENSOR_TUNABLES = {
 
 
 class FilterWords:
-    """Pack filters as mma operands: k steps of ``channels`` channels, each in 32-bit words.
+    """Packs filters as mma operands: k steps of ``channels`` channels, each in 32-bit words.
 
-    A word holds one tfloat32 or two float16: neighbouring channels, or neighbouring taps if there is one channel.
+    A word contains one tfloat32 or two float16: neighbouring channels, or neighbouring taps if there is one channel.
     """
 
     def __init__(self, problem: ConvProblem, channels: int) -> None:
@@ -44,7 +44,7 @@ class FilterWords:
         self.k_steps = ceil_div(self.planes * problem.kernel * self.taps_q, 8)
 
     def pack_fragments(self, weights: np.ndarray, m_tiles: int) -> np.ndarray:
-        """Pack (C, K, K, M) as (blocks, steps, k_steps, m_tiles, 32 lanes, 4 words, numbers per word), zero-padded."""
+        """Return (C, K, K, M) as (blocks, steps, k_steps, m_tiles, 32 threads, 4 words, numbers per word)."""
         c, k, m = self.problem.channels, self.problem.kernel, self.problem.maps
         width = 2 if self.half else 1
         filters = weights.reshape(c, k, k, m)
@@ -68,7 +68,7 @@ class FilterWords:
 
 
 def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
-    """Return defaults: all maps in one block if they fit, and the tile of about 128 pixels that wastes least."""
+    """Return all maps in one block if they fit, and the tile of about 128 pixels that wastes the fewest."""
     m_tiles = ceil_div(problem.maps, 16)
     mt = next(size for size in (4, 3, 2, 1) if m_tiles % size == 0)
     half = problem.dtype == "float16"
@@ -85,7 +85,7 @@ def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
 
 
 def _tensor_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
-    """Return the images, rows and columns of a block's tile, at most ``pixels`` pixels in all."""
+    """Return the images, rows and columns of a block's tile of at most ``pixels`` pixels."""
     height, width = problem.conv_output_size
     columns = min(width, pixels // 2 * 2)
     rows = min(height, max(pixels // columns, 1))
@@ -94,7 +94,7 @@ def _tensor_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
 
 
 def _computed_pixel_ratio(problem: ConvProblem, pixels: int) -> float:
-    """Return how many pixels the blocks compute per pixel of the output; tiles across the border waste some."""
+    """Return the pixels that the blocks compute ÷ the pixels of the output; tiles across the border waste some."""
     images, rows, columns = _tensor_tile(problem, pixels)
     height, width = problem.conv_output_size
     return pixels * ceil_div(height, rows) * ceil_div(width, columns) / (images * height * width)
