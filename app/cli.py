@@ -1,4 +1,4 @@
-"""The command line: selects and runs a command, and reports its errors."""
+"""Run a command from the command line, and report its errors."""
 
 import importlib
 import sys
@@ -23,7 +23,7 @@ ON_THE_FIRST_GPU = ("run", "predict", "evaluate", "accuracy")
 
 
 def dispatch(arguments: Sequence[str]) -> int:
-    """Run the command that the arguments name; returns the exit code. Raises UserError."""
+    """Run the command that the arguments name; return the exit code. Raises UserError."""
     # Imports are deferred so that --help and mistakes answer at once.
     name, rest = "run", arguments
     if arguments and not arguments[0].startswith("-"):
@@ -60,7 +60,7 @@ def dispatch(arguments: Sequence[str]) -> int:
 
 
 def _main_job(watch: Stopwatch) -> Callable[[RunRequest, Stopwatch], int]:
-    """Import the main job, and book what that takes."""
+    """Return the function of the main job, and book the time of importing it."""
     with exit_on_interrupt():
         import numpy  # noqa: F401 - here so that its time is booked by itself
 
@@ -72,5 +72,5 @@ def _main_job(watch: Stopwatch) -> Callable[[RunRequest, Stopwatch], int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; returns its exit code."""
+    """Run the program; return its exit code."""
     return run_guarded(partial(dispatch, sys.argv[1:] if arguments is None else arguments))

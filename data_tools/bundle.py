@@ -61,7 +61,7 @@ def ship_weights(options: argparse.Namespace) -> None:
 
 
 def _ship(weights: Weights, data_dir: Path | None) -> Weights:
-    """Ship one file. Compute everything before writing anything, and defer Ctrl-C until all files are consistent."""
+    """Ship one file; return its weights. Compute before writing, and defer Ctrl-C until all files are consistent."""
     images, truth, _ = open_split("test", data_dir)
     network = weights.stored_network()
     reference = compute_reference(build(network, weights), images[:, None])

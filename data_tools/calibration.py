@@ -1,4 +1,4 @@
-"""``python -m data_tools round`` and ``quantise``: narrower weights, with error compensation on training images."""
+"""Store weights in narrower types, with error compensation on training images (commands ``round``, ``quantise``)."""
 
 import argparse
 import os
@@ -57,7 +57,7 @@ file.
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add IN, OUT and the options of the images."""
+    """Add the arguments IN and OUT and the options of the images."""
     verb = parser.prog.rpartition(" ")[2]
     parser.add_argument("file", type=Path, metavar="IN", help=f"weights file to {verb}")
     parser.add_argument("out", type=Path, metavar="OUT", help="weights file to write")
@@ -102,8 +102,8 @@ def _load_weights_and_images(
 ) -> tuple[Weights, Graph, np.ndarray]:
     """Check the options; return the weights in IN, their graph and the first training images, (N, 1, 28, 28) uint8.
 
-    is_done: whether the weights need no work; ``done`` is the error then. Raises UserError, also if OUT exists or could
-    not be written, and if the network reads other images.
+    is_done: returns whether the weights need no work; ``done`` is then the error. Raises UserError, also if OUT exists
+    or could not be written, and if the network takes other images.
     """
     most = SPLITS["train"][0].shape[0]
     if not 1 <= options.images <= most:
@@ -124,7 +124,7 @@ def _load_weights_and_images(
 
 
 def _save(options: argparse.Namespace, weights: Weights, how: str, **changes: Any) -> None:
-    """Write OUT: the weights of IN with these changes. how: added to the recipe."""
+    """Write the weights of IN to OUT with these changes. how: text to add to the recipe."""
     how = f"{how} on {options.images} training images"
     save_weights(
         options.out,

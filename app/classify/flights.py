@@ -94,9 +94,7 @@ class Feeder:
         self.held: list[Block] = []
 
     def take_block(self, *, wait: bool = True) -> Block | None:
-        """Return the next block of the earliest flight that has one. None: the end, or no block yet (``wait``
-        False).
-        """
+        """Return the next block of the earliest flight that has one; None at the end. wait: wait for a block."""
         flights = self.flights
         with flights.changed:
             while flights.ended is None:

@@ -28,7 +28,7 @@ class Piece(Frozen):
 
     @property
     def nbytes(self) -> int:
-        """Size of the images in bytes."""
+        """Return the size of the images in bytes."""
         return self.count * self.shard.image_bytes
 
 

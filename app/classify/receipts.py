@@ -88,7 +88,7 @@ class Unfinished:
 
     @property
     def labels_path(self) -> Path:
-        """Path of the temporary file of labels."""
+        """Return the path of the temporary file of labels."""
         return self._arrays["labels"].temporary
 
     @property

@@ -1,4 +1,4 @@
-"""Draw lines over one quantity, in a panel for each measure. Names at the lines' ends spare reading colours."""
+"""Draw line charts, with a panel for each measure. Names at the ends of lines replace a legend of colours."""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,12 +19,12 @@ class Line(Frozen):
 
     @property
     def css_classes(self) -> str:
-        """The classes of its path element."""
+        """Return the CSS classes of the line's path element."""
         return f"{self.colour} curve dashed" if self.dashed else f"{self.colour} curve"
 
 
 class Panel(Frozen):
-    """One panel of a chart: the lines of one quantity. down: the name of the vertical axis."""
+    """One panel of a chart: the lines of one quantity. down: name of the vertical axis."""
 
     down: str
     lines: Sequence[Line]
@@ -39,7 +39,7 @@ def draw_line_chart(
     mark: tuple[float, str] | None = None,
     name: str = "lines",
 ) -> str:
-    """Draw panels over the whole numbers that ``across`` names. mark: a number to mark, and its label.
+    """Return a chart as SVG. across: name of the horizontal axis. mark: a number to mark on it, and its label.
 
     logarithmic: both axes are, and all values must be positive. Raises ValueError without a point.
     """
@@ -90,7 +90,7 @@ def _range(values: Iterable[float], logarithmic: bool) -> tuple[float, float]:
 
 
 def _description(across: str, panels: Sequence[Panel]) -> str:
-    """Describe in words where every line begins and ends."""
+    """Return a description in words of where every line begins and ends."""
     told = [
         f"{line.name}, {panel.down}: from {svg.format_number(line.points[0][1])} at {line.points[0][0]:,g} "
         f"to {svg.format_number(line.points[-1][1])} at {line.points[-1][0]:,g}"

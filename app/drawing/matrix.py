@@ -1,4 +1,4 @@
-"""Draw a grid of cells, coloured the stronger the greater the value: alone, or as a heat map with axes."""
+"""Draw a grid of cells, coloured more strongly for greater values: alone, or as a heat map with axes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,7 +11,7 @@ Times = Mapping[tuple[int, int], float]  # (value down, value across) → ms
 
 
 class Cell(Frozen):
-    """One cell of the grid. strength: of its colour, 0 to 1; said: the text in it; told: its tooltip."""
+    """One cell of the grid. strength: of its colour, 0 to 1. said: text in it. told: its tooltip."""
 
     strength: float
     said: str
@@ -20,7 +20,7 @@ class Cell(Frozen):
 
 
 def cells(grid: Sequence[Sequence[Cell | None]], left: float, top: float, width: float, height: float) -> Iterator[str]:
-    """Draw rows of cells of the given size, from the top. None leaves a cell empty."""
+    """Yield the SVG of rows of cells of the given size, from the top. None leaves a cell empty."""
     for row, line in enumerate(grid):
         for column, cell in enumerate(line):
             if cell is None:
@@ -32,7 +32,7 @@ def cells(grid: Sequence[Sequence[Cell | None]], left: float, top: float, width:
 
 
 def heat_map(title: str, down: str, across: str, ms: Times, name: str = "heat") -> str:
-    """Draw times by their values down and across, and frame the shortest. down, across: names of the axes, or empty.
+    """Return as SVG a heat map of times, with the shortest framed. down, across: names of the axes, or empty.
 
     An axis without a name has no labels.
     """

@@ -35,7 +35,7 @@ class Point(Frozen):
 
     @property
     def label(self) -> str:
-        """The point's name: ``13 register-patch``."""
+        """Return the name of the point: ``13 register-patch``."""
         return self.name if self.step is None else f"{self.step} {self.name}"
 
 
@@ -44,8 +44,8 @@ def roofline_points(
 ) -> list[Point]:
     """Return the points of one convolution of a bench document, in its order.
 
-    dram_bytes: name and number format → device memory traffic of the batch in bytes, as the hardware counted it. For
-    other rows each array is counted once.
+    dram_bytes: by name and number format, the batch's device memory traffic in bytes that the hardware counted. For
+    other rows, each array counts once.
     """
     dram_bytes = dram_bytes or {}
     (table,) = (table for table in document["tables"] if table["item"] == item)
@@ -60,7 +60,7 @@ def roofline_points(
 
 
 def roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str = "roofline") -> str:
-    """Draw the points below the measured peaks of a bench document. Raises ValueError without points."""
+    """Return as SVG the points below the measured peaks of a bench document. Raises ValueError without points."""
     if not points:
         raise ValueError("a roofline needs a point")
     for stretch in STRETCHES:
@@ -70,7 +70,7 @@ def roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name
 
 
 def _draw(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str, stretch: float) -> str:
-    """Draw the chart with panels ``stretch`` times as high. Raises NoRoomError."""
+    """Return the chart with panels ``stretch`` times as high. Raises NoRoomError."""
     formats = [dtype for dtype in BY_DTYPE if any(point.dtype == dtype for point in points)]
     bandwidth = peaks["gbytes_per_s"] / 1e3
     parts = [svg.text(title, 8, 20, "head"), *_legend(points)]
@@ -91,7 +91,7 @@ def _draw(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: s
 
 
 def _panel_boxes(counts: Sequence[int], stretch: float) -> list[Box]:
-    """Return the panels' boxes for so many points each: side by side, a crowded panel in a row alone."""
+    """Return a box for each panel, given its number of points: side by side, but a crowded panel alone in a row."""
     found: list[Box] = []
     column, top = 0, float(HEAD + TOP)
     for count in counts:
@@ -107,7 +107,7 @@ def _panel_boxes(counts: Sequence[int], stretch: float) -> list[Box]:
 def _ranges(
     points: Sequence[Point], roofs: Mapping[str, float], bandwidth: float
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the ranges of both axes that include the points, the roofs and the roofs' ridge points."""
+    """Return the ranges of both axes, which include the points, the roofs and the ridge points."""
     xs, ys = [point.intensity for point in points], [point.tflops for point in points]
     ridges = [tflops / bandwidth for tflops in roofs.values()]
     across = (
@@ -129,7 +129,7 @@ def _axes(x: svg.Scale, y: svg.Scale, xs: tuple[float, float], ys: tuple[float, 
 def _roofs(
     roofs: Mapping[str, float], bandwidth: float, x: svg.Scale, y: svg.Scale, xs: tuple[float, float], colour: str
 ) -> tuple[list[str], list[Box]]:
-    """Draw the roofs with labels of their rates, above if there is room, else below; return SVG and occupied boxes."""
+    """Return the SVG of the roofs with labels of their rates, above if there is room, and the occupied boxes."""
     low, high = xs
     parts: list[str] = []
     boxes: list[Box] = []
@@ -152,7 +152,7 @@ def _roofs(
 
 
 def _line_boxes(start: tuple[float, float], stop: tuple[float, float]) -> list[Box]:
-    """Return small boxes that cover a line, so that no label is written across it."""
+    """Return small boxes that cover a line, so that no label crosses it."""
     steps = max(math.ceil(math.dist(start, stop) / LINE), 1)
     across, down = ((b - a) / steps for a, b in zip(start, stop, strict=True))
     places = [(start[0] + across * at, start[1] + down * at) for at in range(steps + 1)]

@@ -25,7 +25,7 @@ Interval = tuple[float, float]
 
 
 def draw_warpgroup_timeline(timeline: Mapping[str, Any], title: str, name: str = "warpgroups") -> str:
-    """Draw the warpgroups of a profile document's ``timeline``: the whole run, and a part of it enlarged."""
+    """Return as SVG the warpgroups of a profile document's ``timeline``: the whole run, and an enlarged part."""
     rows: Sequence[Sequence[Span]] = timeline["warpgroups"]
     end = max(stop for spans in rows for _, _, stop in spans)
     part = (end / 2 - end / ZOOM / 2, end / 2 + end / ZOOM / 2)
@@ -109,9 +109,10 @@ def _legend() -> list[str]:
 
 
 def draw_bus_chart(timeline: Mapping[str, Any], title: str, name: str = "bus") -> str:
-    """Draw how many images were requested over the bus, had arrived and were computed, over time.
+    """Return as SVG how many images were requested over the bus, had arrived and were computed, over time.
 
-    timeline: of a profile document. The horizontal distance of the curves is time, the vertical one images in flight.
+    timeline: of a profile document. The horizontal distance of the curves is time, the vertical distance is images in
+    flight.
     """
     found = timeline["images"]
     times, total = found["us"], max(found["computed"])

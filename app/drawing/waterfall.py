@@ -1,4 +1,4 @@
-"""Draw the fast path's time budget: what each stage adds, from the tensor cores' cycles to labels in host memory."""
+"""Draw the time budget of the fast path: what each stage adds, from tensor-core cycles to labels in host memory."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ BOOST_MHZ = 1980  # an H100's clock under this load, used if the report has none
 
 
 class Stage(Frozen):
-    """One stage of the fast path. ms: its time with all earlier stages included; what: the work that it adds."""
+    """One stage of the fast path. ms: time including all earlier stages. what: the work that it adds."""
 
     name: str
     ms: float
@@ -41,7 +41,7 @@ def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
 
 
 def waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None, name: str = "budget") -> str:
-    """Draw what each stage adds. copy_ms: time to copy only the images over the bus, drawn as a line."""
+    """Return as SVG what each stage adds. copy_ms: time to copy only the images over the bus, drawn as a line."""
     high = 1.02 * max(*(stage.ms for stage in stages), copy_ms or 0)
     scale = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)
     bottom = TOP + HEIGHT * len(stages)

@@ -1,1 +1,1 @@
-"""Measurements: the ladder of kernels, parameter sweeps, profiles. Frameworks are imported only here."""
+"""Measure: every kernel, parameter sweeps, profiles, other systems. Only this room imports other frameworks."""

@@ -1,4 +1,4 @@
-"""``main.py ladder``: show every step in order, with its predicted and its measured time."""
+"""Run ``main.py ladder``: show every step in order, with its predicted and its measured time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 def ladder(request: LadderRequest) -> int:
-    """Measure the steps, or take stored figures without a GPU; print and write. Returns 1 if a step was wrong, else 0.
+    """Measure the steps, or read stored figures without a GPU; print and write. Return 1 if a step was wrong, else 0.
 
     Raises UserError.
     """
@@ -93,7 +93,7 @@ def _document(card: Card, network: str, notes: Sequence[str]) -> Ladder:
 
 
 def _step_document(card: Card, step: Step) -> records.Step:
-    """Return a step's predicted and measured times; the sums are None unless each layer of its kind has one."""
+    """Return the predicted and measured times of a step; a sum is None unless each layer of its kind has a time."""
     (bench,) = card.benches.values()
     tables = [one for one in bench["tables"] if one["operation"] == step.row.operation and "+" not in one["item"]]
     layers = [layer for layer in card.layers(step) if layer.name in {one["item"] for one in tables}]
@@ -125,7 +125,7 @@ def _step_document(card: Card, step: Step) -> records.Step:
 
 
 def as_text(document: Ladder, width: int) -> str:
-    """Format a header, a table for each ladder, and the notes."""
+    """Return a heading, a table for each ladder, and the notes."""
     title = f"The ladder on {document['network']}, {document['images']:,} images"
     parts = [heading(title, document, {"times": f"ms, {document['settings']['rule']}"}, width)]
     for operation, name in LADDERS.items():

@@ -1,4 +1,4 @@
-"""Measure every step of the ladders on the current card, in their order, as ``bench`` measures one kernel."""
+"""Measure every step of the ladders on the current card, in order, as ``bench`` measures one kernel."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -24,7 +24,7 @@ Rung = tuple[Step, Item]
 
 
 def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
-    """Check and time each step on each layer that it serves; return the document, without predictions.
+    """Check and time each step on each layer that it can compute; return the document, without predictions.
 
     Raises UserError, also if the images do not fit in the card's memory.
     """

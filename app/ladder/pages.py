@@ -1,4 +1,4 @@
-"""Fill the pages: one for each step, one for each source file, and the index."""
+"""Build the HTML pages: one for each step, one for each source file, and the index."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ NOT_COMPILED = "What the compiler made of this step is not stored for this card.
 
 
 class Page(Frozen):
-    """One file of the site: its name without ``.html``, its title, and the whole text."""
+    """One file of the site: its name without ``.html``, its title, and its whole text."""
 
     name: str
     title: str
@@ -35,7 +35,7 @@ class Page(Frozen):
 
 
 class Pages:
-    """The pages of one card. more: further pages, which every page links to. command: what wrote the site."""
+    """The pages of one card. more: further pages, to which every page links. command: what wrote the site."""
 
     def __init__(self, card: Card, command: str, more: Sequence[Text] = ()) -> None:
         self.card, self.more = card, more
@@ -62,7 +62,7 @@ class Pages:
         return Page(name, title, html)
 
     def all_pages(self) -> Iterator[Page]:
-        """Yield the index, each step's page and source, and the further pages."""
+        """Yield the index, the page and the source page of each step, and the further pages."""
         yield self.index_page()
         for step in all_steps():
             yield self.step_page(step)
@@ -71,7 +71,7 @@ class Pages:
             yield self._page("text", text.name, text.title, {"body": text.body})
 
     def index_page(self) -> Page:
-        """Return the index page: all steps, with the first network's times."""
+        """Return the index page: all steps, with the times of the first network."""
         ladders, sizes = [], list[dict[str, str]]()
         for operation, name in LADDERS.items():
             rows, heads = [], dict[str, None]()
@@ -88,13 +88,13 @@ class Pages:
         return self._page("index", "index", "All steps", values)
 
     def source_page(self, step: Step) -> Page:
-        """Return the page with a step's whole source file."""
+        """Return the page with the whole source file of a step."""
         return self._page(
             "source", step.file_page, step.row.source, {"lines": coloured_lines(step.source), "step": step}
         )
 
     def step_page(self, step: Step) -> Page:
-        """Return a step's page: its lesson, drawing, changed lines, counts and times on the card's layers."""
+        """Return the page of a step: its lesson, drawing, changed lines, and counts and times on the card's layers."""
         layers = [*self.card.layers(step)]
         shown = next((layer for layer in layers if layer.name == LATER), layers[0])
         order, since, parts = [*all_steps()], step.since, excerpt(step)
@@ -140,17 +140,17 @@ class Pages:
 
 
 def lesson_to_html(text: str, layer: Layer) -> str:
-    """Return a lesson's text as HTML, with formulas computed for the layer and code between backticks."""
+    """Return a lesson's text as HTML, with formulas computed for the layer, and text in backticks as code."""
     return text_to_html(fill_formulas(text, layer.names))
 
 
 def text_to_html(text: str) -> str:
-    """Return a text as HTML, with code between backticks."""
+    """Return a text as HTML, with text in backticks as code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
 
 
 def _size_texts(layer: Layer) -> dict[str, str]:
-    """Return a layer's sizes in the formulas' names: input, filters and output."""
+    """Return the sizes of a layer's input, filters and output, in the names of the formulas."""
     names = layer.names
     if isinstance(layer.problem, LinearProblem):
         return {"layer": layer.title, "input": f"{names['DEPTH']:,}", "filter": "", "output": f"{names['N']:,}"}
@@ -159,7 +159,7 @@ def _size_texts(layer: Layer) -> dict[str, str]:
 
 
 def _prediction_bars(layer: Layer) -> str:
-    """Draw the parts of a prediction beside the measured time."""
+    """Return bars of the predicted time of each part of the card, beside the measured time."""
     parts = layer.prediction.parts
     values = [(words, parts[part], "bar") for part, words in PARTS.items() if parts[part]]
     if layer.ms:

@@ -1,4 +1,4 @@
-"""The pages of pictures and of interactives: one card's measurements, step by step and as a whole."""
+"""Build the pages of charts and of interactives: one card's measurements, step by step and as a whole."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -34,7 +34,7 @@ def pictures_page(card: Card) -> Text:
 
 
 def interactives_page() -> Text:
-    """Return the page with the drawings that readers can move."""
+    """Return the page with the interactive drawings."""
     intro = (
         "<h1>Try it</h1>\n<p>Three things to move. Without JavaScript the text below says what they show at first.</p>"
     )
@@ -44,7 +44,7 @@ def interactives_page() -> Text:
 
 
 def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
-    """Yield the bars of a network's convolutions over the steps, and the roofline of each convolution."""
+    """Yield a bar chart of a network's convolutions over the steps, and the roofline of each convolution."""
     bench = card.benches[network]
     on = f"{bench['images']:,} images, {bench['device']['name']}"
     yield f'<h2 id="journey-{network}">{escape(network)}: every step of the convolution</h2>'
@@ -73,7 +73,7 @@ def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
 
 
 def _fast_path_charts(card: Card) -> Iterator[str]:
-    """Yield the charts of what each stage of the fast path adds, and of its warpgroups over time."""
+    """Yield charts of the time that each stage of the fast path adds, and of its warpgroups over time."""
     if card.reports or card.timelines:
         yield '<h2 id="fast-path">The fast path</h2>'
     for precision, report in card.reports.items():
@@ -105,7 +105,7 @@ def _figure(chart: str) -> str:
 
 
 def _predicted_sums(bench: Row, network: str, layers: Layers) -> dict[Key, float]:
-    """Return (step, number format) → the sum of its predictions, where it serves all convolutions."""
+    """Return the sum of the predictions by (step, number format), if the step can compute all convolutions."""
     ops = {table["item"] for table in bench["tables"] if table["is_op"]}
     found: dict[Key, float] = {}
     for step, served in layers:
@@ -120,7 +120,7 @@ def _step_links() -> dict[Key, str]:
 
 
 def _dram_bytes(bench: Row, network: str, item: str, layers: Layers) -> dict[Key, float]:
-    """Return (step, number format) → device memory traffic in bytes for the timed batch, as the hardware counted it."""
+    """Return the timed batch's device memory traffic in bytes, as counted by hardware, by (step, number format)."""
     found: dict[Key, float] = {}
     for step, served in layers:
         for layer in served:

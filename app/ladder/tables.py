@@ -45,7 +45,7 @@ def ms_text(layer: Layer) -> str:
 
 
 def counts_table(step: Step, layers: Sequence[Layer]) -> Any:
-    """Return the table of what a thread does for one output, on each layer."""
+    """Return a table of what a thread does for one output, on each layer."""
     rows = []
     for name, (words, default) in COUNTS.items():
         if not any(layer.counts[name] for layer in layers):
@@ -61,9 +61,9 @@ def counts_table(step: Step, layers: Sequence[Layer]) -> Any:
 
 
 def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[str, Layer]) -> Any:
-    """Return the table of how long each part of the card is busy, predicted, and of the measured time.
+    """Return a table of the predicted time for which each part of the card is busy, and of the measured time.
 
-    earlier: the layers of the step ``since``.
+    earlier: layers of the step ``since``.
     """
     rows = [
         _row(
@@ -86,9 +86,9 @@ def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[st
 
 
 def counters_table(step: Step, layers: Sequence[Layer], earlier: Mapping[str, Layer]) -> Any:
-    """Return the table of hardware counters, or None without any.
+    """Return a table of hardware counters; None without any.
 
-    earlier: the layers of the step that this one continues; their counters stand before these.
+    earlier: layers of the step that this one continues; their counters come first.
     """
     counted = [layer for layer in layers if layer.counters]
     if not counted:
@@ -116,7 +116,7 @@ def _counter_text(layer: Layer, name: str) -> str:
 
 
 def comparison_table(layers: Sequence[Layer]) -> Any:
-    """Return the table of counts (with waste) beside the hardware's, or None without counters."""
+    """Return a table of counts (with waste) beside the hardware's; None without counters."""
     found = [(layer, {one.counter: one for one in counter_differences(layer)}) for layer in layers if layer.counters]
     if not found:
         return None
@@ -134,9 +134,9 @@ def comparison_table(layers: Sequence[Layer]) -> Any:
 
 
 def shares_table(layers: Sequence[Layer]) -> Any:
-    """Return the table for a page without hardware counters: how busy each part of the card is.
+    """Return a table, for a page without hardware counters, of how busy each part of the card is.
 
-    None if no layer was timed.
+    Return None if no layer was timed.
     """
     timed = [layer for layer in layers if layer.ms]
     if not timed:
@@ -153,7 +153,7 @@ def shares_table(layers: Sequence[Layer]) -> Any:
 
 
 def compiled_table(layers: Sequence[Layer]) -> Any:
-    """Return the table of the compiler's figures for the step, or None if they are unknown."""
+    """Return a table of the compiler's figures for the step; None if they are unknown."""
     found = {layer.example: layer for layer in reversed(layers) if layer.resources}  # the first network's
     known = [found[name] for name in sorted(found)]
     if not known:

@@ -1,4 +1,4 @@
-"""Draw which thread reads what: one kind of drawing for each way to divide a layer among threads.
+"""Draw which thread reads what, with one kind of drawing for each way to divide a layer among threads.
 
 A lesson names the kind and gives formulas for its sizes, so that a drawing shows what a row really launches.
 """
@@ -25,7 +25,7 @@ KINDS: Mapping[str, Callable[..., Drawing]] = {
 
 
 def draw(step: Step, names: Names) -> Drawing:
-    """Return the drawing of a step on the layer whose formula names are given."""
+    """Return the drawing of a step. names: values of the formulas' names for one layer."""
     given = step.lesson.drawing
     sizes = {name: text if name in WORDS else round(evaluate(text, names)) for name, text in given.items()}
     return KINDS[given["kind"]](**{name: size for name, size in sizes.items() if name != "kind"})

@@ -47,7 +47,7 @@ def build_report(
 ) -> records.Report:
     """Return the report as a JSON document. All times are in ms unless the name gives another unit.
 
-    one_off_ms, command_ms: a Stopwatch's ``spent`` and ``elapsed``. compared_agreement: the agreement of
+    one_off_ms, command_ms: ``spent`` and ``elapsed`` of a Stopwatch. compared_agreement: agreement of
     ``outcome.compared``.
     """
     on_card = outcome.on_card
@@ -131,7 +131,7 @@ def _times_document(timing: Timing) -> records.Times:
 
 
 def as_text(report: records.Report, width: int = WIDTH) -> str:
-    """Format the report as plain text without colours."""
+    """Return the report as plain text without colours."""
     blocks = [
         _head_lines(report, width),
         _verdict_lines(report, width),
@@ -161,7 +161,7 @@ def _head_lines(report: records.Report, width: int) -> list[str]:
 
 
 def _verdict_lines(report: records.Report, width: int) -> list[str]:
-    """Format the verdicts. A warning replaces the note that no accuracy limit was set."""
+    """Return the verdicts as lines. A warning replaces the note that no accuracy limit was set."""
     agreement, answers = report["agreement"], report["accuracy"]
     correct, total = answers["correct"], answers["total"]
     share = "unlabelled" if correct is None else f"{correct:,} / {total:,} correct = {correct / total:.2%}"
@@ -175,7 +175,7 @@ def _verdict_lines(report: records.Report, width: int) -> list[str]:
 
 
 def _difference_lines(differences: Sequence[records.Difference]) -> list[str]:
-    """Format one line for each of the first labels that differ from the reference's."""
+    """Return one line for each of the first labels that differ from the reference's."""
     kinds = {True: "near-tie", False: "WRONG"}
     lines = [DIFFERENCE.format(kind=kinds[one["excused"]], **one) for one in differences[:SHOWN_DIFFERENCES]]
     more = len(differences) - SHOWN_DIFFERENCES
@@ -183,7 +183,7 @@ def _difference_lines(differences: Sequence[records.Difference]) -> list[str]:
 
 
 def _compare_lines(report: records.Report, width: int) -> list[str]:
-    """Format the speed-up and differing labels that ``--compare`` found; no lines without that option."""
+    """Return the speed-up and differing labels that ``--compare`` found; no lines without that option."""
     other = report["compare"]
     if other is None:
         return []

@@ -50,13 +50,13 @@ _FRACTION = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})")
 
 
 def network_toml(network: Network) -> str:
-    """Return the network as TOML, which ``parse_network`` reads back equal."""
+    """Return the network as TOML, from which ``parse_network`` makes an equal network."""
     about = {"name": network.name} | ({"summary": network.summary} if network.summary else {})
     return toml_assignments(about) + network.canonical_toml
 
 
 def read_network(path: Path) -> Network:
-    """Read a network file. Raises UserError for every fault, with its line."""
+    """Return the network of a file. Raises UserError for every fault, with its line."""
     content = read_file(path, MAX_BYTES)
     try:
         return parse_network(content.decode("utf-8"), path)
@@ -66,7 +66,7 @@ def read_network(path: Path) -> Network:
 
 
 def parse_network(text: str, source: str | Path) -> Network:
-    """Read a network from TOML text.
+    """Return the network that TOML text describes.
 
     source: file name for error messages; without its suffix, it names a network that has no name. Raises UserError for
     every fault: ``source, line N: what is wrong: remedy``.
@@ -82,7 +82,7 @@ class _Rule(NamedTuple):
 
 
 class _Reader:
-    """Reader of one TOML text. headers: lines of the [[layers]] headers."""
+    """Reader of one TOML text. headers: line numbers of the [[layers]] headers."""
 
     def __init__(self, text: str, source: str | Path) -> None:
         self.source = source
@@ -99,7 +99,7 @@ class _Reader:
         self.document = self._parsed(text)
 
     def error(self, at: int, fault: str) -> UserError:
-        """Return the error for a line. at: counted from 0."""
+        """Return the error for a line. at: line number, counted from 0."""
         return UserError(f"{self.source}, line {at + 1}: {fault}")
 
     def _parsed(self, text: str) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class _Reader:
             raise self.error(at, f"not TOML ({what}{place}): correct it") from None
 
     def network(self) -> Network:
-        """Check the document and build the network."""
+        """Return the network, after all checks of the document."""
         self._check_keys(self.document, ("name", "summary", "input", "pixel_scale", "layers"), "a network", None)
         tables = self._tables()
         if "input" not in self.document:
@@ -134,7 +134,7 @@ class _Reader:
         return Network(name, summary, shape, layers, pixel_scale)
 
     def _tables(self) -> list[dict[str, Any]]:
-        """Return the [[layers]] tables, one per header."""
+        """Return the [[layers]] tables, one for each header."""
         tables = self.document.get("layers")
         if tables is None:
             raise self.error(len(self.lines) - 1, "layers are missing: write [[layers]] and its keys for each layer")
@@ -174,7 +174,7 @@ class _Reader:
         )
 
     def _layer(self, at: int, table: dict[str, Any], kind: type[Layer], default_name: str) -> Layer:
-        """Build a layer from its table, whose keys are the fields of its class."""
+        """Return a layer made from its table, whose keys are the fields of the layer's class."""
         rules = _rules(kind)
         self._check_keys(table, ("type", "name", *rules), f"a {kind.kind} layer", at)
         values = {"name": self._value(table, "name", default_name, _LAYER_NAME, at)}
@@ -196,7 +196,7 @@ class _Reader:
             raise self.error(self._line(key, at), f"{what} has no key {_format_value(key)}: {remedy}")
 
     def _value(self, table: dict[str, Any], key: str, default: Any, rule: "_Rule", at: int | None = None) -> Any:
-        """Return the checked value of a key, or the default without one."""
+        """Return the checked value of a key, or the default if the table lacks the key."""
         if key not in table:
             return default
         try:
@@ -228,7 +228,7 @@ def _check_input_shape(value: Any) -> tuple[int, ...]:
 
 
 def checked_scale(value: Any) -> float:
-    """Check a pixel scale, a number or a fraction such as "1/255". Raises BadValueError."""
+    """Return a pixel scale, given as a number or a fraction such as "1/255". Raises BadValueError."""
     fraction = _FRACTION.fullmatch(value) if isinstance(value, str) else None
     scale: float = number_check(LEAST_SCALE, MOST_SCALE)(int(fraction[1]) / int(fraction[2]) if fraction else value)
     return scale
@@ -248,7 +248,7 @@ def _check_layer_name(value: Any) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Format a value for an error message, about as the file has it: short, in one line."""
+    """Return a value for an error message, short and in one line, about as the file writes it."""
     try:
         said = json.dumps(value)
     except (TypeError, ValueError):  # a date, or a number of thousands of digits

@@ -1,4 +1,4 @@
-"""``main.py cache``: list the files that this program wrote into the cache, or remove them."""
+"""Run ``main.py cache``: list the files that this program wrote into the cache, or remove them."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from data_tools.fashion_mnist import SPLITS
 
 
 class Kind(Frozen):
-    """A kind of files. folder: in the cache. names: pattern of their names. made_again: ``--clear`` removes them."""
+    """A kind of cached files. folder: in the cache. names: pattern. made_again: ``--clear`` removes them."""
 
     name: Literal["compiled kernels", "Fashion-MNIST", "tuning tables"]
     folder: str
@@ -39,7 +39,7 @@ COLUMNS = [Column("kind", left=True), Column("files"), Column("size"), Column("a
 
 
 def cache(request: CacheRequest) -> int:
-    """List the files by kind, or remove those that can be made again. Returns 0; raises UserError."""
+    """List the files by kind, or remove those that the program can make again. Return 0. Raises UserError."""
     document: Cache = {
         "schema": "lenet5-inference/cache/1",
         "folder": str(cache_dir()),
@@ -51,7 +51,7 @@ def cache(request: CacheRequest) -> int:
 
 
 def as_text(document: Cache, width: int) -> str:
-    """Format the document: a row for each kind of file."""
+    """Return the document as text: a row for each kind of file."""
     kinds = document["kinds"]
     files, nbytes = sum(kind["files"] for kind in kinds), sum(kind["bytes"] for kind in kinds)
     what = "removed from" if document["cleared"] else "in"
@@ -66,7 +66,7 @@ def _age(kind: CachedFiles) -> str:
 
 
 def cache_contents() -> list[tuple[CachedFiles, list[Path]]]:
-    """Return each kind's entry of the document, and its files. Raises UserError for a folder that cannot be read."""
+    """Return, for each kind, its entry of the document and its files. Raises UserError for an unreadable folder."""
     found, now = [], time.time()
     for kind in KINDS:
         files = dict(_files_of(kind))
@@ -84,7 +84,7 @@ def cache_contents() -> list[tuple[CachedFiles, list[Path]]]:
 
 
 def _files_of(kind: Kind) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the regular files of a kind, and the unfinished ones of processes that have ended."""
+    """Yield the regular files of a kind, and unfinished files of processes that have ended."""
     folder = cache_dir() / kind.folder
     try:
         paths = sorted(folder.iterdir())
@@ -101,7 +101,7 @@ def _files_of(kind: Kind) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def clear() -> list[CachedFiles]:
-    """Remove the files that can be made again; return what was removed. Raises UserError."""
+    """Remove the files that the program can make again; return the removed ones. Raises UserError."""
     removed = [found for kind, found in zip(KINDS, cache_contents(), strict=True) if kind.made_again]
     for path in (path for _, paths in removed for path in paths):
         if (reason := why_untrusted(path)) is not None:

@@ -1,4 +1,4 @@
-"""``main.py doctor``: print what a bug report needs, and what is missing for which feature."""
+"""Run ``main.py doctor``: print what a bug report needs, and what is missing for which feature."""
 
 import ctypes
 import importlib.metadata
@@ -27,7 +27,7 @@ DRIVER_REMEDY = "install NVIDIA's driver for CUDA 12 or later; the CPU works wit
 
 
 def doctor(request: DoctorRequest) -> int:
-    """Examine the machine and print the findings. Returns 0; raises UserError."""
+    """Examine the machine and print the findings. Return 0. Raises UserError."""
     with exit_on_interrupt():
         found = [
             one
@@ -40,7 +40,7 @@ def doctor(request: DoctorRequest) -> int:
 
 
 def as_text(document: Doctor, width: int) -> str:
-    """Format the document: a block for each area, then what is missing with its remedy."""
+    """Return the document as text: a block for each area, then what is missing with its remedy."""
     lines: list[str] = []
     for area, found in groupby(document["findings"], key=itemgetter("area")):
         lines += [area, *fields([(one["name"], one["value"]) for one in found], width)]
@@ -53,7 +53,7 @@ def as_text(document: Doctor, width: int) -> str:
 
 
 def gpu_findings() -> Iterator[Finding]:
-    """Yield driver, card, run-time compiler, headers and clocks. Works without a GPU, and without CuPy."""
+    """Yield findings on driver, card, run-time compiler, headers and clocks. Works without a GPU and without CuPy."""
     driver = _driver()
     yield finding(AREA, "driver", driver) if driver else finding(AREA, "driver", "is missing", "the GPU", DRIVER_REMEDY)
     reason = device.why_no_gpu()
@@ -117,7 +117,7 @@ def _compiler_finding() -> Finding:
 
 
 def _headers_finding() -> Finding:
-    """Return whether CUDA's headers are there; only CuPy's own kernels, which bench's checks use, include them."""
+    """Return whether CUDA's headers exist; only CuPy's own kernels, which bench's checks use, include them."""
     found = next(_header_paths(), None)
     if found is None:
         needed, remedy = "bench and training on the GPU (CuPy's own kernels)", pip_install_command("cuda")
@@ -126,7 +126,7 @@ def _headers_finding() -> Finding:
 
 
 def _header_paths() -> Iterator[Path]:
-    """Yield the header's paths in packages and toolkits."""
+    """Yield the possible paths of the header in packages and toolkits."""
     for name in RUNTIMES:
         with suppress(importlib.metadata.PackageNotFoundError):
             files = importlib.metadata.files(name) or ()

@@ -1,4 +1,4 @@
-"""``main.py export``: write a network and its weights for other systems."""
+"""Run ``main.py export``: write a network and its weights for other systems."""
 
 from collections.abc import Callable, Mapping
 
@@ -21,7 +21,7 @@ from app.terminal.text import Column, fields, paragraph, table
 
 
 def export(request: ExportRequest) -> int:
-    """Read, convert, write and report. Returns 0. Raises UserError; then nothing is written."""
+    """Read, convert, write and report. Return 0. Raises UserError, and then writes nothing."""
     ending = request.out.suffix.lower()
     if ending not in WRITERS:
         hint = did_you_mean_hint(ending, WRITERS)
@@ -57,7 +57,7 @@ def export(request: ExportRequest) -> int:
 
 
 def as_text(document: Export, width: int) -> str:
-    """Format the document as text."""
+    """Return the document as text."""
     columns = [Column(head, left=True) for head in ("array", "in the file", "shape here")]
     rows = [[one["name"], one["written_as"], format_shape(tuple(one["shape"]))] for one in document["arrays"]]
     onnx, sizes = document["format"] == "onnx", ", ".join(map(str, document["input"]))
@@ -81,13 +81,13 @@ def _encode_onnx(description: Description, arrays: Arrays) -> bytes:
 
 
 def _encode_safetensors(description: Description, arrays: Arrays) -> bytes:
-    """Return safetensors content with PyTorch's names and layouts, as ``load_state_dict`` takes them."""
+    """Return a safetensors file with PyTorch's names and layouts, as ``load_state_dict`` expects them."""
     theirs = to_channels_first(description.network, arrays).items()
     return safetensors_content(NamedArrays({torch_name(name): array for name, array in theirs}, description))
 
 
 def _encode_npz(description: Description, arrays: Arrays) -> bytes:
-    """Return NPZ content with the names and layouts of weights files."""
+    """Return an NPZ file with the names and layouts of weights files."""
     return npz_content(NamedArrays(arrays, description))
 
 
@@ -100,5 +100,5 @@ WRITERS: dict[str, Callable[[Description, Arrays], bytes]] = {
 
 
 def exported_array_name(ending: str, name: str) -> str:
-    """Return the name of one of our arrays in a file with this ending."""
+    """Return the name that one of our arrays has in a file with this suffix."""
     return name if ending == ".npz" else torch_name(name)

@@ -1,4 +1,4 @@
-"""``main.py graph``: show a network's layers, and the launches that compute them."""
+"""Run ``main.py graph``: show the layers of a network, and the launches that compute them."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -29,7 +29,7 @@ NARROW = [*LAUNCHES[:4], Column("MFLOP", optional=1), Column("bytes", optional=2
 
 
 def graph(request: GraphRequest) -> int:
-    """Print the network's layers, then the launches that compute them on the chosen architecture."""
+    """Print the layers of the network, then the launches that compute them on the chosen architecture. Return 0."""
     built, _, chosen = load_graph(request.network, shapes_only=True)
     arch, card = resolve_target(request.arch, otherwise=REFERENCE_ARCH)
     nodes = plan(built, arch, replace(chosen, tuning=tuning.load(card))).nodes
@@ -58,7 +58,7 @@ def graph(request: GraphRequest) -> int:
 
 
 def layer_table(built: Graph, width: int) -> list[str]:
-    """Format each layer's output, parameters, operations and bytes."""
+    """Return lines with output, parameters, operations and bytes of each layer."""
     rows = [["images", "input", _format_shape(built.network.input_shape), "", "", ""]]
     found = [*map(_layer_row, built.steps)]
     for layer in found:

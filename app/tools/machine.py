@@ -48,7 +48,7 @@ VARIABLES = (
 
 
 def finding(area: Area, name: str, value: str, needed_for: str = "", remedy: str = "") -> Finding:
-    """Return one finding. needed_for: what does not work without it; remedy: what to do; both empty if it is there."""
+    """Return one finding. needed_for: what does not work without it. remedy: what to do. Both empty if it exists."""
     return {
         "area": area,
         "name": name,
@@ -60,7 +60,7 @@ def finding(area: Area, name: str, value: str, needed_for: str = "", remedy: str
 
 
 def system_findings() -> Iterator[Finding]:
-    """Yield program, operating system, Python, processor, memory."""
+    """Yield findings about program, operating system, Python, processor and memory."""
     area: Final = "system"
     yield finding(area, "program", f"lenet5-inference {VERSION} in {Path(__file__).parents[2]}")
     with suppress(OSError):
@@ -84,7 +84,7 @@ def _memory_finding(area: Area) -> Finding:
 
 
 def package_findings() -> Iterator[Finding]:
-    """Yield the packages that the program needs, and those of each extra."""
+    """Yield findings about the packages that the program needs, and those of each extra."""
     for name in REQUIRED:
         yield _package_finding("packages", name, name, "everything")
     cupy = [name for name in CUPY if _version(name)]
@@ -113,14 +113,14 @@ def _version(distribution: str) -> str | None:
 
 
 def environment_findings() -> Iterator[Finding]:
-    """Yield this program's environment variables that are set."""
+    """Yield findings about this program's environment variables that are set."""
     for name in VARIABLES:
         if name in os.environ:
             yield finding("environment", name, os.environ[name])
 
 
 def storage_findings() -> Iterator[Finding]:
-    """Yield the cache and its permissions, data, weights and bytecode. Nothing is written and nothing fetched."""
+    """Yield findings about the cache and its permissions, data, weights and bytecode. Writes and fetches nothing."""
     folder = cache_dir()
     yield _cache_finding(folder)
     with suppress(UserError):  # then the line above has the reason
@@ -151,7 +151,7 @@ def _cache_finding(folder: Path) -> Finding:
 
 
 def _bytecode_finding() -> Finding:
-    """Return whether Python keeps the program's bytecode; that of this module would be there by now."""
+    """Return whether Python keeps the program's bytecode; if it does, that of this module exists by now."""
     kept = Path(importlib.util.cache_from_source(__file__))
     if kept.exists():
         return finding(FILES, "bytecode", str(kept.parent))

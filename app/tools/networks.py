@@ -1,4 +1,4 @@
-"""``main.py networks``: list every network with its layers and figures."""
+"""Run ``main.py networks``: list every network with its layers and figures."""
 
 from math import prod
 from pathlib import Path
@@ -22,7 +22,7 @@ LEGEND = "MFLOP: of one image; accuracy: of the weights, on the first Fashion-MN
 
 
 def networks(request: NetworksRequest) -> int:
-    """Print every network: input, layers, parameters, FLOPs per image, shipped accuracy. Raises UserError.
+    """Print every network: input, layers, parameters, FLOPs per image, shipped accuracy. Return 0. Raises UserError.
 
     A request may name one network, or ask for its TOML instead.
     """
@@ -52,13 +52,13 @@ def _print_toml(request: NetworksRequest) -> None:
 
 
 def shipped_weights() -> dict[str, Weights]:
-    """Load the shipped weights of each network, by name. Raises UserError for a file that cannot be read."""
+    """Return the shipped weights of each network, by name. Raises UserError for a file that cannot be read."""
     paths = {name: shipped.weights_path(name) for name in NETWORKS}
     return {name: load_weights(path) for name, path in paths.items() if path.exists()}
 
 
 def describe(network: Network, weights: Weights | None) -> ListedNetwork:
-    """Return the document's entry. accuracy: promised for the most test images, None without a promise."""
+    """Return the network's entry in the document. accuracy: promised for the most test images, or None."""
     parameters = flops = 0
     layers: list[records.Layer] = []
     for step in network.steps:
@@ -91,7 +91,7 @@ def _has_array(name: str, layer: Layer, network: Network, weights: Weights | Non
 
 
 def _text(document: Networks, width: int) -> str:
-    """Format each network's figures, then its idea and its layers with their settings."""
+    """Return each network's figures, then its idea and its layers with their settings."""
     heads = [Column("network", left=True), Column("input", left=True), Column("layers"), Column("parameters")]
     columns = [*heads, Column("MFLOP"), Column("accuracy", left=True)]
     rows = []
@@ -108,5 +108,5 @@ def _text(document: Networks, width: int) -> str:
 
 
 def _layer_text(layer: records.Layer) -> str:
-    """Describe a layer: ``conv2d maps=32 kernel=5``."""
+    """Return a layer as text: ``conv2d maps=32 kernel=5``."""
     return " ".join([layer["kind"], *(f"{name}={value}" for name, value in layer["settings"].items())])

@@ -1,4 +1,4 @@
-"""``main.py precompile``: compile everything that the main job would compile. Needs no GPU."""
+"""Run ``main.py precompile``: compile all kernels that the main job would compile. Needs no GPU."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +22,7 @@ Build = tuple[Path, tuple[tuple[str, str | int], ...]]  # a .cu file and its com
 
 
 def precompile(request: PrecompileRequest) -> int:
-    """Compile into the kernel cache, and print how much was cached already. Returns 0. Raises UserError."""
+    """Compile into the kernel cache, and print how many kernels it contained already. Return 0. Raises UserError."""
     timer = Timer()
     if request.all and request.network.precision != "auto":
         raise UserError(f"--all compiles every precision: leave out --all or --precision {request.network.precision}")
@@ -56,7 +56,7 @@ def precompile(request: PrecompileRequest) -> int:
 
 
 def as_text(document: Precompile, width: int) -> str:
-    """Format the document as text."""
+    """Return the document as text."""
     count, compiled = document["kernels"], document["compiled"]
     what = f"{count} kernels of {document['network']} in {', '.join(document['precisions'])}"
     done = f"{count - compiled} were in the cache, {compiled} compiled; {document['seconds']:.1f} s"

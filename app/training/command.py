@@ -1,4 +1,4 @@
-"""The command ``train``: train a network, with a checkpoint after each epoch."""
+"""Run the command ``train``: train a network, with a checkpoint after each epoch."""
 
 import sys
 from collections.abc import Callable
@@ -26,7 +26,7 @@ CPU = "the CPU with NumPy"
 
 
 def train(request: TrainRequest) -> int:
-    """Train the network, print a line per epoch and write the weights. Returns exit code 0. Raises UserError."""
+    """Train the network, print a line per epoch and write the weights. Return 0. Raises UserError."""
     with exit_on_interrupt():
         kind, why_not = device.choose_device(request.device)
         task = load_task(request, kind)
@@ -78,7 +78,7 @@ def _run(task: Task, job: TrainingJob, say: Callable[[str], object]) -> None:
 
 
 def _train_epochs(task: Task, job: TrainingJob, say: Callable[[str], object]) -> Progress:
-    """Train the remaining epochs, with a checkpoint after each."""
+    """Train the remaining epochs, with a checkpoint after each; return the progress."""
     settings, progress = job.settings, job.progress
     images = settings.images - settings.validation
     with (

@@ -1,4 +1,4 @@
-"""A network for training: trainable layers, parameters, the loss and its gradients."""
+"""Define a network for training: trainable layers, parameters, the loss and its gradients."""
 
 from collections.abc import Callable, Mapping
 from itertools import takewhile
@@ -20,8 +20,8 @@ Masks = Callable[[str, tuple[int, ...]], np.ndarray | None]
 class Model(Frozen):
     """A trainable network.
 
-    front: layers without gradient that first process the bytes. layers: the trained ones, up to the logits. shapes: of
-    the parameters, by name.
+    front: layers without gradient that first process the bytes. layers: the trained layers, up to the logits. shapes:
+    shapes of the parameters, by name.
     """
 
     network: Network
@@ -43,13 +43,13 @@ class Model(Frozen):
         return arrays
 
     def prepare_inputs(self, images: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """Convert (B, C, H, W) bytes to the input of the first trained layer, in ``dtype``."""
+        """Return bytes (B, C, H, W) as the input of the first trained layer, in ``dtype``."""
         for layer in self.front:
             images = layer.reference(images, {})
         return images.astype(dtype) * dtype.type(self.network.pixel_scale)
 
     def logits(self, parameters: Parameters, images: np.ndarray) -> np.ndarray:
-        """Compute logits (B, classes) of (B, C, H, W) uint8 images by the references, in the parameters' type."""
+        """Return logits (B, classes) of uint8 images (B, C, H, W) by the references, in the type of the parameters."""
         x = self.prepare_inputs(images, _dtype(parameters))
         for layer in self.layers:
             x = layer.reference(x, parameters)
@@ -65,9 +65,10 @@ class Model(Frozen):
         total: int,
         masks: Masks | None = None,
     ) -> tuple[float, int, Arrays]:
-        """Compute a batch share's loss, correct answers and gradients. Sums over all shares are those of the batch.
+        """Return loss, correct answers and gradients of a share of a batch; the sums over all shares are the batch's.
 
-        images: (B, C, H, W) uint8. labels: (B,). total: images in the whole batch. masks: layer, shape → dropout.
+        images: (B, C, H, W) uint8. labels: (B,). total: images in the whole batch. masks: returns dropout factors for a
+        layer and a shape.
         """
         x = self.prepare_inputs(images, _dtype(parameters))
         tape: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
@@ -92,7 +93,9 @@ class Model(Frozen):
 
 
 def training_model(network: Network, biases: tuple[str, ...]) -> Model:
-    """Return the trainable form of a network. biases: layers with one. Raises UserError if a layer has no gradient."""
+    """Return the trainable form of a network. biases: layers with one. Raises UserError for a layer without
+    gradient.
+    """
     layers = list(network.layers)
     while layers and isinstance(layers[-1], Argmax | Softmax):  # the loss includes a softmax
         layers.pop()
@@ -116,10 +119,10 @@ def training_model(network: Network, biases: tuple[str, ...]) -> Model:
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, total: int) -> tuple[float, np.ndarray]:
-    """Return the loss -Σ_b Σ_k t[b,k] log softmax(logits)[b,k] / total and its gradient by the logits, (B, classes).
+    """Return the loss -Σ_b Σ_k t[b,k] log softmax(logits)[b,k] / total, and its gradient with respect to the logits.
 
-    t: 1 - smoothing for the label, plus smoothing / classes for every class. labels: (B,) integers. total: images in
-    the whole batch, of which ``logits`` may be a share.
+    t: 1 - smoothing for the label, plus smoothing / classes for every class. The gradient is (B, classes). labels: (B,)
+    integers. total: images in the whole batch, of which ``logits`` may be a share.
     """
     count, classes = logits.shape
     with np.errstate(invalid="ignore"):  # infinity - infinity: the loss becomes NaN, and the loop reports it

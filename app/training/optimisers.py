@@ -1,4 +1,4 @@
-"""Optimisers, and the one-cycle schedule of learning rate and momentum."""
+"""Define optimisers, and the one-cycle schedule of learning rate and momentum."""
 
 from abc import ABC, abstractmethod
 from math import cos, pi
@@ -24,7 +24,7 @@ class ScheduleStep(NamedTuple):
 
 
 class Optimiser(Frozen, ABC):
-    """An update rule. weight_decay: each update shrinks weights by the share rate · weight_decay; biases are exempt."""
+    """An update rule. weight_decay: each update shrinks weights, but not biases, by the share rate · weight_decay."""
 
     weight_decay: float = 0.0
     slots: ClassVar[tuple[str, ...]]
@@ -43,7 +43,7 @@ class Optimiser(Frozen, ABC):
 
 
 class Sgd(Optimiser):
-    """v ← momentum · v + g; w ← w - rate · v."""
+    """Stochastic gradient descent with momentum: v ← momentum · v + g; w ← w - rate · v."""
 
     slots: ClassVar[tuple[str, ...]] = ("velocity",)
 
@@ -75,7 +75,7 @@ OPTIMISERS: dict[str, type[Optimiser]] = {"adamw": AdamW, "sgd": Sgd}
 
 
 def one_cycle(step: int, steps: int, peak: float) -> ScheduleStep:
-    """Return rate and momentum of a step: the rate rises to ``peak`` and falls to nearly 0, momentum the reverse.
+    """Return rate and momentum of a step: the rate rises to ``peak`` and falls to nearly 0; momentum does the reverse.
 
     step: from 0 to ``steps`` - 1. Both follow cosines, as in L. N. Smith's "1cycle" (2018) and, with its defaults, in
     PyTorch's OneCycleLR.

@@ -1,4 +1,4 @@
-"""The options of ``train``. No NumPy here."""
+"""Define the options of ``train``; imports no NumPy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _setting(setting: str, help: str, group: str | None = None, **more: Any) -> 
 
 
 class TrainRequest(Frozen, kw_only=True):
-    """The options of ``train``; None if not given. Raises UserError for a dropout that is not LAYER=SHARE,… or none."""
+    """Options of ``train``; options not given are None. Raises UserError for an invalid dropout."""
 
     network: str | None = option(
         "network to train from scratch, or its .toml file; mlp_500 is a wider mlp", group="what", metavar="NAME"
@@ -85,23 +85,23 @@ class TrainRequest(Frozen, kw_only=True):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The fields of ``Settings`` that were given, ``network`` and ``images`` among them."""
+        """Return the fields of ``Settings`` that were given, including ``network`` and ``images``."""
         # ``--data`` names a file; the setting is the hash of its images.
         names = [field.name for field in fields(Settings) if field.name not in ("data", "biases", "definition")]
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         return given | ({"dropout": parse_dropout(given["dropout"])} if "dropout" in given else {})
 
     def checkpoint_options(self) -> dict[str, str]:
-        """Return the options to keep in the checkpoint: absolute paths, or ``-``. Unprintable paths are left out."""
+        """Return the options to store in the checkpoint: absolute paths, or ``-``, without unprintable paths."""
         given = {name: str(value) for name in KEPT if (value := getattr(self, name)) is not None}
         paths = {n: "-" if (n, path) == ("json", "-") else str(Path(path).absolute()) for n, path in given.items()}
         return {name: path for name, path in paths.items() if path.isprintable() and len(path) <= MAX_LENGTH}
 
     def fill_from_checkpoint(self, kept: Mapping[str, str]) -> tuple[TrainRequest, dict[str, str]]:
-        """Fill in missing options from the checkpoint's; also return those filled in.
+        """Return the request with missing options from the checkpoint, and these options.
 
-        Raises UserError if the checkpoint's JSON file exists: a checkpoint's author must not choose which file is
-        overwritten.
+        Raises UserError if the JSON file of the checkpoint exists: the author of a checkpoint must not choose which
+        file is overwritten.
         """
         images = () if any(getattr(self, name) is not None for name in IMAGES) else IMAGES
         used = {name: kept[name] for name in (*images, *OUTPUTS) if name in kept and getattr(self, name) is None}

@@ -1,4 +1,4 @@
-"""Write a training's results: weights with their accuracy, the learning curve, and the figures as JSON."""
+"""Write the results of a training: weights with their accuracy, the learning curve, and the figures as JSON."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -57,7 +57,10 @@ def draw_learning_curve(settings: Settings, progress: Progress, folder: Path) ->
 
 
 def _write_weights(task: Task, progress: Progress) -> Weights:
-    """Write the best epoch's weights; for Fashion-MNIST, first count the correct answers on its test images."""
+    """Write the weights of the best epoch; return them.
+
+    For Fashion-MNIST, this first counts the correct answers on its test images.
+    """
     settings, network = task.job.settings, task.job.model.network
     best = rounded(progress.best, settings.storage)  # as loaded later: promised counts are for these
     workers = f", {progress.workers} workers" if progress.workers > 1 else ""

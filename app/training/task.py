@@ -32,7 +32,7 @@ VALIDATION_PART = 12  # 5,000 of 60,000
 class Task(Frozen):
     """A training with everything loaded and checked.
 
-    request: completed by the checkpoint's options. again: the options taken from there. test: Fashion-MNIST's test
+    request: completed by the options of the checkpoint. again: the options taken from it. test: Fashion-MNIST's test
     split, (N, 28, 28) and (N,), if the training uses Fashion-MNIST.
     """
 
@@ -45,9 +45,9 @@ class Task(Frozen):
 
 
 def load_task(request: TrainRequest, device: str) -> Task:
-    """Load and check a request's files and settings. Raises UserError before anything is computed.
+    """Return the training that a request describes, with everything checked before any computation. Raises UserError.
 
-    Invalid options are refused before Fashion-MNIST is downloaded.
+    It refuses invalid options before it downloads Fashion-MNIST.
     """
     content = None if request.resume is None else checkpoint.load_checkpoint(request.resume)
     stored = None if content is None else content.settings
@@ -101,7 +101,7 @@ def _load_dataset(request: TrainRequest) -> Dataset:
 def _resolve_settings(
     request: TrainRequest, device: str, stored: Settings | None, network: Network, data: Dataset
 ) -> tuple[Settings, Model]:
-    """Return the requested or resumed training's settings, still without the images' hash, and its model.
+    """Return the settings of the requested or resumed training, without the images' hash, and its model.
 
     Raises UserError.
     """
@@ -130,7 +130,7 @@ def _check_data(data: Dataset, network: Network) -> None:
 
 
 def _build_settings(network: Network, request: TrainRequest, data: Dataset) -> Settings:
-    """Return the recipe's settings, overridden by the request's."""
+    """Return the settings of the recipe, with those of the request in their place."""
     images = request.settings.get("images", len(data.images))
     if images > len(data.images):
         raise UserError(f"--images {images} is more than the {len(data.images)} of {data.source}: use fewer")

@@ -29,7 +29,7 @@ MORE = {  # document → the section about it
 
 
 def document_table(figures: Figures) -> str:
-    """Write a row for each document: name, description, and where it is described further."""
+    """Return a row for each document: name, description, and the page that describes it further."""
     rows = []
     for name, kind in documents().items():
         record, *others = get_args(kind) or [kind]
@@ -42,13 +42,13 @@ def document_table(figures: Figures) -> str:
 
 
 def field_table(name: str, figures: Figures) -> str:
-    """Write a row for each field of a document; a record that contains no records stays in its field's row."""
+    """Return a row for each field of a document; records without inner records are in the row of their field."""
     rows = [f"| `{place}` | {text} |" for place, text in _field_rows([documents()[name]], {})]
     return "\n".join(["| field | meaning |", "| --- | --- |", *rows])
 
 
 def field_tables(*names: str) -> dict[str, Any]:
-    """Return name → function that writes the field table, for each of these documents."""
+    """Return, for each of these documents, the function that writes its field table, by name."""
     return {name: partial(field_table, name) for name in names}
 
 
@@ -62,7 +62,7 @@ def write_schemas(folder: Path) -> list[Path]:
 
 
 def _field_rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (place, description) of each field of records. seen: records described before, and where."""
+    """Yield (place, description) of each field of records. seen: place of each record described before."""
     for name, hint in {name: hint for record in records for name, hint in fields(record).items()}.items():
         inner = _records_in(hint)
         place = f"{prefix}{name}" + "[]" * any(split_annotated_type(one).origin is list for one in _alternatives(hint))
@@ -81,7 +81,7 @@ def _field_rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> I
 
 
 def _list_fields(records: list[Any]) -> str:
-    """List the fields of records in one sentence."""
+    """Return one sentence that lists the fields of records."""
     told = []
     for record in records:
         names = [
@@ -94,7 +94,7 @@ def _list_fields(records: list[Any]) -> str:
 
 
 def _describe_field(hint: Any) -> str:
-    """Describe a field: by its description, else its record's, and by the words that it may be."""
+    """Return the description of a field, or else of its record, with the words that it may be."""
     inner = _records_in(hint)
     found = split_annotated_type(hint).description or (_first_sentence(inner[0]) if len(inner) == 1 else "")
     words = [f"`{word}`" for one in _alternatives(hint) for word in _allowed_words(one)]

@@ -1,6 +1,6 @@
-"""Write the blocks of docs/systems.md and docs/benchmarks.md: ours beside the fastest other system, losses too.
+"""Write the blocks of docs/systems.md and docs/benchmarks.md: our times beside those of the fastest other system.
 
-They cover every network and precision, on the card and end to end, and the networks' accuracies.
+They include losses, and cover every network and precision, on the card and end to end, and accuracies.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ BEYOND_CARD_MS = 0.2  # the largest allowed end-to-end time minus time on the ca
 
 
 class Goal(NamedTuple):
-    """A requested time in ms: ``must`` be reached, and the better ``aim``. end_to_end: empty for ``BEYOND_CARD_MS``."""
+    """A requested time in ms. must: is required. aim: is better still. end_to_end: empty for ``BEYOND_CARD_MS``."""
 
     network: str
     precision: str
@@ -64,7 +64,7 @@ GOALS = (
 
 
 class Pair(NamedTuple):
-    """Our median and the fastest peer's, in ms, None if missing; peer: its name, precision and setting."""
+    """Our median and that of the fastest peer, in ms, None if missing. peer: its name, precision and setting."""
 
     ours: float | None
     theirs: float | None
@@ -72,19 +72,19 @@ class Pair(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """The peer's time ÷ ours."""
+        """Return the peer's time ÷ ours."""
         return speedup(self.theirs, self.ours)
 
     @property
     def cells(self) -> list[str]:
-        """Our time, the peer's, the ratio (bold where we lose) and the peer."""
+        """Return four cells: our time, the peer's, the ratio (bold if we lose) and the peer."""
         factor = format_factor(self.ratio)
         lost = self.ratio is not None and self.ratio < 1
         return [format_ms(self.ours), format_ms(self.theirs), f"**{factor}**" if lost else factor, self.peer]
 
 
 def our_rows(figures: Figures, file: str) -> dict[str, tuple[Row, Row]]:
-    """Return each precision's document and our row in it, from the run in which the fastest peer comes closest."""
+    """Return for each precision the document and our row, from the run in which the fastest peer comes closest."""
     later = [name for (network, _), name in PEERS_IN_ONE.items() if PEERS[network] == file]
     documents = [figures.document_or_none(name) for name in (file, *later)]
     found: dict[str, tuple[Row, Row]] = {}
@@ -103,7 +103,7 @@ def _fastest_peer_ratio(document: Row, precision: str) -> float:
 
 
 def pair_with_fastest_peer(document: Row, precision: str, measure: str) -> Pair:
-    """Return ours and the fastest peer in the precision that ours is compared with."""
+    """Return our time and the fastest peer's in the precision with which ours is compared."""
     own = first_row(document["rows"], engine=OURS, precision=precision)
     ours = (own.get(measure) or {}).get("p50")
     entry = first_row(document["ratios"], precision=precision)
@@ -117,7 +117,7 @@ def pair_with_fastest_peer(document: Row, precision: str, measure: str) -> Pair:
 
 
 def network_comparison(network: str, figures: Figures) -> str:
-    """Write ours in every precision beside the fastest peer, and why peers have no times."""
+    """Return our times in every precision beside the fastest peer's, and why peers have no times."""
     parts = [_comparison(figures, PEERS[network], f"Whole pass of `{network}`")]
     if network in ONE_IMAGE:
         parts.append(_comparison(figures, ONE_IMAGE[network], f"One image of `{network}`"))
@@ -163,7 +163,7 @@ def _missing_rows(documents: Sequence[Row]) -> Iterator[str]:
 
 
 def all_networks_table(figures: Figures) -> str:
-    """Write docs/benchmarks.md's table: a row for every network and precision."""
+    """Return the table of docs/benchmarks.md: a row for every network and precision."""
     rows = []
     for name, file in _peer_files():
         for precision, (document, own) in our_rows(figures, file).items():
@@ -182,7 +182,7 @@ def _peer_files() -> Iterator[tuple[str, str]]:
 
 
 def goals_table(figures: Figures) -> str:
-    """Write each requested time beside ours, and our speed-up over the fastest peer."""
+    """Return each requested time beside ours, and our speed-up over the fastest peer."""
     head = ["network", "as", "", "ms", "must", "aim", "met", "× fastest other", "must", "met"]
     rows = []
     for goal in GOALS:
@@ -215,7 +215,7 @@ def _yes_or_no(fulfilled: bool) -> str:
 
 
 def commands_block(figures: Figures) -> str:
-    """Write the command that made every figure outside kernels.md; for an unmeasured one, the command to run."""
+    """Return the command that made every figure outside of kernels.md, or that would make an unmeasured one."""
     makers = []
     for name in (*PEERS.values(), *PEERS_IN_ONE.values(), *ONE_IMAGE.values()):
         document = figures.document_or_none(name) or {}
@@ -226,7 +226,7 @@ def commands_block(figures: Figures) -> str:
 
 
 def network_section(network: str, figures: Figures) -> str:
-    """Write the network's layers, its whole pass beside other systems', and its accuracy."""
+    """Return the layers of a network, its whole pass beside other systems', and its accuracy."""
     row = describe(NETWORKS[network], shipped_weights().get(network))
     size = " × ".join(map(str, row["input"][1:]))
     layers = " → ".join(map(_layer_text, row["layers"]))
@@ -237,7 +237,7 @@ def network_section(network: str, figures: Figures) -> str:
 
 
 def correct_labels_table(network: str) -> str:
-    """Write the correct labels over the first images: the report's, and ours."""
+    """Return the number of correct labels over the first images, of the report and ours."""
     weights = shipped_weights()
     theirs = _format_shares(REPORTED.get(network, {}))
     ours = weights[network].expected_correct if network in weights else {}
@@ -252,7 +252,7 @@ def _layer_text(layer: Row) -> str:
 
 
 def accuracy_table(networks: Iterable[str], _: Figures) -> str:
-    """Write for each network the correct labels that its shipped weights promise, and those in its report, if any."""
+    """Return for each network the correct labels that its shipped weights promise, and those in its report, if any."""
     weights = shipped_weights()
     rows = []
     for network in networks:

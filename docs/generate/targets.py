@@ -33,7 +33,7 @@ EXPECTED, FORETOLD = Path(__file__).parents[1] / "expected.json", ("lenet5", "fa
 
 
 def targets_table(figures: Figures) -> str:
-    """Write each target beside its measurement: summed times of convolutions, first layers, ``auto``."""
+    """Return each target beside its measurement: summed times of convolutions, first layers, ``auto``."""
     benches = [figures.bench(network) for network in TARGETS]
     sums = "network | type | best variant | target ms | measured ms | met | floor ms"
     firsts = "network | kernel | arithmetic ms | writing ms | measured ms | × the larger | met"
@@ -109,7 +109,7 @@ def _auto_rows(bench: Bench) -> Iterator[str]:
 
 
 def expected_times_table(figures: Figures) -> str:
-    """Write a row for each step: expected and measured time of a layer of each network, and their ratio."""
+    """Return a row for each step: expected and measured time of a layer of each network, and their ratio."""
     heads = (part for name in FORETOLD for part in (f"`{name}` expected, ms", "measured, ms", "÷"))
     return markdown_table(["step", "layer", *heads], _expected_rows(figures), 2)
 

@@ -30,7 +30,7 @@ class Shard(Frozen):
 
     @property
     def count(self) -> int:
-        """Number of images."""
+        """Return the number of images."""
         return self.images.shape[0]
 
     @property
@@ -44,7 +44,7 @@ class Shard(Frozen):
 
     @property
     def dtype(self) -> np.dtype:
-        """Type of the images as read: uint8, or float32 in [0, 1] if the file contains floats.
+        """Return the type of the images as read: uint8, or float32 in [0, 1] if the file contains floats.
 
         Floats stay floats even if all are k/255, which is known only at the end of the file.
         """
@@ -52,18 +52,18 @@ class Shard(Frozen):
 
     @property
     def image_bytes(self) -> int:
-        """Bytes per image as read."""
+        """Return the bytes per image as read."""
         channels, height, width = self.shape
         return channels * height * width * self.dtype.itemsize
 
     @property
     def sequential(self) -> bool:
-        """Whether the images can only be read in order, as in gzip files and HDF5 chunks."""
+        """Return whether the images can only be read in order, as in gzip files and HDF5 chunks."""
         return self.images.storage_form != "plain"
 
     @property
     def labelled(self) -> bool:
-        """Whether the true labels are known."""
+        """Return whether the true labels are known."""
         return self.truth is not None
 
     @property

@@ -53,7 +53,7 @@ class Stored(Frozen):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole array."""
+        """Return the bytes of the whole array."""
         return self.shape[0] * self.row_bytes
 
 

@@ -1,4 +1,4 @@
-"""``main.py bench``: every kernel variant checked against float64, timed and compared, layer by layer."""
+"""Run ``main.py bench``: check every kernel variant against float64, time and compare it, layer by layer."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -45,17 +45,17 @@ class Job(Frozen):
 
     @property
     def single_convolutions(self) -> list[Item]:
-        """The items that are one convolution alone."""
+        """Return the items that are one convolution alone."""
         return [item for item in self.items if item.is_single_convolution]
 
 
 def bench(request: BenchRequest) -> int:
-    """Time kernels, or with ``--peers`` frameworks. Returns 1 if a result was wrong, else 0. Raises UserError."""
+    """Time kernels, or frameworks with ``--peers``. Return 1 if a result was wrong, otherwise 0. Raises UserError."""
     return compare(request) if request.peers else time_kernels(request)
 
 
 def time_kernels(request: BenchRequest) -> int:
-    """Check and time the kernels, print and write the tables. Returns 1 if a kernel was wrong, else 0.
+    """Check and time the kernels, print and write the tables. Return 1 if a kernel was wrong, otherwise 0.
 
     Raises UserError.
     """
@@ -74,7 +74,7 @@ def time_kernels(request: BenchRequest) -> int:
 
 
 def job_from_request(request: BenchRequest) -> Job:
-    """Check the whole request before anything is measured. Raises UserError."""
+    """Return what the request times, checked before anything is measured. Raises UserError."""
     if not 0 < request.noise < 1:
         raise UserError(f"--noise {request.noise:g}: give a number between 0 and 1, e.g. 0.01")
     batches = parse_batch_sizes(request.batch, request.batches)
@@ -153,7 +153,7 @@ def _measure(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
 
 
 def tuned_times(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned]]:
-    """Return the times of this project's variants by problem and name, as ``auto`` looks them up."""
+    """Return the times of this project's variants by problem and name, in the form that ``auto`` reads."""
     found: dict[Problem, dict[str, tuning.Tuned]] = {}
     for served in tables:
         for row in served.rows:

@@ -18,7 +18,7 @@ def draw(document: Document, folder: Path) -> list[Path]:
 
 
 def charts(document: Document) -> dict[str, str]:
-    """Return name → SVG: the ladder of all convolutions and of each, their rooflines, and time by batch size."""
+    """Return the SVG of each chart by name: ladders of the convolutions, rooflines, and time by batch size."""
     ops = [table["item"] for table in document["tables"] if table["is_op"]]
     found = {}
     for item in (None, *ops) if len(ops) > 1 else ops:
@@ -33,7 +33,7 @@ def charts(document: Document) -> dict[str, str]:
 
 
 def ladder_chart(document: Document, item: str | None = None) -> str:
-    """Draw the times of one convolution, or of all together, as bars."""
+    """Return as SVG the times of one convolution, or of all together, as bars."""
     since = {row.name: row.since for row in variants("conv")}
     what = item or "sum of the convolutions"
     return journey.draw_ladder_chart(
@@ -42,12 +42,12 @@ def ladder_chart(document: Document, item: str | None = None) -> str:
 
 
 def roofline_chart(document: Document, item: str) -> str:
-    """Draw the roofline of one convolution: its rates below the measured peaks."""
+    """Return as SVG the roofline of one convolution: its rates below the measured peaks."""
     return roofline.roofline(roofline.roofline_points(document, item), document["peaks"], _title(document, item))
 
 
 def batch_size_chart(document: Document) -> str:
-    """Draw the summed time of the convolutions over the batch size, one line for each kernel."""
+    """Return as SVG the summed time of the convolutions by batch size, one line for each kernel."""
     found: dict[tuple[str, str, int | None], list[tuple[float, float]]] = {}
     for batch in document["batches"]:
         for row in batch["totals"]:

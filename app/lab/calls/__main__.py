@@ -1,4 +1,4 @@
-"""``python -m app.lab.calls``: the command."""
+"""Run the command ``python -m app.lab.calls``."""
 
 from functools import cache
 from typing import cast
@@ -54,7 +54,7 @@ class CallsRequest(Frozen, kw_only=True):
 
 
 def run(request: CallsRequest) -> int:
-    """Time the calls, print and write the times. Returns 1 if our labels were wrong, else 0. Raises UserError."""
+    """Time the calls, print and write the times. Return 1 if our labels were wrong, otherwise 0. Raises UserError."""
     kinds = chosen(request.only)
     device.require_gpu(PROGRAM)
     with exit_on_interrupt():
@@ -85,7 +85,7 @@ def run(request: CallsRequest) -> int:
 
 
 def on_card(*, quick: bool) -> Setup:
-    """Return the ``Setup`` of all kinds of calls on the current GPU. Raises UserError."""
+    """Return the data that all kinds of calls share, on the current GPU. Raises UserError."""
     import cupy
 
     from app.cuda.memory import pinned_array, pinned_copy
@@ -112,7 +112,7 @@ def engine_labels(graph: Graph, images: np.ndarray, precision: str) -> np.ndarra
 
 
 def tensor(array: np.ndarray) -> object:
-    """Copy an array into a PyTorch tensor on the card. Raises UserError without PyTorch."""
+    """Return a copy of an array as a PyTorch tensor on the card. Raises UserError without PyTorch."""
     if (missing := cudnn.why_no_cudnn()) is not None:
         raise UserError(missing)
     import torch

@@ -1,6 +1,6 @@
-"""Time the calls of one kind: every caller checked, then all in turn, round after round.
+"""Time the calls of one kind: check every caller, then time all of them alternately, round after round.
 
-Each call gets another array than the one before. The clock is the host's: from the call to its return.
+Each call gets another array than the previous call. The time is the host's, from the call to its return.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,10 +29,10 @@ Makes = Mapping[str, Callable[[], Caller]]
 
 
 class Setup(NamedTuple):
-    """Data shared by all kinds. images: (N, C, H, W) uint8 in ordinary memory. labels: the engine's, by precision.
+    """Data that all kinds share. images: (N, C, H, W) uint8 in pageable memory. labels: the engine's, by precision.
 
     pinned_copy, card_copy: copy an array to page-locked memory, or into a PyTorch tensor on the card. synchronize:
-    waits for the device, also for a resident kernel's end.
+    waits for the device, also for the end of a resident kernel.
     """
 
     images: np.ndarray
@@ -61,7 +61,7 @@ class Entrant:
     samples: list[float] = field(default_factory=list)
 
     def choose(self, given: Sequence[Any], expected: Sequence[np.ndarray], step: Callable[[str], object]) -> None:
-        """Check and time every setting; keep the fastest. A peer may fail in any way; an error of ours is a bug."""
+        """Check and time every setting; keep the fastest. Record any error of a peer; an error of ours is a bug."""
         faults = []
         for setting, make in self.makes.items():
             step(f"{self.engine} {self.precision}: {setting}")
@@ -90,7 +90,7 @@ class Entrant:
             self.answers, self.changed = answers, changed
 
     def take_turn(self, given: Sequence[Any], synchronize: Callable[[], object]) -> None:
-        """Make the calls of one turn; between them, untimed, wait for the device and compare the answer."""
+        """Time the calls of one turn. Between calls, without timing, wait for the device and compare the answer."""
         if self.caller is None:
             return
         synchronize()
@@ -104,7 +104,7 @@ class Entrant:
                     self.unsteady += not np.array_equal(on_host(found), answer)
 
     def row(self) -> CallerRow:
-        """Return this engine's record: times, setting, and numbers of labels that differ."""
+        """Return the record of this engine: times, setting, and numbers of labels that differ."""
         times = summary(self.samples) if self.samples else None
         if times is not None:
             del times["samples"]
@@ -113,13 +113,13 @@ class Entrant:
 
 
 def on_host(labels: Any) -> np.ndarray:
-    """Return labels as an array in host memory, (N,); of an array on the card, this waits for them."""
+    """Return labels as an array in host memory, (N,); wait for them if they are on the card."""
     found = labels if isinstance(labels, np.ndarray) else labels.get() if hasattr(labels, "get") else labels.cpu()
     return np.atleast_1d(np.asarray(found))
 
 
 def measure(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], object]) -> Call:
-    """Time one kind of call by every engine. step: called with a description before each trial and the rounds."""
+    """Return the times of one kind of call by every engine. step: called with a description before each part."""
     entrants = [Entrant(OURS, kind.precision, {"": lambda: setup.ours(kind)})]
     for precision in peers_of(kind.precision):
         for engine in (EAGER, COMPILE):
@@ -150,7 +150,7 @@ def measure(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], object]
 
 
 def _row(kind: Kind, entrants: Sequence[Entrant]) -> Call:
-    """Return the record of one kind of call: each engine's times, and our ratios to the fastest peers."""
+    """Return the record of one kind of call: times of each engine, and our ratios to the fastest peers."""
     ours, *peers = entrants
     own = median(ours.samples) if ours.samples else None
     medians = {(peer.engine, peer.precision): median(peer.samples) for peer in peers if peer.samples}
@@ -172,7 +172,7 @@ def _row(kind: Kind, entrants: Sequence[Entrant]) -> Call:
 def _fastest(
     medians: Mapping[tuple[str, str], float], precision: str, own: float | None
 ) -> tuple[str | None, float | None]:
-    """Return the fastest peer in a precision and its median ÷ ours."""
+    """Return the fastest peer in a precision, and its median ÷ ours."""
     times = {engine: ms for (engine, other), ms in medians.items() if other == precision}
     best = min(times, key=times.__getitem__, default=None)
     return best, None if best is None else speedup(times[best], own)

@@ -1,4 +1,4 @@
-"""Format the document of calls as text. Pure."""
+"""Format the document of calls as text, by pure functions."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ COLUMNS = (
 
 
 def as_text(document: Calls, width: int = WIDTH) -> str:
-    """Format the header, and for each kind of call a line for each caller."""
+    """Return the heading, and for each kind of call a line for each caller."""
     pairs = {
         "software": ", ".join(f"{name} {version}" for name, version in document["software"].items()),
         "time": "the host's clock, from the call to its return; each call has other images than the last; "
@@ -32,7 +32,7 @@ def as_text(document: Calls, width: int = WIDTH) -> str:
 
 
 def verdict(row: Call) -> str:
-    """Return how many times as fast as the best peer this program is; ``LOST`` precedes a factor below 1."""
+    """Return the best peer's time ÷ ours; ``LOST`` precedes a factor below 1."""
     ratio, beside = row["ratio"], row["tf32_ratio"]
     if ratio is None:
         return "no comparison"
@@ -42,7 +42,7 @@ def verdict(row: Call) -> str:
 
 
 def format_us(ms: float | None) -> str:
-    """Format milliseconds as microseconds with at least three digits; empty for None."""
+    """Return milliseconds as microseconds with at least three digits; empty for None."""
     return "" if ms is None else f"{ms * 1e3:,.1f}" if ms < 0.1 else f"{ms * 1e3:,.0f}"
 
 

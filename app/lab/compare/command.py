@@ -1,4 +1,4 @@
-"""``main.py compare``: compare reports of one kind from two sides, row by row."""
+"""Run ``main.py compare``: compare reports of one kind from two sides, row by row."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,7 +57,7 @@ Sides = tuple[Sequence[Report], Sequence[Report]]
 
 
 def compare(request: CompareRequest) -> int:
-    """Compare reports, print and write. Returns 1 if a row became slower by over ``fail_above`` %. Raises UserError."""
+    """Compare reports, print and write the result. Return 1 if a row became too slow. Raises UserError."""
     before, after = sides = _read_sides(request)
     reports = [*before, *after]
     if len(kinds := _distinct(report.document["schema"] for report in reports)) > 1:
@@ -100,7 +100,7 @@ def compare(request: CompareRequest) -> int:
 
 
 def _read_sides(request: CompareRequest) -> Sides:
-    """Read the reports of both sides: one each, or at least two each. Raises UserError."""
+    """Return the reports of both sides: one on each, or at least two on each. Raises UserError."""
     before, after = request.before, request.after
     if after is None:
         if len(before) != 2:
@@ -118,7 +118,7 @@ def _read_sides(request: CompareRequest) -> Sides:
 
 
 def _read_report(path: Path) -> Report:
-    """Read a report of a known kind. Raises UserError."""
+    """Return a report of a known kind. Raises UserError."""
     document: dict[str, Any] = read_json(path, object_check({"schema": _check_schema}, others=True), REMEDY)
     try:
         return Report(path, document, timed_rows(document), report_context(document))
@@ -137,7 +137,7 @@ def _paths_text(reports: Sequence[Report]) -> str:
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
-    """Return each value once, in order. Values may be of any JSON type, also unhashable."""
+    """Return each different value once, in order. Values may be of any JSON type, also unhashable."""
     found: list[Any] = []
     for value in values:
         if value not in found:
@@ -177,7 +177,7 @@ def _compared_row(before: Runs, after: Runs, bounds: Bounds | None, fail_above: 
 
 
 def as_text(document: Compare, width: int = WIDTH) -> str:
-    """Format the comparison: one line for each row that all reports timed."""
+    """Return the comparison: one line for each row that all reports timed."""
     rows, several = document["rows"], document["noise"] == RUNS
     unit = " and ".join(dict.fromkeys(row["unit"] for row in rows))
     _, kind, _ = document["of"].split("/")

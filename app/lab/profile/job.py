@@ -1,4 +1,4 @@
-"""``main.py profile``: the main job's time by kernels, copies and API calls; a timeline; hardware counters."""
+"""Run ``main.py profile``: the main job's time by kernels, copies and API calls; a timeline; hardware counters."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HOST, CARD = 1, 2  # process numbers in the timeline
 
 
 def profile(request: ProfileRequest) -> int:
-    """Profile the main job's pipeline and publish the tables. Returns 0. Raises UserError."""
+    """Profile the main job and publish the tables. Return 0. Raises UserError."""
     with exit_on_interrupt():
         graph, weights, chosen = load_graph(request.network, shapes_only=True)
     if request.every_step:
@@ -92,7 +92,7 @@ def _measure(request: ProfileRequest, graph: Graph, chosen: Choices, weights: st
         outputs = engine.allocate_outputs(request.batch)
 
         def enqueue_and_wait() -> None:
-            """Run the batch in chunks, not as a CUDA graph, which would hide the single launches."""
+            """Run the batch in chunks, because a CUDA graph would hide the single launches."""
             engine.submit(images, outputs)
             engine.wait()
 
@@ -205,7 +205,7 @@ def span_rows(runs: Sequence[Sequence[Span]]) -> list[Row]:
 
 
 def mean_overlap(runs: Sequence[Sequence[Span]]) -> dict[str, float]:
-    """Return the mean ms per run spent in copies to and from the host, in kernels, and in both at once."""
+    """Return the mean ms per run of copies to and from the host, of kernels, and of both at once."""
     sums = np.zeros(3)
     for run in runs:
         copies = [(span.start, span.stop) for span in run if span.kind in ("h2d", "d2h")]
@@ -215,7 +215,7 @@ def mean_overlap(runs: Sequence[Sequence[Span]]) -> dict[str, float]:
 
 
 def _collect_counters(request: ProfileRequest, run: Sequence[Span]) -> tuple[list[dict[str, Any]], str | None]:
-    """Count the first chunk's kernels; return the rows of the document and the reason why there are none, if so."""
+    """Return the counters of the first chunk's kernels as rows, and the reason if there are none."""
     second = [index for index, span in enumerate(run) if span.kind == "h2d"][1:2]
     launched = [span for span in run[: second[0] if second else None] if span.entry]
     counted, note = counters.collect_counters(rerun_arguments(request), [span.entry for span in launched])
@@ -225,10 +225,10 @@ def _collect_counters(request: ProfileRequest, run: Sequence[Span]) -> tuple[lis
 def trace_event_document(
     spans: Sequence[Span], calls: Sequence[api_calls.Call], zero: float, card: str
 ) -> dict[str, Any]:
-    """Return a trace-event document for Perfetto (ui.perfetto.dev) or chrome://tracing; times in microseconds.
+    """Return a trace-event document for Perfetto (ui.perfetto.dev) or chrome://tracing; times are in microseconds.
 
-    It has a row for the host's API calls and one for each stream. calls: in seconds of the host's clock; zero: that
-    clock's time when the spans' clock was at 0.
+    It has a row for the host's API calls and one for each stream. calls: in seconds of the host's clock. zero: time of
+    that clock when the clock of the spans was at 0.
     """
     rows: dict[tuple[int, int | None], str] = {(HOST, None): "host", (HOST, 0): "API calls", (CARD, None): card}
     rows |= {(CARD, stream): f"stream {stream + 1}" for stream in sorted({span.stream for span in spans})}

@@ -1,4 +1,4 @@
-"""``main.py sweep``: time a kernel over the grid of its parameters and store the best point for this card."""
+"""Run ``main.py sweep``: time a kernel over a grid of its parameters and store the best point for this card."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -28,7 +28,7 @@ ASSUMED_ARCH = "sm_90a"  # used without a card, so that wrong options are found 
 
 
 def sweep(request: SweepRequest) -> int:
-    """Sweep a kernel or the pipeline. Returns 0, or 1 if a point gave wrong results. Raises UserError."""
+    """Sweep a kernel or the main job. Return 0, or 1 if a point gave wrong results. Raises UserError."""
     with exit_on_interrupt():
         if request.plot is not None:
             files.check_chart_folder(request.plot)
@@ -94,9 +94,9 @@ def find_targets(
 
 
 def precision_of(row: Variant, wanted: str | None) -> str:
-    """Return the precision to sweep a kernel in: the wanted one, else fp32 or the kernel's first.
+    """Return the precision in which to sweep a kernel: the wanted one, otherwise fp32 or the kernel's first.
 
-    Raises UserError if the kernel does not compute in the wanted one, for which a plan would silently take the first.
+    Raises UserError if the kernel does not compute in the wanted one; a plan would silently take the first.
     """
     own = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
     if wanted not in (None, *own):
@@ -124,7 +124,7 @@ def run_sweep(
     card: str,
     measuring: Callable[[Target], AbstractContextManager[Measure]],
 ) -> int:
-    """Measure, store each layer's best point, publish and draw; return the exit code.
+    """Measure, store the best point of each layer, publish and draw; return the exit code.
 
     measuring: as for ``measure_all``. Raises UserError if Ctrl-C ended it early, or if no point could run.
     """

@@ -18,7 +18,7 @@ OUT_OF_MEMORY = ("DeviceMemoryError", "OutOfMemoryError")  # from our allocation
 
 
 class PointTimer:
-    """Measures the points of one target while threads compile the points that follow. A context manager.
+    """Measures the points of one target while threads compile the points after it. A context manager.
 
     Raises UserError if the batch does not fit in device memory.
     """
@@ -41,7 +41,7 @@ class PointTimer:
             raise
 
     def __call__(self, row: Variant, parameters: dict[str, int]) -> tuple[Timing, float]:
-        """Check and time one point; return its times, and its worst error ÷ tolerance. Raises Skip, Wrong."""
+        """Check and time one point; return its times, and its worst error ÷ tolerance. Raises Skip and Wrong."""
         try:
             if row is self._row:
                 self._compiled.pop(format_parameters(parameters)).result()
@@ -64,5 +64,5 @@ class PointTimer:
 
 
 def _compile(row: Variant, problem: Problem, parameters: dict[str, int], arch: str) -> None:
-    """Compile the row into the disk cache, without keeping its machine code in memory."""
+    """Compile the row into the cache on disk, without keeping its machine code in memory."""
     compile_kernel(row.path, row.config(problem, parameters).defines, arch)

@@ -1,4 +1,4 @@
-"""``main.py sweep --pipeline``: end-to-end time of the main job over streams and chunk sizes."""
+"""Measure the end-to-end time of the main job over streams and chunk sizes (``main.py sweep --pipeline``)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +30,7 @@ Measure = Callable[[int, int], Figures | None]  # None: it does not fit in devic
 
 
 def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan, card: str) -> int:
-    """Time the main job at all points, publish, draw. Returns 0. Raises UserError, also if Ctrl-C stops it early."""
+    """Time the main job at all points, publish and draw. Return 0. Raises UserError, also if Ctrl-C stops it early."""
     with exit_on_interrupt():
         from app.engine.gpu import GpuEngine
         from app.main_job import timing as measure
@@ -59,7 +59,7 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
 
 
 def draw(request: SweepRequest, points: Sequence[PipelinePoint]) -> None:
-    """Draw end-to-end times by chunk size and streams, if any were measured. Raises UserError."""
+    """Draw the end-to-end times by chunk size and streams, if any were measured. Raises UserError."""
     times = {(point["chunk"], point["streams"]): point["ms"] for point in points if point["ms"] is not None}
     if request.plot is not None and times:
         title = f"{request.network}, {request.batch:,} images, end to end"
@@ -68,13 +68,13 @@ def draw(request: SweepRequest, points: Sequence[PipelinePoint]) -> None:
 
 
 def pipeline_grid(batch: int, default: Setting) -> list[Setting]:
-    """Return every number of streams with every chunk size up to the batch, including the default."""
+    """Return every combination of streams and chunk size up to the batch, including the default."""
     chunks = sorted({chunk for chunk in (*CHUNKS, default[1]) if chunk <= batch})
     return [(streams, chunk) for chunk in chunks for streams in STREAMS]
 
 
 def measure_all(grid: Sequence[Setting], measure: Measure) -> list[PipelinePoint]:
-    """Measure a point per setting; its ``ms`` is None if memory does not suffice. Ctrl-C stops between two points."""
+    """Return a point per setting; its ``ms`` is None if memory does not suffice. Ctrl-C stops between two points."""
     points: list[PipelinePoint] = []
     with suppress(KeyboardInterrupt), progress_bar(len(grid), unit=" points") as progress:
         for streams, chunk in grid:
@@ -87,7 +87,7 @@ def measure_all(grid: Sequence[Setting], measure: Measure) -> list[PipelinePoint
 def as_document(
     request: SweepRequest, card: str, points: Sequence[PipelinePoint], total: int, default: Setting
 ) -> PipelineSweep:
-    """Return the measured points, with the best and the default one, as a JSON document."""
+    """Return the JSON document: the measured points, the best point and the default one."""
     measured = [point for point in points if point["ms"] is not None]
     best = min(measured, key=lambda point: point["ms"] or 0.0, default=None)
     usual = next((point for point in measured if (point["streams"], point["chunk"]) == default), None)
@@ -109,7 +109,7 @@ def as_document(
 
 
 def as_text(report: PipelineSweep, width: int = WIDTH) -> str:
-    """Format the document: two tables with chunk sizes down and streams across, and the best point."""
+    """Return the document as text: two tables by chunk size (down) and streams (across), and the best point."""
     lines = [
         *paragraph(
             f"Pipeline of {report['network']}, {report['images']:,} images, {report['precision']}, on "
@@ -136,7 +136,7 @@ def as_text(report: PipelineSweep, width: int = WIDTH) -> str:
 
 
 def _figure_table(report: PipelineSweep, width: int, cell: Callable[[PipelinePoint], str]) -> list[str]:
-    """Format one figure of every point: a row for each chunk size, a column for each number of streams."""
+    """Return a table of one figure of every point: a row per chunk size, a column per number of streams."""
     rows: dict[int, dict[int, str]] = {}
     for point in report["points"]:
         rows.setdefault(point["chunk"], {})[point["streams"]] = "-" if point["ms"] is None else cell(point)

@@ -1,4 +1,4 @@
-"""``main.py check``: compare one kernel with the NumPy reference, on the CPU or on the card."""
+"""Run ``main.py check``: compare one kernel with the NumPy reference, on the CPU or on the card."""
 
 import tempfile
 import threading
@@ -34,7 +34,7 @@ OFF_THE_CARD = "check --device cpu names the line"
 
 
 def check(request: CheckRequest) -> int:
-    """Check the kernel; print for each shape that it is right, or its first error. Returns 1 if one is wrong, else 0.
+    """Check the kernel; print a verdict or the first error for each shape. Return 1 if one is wrong, otherwise 0.
 
     Raises UserError.
     """
@@ -71,7 +71,7 @@ def _require_cpu_support(row: Variant) -> None:
 
 
 def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
-    """Yield each case's first error, or None, in order."""
+    """Yield the first error of each case, or None, in order."""
     with (
         tempfile.TemporaryDirectory() as folder,
         deferred_interrupts() as check_interrupt,
@@ -114,7 +114,7 @@ def _first_error(case: Case, run: Callable[[], list[np.ndarray]]) -> str | None:
 
 
 def _check_cases_on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
-    """Yield each case's first error, or None, in order, from runs on the current card."""
+    """Yield the first error of each case, or None, in order, from runs on the current card."""
     lost = False
     with exit_on_interrupt(), device.translate_gpu_errors():
         from app.ladder.check.on_card import run
@@ -158,7 +158,7 @@ def _verdict(reason: str | None) -> Verdict:
 
 
 def as_text(document: Check, width: int) -> str:
-    """Format the verdict on each shape, each first error, and the number of right shapes."""
+    """Return the verdict on each shape, each first error, and the number of right shapes."""
     kernel = f"{document['operation']} {document['kernel']} ({document['source']})"
     columns = [Column("shape", left=True), Column("type", left=True), Column("images"), Column("verdict", left=True)]
     shapes = document["shapes"]

@@ -1,4 +1,4 @@
-"""Train on the current GPU by this project's kernels."""
+"""Train on the current GPU with this project's kernels."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -27,7 +27,7 @@ Work = Callable[[int, Any, Any], None]
 
 
 class Inputs:
-    """Kernels that prepare the first trained layer's input, float32: gather images, augment in training, resize."""
+    """Prepares the input of the first trained layer, float32: gathers images, augments them in training, resizes."""
 
     def __init__(self, site: Site, model: Model, settings: Settings, images: Any) -> None:
         """images: the whole training set, uint8 on the device."""
@@ -48,7 +48,7 @@ class Inputs:
             self.y, self._scale = site.allocate_activations(shape), scale_kernel(site.arch, prod(shape), factor)
 
     def forward(self, batch: DeviceBatch) -> None:
-        """Enqueue the computation of the input ``y`` for a batch."""
+        """Enqueue the input ``y`` for a batch."""
         gather = self._altered if batch.epoch else self._plain
         key = stream_key(self.seed, Use.AUGMENT, epoch=batch.epoch)
         gather(batch.stream, batch.images, self._images, batch.items, self._gathered, key)
@@ -59,7 +59,7 @@ class Inputs:
 
 
 class DeviceNetwork:
-    """The model's stages and arrays. images, labels: of the whole training set, uint8 on the device."""
+    """The stages and arrays of the model. images, labels: of the whole training set, uint8 on the device."""
 
     def __init__(self, site: Site, model: Model, settings: Settings, images: Any, labels: Any) -> None:
         self._labels = labels
@@ -73,7 +73,8 @@ class DeviceNetwork:
     def forward(self, batch: DeviceBatch, result: Any, *, total: int, smoothing: float) -> None:
         """Enqueue the forward pass and the loss.
 
-        result: (2,) float64; receives the batch's share of the mean loss of ``total`` images, and its correct answers.
+        result: (2,) float64; receives the batch's share of the mean loss over ``total`` images, and its correct
+        answers.
         """
         self._inputs.forward(batch)
         for stage in self._stages:
@@ -91,7 +92,7 @@ class DeviceNetwork:
 
 
 class GpuTrainer:
-    """Train on the GPU, with images, labels, parameters and slots in device memory.
+    """Trains on the GPU, with images, labels, parameters and slots in device memory.
 
     team: shares the batches. Sums have a fixed order, so results on the same GPU model are bit-identical. ``train``
     waits for the device once. Raises DeviceMemoryError if the device has too little memory.
@@ -118,7 +119,7 @@ class GpuTrainer:
         self._results, self._penalties = device_array(0, "float64"), device_array(0, "float64")
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
-        """Implement ``loop.Trainer.train``."""
+        """Train on batches as ``loop.Trainer.train`` does."""
 
         def enqueue_training_batch(number: int, items: Any, result: Any) -> None:
             if items.size:
@@ -142,7 +143,7 @@ class GpuTrainer:
         self._optimise(self.stream, self._parameters, self._gradients, slots, penalty, schedule)
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """Implement ``loop.Trainer.evaluate``."""
+        """Evaluate images as ``loop.Trainer.evaluate`` does."""
 
         def enqueue_evaluation_batch(_: int, some: Any, result: Any) -> None:
             if some.size:
@@ -178,7 +179,7 @@ class GpuTrainer:
         return [(float(loss), int(correct)) for loss, correct in results.get().reshape(-1, 2)]
 
     def state(self) -> tuple[Arrays, Slots]:
-        """Implement ``loop.Trainer.state``."""
+        """Return the state as ``loop.Trainer.state`` does."""
         self.stream.synchronize()
         slots = {name: self._layout.unpacked(arena.get()) for name, arena in self._slots.items()}
         return self._layout.unpacked(self._parameters.get()), slots
