@@ -51,15 +51,15 @@ class Frozen:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __eq__(self, other: object) -> bool:
-        return self._compared() == other._compared() if type(other) is type(self) else NotImplemented
+        return self._compared_values() == other._compared_values() if type(other) is type(self) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self._compared())
+        return hash(self._compared_values())
 
     def __repr__(self) -> str:
         shown = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
-    def _compared(self) -> tuple[Any, ...]:
+    def _compared_values(self) -> tuple[Any, ...]:
         """Return the values of the fields that take part in comparisons."""
         return tuple(getattr(self, one.name) for one in fields(self) if one.compare)

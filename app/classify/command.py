@@ -89,7 +89,7 @@ class Work:
                     self.folder.discard_unfinished(piece.number)
                 elif piece.shard.path not in self.faults.found:
                     try:
-                        self._store(piece, answer)
+                        self._store_result(piece, answer)
                     except ShardError as error:
                         self.faults.add(piece.shard.path, str(error))
                 bar.update(piece.count)
@@ -102,7 +102,7 @@ class Work:
                 if piece.shard.path not in self.faults.found:
                     yield piece
 
-    def _store(self, piece: Piece, result: PieceResult) -> None:
+    def _store_result(self, piece: Piece, result: PieceResult) -> None:
         """Count the result of a piece and write it to the results of its shard."""
         here, there = self.place, result.place
         if here.arithmetic != there.arithmetic:

@@ -84,7 +84,7 @@ class OutputFolder:
         except OSError:  # the folder does not exist yet, or cannot be listed
             pass
         self._check_overwrite_allowed(
-            path for number in self.remaining_shards for path in self._files(number) if path in there
+            path for number in self.remaining_shards for path in self._result_files(number) if path in there
         )
 
     @contextmanager
@@ -128,8 +128,8 @@ class OutputFolder:
         begin, _ = self._windows[number]
         try:
             if number not in self._unfinished:
-                shapes = self._shapes(number)
-                paths = {kind: self._path(number, kind) for kind in self._kinds}
+                shapes = self._result_shapes(number)
+                paths = {kind: self._result_path(number, kind) for kind in self._kinds}
                 self._unfinished[number] = Unfinished(self.folder / UNFINISHED, paths, shapes)
             unfinished = self._unfinished[number]
             unfinished.write(first - begin, {"labels": labels, "logits": logits}, correct)
@@ -166,19 +166,19 @@ class OutputFolder:
             "sha256": cast(Results, unfinished.sha256()),
         }
         if self._replace:  # the receipt first: result files without one count as unfinished
-            for path in self._files(number):
-                _remove(path)
+            for path in self._result_files(number):
+                _remove_file(path)
         unfinished.publish(overwrite=self._replace)
         write_receipt(self._receipt_path(number), receipt)
         del self._unfinished[number]
         self.receipts[number] = receipt
         return receipt
 
-    def _path(self, number: int, kind: str) -> Path:
+    def _result_path(self, number: int, kind: str) -> Path:
         return self.folder / f"{self._names[number]}.{kind}.npy"
 
-    def _files(self, number: int) -> list[Path]:
-        return [self._receipt_path(number), *(self._path(number, kind) for kind in KINDS)]
+    def _result_files(self, number: int) -> list[Path]:
+        return [self._receipt_path(number), *(self._result_path(number, kind) for kind in KINDS)]
 
     def _receipt_path(self, number: int) -> Path:
         return self.folder / f"{self._names[number]}.json"
@@ -191,7 +191,7 @@ class OutputFolder:
         stored = [one for shard in self._shards for one in (shard.images, shard.truth) if one is not None]
         read = {os.path.realpath(one.path) for one in stored}
         for number in range(len(self._shards)):
-            for path in self._files(number):
+            for path in self._result_files(number):
                 if os.path.realpath(path) in read:
                     raise UserError(f"{path} is read and would be replaced by results: name another --out")
 
@@ -205,7 +205,7 @@ class OutputFolder:
     def _load_earlier_results(self, progress: Callable[[int], object]) -> None:
         """Read the results of earlier runs into ``receipts`` and ``notes``. Raises UserError."""
         for number in self.remaining_shards:
-            existing = [path for path in self._files(number) if may_exist(path)]
+            existing = [path for path in self._result_files(number) if may_exist(path)]
             self._check_overwrite_allowed(existing)
             if existing and self._resume:
                 reason = self._keep_if_valid(number)
@@ -225,7 +225,7 @@ class OutputFolder:
             raise UserError(f"{path} is of other {other}: name another --out, or replace it with --overwrite")
         digests: Mapping[str, object] = receipt["sha256"]
         for kind in {*self._kinds, *digests}:
-            file = self._path(number, kind)
+            file = self._result_path(number, kind)
             if kind not in digests:
                 return f"{path} names no {kind}"
             if not may_exist(file):
@@ -234,7 +234,7 @@ class OutputFolder:
                 return f"{file} is not what was written"
         correct = receipt["correct"]
         if self._shards[number].labelled:  # the true labels may differ from the earlier run's
-            correct = self._count_right(number, self._path(number, "labels"))
+            correct = self._count_right(number, self._result_path(number, "labels"))
         self.receipts[number] = {**receipt, "correct": correct}
         return None
 
@@ -246,10 +246,10 @@ class OutputFolder:
             return False
         return (getattr(found, "dtype", None), getattr(found, "shape", None)) == (
             DTYPES[kind],
-            self._shapes(number)[kind],
+            self._result_shapes(number)[kind],
         )
 
-    def _shapes(self, number: int) -> dict[str, tuple[int, ...]]:
+    def _result_shapes(self, number: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of a shard's result arrays by kind (``labels``, ``logits``)."""
         _, count = self._windows[number]
         return {"labels": (count,), "logits": (count, self.identity["classes"])}
@@ -292,7 +292,7 @@ def _folder_error(folder: Path, error: OSError) -> UserError:
     return UserError(f"--out {folder} is no folder that can be made ({error.strerror}): name another")
 
 
-def _remove(path: Path) -> None:
+def _remove_file(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

@@ -63,7 +63,7 @@ async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
             try:
                 await asyncio.shield(starting)
             except (OSError, RuntimeError) as error:
-                raise UserError(f"cannot start {len(workers)} processes ({_cause(error)}): use fewer") from error
+                raise UserError(f"cannot start {len(workers)} processes ({_root_cause(error)}): use fewer") from error
             async with Client(cluster, asynchronous=True, direct_to_workers=True, set_as_default=False) as client:
                 await client.register_plugin(plugin, name=plugin.name)
                 yield client
@@ -72,7 +72,7 @@ async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
             with suppress(Exception):  # was raised above
                 await starting  # a half-started cluster cannot be closed
             for nanny in cluster.workers.values():
-                _kill(nanny)
+                _kill_worker(nanny)
             await cluster.close()
 
 
@@ -94,14 +94,14 @@ class Deaths(SchedulerPlugin):
             tqdm.write(f"note: the process {name} ended, or was silent for too long: a new one takes over", sys.stderr)
 
 
-def _cause(error: BaseException) -> str:
+def _root_cause(error: BaseException) -> str:
     """Return the root cause of an error in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(str(error).split())
 
 
-def _kill(nanny: Nanny) -> None:
+def _kill_worker(nanny: Nanny) -> None:
     """Kill the worker process of a nanny: it has nothing to save, and a hanging process would delay the end."""
     nanny.close_gracefully()
     with suppress(ProcessLookupError):

@@ -81,13 +81,13 @@ class BenchRequest(Frozen, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.peers:
-            self._refuse(OF_KERNELS, "is for timing kernels: leave it out with --peers")
+            self._refuse_options(OF_KERNELS, "is for timing kernels: leave it out with --peers")
         else:
-            self._refuse(OF_PEERS, "needs --peers: add that option, or leave this one out")
+            self._refuse_options(OF_PEERS, "needs --peers: add that option, or leave this one out")
             if self.shape is not None and self.network != BenchRequest.network:
                 raise UserError(f"--network {self.network} and --shape {self.shape}: name one or the other")
 
-    def _refuse(self, names: Iterable[str], why: str) -> None:
+    def _refuse_options(self, names: Iterable[str], why: str) -> None:
         """Raise UserError if one of the named options was given; ``why`` gives the reason."""
         for name in names:
             if getattr(self, name) != getattr(BenchRequest, name):  # its default

@@ -64,7 +64,8 @@ def _bash_script(parsers: Parsers, summaries: Mapping[str, str], main_job: str) 
 
 def _fish_script(parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
     lines = [
-        f"complete -c {COMMAND} -n __fish_use_subcommand -a {one} -d {_quoted(summaries[one])}" for one in summaries
+        f"complete -c {COMMAND} -n __fish_use_subcommand -a {one} -d {_shell_quoted(summaries[one])}"
+        for one in summaries
     ]
     for name, parser in parsers.items():
         seen = "__fish_seen_subcommand_from"
@@ -74,13 +75,13 @@ def _fish_script(parsers: Parsers, summaries: Mapping[str, str], main_job: str) 
             options = [(one.lstrip("-"), dashes[one.count("-", 0, 2)]) for one in action.option_strings]
             names = " ".join(f"{kind} {option}" for option, kind in options)
             values = _option_values(action)
-            takes = "" if action.nargs == 0 else f" -x -a {_quoted(' '.join(values))}" if values else " -r"
-            about = _quoted((action.help or "").partition(" (")[0][:MOST])
-            lines.append(f"complete -c {COMMAND} -n {_quoted(place)} {names}{takes} -d {about}")
+            takes = "" if action.nargs == 0 else f" -x -a {_shell_quoted(' '.join(values))}" if values else " -r"
+            about = _shell_quoted((action.help or "").partition(" (")[0][:MOST])
+            lines.append(f"complete -c {COMMAND} -n {_shell_quoted(place)} {names}{takes} -d {about}")
     return "\n".join([*lines, ""])
 
 
-def _quoted(text: str) -> str:
+def _shell_quoted(text: str) -> str:
     """Return the text as a quoted word of the shell."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 

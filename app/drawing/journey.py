@@ -96,12 +96,12 @@ def draw_ladder_chart(bars: Sequence[Bar], title: str, name: str = "journey") ->
     low, high = 10 ** (math.floor(math.log10(min(times)))), max(times) * 1.05
     scale = svg.log_scale(low, high, LEFT, LEFT + WIDTH)
     bottom = TOP + HEIGHT * len(bars)
-    parts = [svg.text(title, 8, 20, "head"), *_legend(bars)]
+    parts = [svg.text(title, 8, 20, "head"), *_draw_legend(bars)]
     decades = svg.decades(low, high)
     parts += svg.horizontal_axis(decades, scale, TOP - 4, bottom, lambda tick: f"{svg.tick_text(tick)} ms")
     for place, one in enumerate(bars):
         parts += _bar_row(one, TOP + place * HEIGHT, scale)
-    return svg.picture(name, title, _description(bars), LEFT + WIDTH + RIGHT, bottom + 28, parts)
+    return svg.picture(name, title, _describe_bars(bars), LEFT + WIDTH + RIGHT, bottom + 28, parts)
 
 
 def _bar_row(one: Bar, top: float, scale: svg.Scale) -> Iterable[str]:
@@ -109,7 +109,9 @@ def _bar_row(one: Bar, top: float, scale: svg.Scale) -> Iterable[str]:
     inner = HEIGHT - 8
     label = svg.text(one.label, LEFT - 8, middle + 4, anchor="end")
     yield f'<a href="{escape(one.link)}">{label}</a>' if one.link else label
-    yield svg.bar(LEFT, top + 4, end - LEFT, inner, f"{colour} {'open' if one.is_slower else 'full'}", _tooltip(one))
+    yield svg.bar(
+        LEFT, top + 4, end - LEFT, inner, f"{colour} {'open' if one.is_slower else 'full'}", _bar_tooltip(one)
+    )
     if one.is_slower:  # stripes, so that losers also stand out without colour
         at = range(int(LEFT) + 6, int(end) - 2, 10)
         yield svg.path(
@@ -129,12 +131,12 @@ def _ratio_text(one: Bar) -> str:
     return "" if one.ratio is None else f"  ×{svg.format_number(one.ratio)}{' slower' if one.is_slower else ''}"
 
 
-def _tooltip(one: Bar) -> str:
+def _bar_tooltip(one: Bar) -> str:
     before = "" if one.predicted_ms is None else f", predicted {svg.format_number(one.predicted_ms)} ms"
     return f"{one.label}: {svg.format_number(one.ms)} ms{before}"
 
 
-def _legend(bars: Sequence[Bar]) -> list[str]:
+def _draw_legend(bars: Sequence[Bar]) -> list[str]:
     formats = dict.fromkeys(one.dtype for one in bars if one.step)
     entries = {SHORT[dtype]: svg.bar(-8, -6, 16, 12, f"{BY_DTYPE[dtype].colour} full") for dtype in formats}
     if not all(one.step for one in bars):
@@ -147,8 +149,8 @@ def _legend(bars: Sequence[Bar]) -> list[str]:
     return svg.legend(entries, 8, 46)
 
 
-def _description(bars: Sequence[Bar]) -> str:
+def _describe_bars(bars: Sequence[Bar]) -> str:
     """Return a description of every bar in words, which is the chart's alternative text."""
     slower = [one.label for one in bars if one.is_slower]
     lost = f" Slower than the steps that they continue: {', '.join(slower)}." if slower else ""
-    return f"Bars on a logarithmic scale, shorter is faster. {'; '.join(map(_tooltip, bars))}.{lost}"
+    return f"Bars on a logarithmic scale, shorter is faster. {'; '.join(map(_bar_tooltip, bars))}.{lost}"

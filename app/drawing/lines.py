@@ -50,14 +50,14 @@ def draw_line_chart(
         parts.append(svg.text(f"{across} →", left + WIDTH, TOP + height + 32, "quiet small", "end"))
         left += WIDTH + NAMES + max(svg.estimate_text_width(line.name) for line in panel.lines) + GAP
     marked = "" if mark is None else f" {mark[1]}: {mark[0]:g}."
-    return svg.picture(name, title, f"{_description(across, panels)}{marked}", left - GAP, TOP + height + 44, parts)
+    return svg.picture(name, title, f"{_describe_lines(across, panels)}{marked}", left - GAP, TOP + height + 44, parts)
 
 
 def _draw_panel(
     panel: Panel, left: float, height: float, logarithmic: bool, mark: tuple[float, str] | None
 ) -> Iterable[str]:
-    low, high = _range((x for line in panel.lines for x, _ in line.points), logarithmic)
-    least, most = _range((y for line in panel.lines for _, y in line.points), logarithmic)
+    low, high = _axis_range((x for line in panel.lines for x, _ in line.points), logarithmic)
+    least, most = _axis_range((y for line in panel.lines for _, y in line.points), logarithmic)
     scale = svg.log_scale if logarithmic else svg.linear_scale
     x, y = scale(low, high, left, left + WIDTH), scale(least, most, TOP + height, TOP)
     ticks = svg.log_ticks if logarithmic else lambda low, high: svg.linear_ticks(high, low=low)
@@ -79,7 +79,7 @@ def _draw_panel(
         yield svg.text(line.name, left + WIDTH + NAMES, place + 4)
 
 
-def _range(values: Iterable[float], logarithmic: bool) -> tuple[float, float]:
+def _axis_range(values: Iterable[float], logarithmic: bool) -> tuple[float, float]:
     """Return the ends of an axis, with a small margin around the values."""
     found = [*values]
     low, high = min(found), max(found)
@@ -89,7 +89,7 @@ def _range(values: Iterable[float], logarithmic: bool) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _description(across: str, panels: Sequence[Panel]) -> str:
+def _describe_lines(across: str, panels: Sequence[Panel]) -> str:
     """Return a description in words of where every line begins and ends."""
     told = [
         f"{line.name}, {panel.down}: from {svg.format_number(line.points[0][1])} at {line.points[0][0]:,g} "

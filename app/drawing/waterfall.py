@@ -61,7 +61,7 @@ def waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None,
             svg.text(stage.name, LEFT - 8, top + 15, anchor="end"),
             svg.text(stage.what, LEFT - 8, top + 29, "quiet small", "end"),
             svg.bar(LEFT, top + 8, start - LEFT, HEIGHT - 16, "c0 open"),
-            svg.bar(start, top + 8, end - start, HEIGHT - 16, f"c{1 + place} full", _tooltip(stage)),
+            svg.bar(start, top + 8, end - start, HEIGHT - 16, f"c{1 + place} full", _stage_tooltip(stage)),
         ]
         rates.append(svg.text(f"{said} ms", end + 6, top + HEIGHT / 2 + 4))
         before = stage.ms
@@ -71,11 +71,11 @@ def waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None,
         parts.append(svg.text(f"the bus alone: {svg.format_number(copy_ms)} ms", x, TOP - 12, "quiet", "middle"))
     parts += rates  # above that line
     bus = "" if copy_ms is None else f" The images alone take {svg.format_number(copy_ms)} ms over the bus."
-    told = "; ".join(f"{_tooltip(stage)} ({stage.what})" for stage in stages)
+    told = "; ".join(f"{_stage_tooltip(stage)} ({stage.what})" for stage in stages)
     return svg.picture(
         name, title, f"Bars, each from where the one above ends. {told}.{bus}", LEFT + WIDTH + RIGHT, bottom + 28, parts
     )
 
 
-def _tooltip(stage: Stage) -> str:
+def _stage_tooltip(stage: Stage) -> str:
     return f"{stage.name}: {svg.format_number(stage.ms)} ms"

@@ -49,7 +49,7 @@ class Child(AbstractContextManager["Child"]):
         socket closes.
         """
         # It needs neither the user's settings nor Python's start-up files, and loading them takes time.
-        command = [sys.executable, "-I", "-S", "-c", _program(module, arguments, one_thread)]
+        command = [sys.executable, "-I", "-S", "-c", _child_program(module, arguments, one_thread)]
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -147,7 +147,7 @@ def memory_file(content: bytes = b"") -> BinaryIO:
     return file
 
 
-def _program(module: str, arguments: tuple[str | int, ...], one_thread: bool) -> str:
+def _child_program(module: str, arguments: tuple[str | int, ...], one_thread: bool) -> str:
     paths = [str(Path(__file__).parents[__name__.count(".")]), *(path or str(Path.cwd()) for path in sys.path)]
     ends = f"from {end_with_parent.__module__} import end_with_parent; end_with_parent({os.getpid()})\n"
     return (

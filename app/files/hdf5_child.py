@@ -26,10 +26,10 @@ IMAGE_COPIES = 3  # copies of a file in memory at once: ours, HDF5's, and one mo
 def main() -> None:
     """Answer requests until the socket closes. Each request has two open files: the HDF5 file and a file for arrays."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    answer_requests(_answer)
+    answer_requests(_answer_request)
 
 
-def _answer(message: bytes, source: int, result: int) -> bytes:
+def _answer_request(message: bytes, source: int, result: int) -> bytes:
     """Write the arrays that a request asks for into the file ``result``; return the rest of the answer as JSON."""
     request = json.loads(message)
     size = os.fstat(source).st_size if request["in_memory"] else 0

@@ -17,7 +17,7 @@ _CHECKSUM_BYTES = 4
 
 def why_chunks_unreadable(dataset: h5py.Dataset, layout: h5py.h5p.PropDCID) -> str | None:
     """Return why a dataset must not be read, and the remedy; None if its chunk header permits reading."""
-    filters = _filters(layout)
+    filters = _filter_codes(layout)
     if not set(filters) <= _FILTERS or len(set(filters)) < len(filters) or set(filters) >= _COMPRESSIONS:
         return f"uses filters other than gzip or lzf, shuffle and fletcher32, each once; {PLAIN}"
     if math.prod(dataset.chunks) * dataset.dtype.itemsize > MAX_ARRAY_BYTES:
@@ -27,7 +27,7 @@ def why_chunks_unreadable(dataset: h5py.Dataset, layout: h5py.h5p.PropDCID) -> s
     return None
 
 
-def _filters(layout: h5py.h5p.PropDCID) -> list[int]:
+def _filter_codes(layout: h5py.h5p.PropDCID) -> list[int]:
     """Return the codes of the dataset's filters, in the order in which they were applied."""
     return [layout.get_filter(i)[0] for i in range(layout.get_nfilters())]
 
@@ -42,7 +42,7 @@ def chunks_are_lacking(dataset: h5py.Dataset, nbytes: int, first: int, count: in
 
     HDF5 would return zeros for a missing chunk, and read beyond the end of a chunk that is too short.
     """
-    filters = _filters(dataset.id.get_create_plist())
+    filters = _filter_codes(dataset.id.get_create_plist())
     buffer = bytearray(nbytes + nbytes // 16 + 64)  # the largest possible compressed size
     step = dataset.chunks[0]
     bands = range(first // step, -(-(first + count) // step))

@@ -139,10 +139,10 @@ class Reader(AbstractContextManager["Reader"]):
                 child = self._start_child_once()
                 answer = child.ask(json.dumps(asked).encode(), [source, result], seconds * WAITING)
                 if not answer:
-                    raise _unreadable(path, _describe_child_failure(child.exit_code(), seconds))
+                    raise _unreadable_error(path, _describe_child_failure(child.exit_code(), seconds))
             except TimeoutError:
                 self.close()
-                raise _unreadable(path, f"HDF5 was still at it after {seconds * WAITING} s") from None
+                raise _unreadable_error(path, f"HDF5 was still at it after {seconds * WAITING} s") from None
             except BaseException:  # e.g. Ctrl-C while the process is working
                 self.close()
                 raise
@@ -155,7 +155,7 @@ class Reader(AbstractContextManager["Reader"]):
                     raise MemoryError("there")
                 yield _ANSWERS[request["what"]](found), result.fileno()
             except (ValueError, TypeError, RecursionError) as error:
-                raise _unreadable(path, NONSENSE) from error
+                raise _unreadable_error(path, NONSENSE) from error
 
     def _start_child_once(self) -> Child:
         if self._child is None:
@@ -168,7 +168,7 @@ class Reader(AbstractContextManager["Reader"]):
         return self._child
 
 
-def _unreadable(path: Path, reason: str) -> UserError:
+def _unreadable_error(path: Path, reason: str) -> UserError:
     return UserError(f"{path} is not a readable HDF5 file: {reason}; get a fresh copy or make it again")
 
 

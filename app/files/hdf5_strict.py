@@ -113,8 +113,8 @@ class StrictFile:
         missing, unreadable, already read by another name, or anything but plain numbers that this file stores entirely.
         """
         with _faults_as_user_errors(self._path):
-            dataset = self._dataset(name, max_bytes, too_large)
-            return self._rows(name, dataset, 0, len(dataset) if dataset.shape else 1, allocate)
+            dataset = self._open_dataset(name, max_bytes, too_large)
+            return self._read_rows(name, dataset, 0, len(dataset) if dataset.shape else 1, allocate)
 
     def rows(self, name: str, first: int, count: int, allocate: Allocate = _allocate_ordinary) -> np.ndarray:
         """Return ``count`` rows, from row ``first`` on, of the dataset ``name`` of the root, as ``array`` does.
@@ -122,15 +122,15 @@ class StrictFile:
         Raises UserError as ``array`` does, and if the dataset does not have these rows.
         """
         with _faults_as_user_errors(self._path):
-            dataset = self._dataset(name, sys.maxsize)
+            dataset = self._open_dataset(name, sys.maxsize)
             if not dataset.shape or first + count > len(dataset):
                 raise UserError(f"{self._path}: dataset {printable(repr(name))} is shorter than it was; run again")
-            return self._rows(name, dataset, first, count, allocate)
+            return self._read_rows(name, dataset, first, count, allocate)
 
     def describe(self, name: str) -> Described:
         """Describe the root's dataset ``name``, of any size. Otherwise raises UserError as ``array`` does."""
         with _faults_as_user_errors(self._path):
-            dataset = self._dataset(name, sys.maxsize)
+            dataset = self._open_dataset(name, sys.maxsize)
             if dataset.chunks:
                 return Described(dataset.shape, dataset.dtype.newbyteorder("="), None, dataset.chunks[0])
             offset = dataset.id.get_offset()  # None for a small one that is stored in its header
@@ -138,7 +138,7 @@ class StrictFile:
                 return Described(dataset.shape, dataset.dtype.newbyteorder("="), None, 1)
             return Described(dataset.shape, dataset.dtype, offset, 1)
 
-    def _dataset(self, name: str, max_bytes: int, too_large: str = Wanted.too_large) -> h5py.Dataset:
+    def _open_dataset(self, name: str, max_bytes: int, too_large: str = Wanted.too_large) -> h5py.Dataset:
         reason = self._why_link_refused(name.encode())
         if not reason:
             dataset = h5py.Dataset(h5py.h5d.open(self._id, name.encode()))
@@ -147,7 +147,7 @@ class StrictFile:
             raise UserError(f"{self._path}: dataset {printable(repr(name))} {reason}")
         return dataset
 
-    def _rows(self, name: str, dataset: h5py.Dataset, first: int, count: int, allocate: Allocate) -> np.ndarray:
+    def _read_rows(self, name: str, dataset: h5py.Dataset, first: int, count: int, allocate: Allocate) -> np.ndarray:
         """Return rows of a dataset; a scalar has one row."""
         chunk = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
         shape = (count, *dataset.shape[1:]) if dataset.shape else ()

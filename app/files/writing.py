@@ -101,14 +101,14 @@ def publish(temporary: Path, path: Path, *, overwrite: bool) -> None:
     """Rename an unfinished file beside ``path`` to ``path``, as ``replace_atomically`` does. Raises OSError."""
     if overwrite and path.exists():
         temporary.chmod(stat.S_IMODE(path.stat().st_mode))
-    _flush(temporary)
+    _flush_to_disk(temporary)
     if overwrite:
         temporary.replace(path)
     else:
         _rename_to_new(temporary, path)
         temporary.unlink(missing_ok=True)
     with suppress(OSError):  # some file systems cannot flush folders
-        _flush(path.parent)
+        _flush_to_disk(path.parent)
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
@@ -118,7 +118,7 @@ def unwritable(path: Path, error: OSError) -> UserError:
     return UserError(f"cannot write {path}: {error.strerror or error}; {remedy}")
 
 
-def _flush(path: Path) -> None:
+def _flush_to_disk(path: Path) -> None:
     """Wait until the file or folder has been written to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -166,12 +166,12 @@ def check_unlocked(path: Path, busy: Callable[[str], str]) -> None:
     with suppress(OSError):  # there is no such file, or nobody may hold it
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            _lock(descriptor, busy)
+            _lock_descriptor(descriptor, busy)
         finally:
             os.close(descriptor)  # which unlocks it, too
 
 
-def _lock(descriptor: int, busy: Callable[[str], str]) -> None:
+def _lock_descriptor(descriptor: int, busy: Callable[[str], str]) -> None:
     """Lock an open lock file. Raises UserError if another process holds it, OSError if its file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -185,7 +185,7 @@ def _acquire_lock_file(path: Path, busy: Callable[[str], str]) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
-            _lock(descriptor, busy)
+            _lock_descriptor(descriptor, busy)
         except UserError:
             os.close(descriptor)
             raise

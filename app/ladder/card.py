@@ -104,12 +104,12 @@ class Card(Frozen):
         """Yield the step on every layer that it can compute, network by network."""
         for network in self.networks:
             for item, problem in layer_problems(network, step.row.operation, step.dtype):
-                if found := self._layer(step, network, item, problem):
+                if found := self._layer_of_step(step, network, item, problem):
                     yield found
 
-    def _layer(self, step: Step, network: str, item: str, problem: ConvProblem | LinearProblem) -> Layer | None:
+    def _layer_of_step(self, step: Step, network: str, item: str, problem: ConvProblem | LinearProblem) -> Layer | None:
         bench = self.benches[network]
-        row = self._row(step, network, item)
+        row = self._bench_row(step, network, item)
         if step.row.refusal(problem, bench["device"]["architecture"], row.get("settings")) is not None:
             return None
         sms = bench["device"]["multiprocessors"]
@@ -123,7 +123,7 @@ class Card(Frozen):
         resources = first_row(compiled, **about, entry=step.row.entry) or first_row(compiled, **about)
         executed = self._executed_instructions(step, network, item, names["OUTPUTS"])
         other = self.alike
-        if executed is None and other and other._row(step, network, item).get("settings") == row.get("settings"):
+        if executed is None and other and other._bench_row(step, network, item).get("settings") == row.get("settings"):
             executed = other._executed_instructions(step, network, item, names["OUTPUTS"])
         per_product, defaults = _loop_instructions_per_product(loop, step), step.row.defaults(problem)
         counts = evaluate_counts(step.lesson.counts, problem, names, step.row.instructions, per_product, executed)
@@ -137,25 +137,25 @@ class Card(Frozen):
             row.get("ms"),
             resources,
             loop,
-            self._counters(step, network, item),
+            self._layer_counters(step, network, item),
             executed,
             per_product,
             like,
             {name: value for name, value in row.get("settings", {}).items() if defaults.get(name) != value},
         )
 
-    def _row(self, step: Step, network: str, item: str) -> Row:
+    def _bench_row(self, step: Step, network: str, item: str) -> Row:
         """Return the bench row of the step on a layer; empty if there is none."""
         tables = (table for table in self.benches.get(network, {}).get("tables", ()) if table["item"] == item)
         rows = (row for table in tables for row in table["rows"])
         return first_row(rows, name=step.row.name, dtype=step.dtype)
 
-    def _counters(self, step: Step, network: str, item: str) -> Row:
+    def _layer_counters(self, step: Step, network: str, item: str) -> Row:
         rows = self.counters.get(network, {}).get("rows", ())
         return first_row(rows, operation=step.row.operation, name=step.row.name, layer=item)
 
     def _executed_instructions(self, step: Step, network: str, item: str, outputs: Number) -> float | None:
-        counted = self._counters(step, network, item)
+        counted = self._layer_counters(step, network, item)
         value = counted["counts"].get("instructions") if counted else None
         return None if value is None else normalize_count("instructions", value, outputs * counted["images"])
 

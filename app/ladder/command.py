@@ -44,7 +44,7 @@ def ladder(request: LadderRequest) -> int:
         graph = network_graph(request.network)
     name = graph.network.name
     if no_gpu is None:
-        card, notes = _measure(request, name), []
+        card, notes = _measure_card(request, name), []
     else:
         try:
             card = stored_card(name)
@@ -54,7 +54,7 @@ def ladder(request: LadderRequest) -> int:
         notes = [f"no GPU ({no_gpu}): these figures are stored, measured on an {card.device['name']} at {taken}"]
         if request.batch != card.benches[name]["images"]:
             notes.append(f"--batch {request.batch} is for a GPU, without effect on stored figures")
-    document = _document(card, name, notes)
+    document = _ladder_document(card, name, notes)
     publish(document, as_text, request.output)
     if request.pages is not None:
         files = write_site(request.pages, card, COMMAND.format(name), introduction_pages())
@@ -63,7 +63,7 @@ def ladder(request: LadderRequest) -> int:
     return int(any(row["wrong"] for one in document["tables"] for row in one["rows"]))
 
 
-def _measure(request: LadderRequest, name: str) -> Card:
+def _measure_card(request: LadderRequest, name: str) -> Card:
     with exit_on_interrupt():  # this loads CuPy
         from app.ladder.measuring import measure_steps
     with device.translate_gpu_errors():
@@ -72,7 +72,7 @@ def _measure(request: LadderRequest, name: str) -> Card:
     return Card({name: document}, stored_kernels(card["architecture"]), alike=stored_card_named(name, card["name"]))
 
 
-def _document(card: Card, network: str, notes: Sequence[str]) -> Ladder:
+def _ladder_document(card: Card, network: str, notes: Sequence[str]) -> Ladder:
     """Return the ladder document: the measurements, with a row for each step."""
     bench = card.benches[network]
     alone = replace(card, benches={network: bench})

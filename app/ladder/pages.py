@@ -48,7 +48,7 @@ class Pages:
         }
 
     @cached_property
-    def _templates(self) -> Any:
+    def _page_templates(self) -> Any:
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
         loader = PackageLoader(__package__)
@@ -57,8 +57,8 @@ class Pages:
         found.globals |= {"short": SHORT, "kinds": KINDS, "counter_words": WORDS, "parts": PARTS, "factor": FACTOR}
         return found
 
-    def _page(self, template: str, name: str, title: str, values: Mapping[str, Any]) -> Page:
-        html = self._templates.get_template(f"{template}.html").render(title=title, **self._common, **values)
+    def _fill_template(self, template: str, name: str, title: str, values: Mapping[str, Any]) -> Page:
+        html = self._page_templates.get_template(f"{template}.html").render(title=title, **self._common, **values)
         return Page(name, title, html)
 
     def all_pages(self) -> Iterator[Page]:
@@ -68,7 +68,7 @@ class Pages:
             yield self.step_page(step)
             yield self.source_page(step)
         for text in self.more:
-            yield self._page("text", text.name, text.title, {"body": text.body})
+            yield self._fill_template("text", text.name, text.title, {"body": text.body})
 
     def index_page(self) -> Page:
         """Return the index page: all steps, with the times of the first network."""
@@ -85,11 +85,11 @@ class Pages:
         images = next(iter(self.card.benches.values()))["images"]
         rates = {"round_trip": ROUND_TRIP, "constant_cycles": CONSTANT_CYCLES}
         values = {"ladders": ladders, "sizes": sizes, "images": f"{images:,}", **rates}
-        return self._page("index", "index", "All steps", values)
+        return self._fill_template("index", "index", "All steps", values)
 
     def source_page(self, step: Step) -> Page:
         """Return the page with the whole source file of a step."""
-        return self._page(
+        return self._fill_template(
             "source", step.file_page, step.row.source, {"lines": coloured_lines(step.source), "step": step}
         )
 
@@ -126,7 +126,7 @@ class Pages:
             "before": order[at - 1] if at else None,
             "after": order[at + 1] if at + 1 < len(order) else None,
         }
-        return self._page("step", step.slug, step.title, values)
+        return self._fill_template("step", step.slug, step.title, values)
 
     def _missing_counters_text(self, step: Step) -> str:
         if step.row.needs_cublas:

@@ -56,7 +56,9 @@ def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
     bars = journey.bars_from_bench(
         bench, predicted=_predicted_sums(bench, network, layers), links=_step_links(), since=since
     )
-    yield _figure(journey.draw_ladder_chart(bars, f"{network}, both convolutions: {on}", f"journey-{network}-chart"))
+    yield _html_figure(
+        journey.draw_ladder_chart(bars, f"{network}, both convolutions: {on}", f"journey-{network}-chart")
+    )
     if counted := {row["images"] for row in card.counters.get(network, {}).get("rows", ())}:
         images = " or ".join(f"{count:,}" for count in sorted(counted))
         yield (
@@ -69,7 +71,7 @@ def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
         points = roofline.roofline_points(bench, item, _dram_bytes(bench, network, item, layers))
         name = f"roofline-{network}-{item}"
         yield f'<h3 id="{name}">{escape(network)}, {item}: the roofline</h3>'
-        yield _figure(roofline.roofline(points, bench["peaks"], f"{network}, {item}: {on}", f"{name}-chart"))
+        yield _html_figure(roofline.roofline(points, bench["peaks"], f"{network}, {item}: {on}", f"{name}-chart"))
 
 
 def _fast_path_charts(card: Card) -> Iterator[str]:
@@ -79,7 +81,7 @@ def _fast_path_charts(card: Card) -> Iterator[str]:
     for precision, report in card.reports.items():
         stages = waterfall.stages_from_report(report)
         title = f"{precision}: {report['batch']:,} images of lenet5, {report['device']['name']}"
-        yield _figure(waterfall.waterfall(stages, title, report["raw_copy_ms"]["p50"], f"budget-{precision}"))
+        yield _html_figure(waterfall.waterfall(stages, title, report["raw_copy_ms"]["p50"], f"budget-{precision}"))
     for precision, profile in card.timelines.items():
         timeline = profile["timeline"]
         what = f"{precision}, {profile['batch']:,} images of lenet5, {profile['device']['name']}"
@@ -91,16 +93,16 @@ def _fast_path_charts(card: Card) -> Iterator[str]:
             f"are several. For {warpgroups.idle_share(rows):.0%} of the time none of them multiplies."
             f"{bus if warpgroups.waiting_share(rows) > 1 / 2 else ''}</p>"
         )
-        yield _figure(
+        yield _html_figure(
             warpgroups.draw_warpgroup_timeline(timeline, f"Warpgroups: {what}", f"warpgroups-{precision}-chart")
         )
-        yield _figure(warpgroups.draw_bus_chart(timeline, f"Bus and kernels: {what}", f"bus-{precision}-chart"))
+        yield _html_figure(warpgroups.draw_bus_chart(timeline, f"Bus and kernels: {what}", f"bus-{precision}-chart"))
     if card.reports and not card.timelines:
         commands = " or ".join(f"<code>{STAMPS.format(precision)}</code>" for precision in card.reports)
         yield f'<p class="note">What the warpgroups do when is not stored for this card: {commands} measures it.</p>'
 
 
-def _figure(chart: str) -> str:
+def _html_figure(chart: str) -> str:
     return f"<figure>{chart}</figure>"
 
 

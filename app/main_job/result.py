@@ -137,7 +137,7 @@ class Outcome(Frozen):
 
 def bimodality_warnings(outcome: Outcome) -> Iterator[str]:
     """Yield a warning for each time whose runs form two groups, and one if the pass disagrees with its layers."""
-    for name, samples in _samples(outcome):
+    for name, samples in _named_samples(outcome):
         if (groups := statistics.split_two_levels(samples)) is not None:
             (low, few), (high, rest) = ((f"{statistics.median(group):.3f} ms", len(group)) for group in groups)
             slow = [sample > groups[0][-1] for sample in samples]
@@ -149,7 +149,7 @@ def bimodality_warnings(outcome: Outcome) -> Iterator[str]:
         yield f"on the card: the pass takes {times}; the GPU may have changed its clock: measure again"
 
 
-def _samples(outcome: Outcome) -> Iterator[tuple[str, Sequence[float]]]:
+def _named_samples(outcome: Outcome) -> Iterator[tuple[str, Sequence[float]]]:
     """Yield name and samples of every time in the report that ``compare`` reads."""
     yield "end to end", outcome.end_to_end.samples
     if outcome.compared is not None:

@@ -68,7 +68,7 @@ class Graph(Frozen):
         scores = x = images
         with np.errstate(over="ignore", invalid="ignore"):  # infinite and NaN values show in the scores
             for at, step in enumerate(self.steps):
-                x = self._scaled(at, x, dtype)
+                x = self._apply_pixel_scale(at, x, dtype)
                 scores, x = x, step.layer.reference(x, self.parameters)
                 if after_layer is not None:
                     after_layer(step.layer)
@@ -79,10 +79,10 @@ class Graph(Frozen):
         x = images
         with np.errstate(over="ignore", invalid="ignore"):
             for before, step in enumerate(self.steps[:at]):
-                x = step.layer.reference(self._scaled(before, x, dtype), self.parameters)
-        return self._scaled(at, x, dtype)
+                x = step.layer.reference(self._apply_pixel_scale(before, x, dtype), self.parameters)
+        return self._apply_pixel_scale(at, x, dtype)
 
-    def _scaled(self, at: int, x: np.ndarray, dtype: type) -> np.ndarray:
+    def _apply_pixel_scale(self, at: int, x: np.ndarray, dtype: type) -> np.ndarray:
         """Return x, multiplied by the pixel scale if it is the input of the step that needs it."""
         return x.astype(dtype) * dtype(self.pixel_scale(x.dtype)) if at == self.pixel_scale_step else x
 

@@ -43,19 +43,19 @@ def quantise(graph: Graph, images: np.ndarray) -> tuple[Quantised, float, float]
     products = gram_matrix(graph, SECOND, images, len(w), partial(quantise_activations, limits=limits))
     used = w.any(axis=0)
     first_steps = steps = np.where(used, np.abs(w).max(axis=0), 1.0) / SIGNED
-    found = compensated(w, products, partial(_rounded, steps))
+    found = compensated(w, products, partial(_round_to_steps, steps))
     while True:
         most = np.rint(np.abs(found / steps).max(axis=0))
         if (most[used] == SIGNED).all():
             break
         steps = np.where(used, steps * np.maximum(most, 1) / SIGNED, steps)  # until the greatest filter is 127
-        found = compensated(w, products, partial(_rounded, steps))
+        found = compensated(w, products, partial(_round_to_steps, steps))
     filters = np.rint(found / steps).astype(np.int8).reshape(shape)
     quantised = Quantised(name, filters, limits, steps.astype(np.float32))
-    return quantised, relative_error(w, found, products), relative_error(w, _rounded(first_steps, w), products)
+    return quantised, relative_error(w, found, products), relative_error(w, _round_to_steps(first_steps, w), products)
 
 
-def _rounded(steps: np.ndarray, w: np.ndarray) -> np.ndarray:
+def _round_to_steps(steps: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Return weights (..., outputs), rounded to at most 127 multiples of the step of each output."""
     return np.clip(np.rint(w / steps), -SIGNED, SIGNED) * steps
 

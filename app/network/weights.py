@@ -94,7 +94,7 @@ def load_weights(path: Path | None = None) -> Weights:
         from app.network import foreign
 
         foreign.refuse_foreign_file(path, content)
-    return _parse(path, content, pinned)
+    return _parse_file(path, content, pinned)
 
 
 def rounded(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
@@ -141,8 +141,8 @@ def save_weights(
     stored = {name: _cast_to_storage(array, storage) for name, array in arrays.items()}
     if quantised is not None:
         stored |= quantised.arrays
-    content = build_hdf5_bytes(stored, {**attributes, _CHECKSUM: _checksum(stored, attributes)})
-    _parse(path, content, pinned=True)  # by this process, which has just made it
+    content = build_hdf5_bytes(stored, {**attributes, _CHECKSUM: _content_checksum(stored, attributes)})
+    _parse_file(path, content, pinned=True)  # by this process, which has just made it
     if not overwrite and path.is_file() and read_file(path, MAX_BYTES) == content:
         return
     with replace_atomically(path, overwrite=overwrite) as temporary:
@@ -170,13 +170,13 @@ def _format_shape(shape: tuple[int, ...]) -> str:
     return f"({','.join(map(str, shape))})"
 
 
-def _checksum(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Attribute]) -> str:
+def _content_checksum(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Attribute]) -> str:
     """Return a hash of the arrays, in their stored type, and the checked attributes."""
     about = {name: attributes[name] for name in _ATTRIBUTE_CHECKS if name in attributes}
     return content_hash(arrays, json.dumps(about, sort_keys=True))
 
 
-def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
+def _parse_file(path: Path, content: bytes, pinned: bool) -> Weights:
     read = shipped.read_pinned
     if not pinned:
         from app.files.hdf5_process import read_untrusted as read
@@ -184,12 +184,12 @@ def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
     attributes = found.attributes
     try:
         summed = attributes.get("schema") in (2, SCHEMA) or _CHECKSUM in attributes
-        if summed and attributes.get(_CHECKSUM) != _checksum(found.arrays, attributes):
+        if summed and attributes.get(_CHECKSUM) != _content_checksum(found.arrays, attributes):
             changed = f"or, if it was changed on purpose, remove attributes 'schema' and {_CHECKSUM!r}"
             raise BadValueError(f"its content does not match its checksum; get a fresh copy, {changed}")
         weights, quantised = split_quantised(found.arrays)
         _check_arrays(path, weights)
-        arrays = {name: _float32(name, array) for name, array in weights.items()}
+        arrays = {name: _as_float32(name, array) for name, array in weights.items()}
         if "kind" in attributes:
             raise BadValueError("it is a training's checkpoint, not weights; train --resume makes weights of it")
         stated = {name: _check_attribute(name, attributes[name]) for name in _ATTRIBUTE_CHECKS if name in attributes}
@@ -248,7 +248,7 @@ def _check_numbers(name: str, array: np.ndarray) -> None:
         raise BadValueError(f"{name} contains {bad:,} NaN or infinite values; train the network again")
 
 
-def _float32(name: str, array: np.ndarray) -> np.ndarray:
+def _as_float32(name: str, array: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         narrow = array.astype(np.float32)
     if not np.isfinite(narrow).all():

@@ -55,12 +55,12 @@ def as_text(document: Cache, width: int) -> str:
     kinds = document["kinds"]
     files, nbytes = sum(kind["files"] for kind in kinds), sum(kind["bytes"] for kind in kinds)
     what = "removed from" if document["cleared"] else "in"
-    rows = [[kind["kind"], f"{kind['files']:,}", format_bytes(kind["bytes"]), _age(kind)] for kind in kinds]
+    rows = [[kind["kind"], f"{kind['files']:,}", format_bytes(kind["bytes"]), _age_range(kind)] for kind in kinds]
     head = f"{files:,} files, {format_bytes(nbytes)} {what} {document['folder']}"
     return "\n".join([*paragraph(head, width), *table(COLUMNS, rows, width)])
 
 
-def _age(kind: CachedFiles) -> str:
+def _age_range(kind: CachedFiles) -> str:
     ages = [format_age(age) for age in (kind["newest_s"], kind["oldest_s"]) if age is not None]
     return " to ".join(dict.fromkeys(ages))
 

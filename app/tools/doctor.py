@@ -54,7 +54,7 @@ def as_text(document: Doctor, width: int) -> str:
 
 def gpu_findings() -> Iterator[Finding]:
     """Yield findings on driver, card, run-time compiler, headers and clocks. Works without a GPU and without CuPy."""
-    driver = _driver()
+    driver = _driver_versions()
     yield finding(AREA, "driver", driver) if driver else finding(AREA, "driver", "is missing", "the GPU", DRIVER_REMEDY)
     reason = device.why_no_gpu()
     if reason is None:
@@ -67,7 +67,7 @@ def gpu_findings() -> Iterator[Finding]:
     yield _headers_finding()
 
 
-def _driver() -> str | None:
+def _driver_versions() -> str | None:
     """Return the versions of the driver and of its CUDA as text; None without a driver."""
     try:
         library = ctypes.CDLL("libcuda.so.1")

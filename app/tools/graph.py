@@ -49,7 +49,7 @@ def graph(request: GraphRequest) -> int:
             *paragraph(f"{built.network.name}: {built.network.summary}", width),
             *layer_table(built, width),
             *paragraph(f"launches on {arch}, per image ({how})", width),
-            *table(LAUNCHES if width >= WIDTH else NARROW, map(_cells, found["launches"]), width),
+            *table(LAUNCHES if width >= WIDTH else NARROW, map(_launch_cells, found["launches"]), width),
         ]
         return "\n".join(lines)
 
@@ -91,7 +91,7 @@ def _launch_row(node: Node) -> Launch:
     }
 
 
-def _cells(launch: Launch) -> list[str]:
+def _launch_cells(launch: Launch) -> list[str]:
     names = ["+".join(launch["layers"]), launch["kernel"], launch["reads"], ", ".join(launch["writes"])]
     return [*names, f"{launch['flops'] / 1e6:.4f}", f"{launch['bytes']:,}"]
 

@@ -87,12 +87,12 @@ def package_findings() -> Iterator[Finding]:
     """Yield findings about the packages that the program needs, and those of each extra."""
     for name in REQUIRED:
         yield _package_finding("packages", name, name, "everything")
-    cupy = [name for name in CUPY if _version(name)]
+    cupy = [name for name in CUPY if _package_version(name)]
     yield _package_finding("packages", "cupy", cupy[0] if cupy else CUPY[0], "the GPU")
     for extra, what in NEEDED_FOR.items():
         names = [re.split(r"[\[<>=]", package)[0] for package in EXTRAS[extra]]
-        missing = [name for name in names if not _version(name)]
-        told = ", ".join(f"{name} {_version(name) or 'is missing'}" for name in names)
+        missing = [name for name in names if not _package_version(name)]
+        told = ", ".join(f"{name} {_package_version(name) or 'is missing'}" for name in names)
         if missing:
             yield finding("extras", extra, told, what, pip_install_command(extra))
         else:
@@ -100,13 +100,13 @@ def package_findings() -> Iterator[Finding]:
 
 
 def _package_finding(area: Area, name: str, distribution: str, what: str) -> Finding:
-    version = _version(distribution)
+    version = _package_version(distribution)
     if version is None:
         return finding(area, name, "is missing", what, f"pip install {distribution}")
     return finding(area, name, version if name == distribution else f"{version} ({distribution})")
 
 
-def _version(distribution: str) -> str | None:
+def _package_version(distribution: str) -> str | None:
     with suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(distribution)
     return None

@@ -64,10 +64,10 @@ def measure_hottest_loops(rows: Sequence[Variant], arch: str) -> list[Instructio
     """
     find_tool()
     jobs = [(row, layer, problems, arch) for row in rows for layer, problems in example_problems(row)]
-    return [*chain.from_iterable(compile_on_all_cores(lambda job: [*_example(*job)], jobs, arch))]
+    return [*chain.from_iterable(compile_on_all_cores(lambda job: [*_example_instructions(*job)], jobs, arch))]
 
 
-def _example(row: Variant, layer: str, problems: Sequence[Any], arch: str) -> Iterator[Instructions]:
+def _example_instructions(row: Variant, layer: str, problems: Sequence[Any], arch: str) -> Iterator[Instructions]:
     problem = next((problem for problem in problems if row.refusal(problem, arch) is None), None)
     config = None if problem is None else row.config(problem)
     if config is None or not config.launches:

@@ -38,7 +38,7 @@ def networks(request: NetworksRequest) -> int:
         # A network file may use a listed network's name.
         rows = [describe(one, weights.get(one.name) if one == NETWORKS.get(one.name) else None) for one in chosen]
     document: Networks = {"schema": "lenet5-inference/networks/1", "networks": rows}
-    publish(document, _text, request.output)
+    publish(document, _networks_text, request.output)
     return 0
 
 
@@ -90,7 +90,7 @@ def _has_array(name: str, layer: Layer, network: Network, weights: Weights | Non
     return not name.endswith("_bias") or layer.name in recipe_of(network).biases
 
 
-def _text(document: Networks, width: int) -> str:
+def _networks_text(document: Networks, width: int) -> str:
     """Return each network's figures, then its idea and its layers with their settings."""
     heads = [Column("network", left=True), Column("input", left=True), Column("layers"), Column("parameters")]
     columns = [*heads, Column("MFLOP"), Column("accuracy", left=True)]

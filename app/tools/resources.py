@@ -66,10 +66,12 @@ def measure_resources(rows: Sequence[Variant], arch: str) -> list[Resources | No
     without NVRTC.
     """
     jobs = [(row, layer, problems, arch) for row in rows for layer, problems in example_problems(row)]
-    return [*chain.from_iterable(compile_on_all_cores(lambda job: _example(*job), jobs, arch))]
+    return [*chain.from_iterable(compile_on_all_cores(lambda job: _example_resources(*job), jobs, arch))]
 
 
-def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -> list[Resources | NoResources]:
+def _example_resources(
+    row: Variant, layer: str, problems: Sequence[Problem], arch: str
+) -> list[Resources | NoResources]:
     """Compile the row for the first problem that it can compute; if there is none, return a row with the reason."""
     refusals = [row.refusal(problem, arch) for problem in problems]
     served = problems[refusals.index(None)] if None in refusals else None

@@ -39,7 +39,7 @@ def train(request: TrainRequest) -> int:
         card = device.describe_gpu() if kind == "cuda" else {"name": CPU}
         where, which = card["name"], device.format_bus_address(card, ", ") if workers == 1 else ""
     with task.places.lock_and_check():
-        say: Callable[[str], object] = (lambda text: None) if request.json == "-" else _say
+        say: Callable[[str], object] = (lambda text: None) if request.json == "-" else _print_line
         slowly = "" if kind == "cuda" else f", slowly ({why_not})" if why_not else ", slowly"
         say(f"training {settings.network} on {which}{where}{slowly}: {settings.describe()}")
         source = request.resume
@@ -50,15 +50,15 @@ def train(request: TrainRequest) -> int:
             say(f"note: {source} was started with {words}")
         if source is not None and workers != progress.workers:
             say(f"note: {source} comes from {progress.workers} workers; with {workers} bits may differ")
-        _run(task, replace(job, progress=replace(progress, workers=workers, trained_on=where)), say)
+        _train_and_write(task, replace(job, progress=replace(progress, workers=workers, trained_on=where)), say)
     return 0
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     tqdm.write("\n".join(paragraph(escape_unprintable(text), terminal_width(), following="  ")))
 
 
-def _run(task: Task, job: TrainingJob, say: Callable[[str], object]) -> None:
+def _train_and_write(task: Task, job: TrainingJob, say: Callable[[str], object]) -> None:
     """Train the remaining epochs and write the results. UserErrors say how to use the checkpoint."""
     try:
         progress = _train_epochs(task, job, say)

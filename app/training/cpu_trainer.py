@@ -65,13 +65,13 @@ class CpuTrainer:
                     for name, array in self._gradient.items():
                         array += part[name]
                 self._team.all_reduce(self._gradients)
-            penalties.append(self._update(self._gradient, step + number))
+            penalties.append(self._update_parameters(self._gradient, step + number))
         self._team.all_reduce(found)
         return [
             (float(loss) + penalty, int(correct)) for (loss, correct), penalty in zip(found, penalties, strict=True)
         ]
 
-    def _update(self, gradients: Arrays, step: int) -> float:
+    def _update_parameters(self, gradients: Arrays, step: int) -> float:
         """Update the parameters by the optimiser; return the L2 loss."""
         schedule = one_cycle(step, self.settings.steps, self.settings.rate)
         with QUIET():

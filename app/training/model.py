@@ -50,7 +50,7 @@ class Model(Frozen):
 
     def logits(self, parameters: Parameters, images: np.ndarray) -> np.ndarray:
         """Return logits (B, classes) of uint8 images (B, C, H, W) by the references, in the type of the parameters."""
-        x = self.prepare_inputs(images, _dtype(parameters))
+        x = self.prepare_inputs(images, _parameter_dtype(parameters))
         for layer in self.layers:
             x = layer.reference(x, parameters)
         return x
@@ -70,7 +70,7 @@ class Model(Frozen):
         images: (B, C, H, W) uint8. labels: (B,). total: images in the whole batch. masks: returns dropout factors for a
         layer and a shape.
         """
-        x = self.prepare_inputs(images, _dtype(parameters))
+        x = self.prepare_inputs(images, _parameter_dtype(parameters))
         tape: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
         for layer in self.layers:
             mask = None if masks is None else masks(layer.name, x.shape)
@@ -147,5 +147,5 @@ def add_l2_gradient(parameters: Arrays, gradients: Arrays, l2: float) -> float:
     return penalty
 
 
-def _dtype(parameters: Parameters) -> np.dtype:
+def _parameter_dtype(parameters: Parameters) -> np.dtype:
     return next(iter(parameters.values())).dtype

@@ -82,15 +82,15 @@ def one_cycle(step: int, steps: int, peak: float) -> ScheduleStep:
     """
     top, last = max(WARM_UP * steps - 1, 0.0), steps - 1
     if step < top:
-        share = _cosine(step / top)
+        share = _cosine_ramp(step / top)
         low = peak / START_DIVISOR
         return ScheduleStep(
             step + 1, low + (peak - low) * share, MOMENTUM_HIGH + (MOMENTUM_LOW - MOMENTUM_HIGH) * share
         )
-    share = _cosine((step - top) / (last - top)) if last > top else 0.0
+    share = _cosine_ramp((step - top) / (last - top)) if last > top else 0.0
     rate = peak + (peak / END_DIVISOR - peak) * share
     return ScheduleStep(step + 1, rate, MOMENTUM_LOW + (MOMENTUM_HIGH - MOMENTUM_LOW) * share)
 
 
-def _cosine(share: float) -> float:
+def _cosine_ramp(share: float) -> float:
     return (1 - cos(pi * share)) / 2

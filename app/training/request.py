@@ -27,7 +27,7 @@ MAX_LENGTH = 2000
 KEPT_CHECK: Check = checks.object_check({name: checks.text_check(MAX_LENGTH) for name in KEPT}, optional=KEPT)
 
 
-def _setting(setting: str, help: str, group: str | None = None, **more: Any) -> Any:
+def _setting_option(setting: str, help: str, group: str | None = None, **more: Any) -> Any:
     """Declare the option for one of the ``SETTINGS``. more: as for ``option``."""
     return option(help, group=group, **SETTINGS[setting].option, **more)
 
@@ -47,32 +47,34 @@ class TrainRequest(Frozen, kw_only=True):
         "the number before)",
         **WORKERS.option,
     )
-    images: int | None = _setting("images", "number of images to use (default: all 60,000)", "images")
-    validation: int | None = _setting(
+    images: int | None = _setting_option("images", "number of images to use (default: all 60,000)", "images")
+    validation: int | None = _setting_option(
         "validation", "number of images to keep for choosing the best epoch (default: a twelfth)"
     )
     data_dir: Path | None = data_dir_option()
     data: Path | None = data_option()
     labels: Path | None = option("IDX file of the correct labels for --data")
-    epochs: int | None = _setting("epochs", "number of passes over the images", "how (default: the network's recipe)")
-    batch: int | None = _setting(
+    epochs: int | None = _setting_option(
+        "epochs", "number of passes over the images", "how (default: the network's recipe)"
+    )
+    batch: int | None = _setting_option(
         "batch", "number of images between two updates of the weights", name="--batch-size", once="--batch"
     )
-    seed: int | None = _setting("seed", "seed of all random numbers (default: 1)")
-    optimiser: str | None = _setting("optimiser", "rule that updates the weights; sgd uses momentum")
-    rate: float | None = _setting("rate", "highest learning rate, the peak of a one-cycle schedule")
-    weight_decay: float | None = _setting(
+    seed: int | None = _setting_option("seed", "seed of all random numbers (default: 1)")
+    optimiser: str | None = _setting_option("optimiser", "rule that updates the weights; sgd uses momentum")
+    rate: float | None = _setting_option("rate", "highest learning rate, the peak of a one-cycle schedule")
+    weight_decay: float | None = _setting_option(
         "weight_decay", "share of each weight that an update subtracts, times the rate"
     )
-    l2: float | None = _setting("l2", "penalty in the loss: X/2 times the sum of the weights' squares")
-    smoothing: float | None = _setting("smoothing", "label smoothing: share of a label spread over all classes")
+    l2: float | None = _setting_option("l2", "penalty in the loss: X/2 times the sum of the weights' squares")
+    smoothing: float | None = _setting_option("smoothing", "label smoothing: share of a label spread over all classes")
     dropout: str | None = option("share of a layer's inputs to drop at random, or 'none'", metavar="LAYER=X,…")
-    shift: int | None = _setting("shift", "largest random shift of an image, in pixels")
+    shift: int | None = _setting_option("shift", "largest random shift of an image, in pixels")
     flip: bool | None = option("flip half of the images at random, or no images", action=Switch)
     json: str | None = option(
         "also write settings and epochs to FILE as JSON; '-' prints only the JSON", group="output", metavar="FILE"
     )
-    storage: str | None = _setting("storage", "number type of the weights in their file")
+    storage: str | None = _setting_option("storage", "number type of the weights in their file")
     plot: Path | None = option("draw the learning curve into DIR", metavar="DIR")
 
     def __post_init__(self) -> None:

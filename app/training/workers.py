@@ -128,20 +128,20 @@ class WorkerSupervisor(Thread):
     def end(self) -> None:
         """Kill all running workers and wait for their end."""
         self.over.set()
-        self._kill()
+        self._kill_workers()
         self.join()
         for worker in self._workers:
             worker.link.close()
             worker.errors.close()
 
-    def _kill(self) -> None:
+    def _kill_workers(self) -> None:
         for worker in self._workers:
             worker.process.kill()
 
     def _exit_if_hanging(self) -> None:
         """End this process if rank 0 cannot: it waits for its GPU, which waits for the GPU of the ended worker."""
         if not self.over.wait(GRACE):
-            self._kill()
+            self._kill_workers()
             with suppress(OSError, ValueError):
                 sys.stdout.flush()
             with suppress(OSError):  # standard error may be closed

@@ -41,7 +41,7 @@ def check_failure(result: tuple[int, str, str], pattern: str) -> None:
 @contextmanager
 def interrupted_after(epochs: int, trainer: Any = cpu_trainer.CpuTrainer) -> Iterator[None]:
     """Trainings within the block get Ctrl-C in the midst of the epoch after so many."""
-    real = trainer._update
+    real = trainer._update_parameters
 
     def update(self: Any, first: Any, step: int) -> Any:
         if step == epochs * self.settings.batches_an_epoch + 1:
@@ -49,7 +49,7 @@ def interrupted_after(epochs: int, trainer: Any = cpu_trainer.CpuTrainer) -> Ite
         return real(self, first, step)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "_update", update)
+        patch.setattr(trainer, "_update_parameters", update)
         yield
 
 

@@ -38,8 +38,8 @@ def evaluate(request: EvaluateRequest) -> int:
         if classifier.why_cpu is not None:
             print_to_stderr(f"note: running on the CPU: {classifier.why_cpu}")
         data = _load_dataset(request, classifier, other)
-        found = _classify(classifier, data.images)
-        second = None if other is None else _classify(other, data.images)
+        found = _classify_images(classifier, data.images)
+        second = None if other is None else _classify_images(other, data.images)
         where = classifier.describe()
     names = classifier.classes
     if names is None and data.classes is not None and len(data.classes) == classifier.graph.class_count:
@@ -96,7 +96,7 @@ def _load_dataset(request: EvaluateRequest, classifier: Classifier, other: Class
     return replace(data, images=data.images[: request.batch], labels=labels)
 
 
-def _classify(classifier: Classifier, images: np.ndarray) -> Answers:
+def _classify_images(classifier: Classifier, images: np.ndarray) -> Answers:
     """Return the answers for images (N, C, H, W). Raises UserError if a probability is not finite."""
     parts = []
     with progress_bar(len(images), desc=classifier.graph.network.name, unit=" images", leave=False) as progress:

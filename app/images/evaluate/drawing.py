@@ -32,8 +32,8 @@ def draw_confusion_matrix(answers: Answers, names: Names) -> str:
     for row, name in enumerate(classes_are if side >= 12 else ()):
         middle = row * side + side / 2
         parts += [
-            svg.text(_short(name), left - 8, top + middle + 4, anchor="end", title=name),
-            svg.text(_short(name), left + middle + 4, top - 6, turned=-40, title=name),
+            svg.text(_shorten_name(name), left - 8, top + middle + 4, anchor="end", title=name),
+            svg.text(_shorten_name(name), left + middle + 4, top - 6, turned=-40, title=name),
         ]
 
     def cell(row: int, column: int) -> Cell | None:
@@ -102,8 +102,8 @@ def draw_mistakes(listed: Sequence[Mistake], names: Names, images: np.ndarray) -
         parts += [
             f"<g><title>{escape(told)}</title>",
             f'<image x="{left}" y="{top}" width="{side}" height="{side}" href="{_data_uri(images[one["image"]])}"/>',
-            svg.text(f"{_short(answer)} {one['probability']:.1%}", left, top + side + 16, "head"),
-            svg.text(f"is {_short(label)} · {one['image']}", left, top + side + 32),
+            svg.text(f"{_shorten_name(answer)} {one['probability']:.1%}", left, top + side + 16, "head"),
+            svg.text(f"is {_shorten_name(label)} · {one['image']}", left, top + side + 32),
             "</g>",
         ]
     rows = math.ceil(len(listed) / COLUMNS)
@@ -111,16 +111,16 @@ def draw_mistakes(listed: Sequence[Mistake], names: Names, images: np.ndarray) -
     return svg.picture("mistakes", "Mistakes", summary, COLUMNS * width, rows * height - 16, parts)
 
 
-def _short(name: str, most: int = 14) -> str:
+def _shorten_name(name: str, most: int = 14) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def _data_uri(image: np.ndarray) -> str:
     """Return an image, (C, H, W) uint8 or floats in [0, 1] with C of 1 or 3, as a PNG data URI."""
-    return f"data:image/png;base64,{base64.b64encode(_png(image)).decode()}"
+    return f"data:image/png;base64,{base64.b64encode(_encode_png(image)).decode()}"
 
 
-def _png(image: np.ndarray) -> bytes:
+def _encode_png(image: np.ndarray) -> bytes:
     """Return an image as a PNG file, encoded without a library."""
     pixels = image if image.dtype == np.uint8 else np.rint(image * 255).astype(np.uint8)
     channels, height, width = pixels.shape

@@ -34,9 +34,9 @@ def class_scores(matrix: np.ndarray) -> list[ClassAnswers]:
             "support": support,
             "predicted": predicted,
             "correct": correct,
-            "precision": _share(correct, predicted),
-            "recall": _share(correct, support),
-            "f1": _share(2 * correct, support + predicted),
+            "precision": _share_or_none(correct, predicted),
+            "recall": _share_or_none(correct, support),
+            "f1": _share_or_none(2 * correct, support + predicted),
         }
         for support, predicted, correct in sums
     ]
@@ -73,7 +73,7 @@ def calibration(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> 
     found: list[Bin] = []
     gaps = []
     for at, (count, *totals) in enumerate(zip(counts, *sums, strict=True)):
-        mean, share = (_share(total, count) for total in totals)
+        mean, share = (_share_or_none(total, count) for total in totals)
         found.append(
             {"low": at / bins, "high": (at + 1) / bins, "images": count, "confidence": mean, "accuracy": share}
         )
@@ -112,5 +112,5 @@ def two_sided_p_value(one: int, other: int) -> tuple[float, Test]:
     return math.erfc(math.sqrt(statistic / 2)), APPROXIMATE
 
 
-def _share(part: float, whole: int) -> float | None:
+def _share_or_none(part: float, whole: int) -> float | None:
     return part / whole if whole else None

@@ -41,12 +41,12 @@ def build_document(
         **found.about,
         "data": {"source": data.source, "split": data.split, "images": len(data.images)},
         "classes": None if names is None else [*names],
-        "answers": None if truth is None else {**_summary(found, truth), **_details_record(found, truth)},
+        "answers": None if truth is None else {**_summary_record(found, truth), **_details_record(found, truth)},
         "against": None if other is None else _comparison_record(found, other, truth),
     }
 
 
-def _summary(found: Answers, truth: np.ndarray) -> records.Summary:
+def _summary_record(found: Answers, truth: np.ndarray) -> records.Summary:
     """Return accuracy, top-2 accuracy, macro averages over the classes, and calibration errors of the answers."""
     right = found.labels == truth
     second = metrics.second_choices(found.probabilities, found.labels) == truth
@@ -93,7 +93,7 @@ def _comparison_record(found: Answers, other: Answers, truth: np.ndarray | None)
     stayed = moves.diagonal()
     return {
         **other.about,
-        "answers": None if truth is None else _summary(other, truth),
+        "answers": None if truth is None else _summary_record(other, truth),
         "mcnemar": None if truth is None else metrics.mcnemar(found.labels == truth, other.labels == truth),
         "changed": len(changed),
         "changes": [

@@ -103,7 +103,7 @@ def _classify_stdin_names(request: PredictRequest, classifier: Classifier) -> in
             out.flush()
             seconds += timer.seconds  # without the waiting for names
     if seen.images:
-        _say_report(request, classifier, seen, _document(request, classifier, seen, seconds))
+        _say_report(request, classifier, seen, _build_document(request, classifier, seen, seconds))
     if seen.unreadable:
         raise UserError(f"{seen.unreadable:,} of {seen.pictures:,} pictures cannot be read: their lines say why")
     return 0
@@ -147,7 +147,7 @@ def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: in
         if request.show is not None:
             save_grid(request.show, seen.shown, seen.names, seen.answers, overwrite)
     seconds = timer.seconds
-    document = _document(request, classifier, seen, seconds)
+    document = _build_document(request, classifier, seen, seconds)
     if request.output.json != STDOUT:
         _say_report(request, classifier, seen, document)
     if request.output.json is not None:
@@ -186,7 +186,7 @@ def _list_faults(seen: Seen) -> None:
         print_to_stderr(f"unreadable: {seen.unreadable - len(seen.faults):,} more")
 
 
-def _document(request: PredictRequest, classifier: Classifier, seen: Seen, seconds: float) -> Predict:
+def _build_document(request: PredictRequest, classifier: Classifier, seen: Seen, seconds: float) -> Predict:
     """Return the JSON document of the run."""
     brightness = seen.brightness / seen.images
     return {

@@ -53,7 +53,7 @@ def read_images(path: Path, read_hdf5: ReadHdf5 | None = None) -> Dataset | None
 def _read_npy(path: Path) -> Dataset:
     from app.interchange.npz import read_array  # imported only here and below: pictures need no other formats
 
-    return _dataset(read_array("its content", read_file(path, MAX_FILE_BYTES, TOO_LARGE)), path, str(path))
+    return _as_dataset(read_array("its content", read_file(path, MAX_FILE_BYTES, TOO_LARGE)), path, str(path))
 
 
 def _read_npz(path: Path) -> Dataset:
@@ -68,7 +68,7 @@ def _read_npz(path: Path) -> Dataset:
         return [name]
 
     ((name, array),) = read_arrays(read_file(path, MAX_FILE_BYTES, TOO_LARGE), MAX_BYTES, select_image_array).items()
-    return _dataset(array, path, f"{format_for_error(name)} in {path}")
+    return _as_dataset(array, path, f"{format_for_error(name)} in {path}")
 
 
 def _check_shape_and_type(shape: tuple[int, ...], dtype: np.dtype, name: str) -> None:
@@ -81,7 +81,7 @@ def _check_shape_and_type(shape: tuple[int, ...], dtype: np.dtype, name: str) ->
         channel_dimension(shape, name)
 
 
-def _dataset(array: np.ndarray, path: Path, name: str) -> Dataset:
+def _as_dataset(array: np.ndarray, path: Path, name: str) -> Dataset:
     """Return images as (N, C, H, W), given (H, W), (N, H, W), or images with 1 or 3 channels. Raises UserError."""
     _check_shape_and_type(array.shape, array.dtype, name)
     images = channels_first(array, name) if array.ndim == 4 else array.reshape(-1, 1, *array.shape[-2:])

@@ -58,13 +58,13 @@ class Layout(Frozen):
             sure = chances[:, 0] >= self.least
             found["class"] = [name if enough else UNSURE for name, enough in zip(found["class"], sure, strict=True)]
         if self.notes:
-            found["note"] = _notes(part, chances[:, 0])
+            found["note"] = _doubt_notes(part, chances[:, 0])
         if self.logits:
             found |= {f"logit_{index}": column for index, column in enumerate(logits.T)}
         return found
 
 
-def _notes(part: Part, chances: np.ndarray) -> list[str]:
+def _doubt_notes(part: Part, chances: np.ndarray) -> list[str]:
     """Return what makes each answer about a picture doubtful; empty if nothing does, and for arrays."""
     low = part.pictures & ~(chances >= DOUBTED)  # NaN is low
     return [
@@ -95,7 +95,7 @@ def writer(out: str | None, *, overwrite: bool, form: str, width: int | None) ->
     ``form`` csv or jsonl. If the block raises, nothing is written. Raises UserError if the file cannot be written.
     """
     if out is None and width is not None:
-        with _collecting_writer(lambda part: print("\n".join(_table(part, width)))) as write:
+        with _collecting_writer(lambda part: print("\n".join(_answer_table(part, width)))) as write:
             yield write
     elif out is None or out == STDOUT:
         with tempfile.TemporaryFile() as whole:
@@ -193,10 +193,10 @@ def _collecting_writer(write: Write) -> Iterator[Write]:
     parts: list[Columns] = []
     yield parts.append
     if parts:
-        write({name: _concatenated([part[name] for part in parts]) for name in parts[0]})
+        write({name: _concatenate_pieces([part[name] for part in parts]) for name in parts[0]})
 
 
-def _concatenated(pieces: Sequence[list[str] | np.ndarray]) -> list[str] | np.ndarray:
+def _concatenate_pieces(pieces: Sequence[list[str] | np.ndarray]) -> list[str] | np.ndarray:
     if isinstance(pieces[0], list):
         return [text for piece in pieces for text in piece]
     return np.concatenate(pieces)
@@ -256,7 +256,7 @@ WRITERS: Mapping[str, Callable[[Any], AbstractContextManager[Write]]] = {
 }
 
 
-def _table(part: Columns, width: int) -> list[str]:
+def _answer_table(part: Columns, width: int) -> list[str]:
     """Return a line per image: its name, its class or label and the probability, then the next likeliest classes."""
     shown: list[tuple[str, list[str]]] = []
     for name in ("path", "number"):
@@ -264,11 +264,11 @@ def _table(part: Columns, width: int) -> list[str]:
             shown.append((name, [printable(str(value), 4096) for value in part[name]]))
     kind = "class" if "class" in part else "label"
     shown.append((kind, [str(value) for value in part[kind]]))
-    shown.append(("probability", [_percent(value) for value in part["probability"]]))
+    shown.append(("probability", [_format_percent(value) for value in part["probability"]]))
     ranks = [name.removeprefix("probability") for name in part if name.startswith("probability_")]
     following = [
         [
-            f"{value} {_percent(chance)}"
+            f"{value} {_format_percent(chance)}"
             for value, chance in zip(part[kind + rank], part[f"probability{rank}"], strict=True)
         ]
         for rank in ranks
@@ -281,5 +281,5 @@ def _table(part: Columns, width: int) -> list[str]:
     return table(heads, [*zip(*(cells for _, cells in shown), strict=True)], width)
 
 
-def _percent(chance: Any) -> str:
+def _format_percent(chance: Any) -> str:
     return f"{float(chance):.1%}"

@@ -65,7 +65,7 @@ def time_kernels(request: BenchRequest) -> int:
     if request.plot is not None:
         files.create_chart_folder(request.plot)
     with device.translate_gpu_errors():
-        document, tables = _measure(request, job)
+        document, tables = _measure_items(request, job)
 
     publish(document, as_text, request.output)
     if request.plot is not None:
@@ -90,7 +90,7 @@ def job_from_request(request: BenchRequest) -> Job:
     return Job(f"network {graph.network.name}", graph, items, batches, only)
 
 
-def _measure(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
+def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
     with exit_on_interrupt():  # these load CuPy
         from app.lab.bench import peak
         from app.lab.bench.compiling import compile_variants

@@ -49,7 +49,7 @@ class ItemTimer(Frozen):
         """Return the table of the item, timed on ``images`` images or as many as fit. Raises UserError if none fit."""
         while True:
             try:
-                measured = self._measure(item, images)
+                measured = self._time_rows(item, images)
                 break
             except DeviceMemoryError:
                 if images == 1:
@@ -59,7 +59,7 @@ class ItemTimer(Frozen):
         self.step()
         return Table(item.name, item.operation, item.is_single_convolution, images, item.problems, rows)
 
-    def _measure(self, item: Item, images: int) -> list[Result]:
+    def _time_rows(self, item: Item, images: int) -> list[Result]:
         found: list[Result] = []
         for problem in item.problems.values():
             served = [row for own, row in item_variants(item, self.only) if own == problem]

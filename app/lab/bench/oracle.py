@@ -85,7 +85,7 @@ def _layer_values_magnitudes(problem: Half, x: Array, w: Array, bias: Array | No
     """Return exact values and magnitudes; for rounded or split operands, also a plain implementation's results."""
     results = [_compute_layer_float64(problem, x, w, bias), _sum_absolute_terms(problem, x, w, bias)]
     if has_rounded_operands(problem) or has_split_operands(problem):
-        narrow = _rounder("float32" if has_split_operands(problem) else problem.dtype)
+        narrow = _operand_rounder("float32" if has_split_operands(problem) else problem.dtype)
         kept = None if problem.dtype == "tfloat32" else narrow
         results.append(_compute_layer_float64(problem, narrow(x), narrow(w), bias, kept))
     return results
@@ -97,7 +97,7 @@ def _pair_values_magnitudes(problem: PairProblem, x: Array, *parameters: Array |
     Plain sums use undivided pixels and are scaled afterwards, as in the kernels. Divided pixels would be exact for
     255/255 and weights that float16 represents, an accuracy that no other pixel has.
     """
-    narrow = _rounder("float16" if has_rounded_operands(problem) else "float32")
+    narrow = _operand_rounder("float16" if has_rounded_operands(problem) else "float32")
     if isinstance(problem, ConvPairProblem) and problem.resize is not None:
         x = _resize_images(problem.resize, x.reshape(-1, *_image_shape(problem.resize)))
     exact = plain = x.astype(np.float64)
@@ -109,7 +109,7 @@ def _pair_values_magnitudes(problem: PairProblem, x: Array, *parameters: Array |
         magnitude = _sum_absolute_terms(half, exact, w, bias)
         exact = _compute_layer_float64(half, exact, w, bias)
         operands = round_pair_operands(problem, half, plain, w, narrow)
-        plain = _compute_layer_float64(half, *operands, bias, _rounder("float32"), scale=scale)
+        plain = _compute_layer_float64(half, *operands, bias, _operand_rounder("float32"), scale=scale)
         scale = 1.0
     if isinstance(problem, LinearPairProblem) and problem.second.softmax:
         exact, magnitude = _softmax_and_magnitude(exact, magnitude)
@@ -182,7 +182,7 @@ def _product_factors(problem: Half, x: Array, w: Array) -> Iterator[tuple[Array,
         yield x[:, None, c, p : p + down : stride, q : q + across : stride], w[c, p, q][:, None, None]
 
 
-def _rounder(dtype: str) -> Callable[[Array], Array]:
+def _operand_rounder(dtype: str) -> Callable[[Array], Array]:
     """Return a function that rounds float64 numbers to the bits that this arithmetic keeps of its operands."""
     if dtype == "tfloat32":
         return _to_tf32

@@ -37,13 +37,13 @@ def ladder_chart(document: Document, item: str | None = None) -> str:
     since = {row.name: row.since for row in variants("conv")}
     what = item or "sum of the convolutions"
     return journey.draw_ladder_chart(
-        journey.bars_from_bench(document, item, since=since), _title(document, what), "ladder"
+        journey.bars_from_bench(document, item, since=since), _chart_title(document, what), "ladder"
     )
 
 
 def roofline_chart(document: Document, item: str) -> str:
     """Return as SVG the roofline of one convolution: its rates below the measured peaks."""
-    return roofline.roofline(roofline.roofline_points(document, item), document["peaks"], _title(document, item))
+    return roofline.roofline(roofline.roofline_points(document, item), document["peaks"], _chart_title(document, item))
 
 
 def batch_size_chart(document: Document) -> str:
@@ -60,5 +60,5 @@ def batch_size_chart(document: Document) -> str:
     return lines.draw_line_chart(title, "images", [panel], logarithmic=True, name="batch-sizes")
 
 
-def _title(document: Document, what: str) -> str:
+def _chart_title(document: Document, what: str) -> str:
     return f"{document['subject']}, {what}: {document['images']:,} images, {document['device']['name']}"

@@ -92,10 +92,10 @@ def executed_operations(problem: Problem) -> int:
             layers, exact = [problem], problem.exact
         case _:
             return problem.flops
-    return sum(layer.flops * _multiplications(layer, exact) for layer in layers)
+    return sum(layer.flops * _count_multiplications(layer, exact) for layer in layers)
 
 
-def _multiplications(layer: ConvProblem | LinearProblem, exact: bool) -> int:
+def _count_multiplications(layer: ConvProblem | LinearProblem, exact: bool) -> int:
     return 1 if layer.dtype != "float16x2" else 3 - (layer.input_dtype == "uint8") - exact
 
 

@@ -22,7 +22,7 @@ PROGRAMS = (
 
 def as_text(document: Bench, width: int = WIDTH) -> str:
     """Return the heading, a table for each item, the convolutions' sums, the batch sizes and the end-to-end times."""
-    parts = [_header(document, width), *(_item_table(item, width) for item in document["tables"])]
+    parts = [_header_lines(document, width), *(_item_table(item, width) for item in document["tables"])]
     if document["totals"]:
         parts.append(_totals_table(document["totals"], width))
         parts += [_batches_table(document["batches"], width)] if len(document["batches"]) > 1 else []
@@ -31,7 +31,7 @@ def as_text(document: Bench, width: int = WIDTH) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
-def _header(document: Bench, width: int) -> list[str]:
+def _header_lines(document: Bench, width: int) -> list[str]:
     peaks = document["peaks"]
     arithmetic = ", ".join(f"{short_peak_name(name)} {rate:.1f}" for name, rate in peaks["tflops"].items())
     pairs = {

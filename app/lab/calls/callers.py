@@ -73,13 +73,13 @@ class TorchCalls(TorchEngine):
 
     def staged(self, images: np.ndarray) -> np.ndarray:
         """Copy the images to page-locked memory first; return labels in pageable memory."""
-        self._host.copy_(self._tensor(images))
+        self._host.copy_(self._as_tensor(images))
         self.run()
         return self._host_labels.numpy().copy()
 
     def direct(self, images: np.ndarray) -> np.ndarray:
         """Let PyTorch copy the images from their memory; it does not wait for a copy from page-locked memory."""
-        self._images.copy_(self._tensor(images), non_blocking=True)
+        self._images.copy_(self._as_tensor(images), non_blocking=True)
         self.enqueue()
         return self.card_labels()
 
@@ -97,7 +97,7 @@ class TorchCalls(TorchEngine):
         labels: np.ndarray = self.enqueued(images).cpu().numpy()
         return labels
 
-    def _tensor(self, images: np.ndarray) -> Any:
+    def _as_tensor(self, images: np.ndarray) -> Any:
         return self._torch.from_numpy(images.reshape(self._images.shape))
 
 
@@ -115,13 +115,15 @@ class TorchPool:
         settings = [Setting(layout, graph=graph) for layout in layouts for graph in (False, True)]
         ways = (STAGED, DIRECT) if kind.source == ORDINARY else ("",)
         return {
-            ", ".join(filter(None, (mode, str(setting), way))): partial(self._make, kind, precision, mode, setting, way)
+            ", ".join(filter(None, (mode, str(setting), way))): partial(
+                self._make_caller, kind, precision, mode, setting, way
+            )
             for mode in modes
             for setting in settings
             for way in ways
         }
 
-    def _make(self, kind: Kind, precision: str, mode: str | None, setting: Setting, way: str) -> Caller:
+    def _make_caller(self, kind: Kind, precision: str, mode: str | None, setting: Setting, way: str) -> Caller:
         # Compiled for its own memory of images, a function would be compiled again for tensors that lie elsewhere.
         key = kind.source == CARD, kind.images, precision, mode, setting
         if key not in self._made:

@@ -66,7 +66,7 @@ class Entrant:
         for setting, make in self.makes.items():
             step(f"{self.engine} {self.precision}: {setting}")
             try:
-                self._try(setting, make(), given, expected)
+                self._try_setting(setting, make(), given, expected)
             except Exception as error:
                 if self.engine == OURS and not isinstance(error, UserError):
                     raise
@@ -74,7 +74,7 @@ class Entrant:
         if self.caller is None:
             self.reason = faults[0]
 
-    def _try(self, setting: str, caller: Caller, given: Sequence[Any], expected: Sequence[np.ndarray]) -> None:
+    def _try_setting(self, setting: str, caller: Caller, given: Sequence[Any], expected: Sequence[np.ndarray]) -> None:
         with caller.active():
             answers = [on_host(caller.call(images)).copy() for images in given]
             changed = sum(int((found != right).sum()) for found, right in zip(answers, expected, strict=True))
@@ -132,7 +132,7 @@ def measure(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], object]
     except UserError as error:  # no PyTorch, or no kernels for the precision on this card
         for entrant in entrants:
             entrant.reason = str(error)
-        return _row(kind, entrants)
+        return _call_record(kind, entrants)
     try:
         for entrant in entrants:
             setup.synchronize()  # a resident kernel may still run
@@ -146,16 +146,16 @@ def measure(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], object]
         for entrant in entrants:
             if entrant.caller is not None:
                 entrant.caller.close()
-    return _row(kind, entrants)
+    return _call_record(kind, entrants)
 
 
-def _row(kind: Kind, entrants: Sequence[Entrant]) -> Call:
+def _call_record(kind: Kind, entrants: Sequence[Entrant]) -> Call:
     """Return the record of one kind of call: times of each engine, and our ratios to the fastest peers."""
     ours, *peers = entrants
     own = median(ours.samples) if ours.samples else None
     medians = {(peer.engine, peer.precision): median(peer.samples) for peer in peers if peer.samples}
     same, *others = peers_of(kind.precision)
-    best, ratio = _fastest(medians, same, own)
+    best, ratio = _fastest_peer(medians, same, own)
     return {
         "name": kind.name,
         "what": kind.what,
@@ -164,12 +164,12 @@ def _row(kind: Kind, entrants: Sequence[Entrant]) -> Call:
         "callers": [entrant.row() for entrant in entrants],
         "best": best,
         "ratio": ratio,
-        "tf32_ratio": _fastest(medians, others[0], own)[1] if others else None,
+        "tf32_ratio": _fastest_peer(medians, others[0], own)[1] if others else None,
         "wrong": bool(ours.unsteady or ours.changed),
     }
 
 
-def _fastest(
+def _fastest_peer(
     medians: Mapping[tuple[str, str], float], precision: str, own: float | None
 ) -> tuple[str | None, float | None]:
     """Return the fastest peer in a precision, and its median ÷ ours."""

@@ -25,8 +25,8 @@ def as_text(document: Calls, width: int = WIDTH) -> str:
         "÷ ours": "the caller's median ÷ ours: above 1, ours is faster",
     }
     title = f"{document['network']}: calls of Classifier beside PyTorch"
-    lines = table(COLUMNS, _lines(document), width)
-    notes = [line for row in document["rows"] for note in _notes(row) for line in paragraph(note, width)]
+    lines = table(COLUMNS, _table_rows(document), width)
+    notes = [line for row in document["rows"] for note in _label_notes(row) for line in paragraph(note, width)]
     parts = (heading(title, document, pairs, width), lines, notes)
     return "\n\n".join("\n".join(part) for part in parts if part)
 
@@ -46,15 +46,15 @@ def format_us(ms: float | None) -> str:
     return "" if ms is None else f"{ms * 1e3:,.1f}" if ms < 0.1 else f"{ms * 1e3:,.0f}"
 
 
-def _lines(document: Calls) -> Iterator[list[str]]:
+def _table_rows(document: Calls) -> Iterator[list[str]]:
     for row in document["rows"]:
         yield [f"{row['what']}, {row['precision']}: {verdict(row)}" + " – WRONG LABELS" * row["wrong"]]
         ours = row["callers"][0]["ms"]
         for caller in row["callers"]:
-            yield _cells(caller, ours["p50"] if ours else None)
+            yield _caller_cells(caller, ours["p50"] if ours else None)
 
 
-def _cells(caller: Caller, ours: float | None) -> list[str]:
+def _caller_cells(caller: Caller, ours: float | None) -> list[str]:
     name = f"  {TITLES[caller['engine']]} {caller['precision']}"
     times = caller["ms"]
     if times is None:
@@ -64,7 +64,7 @@ def _cells(caller: Caller, ours: float | None) -> list[str]:
     return [name, *figures, f"{times['runs']:,}", factor, caller["setting"]]
 
 
-def _notes(row: Call) -> Iterator[str]:
+def _label_notes(row: Call) -> Iterator[str]:
     """Yield remarks on labels that differ."""
     for caller in row["callers"]:
         start = f"{row['name']}: {TITLES[caller['engine']]} {caller['precision']}"

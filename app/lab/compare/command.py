@@ -60,7 +60,7 @@ def compare(request: CompareRequest) -> int:
     """Compare reports, print and write the result. Return 1 if a row became too slow. Raises UserError."""
     before, after = sides = _read_sides(request)
     reports = [*before, *after]
-    if len(kinds := _distinct(report.document["schema"] for report in reports)) > 1:
+    if len(kinds := _distinct_values(report.document["schema"] for report in reports)) > 1:
         raise UserError(
             f"{_paths_text(reports)} are of different kinds ({' and '.join(kinds)}): name reports of one kind"
         )
@@ -136,7 +136,7 @@ def _paths_text(reports: Sequence[Report]) -> str:
     return ", ".join(str(report.path) for report in reports)
 
 
-def _distinct(values: Iterable[Any]) -> list[Any]:
+def _distinct_values(values: Iterable[Any]) -> list[Any]:
     """Return each different value once, in order. Values may be of any JSON type, also unhashable."""
     found: list[Any] = []
     for value in values:
@@ -146,18 +146,18 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _values_text(values: Sequence[Any]) -> str:
-    return ", ".join(map(format_for_error, _distinct(values)))
+    return ", ".join(map(format_for_error, _distinct_values(values)))
 
 
 def _differing_fields(sides: Sides, place: int) -> list[Difference]:
     """Return the names whose values differ between any two reports, with the distinct values of each side."""
     contexts = [[report.context[place] for report in side] for side in sides]
     names = dict.fromkeys(name for side in contexts for one in side for name in one)
-    found = [(name, [_distinct(one.get(name) for one in side) for side in contexts]) for name in names]
+    found = [(name, [_distinct_values(one.get(name) for one in side) for side in contexts]) for name in names]
     return [
         {"name": name, "before": before, "after": after}
         for name, (before, after) in found
-        if len(_distinct(before + after)) > 1
+        if len(_distinct_values(before + after)) > 1
     ]
 
 
@@ -190,7 +190,7 @@ def as_text(document: Compare, width: int = WIDTH) -> str:
     lines = [
         *paragraph(f"{count} documents of kind {kind}, {what} in {unit}; change: of the time", width),
         *lines_of(pairs, width),
-        *table(COLUMNS, map(_cells, rows), width),
+        *table(COLUMNS, map(_row_cells, rows), width),
     ]
     if left_out := document["left_out"]:
         told = ", ".join(f"{one['name']} ({one['before']} before, {one['after']} after)" for one in left_out)
@@ -211,7 +211,7 @@ def as_text(document: Compare, width: int = WIDTH) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: ComparedRow) -> list[str]:
+def _row_cells(row: ComparedRow) -> list[str]:
     bounds = row["interval"]
     return [
         row["name"],

@@ -189,14 +189,14 @@ def counts_by_layer(text: str, layers: Sequence[str]) -> dict[str, dict[str, Any
         instructions = COUNTERS["instructions"].metric
         largest = max(own, key=lambda row: parse_number(row.get(instructions, "")) or 0)
         counts = {
-            name: _value([largest] if counter.unit == "%" else own, counter.metric)
+            name: _metric_value([largest] if counter.unit == "%" else own, counter.metric)
             for name, counter in COUNTERS.items()
         }
         found[layer] = {"launches": len(own), "counts": counts}
     return found
 
 
-def _value(rows: Sequence[Mapping[str, str]], metric: str) -> float | None:
+def _metric_value(rows: Sequence[Mapping[str, str]], metric: str) -> float | None:
     values = [parse_number(row.get(metric, "")) for row in rows]
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None

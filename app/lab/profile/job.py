@@ -58,7 +58,7 @@ def profile(request: ProfileRequest) -> int:
         publish(counted, every_step.as_text, request.output)
         return 0
     with device.translate_gpu_errors():
-        document = _measure(request, graph, chosen, str(weights.path))
+        document = _profile_run(request, graph, chosen, str(weights.path))
     publish(document, as_text, request.output)
     return 0
 
@@ -75,7 +75,7 @@ def _check_every_step(request: ProfileRequest) -> None:
             raise UserError(f"--every-step prints counters alone: leave --{name} out")
 
 
-def _measure(request: ProfileRequest, graph: Graph, chosen: Choices, weights: str) -> Profile:
+def _profile_run(request: ProfileRequest, graph: Graph, chosen: Choices, weights: str) -> Profile:
     from app.engine.gpu import GpuEngine
     from app.engine.request import chunk_size
     from app.lab.profile.spans import Recorder
@@ -237,18 +237,20 @@ def trace_event_document(
         what = {"name": "process_name"} if thread is None else {"name": "thread_name", "tid": thread}
         events.append({**what, "ph": "M", "pid": process, "args": {"name": name}})
     for call in calls:
-        events.append(_event(HOST, 0, call.name, "api", (call.start - zero) * 1e6, (call.stop - call.start) * 1e6, {}))
+        events.append(
+            _trace_event(HOST, 0, call.name, "api", (call.start - zero) * 1e6, (call.stop - call.start) * 1e6, {})
+        )
     for span in spans:
         label = f"{span.layer} ({span.name})" if span.layer else span.name
         details: dict[str, Any] = {"entry": span.entry} if span.entry else {}
         if span.nbytes:
             details |= {"bytes": span.nbytes, "GB/s": span.nbytes / span.ms / 1e6 if span.ms else None}
         category = "kernel" if span.kind == "kernel" else "copy"
-        events.append(_event(CARD, span.stream, label, category, span.start * 1e3, span.ms * 1e3, details))
+        events.append(_trace_event(CARD, span.stream, label, category, span.start * 1e3, span.ms * 1e3, details))
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _event(
+def _trace_event(
     process: int, thread: int, name: str, category: str, start: float, length: float, details: dict[str, Any]
 ) -> dict[str, Any]:
     where = {"pid": process, "tid": thread, "ts": start, "dur": max(length, 0.0)}

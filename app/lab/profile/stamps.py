@@ -104,12 +104,12 @@ def warpgroup_timeline(words: np.ndarray, shares: Shares) -> dict[str, Any]:
     return {
         "mhz": mhz,
         "multiprocessor": shown,
-        "warpgroups": [_spans(group, times[shown, group.number]) for group in blocks[shown]],
+        "warpgroups": [_phase_spans(group, times[shown, group.number]) for group in blocks[shown]],
         "images": _image_progress(groups, times, shares),
     }
 
 
-def _spans(group: Warpgroup, at: np.ndarray) -> list[list[Any]]:
+def _phase_spans(group: Warpgroup, at: np.ndarray) -> list[list[Any]]:
     starts, stops = np.round(at[:-1], 3).tolist(), np.round(at[1:], 3).tolist()
     return [
         [PHASES[phase], start, stop] for phase, start, stop in zip(group.phases.tolist(), starts, stops, strict=True)

@@ -28,7 +28,9 @@ class PointTimer:
         self._pool = ThreadPoolExecutor(max((os.cpu_count() or 1) // 2, 1))  # the other cores enqueue and check
         try:
             self._compiled = {
-                format_parameters(parameters): self._pool.submit(_compile, target.row, target.problem, parameters, arch)
+                format_parameters(parameters): self._pool.submit(
+                    _compile_into_cache, target.row, target.problem, parameters, arch
+                )
                 for parameters in target.grid
             }
             self._trial = Trial(target.problem, target.images, arch)
@@ -63,6 +65,6 @@ class PointTimer:
         del self._trial  # free its memory before the next trial allocates
 
 
-def _compile(row: Variant, problem: Problem, parameters: dict[str, int], arch: str) -> None:
+def _compile_into_cache(row: Variant, problem: Problem, parameters: dict[str, int], arch: str) -> None:
     """Compile the row into the cache on disk, without keeping its machine code in memory."""
     compile_kernel(row.path, row.config(problem, parameters).defines, arch)

@@ -77,7 +77,7 @@ def as_text(report: Sweep, width: int = WIDTH) -> str:
     lines = [*paragraph(head, width), *paragraph(checked, width, INDENT)]
     for layer in report["layers"]:
         lines += [*paragraph(f"{layer['layer']} ({layer['problem']})", width), *_points_table(layer, width)]
-        lines += [line for remark in _remarks(layer) for line in paragraph(remark, width, INDENT, 2 * INDENT)]
+        lines += [line for remark in _layer_remarks(layer) for line in paragraph(remark, width, INDENT, 2 * INDENT)]
     last = [f"note: {note}" for note in report["notes"]]
     if report["finished"] < report["total"]:
         last.append(f"interrupted after {report['finished']} of {report['total']} points")
@@ -105,7 +105,7 @@ def _points_table(layer: SweptLayer, width: int) -> list[str]:
     return table((*names, *times, Column("", left=True)), rows, width)
 
 
-def _remarks(layer: SweptLayer) -> Iterator[str]:
+def _layer_remarks(layer: SweptLayer) -> Iterator[str]:
     """Yield the lines below a layer's table: the best point, what auto takes, and points skipped or wrong."""
     if (more := len(layer["points"]) - SHOWN_POINTS) > 0:
         yield f"… and {more} slower ones (--json has all)"

@@ -58,7 +58,7 @@ def check(request: CheckRequest) -> int:
         raise UserError(f"{row.operation} kernel '{row.name}' serves none of the shapes on {arch}: name one by --shape")
     found = _check_cases_on_card(cases, arch) if on_card else _check_cases_on_cpu(cases)
     verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
-    publish(_document(row, card["name"], cases, verdicts), as_text, request.output)
+    publish(_check_document(row, card["name"], cases, verdicts), as_text, request.output)
     return int(any(verdict is not None for verdict in verdicts))
 
 
@@ -133,7 +133,7 @@ def _check_cases_on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
                 yield reason or f"the card stopped it: {' '.join(str(error).split())}; {OFF_THE_CARD}"
 
 
-def _document(row: Variant, where: str, cases: list[Case], verdicts: list[str | None]) -> Check:
+def _check_document(row: Variant, where: str, cases: list[Case], verdicts: list[str | None]) -> Check:
     return {
         "schema": "lenet5-inference/check/1",
         "operation": row.operation,
@@ -145,7 +145,7 @@ def _document(row: Variant, where: str, cases: list[Case], verdicts: list[str | 
                 "shape": describe_problem(case.problem),
                 "types": types_of(case.problem),
                 "images": case.images,
-                "verdict": _verdict(reason),
+                "verdict": _verdict_word(reason),
                 "reason": reason,
             }
             for case, reason in zip(cases, verdicts, strict=True)
@@ -153,7 +153,7 @@ def _document(row: Variant, where: str, cases: list[Case], verdicts: list[str | 
     }
 
 
-def _verdict(reason: str | None) -> Verdict:
+def _verdict_word(reason: str | None) -> Verdict:
     return RIGHT if reason is None else NOT_TRIED if reason.startswith(NOT_TRIED) else WRONG
 
 

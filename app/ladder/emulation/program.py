@@ -126,7 +126,7 @@ def build(
     # Not by -D: g++ rejects a precompiled header in which a macro's name occurs, such as C.
     constants = "".join(f"#define {key} {value}\n" for key, value in sorted(defines.items()))
     (folder / "main.cpp").write_text(constants + main, encoding="utf-8")
-    _compile(folder, source.name, words)
+    _run_compiler(folder, source.name, words)
     return folder / "kernel"
 
 
@@ -145,8 +145,8 @@ def _compile_shared(compiler: str, flags: Sequence[str]) -> TemporaryDirectory[s
     (folder / "system.h").write_text("\n".join(["#pragma once", *sorted(included), ""]), encoding="utf-8")
     headers_here = "".join(f'#include "{name}"\n' for name in (*IN_PLACE_OF, "host_program.h"))
     (folder / "runtime.cpp").write_text(headers_here, encoding="utf-8")
-    _compile(folder, "system.h", (*flags, "-x", "c++-header", "system.h"))
-    _compile(folder, "runtime.cpp", (*flags, "-include", "system.h", "-c", "runtime.cpp"))
+    _run_compiler(folder, "system.h", (*flags, "-x", "c++-header", "system.h"))
+    _run_compiler(folder, "runtime.cpp", (*flags, "-include", "system.h", "-c", "runtime.cpp"))
     return made
 
 
@@ -163,7 +163,7 @@ def _write_sources(folder: Path, source: Path, functions: str) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def _compile(folder: Path, name: str, words: Sequence[str]) -> None:
+def _run_compiler(folder: Path, name: str, words: Sequence[str]) -> None:
     """Run g++ in the folder with arguments ``words``. name: of the kernel. Raises UserError with the first error."""
     done = subprocess.run([str(COMPILER), *FLAGS, *words], cwd=folder, capture_output=True, text=True)
     if done.returncode:

@@ -82,13 +82,13 @@ class Split(Frozen):
 def best_split(rows: int, columns: int, depth: int, candidates: tuple[Tile, ...] = ALL_TILES) -> Split:
     """Return the tile and number of parts with the least estimated cost. depth: products per sum."""
     choices = (Split(tile, n) for tile in candidates for n in _candidate_part_counts(tile, rows, columns, depth))
-    return min(choices, key=lambda choice: _cost(choice, rows, columns, depth))
+    return min(choices, key=lambda choice: _estimated_cost(choice, rows, columns, depth))
 
 
 @cache
 def best_tile(rows: int, columns: int, depth: int) -> Tile:
     """Return the tile with the least estimated cost for sums that are not split."""
-    return min(ALL_TILES, key=lambda tile: _cost(Split(tile, 1), rows, columns, depth))
+    return min(ALL_TILES, key=lambda tile: _estimated_cost(Split(tile, 1), rows, columns, depth))
 
 
 def split_k_length(depth: int, parts: int) -> int:
@@ -117,7 +117,7 @@ def _candidate_part_counts(tile: Tile, rows: int, columns: int, depth: int) -> s
     return {1} | {min(ceil_div(MULTIPROCESSORS * FULL * times, threads), most) for times in (1, 2, 4)}
 
 
-def _cost(choice: Split, rows: int, columns: int, depth: int) -> float:
+def _estimated_cost(choice: Split, rows: int, columns: int, depth: int) -> float:
     """Return an estimate of the multiply-adds of the busiest multiprocessor, with delays of loads and shared reads."""
     tile, (down, across) = choice.tile, choice.tile.block_counts(rows, columns)
     blocks = ceil_div(down * across * choice.parts, MULTIPROCESSORS)

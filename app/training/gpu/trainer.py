@@ -130,13 +130,13 @@ class GpuTrainer:
             else:
                 self._gradients.data.memset_async(0, self._gradients.nbytes, self.stream)
             self._team.all_reduce(self._gradients)
-            self._update(number, step + number)
+            self._update_parameters(number, step + number)
 
         found = self._run_batches(batches, enqueue_training_batch)
         penalties = self._penalties[: len(batches)].get() if self.settings.l2 else np.zeros(len(batches))
         return [(loss + float(penalty), correct) for (loss, correct), penalty in zip(found, penalties, strict=True)]
 
-    def _update(self, number: int, step: int) -> None:
+    def _update_parameters(self, number: int, step: int) -> None:
         """Enqueue the optimiser's update after batch ``number`` of this call."""
         slots, penalty = list(self._slots.values()), self._penalties[number : number + 1]
         schedule = one_cycle(step, self.settings.steps, self.settings.rate)
