@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError, escape_unprintable
-from app.network.graph import Graph, build
-from app.network.quantising import quantise
+from app.network.graph import Graph, build_graph
+from app.network.quantising import quantise_convolution
 from app.network.rounding import round_layers
 from app.network.weights import Weights, load_weights, save_weights
 from app.terminal.output import check_writable
@@ -83,7 +83,7 @@ def quantise_weights(options: argparse.Namespace) -> None:
     """Quantise the second convolution and print its error. Raises UserError."""
     refusal = "has 8-bit filters already: there is nothing to quantise"
     weights, graph, images = _load_weights_and_images(options, lambda found: found.quantised is not None, refusal)
-    quantised, error, plain = quantise(graph, images)
+    quantised, error, plain = quantise_convolution(graph, images)
     least, most = quantised.limits.min(), quantised.limits.max()
     print(f"{quantised.layer}: byte 255 stands for activations of {least:.3g} to {most:.3g}, by map")
     print(f"{quantised.layer}: its results change by {error:.1e} (plain rounding: {plain:.1e})")
@@ -115,7 +115,7 @@ def _load_weights_and_images(
     if os.path.lexists(options.out):
         raise UserError(f"{options.out} already exists: name another file, or remove it first")
     network = weights.stored_network()
-    graph = build(network, weights)
+    graph = build_graph(network, weights)
     images = open_split("train", options.data_dir).images[: options.images, None]
     if network.input_shape != images.shape[1:]:
         sizes = " x ".join(map(str, network.input_shape))

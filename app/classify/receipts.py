@@ -13,7 +13,7 @@ from app.base.errors import UserError
 from app.classify.shards import Shard
 from app.files.checks import BadValueError
 from app.files.reading import open_regular, read_json
-from app.files.writing import json_text, publish, replace_atomically, unwritable
+from app.files.writing import json_text, publish, replace_atomically, unwritable_error
 from app.records.classify import Identity, Receipt
 from app.records.derive import check_of
 
@@ -140,7 +140,7 @@ class _Array:
             self._offset = self._stream.tell()
         except OSError as error:
             self.remove()
-            raise unwritable(path, error) from error
+            raise unwritable_error(path, error) from error
 
     def write(self, first: int, rows: np.ndarray) -> None:
         """Store C-contiguous rows from row ``first`` on. Raises UserError."""
@@ -153,7 +153,7 @@ class _Array:
             while left:
                 left = left[self._stream.write(left) :]
         except OSError as error:
-            raise unwritable(self._path, error) from error
+            raise unwritable_error(self._path, error) from error
 
     def publish(self, overwrite: bool) -> None:
         """Close the temporary file and rename it to its final name. Raises UserError."""
@@ -161,7 +161,7 @@ class _Array:
             self._stream.close()
             publish(self.temporary, self._path, overwrite=overwrite)
         except OSError as error:
-            raise unwritable(self._path, error) from error
+            raise unwritable_error(self._path, error) from error
 
     def remove(self) -> None:
         """Remove the file, unless it was published."""

@@ -39,7 +39,7 @@ and exit code 1 of --fail-above may mean a slow run: give CI several a side.
 FAILED = "a row became slower by over --fail-above"
 
 
-def percentage(text: str) -> float:
+def parse_percentage(text: str) -> float:
     """Parse ``3%`` or ``3`` as 3.0 percent."""
     return float(
         argparse_type(
@@ -67,7 +67,7 @@ class CompareRequest(Frozen, kw_only=True):
         twice="name the reports of a side in one list",
     )
     fail_above: float | None = option(
-        "end with exit code 1 if a row became slower by over X percent", type=percentage, metavar="X%"
+        "end with exit code 1 if a row became slower by over X percent", type=parse_percentage, metavar="X%"
     )
     ignore_settings: bool = option("compare reports of different machines or settings, too", False)
     output: Output = options(what="the comparison")

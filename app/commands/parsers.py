@@ -91,14 +91,14 @@ def body_module(name: str) -> str:
     return body
 
 
-def identifier(command: str) -> str:
+def python_identifier(command: str) -> str:
     """Return the Python name of a command's module and function: the command's name, but ``import_`` for ``import``."""
     return f"{command}_" if keyword.iskeyword(command) else command
 
 
 def _options_module(name: str) -> ModuleType:
     """Return the module of app/commands that defines a command's options."""
-    return importlib.import_module(f"{__package__}.{identifier(name)}")
+    return importlib.import_module(f"{__package__}.{python_identifier(name)}")
 
 
 def _request_type(name: str) -> type:

@@ -39,7 +39,7 @@ def _convert_os_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def save(chart: str, path: Path, source: str = "") -> Path:
+def save_chart(chart: str, path: Path, source: str = "") -> Path:
     """Write a chart as an SVG file and return the path. source: its data, for ``read_chart_source``.
 
     The file includes the style sheet for light backgrounds. Raises UserError if it cannot be written, or if the path is

@@ -59,7 +59,7 @@ def roofline_points(
     return found
 
 
-def roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str = "roofline") -> str:
+def draw_roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str = "roofline") -> str:
     """Return as SVG the points below the measured peaks of a bench document. Raises ValueError without points."""
     if not points:
         raise ValueError("a roofline needs a point")

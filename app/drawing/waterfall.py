@@ -40,7 +40,7 @@ def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
     ]
 
 
-def waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None, name: str = "budget") -> str:
+def draw_waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None, name: str = "budget") -> str:
     """Return as SVG what each stage adds. copy_ms: time to copy only the images over the bus, drawn as a line."""
     high = 1.02 * max(*(stage.ms for stage in stages), copy_ms or 0)
     scale = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)

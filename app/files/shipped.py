@@ -60,13 +60,13 @@ def is_shipped(path: Path) -> bool:
     """Return whether the path, with links resolved, is a file that SHA256SUMS lists or would list."""
     real = path.resolve()
     return real.parent == FOLDER.resolve() and (
-        is_shipped_weights(path) or real.name == CHECKSUMS or real.name in checksums(FOLDER)
+        is_shipped_weights(path) or real.name == CHECKSUMS or real.name in read_checksums(FOLDER)
     )
 
 
 def check_pinned_hash(path: Path, content: bytes) -> None:
     """Raise UserError unless SHA256SUMS lists the hash of this content for the shipped file at ``path``."""
-    if checksums(FOLDER).get(path.resolve().name) != hashlib.sha256(content).hexdigest():
+    if read_checksums(FOLDER).get(path.resolve().name) != hashlib.sha256(content).hexdigest():
         raise UserError(f"{path} does not match its checksum in {CHECKSUMS}; run: git checkout -- weights")
 
 
@@ -79,7 +79,7 @@ def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
         return read_contents(file, wanted)
 
 
-def checksums(directory: Path) -> dict[str, str]:
+def read_checksums(directory: Path) -> dict[str, str]:
     """Return the SHA-256 in hexadecimal of each file that the directory's SHA256SUMS lists; {} without that file.
 
     Raises UserError.
@@ -96,6 +96,6 @@ def checksums(directory: Path) -> dict[str, str]:
 
 def record_checksum(path: Path) -> None:
     """Write the hash of a file into the SHA256SUMS beside it; other lines stay. Raises UserError."""
-    sums = checksums(path.parent) | {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
+    sums = read_checksums(path.parent) | {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
     with replace_atomically(path.parent / CHECKSUMS) as temporary:
         temporary.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))

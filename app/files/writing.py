@@ -91,7 +91,7 @@ def replace_atomically(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
         yield temporary
         publish(temporary, path, overwrite=overwrite)
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise unwritable_error(path, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink()
@@ -111,7 +111,7 @@ def publish(temporary: Path, path: Path, *, overwrite: bool) -> None:
         _flush_to_disk(path.parent)
 
 
-def unwritable(path: Path, error: OSError) -> UserError:
+def unwritable_error(path: Path, error: OSError) -> UserError:
     """Return the UserError for a file that cannot be written."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = "free some space, or choose another disk" if full else "choose a path that you can write to"

@@ -7,7 +7,7 @@ from app.commands.accuracy import AccuracyRequest
 from app.cuda import device
 from app.engine.opening import cpu_engine_class, open_engine
 from app.network.definitions import NETWORKS, Network, is_listed
-from app.network.graph import build, find_network, required_weights, shipped_weights
+from app.network.graph import build_graph, find_network, required_weights, shipped_weights
 from app.network.reference import compute_reference, load_reference, shipped_reference
 from app.network.verdicts import COUNTED, compare_labels, correct_counts, judge_answers
 from app.network.weights import Weights, load_weights
@@ -77,7 +77,7 @@ def _measure_network_accuracy(
     }
     if weights is None:
         return row
-    graph = build(network, weights)
+    graph = build_graph(network, weights)
     shape = data.images.shape[1:]
     if network.input_shape != shape:
         raise UserError(f"network {network.name} reads {network.input_shape}, the test images are {shape}: use main.py")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from app.base.frozen import Frozen
 from app.kernels.problems import ConvProblem, LinearProblem, bytes_moved
-from app.ladder.formulas import WARP, Names, Number, evaluate
+from app.ladder.formulas import WARP, Names, Number, evaluate_formula
 
 # Count → (description, default). Lessons give a formula for each; a count without one gets the default.
 COUNTS: Mapping[str, tuple[str, str]] = {
@@ -95,12 +95,12 @@ def evaluate_counts(
         "per_instruction": products_per_instruction(instructions, problem.dtype),
         "least_bytes": bytes_moved(problem, images) / (outputs * images),
     }
-    found["products"] = evaluate(COUNTS["products"][1], found)
+    found["products"] = evaluate_formula(COUNTS["products"][1], found)
     for name, formula in formulas.items():
-        found[name] = evaluate(formula, found)
+        found[name] = evaluate_formula(formula, found)
     for name, (_, default) in COUNTS.items():
         if name not in formulas:
-            found[name] = evaluate(default, found)
+            found[name] = evaluate_formula(default, found)
     if executed is not None:
         found["slots"] = executed
     elif loop is not None:

@@ -41,7 +41,7 @@ def coloured_lines(source: str) -> Sequence[str]:
     return made.splitlines()
 
 
-def diff(old: str, new: str) -> list[Line]:
+def diff_lines(old: str, new: str) -> list[Line]:
     """Return the lines of both files in the order of a diff, without the comments at their heads.
 
     A removed line comes directly before the similar line that replaces it.
@@ -87,13 +87,13 @@ def changed_line_count(step: Step) -> int | None:
     return count_changed_lines(code_lines(step.since.source), code_lines(step.source))
 
 
-def excerpt(step: Step) -> list[Line]:
+def excerpt_lines(step: Step) -> list[Line]:
     """Return the parts that the lesson's ``excerpt`` names: of the diff, or of the file if the step continues none.
 
     Raises ValueError if no line contains one of its texts.
     """
     shown: list[Line] = []
-    own = diff(step.since.source if step.since else step.source, step.source)
+    own = diff_lines(step.since.source if step.since else step.source, step.source)
     for start, until, *other in step.lesson.excerpt:
         lines = _body_lines((KERNEL_DIR / other[0]).read_text(encoding="utf-8")) if other else own
         if shown:

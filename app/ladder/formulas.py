@@ -150,7 +150,7 @@ def formula_values(
     }
 
 
-def evaluate(formula: str, names: Names) -> Number:
+def evaluate_formula(formula: str, names: Names) -> Number:
     """Return the value of a formula. Raises ValueError if it cannot be computed."""
     try:
         found = eval(formula, {"__builtins__": {}, **FUNCTIONS}, dict(names))
@@ -163,7 +163,7 @@ def evaluate(formula: str, names: Names) -> Number:
 
 def fill_formulas(text: str, names: Names) -> str:
     """Return the text with values in place of ``{formula}`` and ``{formula:format}``."""
-    return _PLACE.sub(lambda found: format(evaluate(found[1], names), found[2] or ",.4g"), text)
+    return _PLACE.sub(lambda found: format(evaluate_formula(found[1], names), found[2] or ",.4g"), text)
 
 
 def format_exact(number: Number) -> str:

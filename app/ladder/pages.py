@@ -14,7 +14,7 @@ from app.ladder import tables, tiles
 from app.ladder.card import LATER, Card, Layer
 from app.ladder.counting import CONSTANT_CYCLES, PARTS, ROUND_TRIP
 from app.ladder.differing import FACTOR, WORDS, large_difference_reasons
-from app.ladder.excerpt import GAP, changed_line_count, coloured_lines, excerpt
+from app.ladder.excerpt import GAP, changed_line_count, coloured_lines, excerpt_lines
 from app.ladder.formulas import fill_formulas
 from app.ladder.lessons import LADDERS, Step, all_steps, ladder_steps
 from app.ladder.pictures import Text
@@ -97,7 +97,7 @@ class Pages:
         """Return the page of a step: its lesson, drawing, changed lines, and counts and times on the card's layers."""
         layers = [*self.card.layers(step)]
         shown = next((layer for layer in layers if layer.name == LATER), layers[0])
-        order, since, parts = [*all_steps()], step.since, excerpt(step)
+        order, since, parts = [*all_steps()], step.since, excerpt_lines(step)
         at = order.index(step)
         earlier = {layer.title: layer for layer in self.card.layers(since)} if since else {}
         values = {
@@ -107,7 +107,7 @@ class Pages:
             "next": [one for one in ladder_steps(step.row.operation) if one.row.since == step.row.name],
             "shown": shown,
             "shown_before": earlier.get(shown.title, shown),
-            "drawing": tiles.draw(step, shown.names),
+            "drawing": tiles.draw_step(step, shown.names),
             "changed": changed_line_count(step),
             "excerpt": parts,
             "removed": any(line.change == "-" for line in parts),

@@ -71,7 +71,7 @@ def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
         points = roofline.roofline_points(bench, item, _dram_bytes(bench, network, item, layers))
         name = f"roofline-{network}-{item}"
         yield f'<h3 id="{name}">{escape(network)}, {item}: the roofline</h3>'
-        yield _html_figure(roofline.roofline(points, bench["peaks"], f"{network}, {item}: {on}", f"{name}-chart"))
+        yield _html_figure(roofline.draw_roofline(points, bench["peaks"], f"{network}, {item}: {on}", f"{name}-chart"))
 
 
 def _fast_path_charts(card: Card) -> Iterator[str]:
@@ -81,7 +81,7 @@ def _fast_path_charts(card: Card) -> Iterator[str]:
     for precision, report in card.reports.items():
         stages = waterfall.stages_from_report(report)
         title = f"{precision}: {report['batch']:,} images of lenet5, {report['device']['name']}"
-        yield _html_figure(waterfall.waterfall(stages, title, report["raw_copy_ms"]["p50"], f"budget-{precision}"))
+        yield _html_figure(waterfall.draw_waterfall(stages, title, report["raw_copy_ms"]["p50"], f"budget-{precision}"))
     for precision, profile in card.timelines.items():
         timeline = profile["timeline"]
         what = f"{precision}, {profile['batch']:,} images of lenet5, {profile['device']['name']}"

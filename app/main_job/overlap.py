@@ -33,7 +33,7 @@ class Timeline(Frozen):
 ENQUEUE_BOUND = 0.9
 
 
-def merge(intervals: Iterable[Interval]) -> list[Interval]:
+def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
     """Return the union of the intervals, disjoint and in order."""
     merged: list[Interval] = []
     for start, stop in sorted(intervals):
@@ -44,15 +44,15 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
     return merged
 
 
-def length(intervals: Iterable[Interval]) -> float:
+def covered_ms(intervals: Iterable[Interval]) -> float:
     """Return the time in ms that at least one interval covers."""
-    return sum(stop - start for start, stop in merge(intervals))
+    return sum(stop - start for start, stop in merge_intervals(intervals))
 
 
-def overlap(left: Iterable[Interval], right: Iterable[Interval]) -> float:
+def overlap_ms(left: Iterable[Interval], right: Iterable[Interval]) -> float:
     """Return the time in ms that both sides cover at once."""
-    left, right = merge(left), merge(right)
-    return length(left) + length(right) - length([*left, *right])
+    left, right = merge_intervals(left), merge_intervals(right)
+    return covered_ms(left) + covered_ms(right) - covered_ms([*left, *right])
 
 
 def serialise_intervals(intervals: Iterable[Interval]) -> list[Interval]:
@@ -91,22 +91,22 @@ def pipeline_usage(timeline: Timeline) -> Pipeline:
     time. Time between the launches of one chunk counts as kernel time: events mark only where phases begin.
     """
     h2d, d2h = serialise_intervals(timeline.h2d), serialise_intervals(timeline.d2h)
-    copies, kernels = merge([*h2d, *d2h]), merge(timeline.kernels)
-    busy = merge([*copies, *kernels])
+    copies, kernels = merge_intervals([*h2d, *d2h]), merge_intervals(timeline.kernels)
+    busy = merge_intervals([*copies, *kernels])
     span = busy[-1][1] - busy[0][0] if busy else 0.0
     if span <= 0:
         raise ValueError("a timeline must cover some time")
     shares: dict[Limit, float] = {
-        "compute": length(kernels) / span,
-        "copy": length(copies) / span,
-        "enqueue": 1 - length(busy) / span,
+        "compute": covered_ms(kernels) / span,
+        "copy": covered_ms(copies) / span,
+        "enqueue": 1 - covered_ms(busy) / span,
     }
     return {
         "span_ms": span,
-        "h2d_ms": length(h2d),
-        "kernels_ms": length(kernels),
-        "d2h_ms": length(d2h),
-        "overlap": overlap(copies, kernels) / length(copies) if copies else 0.0,
+        "h2d_ms": covered_ms(h2d),
+        "kernels_ms": covered_ms(kernels),
+        "d2h_ms": covered_ms(d2h),
+        "overlap": overlap_ms(copies, kernels) / covered_ms(copies) if copies else 0.0,
         "kernel_share": shares["compute"],
         "copy_share": shares["copy"],
         "idle_share": shares["enqueue"],

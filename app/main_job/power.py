@@ -57,7 +57,7 @@ def measure_current_gpu(run: Callable[[], object], images: int) -> records.Power
     from tqdm import tqdm  # imported only here: other runs do not need it
 
     with _opened_card() as card, tqdm(total=SECONDS, desc="power", unit=" s", disable=None) as bar:
-        return measure(card, run, images, bar.update)
+        return measure_power(card, run, images, bar.update)
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def _opened_card() -> Iterator[NvmlDevice]:
         raise UserError(f"--power: {reason}; or leave --power out") from None
 
 
-def measure(
+def measure_power(
     card: NvmlDevice,
     run: Callable[[], object],
     images: int,

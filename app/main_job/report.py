@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from app.base.precision import SHORT
 from app.cuda import device as devices
 from app.main_job.result import Cycle, Outcome, Timing, bimodality_warnings
-from app.main_job.statistics import safe_rate, summary
+from app.main_job.statistics import safe_rate, summarise_samples
 from app.network.graph import Graph
 from app.network.verdicts import Accuracy, Agreement, Answers
 from app.network.weights import Weights
@@ -127,7 +127,7 @@ def _compare_document(outcome: Outcome, agreement: Agreement | None) -> records.
 
 
 def _times_document(timing: Timing) -> records.Times:
-    return cast("records.Times", summary(timing.samples, (50, 90, 99)) | {"min": min(timing.samples)})
+    return cast("records.Times", summarise_samples(timing.samples, (50, 90, 99)) | {"min": min(timing.samples)})
 
 
 def as_text(report: records.Report, width: int = WIDTH) -> str:

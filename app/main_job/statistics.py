@@ -37,7 +37,7 @@ def percentile(samples: Sequence[float], q: int) -> float | None:
     return nearest_rank(samples, q) if supported else None
 
 
-def summary(samples: Sequence[float], shown: Sequence[int] = SHOWN) -> dict[str, Any]:
+def summarise_samples(samples: Sequence[float], shown: Sequence[int] = SHOWN) -> dict[str, Any]:
     """Return ``p10``, ``p50`` and so on (None for too few samples), ``runs`` (number of samples) and ``samples``."""
     return {
         **{f"p{q}": percentile(samples, q) for q in shown},

@@ -124,7 +124,7 @@ def time_end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, rep
     return Timing(time_by_host_clock(partial(engine.run, images, outputs), repeat))
 
 
-def trace(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
+def trace_run(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
     """Return a run recorded with an event at each boundary between copy in, kernels and copy out of every chunk.
 
     The host's share is 0 if untraced runs replay a CUDA graph, because the host does not enqueue a graph's work.
@@ -149,6 +149,6 @@ def trace(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
 def typical_usage(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Pipeline:
     """Trace several runs; return the one with the median overlap."""
     traced = sorted(
-        (pipeline_usage(trace(engine, images, outputs)) for _ in range(TRACES)), key=lambda use: use["overlap"]
+        (pipeline_usage(trace_run(engine, images, outputs)) for _ in range(TRACES)), key=lambda use: use["overlap"]
     )
     return traced[TRACES // 2]

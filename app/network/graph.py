@@ -106,7 +106,7 @@ def find_network(text: str) -> Network:
     return network
 
 
-def build(network: Network, weights: Weights) -> Graph:
+def build_graph(network: Network, weights: Weights) -> Graph:
     """Return the graph of a network, with shapes checked against the weights. Raises UserError if they do not fit."""
     steps = network.steps
     expected = {
@@ -154,7 +154,7 @@ def load_network(network: str | None, weights: Path | None, *, shapes_only: bool
         loaded = shipped_or_random_weights(found or find_network(DEFAULT_NETWORK))
     else:
         loaded = required_weights(network or DEFAULT_NETWORK)
-    return build(found or loaded.stored_network(), loaded), loaded
+    return build_graph(found or loaded.stored_network(), loaded), loaded
 
 
 def network_graph(network: str) -> Graph:

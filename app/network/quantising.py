@@ -13,10 +13,10 @@ from app.base.errors import UserError
 from app.layers import AvgPool, Conv2d, Relu
 from app.network.graph import REFERENCE_CHUNK, Graph
 from app.network.quantised import BYTE, SIGNED, Quantised
-from app.network.rounding import compensated, gram_matrix, relative_error
+from app.network.rounding import gram_matrix, relative_error, round_with_compensation
 
 SHARES = np.arange(16, 65) / 64  # candidate limits, as shares of a map's greatest activation
-# A limit is best ** EXPONENT * greatest ** (1 - EXPONENT); chosen on training images that ``quantise`` does not read.
+# A limit is best ** EXPONENT * greatest ** (1 - EXPONENT); chosen on training images that this module does not read.
 EXPONENT = 0.7
 SECOND = 3  # index of the second convolution's step
 BINS = 1 << 14  # of the activations' histogram
@@ -27,7 +27,7 @@ def quantise_activations(x: np.ndarray, limits: np.ndarray) -> np.ndarray:
     return np.minimum(np.rint(x * (BYTE / limits[:, None, None])), BYTE) / BYTE
 
 
-def quantise(graph: Graph, images: np.ndarray) -> tuple[Quantised, float, float]:
+def quantise_convolution(graph: Graph, images: np.ndarray) -> tuple[Quantised, float, float]:
     """Return the quantised convolution, the relative error of its results, and that of plain rounding.
 
     images: (N, C, H, W) uint8. Errors are root mean squares and exclude those of the activations. Raises UserError for
@@ -43,13 +43,13 @@ def quantise(graph: Graph, images: np.ndarray) -> tuple[Quantised, float, float]
     products = gram_matrix(graph, SECOND, images, len(w), partial(quantise_activations, limits=limits))
     used = w.any(axis=0)
     first_steps = steps = np.where(used, np.abs(w).max(axis=0), 1.0) / SIGNED
-    found = compensated(w, products, partial(_round_to_steps, steps))
+    found = round_with_compensation(w, products, partial(_round_to_steps, steps))
     while True:
         most = np.rint(np.abs(found / steps).max(axis=0))
         if (most[used] == SIGNED).all():
             break
         steps = np.where(used, steps * np.maximum(most, 1) / SIGNED, steps)  # until the greatest filter is 127
-        found = compensated(w, products, partial(_round_to_steps, steps))
+        found = round_with_compensation(w, products, partial(_round_to_steps, steps))
     filters = np.rint(found / steps).astype(np.int8).reshape(shape)
     quantised = Quantised(name, filters, limits, steps.astype(np.float32))
     return quantised, relative_error(w, found, products), relative_error(w, _round_to_steps(first_steps, w), products)

@@ -64,7 +64,7 @@ def load_reference(weights: Weights, network: Network) -> Reference | None:
 
     Raises UserError if the shipped file is missing, damaged or of other weights.
     """
-    known = {digest: name for name, digest in shipped.checksums(shipped.FOLDER).items()}
+    known = {digest: name for name, digest in shipped.read_checksums(shipped.FOLDER).items()}
     if weights.sha256 not in known:
         return None
     origin = shipped.FOLDER / known[weights.sha256]

@@ -58,7 +58,7 @@ def round_layers(graph: Graph, images: np.ndarray) -> Iterator[RoundedLayer]:
         shapes = [graph.parameters[name].shape for name in names]
         w = np.concatenate([graph.parameters[name].reshape(-1, shapes[0][-1]) for name in names]).astype(np.float64)
         products = gram_matrix(graph, at, images, len(w))
-        found = compensated(w, products)
+        found = round_with_compensation(w, products)
         ends = np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1]
         parts = zip(names, shapes, np.split(found.astype(np.float32), ends), strict=True)
         arrays = {name: part.reshape(shape) for name, shape, part in parts}
@@ -72,7 +72,7 @@ def round_to_half(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float16).astype(np.float64)
 
 
-def compensated(w: np.ndarray, products: np.ndarray, rounded: Rounding = round_to_half) -> np.ndarray:
+def round_with_compensation(w: np.ndarray, products: np.ndarray, rounded: Rounding = round_to_half) -> np.ndarray:
     """Return weights w (inputs, outputs), float64, rounded with error compensation. products: xᵀ x (inputs, inputs).
 
     rounded: rounds the weights of one input, (outputs,).

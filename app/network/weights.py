@@ -97,7 +97,7 @@ def load_weights(path: Path | None = None) -> Weights:
     return _parse_file(path, content, pinned)
 
 
-def rounded(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
+def round_to_storage(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
     """Return float32 arrays as if stored in type ``storage`` and read back."""
     return {name: _cast_to_storage(array, storage).astype(np.float32) for name, array in arrays.items()}
 

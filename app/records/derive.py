@@ -68,14 +68,14 @@ def split_annotated_type(hint: Any) -> Part:
     return Part(kind, texts[-1], limits[-1])
 
 
-def fields(record: Any) -> dict[str, Any]:
+def record_fields(record: Any) -> dict[str, Any]:
     """Return the names and types of a TypedDict's fields; fields of its bases come first."""
     hints = record.__annotations__.items()
     return {name: get_args(hint)[0] if get_origin(hint) is NotRequired else hint for name, hint in hints}
 
 
 @cache
-def documents() -> dict[str, Any]:
+def document_types() -> dict[str, Any]:
     """Return the type of each document by name. If several records share a name, the type is their union.
 
     Each record of this package with a field ``schema`` is a document; its name is the middle part of that field.
@@ -84,8 +84,8 @@ def documents() -> dict[str, Any]:
     for path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
         module = import_module(f"{__package__}.{path.stem}")
         for kind in vars(module).values():
-            if is_typeddict(kind) and kind.__module__ == module.__name__ and "schema" in fields(kind):
-                (schema,) = get_args(fields(kind)["schema"])
+            if is_typeddict(kind) and kind.__module__ == module.__name__ and "schema" in record_fields(kind):
+                (schema,) = get_args(record_fields(kind)["schema"])
                 name = schema.split("/")[1]
                 found[name] = found[name] | kind if name in found else kind
     return dict(sorted(found.items()))
@@ -111,9 +111,9 @@ def _check_of(hint: Any) -> Check:
     part = split_annotated_type(hint)
     inner, limit = get_args(part.kind), part.limit
     if is_typeddict(part.kind):
-        each = {name: _check_of(field) for name, field in fields(part.kind).items()}
+        each = {name: _check_of(field) for name, field in record_fields(part.kind).items()}
         check = checks.object_check(each, optional=part.kind.__optional_keys__)
-        tags = get_args(fields(part.kind)["schema"]) if "schema" in each else ()
+        tags = get_args(record_fields(part.kind)["schema"]) if "schema" in each else ()
         return checks.document_check(tags[0], check) if tags else check
     if part.origin is Union:
         others = [one for one in inner if one is not NoneType]
@@ -150,7 +150,7 @@ def _check_of_records(kinds: list[Any]) -> Check:
     def check_nearest(value: Any) -> Any:
         names = value.keys() if isinstance(value, dict) else set()
         faults = []
-        for kind in sorted(kinds, key=lambda kind: len(fields(kind).keys() ^ names)):
+        for kind in sorted(kinds, key=lambda kind: len(record_fields(kind).keys() ^ names)):
             try:
                 return _check_of(kind)(value)
             except BadValueError as fault:
@@ -162,7 +162,7 @@ def _check_of_records(kinds: list[Any]) -> Check:
 
 def schema(name: str) -> dict[str, Any]:
     """Return a document's JSON Schema (draft 2020-12); the records within the document are its ``$defs``."""
-    kind, records = documents()[name], dict[str, Any]()
+    kind, records = document_types()[name], dict[str, Any]()
     top = _schema_of_record(kind, records) if is_typeddict(kind) else _schema_of(kind, records)
     return {"$schema": DIALECT, "$id": f"{name}.json", **top, "$defs": records}
 
@@ -171,8 +171,8 @@ def _schema_of_record(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
     return {
         **({"description": " ".join(kind.__doc__.split())} if kind.__doc__ else {}),
         "type": "object",
-        "properties": {name: _schema_of(hint, records) for name, hint in fields(kind).items()},
-        "required": [name for name in fields(kind) if name in kind.__required_keys__],
+        "properties": {name: _schema_of(hint, records) for name, hint in record_fields(kind).items()},
+        "required": [name for name in record_fields(kind) if name in kind.__required_keys__],
         "additionalProperties": False,
     }
 

@@ -44,7 +44,7 @@ def cache(request: CacheRequest) -> int:
         "schema": "lenet5-inference/cache/1",
         "folder": str(cache_dir()),
         "cleared": request.clear,
-        "kinds": clear() if request.clear else [about for about, _ in cache_contents()],
+        "kinds": clear_cache() if request.clear else [about for about, _ in cache_contents()],
     }
     publish(document, as_text, request.output)
     return 0
@@ -100,7 +100,7 @@ def _files_of(kind: Kind) -> Iterator[tuple[Path, os.stat_result]]:
                     yield path, status
 
 
-def clear() -> list[CachedFiles]:
+def clear_cache() -> list[CachedFiles]:
     """Remove the files that the program can make again; return the removed ones. Raises UserError."""
     removed = [found for kind, found in zip(KINDS, cache_contents(), strict=True) if kind.made_again]
     for path in (path for _, paths in removed for path in paths):

@@ -18,7 +18,7 @@ from app.cuda.compiler import find_library
 from app.records.operate import Doctor, Finding
 from app.terminal.output import publish
 from app.terminal.text import INDENT, fields, format_bytes, paragraph
-from app.tools.machine import environment_findings, finding, package_findings, storage_findings, system_findings
+from app.tools.machine import environment_findings, make_finding, package_findings, storage_findings, system_findings
 
 AREA: Final = "GPU"
 HEADER = "cuda_fp16.h"
@@ -55,14 +55,18 @@ def as_text(document: Doctor, width: int) -> str:
 def gpu_findings() -> Iterator[Finding]:
     """Yield findings on driver, card, run-time compiler, headers and clocks. Works without a GPU and without CuPy."""
     driver = _driver_versions()
-    yield finding(AREA, "driver", driver) if driver else finding(AREA, "driver", "is missing", "the GPU", DRIVER_REMEDY)
+    yield (
+        make_finding(AREA, "driver", driver)
+        if driver
+        else make_finding(AREA, "driver", "is missing", "the GPU", DRIVER_REMEDY)
+    )
     reason = device.why_no_gpu()
     if reason is None:
         with device.translate_gpu_errors():
             yield from _card_findings()
     else:
         remedy = DRIVER_REMEDY if driver is None else "check nvidia-smi, CUDA_VISIBLE_DEVICES and the packages above"
-        yield finding(AREA, "card", f"none can be used: {reason}", "the GPU", remedy)
+        yield make_finding(AREA, "card", f"none can be used: {reason}", "the GPU", remedy)
     yield _compiler_finding()
     yield _headers_finding()
 
@@ -87,13 +91,13 @@ def _card_findings() -> Iterator[Finding]:
     memory = f"{format_bytes(free)} of {format_bytes(whole)} free"
     cards = cupy.cuda.runtime.getDeviceCount()
     told = f"{about['name']} ({about['architecture']}, {about['multiprocessors']} SMs), {memory}, one of {cards}"
-    yield finding(AREA, "card", told)
+    yield make_finding(AREA, "card", told)
     try:
         with nvml.open_nvml(nvml.current_bus_id) as watched:
-            yield finding(AREA, "clocks", _clock_text(watched))
+            yield make_finding(AREA, "clocks", _clock_text(watched))
     except nvml.UnavailableError as why:
         remedy = nvml.REMEDY if nvml.REMEDY in str(why) else "ask nvidia-smi instead"
-        yield finding(AREA, "clocks", f"unknown: {why}", "--power, and clocks in doctor", remedy)
+        yield make_finding(AREA, "clocks", f"unknown: {why}", "--power, and clocks in doctor", remedy)
 
 
 def _clock_text(watched: nvml.NvmlDevice) -> str:
@@ -112,8 +116,8 @@ def _compiler_finding() -> Finding:
         library = find_library()
     except UserError as error:
         reason, _, remedy = str(error).rpartition(": ")
-        return finding(AREA, "NVRTC", f"is missing: {reason}", "compiling kernels for the GPU", remedy)
-    return finding(AREA, "NVRTC", f"{'.'.join(map(str, library.version))}, {library.path}")
+        return make_finding(AREA, "NVRTC", f"is missing: {reason}", "compiling kernels for the GPU", remedy)
+    return make_finding(AREA, "NVRTC", f"{'.'.join(map(str, library.version))}, {library.path}")
 
 
 def _headers_finding() -> Finding:
@@ -121,8 +125,8 @@ def _headers_finding() -> Finding:
     found = next(_header_paths(), None)
     if found is None:
         needed, remedy = "bench and training on the GPU (CuPy's own kernels)", pip_install_command("cuda")
-        return finding(AREA, "CUDA headers", "are missing", needed, remedy)
-    return finding(AREA, "CUDA headers", str(found.parent))
+        return make_finding(AREA, "CUDA headers", "are missing", needed, remedy)
+    return make_finding(AREA, "CUDA headers", str(found.parent))
 
 
 def _header_paths() -> Iterator[Path]:

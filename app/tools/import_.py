@@ -17,7 +17,7 @@ from app.interchange.named_arrays import NoNetworkError
 from app.interchange.source import Asked, Source, read
 from app.layers import Argmax, Resize, Softmax
 from app.network.definitions import Network
-from app.network.graph import Graph, build, find_network
+from app.network.graph import Graph, build_graph, find_network
 from app.network.network import LEAST_SCALE, MOST_SCALE, LayerError, check_layers
 from app.network.toml import checked_scale, network_toml
 from app.network.weights import Weights, save_weights
@@ -53,9 +53,9 @@ def import_(request: ImportRequest) -> int:
     classes = source.classes if request.classes is None else _parse_classes(request.classes, count)
     arrays = {one.name: one.array for one in found}
     weights = Weights(arrays, source.network.name, request.file, source.classes, source.scale)
-    difference = largest_difference(source, build(source.network, weights))
+    difference = largest_difference(source, build_graph(source.network, weights))
     scale = source.scale if scale is None else scale
-    graph = build(network, replace(weights, input_scale=scale))
+    graph = build_graph(network, replace(weights, input_scale=scale))
     about: dict[str, Any] = {"classes": classes, "input_scale": scale}
     save_weights(request.out, arrays, network=network, overwrite=request.output.overwrite, **about)
     document = _import_document(request, name, source, found, graph, difference)

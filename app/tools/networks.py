@@ -8,7 +8,7 @@ from app.commands.networks import NetworksRequest
 from app.files import shipped
 from app.layers import Layer
 from app.network.definitions import NETWORKS, Network
-from app.network.graph import build, find_network
+from app.network.graph import build_graph, find_network
 from app.network.network import settings_of
 from app.network.toml import network_toml
 from app.network.weights import ENDINGS, Weights, load_weights
@@ -31,12 +31,12 @@ def networks(request: NetworksRequest) -> int:
         return 0
     if request.network is not None and request.network.endswith(ENDINGS):
         own = load_weights(Path(request.network))
-        rows = [describe(build(own.stored_network(), own).network, own)]
+        rows = [network_entry(build_graph(own.stored_network(), own).network, own)]
     else:
         chosen = [*NETWORKS.values()] if request.network is None else [find_network(request.network)]
         weights = shipped_weights()
         # A network file may use a listed network's name.
-        rows = [describe(one, weights.get(one.name) if one == NETWORKS.get(one.name) else None) for one in chosen]
+        rows = [network_entry(one, weights.get(one.name) if one == NETWORKS.get(one.name) else None) for one in chosen]
     document: Networks = {"schema": "lenet5-inference/networks/1", "networks": rows}
     publish(document, _networks_text, request.output)
     return 0
@@ -57,7 +57,7 @@ def shipped_weights() -> dict[str, Weights]:
     return {name: load_weights(path) for name, path in paths.items() if path.exists()}
 
 
-def describe(network: Network, weights: Weights | None) -> ListedNetwork:
+def network_entry(network: Network, weights: Weights | None) -> ListedNetwork:
     """Return the network's entry in the document. accuracy: promised for the most test images, or None."""
     parameters = flops = 0
     layers: list[records.Layer] = []

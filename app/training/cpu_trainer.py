@@ -99,7 +99,7 @@ class CpuTrainer:
 
     def _piece_gradients(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int, Arrays]:
         settings = self.settings
-        images = augment(
+        images = augment_images(
             self.images[items], items, seed=settings.seed, epoch=epoch, shift=settings.shift, flip=settings.flip
         )
         return self.model.gradients(
@@ -134,7 +134,9 @@ def cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def augment(images: np.ndarray, items: np.ndarray, *, seed: int, epoch: int, shift: int, flip: bool) -> np.ndarray:
+def augment_images(
+    images: np.ndarray, items: np.ndarray, *, seed: int, epoch: int, shift: int, flip: bool
+) -> np.ndarray:
     """Return images (B, C, H, W), shifted at random by whole pixels with zeros outside, and half of them flipped.
 
     items: (B,) indices in the training set. shift: most pixels in each direction. The changes to an image depend only

@@ -31,7 +31,7 @@ SLOPES: dict[type[Activation], Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def forward(layer: Layer, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+def layer_forward(layer: Layer, x: np.ndarray, parameters: Parameters) -> np.ndarray:
     """Return the output of the layer's reference. ``x`` is unchanged: an activation works on a copy, in place."""
     return layer.reference(x.copy(order="K") if isinstance(layer, Activation) else x, parameters)
 

@@ -10,8 +10,8 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.layers import Argmax, Layer, Parameters, Shape, Softmax
 from app.network.definitions import Network
-from app.training.gradients import GRADIENTS, Arrays, forward
-from app.training.random_bits import Use, fractions, random_bits
+from app.training.gradients import GRADIENTS, Arrays, layer_forward
+from app.training.random_bits import Use, random_bits, unit_fractions
 
 # (layer's name, shape of its input) → dropout factors of the input and of its gradient; None: all are 1.
 Masks = Callable[[str, tuple[int, ...]], np.ndarray | None]
@@ -39,7 +39,7 @@ class Model(Frozen):
                 continue
             bits = random_bits(seed, Use.INITIAL, np.zeros(1, np.int64), prod(shape), part=part)
             bound = 1 / sqrt(prod(shape[:-1]))
-            arrays[name] = ((2 * fractions(bits) - 1) * bound).astype(np.float32).reshape(shape)
+            arrays[name] = ((2 * unit_fractions(bits) - 1) * bound).astype(np.float32).reshape(shape)
         return arrays
 
     def prepare_inputs(self, images: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -76,7 +76,7 @@ class Model(Frozen):
             mask = None if masks is None else masks(layer.name, x.shape)
             if mask is not None:
                 x = x * mask.astype(x.dtype, copy=False)
-            y = forward(layer, x, parameters)
+            y = layer_forward(layer, x, parameters)
             tape.append((x, y, mask))
             x = y
         correct = int((x.argmax(axis=1) == labels).sum())

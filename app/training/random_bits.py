@@ -47,7 +47,7 @@ def integers_below(bits: np.ndarray, below: int) -> np.ndarray:
     return ((bits >> np.uint64(32)) * np.uint64(below) >> np.uint64(32)).astype(np.int64)
 
 
-def fractions(bits: np.ndarray) -> np.ndarray:
+def unit_fractions(bits: np.ndarray) -> np.ndarray:
     """Return bits as float64 in [0, 1), multiples of 2**-24."""
     return (bits >> np.uint64(64 - FRACTION_BITS)).astype(np.float64) / (1 << FRACTION_BITS)
 

@@ -76,7 +76,7 @@ def check_document(name: str, value: Any) -> Any:
     """Return a document, with fields, numbers and strings checked as the tables need them. Raises BadValueError."""
     compiled = CompiledKernels | DisassembledKernels
     try:
-        derive.check_of(compiled if name == "kernels" else derive.documents()[name])(value)
+        derive.check_of(compiled if name == "kernels" else derive.document_types()[name])(value)
         if name == "bench":
             _check_bench(value)
         _check_leaves(value)

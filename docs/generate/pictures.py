@@ -29,7 +29,7 @@ def draw(figures: Path, folder: Path = FOLDER) -> list[Path]:
     files.create_chart_folder(folder)
     documents = Figures(figures)
     return [
-        files.save(draw_one(documents[name]), folder / picture, source_text(figures / name))
+        files.save_chart(draw_one(documents[name]), folder / picture, source_text(figures / name))
         for picture, (name, draw_one) in PICTURES.items()
     ]
 

@@ -15,7 +15,7 @@ from app.main_job.statistics import speedup
 from app.network.definitions import NETWORKS
 from app.network.verdicts import COUNTED
 from app.terminal.text import format_factor, format_ms
-from app.tools.networks import describe, shipped_weights
+from app.tools.networks import network_entry, shipped_weights
 from docs.generate.figures import ONE_IMAGE, PEERS, PEERS_IN_ONE, Figures, command_for_file
 from docs.generate.tables import markdown_table, wrap_paragraph
 
@@ -227,7 +227,7 @@ def commands_block(figures: Figures) -> str:
 
 def network_section(network: str, figures: Figures) -> str:
     """Return the layers of a network, its whole pass beside other systems', and its accuracy."""
-    row = describe(NETWORKS[network], shipped_weights().get(network))
+    row = network_entry(NETWORKS[network], shipped_weights().get(network))
     size = " × ".join(map(str, row["input"][1:]))
     layers = " → ".join(map(_layer_text, row["layers"]))
     about = f"{size} → {layers}. {row['parameters']:,} parameters, {row['flops'] / 1e6:.2f} MFLOP an image."

@@ -16,7 +16,7 @@ from app.engine.buffers import WholeBatch, chunk_slices
 from app.engine.gpu import GpuEngine
 from app.main_job.result import passes_over
 from app.network.definitions import LENET5, Network
-from app.network.graph import Graph, build
+from app.network.graph import Graph, build_graph
 from app.network.reference import compute_reference
 from app.network.weights import load_weights
 from app.planning.plan import plan
@@ -25,7 +25,7 @@ from tests.support.requests import named_choices
 
 pytestmark = pytest.mark.gpu
 GRAPHS = {
-    "shipped": lambda: build(LENET5, load_weights()),
+    "shipped": lambda: build_graph(LENET5, load_weights()),
     "random": lambda: random_graph(LENET5, bias=False),
     "biased": lambda: random_graph(LENET5),
 }

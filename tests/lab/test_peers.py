@@ -19,7 +19,7 @@ from app.lab.batch import Batch
 from app.lab.peers import peers
 from app.lab.peers.peers import ENGINES, OURS, candidates, output_to_stderr, parse_engine_names
 from app.lab.peers.text import as_text, speedups_over_peers
-from app.main_job.statistics import summary
+from app.main_job.statistics import summarise_samples
 from app.network.definitions import NETWORKS
 from app.network.toml import network_toml
 from tests.lab.conftest import Benched
@@ -30,7 +30,10 @@ from tests.support.widths import check_widths
 
 
 def row_of(engine: str, precision: str, on_card: float | None, whole: float = 0, **more: Any) -> Any:
-    times = {"on_card_ms": on_card and summary([on_card]), "end_to_end_ms": on_card and summary([whole])}
+    times = {
+        "on_card_ms": on_card and summarise_samples([on_card]),
+        "end_to_end_ms": on_card and summarise_samples([whole]),
+    }
     known: dict[str, Any] = {"engine": engine, "precision": precision, "ours": engine == OURS, "note": "", "reason": ""}
     counts = {"correct": 9280, "changed": 0, "largest_margin": None, "unsteady": 0, "wrong": False}
     return {**known, **times, **counts, "settings": {}, "tried": [], **more}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from app.lab.batch import UNWRITTEN, Batch
-from app.lab.bench.results import Table, table_document, totals
+from app.lab.bench.results import Table, convolution_totals, table_document
 from app.lab.peers.rounds import Candidate, Engine, Entrant
 from app.network.definitions import LENET5, Network
 from app.network.reference import compute_reference
@@ -34,8 +34,10 @@ def bench_document(
         "settings": {"noise": 0.01, "l2": "cold", "rule": "the rule"},
         "peaks": peaks,
         "tables": [table_document(table, peaks) for table in tables],
-        "totals": totals(tables),
-        "batches": [{"images": size, "totals": totals(tables), "whole_program": programs} for size in sizes],
+        "totals": convolution_totals(tables),
+        "batches": [
+            {"images": size, "totals": convolution_totals(tables), "whole_program": programs} for size in sizes
+        ],
         "whole_program": programs,
         "notes": ["something"],
     }

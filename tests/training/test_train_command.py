@@ -17,7 +17,7 @@ import pytest
 from app.cli import main
 from app.cuda import device
 from app.drawing.svg import format_number
-from app.network.weights import load_weights, rounded
+from app.network.weights import load_weights, round_to_storage
 from app.training import command, cpu_trainer, loop
 from app.training.checkpoint import load_checkpoint, save_checkpoint
 from app.training.cpu_trainer import dropout_mask
@@ -112,7 +112,7 @@ def test_storage_can_be_chosen(train: Train, place: Path) -> None:
         assert train(*MLP, "--epochs", "1", "--storage", storage, "--out", f"{storage}.h5")[0] == 0
     wide, narrow = (load_weights(place / f"{storage}.h5") for storage in ("float32", "float16"))
     assert narrow.storage == "float16" and "stored as float16" in str(narrow.recipe)
-    np.testing.assert_equal(narrow.arrays, rounded(wide.arrays, "float16"))
+    np.testing.assert_equal(narrow.arrays, round_to_storage(wide.arrays, "float16"))
 
 
 @pytest.mark.fashion_mnist

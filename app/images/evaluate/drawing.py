@@ -10,8 +10,8 @@ from html import escape
 import numpy as np
 
 from app.drawing import svg
-from app.drawing.matrix import Cell, cells
-from app.images.evaluate.text import Names, class_name, percent
+from app.drawing.matrix import Cell, draw_cells
+from app.images.evaluate.text import Names, class_name, format_percent
 from app.records.evaluate import Answers, Mistake
 
 MOST_NUMBERS = 20  # the most classes for which a confusion matrix shows counts as text
@@ -47,7 +47,7 @@ def draw_confusion_matrix(answers: Answers, names: Names) -> str:
         f"Confusion matrix of {classes} classes, a row per label and a column per answer: "
         f"{answers['correct']:,} of {sum(map(sum, counts)):,} are right. The table lists each class."
     )
-    parts += cells(grid, left, top, side, side)
+    parts += draw_cells(grid, left, top, side, side)
     return svg.picture("confusion", "Confusion matrix", summary, left + size + 60, top + size + 10, parts)
 
 
@@ -68,8 +68,8 @@ def draw_reliability_diagram(answers: Answers) -> str:
             continue
         start, width = x(one["low"]) + 1, (one["high"] - one["low"]) * size - 2
         told = (
-            f"probability {one['low']:.0%} to {one['high']:.0%}: {one['images']:,} answers, {percent(right)} right, "
-            f"mean probability {percent(confidence)}"
+            f"probability {one['low']:.0%} to {one['high']:.0%}: {one['images']:,} answers, "
+            f"{format_percent(right)} right, mean probability {format_percent(confidence)}"
         )
         end, high = y(right), one["images"] / most * foot
         parts += [
@@ -86,7 +86,7 @@ def draw_reliability_diagram(answers: Answers) -> str:
     ]
     summary = (
         f"Reliability plot: share of right answers over their probability, in {len(bins)} bins. Expected calibration "
-        f"error {percent(error['expected_error'])}, greatest {percent(error['greatest_error'])}."
+        f"error {format_percent(error['expected_error'])}, greatest {format_percent(error['greatest_error'])}."
     )
     return svg.picture("reliability", "Reliability plot", summary, left + size + 24, bottom + 44, parts)
 
@@ -98,7 +98,7 @@ def draw_mistakes(listed: Sequence[Mistake], names: Names, images: np.ndarray) -
     for place, one in enumerate(listed):
         left, top = place % COLUMNS * width, place // COLUMNS * height
         answer, label = (class_name(names, one[name]) for name in ("answer", "label"))
-        told = f"image {one['image']}: {answer} with {percent(one['probability'])}, but it is {label}"
+        told = f"image {one['image']}: {answer} with {format_percent(one['probability'])}, but it is {label}"
         parts += [
             f"<g><title>{escape(told)}</title>",
             f'<image x="{left}" y="{top}" width="{side}" height="{side}" href="{_data_uri(images[one["image"]])}"/>',

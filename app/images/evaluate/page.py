@@ -14,10 +14,10 @@ from app.images.evaluate.text import (
     class_name,
     class_rows,
     comparison_fields,
+    format_percent,
     head_fields,
     headline,
     network_title,
-    percent,
     summary_figures,
 )
 from app.records.evaluate import Against, Answers, Evaluate
@@ -67,8 +67,8 @@ def _calibration_section(answers: Answers) -> list[str]:
         [
             f"{one['low']:.1%} to {one['high']:.1%}",
             f"{one['images']:,}",
-            percent(one["confidence"]),
-            percent(one["accuracy"]),
+            format_percent(one["confidence"]),
+            format_percent(one["accuracy"]),
         ]
         for one in answers["bins"]
         if one["images"]
@@ -91,7 +91,7 @@ def _mistakes_section(answers: Answers, names: Names, images: np.ndarray) -> lis
         [
             str(one["image"]),
             *(class_name(names, one[name]) for name in ("answer", "label")),
-            *(percent(one[name]) for name in ("probability", "label_probability")),
+            *(format_percent(one[name]) for name in ("probability", "label_probability")),
         ]
         for one in listed
     ]

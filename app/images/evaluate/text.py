@@ -16,12 +16,12 @@ def class_name(names: Names, label: int) -> str:
     return str(label) if names is None else names[label]
 
 
-def percent(share: float | None) -> str:
+def format_percent(share: float | None) -> str:
     """Return a share as a percentage; a dash for None."""
     return "–" if share is None else f"{share:.2%}"
 
 
-def significance(mcnemar: McNemar) -> str:
+def describe_significance(mcnemar: McNemar) -> str:
     """Return the result of McNemar's test in a sentence."""
     if mcnemar["only_first"] == mcnemar["only_second"] == 0:
         return "both are right in the same images"
@@ -107,7 +107,7 @@ def class_rows(answers: Answers, names: Names) -> list[list[str]]:
         [
             numbered_class_name(names, label),
             f"{score['support']:,}",
-            *map(percent, (score["precision"], score["recall"], score["f1"])),
+            *map(format_percent, (score["precision"], score["recall"], score["f1"])),
             _confused_with(row, label, names),
         ]
         for label, (score, row) in enumerate(zip(answers["classes"], answers["confusion"], strict=True))
@@ -146,8 +146,8 @@ def _calibration_lines(answers: Answers, width: int) -> list[str]:
         [
             f"{one['low']:.0%} to {one['high']:.0%}",
             f"{one['images']:,}",
-            percent(one["confidence"]),
-            percent(one["accuracy"]),
+            format_percent(one["confidence"]),
+            format_percent(one["accuracy"]),
             f"{(one['accuracy'] - one['confidence']) * 100:+.2f}",
         ]
         for one in answers["bins"]
@@ -163,7 +163,7 @@ def _mistake_lines(answers: Answers, names: Names, width: int) -> list[str]:
         [
             str(one["image"]),
             *(class_name(names, one[name]) for name in ("label", "answer")),
-            percent(one["probability"]),
+            format_percent(one["probability"]),
         ]
         for one in mistakes[:SHOWN]
     ]
@@ -184,7 +184,7 @@ def comparison_fields(other: Against, images: int) -> list[tuple[str, str]]:
         f"both right {test['both_right']:,}, only the first {test['only_first']:,}, "
         f"only the other {test['only_second']:,}, both wrong {test['both_wrong']:,}"
     )
-    return [*summary_figures(other["answers"], images), ("McNemar", counts), ("verdict", significance(test))]
+    return [*summary_figures(other["answers"], images), ("McNemar", counts), ("verdict", describe_significance(test))]
 
 
 def _class_change_lines(other: Against, names: Names, width: int) -> list[str]:

@@ -22,7 +22,7 @@ from app.lab.bench.cases import (
     parse_shape_items,
     parse_variant_names,
 )
-from app.lab.bench.results import DEBUG, Table, table_document, totals
+from app.lab.bench.results import DEBUG, Table, convolution_totals, table_document
 from app.lab.bench.table import as_text
 from app.lab.document import utc_date
 from app.lab.peers.peers import compare
@@ -69,7 +69,7 @@ def time_kernels(request: BenchRequest) -> int:
 
     publish(document, as_text, request.output)
     if request.plot is not None:
-        plots.draw(document, request.plot)
+        plots.draw_charts(document, request.plot)
     return int(any(row.wrong for table in tables for row in table.rows))
 
 
@@ -107,7 +107,7 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
         progress.total = sum(timer.row_count(item) for item in job.items)
         progress.total += sum(timer.row_count(item) for item in job.single_convolutions) * (len(job.batches) - 1)
         progress.total += len(precision_variant_pairs(job.graph, job.only)) * len(job.batches) if job.graph else 0
-        peaks = peak.measure(arch)
+        peaks = peak.measure_peaks(arch)
         tables = {main: [timer.time_item(item, job.graph, main) for item in job.items]}
         if request.save_tuning:
             notes.append(
@@ -142,9 +142,10 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
         },
         "peaks": peaks,
         "tables": [table_document(table, peaks) for table in tables[main]],
-        "totals": totals(tables[main]),
+        "totals": convolution_totals(tables[main]),
         "batches": [
-            {"images": size, "totals": totals(tables[size]), "whole_program": whole[size]} for size in job.batches
+            {"images": size, "totals": convolution_totals(tables[size]), "whole_program": whole[size]}
+            for size in job.batches
         ],
         "whole_program": whole[main],
         "notes": notes,

@@ -45,7 +45,7 @@ LOOPS = {
 }
 
 
-def measure(arch: str) -> Peaks:
+def measure_peaks(arch: str) -> Peaks:
     """Return the peak rate of each instruction family of the architecture, and the bandwidth of reads plus writes."""
     clock, number = Clock(arch), architecture_number(arch)
     rates = {name: _measure_loop_tflops(clock, arch, loop) for name, loop in LOOPS.items() if loop.serves(number)}

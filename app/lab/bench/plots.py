@@ -12,12 +12,12 @@ from app.lab.bench.results import CPU
 Document = Mapping[str, Any]
 
 
-def draw(document: Document, folder: Path) -> list[Path]:
+def draw_charts(document: Document, folder: Path) -> list[Path]:
     """Write each chart that the document has figures for as ``NAME.svg``; return the paths."""
-    return [files.save(chart, folder / f"{name}.svg") for name, chart in charts(document).items()]
+    return [files.save_chart(chart, folder / f"{name}.svg") for name, chart in chart_by_name(document).items()]
 
 
-def charts(document: Document) -> dict[str, str]:
+def chart_by_name(document: Document) -> dict[str, str]:
     """Return the SVG of each chart by name: ladders of the convolutions, rooflines, and time by batch size."""
     ops = [table["item"] for table in document["tables"] if table["is_op"]]
     found = {}
@@ -43,7 +43,9 @@ def ladder_chart(document: Document, item: str | None = None) -> str:
 
 def roofline_chart(document: Document, item: str) -> str:
     """Return as SVG the roofline of one convolution: its rates below the measured peaks."""
-    return roofline.roofline(roofline.roofline_points(document, item), document["peaks"], _chart_title(document, item))
+    return roofline.draw_roofline(
+        roofline.roofline_points(document, item), document["peaks"], _chart_title(document, item)
+    )
 
 
 def batch_size_chart(document: Document) -> str:

@@ -99,7 +99,7 @@ def _count_multiplications(layer: ConvProblem | LinearProblem, exact: bool) -> i
     return 1 if layer.dtype != "float16x2" else 3 - (layer.input_dtype == "uint8") - exact
 
 
-def rates(
+def achieved_rates(
     problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, instructions: str = "", work: float = 1.0
 ) -> Achieved:
     """Return the rates of a batch computed in ``ms``, and the larger of its shares of the card's measured peaks.
@@ -144,7 +144,7 @@ def previous_ms(results: Sequence[Result], index: int) -> float | None:
     return before[-1] if before else None
 
 
-def totals(tables: Sequence[Table]) -> list[Total]:
+def convolution_totals(tables: Sequence[Table]) -> list[Total]:
     """Return the summed times of single convolutions for each kernel or library, in the order of the tables.
 
     ops: item → ms. sum_ms: None unless every convolution was timed over the same number of images.
@@ -190,7 +190,7 @@ def table_document(table: Table, peaks: Peaks) -> records.Table:
         if row.ms is not None:
             problem, images = table.problems[row.dtype], table.images
             figures = {
-                **rates(problem, row.dtype, images, row.ms, peaks, row.instructions, row.work),
+                **achieved_rates(problem, row.dtype, images, row.ms, peaks, row.instructions, row.work),
                 **({"share": None} if row.kind == CPU else {}),  # shares are of the card's peaks
                 **_speed_ratios(table.rows, index),
             }

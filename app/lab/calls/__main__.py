@@ -12,8 +12,8 @@ from app.base.interrupts import exit_ignoring_signals, exit_on_interrupt, instal
 from app.cuda import device
 from app.lab.bench import cudnn
 from app.lab.calls.callers import OurCaller, TorchPool
-from app.lab.calls.kinds import KINDS, NETWORK, chosen
-from app.lab.calls.measure import Setup, measure
+from app.lab.calls.kinds import KINDS, NETWORK, chosen_kinds
+from app.lab.calls.measure import Setup, measure_kind
 from app.lab.calls.text import as_text
 from app.lab.document import utc_date
 from app.network.graph import Graph
@@ -55,7 +55,7 @@ class CallsRequest(Frozen, kw_only=True):
 
 def run(request: CallsRequest) -> int:
     """Time the calls, print and write the times. Return 1 if our labels were wrong, otherwise 0. Raises UserError."""
-    kinds = chosen(request.only)
+    kinds = chosen_kinds(request.only)
     device.require_gpu(PROGRAM)
     with exit_on_interrupt():
         from app.lab.peers.peers import output_to_stderr, versions
@@ -67,7 +67,7 @@ def run(request: CallsRequest) -> int:
                 progress.set_postfix_str(what)
                 progress.update()
 
-            rows = [measure(kind, setup, request.rounds, step) for kind in kinds]
+            rows = [measure_kind(kind, setup, request.rounds, step) for kind in kinds]
         setup.peers.close()
     only = f" --only {request.only}" if request.only else ""
     document: Calls = {
@@ -99,7 +99,7 @@ def on_card(*, quick: bool) -> Setup:
         return engine_labels(batch.graph, images, precision)
 
     peers = TorchPool(batch.graph, pinned_array, quick=quick)
-    return Setup(images, labels, OurCaller, peers, pinned_copy, tensor, cupy.cuda.runtime.deviceSynchronize)
+    return Setup(images, labels, OurCaller, peers, pinned_copy, card_tensor, cupy.cuda.runtime.deviceSynchronize)
 
 
 def engine_labels(graph: Graph, images: np.ndarray, precision: str) -> np.ndarray:
@@ -111,7 +111,7 @@ def engine_labels(graph: Graph, images: np.ndarray, precision: str) -> np.ndarra
         return engine.run(images).labels
 
 
-def tensor(array: np.ndarray) -> object:
+def card_tensor(array: np.ndarray) -> object:
     """Return a copy of an array as a PyTorch tensor on the card. Raises UserError without PyTorch."""
     if (missing := cudnn.why_no_cudnn()) is not None:
         raise UserError(missing)
@@ -120,7 +120,7 @@ def tensor(array: np.ndarray) -> object:
     return torch.from_numpy(array).to("cuda")
 
 
-def parser() -> Parser:
+def command_parser() -> Parser:
     """Return the command's parser."""
     rows = "\n".join(f"  {kind.name:<17} {kind.what}, {kind.precision}" for kind in KINDS)
     made = Parser(prog=PROGRAM, description=DESCRIPTION, epilog=EPILOG.format(rows=rows))
@@ -130,7 +130,7 @@ def parser() -> Parser:
 
 def main() -> int:
     """Run the program; returns its exit code."""
-    found = vars(parser().parse_args())
+    found = vars(command_parser().parse_args())
     check_outputs(found)
     return run(read_request(CallsRequest, found))
 

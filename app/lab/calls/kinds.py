@@ -45,7 +45,7 @@ KINDS = (
 )
 
 
-def chosen(only: str | None) -> list[Kind]:
+def chosen_kinds(only: str | None) -> list[Kind]:
     """Return the kinds that ``--only`` names, by default all. Raises UserError for an unknown one."""
     by_name = {kind.name: kind for kind in KINDS}
     names = [*by_name] if only is None else only.split(",")
@@ -55,13 +55,13 @@ def chosen(only: str | None) -> list[Kind]:
     return [by_name[name] for name in names]
 
 
-def parts(kind: Kind, total: int) -> list[np.ndarray]:
+def image_indices(kind: Kind, total: int) -> list[np.ndarray]:
     """Return, for each array of a kind, the indices of its images among ``total``."""
     starts = (at * total // ARRAYS for at in range(ARRAYS))
     return [(start + np.arange(min(kind.images, total))) % total for start in starts]
 
 
-def arrays(kind: Kind, images: np.ndarray, place: Callable[[np.ndarray], Any]) -> Sequence[Any]:
+def call_arrays(kind: Kind, images: np.ndarray, place: Callable[[np.ndarray], Any]) -> Sequence[Any]:
     """Return the arrays of a kind, (N, H, W), or (H, W) for a single image. place: copies an array to its source."""
-    found = (images[indices, 0] for indices in parts(kind, len(images)))
+    found = (images[indices, 0] for indices in image_indices(kind, len(images)))
     return [place(array[0] if kind.images == 1 else array) for array in found]

@@ -14,9 +14,9 @@ import numpy as np
 from app.base.clock import time_call
 from app.base.errors import UserError
 from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool, peers_of
-from app.lab.calls.kinds import CARD, PINNED, Kind, arrays, parts
+from app.lab.calls.kinds import CARD, PINNED, Kind, call_arrays, image_indices
 from app.lab.peers.rounds import one_line
-from app.main_job.statistics import median, speedup, summary
+from app.main_job.statistics import median, speedup, summarise_samples
 from app.records.calls import Call
 from app.records.calls import Caller as CallerRow
 
@@ -105,7 +105,7 @@ class Entrant:
 
     def row(self) -> CallerRow:
         """Return the record of this engine: times, setting, and numbers of labels that differ."""
-        times = summary(self.samples) if self.samples else None
+        times = summarise_samples(self.samples) if self.samples else None
         if times is not None:
             del times["samples"]
         names = ("engine", "precision", "setting", "changed", "unsteady", "reason")
@@ -118,7 +118,7 @@ def on_host(labels: Any) -> np.ndarray:
     return np.atleast_1d(np.asarray(found))
 
 
-def measure(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], object]) -> Call:
+def measure_kind(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], object]) -> Call:
     """Return the times of one kind of call by every engine. step: called with a description before each part."""
     entrants = [Entrant(OURS, kind.precision, {"": lambda: setup.ours(kind)})]
     for precision in peers_of(kind.precision):
@@ -126,9 +126,9 @@ def measure(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], object]
             entrants.append(Entrant(engine, precision, setup.peers.makes(kind, engine, precision)))
     try:
         place = {CARD: setup.card_copy, PINNED: setup.pinned_copy}.get(kind.source, lambda array: array)
-        given = arrays(kind, setup.images, place)
+        given = call_arrays(kind, setup.images, place)
         labels = setup.labels(kind.precision)
-        expected = [labels[indices] for indices in parts(kind, len(setup.images))]
+        expected = [labels[indices] for indices in image_indices(kind, len(setup.images))]
     except UserError as error:  # no PyTorch, or no kernels for the precision on this card
         for entrant in entrants:
             entrant.reason = str(error)

@@ -23,7 +23,7 @@ from app.base.clock import Timer, time_call
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.lab.batch import UNWRITTEN, Batch
-from app.main_job.statistics import median, summary
+from app.main_job.statistics import median, summarise_samples
 from app.network.graph import Graph
 from app.records.peers import Row
 
@@ -227,7 +227,7 @@ class Entrant:
         """Return the document's row: times in ms; of two settings' labels, those with more wrong ones."""
         row: dict[str, Any] = {
             **{name: getattr(self.candidate, name) for name in ("engine", "precision", "ours")},
-            **{name: summary(samples) if self.labels else None for name, samples in self.samples.items()},
+            **{name: summarise_samples(samples) if self.labels else None for name, samples in self.samples.items()},
             **{name: getattr(self, name) for name in ("settings", "tried", "unsteady", "note", "reason")},
         }
         if not self.labels:

@@ -86,7 +86,7 @@ def recorded_calls(among: Sequence[Target] | None = None) -> Iterator[list[Call]
         yield calls
 
 
-def summary(calls: Sequence[Call], runs: int, host_ms: float) -> list[profile.Call]:
+def summarise_calls(calls: Sequence[Call], runs: int, host_ms: float) -> list[profile.Call]:
     """Return the number of calls and the times of each API function, the most expensive first, per run.
 
     host_ms: time in ms from a run's start to its end on the host; share: part of it that the function took.

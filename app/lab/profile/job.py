@@ -22,7 +22,7 @@ from app.files.writing import replace_atomically
 from app.lab.batch import random_images
 from app.lab.profile import api_calls, counters, every_step
 from app.lab.profile.text import as_text
-from app.main_job.overlap import length, overlap
+from app.main_job.overlap import covered_ms, overlap_ms
 from app.main_job.statistics import median
 from app.network.graph import Graph
 from app.planning import tuning
@@ -138,7 +138,7 @@ def _profile_run(request: ProfileRequest, graph: Graph, chosen: Choices, weights
         "end_to_end_ms": {"plain": median(plain), "counted": median(counted), "events": median(samples)},
         "rows": span_rows(recorded),
         "overlap": cast(Overlap, mean_overlap(recorded)),
-        "api": api_calls.summary(calls, RUNS, sum(counted) / RUNS),
+        "api": api_calls.summarise_calls(calls, RUNS, sum(counted) / RUNS),
         "trace": None if request.trace is None else str(request.trace),
         "timeline": cast(Timeline | None, stamped),
         "counters": cast(list[Counter], rows),
@@ -210,7 +210,7 @@ def mean_overlap(runs: Sequence[Sequence[Span]]) -> dict[str, float]:
     for run in runs:
         copies = [(span.start, span.stop) for span in run if span.kind in ("h2d", "d2h")]
         kernels = [(span.start, span.stop) for span in run if span.kind == "kernel"]
-        sums += length(copies), length(kernels), overlap(copies, kernels)
+        sums += covered_ms(copies), covered_ms(kernels), overlap_ms(copies, kernels)
     return dict(zip(("copies_ms", "kernels_ms", "both_ms"), (sums / len(runs)).tolist(), strict=True))
 
 

@@ -17,7 +17,7 @@ from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 from app.lab.sweep.grid import Measure, Target, make_target, measure_all, parse_settings
 from app.lab.sweep.pipeline import sweep_pipeline
-from app.lab.sweep.report import as_document, as_text, draw
+from app.lab.sweep.report import as_document, as_text, draw_heat_maps
 from app.network.graph import Graph, network_graph
 from app.planning import choices, tuning
 from app.planning.matching import Choices
@@ -140,7 +140,7 @@ def run_sweep(
     if finished:
         publish(report, as_text, request.output)
     if request.plot is not None:
-        draw(request.plot, request.network, targets)
+        draw_heat_maps(request.plot, request.network, targets)
     if finished < total:
         raise UserError(f"interrupted after {finished} of {total} points: their results are kept")
     if any(target.wrong for target in targets):

@@ -7,8 +7,8 @@ from typing import Any, cast
 from app.base.errors import UserError
 from app.base.interrupts import exit_on_interrupt, progress_bar
 from app.commands.sweep import SweepRequest
-from app.drawing.files import save
-from app.drawing.matrix import heat_map
+from app.drawing.files import save_chart
+from app.drawing.matrix import draw_heat_map
 from app.engine.request import STREAMS as DEFAULT_STREAMS
 from app.engine.request import default_chunk
 from app.lab.batch import random_images
@@ -52,19 +52,19 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
     if points:
         report = as_document(request, card, points, len(grid), default)
         publish(report, as_text, request.output)
-        draw(request, points)
+        draw_times(request, points)
     if len(points) < len(grid):
         raise UserError(f"interrupted after {len(points)} of {len(grid)} points")
     return 0
 
 
-def draw(request: SweepRequest, points: Sequence[PipelinePoint]) -> None:
+def draw_times(request: SweepRequest, points: Sequence[PipelinePoint]) -> None:
     """Draw the end-to-end times by chunk size and streams, if any were measured. Raises UserError."""
     times = {(point["chunk"], point["streams"]): point["ms"] for point in points if point["ms"] is not None}
     if request.plot is not None and times:
         title = f"{request.network}, {request.batch:,} images, end to end"
-        chart = heat_map(title, "images a chunk", "streams", times)
-        save(chart, request.plot / f"sweep_pipeline_{request.network}_heat.svg")
+        chart = draw_heat_map(title, "images a chunk", "streams", times)
+        save_chart(chart, request.plot / f"sweep_pipeline_{request.network}_heat.svg")
 
 
 def pipeline_grid(batch: int, default: Setting) -> list[Setting]:

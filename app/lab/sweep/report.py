@@ -7,8 +7,8 @@ from pathlib import Path
 
 from app.base.precision import SHORT
 from app.commands.sweep import SweepRequest
-from app.drawing.files import save
-from app.drawing.matrix import Times, heat_map
+from app.drawing.files import save_chart
+from app.drawing.matrix import Times, draw_heat_map
 from app.kernels.problems import tuning_key
 from app.lab.stop import describe_stopping_rule
 from app.lab.sweep.grid import L2, NOISE, Target, format_parameters
@@ -164,7 +164,7 @@ def summed_time_field(targets: Sequence[Target]) -> Field | None:
     return f"{targets[0].layer} {name}", f"{targets[1].layer} {name}", sums
 
 
-def draw(folder: Path, network: str, targets: Sequence[Target]) -> None:
+def draw_heat_maps(folder: Path, network: str, targets: Sequence[Target]) -> None:
     """Draw a heat map of each layer, and of two layers together if each has one parameter. Raises UserError."""
     row, images = targets[0].row, targets[0].images
     found = [(f" {target.layer}", f"_{target.layer}", layer_time_field(target)) for target in targets]
@@ -172,4 +172,4 @@ def draw(folder: Path, network: str, targets: Sequence[Target]) -> None:
     for where, suffix, field in found:
         if field is not None:
             title = f"{row.operation} {row.name}, {network}{where}, {images:,} images"
-            save(heat_map(title, *field), folder / f"sweep_{row.name}_{network}{suffix}_heat.svg")
+            save_chart(draw_heat_map(title, *field), folder / f"sweep_{row.name}_{network}{suffix}_heat.svg")

@@ -117,14 +117,14 @@ def _check_cases_on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
     """Yield the first error of each case, or None, in order, from runs on the current card."""
     lost = False
     with exit_on_interrupt(), device.translate_gpu_errors():
-        from app.ladder.check.on_card import run
+        from app.ladder.check.on_card import run_case
 
         for case in cases:
             if lost:
                 yield f"{NOT_TRIED}: the card takes no more work of this process"
                 continue
             try:
-                yield _first_error(case, partial(run, case, arch))
+                yield _first_error(case, partial(run_case, case, arch))
             except Exception as error:
                 reason = failure_reason(error)
                 lost = reason is None and device.is_fatal_cuda_error(error)

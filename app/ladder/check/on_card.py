@@ -11,7 +11,7 @@ from app.ladder.emulation.program import Fault
 GUARD = 256  # elements behind an output that no kernel may write
 
 
-def run(case: Case, arch: str) -> list[np.ndarray]:
+def run_case(case: Case, arch: str) -> list[np.ndarray]:
     """Return the flat outputs; bytes that the kernel did not write are 0xFF. Raise Fault if it wrote a guard area."""
     kernel = Kernel(case.row, case.problem, arch)
     arrays = [

@@ -106,7 +106,7 @@ def grid_of(launch: KernelLaunch, images: int) -> Grid:
     return (min(x, 2) if launch.persistent else x, *others)  # type: ignore[return-value]
 
 
-def build(
+def build_program(
     folder: Path, source: Path, main: str, defines: Mapping[str, str | int], flags: Sequence[str], shared: bool = True
 ) -> Path:
     """Compile ``main``, which includes the kernel's file, in a new folder; return the program or library.
@@ -228,7 +228,7 @@ class Built(Frozen):
 def build_variant(
     row: Variant, problem: Problem, parameters: Parameters, images: int, folder: Path, shared: bool = True
 ) -> Built:
-    """Compile the row for the problem in a new folder, as ``build`` does; return the result. Raises UserError."""
+    """Compile the row for the problem in a new folder, as ``build_program`` does. Raises UserError."""
     config = row.config(problem, parameters)
     x, *others = problem.arguments()
     outputs = [argument for argument in others if argument.per_image]
@@ -257,7 +257,9 @@ def build_variant(
     included = "".join(f'#include "{name}"\n' for name in ("common.cuh", row.source, "host_program.h"))
     main = f"{included}\nint main(int, char **arguments) {{\n{body}}}\n"
     seconds = SECONDS + int(images * problem.flops / RATE)
-    return Built(build(folder, row.path, main, config.defines, CHECKED, shared), row.source, outputs, images, seconds)
+    return Built(
+        build_program(folder, row.path, main, config.defines, CHECKED, shared), row.source, outputs, images, seconds
+    )
 
 
 def _array_declaration(argument: Argument, images: int, kind: str) -> str:

@@ -161,7 +161,7 @@ def inference_launch(site: Site, layer: Layer, shape: Shape, x: Any, y: Any, dty
     return Kernel(variant, problem, site.arch).bind([x, y], site.images)
 
 
-def stages(site: Site, model: Model, settings: Settings, x: Any, shape: Shape) -> list[Stage]:
+def build_stages(site: Site, model: Model, settings: Settings, x: Any, shape: Shape) -> list[Stage]:
     """Return one stage per trained layer. Activations join the product before them; dropouts precede their layers.
 
     The backward pass of a pooling includes the activation before it, which saves a pass over the largest arrays.

@@ -12,7 +12,7 @@ from app.cuda.device import capability
 from app.cuda.memory import device_array, pinned_array, upload
 from app.training.gpu.arena import arena_layout
 from app.training.gpu.kernels import CrossEntropy, Gather, Update, scale_kernel
-from app.training.gpu.stages import DeviceBatch, Site, inference_launch, stages
+from app.training.gpu.stages import DeviceBatch, Site, build_stages, inference_launch
 from app.training.gradients import Arrays
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
@@ -64,7 +64,7 @@ class DeviceNetwork:
     def __init__(self, site: Site, model: Model, settings: Settings, images: Any, labels: Any) -> None:
         self._labels = labels
         self._inputs = Inputs(site, model, settings, images)
-        self._stages = stages(site, model, settings, self._inputs.y, self._inputs.shape)
+        self._stages = build_stages(site, model, settings, self._inputs.y, self._inputs.shape)
         self._first = next(place for place, stage in enumerate(self._stages) if stage.has_weights)
         most = max(stage.y.size for stage in self._stages)
         self._slopes = device_array(most, "float32"), device_array(most, "float32")
