@@ -61,7 +61,7 @@ def ship_weights(options: argparse.Namespace) -> None:
 
 
 def _ship(weights: Weights, data_dir: Path | None) -> Weights:
-    """Ship one file; return its weights. Compute before writing, and defer Ctrl-C until all files are consistent."""
+    """Ship one weights file; return its weights. Compute everything first, and defer Ctrl-C while writing."""
     images, truth, _ = open_split("test", data_dir)
     network = weights.stored_network()
     reference = compute_reference(build_graph(network, weights), images[:, None])

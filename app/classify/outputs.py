@@ -112,7 +112,7 @@ class OutputFolder:
 
     @property
     def remaining_shards(self) -> list[int]:
-        """Indices of the shards that are not classified yet."""
+        """Return the indices of the shards that are not classified yet."""
         return [number for number, (_, count) in enumerate(self._windows) if count and number not in self.receipts]
 
     def write(

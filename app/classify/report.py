@@ -38,7 +38,7 @@ class Share:
 
     @property
     def device_seconds(self) -> float:
-        """Seconds spent waiting for the device or computing on it."""
+        """Return the seconds spent waiting for the device or computing on it."""
         return self.seconds.wait + self.seconds.compute
 
     def bottleneck(self, of_device: str) -> str:

@@ -72,7 +72,7 @@ class EnginePlugin(WorkerPlugin):
 
 
 def answer_pieces(name: str, pieces: Sequence[Any]) -> list[Any]:
-    """Return the answers to pieces by the engine of the named plugin. Dask runs this task on a worker.
+    """Return the answers of the named plugin's engine to some pieces. Dask runs this task on a worker.
 
     If the GPU is lost, end the process: all its later CUDA calls would fail. Dask then starts a new process.
     """

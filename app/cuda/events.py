@@ -24,7 +24,7 @@ class EventPair:
 
     @property
     def ms(self) -> float:
-        """Milliseconds between the events. The device must have reached both."""
+        """Return the milliseconds between the events. The device must have reached both."""
         elapsed: float = cupy.cuda.get_elapsed_time(self._before, self._after)
         return elapsed
 
@@ -69,6 +69,8 @@ class Marks:
 
     @property
     def ms(self) -> list[float]:
-        """Milliseconds from the first event to each event, the first included. The device must have reached them."""
+        """Return the milliseconds from the first event to each event, itself included. The device must have reached
+        them.
+        """
         first, *_ = self._events
         return [cupy.cuda.get_elapsed_time(first, event) for event in self._events[: self._recorded]]

@@ -196,7 +196,7 @@ class GpuEngine(Engine):
         return outputs.copy()
 
     def _replays_last_call(self, images: np.ndarray, outputs: Outputs) -> bool:
-        """Return ``replays`` for these arrays; for the objects of the last call, without reading their addresses."""
+        """Return what ``replays`` returns; the arrays of the last call are recognised as objects, which is faster."""
         if images is not self._last[0] or outputs is not self._last[1]:
             self._last = (images, outputs) if self.replays(images, outputs) else (None, None)
         return self._last[0] is not None

@@ -31,7 +31,8 @@ class OnCard:
     """Run a plan on arrays in the current GPU's memory. Calls must not overlap on the host; their streams may differ.
 
     capacity: most images per pass; a larger batch takes several passes. It grows with the batches, up to ``most``. A
-    batch no larger than an earlier one allocates only results. stream: used if the host waits for results.
+    batch no larger than an earlier one allocates only results. stream: stream of calls whose results the host waits
+    for.
     """
 
     def __init__(self, loaded: LoadedPlan) -> None:

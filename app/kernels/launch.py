@@ -60,7 +60,7 @@ class Kernel:
         self._cubin = compile_kernel(variant.path, self.config.defines, arch, debug=debug)
 
     def module(self) -> Any:
-        """Return the loaded module; each launch that writes constant memory needs a separate copy."""
+        """Return the loaded module: a new copy for each launch that writes constant memory, otherwise a shared one."""
         own = any(isinstance(action, ConstantCopy) for action in self.config.actions)
         return load_cubin(self._cubin) if own else self._shared_module
 

@@ -1,1 +1,1 @@
-"""Measure: every kernel, parameter sweeps, profiles, other systems. Only this room imports other frameworks."""
+"""Time every kernel, sweep parameters, profile runs and time other frameworks, which only this package imports."""

@@ -67,7 +67,7 @@ class Prediction(Frozen):
 
     @property
     def ms(self) -> float:
-        """Return the predicted time."""
+        """Return the predicted time in ms."""
         return self.parts[self.busiest_part]
 
 

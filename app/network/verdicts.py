@@ -68,7 +68,7 @@ class Agreement(Frozen):
 
     @property
     def holds(self) -> bool:
-        """Whether at most ``most`` labels differ from the reference's, all in near-ties, and there is no ``fault``."""
+        """Return whether at most ``most`` labels differ, all of them in near-ties, and there is no ``fault``."""
         few = len(self.differences) <= self.most
         return not self.fault and few and all(difference.excused for difference in self.differences)
 

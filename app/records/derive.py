@@ -61,7 +61,7 @@ class Part(NamedTuple):
 
 
 def split_annotated_type(hint: Any) -> Part:
-    """Split a type into its bare type and the description and constraint that ``Annotated`` adds."""
+    """Return a type's parts: its bare type, and the description and constraint that ``Annotated`` adds."""
     kind, *notes = get_args(hint) if get_origin(hint) is Annotated else [hint]
     texts = ["", *(note for note in notes if isinstance(note, str))]
     limits = [None, *(note for note in notes if not isinstance(note, str))]

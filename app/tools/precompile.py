@@ -1,4 +1,4 @@
-"""Run ``main.py precompile``: compile all kernels that the main job would compile. Needs no GPU."""
+"""Run ``main.py precompile``: compile all kernels of the main job into the cache. Needs no GPU."""
 
 from collections.abc import Iterator
 from dataclasses import replace

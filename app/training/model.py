@@ -93,9 +93,7 @@ class Model(Frozen):
 
 
 def training_model(network: Network, biases: tuple[str, ...]) -> Model:
-    """Return the trainable form of a network. biases: layers with one. Raises UserError for a layer without
-    gradient.
-    """
+    """Return the trainable form of a network. biases: layers with one. Raises UserError if a layer has no gradient."""
     layers = list(network.layers)
     while layers and isinstance(layers[-1], Argmax | Softmax):  # the loss includes a softmax
         layers.pop()

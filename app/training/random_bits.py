@@ -53,9 +53,7 @@ def unit_fractions(bits: np.ndarray) -> np.ndarray:
 
 
 def dropout_bound(share: float) -> tuple[int, np.float32]:
-    """Return the bound below which FRACTION_BITS-bit numbers drop a feature, and 1 / (1 - share), the others'
-    factor.
-    """
+    """Return the bound below which FRACTION_BITS-bit numbers drop a feature, and the factor of the other features."""
     return round(share * (1 << FRACTION_BITS)), np.float32(1 / (1 - share))
 
 

@@ -39,15 +39,15 @@ def targets_table(figures: Figures) -> str:
     firsts = "network | kernel | arithmetic ms | writing ms | measured ms | × the larger | met"
     return "\n\n".join(
         [
-            "The table sums conv1 + conv2 over 10,000 images. The floor adds, op by op, the larger of two times at the "
-            "measured peaks: the arithmetic, and moving each array once. cuDNN was measured when the targets were set "
-            "(before), and in the same run as our kernels (here).",
+            "The table sums conv1 + conv2 over 10,000 images. The floor is a lower bound of the time: for each "
+            "convolution, the larger of the times for the arithmetic and for moving each array once, at the measured "
+            "peaks. cuDNN has two times: before, when the targets were set, and here, in the same run as our kernels.",
             table_from_lines(
                 f"{sums} | cuDNN before, ms | cuDNN here, ms", [row for bench in benches for row in _sum_rows(bench)], 3
             ),
             f"A first layer in fp32 may take at most {FIRST_LAYER} × the larger of two times: writing its output once "
             f"at the measured copy rate, and its arithmetic at {FP32_RATE:g} TFLOP/s. Large fp32 matrix products reach "
-            "that rate on the card, and the targets were set by it. The last two columns take the arithmetic rate that "
+            "that rate on the card, and the targets are based on it. The last two columns use the arithmetic rate that "
             "was measured in registers instead.",
             table_from_lines(
                 f"{firsts} | arithmetic in registers ms | × the larger", map(_first_layer_row, benches), 2

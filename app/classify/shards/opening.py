@@ -191,6 +191,6 @@ def _read_hdf5_headers(
 def _describe_stored_array(
     path: Path, status: os.stat_result, shape: tuple[int, ...], dtype: np.dtype, offset: int, **layout: Any
 ) -> Stored:
-    """Return the record of an array in a file. layout: further fields of ``Stored``."""
+    """Return how an array is stored in a file. layout: further fields of ``Stored``."""
     name = f"{layout['dataset']} in {path}" if "dataset" in layout else str(path)
     return Stored(path.absolute(), name, shape, dtype, status.st_size, status.st_mtime_ns, offset, **layout)

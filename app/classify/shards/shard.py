@@ -25,7 +25,7 @@ class Shard(Frozen):
 
     @property
     def path(self) -> Path:
-        """Absolute path of the images' file."""
+        """Return the absolute path of the images' file."""
         return self.images.path
 
     @property
@@ -35,7 +35,7 @@ class Shard(Frozen):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of each image."""
+        """Return channels, height and width of each image."""
         stored = self.images.shape
         if len(stored) == 3:
             return 1, stored[1], stored[2]

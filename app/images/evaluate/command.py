@@ -75,7 +75,7 @@ def _check_classes(one: Classifier, other: Classifier, against: str) -> None:
 
 
 def _load_dataset(request: EvaluateRequest, classifier: Classifier, other: Classifier | None) -> Dataset:
-    """Return the requested images with their labels. Raises UserError if they do not allow an evaluation."""
+    """Return the requested images and labels. Raises UserError without labels, unless two networks are compared."""
 
     def check(data: Dataset) -> None:
         if request.batch is not None and request.batch > len(data.images):

@@ -119,7 +119,7 @@ def on_host(labels: Any) -> np.ndarray:
 
 
 def measure_kind(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], object]) -> Call:
-    """Return the times of one kind of call by every engine. step: called with a description before each part."""
+    """Return the times of one kind of call for every engine. step: called with a description before each part."""
     entrants = [Entrant(OURS, kind.precision, {"": lambda: setup.ours(kind)})]
     for precision in peers_of(kind.precision):
         for engine in (EAGER, COMPILE):

@@ -1,4 +1,4 @@
-"""Run a batch with lenet5's convolutions for Hopper compiled to write time stamps, replayed as in the main job."""
+"""Measure a timeline: run a batch by lenet5's convolutions for Hopper, compiled to write time stamps."""
 
 from dataclasses import replace
 from typing import Any
