@@ -38,9 +38,9 @@ def dispatch(arguments: Sequence[str]) -> int:
     named = [vars(options).get(key) for key in ("weights", "data", "resume")]
     files = sum(isinstance(path, Path) and is_hdf5(path) for path in named)
     if files:
-        from app.files.hdf5_start import start_ahead
+        from app.files.hdf5_start import start_children_early
 
-        start_ahead(files)
+        start_children_early(files)
     request = request_of(name, options)
     if hasattr(request, "device"):
         with exit_on_interrupt():
@@ -51,7 +51,7 @@ def dispatch(arguments: Sequence[str]) -> int:
         create_context_in_background()
     if name == "run":
         watch = Stopwatch()
-        run = _main_job(watch)
+        run = _import_main_job(watch)
         return run(request, watch)
     with exit_on_interrupt():
         command = importlib.import_module(f"{__package__}.{body_module(name)}")
@@ -59,7 +59,7 @@ def dispatch(arguments: Sequence[str]) -> int:
     return code
 
 
-def _main_job(watch: Stopwatch) -> Callable[[RunRequest, Stopwatch], int]:
+def _import_main_job(watch: Stopwatch) -> Callable[[RunRequest, Stopwatch], int]:
     """Return the function of the main job, and book the time of importing it."""
     with exit_on_interrupt():
         import numpy  # noqa: F401 - here so that its time is booked by itself

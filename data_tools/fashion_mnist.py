@@ -20,7 +20,7 @@ from app.base.errors import UserError, escape_unprintable, print_to_stderr
 from app.base.frozen import Frozen
 from app.files.cache import cache_dir, create_private_folder
 from app.files.reading import may_exist
-from app.files.writing import replace_atomically, temporary_beside
+from app.files.writing import replace_atomically, temporary_path_beside
 from data_tools.idx import Allocate, allocate_pageable, content_sha256, read_idx
 
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
@@ -261,7 +261,7 @@ def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) ->
 
     print_to_stderr(f"no mirror worked; getting the Debian package {DEBIAN_PACKAGE} with apt-get")
     stored = []
-    scratch = temporary_beside(directory / "scratch")  # a later run removes the folder of a killed process
+    scratch = temporary_path_beside(directory / "scratch")  # a later run removes the folder of a killed process
     try:
         scratch.mkdir()
         tree = debian.unpack(DEBIAN_PACKAGE, scratch)

@@ -34,7 +34,7 @@ from app.main_job.images import fitting_graph
 from app.network.definitions import is_listed
 from app.network.graph import Graph, load_network
 from app.records.classify import Identity
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from data_tools.dataset import Dataset
 
 NAMED = 3  # most unreadable shards that the final error names
@@ -174,7 +174,7 @@ def classify(request: ClassifyRequest) -> int:
     if not folder.receipts:
         raise faults.unreadable_shards_error()
     figures = build_report(network.network, weights, folder, [*faults.found.values()], work.tally, seconds)
-    publish(figures, as_text, request.output)
+    publish_report(figures, as_text, request.output)
     if faults.found:
         raise faults.unreadable_shards_error()
     return 0

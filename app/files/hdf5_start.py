@@ -17,7 +17,7 @@ def take_or_start_child() -> Child:
     return _ahead.pop() if _ahead else _start_child()
 
 
-def start_ahead(files: int) -> None:
+def start_children_early(files: int) -> None:
     """Start ``files`` processes, one for each file to read. If that fails, reading the files reports the error."""
     with suppress(UserError):
         _ahead.extend(_start_child() for _ in range(files))

@@ -25,7 +25,7 @@ _swept: set[Path] = set()
 _NUMBERS = re.compile(r"\[\s+[-+.\deE]+(?:,\s+[-+.\deE]+)+\s+\]")  # contains a newline, which no JSON string does
 
 
-def temporary_beside(path: Path) -> Path:
+def temporary_path_beside(path: Path) -> Path:
     """Return a new name in the folder of ``path`` for an unfinished file; it contains this process's id.
 
     The first call for a folder removes the unfinished files of killed processes there.
@@ -84,12 +84,12 @@ def replace_atomically(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """
     if overwrite:
         path = Path(os.path.realpath(path))
-    temporary = temporary_beside(path)
+    temporary = temporary_path_beside(path)
     try:
         if path.exists() and not path.is_file():
             raise OSError(0, "it is not a regular file")
         yield temporary
-        publish(temporary, path, overwrite=overwrite)
+        publish_unfinished(temporary, path, overwrite=overwrite)
     except OSError as error:
         raise unwritable_error(path, error) from error
     finally:
@@ -97,7 +97,7 @@ def replace_atomically(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
             temporary.unlink()
 
 
-def publish(temporary: Path, path: Path, *, overwrite: bool) -> None:
+def publish_unfinished(temporary: Path, path: Path, *, overwrite: bool) -> None:
     """Rename an unfinished file beside ``path`` to ``path``, as ``replace_atomically`` does. Raises OSError."""
     if overwrite and path.exists():
         temporary.chmod(stat.S_IMODE(path.stat().st_mode))

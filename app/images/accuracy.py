@@ -13,7 +13,7 @@ from app.network.verdicts import COUNTED, compare_labels, correct_counts, judge_
 from app.network.weights import Weights, load_weights
 from app.planning.matching import Choices
 from app.records.networks import Accuracy, NetworkAccuracy
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import Column, paragraph, table
 from data_tools.dataset import Dataset, load_fashion_mnist
 
@@ -45,7 +45,7 @@ def accuracy(request: AccuracyRequest) -> int:
         raise UserError(f"no network ran: {rows[0]['verdict']}")
     by = f"{cpu_engine_class().library} on the CPU" if where == "cpu" else _describe_gpu()
     document: Accuracy = {"schema": "lenet5-inference/accuracy/1", "device": by, "networks": rows}
-    publish(document, _format_accuracy, request.output)
+    publish_report(document, _format_accuracy, request.output)
     return int(any(row["passed"] is False for row in rows))
 
 

@@ -17,7 +17,7 @@ from app.ladder.stored import introduction_pages, stored_card, stored_card_named
 from app.network.graph import network_graph
 from app.records import kernels as records
 from app.records.kernels import Ladder
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import Column, format_factor, format_ms, paragraph, table
 
 COMMAND = "python main.py ladder --network {} --pages DIR"
@@ -55,7 +55,7 @@ def ladder(request: LadderRequest) -> int:
         if request.batch != card.benches[name]["images"]:
             notes.append(f"--batch {request.batch} is for a GPU, without effect on stored figures")
     document = _ladder_document(card, name, notes)
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     if request.pages is not None:
         files = write_site(request.pages, card, COMMAND.format(name), introduction_pages())
         if request.output.json != "-":

@@ -10,7 +10,7 @@ from app.base.interrupts import progress_bar
 from app.cuda import device
 from app.engine.opening import cpu_engine_class
 from app.engine.request import DEFAULT_WARMUP, STREAMS, RunRequest
-from app.main_job.result import Outcome, Timing, count_passes, layer_row, passes_over
+from app.main_job.result import Outcome, Timing, count_passes, layer_row, repeat_images
 from app.network.graph import REFERENCE_CHUNK, Graph
 from data_tools.dataset import Dataset
 
@@ -36,7 +36,7 @@ def run_on_cpu(
         engine.run(first)  # warm-up
         for _ in range(repeat):
             engine.seconds.clear()
-            passes = engine.stream(passes_over(images, batch), progress=progress)
+            passes = engine.stream(repeat_images(images, batch), progress=progress)
             cycle, ms = time_call(partial(count_passes, passes, data.labels, labels))
             samples.append(ms)
             spent.append(engine.seconds.copy())

@@ -12,7 +12,7 @@ from app.engine.interface import Outputs
 from app.engine.request import DEFAULT_WARMUP, STREAMS, RunRequest, chunk_size
 from app.main_job import timing
 from app.main_job.overlap import describe_bottleneck
-from app.main_job.result import Compared, Cycle, Outcome, Timing, count_passes, passes_over
+from app.main_job.result import Compared, Cycle, Outcome, Timing, count_passes, repeat_images
 from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.matching import Choices
@@ -69,7 +69,7 @@ def run_on_gpu(
             end_to_end = timing.time_end_to_end(engine, one_pass, outputs, repeat, request.warmup)
         labels = outputs.labels.copy()
         direct = engine.direct if engine.replays(one_pass, outputs) else None
-        use = None if cycle else timing.typical_usage(engine, one_pass, outputs)
+        use = None if cycle else timing.median_pipeline_usage(engine, one_pass, outputs)
         resident = timing.time_on_card(engine, one_pass, LAYER_REPEAT, request.warmup)
         notes = notices(execution, chosen)
         drawn = (
@@ -148,7 +148,7 @@ def _run_cycled(engine: GpuEngine, data: Dataset, batch: int, outputs: Outputs, 
     with tqdm(total=repeat * batch, unit=" images", unit_scale=True, disable=None) as progress:
 
         def run_next_pass() -> None:
-            passes = engine.stream(passes_over(images, batch), pair, progress.update)
+            passes = engine.stream(repeat_images(images, batch), pair, progress.update)
             cycles.append(count_passes(passes, data.labels, outputs.labels))
 
         end_to_end = Timing(time_by_host_clock(run_next_pass, repeat))

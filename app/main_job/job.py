@@ -17,7 +17,7 @@ from app.network.graph import Graph, load_network
 from app.network.reference import compute_reference, load_reference
 from app.network.verdicts import Accuracy, Agreement, compare_labels, judge_answers
 from app.network.weights import Weights
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from data_tools.dataset import Dataset
 from data_tools.fashion_mnist import read_ahead
 
@@ -75,7 +75,7 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
     differing = None if other is None else hold(other.labels, other.arithmetic)
     # Report.
     report = build_report(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed, differing)
-    publish(report, as_text, request.output)
+    publish_report(report, as_text, request.output)
     return 0 if accuracy.passed else 1
 
 

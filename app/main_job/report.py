@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from app.base.precision import SHORT
 from app.cuda import device as devices
 from app.main_job.result import Cycle, Outcome, Timing, bimodality_warnings
-from app.main_job.statistics import safe_rate, summarise_samples
+from app.main_job.statistics import rate_or_zero, summarise_samples
 from app.network.graph import Graph
 from app.network.verdicts import Accuracy, Agreement, Answers
 from app.network.weights import Weights
@@ -75,7 +75,7 @@ def build_report(
         "pipeline": outcome.usage,
         "power": outcome.power,
         "end_to_end_ms": _times_document(outcome.end_to_end),
-        "images_per_s": safe_rate(batch, outcome.end_to_end.median) * 1e3,
+        "images_per_s": rate_or_zero(batch, outcome.end_to_end.median) * 1e3,
         "device_memory_bytes": outcome.device_bytes,
         "peak_device_memory_bytes": outcome.peak_device_bytes,
         "one_off_ms": cast("records.StartUp", dict(one_off_ms)),
@@ -120,7 +120,7 @@ def _compare_document(outcome: Outcome, agreement: Agreement | None) -> records.
     return {
         "precision": compared.precision,
         "end_to_end_ms": _times_document(compared.end_to_end),
-        "gain": safe_rate(outcome.end_to_end.median, compared.end_to_end.median),
+        "gain": rate_or_zero(outcome.end_to_end.median, compared.end_to_end.median),
         "compared": agreement.compared,
         "differences": _difference_records(agreement),
     }
@@ -236,7 +236,7 @@ def _time_lines(report: records.Report, width: int) -> list[str]:
         took = f"{told} over {whole['runs']} runs"
     pairs.append(("end to end", f"{took} ({transfers}; host clock)"))
     if raw is not None:
-        longer = f"end to end takes {safe_rate(whole['p50'], raw['p50']):.2f} × as long"
+        longer = f"end to end takes {rate_or_zero(whole['p50'], raw['p50']):.2f} × as long"
         pairs.append(("raw copy", f"{raw['p50']:.3f} ms for the same bytes in one piece; {longer}"))
     pairs.append(("throughput", f"{report['images_per_s']:,.0f} images/s end to end"))
     if report["power"] is not None:

@@ -57,8 +57,8 @@ def layer_row(name: str, kernel: str, images: int, timing: Timing, flops: int, n
         "spread_ms": timing.spread,
         "samples": statistics.stored_samples(timing.samples),
         "gflop": flops / 1e9,
-        "tflops": statistics.safe_rate(flops / 1e9, ms),
-        "gbytes_per_s": statistics.safe_rate(nbytes / 1e6, ms),
+        "tflops": statistics.rate_or_zero(flops / 1e9, ms),
+        "gbytes_per_s": statistics.rate_or_zero(nbytes / 1e6, ms),
         "share": None,
     }
 
@@ -71,7 +71,7 @@ class Cycle(Frozen):
     unsteady: int
 
 
-def passes_over(images: np.ndarray, batch: int) -> Iterator[np.ndarray]:
+def repeat_images(images: np.ndarray, batch: int) -> Iterator[np.ndarray]:
     """Yield the images repeatedly, the last time only some of them, until it has yielded ``batch`` images."""
     for start in range(0, batch, len(images)):
         yield images[: batch - start]

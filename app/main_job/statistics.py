@@ -61,7 +61,7 @@ def median_half_width(samples: Sequence[float]) -> float:
     return (ordered[high] - ordered[low]) / 2
 
 
-def safe_rate(amount: float, ms: float) -> float:
+def rate_or_zero(amount: float, ms: float) -> float:
     """Return ``amount`` ÷ ``ms``; 0 for a time below the clock's resolution."""
     return amount / ms if ms >= CLOCK_STEP_MS else 0.0
 

@@ -146,7 +146,7 @@ def trace_run(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeli
     return Timeline(phases[0], phases[1], phases[2], enqueue_share=share)
 
 
-def typical_usage(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Pipeline:
+def median_pipeline_usage(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Pipeline:
     """Trace several runs; return the one with the median overlap."""
     traced = sorted(
         (pipeline_usage(trace_run(engine, images, outputs)) for _ in range(TRACES)), key=lambda use: use["overlap"]

@@ -53,7 +53,7 @@ def refuse_foreign_file(path: Path, content: bytes) -> None:
     raise UserError(f"{path} is {kind or 'of another format'}, not HDF5 weights; {remedy}")
 
 
-def groups_remedy(path: Path) -> str:
+def hdf5_groups_remedy(path: Path) -> str:
     """Return what to do with an HDF5 file of groups, as Keras writes them."""
     return f"if it is a Keras model, make weights of it: {_import_command(path, '')}"
 

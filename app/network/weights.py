@@ -222,7 +222,7 @@ def _check_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     if not arrays:
         from app.network import foreign
 
-        raise BadValueError(f"has no datasets in its root; {foreign.groups_remedy(path)}")
+        raise BadValueError(f"has no datasets in its root; {foreign.hdf5_groups_remedy(path)}")
     for name, array in arrays.items():
         if not _NAME.fullmatch(name):
             raise BadValueError(

@@ -102,7 +102,7 @@ def write_json(report: Mapping[str, object], path: Path | None, *, overwrite: bo
         temporary.write_text(text, encoding="utf-8")
 
 
-def publish(report: D, text: Callable[[D, int], str], output: Output) -> None:
+def publish_report(report: D, text: Callable[[D, int], str], output: Output) -> None:
     """Print the report as text, and write it as JSON if ``output.json`` names a file; '-' prints the JSON instead.
 
     text: function of the report and the line width that returns the text.

@@ -15,7 +15,7 @@ from app.commands.cache import CacheRequest
 from app.files.cache import cache_dir, why_untrusted
 from app.files.writing import is_abandoned
 from app.records.operate import Cache, CachedFiles
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import Column, format_age, format_bytes, paragraph, table
 from data_tools.fashion_mnist import SPLITS
 
@@ -46,7 +46,7 @@ def cache(request: CacheRequest) -> int:
         "cleared": request.clear,
         "kinds": clear_cache() if request.clear else [about for about, _ in cache_contents()],
     }
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     return 0
 
 

@@ -16,7 +16,7 @@ from app.commands.doctor import DoctorRequest
 from app.cuda import device, nvml
 from app.cuda.compiler import find_library
 from app.records.operate import Doctor, Finding
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import INDENT, fields, format_bytes, paragraph
 from app.tools.machine import environment_findings, make_finding, package_findings, storage_findings, system_findings
 
@@ -35,7 +35,7 @@ def doctor(request: DoctorRequest) -> int:
             for one in part()
         ]
     document: Doctor = {"schema": "lenet5-inference/doctor/1", "findings": found}
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     return 0
 
 

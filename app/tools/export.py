@@ -16,7 +16,7 @@ from app.interchange.safetensors_file import safetensors_content
 from app.network.graph import build_graph, find_network, required_weights
 from app.network.weights import load_weights
 from app.records.networks import Export
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import Column, fields, paragraph, table
 
 
@@ -52,7 +52,7 @@ def export(request: ExportRequest) -> int:
         "written": str(request.out),
         "bytes": len(content),
     }
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     return 0
 
 

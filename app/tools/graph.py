@@ -13,7 +13,7 @@ from app.planning.matching import Node
 from app.planning.plan import plan
 from app.records import networks as records
 from app.records.networks import GraphLayer, Launch
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import WIDTH, Column, paragraph, table
 from app.tools.kernels import REFERENCE_ARCH
 
@@ -53,7 +53,7 @@ def graph(request: GraphRequest) -> int:
         ]
         return "\n".join(lines)
 
-    publish(document, text, request.output)
+    publish_report(document, text, request.output)
     return 0
 
 

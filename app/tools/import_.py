@@ -22,7 +22,7 @@ from app.network.network import LEAST_SCALE, MOST_SCALE, LayerError, check_layer
 from app.network.toml import checked_scale, network_toml
 from app.network.weights import Weights, save_weights
 from app.records.networks import Enlarged, Import
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import Column, fields, paragraph, table
 from app.tools.graph import layer_table
 
@@ -48,7 +48,7 @@ def import_(request: ImportRequest) -> int:
         if isinstance(error.__cause__, NoNetworkError) and error.__cause__.guess is not None:
             print(network_toml(error.__cause__.guess), end="")
         raise
-    network = _with_settings(source.network, request.rule, scale)
+    network = _apply_user_settings(source.network, request.rule, scale)
     (count,) = network.steps[-1].in_shape
     classes = source.classes if request.classes is None else _parse_classes(request.classes, count)
     arrays = {one.name: one.array for one in found}
@@ -59,7 +59,7 @@ def import_(request: ImportRequest) -> int:
     about: dict[str, Any] = {"classes": classes, "input_scale": scale}
     save_weights(request.out, arrays, network=network, overwrite=request.output.overwrite, **about)
     document = _import_document(request, name, source, found, graph, difference)
-    publish(document, lambda _, width: _import_text(document, graph, width), request.output)
+    publish_report(document, lambda _, width: _import_text(document, graph, width), request.output)
     return 0
 
 
@@ -107,7 +107,7 @@ def _parse_classes(text: str, count: int) -> tuple[str, ...]:
     return found
 
 
-def _with_settings(network: Network, rule: str | None, scale: float | None) -> Network:
+def _apply_user_settings(network: Network, rule: str | None, scale: float | None) -> Network:
     """Return the network with the user's resize rule and pixel scale, if given. Raises UserError."""
     if rule is not None:
         if not any(isinstance(layer, Resize) for layer in network.layers):

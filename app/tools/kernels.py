@@ -12,7 +12,7 @@ from app.kernels.train.train import TRAINING_KERNELS
 from app.kernels.variant import Variant
 from app.planning.choices import check_architecture
 from app.records.kernels import CompiledKernels, DisassembledKernels, Kernel, Kernels
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import Column, paragraph, table
 from app.tools import machine_code, resources
 
@@ -46,16 +46,16 @@ def kernels(request: KernelsRequest) -> int:
     }
     if request.resources:
         compiled: CompiledKernels = {**listed, "arch": arch, "resources": resources.measure_resources(rows, arch)}
-        publish(compiled, _resource_text, request.output)
+        publish_report(compiled, _resource_text, request.output)
     elif request.instructions:
         loops: DisassembledKernels = {
             **listed,
             "arch": arch,
             "instructions": machine_code.measure_hottest_loops(rows, arch),
         }
-        publish(loops, _loop_text, request.output)
+        publish_report(loops, _loop_text, request.output)
     else:
-        publish(listed, _kernel_text, request.output)
+        publish_report(listed, _kernel_text, request.output)
     return 0
 
 

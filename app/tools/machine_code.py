@@ -62,7 +62,7 @@ def measure_hottest_loops(rows: Sequence[Variant], arch: str) -> list[Instructio
 
     Each row has the instruction counts of a function with a loop that multiplies. Raises UserError without nvdisasm.
     """
-    find_tool()
+    find_nvdisasm()
     jobs = [(row, layer, problems, arch) for row in rows for layer, problems in example_problems(row)]
     return [*chain.from_iterable(compile_on_all_cores(lambda job: [*_example_instructions(*job)], jobs, arch))]
 
@@ -78,7 +78,7 @@ def _example_instructions(row: Variant, layer: str, problems: Sequence[Any], arc
             yield cast(Instructions, about | loop)  # counts by class
 
 
-def find_tool() -> str:
+def find_nvdisasm() -> str:
     """Return the path of ``nvdisasm``. Raises UserError without one."""
     tool = shutil.which("nvdisasm")
     if tool is None:
@@ -88,7 +88,7 @@ def find_tool() -> str:
 
 def disassemble(cubin: bytes) -> str:
     """Return the machine code as text. Raises UserError without ``nvdisasm``."""
-    tool = find_tool()
+    tool = find_nvdisasm()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)

@@ -14,9 +14,9 @@ from app.network.toml import network_toml
 from app.network.weights import ENDINGS, Weights, load_weights
 from app.records import networks as records
 from app.records.networks import ListedNetwork, Networks, Promise
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import Column, paragraph, table
-from app.training.recipes import recipe_of
+from app.training.recipes import default_recipe
 
 LEGEND = "MFLOP: of one image; accuracy: of the weights, on the first Fashion-MNIST test images."
 
@@ -38,7 +38,7 @@ def networks(request: NetworksRequest) -> int:
         # A network file may use a listed network's name.
         rows = [network_entry(one, weights.get(one.name) if one == NETWORKS.get(one.name) else None) for one in chosen]
     document: Networks = {"schema": "lenet5-inference/networks/1", "networks": rows}
-    publish(document, _networks_text, request.output)
+    publish_report(document, _networks_text, request.output)
     return 0
 
 
@@ -87,7 +87,7 @@ def _has_array(name: str, layer: Layer, network: Network, weights: Weights | Non
     """Return whether the weights have this parameter array; without weights, whether training would create it."""
     if weights is not None:
         return name in weights.arrays
-    return not name.endswith("_bias") or layer.name in recipe_of(network).biases
+    return not name.endswith("_bias") or layer.name in default_recipe(network).biases
 
 
 def _networks_text(document: Networks, width: int) -> str:

@@ -15,7 +15,7 @@ from app.planning import tuning
 from app.planning.choices import load_graph, resolve_target
 from app.planning.plan import ExecutionPlan, plan
 from app.records.operate import Precompile
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import paragraph
 
 Build = tuple[Path, tuple[tuple[str, str | int], ...]]  # a .cu file and its compile-time constants
@@ -51,7 +51,7 @@ def precompile(request: PrecompileRequest) -> int:
         "compiled": compiled,
         "seconds": timer.seconds,
     }
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     return 0
 
 

@@ -18,7 +18,7 @@ from app.training.cpu_trainer import open_trainer, translate_memory_errors
 from app.training.progress import Progress, TrainingJob
 from app.training.request import TrainRequest
 from app.training.results import write_results
-from app.training.settings import as_option
+from app.training.settings import option_text
 from app.training.task import Task, load_task
 from app.training.workers import check_workers, start_team
 
@@ -46,7 +46,7 @@ def train(request: TrainRequest) -> int:
         if progress.trained_on not in ("", where):
             say(f"note: {source} comes from {progress.trained_on}: on another processor the last bits will differ")
         if task.again:
-            words = " ".join(as_option(name, value) for name, value in task.again.items())
+            words = " ".join(option_text(name, value) for name, value in task.again.items())
             say(f"note: {source} was started with {words}")
         if source is not None and workers != progress.workers:
             say(f"note: {source} comes from {progress.workers} workers; with {workers} bits may differ")

@@ -18,7 +18,7 @@ from app.training.optimisers import OPTIMISERS, Slots, one_cycle
 from app.training.progress import TrainingJob
 from app.training.random_bits import FRACTION_BITS, Use, dropout_bound, integers_below, random_bits
 from app.training.settings import Settings
-from app.training.team import Team, share_of
+from app.training.team import Team, member_share
 
 PIECE = 32  # images per task of a thread; fixed, so that sums do not depend on the number of cores
 QUIET = partial(np.errstate, over="ignore", invalid="ignore", divide="ignore")  # the loop reports NaN and infinity
@@ -57,7 +57,7 @@ class CpuTrainer:
         for number, items in enumerate(batches):
             self._gradients[:] = 0
             pieces = self._map_pieces(
-                partial(self._piece_gradients, epoch=epoch, total=len(items)), share_of(items, self._team)
+                partial(self._piece_gradients, epoch=epoch, total=len(items)), member_share(items, self._team)
             )
             with QUIET():
                 for loss, correct, part in pieces:  # in order, for reproducible sums
@@ -88,7 +88,7 @@ class CpuTrainer:
             return loss, int((logits.argmax(axis=1) == self.labels[some]).sum())
 
         found = np.zeros(2)
-        for part in self._map_pieces(evaluate_piece, share_of(items, self._team)):
+        for part in self._map_pieces(evaluate_piece, member_share(items, self._team)):
             found += part
         self._team.all_reduce(found)
         return float(found[0]), int(found[1])

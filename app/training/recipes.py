@@ -30,7 +30,7 @@ RECIPES = {
 GENERAL = Recipe(epochs=40, rate=3e-3, weight_decay=0.01)
 
 
-def recipe_of(network: Network) -> Recipe:
+def default_recipe(network: Network) -> Recipe:
     """Return the recipe of a listed network, or of the listed network that it is a wider or narrower variant of.
 
     Other networks get a general recipe, with all possible biases.

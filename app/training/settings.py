@@ -155,7 +155,7 @@ def parse_dropout(text: str) -> Dropout:
     return tuple(sorted(parts.items()))
 
 
-def as_option(name: str, value: Any) -> str:
+def option_text(name: str, value: Any) -> str:
     """Return the option of ``train`` that sets ``name`` to this value."""
     option = "batch-size" if name == "batch" else name.replace("_", "-")
     if isinstance(value, bool):

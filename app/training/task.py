@@ -18,9 +18,9 @@ from app.training.cpu_trainer import translate_memory_errors
 from app.training.model import Model, training_model
 from app.training.output_files import OutputFiles, check_file_sizes, choose_files
 from app.training.progress import TrainingJob
-from app.training.recipes import recipe_of
+from app.training.recipes import default_recipe
 from app.training.request import TrainRequest
-from app.training.settings import Settings, as_option
+from app.training.settings import Settings, option_text
 from app.training.workers import check_workers
 from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
 from data_tools.fashion_mnist import open_split
@@ -81,7 +81,7 @@ def load_task(request: TrainRequest, device: str) -> Task:
 
 def _check_same_settings(request: TrainRequest, stored: Settings, network: Network) -> None:
     for name, value in request.settings.items():
-        asked, before = as_option(name, value), as_option(name, getattr(stored, name))
+        asked, before = option_text(name, value), option_text(name, getattr(stored, name))
         if find_network(value).digest != network.digest if name == "network" else asked != before:
             raise UserError(f"{asked} differs from {request.resume}, which was started with {before}: leave it out")
 
@@ -134,9 +134,11 @@ def _build_settings(network: Network, request: TrainRequest, data: Dataset) -> S
     images = request.settings.get("images", len(data.images))
     if images > len(data.images):
         raise UserError(f"--images {images} is more than the {len(data.images)} of {data.source}: use fewer")
-    values = {**vars(recipe_of(network)), "seed": DEFAULT_SEED, "validation": max(images // VALIDATION_PART, 1)} | dict(
-        request.settings
-    )
+    values = {
+        **vars(default_recipe(network)),
+        "seed": DEFAULT_SEED,
+        "validation": max(images // VALIDATION_PART, 1),
+    } | dict(request.settings)
     own = {"network": network.name, "definition": network_toml(network), "images": images, "data": ""}
     return Settings(**(values | own))
 

@@ -1,7 +1,7 @@
 """Train data-parallel: each process takes a share of every batch, and the team sums the gradients (all-reduce).
 
 Every member runs the same loop (loop.run_epoch) with its trainer, from the same start. It computes the gradients of its
-share of a batch (``share_of``), divided by the number of images in the whole batch. One call sums them, and every
+share of a batch (``member_share``), divided by the number of images in the whole batch. One call sums them, and every
 member makes the same update. L2 is added after the sum, because otherwise each member would add it. Loss and correct
 answers are summed too, also on the validation images: they must be equal in all members, or their loops would diverge.
 Dropout and augmentation are functions of the image, so the size of the team affects only the order, and therefore the
@@ -86,6 +86,6 @@ def shared_bytes(size: int) -> int:
     return 2 * size * SLOT_BYTES
 
 
-def share_of(items: np.ndarray, team: Team) -> np.ndarray:
+def member_share(items: np.ndarray, team: Team) -> np.ndarray:
     """Return this member's contiguous share of the items; lengths of shares differ by at most 1."""
     return items[len(items) * team.rank // team.size : len(items) * (team.rank + 1) // team.size]

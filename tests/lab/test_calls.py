@@ -180,7 +180,7 @@ def test_pytorchs_ways_agree() -> None:
         for make in pool.makes(kind, EAGER, "fp32").values():
             caller = make()
             with caller.active():
-                found.append([measuring.on_host(caller.call(images)).tolist() for images in given])
+                found.append([measuring.labels_on_host(caller.call(images)).tolist() for images in given])
     assert len(found) == 12 and all(labels == found[0] for labels in found)
     assert len({tuple(labels) for labels in found[0]}) > 1
 
@@ -189,9 +189,9 @@ def test_pytorchs_ways_agree() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_classifier_on_the_card(kind: Kind) -> None:
     """Every kind's answers are the engine's, through the caller that is timed."""
-    from app.lab.calls.__main__ import on_card
+    from app.lab.calls.__main__ import card_setup
 
-    shared = on_card(quick=True)
+    shared = card_setup(quick=True)
     alone = shared._replace(peers=Pool(), images=shared.images[:1000], labels=lambda p: shared.labels(p)[:1000])
     row = measure_kind(kind, alone, 1, lambda _: None)
     ours = row["callers"][0]

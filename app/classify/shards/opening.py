@@ -32,7 +32,7 @@ def find_shards(arguments: Iterable[str]) -> list[Path]:
     An argument is a file, a pattern such as ``'day-*/part-?.npy'`` (its files in sorted order), or ``@LIST``: a text
     file with one path per line. Raises UserError for an argument that names no file, and for a file named twice.
     """
-    found = [path for argument in arguments for path in _files_named(argument)]
+    found = [path for argument in arguments for path in _files_matching(argument)]
     seen: set[str] = set()
     for path in found:
         real = os.path.realpath(path)
@@ -42,7 +42,7 @@ def find_shards(arguments: Iterable[str]) -> list[Path]:
     return found
 
 
-def _files_named(argument: str) -> list[Path]:
+def _files_matching(argument: str) -> list[Path]:
     if not argument:  # Path("") is this folder
         raise UserError("an empty SHARD names nothing: name a file")
     if argument.startswith("@"):

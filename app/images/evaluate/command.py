@@ -20,7 +20,7 @@ from app.network.definitions import NETWORKS, network_by_name
 from app.network.toml import SUFFIX
 from app.planning.request import NetworkRequest
 from app.records.evaluate import Subject
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from data_tools.dataset import Dataset
 
 PER_CALL = 1000  # images classified between two updates of the progress bar
@@ -49,7 +49,7 @@ def evaluate(request: EvaluateRequest) -> int:
         text = build_html_page(report, data.images)
         with replace_atomically(request.html, overwrite=request.output.overwrite) as temporary:
             temporary.write_text(text, encoding="utf-8")
-    publish(report, as_text, request.output)
+    publish_report(report, as_text, request.output)
     return 0
 
 

@@ -14,8 +14,8 @@ from app.images.evaluate.text import (
     class_name,
     class_rows,
     comparison_fields,
+    evaluated_fields,
     format_percent,
-    head_fields,
     headline,
     network_title,
     summary_figures,
@@ -30,7 +30,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 def build_html_page(document: Evaluate, images: np.ndarray) -> str:
     """Return the page. images: the classified images, (N, C, H, W) uint8 or floats in [0, 1]."""
-    parts = [f"<h1>{escape(headline(document))}</h1>", _html_fields(head_fields(document))]
+    parts = [f"<h1>{escape(headline(document))}</h1>", _html_fields(evaluated_fields(document))]
     answers, against, names = document["answers"], document["against"], document["classes"]
     if answers is not None:
         parts += [

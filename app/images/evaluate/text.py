@@ -36,7 +36,7 @@ def as_text(document: Evaluate, width: int = WIDTH) -> str:
     """Return the document as text without colours. width: columns of a line."""
     answers, against, names = document["answers"], document["against"], document["classes"]
     images = document["data"]["images"]
-    blocks = [[*paragraph(headline(document), width), *fields(head_fields(document), width)]]
+    blocks = [[*paragraph(headline(document), width), *fields(evaluated_fields(document), width)]]
     if answers is not None:
         blocks += [
             ["Answers", *fields(summary_figures(answers, images), width)],
@@ -66,7 +66,7 @@ def headline(document: Evaluate) -> str:
     return f"{network_title(document)} on {images:,} image{'s' * (images != 1)}"
 
 
-def head_fields(document: Evaluate) -> list[tuple[str, str]]:
+def evaluated_fields(document: Evaluate) -> list[tuple[str, str]]:
     """Return (name, value) of each thing that was evaluated: device, data, networks."""
     compared: dict[str, Subject] = {"": document}
     if document["against"] is not None:
@@ -108,7 +108,7 @@ def class_rows(answers: Answers, names: Names) -> list[list[str]]:
             numbered_class_name(names, label),
             f"{score['support']:,}",
             *map(format_percent, (score["precision"], score["recall"], score["f1"])),
-            _confused_with(row, label, names),
+            _most_frequent_mistake(row, label, names),
         ]
         for label, (score, row) in enumerate(zip(answers["classes"], answers["confusion"], strict=True))
     ]
@@ -119,7 +119,7 @@ def numbered_class_name(names: Names, label: int) -> str:
     return str(label) if names is None else f"{label} {names[label]}"
 
 
-def _confused_with(row: Sequence[int], label: int, names: Names) -> str:
+def _most_frequent_mistake(row: Sequence[int], label: int, names: Names) -> str:
     """Return the most frequent wrong answer for the images of a class, and its count; empty without mistakes."""
     wrong = [0 if answer == label else count for answer, count in enumerate(row)]
     most = max(wrong)
@@ -168,10 +168,12 @@ def _mistake_lines(answers: Answers, names: Names, width: int) -> list[str]:
         for one in mistakes[:SHOWN]
     ]
     heading = "Most confident mistakes"
-    return [heading, *table(columns, rows, width), *_more_line(len(mistakes), "in --json and --html")] if rows else []
+    return (
+        [heading, *table(columns, rows, width), *_omitted_line(len(mistakes), "in --json and --html")] if rows else []
+    )
 
 
-def _more_line(count: int, where: str) -> list[str]:
+def _omitted_line(count: int, where: str) -> list[str]:
     return [f"  … and {count - SHOWN:,} more ({where})"] if count > SHOWN else []
 
 
@@ -212,5 +214,5 @@ def _changed_answer_lines(other: Against, names: Names, width: int) -> list[str]
         for one in other["changes"][:SHOWN]
     ]
     heading = "First images whose answer changed"
-    more = _more_line(other["changed"], "--json lists the first 1,000")
+    more = _omitted_line(other["changed"], "--json lists the first 1,000")
     return [heading, *table(columns, rows, width), *more] if rows else []

@@ -103,7 +103,7 @@ def _classify_stdin_names(request: PredictRequest, classifier: Classifier) -> in
             out.flush()
             seconds += timer.seconds  # without the waiting for names
     if seen.images:
-        _say_report(request, classifier, seen, _build_document(request, classifier, seen, seconds))
+        _print_report(request, classifier, seen, _build_document(request, classifier, seen, seconds))
     if seen.unreadable:
         raise UserError(f"{seen.unreadable:,} of {seen.pictures:,} pictures cannot be read: their lines say why")
     return 0
@@ -149,7 +149,7 @@ def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: in
     seconds = timer.seconds
     document = _build_document(request, classifier, seen, seconds)
     if request.output.json != STDOUT:
-        _say_report(request, classifier, seen, document)
+        _print_report(request, classifier, seen, document)
     if request.output.json is not None:
         path = None if request.output.json == STDOUT else Path(request.output.json)
         write_json(document, path, overwrite=overwrite)
@@ -209,7 +209,7 @@ def _build_document(request: PredictRequest, classifier: Classifier, seen: Seen,
     }
 
 
-def _say_report(request: PredictRequest, classifier: Classifier, seen: Seen, document: Predict) -> None:
+def _print_report(request: PredictRequest, classifier: Classifier, seen: Seen, document: Predict) -> None:
     images, seconds = document["images"], document["seconds"]
     count = f"{images:,} image{'s' * (images != 1)}"
     network = f"{document['network']} in {document['precision']}"

@@ -31,7 +31,7 @@ from app.network.graph import Graph, network_graph
 from app.planning import tuning
 from app.records.bench import Bench
 from app.records.parts import Card, Processor
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 
 
 class Job(Frozen):
@@ -67,7 +67,7 @@ def time_kernels(request: BenchRequest) -> int:
     with device.translate_gpu_errors():
         document, tables = _measure_items(request, job)
 
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     if request.plot is not None:
         plots.draw_charts(document, request.plot)
     return int(any(row.wrong for table in tables for row in table.rows))

@@ -21,7 +21,7 @@ from app.records.calls import Calls
 from app.records.parts import Card
 from app.terminal.console import Parser, run_guarded, whole_number_type
 from app.terminal.options import add_options, option, options, read_request
-from app.terminal.output import Output, check_outputs, publish
+from app.terminal.output import Output, check_outputs, publish_report
 
 PROGRAM = f"python -m {__package__}"
 DESCRIPTION = "Time calls of Classifier as a program sees them, beside PyTorch (GPU)."
@@ -60,7 +60,7 @@ def run(request: CallsRequest) -> int:
     with exit_on_interrupt():
         from app.lab.peers.peers import output_to_stderr, versions
     with device.translate_gpu_errors(), output_to_stderr():
-        setup = on_card(quick=request.quick)
+        setup = card_setup(quick=request.quick)
         with tqdm(desc="calls", unit=" steps", disable=None) as progress:
 
             def step(what: str) -> None:
@@ -80,11 +80,11 @@ def run(request: CallsRequest) -> int:
         "rounds": request.rounds,
         "rows": rows,
     }
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     return int(any(row["wrong"] for row in rows))
 
 
-def on_card(*, quick: bool) -> Setup:
+def card_setup(*, quick: bool) -> Setup:
     """Return the data that all kinds of calls share, on the current GPU. Raises UserError."""
     import cupy
 

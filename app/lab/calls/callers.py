@@ -137,7 +137,7 @@ class TorchPool:
         self._made = {}
 
 
-def peers_of(precision: str) -> list[str]:
+def peer_precisions(precision: str) -> list[str]:
     """Return PyTorch's precisions to compare ours with: the one that decides, and with fp32 also tf32."""
     same = BY_NAME[precision].peers
     return [same, "tf32"] if same == "fp32" else [same]

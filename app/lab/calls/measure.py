@@ -13,7 +13,7 @@ import numpy as np
 
 from app.base.clock import time_call
 from app.base.errors import UserError
-from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool, peers_of
+from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool, peer_precisions
 from app.lab.calls.kinds import CARD, PINNED, Kind, call_arrays, image_indices
 from app.lab.peers.rounds import one_line
 from app.main_job.statistics import median, speedup, summarise_samples
@@ -76,7 +76,7 @@ class Entrant:
 
     def _try_setting(self, setting: str, caller: Caller, given: Sequence[Any], expected: Sequence[np.ndarray]) -> None:
         with caller.active():
-            answers = [on_host(caller.call(images)).copy() for images in given]
+            answers = [labels_on_host(caller.call(images)).copy() for images in given]
             changed = sum(int((found != right).sum()) for found, right in zip(answers, expected, strict=True))
             most = 0.0 if self.engine == OURS else MOST_CHANGED * sum(map(len, expected))
             if changed > most:
@@ -101,7 +101,7 @@ class Entrant:
                 found, ms = time_call(partial(self.caller.call, images))
                 if at >= UNTIMED:
                     self.samples.append(ms)
-                    self.unsteady += not np.array_equal(on_host(found), answer)
+                    self.unsteady += not np.array_equal(labels_on_host(found), answer)
 
     def row(self) -> CallerRow:
         """Return the record of this engine: times, setting, and numbers of labels that differ."""
@@ -112,7 +112,7 @@ class Entrant:
         return cast(CallerRow, {"ms": times, **{name: getattr(self, name) for name in names}})
 
 
-def on_host(labels: Any) -> np.ndarray:
+def labels_on_host(labels: Any) -> np.ndarray:
     """Return labels as an array in host memory, (N,); wait for them if they are on the card."""
     found = labels if isinstance(labels, np.ndarray) else labels.get() if hasattr(labels, "get") else labels.cpu()
     return np.atleast_1d(np.asarray(found))
@@ -121,7 +121,7 @@ def on_host(labels: Any) -> np.ndarray:
 def measure_kind(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], object]) -> Call:
     """Return the times of one kind of call for every engine. step: called with a description before each part."""
     entrants = [Entrant(OURS, kind.precision, {"": lambda: setup.ours(kind)})]
-    for precision in peers_of(kind.precision):
+    for precision in peer_precisions(kind.precision):
         for engine in (EAGER, COMPILE):
             entrants.append(Entrant(engine, precision, setup.peers.makes(kind, engine, precision)))
     try:
@@ -154,7 +154,7 @@ def _call_record(kind: Kind, entrants: Sequence[Entrant]) -> Call:
     ours, *peers = entrants
     own = median(ours.samples) if ours.samples else None
     medians = {(peer.engine, peer.precision): median(peer.samples) for peer in peers if peer.samples}
-    same, *others = peers_of(kind.precision)
+    same, *others = peer_precisions(kind.precision)
     best, ratio = _fastest_peer(medians, same, own)
     return {
         "name": kind.name,

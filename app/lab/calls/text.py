@@ -31,7 +31,7 @@ def as_text(document: Calls, width: int = WIDTH) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
-def verdict(row: Call) -> str:
+def speed_verdict(row: Call) -> str:
     """Return the best peer's time ÷ ours; ``LOST`` precedes a factor below 1."""
     ratio, beside = row["ratio"], row["tf32_ratio"]
     if ratio is None:
@@ -48,7 +48,7 @@ def format_us(ms: float | None) -> str:
 
 def _table_rows(document: Calls) -> Iterator[list[str]]:
     for row in document["rows"]:
-        yield [f"{row['what']}, {row['precision']}: {verdict(row)}" + " – WRONG LABELS" * row["wrong"]]
+        yield [f"{row['what']}, {row['precision']}: {speed_verdict(row)}" + " – WRONG LABELS" * row["wrong"]]
         ours = row["callers"][0]["ms"]
         for caller in row["callers"]:
             yield _caller_cells(caller, ours["p50"] if ours else None)

@@ -15,15 +15,15 @@ from app.lab.compare.interval import (
     VERDICTS,
     Bounds,
     Runs,
+    change_verdict,
     confidence_intervals,
     exceeds_slowdown,
+    median_of_side,
     percent_change,
-    side_time,
-    verdict,
 )
 from app.lab.compare.rows import KINDS, Timed, report_context, timed_rows
 from app.records.operate import Compare, ComparedRow, Difference
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import WIDTH, Column, format_ms, paragraph, table
 from app.terminal.text import fields as lines_of
 
@@ -95,7 +95,7 @@ def compare(request: CompareRequest) -> int:
         ],
         "failed": [row["name"] for row in rows if row["failed"]],
     }
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     return int(bool(document["failed"]))
 
 
@@ -162,7 +162,7 @@ def _differing_fields(sides: Sides, place: int) -> list[Difference]:
 
 
 def _compared_row(before: Runs, after: Runs, bounds: Bounds | None, fail_above: float | None) -> ComparedRow:
-    times = side_time(before), side_time(after)
+    times = median_of_side(before), median_of_side(after)
     change = percent_change(*times)
     return {
         "name": before[0].name,
@@ -171,7 +171,7 @@ def _compared_row(before: Runs, after: Runs, bounds: Bounds | None, fail_above: 
         "after": times[1],
         "percent": change,
         "interval": None if bounds is None else list(bounds),
-        "verdict": verdict(change, bounds, several=len(before) > 1),
+        "verdict": change_verdict(change, bounds, several=len(before) > 1),
         "failed": fail_above is not None and exceeds_slowdown(change, bounds, fail_above),
     }
 

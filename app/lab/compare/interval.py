@@ -29,7 +29,7 @@ def percent_change(before: float, after: float) -> float:
     return (after / before - 1) * 100
 
 
-def side_time(runs: Runs) -> float:
+def median_of_side(runs: Runs) -> float:
     """Return the time of one side: the median of its run, or the geometric mean of its runs' medians."""
     return runs[0].median if len(runs) == 1 else geometric_mean(run.median for run in runs)
 
@@ -55,7 +55,7 @@ def confidence_intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | Non
         if observed is None:
             found.append(None)
             continue
-        change, reach = log(side_time(row[1])) - log(side_time(row[0])), critical * observed[1]
+        change, reach = log(median_of_side(row[1])) - log(median_of_side(row[0])), critical * observed[1]
         low, high = max(change - reach, -FARTHEST), min(change + reach, FARTHEST)
         found.append((expm1(low) * 100, expm1(high) * 100))
     return found
@@ -109,7 +109,7 @@ def _random_directions(count: int) -> np.ndarray:
     return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
 
-def verdict(change: float, bounds: Bounds | None, several: bool) -> str:
+def change_verdict(change: float, bounds: Bounds | None, several: bool) -> str:
     """Return ``slower`` or ``faster`` for a relevant change whose interval excludes 0, ``unknown`` without an interval.
 
     several: whether each side has several reports; otherwise the verdict concerns only the two runs and says so.

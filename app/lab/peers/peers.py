@@ -28,7 +28,7 @@ from app.network.graph import find_network
 from app.planning import tuning
 from app.records.parts import Card
 from app.records.peers import Peers
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 
 DEFAULT_ROUNDS = 7
 OURS, EAGER, JAX = "ours", "torch-eager", "jax-jit"
@@ -83,7 +83,7 @@ def compare(request: BenchRequest) -> int:
         "ratios": speedups_over_peers(rows),
         "notes": [NO_TENSORRT.format(network=request.network, images="x".join(map(str, batch.images.shape)))],
     }
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     return int(any(row["wrong"] for row in rows))
 
 

@@ -32,7 +32,7 @@ from app.planning.plan import plan
 from app.planning.request import NetworkRequest
 from app.records.parts import Card
 from app.records.profile import Counter, Overlap, Profile, Row, Settings, Timeline
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from data_tools.dataset import load_fashion_mnist
 
 if TYPE_CHECKING:  # needs CuPy
@@ -55,11 +55,11 @@ def profile(request: ProfileRequest) -> int:
             counted = every_step.count_step_events(
                 graph, request.network.network or graph.network.name, request.batch, request.device
             )
-        publish(counted, every_step.as_text, request.output)
+        publish_report(counted, every_step.as_text, request.output)
         return 0
     with device.translate_gpu_errors():
         document = _profile_run(request, graph, chosen, str(weights.path))
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     return 0
 
 

@@ -22,7 +22,7 @@ from app.network.graph import Graph, network_graph
 from app.planning import choices, tuning
 from app.planning.matching import Choices
 from app.planning.plan import plan
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 
 ASSUMED_ARCH = "sm_90a"  # used without a card, so that wrong options are found there, too
 
@@ -138,7 +138,7 @@ def run_sweep(
     report = as_document(request, targets, notes, card, str(tables[-1]) if tables else None)
     finished, total = report["finished"], report["total"]
     if finished:
-        publish(report, as_text, request.output)
+        publish_report(report, as_text, request.output)
     if request.plot is not None:
         draw_heat_maps(request.plot, request.network, targets)
     if finished < total:

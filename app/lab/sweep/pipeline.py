@@ -17,7 +17,7 @@ from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan
 from app.records.sweep import PipelinePoint, PipelineSweep
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import WIDTH, Column, format_ms, paragraph, table
 
 STREAMS = tuple(range(1, 9))
@@ -44,14 +44,14 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
                 return None
             outputs = engine.allocate_outputs(len(images))
             timing = measure.time_end_to_end(engine, images, outputs, REPEAT, WARMUP)
-            use = measure.typical_usage(engine, images, outputs)
+            use = measure.median_pipeline_usage(engine, images, outputs)
             times = {"ms": timing.median, "p90_ms": timing.percentile(90), "samples": stored_samples(timing.samples)}
             return {**times, "overlap": use["overlap"]}
 
     points = measure_all(grid, run)
     if points:
         report = as_document(request, card, points, len(grid), default)
-        publish(report, as_text, request.output)
+        publish_report(report, as_text, request.output)
         draw_times(request, points)
     if len(points) < len(grid):
         raise UserError(f"interrupted after {len(points)} of {len(grid)} points")

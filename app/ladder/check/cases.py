@@ -135,7 +135,7 @@ def describe_problem(problem: Problem) -> str:
     return ", ".join(parts)
 
 
-def types_of(problem: Problem) -> str:
+def type_names(problem: Problem) -> str:
     """Return the types of x in memory and of the arithmetic."""
     read = problem.arguments()[0].dtype
     return problem.dtype if read == problem.dtype else f"{read}, {problem.dtype}"

@@ -19,11 +19,11 @@ from app.cuda import device
 from app.kernels import registry
 from app.kernels.variant import Variant
 from app.lab.bench.compiling import failure_reason
-from app.ladder.check.cases import Case, describe_problem, named_cases, small_cases, types_of
+from app.ladder.check.cases import Case, describe_problem, named_cases, small_cases, type_names
 from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, Fault, build_variant, why_not_on_cpu
 from app.planning.choices import OPERATIONS
 from app.records.kernels import Check, Verdict
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import Column, paragraph, table
 
 LIKE = "sm_90a"  # architecture whose limits apply on the CPU
@@ -58,7 +58,7 @@ def check(request: CheckRequest) -> int:
         raise UserError(f"{row.operation} kernel '{row.name}' serves none of the shapes on {arch}: name one by --shape")
     found = _check_cases_on_card(cases, arch) if on_card else _check_cases_on_cpu(cases)
     verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
-    publish(_check_document(row, card["name"], cases, verdicts), as_text, request.output)
+    publish_report(_check_document(row, card["name"], cases, verdicts), as_text, request.output)
     return int(any(verdict is not None for verdict in verdicts))
 
 
@@ -143,7 +143,7 @@ def _check_document(row: Variant, where: str, cases: list[Case], verdicts: list[
         "shapes": [
             {
                 "shape": describe_problem(case.problem),
-                "types": types_of(case.problem),
+                "types": type_names(case.problem),
                 "images": case.images,
                 "verdict": _verdict_word(reason),
                 "reason": reason,

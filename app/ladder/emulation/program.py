@@ -100,7 +100,7 @@ def emulation_headers() -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in HERE.glob("*.h")}
 
 
-def grid_of(launch: KernelLaunch, images: int) -> Grid:
+def emulated_grid(launch: KernelLaunch, images: int) -> Grid:
     """Return the launch's grid on a card of two multiprocessors; a persistent launch has at most two blocks."""
     x, *others = launch.grid(images)
     return (min(x, 2) if launch.persistent else x, *others)  # type: ignore[return-value]
@@ -275,7 +275,7 @@ def _launch_lines(action: KernelLaunch, entry: str, names: Sequence[str], images
     scalars = ", ".join(map(str, action.scalars))
     places = [f"&{name}" for name in (*names, "images")] + [f"scalars + {at}" for at in range(len(action.scalars))]
     cluster = action.cluster(images) if action.cluster else 1
-    grid = ", ".join(map(str, grid_of(action, images)))
+    grid = ", ".join(map(str, emulated_grid(action, images)))
     shape = f"{{{{{grid}}}, {action.threads}, {action.shared_bytes}, {cluster}}}"
     return [
         "{",

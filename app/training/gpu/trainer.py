@@ -19,7 +19,7 @@ from app.training.optimisers import OPTIMISERS, Slots, one_cycle
 from app.training.progress import TrainingJob
 from app.training.random_bits import Use, stream_key
 from app.training.settings import Settings
-from app.training.team import Team, share_of
+from app.training.team import Team, member_share
 
 # Enqueues a batch, or one piece of an evaluation, given its number, the indices of its images and the (2,) float64
 # array that receives loss and correct answers.
@@ -156,7 +156,7 @@ class GpuTrainer:
 
     def _run_batches(self, batches: Sequence[np.ndarray], work: Work) -> list[tuple[float, int]]:
         """Enqueue all batches and wait; return loss and correct answers of each, summed over the team."""
-        shares = [share_of(batch, self._team) for batch in batches]
+        shares = [member_share(batch, self._team) for batch in batches]
         places = np.concatenate(shares)
         if len(places) > self._items.size:
             self._items = device_array(len(places), "int32")
