@@ -69,8 +69,6 @@ class Marks:
 
     @property
     def ms(self) -> list[float]:
-        """Return the milliseconds from the first event to each event, itself included. The device must have reached
-        them.
-        """
+        """Return the ms from the first event to each event, itself included. The device must have reached them."""
         first, *_ = self._events
         return [cupy.cuda.get_elapsed_time(first, event) for event in self._events[: self._recorded]]

@@ -41,7 +41,7 @@ def draw_line_chart(
 ) -> str:
     """Return a chart as SVG. across: name of the horizontal axis. mark: a number to mark on it, and its label.
 
-    logarithmic: both axes are, and all values must be positive. Raises ValueError without a point.
+    logarithmic: whether both axes are logarithmic; all values must then be positive. Raises ValueError without a point.
     """
     height = max(HEIGHT, *(labels.HEIGHT * len(panel.lines) for panel in panels))
     parts, left = [svg.text(title, 8, 20, "head")], float(LEFT)

@@ -130,7 +130,7 @@ def _check_data(data: Dataset, network: Network) -> None:
 
 
 def _build_settings(network: Network, request: TrainRequest, data: Dataset) -> Settings:
-    """Return the settings of the recipe, with those of the request in their place."""
+    """Return the recipe's settings; values that the request gives replace those of the recipe."""
     images = request.settings.get("images", len(data.images))
     if images > len(data.images):
         raise UserError(f"--images {images} is more than the {len(data.images)} of {data.source}: use fewer")

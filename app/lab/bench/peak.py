@@ -26,8 +26,7 @@ NOISE = 0.01
 class Loop(NamedTuple):
     """A loop of peak.cu for one kind of instruction. constant: compile-time constant that selects the loop.
 
-    operations: FLOPs of a thread in one round. serves: whether an architecture, given by its number, has the
-    instruction.
+    operations: FLOPs of a thread in one round. serves: returns whether an architecture number has the instruction.
     """
 
     constant: str

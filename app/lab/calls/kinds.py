@@ -62,6 +62,6 @@ def image_indices(kind: Kind, total: int) -> list[np.ndarray]:
 
 
 def call_arrays(kind: Kind, images: np.ndarray, place: Callable[[np.ndarray], Any]) -> Sequence[Any]:
-    """Return the arrays of a kind, (N, H, W), or (H, W) for a single image. place: copies an array to its source."""
+    """Return a kind's arrays, (N, H, W), or (H, W) for a single image. place: copies an array to the kind's memory."""
     found = (images[indices, 0] for indices in image_indices(kind, len(images)))
     return [place(array[0] if kind.images == 1 else array) for array in found]
