@@ -209,8 +209,8 @@ import sys
 from pathlib import Path
 from app.files.hdf5 import Wanted
 from app.files.hdf5_process import read_untrusted
-from app.files.hdf5_start import start_ahead, _ahead
-start_ahead(1)
+from app.files.hdf5_start import start_children_early, _ahead
+start_children_early(1)
 assert len(_ahead) == 1
 found = read_untrusted(Path("file.h5"), None, Wanted(None, (), 100))
 assert not _ahead and found.names == ("x",) and "h5py" not in sys.modules

@@ -36,10 +36,10 @@ LONG_AGO = time.time() - STALE_SECONDS - 60
 WRITER = """
 import sys, time
 from pathlib import Path
-from app.files.writing import replace_atomically, temporary_beside
+from app.files.writing import replace_atomically, temporary_path_beside
 with replace_atomically(Path(sys.argv[1])) as temporary:
     temporary.write_bytes(b"half")
-    scratch = temporary_beside(temporary)
+    scratch = temporary_path_beside(temporary)
     scratch.mkdir()
     (scratch / "lists").mkdir()
     print("written", flush=True)
