@@ -1,4 +1,4 @@
-"""LeNet-5 inference on NVIDIA GPUs: ``python main.py --batch 10000``; ``python main.py --help`` tells the rest."""
+"""Start the program: LeNet-5 inference on NVIDIA GPUs. ``python main.py --help`` lists its options and commands."""
 
 import sys
 
@@ -22,7 +22,7 @@ except KeyboardInterrupt:
 
 
 def run() -> None:
-    """Run the program: the console command of the installed package."""
+    """Run the program; this is the console command of the installed package."""
     install_exit_handlers()
     exit_ignoring_signals(main())
 

@@ -1,4 +1,4 @@
-"""The inference application: networks, layers, kernels, engine and report."""
+"""Classify images with LeNet-5-family networks: networks, layers, kernels, engine, reports, lessons, measurements."""
 
 import os
 

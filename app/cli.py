@@ -1,4 +1,4 @@
-"""The command line: selects and runs a command, and reports its errors."""
+"""Run a command from the command line, and report its errors."""
 
 import importlib
 import sys
@@ -11,7 +11,7 @@ from app.base.clock import Stopwatch
 from app.base.errors import UserError, did_you_mean_hint, print_to_stderr
 from app.base.interrupts import exit_on_interrupt
 from app.base.processor import check_address_space
-from app.commands.parsers import COMMANDS, body_module, identifier, parser_of, request_of
+from app.commands.parsers import COMMANDS, body_module, parser_of, python_identifier, request_of
 from app.cuda.cards import create_context_in_background, select_visible_device
 from app.engine.request import RunRequest
 from app.files.reading import is_hdf5
@@ -23,7 +23,7 @@ ON_THE_FIRST_GPU = ("run", "predict", "evaluate", "accuracy")
 
 
 def dispatch(arguments: Sequence[str]) -> int:
-    """Run the command that the arguments name; returns the exit code. Raises UserError."""
+    """Run the command that the arguments name; return the exit code. Raises UserError."""
     # Imports are deferred so that --help and mistakes answer at once.
     name, rest = "run", arguments
     if arguments and not arguments[0].startswith("-"):
@@ -38,9 +38,9 @@ def dispatch(arguments: Sequence[str]) -> int:
     named = [vars(options).get(key) for key in ("weights", "data", "resume")]
     files = sum(isinstance(path, Path) and is_hdf5(path) for path in named)
     if files:
-        from app.files.hdf5_start import start_ahead
+        from app.files.hdf5_start import start_children_early
 
-        start_ahead(files)
+        start_children_early(files)
     request = request_of(name, options)
     if hasattr(request, "device"):
         with exit_on_interrupt():
@@ -51,16 +51,16 @@ def dispatch(arguments: Sequence[str]) -> int:
         create_context_in_background()
     if name == "run":
         watch = Stopwatch()
-        run = _main_job(watch)
+        run = _import_main_job(watch)
         return run(request, watch)
     with exit_on_interrupt():
         command = importlib.import_module(f"{__package__}.{body_module(name)}")
-    code: int = getattr(command, identifier(name))(request)
+    code: int = getattr(command, python_identifier(name))(request)
     return code
 
 
-def _main_job(watch: Stopwatch) -> Callable[[RunRequest, Stopwatch], int]:
-    """Import the main job, and book what that takes."""
+def _import_main_job(watch: Stopwatch) -> Callable[[RunRequest, Stopwatch], int]:
+    """Return the function of the main job, and book the time of importing it."""
     with exit_on_interrupt():
         import numpy  # noqa: F401 - here so that its time is booked by itself
 
@@ -72,5 +72,5 @@ def _main_job(watch: Stopwatch) -> Callable[[RunRequest, Stopwatch], int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; returns its exit code."""
+    """Run the program; return its exit code."""
     return run_guarded(partial(dispatch, sys.argv[1:] if arguments is None else arguments))

@@ -1,4 +1,4 @@
-"""``python -m data_tools``: fetch, verify, describe and resize Fashion-MNIST; round and ship weights."""
+"""Run ``python -m data_tools``: fetch, verify, describe and resize Fashion-MNIST; round and ship weights."""
 
 import os
 from collections.abc import Sequence

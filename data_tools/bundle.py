@@ -9,7 +9,7 @@ from app.base.errors import UserError, escape_unprintable
 from app.base.interrupts import deferred_interrupts
 from app.files import shipped
 from app.network.definitions import is_listed
-from app.network.graph import build
+from app.network.graph import build_graph
 from app.network.reference import compute_reference, save_reference
 from app.network.verdicts import correct_counts
 from app.network.weights import Weights, load_weights, save_weights
@@ -61,10 +61,10 @@ def ship_weights(options: argparse.Namespace) -> None:
 
 
 def _ship(weights: Weights, data_dir: Path | None) -> Weights:
-    """Ship one file. Compute everything before writing anything, and defer Ctrl-C until all files are consistent."""
+    """Ship one weights file; return its weights. Compute everything first, and defer Ctrl-C while writing."""
     images, truth, _ = open_split("test", data_dir)
     network = weights.stored_network()
-    reference = compute_reference(build(network, weights), images[:, None])
+    reference = compute_reference(build_graph(network, weights), images[:, None])
     target = shipped.weights_path(weights.network)
     with deferred_interrupts():
         save_weights(

@@ -1,4 +1,4 @@
-"""``python -m data_tools round`` and ``quantise``: narrower weights, with error compensation on training images."""
+"""Store weights in narrower types, with error compensation on training images (commands ``round``, ``quantise``)."""
 
 import argparse
 import os
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError, escape_unprintable
-from app.network.graph import Graph, build
-from app.network.quantising import quantise
+from app.network.graph import Graph, build_graph
+from app.network.quantising import quantise_convolution
 from app.network.rounding import round_layers
 from app.network.weights import Weights, load_weights, save_weights
 from app.terminal.output import check_writable
@@ -57,7 +57,7 @@ file.
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add IN, OUT and the options of the images."""
+    """Add the arguments IN and OUT and the options of the images."""
     verb = parser.prog.rpartition(" ")[2]
     parser.add_argument("file", type=Path, metavar="IN", help=f"weights file to {verb}")
     parser.add_argument("out", type=Path, metavar="OUT", help="weights file to write")
@@ -83,7 +83,7 @@ def quantise_weights(options: argparse.Namespace) -> None:
     """Quantise the second convolution and print its error. Raises UserError."""
     refusal = "has 8-bit filters already: there is nothing to quantise"
     weights, graph, images = _load_weights_and_images(options, lambda found: found.quantised is not None, refusal)
-    quantised, error, plain = quantise(graph, images)
+    quantised, error, plain = quantise_convolution(graph, images)
     least, most = quantised.limits.min(), quantised.limits.max()
     print(f"{quantised.layer}: byte 255 stands for activations of {least:.3g} to {most:.3g}, by map")
     print(f"{quantised.layer}: its results change by {error:.1e} (plain rounding: {plain:.1e})")
@@ -102,8 +102,8 @@ def _load_weights_and_images(
 ) -> tuple[Weights, Graph, np.ndarray]:
     """Check the options; return the weights in IN, their graph and the first training images, (N, 1, 28, 28) uint8.
 
-    is_done: whether the weights need no work; ``done`` is the error then. Raises UserError, also if OUT exists or could
-    not be written, and if the network reads other images.
+    is_done: returns whether the weights need no work; ``done`` is then the error. Raises UserError, also if OUT exists
+    or could not be written, and if the network takes other images.
     """
     most = SPLITS["train"][0].shape[0]
     if not 1 <= options.images <= most:
@@ -115,7 +115,7 @@ def _load_weights_and_images(
     if os.path.lexists(options.out):
         raise UserError(f"{options.out} already exists: name another file, or remove it first")
     network = weights.stored_network()
-    graph = build(network, weights)
+    graph = build_graph(network, weights)
     images = open_split("train", options.data_dir).images[: options.images, None]
     if network.input_shape != images.shape[1:]:
         sizes = " x ".join(map(str, network.input_shape))
@@ -124,7 +124,7 @@ def _load_weights_and_images(
 
 
 def _save(options: argparse.Namespace, weights: Weights, how: str, **changes: Any) -> None:
-    """Write OUT: the weights of IN with these changes. how: added to the recipe."""
+    """Write the weights of IN to OUT with these changes. how: text to add to the recipe."""
     how = f"{how} on {options.images} training images"
     save_weights(
         options.out,

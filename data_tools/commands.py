@@ -1,4 +1,4 @@
-"""The commands of ``python -m data_tools`` and their options."""
+"""Define the commands of ``python -m data_tools`` and their options."""
 
 import argparse
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ COUNTS = [Column("class", left=True), Column("images")]
 
 
 def fetch(splits: Sequence[str], data_dir: Path | None) -> None:
-    """Fetch missing splits, into ``data_dir`` or else the cache, and print where each one is."""
+    """Fetch missing splits into ``data_dir``, or else the cache, and print the directory of each split."""
     for split in splits:
         directory = fashion_mnist.fetch(split, data_dir) if data_dir else fashion_mnist.open_split(split).directory
         print(escape_unprintable(f"{split}: {directory}"))
 
 
 def verify(splits: Sequence[str], data_dir: Path | None) -> None:
-    """Print OK for each good copy in the searched places; UserError if one is bad or a file is missing everywhere."""
+    """Print OK for each good copy in the searched directories. Raise UserError if one is bad or a file has no copy."""
     failures = []
     directories = fashion_mnist.search_dirs(data_dir)
     for file in (file for split in splits for file in SPLITS[split]):
@@ -44,7 +44,7 @@ def verify(splits: Sequence[str], data_dir: Path | None) -> None:
 
 
 def print_split_info(splits: Sequence[str], data_dir: Path | None) -> None:
-    """Print shapes, classes, mean pixel, hashes and the directory of each split; fetch it if it is missing."""
+    """Print shapes, classes, mean pixel, hashes and the directory of each split; fetch a missing split."""
     for split in splits:
         images, labels, directory = fashion_mnist.open_split(split, data_dir)
         print(escape_unprintable(f"{split} split, from {directory}"))
@@ -67,7 +67,7 @@ COMMANDS = {
 
 
 def data_parser() -> Parser:
-    """Build the parser of all commands."""
+    """Return the parser of all commands."""
     parser = Parser(
         prog="python -m data_tools",
         description="Fetch, verify, describe and resize Fashion-MNIST; round, quantise and ship weights trained on it.",
@@ -94,7 +94,7 @@ def data_parser() -> Parser:
 
 
 def run(arguments: Sequence[str] | None) -> int:
-    """Run one command; returns 0. Raises UserError."""
+    """Run one command; return 0. Raises UserError."""
     options = data_parser().parse_args(arguments)
     if options.command in COMMANDS:
         splits = list(SPLITS) if options.split == "both" else [options.split]

@@ -1,4 +1,4 @@
-"""Load images to classify, and labels if any, from Fashion-MNIST or the user's own IDX or HDF5 files."""
+"""Load images to classify, with labels if any, from Fashion-MNIST or the user's IDX or HDF5 files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ class Dataset(Frozen):
     """images: (N, C, H, W), C-contiguous, uint8 or float32 in [0, 1]; labels: (N,) uint8, None if unknown.
 
     classes: their names, only for Fashion-MNIST. source: one line for the report. split: "test" or "train" if the
-    content is that split of Fashion-MNIST, bit for bit; else None.
+    content equals that split of Fashion-MNIST bit for bit; otherwise None.
     """
 
     images: np.ndarray
@@ -34,7 +34,7 @@ class Dataset(Frozen):
 
 
 def load_fashion_mnist(split: str, data_dir: Path | None = None, allocate: Allocate | None = None) -> Dataset:
-    """Load the verified "test" or "train" split; fetch it if it is missing. allocate: returns memory for the images."""
+    """Return the verified "test" or "train" split; fetch it if missing. allocate: returns memory for the images."""
     images, labels, directory = open_split(split, data_dir, allocate)
     return Dataset(images[:, None], labels, CLASSES, f"Fashion-MNIST {split} split, {directory}", split)
 
@@ -55,13 +55,13 @@ def load_files(
     unlabelled: bool = False,
     read_hdf5: ReadHdf5 | None = None,
 ) -> Dataset:
-    """Load the user's own images from an IDX file (gzipped or raw) or an HDF5 file, recognised by content.
+    """Return the user's images from an IDX file (gzipped or raw) or an HDF5 file, recognised by content.
 
     IDX: (N, H, W), or with channels as in HDF5. HDF5: ``x`` (N, H, W, C) or (N, C, H, W) with 1 or 3 channels, float32
     or float64 in [0, 1] or uint8, and optionally ``y``, (N, classes) one-hot or integers, (N,) or (N, 1). Floats that
     are all k/255 become uint8. labels: an IDX file, used instead of ``y``. unlabelled: do not read ``y``. allocate:
-    memory for the images. read_hdf5: how to read HDF5 files; None: each by another process. Raises UserError for files
-    that cannot be read or do not fit together.
+    returns memory for the images. read_hdf5: reads HDF5 files; None: another process reads each. Raises UserError for
+    files that cannot be read or do not fit together.
     """
     given = None if labels is None else read_idx(labels, 1)
     split = None
@@ -92,29 +92,29 @@ def _from_hdf5(
 
 
 def no_images_error(path: Path, names: Sequence[str]) -> UserError:
-    """Return the error for an HDF5 file without a dataset ``x``. names: what its root has."""
+    """Return the error for an HDF5 file without a dataset ``x``. names: names in the root of the file."""
     listed = ", ".join(printable(name, 40) for name in names[:MAX_LISTED]) or "nothing"
     more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
     return UserError(f"{path} contains {listed}{more}, but no dataset x; store the images as x, shape (N, H, W, C)")
 
 
 def _convert_images(x: np.ndarray, path: Path, allocate: Allocate) -> np.ndarray:
-    """Convert uint8 or floats, (N, H, W, C) or (N, C, H, W), to (N, C, H, W) uint8 or float32 from ``allocate``."""
+    """Return uint8 or floats, (N, H, W, C) or (N, C, H, W), as (N, C, H, W) uint8 or float32 from ``allocate``."""
     x = channels_first(x, f"x in {path}")
     check_type(x.dtype, f"x in {path}")
     return copy_pixels_or_floats(x, f"x in {path}", allocate)
 
 
 def check_type(dtype: np.dtype, source: str) -> None:
-    """Raise UserError if images cannot have this type. source: the array, for the error."""
+    """Raise UserError if images cannot have this type. source: what the error calls the array."""
     if dtype != np.uint8 and not (dtype.kind == "f" and dtype.itemsize in (4, 8)):
         raise UserError(f"{source} is {dtype}; store it as uint8, or as float32 or float64 in [0, 1]")
 
 
 def copy_pixels_or_floats(x: np.ndarray, source: str, allocate: Allocate = allocate_pageable) -> np.ndarray:
-    """Copy bytes as they are, floats that are all k/255 as bytes, and other floats in [0, 1] as float32.
+    """Return a copy: bytes as they are, floats that are all k/255 as bytes, other floats in [0, 1] as float32.
 
-    source: the array, for errors. Raises UserError for floats that are not finite or not in [0, 1].
+    source: what errors call the array. Raises UserError for floats that are not finite or not in [0, 1].
     """
     integers = x.dtype == np.uint8 or _holds_pixels(x, source)
     dtype = np.dtype(np.uint8 if integers else np.float32)
@@ -128,7 +128,7 @@ def copy_pixels_or_floats(x: np.ndarray, source: str, allocate: Allocate = alloc
 
 
 def _holds_pixels(x: np.ndarray, source: str) -> bool:
-    """Return whether floats are all k/255 for an integer k; UserError if they are not finite or not in [0, 1]."""
+    """Return whether floats are all k/255 with integers k. Raise UserError unless they are finite and in [0, 1]."""
     integers = True
     for start in range(0, len(x), CHUNK):
         rows = x[start : start + CHUNK]
@@ -139,7 +139,7 @@ def _holds_pixels(x: np.ndarray, source: str) -> bool:
 
 
 def check_fractions(x: np.ndarray, source: str) -> None:
-    """Raise UserError if floats are not finite or not in [0, 1]. source: the array, for the error."""
+    """Raise UserError if floats are not finite or not in [0, 1]. source: what the error calls the array."""
     low, high = x.min(), x.max()
     if not (low >= 0 and high <= 1):  # min and max return NaN if there is one: this form then fails
         found = f"in {low:g} … {high:g}" if np.isfinite([low, high]).all() else "that are not finite"
@@ -147,9 +147,9 @@ def check_fractions(x: np.ndarray, source: str) -> None:
 
 
 def class_labels(y: np.ndarray, source: str) -> np.ndarray:
-    """Convert (N, classes) one-hot, or integers (N,) or (N, 1), to (N,) uint8.
+    """Return labels as (N,) uint8, given (N, classes) one-hot, or integers (N,) or (N, 1).
 
-    Raises UserError, which calls the array ``source``, for anything else.
+    Raises UserError, which calls the array ``source``, for any other array.
     """
     if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind in "iu":
         y = y[:, 0]
@@ -170,15 +170,15 @@ RANKS = (3, 4)  # of an IDX file of images
 def channels_first(x: np.ndarray, name: str) -> np.ndarray:
     """Return a view (N, C, H, W) of images (N, H, W, C) or (N, C, H, W), whose channels are 1 (grey) or 3 (colour).
 
-    Raises UserError if ``channel_dimension`` does. name: of the array, for the error.
+    Raises UserError as ``channel_dimension`` does. name: what the error calls the array.
     """
     return x if channel_dimension(x.shape, name) == 1 else x.transpose(0, 3, 1, 2)
 
 
 def channel_dimension(shape: tuple[int, ...], name: str) -> int:
-    """Return which dimension of images of this shape holds the channels: the second (1) or the last (3).
+    """Return which dimension of images of this shape is the channels: the second (1) or the last (3).
 
-    It is the one whose length is 1 or 3. Raises UserError if neither is or both are. name: of the array, for the error.
+    It is the one of length 1 or 3. Raises UserError if neither is or both are. name: what the error calls the array.
     """
     wanted = "(N, H, W, C) or (N, C, H, W) with 1 or 3 channels C"
     if len(shape) != 4 or 0 in shape:
@@ -193,9 +193,9 @@ def channel_dimension(shape: tuple[int, ...], name: str) -> int:
 
 
 def read_images(path: Path, allocate: Allocate = allocate_pageable) -> np.ndarray:
-    """Read an IDX file of images, N x H x W or with channels, see ``channels_first``: (N, C, H, W) uint8, C-contiguous.
+    """Return the images of an IDX file, N x H x W or with channels (see ``channels_first``), as (N, C, H, W) uint8.
 
-    allocate: memory for the images. Raises UserError.
+    The array is C-contiguous. allocate: returns memory for the images. Raises UserError.
     """
     stored = read_idx(path, RANKS, allocate=allocate)
     if stored.ndim == 3:

@@ -27,13 +27,13 @@ Acquire::Languages "none";
 
 
 class DebianError(Exception):
-    """Raised if there is no package; the text is the reason in one line."""
+    """The package is not available; the text is the reason in one line."""
 
 
 def unpack(package: str, directory: Path) -> Path:
-    """Download ``package`` and unpack it; returns the root of its tree, below ``directory``.
+    """Download ``package`` and unpack it below ``directory``; return the root of its tree.
 
-    Looks in the system's package lists and, if that fails, in fresh private ones. apt-get and dpkg-deb write only below
+    It uses the system's package lists, and if that fails, fresh private lists. apt-get and dpkg-deb write only below
     ``directory``, an absolute path that the caller removes. Raises DebianError.
     """
     for tool in ("apt-get", "dpkg-deb"):

@@ -1,7 +1,7 @@
-"""Download one file over HTTP within limits of size, time and memory; without a network, fail quickly.
+"""Download one file over HTTP within limits of size, time and memory; fail quickly without a network.
 
-A separate process transfers the file. A hostile answer can cost the libraries that read it any time and memory, and
-nothing can interrupt a name look-up; only that process suffers.
+A separate process transfers the file. A malicious answer can cost the libraries that read it any time and memory, and
+nothing can interrupt a name look-up; only that process is affected.
 """
 
 import resource
@@ -36,7 +36,7 @@ _PASSING, _FOR_GOOD = 10, 11  # exit codes of the process: another attempt may s
 
 
 class DownloadError(Exception):
-    """Raised if a URL did not deliver its file; the text is the reason in one line. passing: a retry may succeed."""
+    """A URL did not deliver its file; the text is the reason in one line. passing: whether a retry may succeed."""
 
     def __init__(self, reason: str, passing: bool = False) -> None:
         super().__init__(reason)
@@ -44,9 +44,9 @@ class DownloadError(Exception):
 
 
 def find_unreachable_urls(urls: Sequence[str]) -> dict[str, str]:
-    """Request the headers of all URLs at once; return a reason for each that did not answer.
+    """Request the headers of all URLs at once; return the reason for each URL that did not answer.
 
-    Takes CONNECT_SECONDS at most; a plain request can spend that on each of a host's addresses and more on its name.
+    This takes at most CONNECT_SECONDS; a plain request can take that for each address of a host, and more for its name.
     The threads are daemons, because nothing can interrupt a name look-up.
     """
     reasons = dict.fromkeys(urls, f"no answer within {CONNECT_SECONDS:g} s")
@@ -69,10 +69,10 @@ def find_unreachable_urls(urls: Sequence[str]) -> dict[str, str]:
 
 
 def download(url: str, target: Path, max_bytes: int) -> None:
-    """Write the body of ``url`` to ``target``, with a progress bar; try again after a failure in transit.
+    """Write the body of ``url`` to ``target``, with a progress bar; retry after a failure in transit.
 
     Raises DownloadError after ATTEMPTS failures, or at once for a permanent failure: a client error, a body of more
-    than ``max_bytes``, or one that comes too slowly. Each attempt takes at most PATIENCE_SECONDS plus the time for
+    than ``max_bytes``, or one that arrives too slowly. Each attempt takes at most PATIENCE_SECONDS plus the time for
     ``max_bytes`` at the least rate. The caller removes ``target`` after a failure.
     """
     for attempt in range(ATTEMPTS):
@@ -99,7 +99,7 @@ def _attempt(url: str, target: Path, max_bytes: int) -> None:
 
 
 def _last_words(child: Child, target: Path, progress: tqdm) -> str:
-    """Wait until the process reports a failure, or ends; return the report. Raises DownloadError if it is too slow."""
+    """Wait until the process reports a failure, or ends; return its report. Raises DownloadError if it is too slow."""
     received, deadline = 0, Deadline(PATIENCE_SECONDS)
     while True:
         try:
@@ -115,7 +115,7 @@ def _last_words(child: Child, target: Path, progress: tqdm) -> str:
 
 
 def main(url: str, target: str, max_bytes: int) -> None:
-    """Transfer the file in this process, in limited memory; send the reason if that fails."""
+    """Transfer the file in this process, in limited memory; send the reason to the parent if that fails."""
     limit_resource(resource.RLIMIT_AS, MEMORY_BYTES)
     link = socket.socket(fileno=0)
     link.send(READY)
@@ -151,7 +151,7 @@ def transfer(url: str, target: Path, max_bytes: int) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the innermost cause, such as "Connection refused"; the errors around it have longer, vaguer texts."""
+    """Return the innermost cause of an error, such as "Connection refused"; outer errors have longer, vaguer texts."""
     while error.__context__ is not None:
         error = error.__context__
     # The text of other errors may be only the bad input itself, such as an empty line.

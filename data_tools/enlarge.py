@@ -1,4 +1,4 @@
-"""Resize image files, bit-identical to the output of the networks' Resize layer."""
+"""Resize image files, with output bit-identical to that of the networks' Resize layer."""
 
 import argparse
 import os
@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def resize_files(options: argparse.Namespace) -> None:
-    """Resize every file and print its name; no file is ever left incomplete. Raises UserError."""
+    """Resize every file and print its name. Raises UserError; no file remains incomplete."""
     if not 1 <= options.size <= MAX_SIZE:
         raise UserError(f"--size {options.size} is not between 1 and {MAX_SIZE:,}")
     layer = Resize("resize", options.size, options.rule)

@@ -1,7 +1,8 @@
-"""Fashion-MNIST: its files, where to look for them, and fetching them.
+"""Find, verify and fetch the files of Fashion-MNIST.
 
-10 classes of 28×28 grey images, Xiao, Rasul and Vollgraf, 2017 (https://github.com/zalandoresearch/fashion-mnist). No
-file is used before the SHA-256 of its whole content has been checked.
+It has 10 classes of 28×28 grey images: Xiao, Rasul and Vollgraf, 2017
+(https://github.com/zalandoresearch/fashion-mnist). The program uses no file before it has checked the SHA-256 of the
+whole content.
 """
 
 import math
@@ -19,14 +20,14 @@ from app.base.errors import UserError, escape_unprintable, print_to_stderr
 from app.base.frozen import Frozen
 from app.files.cache import cache_dir, create_private_folder
 from app.files.reading import may_exist
-from app.files.writing import replace_atomically, temporary_beside
+from app.files.writing import replace_atomically, temporary_path_beside
 from data_tools.idx import Allocate, allocate_pageable, content_sha256, read_idx
 
 CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
 class DataFile(Frozen):
-    """One IDX file. sha256: hash of the uncompressed content, because archives get repackaged."""
+    """One IDX file. sha256: of the uncompressed content, because mirrors may compress it differently."""
 
     name: str
     shape: tuple[int, ...]
@@ -34,7 +35,7 @@ class DataFile(Frozen):
 
     @property
     def nbytes(self) -> int:
-        """Size of the uncompressed file."""
+        """Return the size of the uncompressed file."""
         return 4 + 4 * len(self.shape) + math.prod(self.shape)
 
 
@@ -71,7 +72,7 @@ DIR_VARIABLE = "FASHION_MNIST_DIR"
 
 
 class Split(NamedTuple):
-    """Verified content: images (N, 28, 28) uint8, labels (N,) uint8, and the directory it came from."""
+    """Verified content: images (N, 28, 28) uint8, labels (N,) uint8, and the directory of the files."""
 
     images: np.ndarray
     labels: np.ndarray
@@ -79,7 +80,7 @@ class Split(NamedTuple):
 
 
 def read_ahead(split: str, data_dir: Path | None = None) -> None:
-    """Begin to read a split that is there, in another thread. A later ``open_split`` takes it, or reports the fault."""
+    """Start to read an existing split in another thread. A later ``open_split`` returns it, or reports the fault."""
     for directory in search_dirs(data_dir):
         if all(existing_copies(file, directory) for file in SPLITS[split]):
             with suppress(RuntimeError):  # no more threads can be started
@@ -88,10 +89,10 @@ def read_ahead(split: str, data_dir: Path | None = None) -> None:
 
 
 def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | None = None) -> Split:
-    """Read ``split``, "test" or "train", from the first of ``search_dirs`` that has it; fetch it if none does.
+    """Return ``split``, "test" or "train", from the first of ``search_dirs`` that has it; fetch it if none does.
 
-    data_dir: the only place to look in. allocate: returns memory for the images. A bad file is skipped, with a warning,
-    unless the user named its place by ``data_dir`` or ``$FASHION_MNIST_DIR``. Raises UserError if the data is missing,
+    data_dir: the only directory to search. allocate: returns memory for the images. A bad file is skipped, with a
+    warning, unless ``data_dir`` or ``$FASHION_MNIST_DIR`` names its directory. Raises UserError if the data is missing,
     wrong or cannot be fetched.
     """
     if data_dir is not None:
@@ -119,7 +120,7 @@ def _environment_dir() -> Path | None:
 
 
 def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
-    """Return the directories to search: only ``data_dir`` if given, else the variable's, the cache, the system's."""
+    """Return the directories to search: ``data_dir`` if given, otherwise the variable's, the cache, the system's."""
     if data_dir is not None:
         return (data_dir,)
     variable = _environment_dir()
@@ -127,12 +128,12 @@ def search_dirs(data_dir: Path | None) -> tuple[Path, ...]:
 
 
 def existing_copies(file: DataFile, directory: Path) -> list[Path]:
-    """Return the existing paths of ``file`` in ``directory``, gzipped or plain, good or bad."""
+    """Return the existing paths of ``file`` in ``directory``, gzipped or plain, without checking them."""
     return [path for path in (directory / f"{file.name}.gz", directory / file.name) if may_exist(path)]
 
 
 def read_file(path: Path, file: DataFile, allocate: Allocate | None = None) -> np.ndarray:
-    """Read the array in ``path``. Raises UserError unless it is ``file``, bit for bit."""
+    """Return the array in ``path``. Raises UserError unless it equals ``file`` bit for bit."""
     array = read_idx(path, len(file.shape), file.shape[0], allocate or allocate_pageable)
     if array.shape != file.shape or content_sha256(array) != file.sha256:
         raise UserError(f"{path} is not the original {file.name} (its SHA-256 differs); get a fresh copy")
@@ -140,7 +141,7 @@ def read_file(path: Path, file: DataFile, allocate: Allocate | None = None) -> n
 
 
 def _read_copy(file: DataFile, directory: Path, allocate: Allocate | None = None) -> np.ndarray:
-    """Read the first good copy of ``file`` in ``directory``. Raises UserError about the first bad one or none."""
+    """Return the first good copy of ``file`` in ``directory``. Raises UserError about the first bad one or none."""
     failures = []
     for path in existing_copies(file, directory):
         try:
@@ -154,7 +155,7 @@ def _read_copy(file: DataFile, directory: Path, allocate: Allocate | None = None
 
 
 def _take_split(split: str, directory: Path, allocate: Allocate | None) -> Split:
-    """Return what was read ahead, else read it."""
+    """Return the split that was read ahead, or else read it."""
     ahead = _ahead.pop((split, directory), None)
     if ahead is None or ahead.exception() is not None:
         return _read_split(split, directory, allocate)
@@ -172,7 +173,7 @@ def _read_split(split: str, directory: Path, allocate: Allocate | None = None) -
 
 
 def recognise(images: np.ndarray, labels: np.ndarray | None) -> str | None:
-    """Return the split that has exactly these uint8 images (N, 28, 28) and, if given, labels (N,); else None."""
+    """Return the split that has exactly these uint8 images (N, 28, 28) and, if given, labels (N,); otherwise None."""
     for split, files in SPLITS.items():
         given = [(file, array) for file, array in zip(files, (images, labels), strict=True) if array is not None]
         if all(array.shape == file.shape and content_sha256(array) == file.sha256 for file, array in given):
@@ -181,10 +182,10 @@ def recognise(images: np.ndarray, labels: np.ndarray | None) -> str | None:
 
 
 def fetch(split: str, data_dir: Path | None = None) -> Path:
-    """Put good copies of the split's files into ``data_dir`` (default: the cache); return the directory.
+    """Download good copies of the split's files into ``data_dir`` (default: the cache); return the directory.
 
-    Missing or bad files come from a mirror or, if none works, from the Debian package. Several processes may run this
-    at once. Raises UserError, the only one of several lines, if no source works.
+    Missing or bad files come from a mirror or, if no mirror works, from the Debian package. Several processes may do
+    this at once. Raises UserError, the only one of several lines, if no source works.
     """
     directory = (data_dir or cache_dir() / "fashion-mnist").absolute()
     missing = [file for file in SPLITS[split] if not _has_good_copy(file, directory)]
@@ -225,7 +226,7 @@ def _has_good_copy(file: DataFile, directory: Path) -> bool:
 
 
 def _from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
-    """Download ``files``; return those that no mirror had. A mirror that failed once is not tried again."""
+    """Download ``files``; return those that no mirror had. It does not retry a mirror that failed."""
     from data_tools import download
 
     probes = {mirror + files[0].name + ".gz": mirror for mirror in MIRRORS}
@@ -255,12 +256,12 @@ def _from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -
 
 
 def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
-    """Copy ``files``, and the other split's too, from the Debian package; return those that it did not have."""
+    """Copy ``files``, and those of the other split, from the Debian package; return the files that it lacks."""
     from data_tools import debian
 
     print_to_stderr(f"no mirror worked; getting the Debian package {DEBIAN_PACKAGE} with apt-get")
     stored = []
-    scratch = temporary_beside(directory / "scratch")  # a later run removes the folder of a killed process
+    scratch = temporary_path_beside(directory / "scratch")  # a later run removes the folder of a killed process
     try:
         scratch.mkdir()
         tree = debian.unpack(DEBIAN_PACKAGE, scratch)

@@ -1,8 +1,8 @@
-"""Strict reader and writer of IDX files of unsigned bytes, the format of MNIST's family, raw or gzipped.
+"""Read and write IDX files of unsigned bytes, the format of MNIST's family, raw or gzipped, strictly.
 
 A file is two zero bytes, the type (0x08), the rank, one big-endian uint32 per dimension, then the items. The enlarged
-files of systems 2 to 4 have four zero bytes instead and little-endian numbers: these are read, too, never written. The
-reader trusts none of it: it returns exactly the file's content, or raises UserError.
+files of systems 2 to 4 begin with four zero bytes instead and have little-endian numbers; the reader accepts these
+files, too. The reader returns exactly the file's content, or raises UserError.
 """
 
 import gzip
@@ -43,7 +43,7 @@ CONVERT = "convert them with NumPy and data_tools.idx.write_idx, or store them a
 
 
 def allocate_pageable(nbytes: int) -> np.ndarray:
-    """Allocate ordinary memory; the default ``allocate``."""
+    """Return ordinary memory; the default of ``allocate``."""
     return np.empty(nbytes, np.uint8)
 
 
@@ -55,11 +55,11 @@ class _Source(Protocol):
 def read_idx(
     path: Path, rank: int | tuple[int, ...], max_items: int | None = None, allocate: Allocate = allocate_pageable
 ) -> np.ndarray:
-    """Read an IDX file of unsigned bytes, gzipped or raw (recognised by content, not by name).
+    """Return the array in an IDX file of unsigned bytes, gzipped or raw (recognised by content, not by name).
 
-    rank: the required number of dimensions, or several to choose from. max_items: refuse a larger first dimension.
-    Returns a C-contiguous uint8 array over memory from ``allocate``, which is called only for a plausible header.
-    Raises UserError, naming the path, for a file that cannot be read or is not exactly one such array.
+    rank: the required number of dimensions, or several to choose from. max_items: refuse a larger first dimension. The
+    array is C-contiguous uint8, in memory from ``allocate``, which is called only for a plausible header. Raises
+    UserError, naming the path, for a file that cannot be read or is not exactly one such array.
     """
     ranks = (rank,) if isinstance(rank, int) else rank
     with faults_as_user_errors(path), open_regular(path, MAX_FILE_BYTES, TOO_LARGE) as file:
@@ -79,7 +79,7 @@ def read_idx(
 
 
 class Layout(Frozen):
-    """The shape of an IDX file's items, which follow ``offset`` bytes of its content. size: of the file in bytes."""
+    """The shape of an IDX file's items. offset: position in bytes of the items. size: bytes of the file."""
 
     shape: tuple[int, ...]
     offset: int
@@ -88,9 +88,9 @@ class Layout(Frozen):
 
 
 def read_layout(path: Path, ranks: tuple[int, ...]) -> Layout:
-    """Read the header of an IDX file of any size: its items have exactly this shape, if it is not gzipped.
+    """Return the layout in the header of an IDX file of any size. A file that is not gzipped has exactly this layout.
 
-    Whether those of a gzipped file have it shows when they are read. Raises UserError.
+    A gzipped file may turn out to differ when its items are read. Raises UserError.
     """
     with faults_as_user_errors(path), open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -104,7 +104,7 @@ def read_layout(path: Path, ranks: tuple[int, ...]) -> Layout:
 
 
 def _open_items(file: BinaryIO, size: int, ranks: tuple[int, ...]) -> tuple[tuple[int, ...], _Source]:
-    """Return the shape of the items, checked against the file's size in bytes, and the content behind the header."""
+    """Return the shape of the items, checked against the file's size in bytes, and the content after the header."""
     start = file.read(16)
     if not start:
         raise BadFileError("is empty")
@@ -134,7 +134,7 @@ def too_long(nbytes: int) -> BadFileError:
 
 
 def _open_content(file: BinaryIO, size: int) -> _Source:
-    """Return an object that reads the file from its beginning, and decompresses it if it is gzip."""
+    """Return a reader of the file from its beginning, which decompresses gzip."""
     file.seek(0)
     zipped = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
     file.seek(0)
@@ -142,9 +142,9 @@ def _open_content(file: BinaryIO, size: int) -> _Source:
 
 
 def _true_shape(shapes: set[tuple[int, ...]], file: BinaryIO, size: int, most: int) -> tuple[int, ...]:
-    """Return the one of these shapes, all of which an old header may mean, that fits the content's length.
+    """Return the one of ``shapes``, all of which an old header may mean, that fits the length of the content.
 
-    most: limit on the bytes of the items.
+    most: limit of the bytes of the items.
     """
     sizes = {shape: math.prod(shape) for shape in shapes if 0 < math.prod(shape) <= most}
     source, start = _open_content(file, size), 4 + 4 * len(min(shapes))
@@ -163,7 +163,7 @@ def _true_shape(shapes: set[tuple[int, ...]], file: BinaryIO, size: int, most: i
 
 
 def _read_shapes(source: _Source, ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the shape in the header; for an old one, whose byte order is unknown, those in both byte orders."""
+    """Return the shape in the header; for an old header of unknown byte order, the shapes in both orders."""
     magic = bytearray(4)
     filled = source.readinto(memoryview(magic))
     if filled == 0:
@@ -190,12 +190,12 @@ def _read_shapes(source: _Source, ranks: tuple[int, ...]) -> list[tuple[int, ...
 
 
 def _describe_expected_items(ranks: tuple[int, ...]) -> str:
-    """Say what the items must be and how to convert them, for an intact file that holds something else."""
+    """Return what the items must be and how to convert them, for an intact file with other items."""
     return f"{EXPECTED[ranks]}: {CONVERT}"
 
 
 def _not_idx_error(start: bytes, source: _Source) -> BadFileError:
-    """Build the error for content of another kind, named if its first bytes show it."""
+    """Return the error for content of another kind, which it names if the first bytes show it."""
     from app.files.formats import START_BYTES, recognise_file_kind  # imported only here: to name what is no IDX file
 
     rest = bytearray(START_BYTES - len(start))
@@ -223,13 +223,13 @@ def content_sha256(array: np.ndarray) -> str:
 def write_idx(path: Path, array: np.ndarray) -> None:
     """Write a uint8 array as an IDX file, atomically; gzipped, with the same bytes each time, if the name ends in .gz.
 
-    Raises UserError if the file cannot be written, ValueError for another dtype.
+    Raises UserError if the file cannot be written, and ValueError for another dtype.
     """
     write_idx_parts(path, array.shape, [array])
 
 
 def write_idx_parts(path: Path, shape: tuple[int, ...], parts: Iterable[np.ndarray], *, overwrite: bool = True) -> None:
-    """Write an IDX file (see ``write_idx``) of this shape from parts of its items, one after the other.
+    """Write an IDX file of this shape, as ``write_idx`` does, from consecutive parts of its items.
 
     overwrite: replace an existing file; otherwise it is a UserError.
     """

@@ -1,4 +1,4 @@
-"""Inflate gzip files block by block, and turn their faults into one line."""
+"""Decompress gzip files block by block, and report their faults in one line."""
 
 import zlib
 from collections.abc import Iterator
@@ -16,20 +16,20 @@ CHUNK = 1 << 18
 
 
 class BadFileError(Exception):
-    """What is wrong with the file, starting with a verb, and the remedy; ``faults_as_user_errors`` adds the path."""
+    """A file is bad; the text is the fault, starting with a verb, and the remedy, to which others add the path."""
 
     def __init__(self, what: str, remedy: str = "get a fresh copy or name another file") -> None:
         super().__init__(f"{what}; {remedy}")
 
 
 class Gzip:
-    """Inflates all members of a gzip file, only as requested; zlib checks CRC and length at each member's end.
+    """Decompresses all members of a gzip file on request; zlib checks CRC and length at the end of each member.
 
     Use it within ``faults_as_user_errors``.
     """
 
     def __init__(self, file: BinaryIO, size: int) -> None:
-        """file: at its beginning. size: of the file in bytes."""
+        """file: open file at its beginning. size: bytes of the file."""
         self._file = file
         self._max_members = MAX_MEMBERS + size // MEMBER_BYTES
         self._inflater = zlib.decompressobj(wbits=31)
@@ -63,7 +63,7 @@ class Gzip:
 
 @contextmanager
 def faults_as_user_errors(path: Path) -> Iterator[None]:
-    """Turn the faults of the file at ``path`` that the block meets into a UserError."""
+    """Raise UserError for the faults of the file at ``path`` that occur in the block."""
     try:
         yield
     except BadFileError as error:

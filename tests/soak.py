@@ -18,7 +18,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.interrupts import deferred_interrupts
-from app.main_job.result import passes_over
+from app.main_job.result import repeat_images
 from app.network.definitions import LENET5, MINIDNN86, MLP
 from app.network.graph import Graph
 from app.planning.matching import Choices
@@ -139,7 +139,7 @@ class Thread:
         items = self._items()
         pair = self._outputs(engine, len(items), logits=False), self._outputs(engine, len(items), logits=False)
         batch = int(self._rng.integers(1, 4 * len(items)))
-        for labels in engine.stream(passes_over(self._pinned(items), batch), pair):
+        for labels in engine.stream(repeat_images(self._pinned(items), batch), pair):
             self._compare("streamed", items[: len(labels)], labels, self._soak.labels[self._plan])
             self.batches["streamed"] += 1
 

@@ -17,7 +17,7 @@ from app.main_job.result import Compared, Outcome, Timing, layer_row
 from app.network.definitions import LENET5
 from app.network.verdicts import Accuracy, Agreement, Reference, compare_labels, judge_answers
 from app.network.weights import Weights
-from app.records.derive import fields, split_annotated_type
+from app.records.derive import record_fields, split_annotated_type
 from app.records.report import GpuSettings, Layer
 from app.terminal.output import write_json
 from app.terminal.text import UNLIMITED
@@ -282,7 +282,7 @@ def test_times_that_no_clock_gives_are_no_error_and_no_infinity(ms: float, tmp_p
 
 
 def test_reports_have_every_way_that_images_take_to_the_card() -> None:
-    assert {*get_args(split_annotated_type(fields(GpuSettings)["images"]).kind)} == {
+    assert {*get_args(split_annotated_type(record_fields(GpuSettings)["images"]).kind)} == {
         DIRECT,
         AT_ONCE,
         "copied in chunks",

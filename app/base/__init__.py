@@ -1,2 +1,1 @@
-"""What every other room may import: errors, interrupts, processes, the processor, the clock, precisions,
-frozen dataclasses."""
+"""Provide what every other room uses: errors, signals, processes, CPU cores, clocks, precisions, frozen dataclasses."""

@@ -1,4 +1,4 @@
-"""Read the host's clock: a stopwatch, timed calls, deadlines. Times are in seconds, unless a name says ms."""
+"""Read the host's clock: timers, timed calls and deadlines. Times are in seconds unless a name ends in ms."""
 
 import os
 import sys
@@ -14,14 +14,14 @@ now = perf_counter  # seconds since some moment; it never goes back, and all pro
 
 
 class Timer:
-    """A stopwatch that starts when it is created."""
+    """A timer that starts when it is created."""
 
     def __init__(self) -> None:
         self._begun = self._last = now()
 
     @property
     def seconds(self) -> float:
-        """Seconds since the timer was created."""
+        """Return the seconds since the timer was created."""
         return now() - self._begun
 
     def lap(self) -> float:
@@ -31,10 +31,10 @@ class Timer:
 
 
 class Stopwatch:
-    """Measures one-off costs in ms. spent: name → time booked so far, in the order of first booking.
+    """Measure the one-off costs of a program in ms. spent: name → ms so far, in the order of the first booking.
 
-    In main.py it begins with the program and books the time of the process before that, the interpreter's start-up,
-    under ``start``. In other programs it begins when it is made.
+    The stopwatch of main.py starts with the program; it books the time since the creation of the process, which the
+    interpreter's start-up took, under ``start``. In other programs it starts when it is created.
     """
 
     def __init__(self) -> None:
@@ -48,19 +48,19 @@ class Stopwatch:
         self._began = self._last - sum(self.spent.values()) / 1e3
 
     def lap(self, name: str) -> None:
-        """Book the time since the last lap under ``name``, added to earlier bookings of that name."""
+        """Add the ms since the last lap to the sum of ``name``."""
         at = now()
         self.spent[name] = self.spent.get(name, 0.0) + (at - self._last) * 1e3
         self._last = at
 
     @property
     def elapsed(self) -> float:
-        """Milliseconds since the beginning, booked or not."""
+        """Return the ms since the stopwatch started."""
         return (now() - self._began) * 1e3
 
 
 def _process_age() -> float:
-    """Return the seconds since the process was created, in steps of 0.01 s; 0 where the system does not tell."""
+    """Return the seconds since the process was created, in steps of 0.01 s; 0 if the system does not report them."""
     with suppress(OSError, ValueError, IndexError, AttributeError):
         # Field 22 of proc(5)'s stat, in clock ticks since boot; field 2, the name, may contain spaces.
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -69,19 +69,19 @@ def _process_age() -> float:
 
 
 class Deadline:
-    """A deadline ``seconds`` after its creation; they may be infinite."""
+    """A deadline ``seconds`` after its creation; ``seconds`` may be infinite."""
 
     def __init__(self, seconds: float) -> None:
         self._end = now() + seconds
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the deadline; 0 once it is over."""
+        """Return the seconds until the deadline, at least 0."""
         return max(self._end - now(), 0.0)
 
     @property
     def is_over(self) -> bool:
-        """Whether the deadline is over."""
+        """Return whether the deadline has passed."""
         return now() >= self._end
 
     def extend(self, seconds: float, most: float) -> None:
@@ -90,14 +90,14 @@ class Deadline:
 
 
 def time_call(call: Callable[[], Result]) -> tuple[Result, float]:
-    """Call once; return the result of the call and its duration in ms."""
+    """Call a function once; return its result and its duration in ms."""
     start = now()
     result = call()
     return result, (now() - start) * 1e3
 
 
 def time_by_host_clock(call: Callable[[], object], repeat: int, warmup: int = 0) -> tuple[float, ...]:
-    """Return the ms of ``repeat`` calls, after ``warmup`` untimed ones."""
+    """Return the duration in ms of each of ``repeat`` calls, which follow ``warmup`` untimed calls."""
     for _ in range(warmup):
         call()
     return tuple(time_call(call)[1] for _ in range(repeat))

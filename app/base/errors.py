@@ -1,4 +1,4 @@
-"""The exception for errors that users can correct, and its remedies: near names, commands for missing packages."""
+"""Define the exception for errors that users can correct, and the remedies in its text: similar names, pip commands."""
 
 import difflib
 import shlex
@@ -23,11 +23,11 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 
 
 class UserError(Exception):
-    """An error that the user can correct: printed as one line, ``error: …``, with exit code 2.
+    """An error that the user can correct. The program prints ``error: …`` in one line and exits with code 2.
 
-    The text gives the cause, the place and the remedy; further arguments are further lines. Every module raises it for
-    bad options, files, data, weights or devices; any other exception that escapes is a bug. File names in the text may
-    have any characters: ``str`` escapes the unprintable ones.
+    The text gives the cause, the place and the remedy; each further argument is a further line. Modules raise it for
+    bad options, files, data, weights or devices. Any other exception that reaches the top is a bug. File names in the
+    text may contain any characters: ``str`` escapes the unprintable ones.
     """
 
     def __str__(self) -> str:
@@ -35,14 +35,14 @@ class UserError(Exception):
 
 
 def escape_unprintable(text: str) -> str:
-    """Escape every unprintable character, newlines too: ``\\n``, ``\\x1b``, ``\\udcff``."""
+    r"""Return the text with every unprintable character escaped, newlines too: ``\n``, ``\x1b``, ``\udcff``."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def choices_hint(word: str, known: Iterable[str]) -> str:
-    """Return ``choose one of …`` with the known names, and the known name that is nearest to ``word``."""
+    """Return ``choose one of …`` with the known names, followed by the known name that is nearest to ``word``."""
     names = [*known]
     return f"choose one of {', '.join(names)}{did_you_mean_hint(word, names)}"
 
@@ -53,7 +53,7 @@ def print_to_stderr(text: str) -> None:
 
 
 def did_you_mean_hint(word: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean …?`` with the known name nearest to ``word``, or ``""``; ignores leading hyphens."""
+    """Return ``; did you mean …?`` with the known name nearest to ``word``, or ``""``; leading hyphens do not count."""
     names = {name.lstrip("-").lower(): name for name in known}
     typed = word.lstrip("-").lower()
     begun = [name for name in names if typed and name.startswith(typed)]

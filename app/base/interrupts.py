@@ -1,6 +1,6 @@
-"""Handle Ctrl-C where KeyboardInterrupt would do harm, because it may come between any two steps of the main thread.
+"""Handle Ctrl-C where Python's KeyboardInterrupt would do harm, because it may come between any two bytecodes.
 
-SIGTERM (from a scheduler or ``kill``) and SIGHUP (a closed terminal) have the same effect in every program here.
+SIGTERM (from a scheduler or ``kill``) and SIGHUP (a closed terminal) have the same effect as Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ Handler = Callable[..., object] | int | None  # the handler type of the signal m
 
 
 def _exit_interrupted(*_: object) -> None:
+    """Print one line and end the process with exit code 2."""
     with suppress(OSError):  # standard error may be closed
         os.write(2, f"{INTERRUPTED}\n".encode())
     os._exit(2)
 
 
 def install_exit_handlers() -> None:
-    """From now on, end this program on a signal at once, with one line and exit code 2; ignored signals stay ignored.
+    """End this program with one line and exit code 2 on every later signal, except signals that it ignores already.
 
     A program calls this before it imports anything more.
     """
@@ -35,7 +36,7 @@ def install_exit_handlers() -> None:
 
 
 def exit_ignoring_signals(code: int) -> None:
-    """End the program with ``code``, even if a signal comes while the interpreter shuts down: the work is done."""
+    """End the program with exit code ``code``, even if a signal arrives while the interpreter shuts down."""
     ours = _replace_signal_handlers(_exit_interrupted, by=lambda *_: os._exit(code))
     # Once threads have ended, Python removes its handlers, and signals would kill the process.
     atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in ours])
@@ -44,7 +45,7 @@ def exit_ignoring_signals(code: int) -> None:
 
 @contextmanager
 def _temporary_signal_handler(*replaced: object, by: Callable[..., object]) -> Iterator[None]:
-    """Let ``by`` handle, while the block runs, the signals whose handler is in ``replaced``."""
+    """Handle signals by the function ``by`` while the block runs, if their handler is one of ``replaced``."""
     before: dict[signal.Signals, Handler] = {}
     try:
         before = _replace_signal_handlers(*replaced, by=by)
@@ -55,7 +56,7 @@ def _temporary_signal_handler(*replaced: object, by: Callable[..., object]) -> I
 
 
 def raise_on_interrupt() -> AbstractContextManager[None]:
-    """Raise KeyboardInterrupt for signals while the block runs, unless the process ignores or handles them."""
+    """Raise KeyboardInterrupt on a signal while the block runs, unless the process ignores or handles the signal."""
     return _temporary_signal_handler(signal.SIG_DFL, _exit_interrupted, by=signal.default_int_handler)
 
 
@@ -65,21 +66,21 @@ def on_interrupt(action: Callable[[], object]) -> AbstractContextManager[None]:
 
 
 def exit_on_interrupt() -> AbstractContextManager[None]:
-    """End the process on Ctrl-C at once while the block runs, with one line and exit code 2.
+    """End the process with one line and exit code 2 on Ctrl-C while the block runs.
 
-    For blocks that need no clean-up but load C extensions, which turn KeyboardInterrupt into an ImportError, or use
-    HDF5, whose callbacks lose it.
+    Use it for blocks that need no clean-up but load C extensions, which turn KeyboardInterrupt into an ImportError, or
+    use HDF5, whose callbacks lose it.
     """
     return on_interrupt(_exit_interrupted)
 
 
 @contextmanager
 def deferred_interrupts() -> Iterator[Callable[[], None]]:
-    """Defer Ctrl-C while the block runs; for blocks that wait for threads.
+    """Defer Ctrl-C while a block that waits for threads runs; raise KeyboardInterrupt at its end.
 
-    A KeyboardInterrupt while the main thread takes a lock can leave the lock taken, and another thread then waits for
-    it for ever. Yields a function, callable from any thread, that raises KeyboardInterrupt if Ctrl-C came. The end of
-    the block raises it, too.
+    Yield a function, callable from any thread, that raises KeyboardInterrupt at once if Ctrl-C came. Without deferral,
+    a KeyboardInterrupt while the main thread acquires a lock could leave the lock held, and another thread would wait
+    for it for ever.
     """
     noted: list[bool] = []
 
@@ -93,7 +94,7 @@ def deferred_interrupts() -> Iterator[Callable[[], None]]:
 
 
 def _replace_signal_handlers(*replaced: object, by: Callable[..., object]) -> dict[signal.Signals, Handler]:
-    """Let ``by`` handle the signals whose handler is in ``replaced``; return those handlers. Main thread only."""
+    """Handle by ``by`` the signals whose handler is in ``replaced``; return the replaced handlers. Main thread only."""
     if threading.current_thread() is not threading.main_thread():
         return {}
     before = {number: handler for number in SIGNALS if (handler := signal.getsignal(number)) in replaced}
@@ -103,7 +104,7 @@ def _replace_signal_handlers(*replaced: object, by: Callable[..., object]) -> di
 
 
 def _exit_on_unraisable_interrupt(lost: sys.UnraisableHookArgs) -> None:
-    """End the program on a KeyboardInterrupt in a callback or a finaliser, where Python would only print it."""
+    """End the program on a KeyboardInterrupt in a callback or a finaliser, which Python would only print."""
     if lost.exc_type is KeyboardInterrupt:
         _exit_interrupted()
     sys.__unraisablehook__(lost)
@@ -111,7 +112,7 @@ def _exit_on_unraisable_interrupt(lost: sys.UnraisableHookArgs) -> None:
 
 @contextmanager
 def progress_bar(total: int, **looks: Any) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on a terminal. Yields a function that adds an increment, and raises deferred Ctrl-C."""
+    """Show a progress bar on a terminal. Yield a function that adds to the count, and raises deferred Ctrl-C."""
     bar: Any = None
     if sys.stderr.isatty():
         from tqdm import tqdm  # imported only here: without a bar, its import would take as long as much of the work

@@ -1,10 +1,10 @@
-"""Define each precision in one row, from the finest to the coarsest. Every table of precisions derives from these."""
+"""Define each precision in one row, the finest first. All tables of precisions are derived from these rows."""
 
 from app.base.frozen import Frozen
 
 
 class Precision(Frozen):
-    """One way to compute a network.
+    """One precision in which a network can be computed.
 
     name: as on the command line and in reports. dtype: type of the multiplication, a problem's ``dtype``.
     near_tie: a margin below this share of an image's magnitudes is a near-tie. colour: its class in charts.
@@ -33,7 +33,7 @@ class Precision(Frozen):
 
     @property
     def allowed_near_tie_share(self) -> float:
-        """Share of the images whose labels may differ in near-ties."""
+        """Return the share of the images whose labels may differ because of near-ties."""
         return 0.01 if self.coarse else 0.001
 
 
@@ -97,10 +97,10 @@ INTEGERS = "int8"  # the dtype of which only the second of two convolutions is
 
 
 def storage_dtype(dtype: str) -> str:
-    """Return the storage type for numbers of an arithmetic type."""
+    """Return the type in which numbers of an arithmetic type are stored."""
     return BY_DTYPE[dtype].stored if dtype in BY_DTYPE else dtype
 
 
 def epilogue_dtype(dtype: str) -> str:
-    """Return the type of biases and of the epilogue's arithmetic."""
+    """Return the type of biases and of the arithmetic in the epilogue."""
     return "float64" if dtype == "float64" else "float32"

@@ -1,4 +1,4 @@
-"""Helper processes: block signals while they start, end them, and describe how they ended."""
+"""Start helper processes with signals blocked, end them with their parent, and describe how they ended."""
 
 import ctypes
 import os
@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 @contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Block Ctrl-C, SIGTERM and SIGHUP in this thread; processes and threads started in the block inherit that.
+    """Block Ctrl-C, SIGTERM and SIGHUP in this thread while the block runs. New processes and threads inherit the mask.
 
     A terminal or a scheduler sends these signals to every process. Only the first process may react: it ends the
     others.
@@ -33,9 +33,9 @@ def signals_blocked() -> Iterator[None]:
 
 
 def end_with_parent(parent: int) -> None:
-    """Let the system kill this process when the thread that started it ends, for whatever reason.
+    """Ask the system to kill this process when the thread that started it ends, for whatever reason.
 
-    parent: the id of that thread's process, which may have ended already.
+    parent: process id of that thread, which may have ended already.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -43,24 +43,27 @@ def end_with_parent(parent: int) -> None:
 
 
 def limit_resource(what: int, most: int) -> None:
-    """Limit a resource of this process (``what``: a constant of the module ``resource``). A lower hard limit stays."""
+    """Limit a resource of this process to ``most``, or to the hard limit if that is lower.
+
+    what: a constant of the module ``resource``.
+    """
     hard = resource.getrlimit(what)[1]
     resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 class StopDetector:
-    """Detects that a child process was stopped, e.g. by SIGSTOP; a process waiting for it would wait for ever."""
+    """Detect that a child process was stopped, for example by SIGSTOP: waiting for it would take for ever."""
 
     def __init__(self, child: int | None) -> None:
-        """child: its process id."""
+        """Detect stops of the process with the id ``child``."""
         assert child is not None, "it has been started"
         self._child, self._found = child, 0
 
     def stopped(self) -> bool:
-        """Check once; return whether the last STOPPED_LOOKS checks found the child stopped.
+        """Check once; return whether each of the last STOPPED_LOOKS checks found the child stopped.
 
-        Call it every LOOK_SECONDS or so. A single check does not count: a terminal's Ctrl-Z and ``fg`` stop and
-        continue all processes, one by one.
+        Call it about every LOOK_SECONDS. A single check does not suffice: a terminal's Ctrl-Z and ``fg`` stop and
+        continue the processes one by one.
         """
         try:
             found = os.waitid(os.P_PID, self._child, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
@@ -71,7 +74,7 @@ class StopDetector:
 
 
 def describe_exit_code(code: int | None) -> str:
-    """Describe how a process ended, to follow its name. code: its exit code, negative for a signal."""
+    """Return how a process ended, as words that follow its name. code: its exit code, negative for a signal."""
     if code is None:
         return "ended in an unknown way"
     if code >= 0:

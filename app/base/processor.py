@@ -1,4 +1,4 @@
-"""The cores and address space that the process may use, OpenBLAS's threads, and whether freed memory is kept."""
+"""Report and limit what the process uses of the CPU: cores, address space, OpenBLAS's threads and freed memory."""
 
 import ctypes
 import mmap
@@ -30,20 +30,20 @@ def usable_cores() -> int:
 
 
 def divide_cores(cores: Sequence[int], count: int) -> list[Sequence[int]]:
-    """Divide the cores among ``count`` processes, at least one for each; with fewer cores, processes share them."""
+    """Divide the cores among ``count`` processes. Each gets at least one; with too few cores, processes share them."""
     total = len(cores)
     return [cores[at * total // count : (at + 1) * total // count] or [cores[at % total]] for at in range(count)]
 
 
 def format_cores(cores: Iterable[int]) -> str:
-    """Format core numbers as ranges: ``0-3,8``."""
+    """Return core numbers as ranges: ``0-3,8``."""
     ordered = sorted(cores)
     runs = [[*run] for _, run in groupby(ordered, key=lambda core: core - ordered.index(core))]
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def keep_freed_memory() -> None:
-    """Let malloc keep freed memory: every chunk allocates the same arrays, and fresh pages cost a fifth more time."""
+    """Make malloc keep freed memory: every chunk allocates the same arrays, and fresh pages cost a fifth more time."""
     with suppress(OSError, AttributeError):  # other C libraries lack mallopt
         library = ctypes.CDLL(None)
         library.mallopt(M_TRIM_THRESHOLD, 1 << 30)
@@ -51,7 +51,7 @@ def keep_freed_memory() -> None:
 
 
 class _OneBlasThread:
-    """The number of running ``one_blas_thread`` blocks, and the thread counts from before the first of them."""
+    """Number of running ``one_blas_thread`` blocks, and the thread counts from before the first of them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -66,8 +66,8 @@ _one = _OneBlasThread()
 def one_blas_thread() -> Iterator[None]:
     """Limit OpenBLAS, NumPy's matrix library, to one thread per call in the whole process while the block runs.
 
-    For blocks that call it from one thread per core: otherwise the threads of such calls would wait for each other for
-    most of the time. Other matrix libraries are left alone.
+    Use it for blocks in which one thread per core calls OpenBLAS: otherwise the threads of these calls would mostly
+    wait for each other. Other matrix libraries are not limited.
     """
     with _one.lock:
         libraries = _openblas_thread_functions()
@@ -88,9 +88,9 @@ def one_blas_thread() -> Iterator[None]:
 
 @cache
 def _openblas_thread_functions() -> Sequence[tuple[Callable[[], int], Callable[[int], object]]]:
-    """Return the functions that get and set the number of threads, for each OpenBLAS in this process.
+    """Return the functions that get and set the number of threads of each OpenBLAS that this process has loaded.
 
-    Builds name them differently: NumPy's wheels (from 2.0, then before it), and the system's.
+    Builds use different names for them: NumPy's wheels since 2.0, older wheels, and the system's library.
     """
     found = []
     with suppress(OSError):
@@ -105,7 +105,7 @@ def _openblas_thread_functions() -> Sequence[tuple[Callable[[], int], Callable[[
 
 
 def check_address_space(threads: int = 1) -> None:
-    """Raise MemoryError if a limit leaves too little address space for so many threads. Does nothing without a limit.
+    """Raise MemoryError if a resource limit leaves too little address space for ``threads`` threads.
 
     At the limit, OpenBLAS would crash, or exit with code 1, which means a failed accuracy check.
     """
@@ -118,7 +118,7 @@ def check_address_space(threads: int = 1) -> None:
 
 
 def count_fitting_threads(most: int) -> int:
-    """Return the number of threads that fit in memory, up to ``most``. Raises MemoryError if not even one fits."""
+    """Return how many threads, up to ``most``, fit in the address space. Raise MemoryError if not even one fits."""
     for threads in range(most, 1, -1):
         with suppress(MemoryError):
             check_address_space(threads)

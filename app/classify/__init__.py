@@ -1,1 +1,1 @@
-"""The command ``classify``: label shards of images, of any number and size, in constant memory."""
+"""Label shards (files of images) of any number and size in constant memory: the command ``classify``."""

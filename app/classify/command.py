@@ -1,4 +1,4 @@
-"""``main.py classify``: label the images of any number of shards, in constant memory."""
+"""Run ``main.py classify``: label the images of any number of shards, in constant memory."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ from app.main_job.images import fitting_graph
 from app.network.definitions import is_listed
 from app.network.graph import Graph, load_network
 from app.records.classify import Identity
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from data_tools.dataset import Dataset
 
 NAMED = 3  # most unreadable shards that the final error names
@@ -42,13 +42,13 @@ NAMED = 3  # most unreadable shards that the final error names
 
 @dataclass
 class Faults:
-    """The unreadable shards among ``shards``, with the reason for each. Each is reported when it is found."""
+    """The unreadable shards among ``shards`` and the reason for each; ``add`` prints each at once."""
 
     shards: int
     found: dict[Path, str] = field(default_factory=dict)
 
     def add(self, path: Path, reason: str) -> None:
-        """Record and report a shard's fault, unless it has one already."""
+        """Record and print why a shard is unreadable, unless a reason is recorded already."""
         if path in self.found:
             return
         self.found[path] = reason
@@ -67,7 +67,7 @@ class Faults:
 
 @dataclass
 class Work:
-    """A run of ``classify``. windows: each shard's first image to classify, and how many. place: a device."""
+    """One run of ``classify``. windows: (first image, number of images) to classify in each shard. place: a device."""
 
     shards: Sequence[Shard]
     windows: Sequence[Window]
@@ -89,20 +89,21 @@ class Work:
                     self.folder.discard_unfinished(piece.number)
                 elif piece.shard.path not in self.faults.found:
                     try:
-                        self._store(piece, answer)
+                        self._store_result(piece, answer)
                     except ShardError as error:
                         self.faults.add(piece.shard.path, str(error))
                 bar.update(piece.count)
 
     def _remaining_pieces(self) -> Iterator[Piece]:
-        """Cut the remaining shards into pieces; skip those found unreadable."""
+        """Yield the pieces of the remaining shards, except shards found unreadable."""
         size = piece_size(self.place)
         for number in self.folder.remaining_shards:
             for piece in cut_pieces(number, self.shards[number], *self.windows[number], size):
                 if piece.shard.path not in self.faults.found:
                     yield piece
 
-    def _store(self, piece: Piece, result: PieceResult) -> None:
+    def _store_result(self, piece: Piece, result: PieceResult) -> None:
+        """Count the result of a piece and write it to the results of its shard."""
         here, there = self.place, result.place
         if here.arithmetic != there.arithmetic:
             raise UserError(
@@ -116,7 +117,10 @@ class Work:
 
 
 def classify(request: ClassifyRequest) -> int:
-    """Classify the shards, write labels and report. Returns 0. Raises UserError, also if some shards cannot be read."""
+    """Classify the shards, write the labels and print the report. Return 0.
+
+    Raises UserError, also after the other shards are classified if some cannot be read.
+    """
     with ExitStack() as stack:
         with exit_on_interrupt():
             network, weights = load_network(request.network, request.weights)
@@ -170,7 +174,7 @@ def classify(request: ClassifyRequest) -> int:
     if not folder.receipts:
         raise faults.unreadable_shards_error()
     figures = build_report(network.network, weights, folder, [*faults.found.values()], work.tally, seconds)
-    publish(figures, as_text, request.output)
+    publish_report(figures, as_text, request.output)
     if faults.found:
         raise faults.unreadable_shards_error()
     return 0
@@ -214,6 +218,6 @@ def _display_name(graph: Graph) -> str:
 
 
 def _empty_dataset(shard: Shard) -> Dataset:
-    """Return an empty ``Dataset`` of the shard's shape and type, to check it against the network."""
+    """Return a ``Dataset`` without images, with the shard's shape and type, to check these against the network."""
     images = np.broadcast_to(np.zeros((), shard.dtype), (shard.count, *shard.shape))
     return Dataset(images, None, None, str(shard.path), None)

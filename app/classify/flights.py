@@ -1,7 +1,7 @@
-"""Share pieces of shards among a worker's feeder threads, which take blocks of images and bring back labels.
+"""Divide pieces of shards among a worker's feeder threads, which take blocks of images and deliver labels.
 
-Threads pass no pixels to each other: a feeder reads the blocks that it classifies. The blocks of a compressed shard are
-read one after another, each by any idle feeder.
+No pixels pass between threads: a feeder reads the blocks that it classifies. Feeders read the blocks of a compressed
+shard one after another; any idle feeder takes the next one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from app.classify.pieces import Piece, Seconds
 
 
 class Flight:
-    """A piece being classified, its result arrays, and its error if any. ``done``: no feeder uses it any more."""
+    """A piece that is being classified, its result arrays and its error, if any. ``done``: no feeder uses it."""
 
     def __init__(self, piece: Piece, reader: Any, classes: int | None) -> None:
-        """reader: of the piece's shard. classes: number of logits; None if they are not wanted."""
+        """reader: reads the shard of the piece. classes: number of logits; None if the caller wants no logits."""
         self.piece = piece
         self.reader = reader
         self.labels = np.empty(piece.count, np.uint8)
@@ -36,7 +36,7 @@ class Flight:
 
     @property
     def has_free_block(self) -> bool:
-        """Whether a feeder can take a block now."""
+        """Return whether a feeder can take a block now."""
         return not self.busy and self.error is None and self.taken < self.piece.count
 
 
@@ -48,7 +48,7 @@ class Block:
         self.start, self.count = start, count
 
     def read(self, images: np.ndarray) -> bool:
-        """Read the pixels into (count, C, H, W) images. If that fails, end the flight and return False."""
+        """Read the pixels into ``images`` (count, C, H, W). If that fails, end the flight and return False."""
         flight, timer = self._flight, Timer()
         try:
             flight.reader.read(flight.piece.first + self.start, images)
@@ -65,7 +65,10 @@ class Block:
     def deliver(
         self, labels: np.ndarray, logits: np.ndarray | None, *, wait: float = 0.0, compute: float = 0.0
     ) -> None:
-        """Copy labels (count,) and, if wanted, logits (count, classes) to the flight. wait, compute: seconds."""
+        """Copy labels (count,) and, if wanted, logits (count, classes) to the flight.
+
+        wait, compute: seconds that the feeder waited for the device, or computed.
+        """
         flight, rows = self._flight, slice(self.start, self.start + self.count)
         flight.labels[rows] = labels
         if flight.logits is not None:
@@ -73,7 +76,7 @@ class Block:
         self.give_back(None, wait, compute)
 
     def give_back(self, error: BaseException | None, wait: float = 0.0, compute: float = 0.0) -> None:
-        """Return the block to its flight. error: why it has no labels."""
+        """Return the block to its flight. error: why the block has no labels. wait, compute: as for ``deliver``."""
         flight, flights = self._flight, self._feeder.flights
         with flights.changed:
             self._feeder.held.remove(self)
@@ -84,14 +87,14 @@ class Block:
 
 
 class Feeder:
-    """The source of one thread's blocks. held: the blocks that it has not given back."""
+    """The source of one thread's blocks. held: the blocks that the thread has not given back."""
 
     def __init__(self, flights: FlightQueue) -> None:
         self.flights = flights
         self.held: list[Block] = []
 
     def take_block(self, *, wait: bool = True) -> Block | None:
-        """Return the next block of the earliest flight that has one; None at the end, or if there is none now."""
+        """Return the next block of the earliest flight that has one; None at the end. wait: wait for a block."""
         flights = self.flights
         with flights.changed:
             while flights.ended is None:
@@ -115,7 +118,7 @@ class Feeder:
 
 
 class FlightQueue:
-    """All flights, earliest first. size: images in a block. ended: why no more blocks are handed out."""
+    """All flights, the earliest first. size: images per block. ended: why it hands out no more blocks, or None."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -124,7 +127,7 @@ class FlightQueue:
         self.ended: BaseException | None = None
 
     def classify(self, flight: Flight) -> None:
-        """Hand a flight's blocks to the feeders and wait until it is done. Raises its error, or a feeder's."""
+        """Hand the blocks of a flight to the feeders and wait until it is done. Raise its error, or a feeder's."""
         with self.changed:
             self.active.append(flight)
             flight.error = self.ended
@@ -135,13 +138,13 @@ class FlightQueue:
             raise flight.error
 
     def remove_if_finished(self, flight: Flight) -> None:
-        """Remove a flight that no feeder uses any more. The caller holds ``changed``."""
+        """Remove a flight if no feeder uses it any more. The caller must hold ``changed``."""
         if not flight.blocks and (flight.error is not None or flight.taken == flight.piece.count):
             self.active.remove(flight)
             flight.done.set()
 
     def end(self, reason: BaseException) -> None:
-        """Hand out no more blocks: flights end with ``reason`` once feeders have given back what they hold."""
+        """Hand out no more blocks. Flights end with ``reason`` once the feeders have given back their blocks."""
         with self.changed:
             self.ended = self.ended or reason
             for flight in [*self.active]:
@@ -150,14 +153,14 @@ class FlightQueue:
             self.changed.notify_all()
 
     def abandon_hanging_feeders(self) -> None:
-        """After ``end``, stop waiting for feeders that hang."""
+        """Stop waiting for feeders that hang; call it after ``end``."""
         with self.changed:
             for flight in self.active:
                 flight.done.set()
 
     @contextmanager
     def open_feeder(self) -> Iterator[Feeder]:
-        """Yield a thread's feeder. An error in the block ends all flights and is not raised again."""
+        """Yield the calling thread's feeder. An exception in the block ends all flights and is not raised again."""
         feeder = Feeder(self)
         try:
             yield feeder

@@ -1,7 +1,7 @@
-"""Write the folder of results: labels and logits of each shard, atomically, each with a receipt.
+"""Write the results folder: labels and logits of each shard, atomically, with a receipt.
 
-``NAME.labels.npy`` has uint8 (images,), ``NAME.logits.npy`` float32 (images, classes), ``NAME.json`` is the receipt.
-NAME is the shard's file name without its suffixes.
+``NAME.labels.npy`` holds uint8 (images,), ``NAME.logits.npy`` holds float32 (images, classes), ``NAME.json`` is the
+receipt. NAME is the file name of the shard without its suffixes.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Window = tuple[int, int]
 
 
 class OutputFolder:
-    """Receive the results of a run's shards in any order, and publish each shard's once they are complete.
+    """Collect the results of a run's shards in any order, and publish the results of each shard once they are complete.
 
-    Methods take a shard by its index in ``shards``. One thread uses the folder, within ``create_and_lock``.
-    identity: of the network and arithmetic. receipts: of the finished shards, by index; after ``resume`` also of those
-    that an earlier run finished, whose indices are in ``kept``. notes: one line for each shard that an earlier run
-    began and this one classifies again.
+    Methods take a shard by its index in ``shards``. One thread uses the folder, within ``create_and_lock``. identity:
+    network, weights and arithmetic of the run. receipts: by index, those of the finished shards; after ``resume`` also
+    those of an earlier run, whose indices are in ``kept``. notes: one line for each shard that an earlier run began and
+    this run classifies again.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class OutputFolder:
         resume: bool = False,
         overwrite: bool = False,
     ) -> None:
-        """windows: the wanted images of each shard, perhaps none. logits: whether to store them.
+        """windows: (first image, number of images) to classify in each shard. logits: whether to store logits.
 
         resume: keep complete, verified results of earlier runs. overwrite: replace them. Raises UserError if two shards
         would have the same result files.
@@ -72,7 +72,7 @@ class OutputFolder:
     def check_usable(self) -> None:
         """Raise UserError if another run uses the folder, or if results or input files must not be replaced.
 
-        ``create_and_lock`` checks again; this earlier check spares starting the devices in vain.
+        ``create_and_lock`` checks again; this earlier check reports a fault before the devices start.
         """
         check_unlocked(self.folder / LOCK, self._busy_message)
         self._check_inputs_not_overwritten()
@@ -84,17 +84,17 @@ class OutputFolder:
         except OSError:  # the folder does not exist yet, or cannot be listed
             pass
         self._check_overwrite_allowed(
-            path for number in self.remaining_shards for path in self._files(number) if path in there
+            path for number in self.remaining_shards for path in self._result_files(number) if path in there
         )
 
     @contextmanager
     def create_and_lock(
         self, identity: Identity, progress: Callable[[int], object] = lambda shards: None
     ) -> Iterator[OutputFolder]:
-        """Create and lock the folder and yield this; at the end remove unfinished files.
+        """Create and lock the folder and yield this object; at the end remove unfinished files.
 
-        identity: of the network and arithmetic. progress: called with 1 whenever an earlier shard's results have been
-        checked. Raises UserError if the folder cannot be used, or holds results that must not be replaced.
+        identity: network, weights and arithmetic of the run. progress: called with 1 after each check of a shard's
+        earlier results. Raises UserError if the folder cannot be used, or contains results that must not be replaced.
         """
         self.identity = identity
         _make_folder(self.folder)
@@ -112,7 +112,7 @@ class OutputFolder:
 
     @property
     def remaining_shards(self) -> list[int]:
-        """Indices of the shards that remain to be classified."""
+        """Return the indices of the shards that are not classified yet."""
         return [number for number, (_, count) in enumerate(self._windows) if count and number not in self.receipts]
 
     def write(
@@ -120,16 +120,16 @@ class OutputFolder:
     ) -> Receipt | None:
         """Store the results of some images; return the receipt once the shard is complete.
 
-        number: the shard's index. first: index of the first image in its shard. labels: (n,) uint8. logits: (n,
-        classes) float32, ignored unless wanted. correct: how many labels are right, None if unknown. Results that come
-        twice count once. Raises UserError if a file cannot be written, ShardError if the shard was written meanwhile or
-        its true labels cannot be read; then removes the shard's unfinished files.
+        number: index of the shard. first: index in the shard of the first of these images. labels: (n,) uint8. logits:
+        (n, classes) float32, ignored unless wanted. correct: number of right labels; None if unknown. Results that
+        arrive twice count once. Raises UserError if a file cannot be written, and ShardError if the shard was written
+        meanwhile or its true labels cannot be read; then removes the unfinished files of the shard.
         """
         begin, _ = self._windows[number]
         try:
             if number not in self._unfinished:
-                shapes = self._shapes(number)
-                paths = {kind: self._path(number, kind) for kind in self._kinds}
+                shapes = self._result_shapes(number)
+                paths = {kind: self._result_path(number, kind) for kind in self._kinds}
                 self._unfinished[number] = Unfinished(self.folder / UNFINISHED, paths, shapes)
             unfinished = self._unfinished[number]
             unfinished.write(first - begin, {"labels": labels, "logits": logits}, correct)
@@ -139,7 +139,7 @@ class OutputFolder:
             raise
 
     def discard_unfinished(self, number: int) -> None:
-        """Remove a shard's unfinished files, if there are any."""
+        """Remove the unfinished files of a shard, if there are any."""
         unfinished = self._unfinished.pop(number, None)
         if unfinished is not None:
             unfinished.remove()
@@ -166,19 +166,19 @@ class OutputFolder:
             "sha256": cast(Results, unfinished.sha256()),
         }
         if self._replace:  # the receipt first: result files without one count as unfinished
-            for path in self._files(number):
-                _remove(path)
+            for path in self._result_files(number):
+                _remove_file(path)
         unfinished.publish(overwrite=self._replace)
         write_receipt(self._receipt_path(number), receipt)
         del self._unfinished[number]
         self.receipts[number] = receipt
         return receipt
 
-    def _path(self, number: int, kind: str) -> Path:
+    def _result_path(self, number: int, kind: str) -> Path:
         return self.folder / f"{self._names[number]}.{kind}.npy"
 
-    def _files(self, number: int) -> list[Path]:
-        return [self._receipt_path(number), *(self._path(number, kind) for kind in KINDS)]
+    def _result_files(self, number: int) -> list[Path]:
+        return [self._receipt_path(number), *(self._result_path(number, kind) for kind in KINDS)]
 
     def _receipt_path(self, number: int) -> Path:
         return self.folder / f"{self._names[number]}.json"
@@ -191,12 +191,12 @@ class OutputFolder:
         stored = [one for shard in self._shards for one in (shard.images, shard.truth) if one is not None]
         read = {os.path.realpath(one.path) for one in stored}
         for number in range(len(self._shards)):
-            for path in self._files(number):
+            for path in self._result_files(number):
                 if os.path.realpath(path) in read:
                     raise UserError(f"{path} is read and would be replaced by results: name another --out")
 
     def _check_overwrite_allowed(self, existing: Iterable[Path]) -> None:
-        """Raise UserError if results exist and must not be replaced."""
+        """Raise UserError if results exist and the options forbid replacing them."""
         if not self._replace and (first := next(iter(existing), None)) is not None:
             raise UserError(
                 f"{first} exists: name another --out, continue with --resume, or replace it with --overwrite"
@@ -205,7 +205,7 @@ class OutputFolder:
     def _load_earlier_results(self, progress: Callable[[int], object]) -> None:
         """Read the results of earlier runs into ``receipts`` and ``notes``. Raises UserError."""
         for number in self.remaining_shards:
-            existing = [path for path in self._files(number) if may_exist(path)]
+            existing = [path for path in self._result_files(number) if may_exist(path)]
             self._check_overwrite_allowed(existing)
             if existing and self._resume:
                 reason = self._keep_if_valid(number)
@@ -215,7 +215,7 @@ class OutputFolder:
         self.kept = frozenset(self.receipts)
 
     def _keep_if_valid(self, number: int) -> str | None:
-        """Keep an earlier run's results if they are valid; return the reason if they are not."""
+        """Keep an earlier run's results for a shard if they are valid; otherwise return the reason."""
         path = self._receipt_path(number)
         if not may_exist(path):
             return f"{path} is missing"
@@ -225,7 +225,7 @@ class OutputFolder:
             raise UserError(f"{path} is of other {other}: name another --out, or replace it with --overwrite")
         digests: Mapping[str, object] = receipt["sha256"]
         for kind in {*self._kinds, *digests}:
-            file = self._path(number, kind)
+            file = self._result_path(number, kind)
             if kind not in digests:
                 return f"{path} names no {kind}"
             if not may_exist(file):
@@ -234,22 +234,22 @@ class OutputFolder:
                 return f"{file} is not what was written"
         correct = receipt["correct"]
         if self._shards[number].labelled:  # the true labels may differ from the earlier run's
-            correct = self._count_right(number, self._path(number, "labels"))
+            correct = self._count_right(number, self._result_path(number, "labels"))
         self.receipts[number] = {**receipt, "correct": correct}
         return None
 
     def _has_expected_array(self, file: Path, number: int, kind: str) -> bool:
-        """Return whether the file holds an array of this kind's type and this shard's shape."""
+        """Return whether the file contains an array of the type for ``kind`` and the shape for the shard."""
         try:
             found = np.load(file, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError):
             return False
         return (getattr(found, "dtype", None), getattr(found, "shape", None)) == (
             DTYPES[kind],
-            self._shapes(number)[kind],
+            self._result_shapes(number)[kind],
         )
 
-    def _shapes(self, number: int) -> dict[str, tuple[int, ...]]:
+    def _result_shapes(self, number: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of a shard's result arrays by kind (``labels``, ``logits``)."""
         _, count = self._windows[number]
         return {"labels": (count,), "logits": (count, self.identity["classes"])}
@@ -292,7 +292,7 @@ def _folder_error(folder: Path, error: OSError) -> UserError:
     return UserError(f"--out {folder} is no folder that can be made ({error.strerror}): name another")
 
 
-def _remove(path: Path) -> None:
+def _remove_file(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

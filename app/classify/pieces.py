@@ -1,4 +1,4 @@
-"""Pieces of shards, the units of work, and their results. All classes here can be pickled."""
+"""Define pieces of shards, which are the units of work, and their results. All classes here can be pickled."""
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ CPU_PIECE = 1 << 13
 
 
 class Piece(Frozen):
-    """A piece of a shard: ``count`` images from image ``first`` on. number: the shard's index in the run."""
+    """A piece of a shard: ``count`` images from image ``first`` on. number: index of the shard in the run."""
 
     number: int
     shard: Shard
@@ -28,16 +28,16 @@ class Piece(Frozen):
 
     @property
     def nbytes(self) -> int:
-        """Size of the images in bytes."""
+        """Return the size of the images in bytes."""
         return self.count * self.shard.image_bytes
 
 
 class DeviceInfo(Frozen):
-    """A device that classifies. host: its machine. device: such as ``cuda:0`` or ``cpu:0-3`` (its cores).
+    """A device that classifies. host: name of its machine. device: such as ``cuda:0`` or ``cpu:0-3`` (its cores).
 
     name: of the GPU or processor. arithmetic: such as ``fp32x on sm_90a`` or ``fp32 by NumPy``; devices with equal
-    arithmetic give equal results to the bit. lanes: number of feeders. limit: the slower of copies and kernels (``bus``
-    or ``kernels``), or ``compute`` for a processor.
+    arithmetic give equal results to the bit. lanes: number of feeder threads. limit: the slower of copies and kernels
+    (``bus`` or ``kernels``); ``compute`` for a processor.
     """
 
     host: str
@@ -50,10 +50,10 @@ class DeviceInfo(Frozen):
 
 @dataclass
 class Seconds:
-    """Seconds that a worker's feeders spent, summed over the feeders.
+    """Seconds that a worker's feeders spent on each activity, summed over the feeders.
 
-    read, decompress: reading plain and compressed shards into memory. wait: for the device to free a buffer. compute:
-    on the processor.
+    read, decompress: reading plain and compressed shards into memory. wait: waiting until the device frees a buffer.
+    compute: computing on the processor.
     """
 
     read: float = 0.0
@@ -70,7 +70,7 @@ class Seconds:
 class PieceResult(Frozen):
     """Results of a piece. labels: (count,) uint8. logits: (count, classes) float32, or None if not wanted.
 
-    correct: how many labels are right; None if the true ones are unknown, or can only be read for the whole shard.
+    correct: number of right labels; None if the true labels are unknown, or can only be read for the whole shard.
     """
 
     labels: np.ndarray
@@ -81,7 +81,7 @@ class PieceResult(Frozen):
 
 
 class PieceFault(Frozen):
-    """The answer for a piece of an unreadable shard: the reason and remedy in one line. Other shards are unaffected."""
+    """The answer to a piece of an unreadable shard: reason and remedy in one line. Other shards are not affected."""
 
     reason: str
 
@@ -90,19 +90,20 @@ Answers = Generator[tuple[Piece, PieceResult | PieceFault], None, None]
 
 
 class Runner(Protocol):
-    """Classify pieces on one device or many."""
+    """Interface of objects that classify pieces on one or more devices."""
 
     def run(self, pieces: Iterable[Piece]) -> Answers:
-        """Classify pieces; yield results as they complete, and take the next piece when there is room.
+        """Classify pieces; yield results as they complete. Take another piece when a device has room for it.
 
-        Closing the generator ends what is in flight. Raises UserError if the work cannot go on.
+        Closing the generator ends the pieces in flight. Raises UserError if the work cannot go on.
         """
 
 
 def count_right(labels: np.ndarray, shard: Shard, reader: ShardReader, first: int, classes: int) -> int:
-    """Return how many labels, (n,) uint8, equal the true labels of a shard's images from ``first`` on.
+    """Return how many of ``labels``, (n,) uint8, equal the true labels of a shard's images from ``first`` on.
 
-    classes: of the network. Raises UserError for true labels that cannot be read, or that the network cannot give.
+    classes: number of classes of the network. Raises UserError if the true labels cannot be read, or are not labels
+    that the network can give.
     """
     truth = reader.labels(first, len(labels))
     if shard.truth is not None and truth.max() >= classes:
@@ -114,14 +115,14 @@ def count_right(labels: np.ndarray, shard: Shard, reader: ShardReader, first: in
 
 
 def piece_size(place: DeviceInfo) -> int:
-    """Return the number of images per piece that suits a device."""
+    """Return how many images a piece for the device should have."""
     return CPU_PIECE if place.limit == "compute" else GPU_PIECE
 
 
 def select_image_ranges(counts: Sequence[int], start: int = 0, count: int | None = None) -> list[tuple[int, int]]:
-    """Select ``count`` images from ``start`` on over all shards in order; return (first, count) for each shard.
+    """Return (first, count) for each shard: together, ``count`` images from ``start`` on over all shards in order.
 
-    counts: images of each shard. Raises UserError if there are fewer.
+    counts: number of images of each shard. Raises UserError if there are too few.
     """
     total = sum(counts)
     wanted = total - start if count is None else count
@@ -137,7 +138,7 @@ def select_image_ranges(counts: Sequence[int], start: int = 0, count: int | None
 
 
 def cut_pieces(number: int, shard: Shard, first: int, count: int, size: int) -> Iterator[Piece]:
-    """Yield a shard's images in pieces, cut at multiples of ``size``; a sequential shard is one piece."""
+    """Yield the pieces of a shard's images, cut at multiples of ``size``; a sequential shard is one piece."""
     at, end = first, first + count
     while at < end:
         stop = end if shard.sequential else min((at // size + 1) * size, end)

@@ -13,7 +13,7 @@ from app.base.errors import UserError
 from app.classify.shards import Shard
 from app.files.checks import BadValueError
 from app.files.reading import open_regular, read_json
-from app.files.writing import json_text, publish, replace_atomically, unwritable
+from app.files.writing import json_text, publish_unfinished, replace_atomically, unwritable_error
 from app.records.classify import Identity, Receipt
 from app.records.derive import check_of
 
@@ -22,7 +22,7 @@ KINDS = (*DTYPES,)
 
 
 def receipt_mismatch(receipt: Receipt, shard: Shard, first: int, images: int, identity: Identity) -> str | None:
-    """Return how a receipt differs from the requested classification of a shard; None if it does not."""
+    """Return how a receipt differs from the requested classification of a shard; None if it matches."""
     pairs = (
         ("images", (receipt["size"], receipt["mtime_ns"]), (shard.images.size, shard.images.mtime_ns)),
         ("--start or --count", (receipt["first"], receipt["images"]), (first, images)),
@@ -41,7 +41,7 @@ def write_receipt(path: Path, receipt: Receipt) -> None:
 
 
 def read_receipt(path: Path) -> Receipt:
-    """Read a receipt. Raises UserError if the file is not a valid one."""
+    """Return the receipt in a file. Raise UserError if the file is no valid receipt."""
     found: Receipt = read_json(path, _check_receipt, "it is no receipt of classify; move it, or name another --out")
     return found
 
@@ -56,7 +56,7 @@ def file_sha256(path: Path) -> str:
 
 
 def _check_receipt(value: Any) -> Receipt:
-    """Check a receipt's fields, and that it has no more right labels than images. Raises BadValueError."""
+    """Return a checked receipt, which has at most as many right labels as images. Raise BadValueError otherwise."""
     found: Receipt = check_of(Receipt)(value)
     correct, images = found["correct"], found["images"]
     if correct is not None and correct > images:
@@ -65,13 +65,13 @@ def _check_receipt(value: Any) -> Receipt:
 
 
 class Unfinished:
-    """The temporary files of a shard's results. The caller publishes or removes them.
+    """The temporary files of a shard's results; the caller publishes or removes them.
 
-    correct: labels that are right so far; None as soon as that is unknown.
+    correct: number of right labels so far; None once it is unknown.
     """
 
     def __init__(self, folder: Path, paths: Mapping[str, Path], shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """folder: for temporary files. paths: final file names, by kind. shapes: of the arrays, by kind.
+        """folder: for temporary files. paths: final path of each file, by kind. shapes: shape of each array, by kind.
 
         Raises UserError.
         """
@@ -88,16 +88,16 @@ class Unfinished:
 
     @property
     def labels_path(self) -> Path:
-        """Path of the temporary file of labels."""
+        """Return the path of the temporary file of labels."""
         return self._arrays["labels"].temporary
 
     @property
     def complete(self) -> bool:
-        """Whether the results of all images are stored."""
+        """Return whether the results of all images are stored."""
         return not self._left
 
     def write(self, first: int, results: Mapping[str, np.ndarray | None], correct: int | None) -> None:
-        """Store the results from row ``first`` on, unless they are stored already. Raises UserError."""
+        """Store results from row ``first`` on, except rows that are stored already. Raises UserError."""
         if first in self._written:
             return
         for kind, array in self._arrays.items():
@@ -120,13 +120,13 @@ class Unfinished:
             array.publish(overwrite)
 
     def remove(self) -> None:
-        """Remove the files that have not been published."""
+        """Remove the files, unless they were published."""
         for array in self._arrays.values():
             array.remove()
 
 
 class _Array:
-    """An NPY file whose rows are written by position."""
+    """An NPY file; callers write its rows at any position, in any order."""
 
     def __init__(self, temporary: Path, path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self._path = path
@@ -140,10 +140,10 @@ class _Array:
             self._offset = self._stream.tell()
         except OSError as error:
             self.remove()
-            raise unwritable(path, error) from error
+            raise unwritable_error(path, error) from error
 
     def write(self, first: int, rows: np.ndarray) -> None:
-        """Store rows, C-contiguous, from row ``first`` on. Raises UserError."""
+        """Store C-contiguous rows from row ``first`` on. Raises UserError."""
         if rows.dtype != self._dtype or rows.shape[1:] != self._shape[1:] or first + len(rows) > self._shape[0]:
             raise ValueError(f"{rows.dtype} {rows.shape} from {first} on is no part of {self._dtype} {self._shape}")
         row = self._dtype.itemsize * int(np.prod(self._shape[1:]))
@@ -153,18 +153,18 @@ class _Array:
             while left:
                 left = left[self._stream.write(left) :]
         except OSError as error:
-            raise unwritable(self._path, error) from error
+            raise unwritable_error(self._path, error) from error
 
     def publish(self, overwrite: bool) -> None:
         """Close the temporary file and rename it to its final name. Raises UserError."""
         try:
             self._stream.close()
-            publish(self.temporary, self._path, overwrite=overwrite)
+            publish_unfinished(self.temporary, self._path, overwrite=overwrite)
         except OSError as error:
-            raise unwritable(self._path, error) from error
+            raise unwritable_error(self._path, error) from error
 
     def remove(self) -> None:
-        """Remove the file unless it has been published."""
+        """Remove the file, unless it was published."""
         with suppress(OSError, AttributeError):
             self._stream.close()
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The report of ``classify``: images classified, speed, and what limited it."""
+"""Build and print the report of ``classify``: images classified, speed, and what limited it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,46 +24,46 @@ LIMITS = {
 
 @dataclass
 class Share:
-    """The images classified by one device or by all devices, and the seconds spent, summed over the feeder threads."""
+    """Images classified by one device or by all devices, and the seconds spent, summed over the feeder threads."""
 
     images: int = 0
     nbytes: int = 0
     seconds: Seconds = field(default_factory=Seconds)
 
     def add(self, piece: Piece, result: PieceResult) -> None:
-        """Count a piece."""
+        """Add the images and seconds of a piece."""
         self.images += piece.count
         self.nbytes += piece.nbytes
         self.seconds.add(**vars(result.seconds))
 
     @property
     def device_seconds(self) -> float:
-        """Seconds spent waiting for the device or computing on it."""
+        """Return the seconds spent waiting for the device or computing on it."""
         return self.seconds.wait + self.seconds.compute
 
     def bottleneck(self, of_device: str) -> str:
-        """Return what took most time, a key of ``LIMITS``. of_device: what limits the device itself."""
+        """Return what took the most time, a key of ``LIMITS``. of_device: what limits the device itself."""
         spent = {"disk": self.seconds.read, "decompression": self.seconds.decompress, of_device: self.device_seconds}
         return max(spent, key=spent.__getitem__)
 
 
 @dataclass
 class Tally:
-    """Totals of a run so far. devices: by host and name. writing: seconds spent writing result files."""
+    """Totals of a run so far. devices: share of each device, by host and name. writing: seconds of writing results."""
 
     devices: dict[tuple[str, str], tuple[DeviceInfo, Share]] = field(default_factory=dict)
     whole: Share = field(default_factory=Share)
     writing: float = 0.0
 
     def add(self, piece: Piece, result: PieceResult) -> None:
-        """Count a piece."""
+        """Add the images and seconds of a piece."""
         place = result.place
         _, share = self.devices.setdefault((place.host, place.device), (place, Share()))
         for each in (share, self.whole):
             each.add(piece, result)
 
     def bottleneck(self, seconds: float) -> str:
-        """Return what limited a run of this many seconds: a key of ``LIMITS``."""
+        """Return what limited a run of ``seconds`` seconds, a key of ``LIMITS``."""
         if self.writing > seconds / 2:
             return "output"
         slowest = max(self.devices.values(), key=lambda pair: pair[1].device_seconds)[0]
@@ -73,7 +73,7 @@ class Tally:
 def build_report(
     network: Network, weights: Weights, results: OutputFolder, unreadable: Sequence[str], tally: Tally, seconds: float
 ) -> Classify:
-    """Build the report's record. unreadable: one reason for each such shard. seconds: duration of the run."""
+    """Return the report. unreadable: the reason for each unreadable shard. seconds: duration of the run."""
     receipts, kept = results.receipts, results.kept
     known = [receipt for receipt in receipts.values() if receipt["correct"] is not None]
     compared, correct = sum(one["images"] for one in known), sum(one["correct"] or 0 for one in known)
@@ -119,7 +119,7 @@ def _throughput_record(share: Share, seconds: float) -> Rates:
 
 
 def as_text(report: Classify, width: int = WIDTH) -> str:
-    """Format the report as text without colours. width: columns of a line."""
+    """Return the report as text without colours. width: columns of a line."""
     shards = report["shards"]
     title = f"{report['network']['name']}: {_format_count(report['images'], 'image')} in "
     title += _format_count(shards["classified"] + shards["kept"], "shard")

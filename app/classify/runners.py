@@ -1,4 +1,4 @@
-"""Open the devices that classify: one in this process, several on this machine, or a Dask cluster."""
+"""Open the devices that classify: one in this process, several on this machine, or the workers of a Dask cluster."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from app.cuda.cards import VARIABLE, parse_device_list
 
 
 class DeviceQuery(Frozen):
-    """A request, sent like a piece, for the description of a worker's device."""
+    """A request for the description of a worker's device, sent like a piece."""
 
 
 class WorkerOpener(Frozen):
-    """Open a worker in the process that calls it; ``app.cluster`` pickles this object and sends it there."""
+    """Open a worker in the process that calls this object. ``app.cluster`` pickles it and sends it to that process."""
 
     settings: WorkerSettings
 
@@ -32,7 +32,7 @@ class WorkerOpener(Frozen):
     def __call__(
         self, name: str | None
     ) -> Iterator[Callable[[Piece | DeviceQuery], PieceResult | PieceFault | DeviceInfo]]:
-        """Yield a function that answers pieces. name: of the worker, for the report; None: the device's number."""
+        """Yield a function that answers pieces. name: of the worker in the report; None for the device's number."""
         with Worker(replace(self.settings, label=name)) as worker:
 
             def answer(piece: Piece | DeviceQuery) -> PieceResult | PieceFault | DeviceInfo:
@@ -58,7 +58,7 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
         require_dask("--scheduler")
         with exit_on_interrupt():
             from app.cluster.runner import cluster_runner
-        with _shared_runner(partial(cluster_runner, WorkerOpener(settings), request.scheduler)) as found:
+        with _multi_process_runner(partial(cluster_runner, WorkerOpener(settings), request.scheduler)) as found:
             yield found
         return
     workers: list[tuple[str, dict[str, str]]] = []
@@ -89,13 +89,13 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
         for number, ((name, environment), cores) in enumerate(zip(workers, groups, strict=True), 1)
     ]
     in_flight = max(IN_FLIGHT, len(groups[0])) if settings.compressed else IN_FLIGHT
-    with _shared_runner(partial(local_runner, WorkerOpener(settings), local, in_flight)) as found:
+    with _multi_process_runner(partial(local_runner, WorkerOpener(settings), local, in_flight)) as found:
         yield found
 
 
 @contextmanager
-def _shared_runner(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[OpenRunner]:
-    """Open a runner on several processes, with an estimate of each piece's seconds."""
+def _multi_process_runner(runner: Callable[..., AbstractContextManager[Any]]) -> Iterator[OpenRunner]:
+    """Open a runner on several processes, with an estimate of the seconds that a piece takes."""
     rate = 1.0
 
     def estimate(piece: Piece | DeviceQuery) -> float:

@@ -1,7 +1,7 @@
 """Classify pieces of shards on one device of this process, and count right answers.
 
-A worker has as many feeders as its engine takes. A feeder is one thread: it takes the next block of images of any piece
-in flight, reads it into the engine's memory, and has the device classify it.
+A worker has as many feeders as its engine takes. A feeder is a thread that takes the next block of images of any piece
+in flight, reads it into the engine's memory, and makes the device classify it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _on_lost_cards: list[Worker] = []  # kept alive: freeing a lost GPU's memory pri
 
 
 class WorkerSettings(Frozen, kw_only=True):
-    """The network and options of a worker. Can be pickled, to open a worker in any process.
+    """The network and options of a worker. It can be pickled, to open a worker in any process.
 
-    graph: the network, for images of the shards' shape. dtype: of the images, ``uint8`` or ``float32``. device:
-    ``auto``, ``cuda`` (the current one) or ``cpu``. precision: as the option ``--precision``. logits: whether results
-    include them. compressed: some shards are, so every core decompresses one. label: the device's name in the report;
-    None: its number, or its cores.
+    graph: the network, for images of the shards' shape. dtype: type of the images, ``uint8`` or ``float32``. device:
+    ``auto``, ``cuda`` (the current GPU) or ``cpu``. precision: as the option ``--precision``. logits: whether results
+    include logits. compressed: some shards are compressed, so every core decompresses one. label: name of the device in
+    the report; None for its number, or its cores.
     """
 
     graph: Graph
@@ -57,8 +57,8 @@ class WorkerClosedError(Exception):
 class Worker:
     """A device of this process that classifies pieces. A context manager; threads may call ``classify`` in parallel.
 
-    place: describes the device. why_cpu: why ``auto`` chose the CPU, in one line; else None. Raises UserError where the
-    device cannot run the network.
+    place: describes the device. why_cpu: why ``auto`` chose the CPU, in one line; otherwise None. Raises UserError if
+    the device cannot run the network.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -88,6 +88,7 @@ class Worker:
             )
 
     def _run_feeder(self, index: int) -> None:
+        """Classify blocks until the flights end; this is the target of feeder thread ``index``."""
         with self._flights.open_feeder() as feeder:
             try:
                 body = self._engine.feed(index)
@@ -100,7 +101,7 @@ class Worker:
             body(feeder)
 
     def classify(self, piece: Piece) -> PieceResult | PieceFault:
-        """Read and classify a piece; wait until it is done. If its files cannot be read, return a ``PieceFault``.
+        """Read and classify a piece; return its result. If its files cannot be read, return a ``PieceFault``.
 
         After an exception the worker cannot be used again.
         """
@@ -123,7 +124,7 @@ class Worker:
         return PieceResult(flight.labels, flight.logits, correct, self.place, flight.seconds)
 
     def close(self) -> None:
-        """End the pieces in flight and free all memory that no hanging feeder uses."""
+        """End the pieces in flight and free all memory, except memory that a hanging feeder uses."""
         closed = WorkerClosedError("the worker was closed")
         self._flights.end(closed)
         deadline = Deadline(JOIN_SECONDS)
@@ -145,7 +146,7 @@ class Worker:
 
 
 def _open_engine(settings: WorkerSettings, device: str) -> Engine:
-    """Open the engine for the worker's settings. Raises UserError."""
+    """Return the engine for the worker's settings. Raises UserError."""
     if device == "cpu":
         NetworkRequest(precision=settings.precision).reject_gpu_options()
     fed = Feeding(settings.logits, settings.compressed)
@@ -157,7 +158,7 @@ POLL_SECONDS = 0.1  # between two checks for Ctrl-C
 
 
 class LocalRunner:
-    """Run pieces on a worker: several at a time, more while they are small or compressed, to keep all feeders busy."""
+    """Run several pieces at a time on a worker; more if they are small or compressed, to keep all feeders busy."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -165,7 +166,7 @@ class LocalRunner:
         self._finished: deque[tuple[Piece, Future[PieceResult | PieceFault]]] = deque()
 
     def run(self, pieces: Iterable[Piece]) -> Answers:
-        """See ``Runner``. Closing the generator also closes the worker."""
+        """Yield results as ``Runner.run`` does. Closing the generator also closes the worker."""
         waiting = iter(pieces)
         most = max(2 * self._worker.place.lanes, AHEAD)
         with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(most) as pool:
@@ -185,7 +186,7 @@ class LocalRunner:
                 raise
 
     def _has_room(self) -> bool:
-        """Return whether to start another piece: not while too many results wait to be taken."""
+        """Return whether to start another piece; False while too many results wait for the caller."""
         if sum(piece.count for piece, _ in self._finished) > GPU_PIECE:
             return False
         running = self._running.values()
@@ -193,7 +194,7 @@ class LocalRunner:
         return len(running) < AHEAD or images < GPU_PIECE
 
     def _collect_finished(self) -> None:
-        """Move finished pieces out of those in flight; wait briefly if there are none."""
+        """Remove finished pieces from those in flight and keep their results; if there are none, wait briefly."""
         if self._running:
             done, _ = wait(self._running, 0 if self._finished else POLL_SECONDS, FIRST_COMPLETED)
             self._finished.extend((self._running.pop(future), future) for future in done)

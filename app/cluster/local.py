@@ -25,9 +25,10 @@ HOST = "127.0.0.1"
 
 
 class LocalWorker(Frozen):
-    """A worker process of the local cluster. environment: variables set before it loads a driver.
+    """One worker process of the local cluster.
 
-    cores: the cores that it may use; () for all.
+    environment: variables that are set before the worker loads a driver. cores: numbers of the cores that it may use;
+    () means all.
     """
 
     name: str
@@ -37,9 +38,9 @@ class LocalWorker(Frozen):
 
 @asynccontextmanager
 async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: WorkerPlugin) -> AsyncIterator[Client]:
-    """Start a cluster whose workers have the plugin; yield its client. A worker that ends is restarted.
+    """Start a cluster whose workers have the plugin; yield its client. The cluster restarts a worker that ends.
 
-    in_flight: tasks at a time in each worker. Raises UserError if the processes do not start.
+    in_flight: number of tasks that each worker runs at the same time. Raises UserError if the processes do not start.
     """
     with (
         scratch_folder() as folder,
@@ -62,7 +63,7 @@ async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
             try:
                 await asyncio.shield(starting)
             except (OSError, RuntimeError) as error:
-                raise UserError(f"cannot start {len(workers)} processes ({_cause(error)}): use fewer") from error
+                raise UserError(f"cannot start {len(workers)} processes ({_root_cause(error)}): use fewer") from error
             async with Client(cluster, asynchronous=True, direct_to_workers=True, set_as_default=False) as client:
                 await client.register_plugin(plugin, name=plugin.name)
                 yield client
@@ -71,37 +72,37 @@ async def local_cluster(workers: Sequence[LocalWorker], in_flight: int, plugin: 
             with suppress(Exception):  # was raised above
                 await starting  # a half-started cluster cannot be closed
             for nanny in cluster.workers.values():
-                _kill(nanny)
+                _kill_worker(nanny)
             await cluster.close()
 
 
 class Deaths(SchedulerPlugin):
-    """Report each worker process that ends or stops answering. expected: True while the cluster shuts down."""
+    """Report each worker process that ends or stops answering. expected: true while the cluster shuts down."""
 
     def __init__(self) -> None:
         self.expected = False
         self._names: dict[str, object] = {}
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        """Record a new worker; Dask calls this with its address."""
+        """Record a new worker. Dask calls this with the address of the worker."""
         self._names[worker] = scheduler.workers[worker].name
 
     def remove_worker(self, scheduler: Scheduler, worker: str, **_: object) -> None:
-        """Report a worker that is gone; Dask calls this with its address."""
+        """Report a worker that has ended. Dask calls this with the address of the worker."""
         name = self._names.pop(worker, worker)
         if not self.expected:
             tqdm.write(f"note: the process {name} ended, or was silent for too long: a new one takes over", sys.stderr)
 
 
-def _cause(error: BaseException) -> str:
+def _root_cause(error: BaseException) -> str:
     """Return the root cause of an error in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(str(error).split())
 
 
-def _kill(nanny: Nanny) -> None:
-    """Kill the nanny's process: it has nothing to save, and a hanging one would delay the end."""
+def _kill_worker(nanny: Nanny) -> None:
+    """Kill the worker process of a nanny: it has nothing to save, and a hanging process would delay the end."""
     nanny.close_gracefully()
     with suppress(ProcessLookupError):
         if nanny.pid:
@@ -114,10 +115,10 @@ YOUNG_SECONDS = 60.0  # the process of a folder newer than this may not have loc
 
 @contextmanager
 def scratch_folder() -> Iterator[str]:
-    """Yield a temporary folder and remove it at the end; at the start, remove those of killed processes.
+    """Yield a temporary folder and remove it at the end. First remove the folders of processes that were killed.
 
-    Each process locks its folder; the system releases the lock when the process ends. On a file system without locks,
-    folders of killed processes stay.
+    Each process locks its folder, and the system releases the lock when the process ends. On a file system without
+    locks, the folders of killed processes remain.
     """
     for left in Path(gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):  # in use, another user's, or just removed
@@ -136,6 +137,7 @@ def scratch_folder() -> Iterator[str]:
 
 @contextmanager
 def _open_folder_descriptor(folder: str | Path) -> Iterator[int]:
+    """Yield an open descriptor of the folder."""
     # A pipe of such a name would block, a link lead elsewhere. Processes that start do not inherit the descriptor.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

@@ -1,4 +1,4 @@
-"""The code that runs on a worker: a plugin that opens the engine once, and the task that passes it pieces."""
+"""Define the code that runs on a worker: a plugin that opens the engine once, and a task that gives pieces to it."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ LOST = 70  # exit code of a process that lost its GPU
 class EnginePlugin(WorkerPlugin):
     """Open the engine in the background when a worker starts, and close it when the worker ends.
 
-    cores: name of a worker of the local cluster → the cores that its process may use, () for all.
+    cores: maps the name of each worker of a local cluster to the cores that its process may use; () means all.
     """
 
     def __init__(self, opener: Opener, cores: Mapping[str, Sequence[int]]) -> None:
@@ -43,7 +43,7 @@ class EnginePlugin(WorkerPlugin):
         if self._local is not None:
             silence_dask_logging()
             if self._cores[self._local]:
-                _use_cores(self._cores[self._local])
+                _bind_to_cores(self._cores[self._local])
         self._engine: Future[Engine] = Future()
         self._over = Event()
         # One thread opens and closes the engine.
@@ -60,7 +60,7 @@ class EnginePlugin(WorkerPlugin):
                 self._engine.set_exception(error)
 
     def engine(self) -> Engine:
-        """Wait until the engine is open and return it. Raises what opening it raised."""
+        """Wait until the engine is open; return it, or raise the exception that opening it raised."""
         try:
             return self._engine.result()
         except UserError as error:
@@ -72,9 +72,9 @@ class EnginePlugin(WorkerPlugin):
 
 
 def answer_pieces(name: str, pieces: Sequence[Any]) -> list[Any]:
-    """Answer pieces by the engine of the named plugin: the task that Dask runs. Ends the process if its GPU is lost.
+    """Return the answers of the named plugin's engine to some pieces. Dask runs this task on a worker.
 
-    CUDA calls of such a process would all fail; Dask starts a new one, as after any other death.
+    If the GPU is lost, end the process: all its later CUDA calls would fail. Dask then starts a new process.
     """
     try:
         engine = get_worker().plugins[name].engine()
@@ -88,7 +88,7 @@ def answer_pieces(name: str, pieces: Sequence[Any]) -> list[Any]:
         raise
 
 
-def _use_cores(cores: Sequence[int]) -> None:
-    """Bind this process to the cores; threads started later inherit the binding."""
+def _bind_to_cores(cores: Sequence[int]) -> None:
+    """Restrict this process to the cores; threads that it starts later inherit the restriction."""
     for thread in Path("/proc/self/task").iterdir():
         os.sched_setaffinity(int(thread.name), cores)

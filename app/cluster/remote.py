@@ -1,4 +1,4 @@
-"""Use a Dask cluster that is already running, on this machine or on many."""
+"""Connect to a Dask cluster that is already running, on this machine or on many."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ ASK_VERSION = f"__import__('importlib').import_module({PACKAGE!r}).VERSION"
 
 @asynccontextmanager
 async def running_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterator[Client]:
-    """Connect to the scheduler at ``tcp://HOST:PORT``; yield a client whose workers have the plugin meanwhile.
+    """Connect to the scheduler at ``tcp://HOST:PORT``; yield a client. In the block, its workers have the plugin.
 
     Raises UserError if the scheduler or a worker cannot be used.
     """
@@ -60,7 +60,7 @@ async def _connect(client: Client, address: str) -> None:
 
 
 async def _check_worker_versions(client: Client, address: str) -> None:
-    """Raise UserError unless there are workers, and they and the scheduler have this version of this package."""
+    """Raise UserError unless there are workers, and the scheduler and all workers have this version of the package."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             found = {

@@ -1,4 +1,4 @@
-"""Send pieces to a Dask cluster and return their answers. Dask's event loop runs in a separate thread."""
+"""Send pieces to a Dask cluster and return the answers. Dask's event loop runs in a separate thread."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def local_runner(
     estimate: Estimate = lambda piece: 1.0,
     check: Check = lambda: None,
 ) -> Iterator[Runner]:
-    """Start worker processes on this machine and yield a runner. in_flight: tasks at a time in each process.
+    """Start worker processes on this machine and yield a runner.
 
-    estimate, check: as for ``Runner``.
+    in_flight: number of tasks that each process runs at the same time. estimate, check: as for ``Runner``.
     """
     plugin = EnginePlugin(opener, {worker.name: worker.cores for worker in workers})
     cluster = local_cluster(workers, in_flight, plugin)
@@ -75,18 +75,18 @@ def cluster_runner(
 
 
 class Runner:
-    """Answer pieces on a cluster's workers.
+    """Send pieces to the workers of a cluster and yield their answers.
 
-    A task is one or more pieces. Tasks reach Dask's thread through its event loop, and answers return through a queue,
-    so that Ctrl-C cannot leave a lock held.
+    A task consists of one or more pieces. Tasks reach Dask's thread through its event loop, and answers return through
+    a queue, so that Ctrl-C cannot leave a lock held.
     """
 
     def __init__(
         self, cluster: AbstractAsyncContextManager[Client], name: str, estimate: Estimate, check: Check
     ) -> None:
-        """name: of the workers' plugin. estimate: returns a piece's seconds, roughly.
+        """name: name of the workers' plugin. estimate: returns roughly how many seconds a piece takes.
 
-        check: called regularly in the thread of ``run``; it may raise, for Ctrl-C.
+        check: is called regularly in the thread that called ``run``; it may raise KeyboardInterrupt.
         """
         self._cluster, self._name = cluster, name
         self._estimate, self._check = estimate, check
@@ -99,9 +99,9 @@ class Runner:
         self._main = self._loop.create_task(self._run_cluster())
 
     def run(self, pieces: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-        """Yield (piece, answer) for every piece as answers arrive; take the next piece when there is room.
+        """Yield (piece, answer) for every piece as answers arrive. Take another piece when a worker has room for it.
 
-        Raises UserError if the work cannot go on, and whatever an engine raised.
+        Raises UserError if the work cannot go on, and any exception that an engine raised.
         """
         waiting, in_flight = self._group_into_tasks(pieces), 0
         queue: Queue = SimpleQueue()
@@ -120,7 +120,7 @@ class Runner:
             yield from answers
 
     def _wait_for_entry(self, queue: SimpleQueue[Any]) -> Any:
-        """Wait for the next queue entry. Raises what ended Dask's thread."""
+        """Wait for the next entry of the queue and return it. Raise the exception that ended Dask's thread."""
         while True:
             with suppress(Empty):
                 return queue.get(timeout=POLL_SECONDS)
@@ -143,7 +143,7 @@ class Runner:
             thread.join(END_SECONDS)
 
     def _run_event_loop(self) -> None:
-        """Run Dask's event loop: the body of Dask's thread."""
+        """Run Dask's event loop until the work ends; this is the target of Dask's thread."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])  # by which Python ends processes that are left
         asyncio.set_event_loop(self._loop)
         try:
@@ -171,9 +171,9 @@ class Runner:
             raise UserError(f"the work through Dask ends: {error}; free some room, then go on by --resume") from error
 
     async def _count_workers(self) -> None:
-        """Count the workers regularly, because those of a running cluster come and go.
+        """Count the workers regularly, because workers join and leave a running cluster.
 
-        Tells the user when there are none or the scheduler does not answer. Raises UserError if that lasts.
+        Tell the user when there are no workers or the scheduler does not answer; raise UserError if that lasts.
         """
         last, told = self._loop.time(), False
         asked = asyncio.ensure_future(self._client.scheduler.ncores())
@@ -199,7 +199,7 @@ class Runner:
             asked.cancel()
 
     def _group_into_tasks(self, pieces: Iterable[Any]) -> Iterator[list[Any]]:
-        """Group consecutive pieces into tasks that last long enough."""
+        """Group consecutive pieces into tasks that last long enough to hide the cost of sending them."""
         task: list[Any] = []
         seconds = 0.0
         for piece in pieces:

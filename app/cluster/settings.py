@@ -1,4 +1,4 @@
-"""Dask's settings. The user's (files, or variables like DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL) take precedence."""
+"""Set Dask's defaults; the user's settings (files, or DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL …) override them."""
 
 import logging
 import warnings
@@ -20,12 +20,12 @@ LOGGERS = ("distributed", "distributed.client", "distributed.gc", "tornado", "to
 
 
 def apply_defaults() -> None:
-    """Use ``DEFAULTS`` in this process, and in the processes that Dask starts from it."""
+    """Use ``DEFAULTS`` in this process and in the processes that Dask starts from it."""
     dask.config.update_defaults(DEFAULTS)
 
 
 def silence_dask_logging() -> None:
-    """Silence Dask's logging in this process: errors that matter are raised."""
+    """Silence Dask's logging in this process: exceptions report the errors that matter."""
     warnings.filterwarnings("ignore", module="distributed")
     for name in LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)

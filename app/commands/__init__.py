@@ -1,1 +1,1 @@
-"""Each command's request (its options) and the place of its body. Imports are cheap: ``--help`` needs no NumPy."""
+"""Define the options of each command as a request, and name the module that runs it. ``--help`` needs no NumPy."""

@@ -1,4 +1,4 @@
-"""``main.py accuracy``: its options."""
+"""Define the options of ``main.py accuracy``."""
 
 from pathlib import Path
 
@@ -21,6 +21,8 @@ FAILED = "a check failed"
 
 
 class AccuracyRequest(Frozen, kw_only=True):
+    """Options of ``accuracy``: which network or weights to run, and on which device."""
+
     network: str | None = option("name of the network to run, or its .toml file (default: all)", metavar="NAME")
     weights: Path | None = option("HDF5 file of weights, whose network to run (default: the shipped ones)")
     device: str = device_option()

@@ -1,4 +1,4 @@
-"""``main.py bench``: its options."""
+"""Define the options of ``main.py bench``."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,7 +34,7 @@ OF_PEERS = ("search", "precision", "rounds")
 
 
 class BenchRequest(Frozen, kw_only=True):
-    """The options of ``bench``, which times kernels, or with ``peers`` whole systems.
+    """Options of ``bench``, which times kernels, or whole systems with ``peers``.
 
     Raises UserError for an option of the other kind. network with ``peers``, shape, batches, only, precision:
     comma-separated texts. None means all layers, ``batch`` alone, and all rows.
@@ -87,11 +87,12 @@ class BenchRequest(Frozen, kw_only=True):
             if self.search:
                 self._refuse(("rounds",), "is for comparing: leave it out with --search")
         else:
-            self._refuse(OF_PEERS, "needs --peers: add that option, or leave this one out")
+            self._refuse_options(OF_PEERS, "needs --peers: add that option, or leave this one out")
             if self.shape is not None and self.network != BenchRequest.network:
                 raise UserError(f"--network {self.network} and --shape {self.shape}: name one or the other")
 
-    def _refuse(self, names: Iterable[str], why: str) -> None:
+    def _refuse_options(self, names: Iterable[str], why: str) -> None:
+        """Raise UserError if one of the named options was given; ``why`` gives the reason."""
         for name in names:
             if getattr(self, name) != getattr(BenchRequest, name):  # its default
                 raise UserError(f"--{name.replace('_', '-')} {why}")

@@ -1,4 +1,4 @@
-"""``main.py cache``: its options."""
+"""Define the options of ``main.py cache``."""
 
 from app.base.frozen import Frozen
 from app.terminal.options import option, options
@@ -19,5 +19,7 @@ program did not write.
 
 
 class CacheRequest(Frozen, kw_only=True):
+    """Options of ``cache``: list or clear the cached files."""
+
     clear: bool = option("remove compiled kernels and fetched data", False)
     output: Output = options(what="the list")

@@ -1,4 +1,4 @@
-"""``main.py check``: its options."""
+"""Define the options of ``main.py check``."""
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
@@ -26,7 +26,7 @@ FAILED = "something is wrong"
 
 
 class CheckRequest(Frozen, kw_only=True):
-    """The options of ``check``. Raises UserError unless they name one kernel, and at most one shape."""
+    """Options of ``check``. Raises UserError unless they name one kernel and at most one shape."""
 
     conv: str | None = option("kernel for convolutions to check", metavar="NAME", group="what", exclusive=True)
     fc: str | None = option("kernel for fully connected layers to check", metavar="NAME", exclusive=True)
@@ -47,6 +47,6 @@ class CheckRequest(Frozen, kw_only=True):
 
     @property
     def kernel_option(self) -> tuple[str, str]:
-        """The option that names a kernel, and the kernel's name."""
+        """Return the option that names a kernel, such as ``conv``, and the name of the kernel."""
         kernels = (("conv", self.conv), ("fc", self.fc), ("pool", self.pool))
         return next((option, name) for option, name in kernels if name is not None)

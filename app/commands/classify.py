@@ -1,4 +1,4 @@
-"""``main.py classify``: its options. No NumPy here."""
+"""Define the options of ``main.py classify``; imports no NumPy."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ nevertheless; 3 a bug.
 
 
 class ClassifyRequest(Frozen, kw_only=True):
-    """The options of ``classify``; None if not given. Raises UserError if they contradict each other."""
+    """Options of ``classify``; an option that was not given is None. Raises UserError for options that contradict."""
 
     shards: list[str] = option(
         "files of images: IDX (.gz or not), NPY or HDF5, of any size; a pattern in quotes, as 'day-*.npy'; or @LIST, a "

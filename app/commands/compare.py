@@ -1,4 +1,4 @@
-"""``main.py compare``: its options."""
+"""Define the options of ``main.py compare``."""
 
 from pathlib import Path
 
@@ -39,8 +39,8 @@ and exit code 1 of --fail-above may mean a slow run: give CI several a side.
 FAILED = "a row became slower by over --fail-above"
 
 
-def percentage(text: str) -> float:
-    """Parse ``3%`` or ``3`` to 3.0 (percent, not a share)."""
+def parse_percentage(text: str) -> float:
+    """Parse ``3%`` or ``3`` as 3.0 percent."""
     return float(
         argparse_type(
             lambda part: float(part.removesuffix("%")), "a percentage such as 3%", checks.number_check(0, 1e6)
@@ -49,6 +49,8 @@ def percentage(text: str) -> float:
 
 
 class CompareRequest(Frozen, kw_only=True):
+    """Options of ``compare``: the JSON files before and after, and the slowdown that counts as a failure."""
+
     before: list[Path] = option(
         "JSON of the first run or runs; of two files without --, the second is AFTER",
         name="before",
@@ -65,7 +67,7 @@ class CompareRequest(Frozen, kw_only=True):
         twice="name the reports of a side in one list",
     )
     fail_above: float | None = option(
-        "end with exit code 1 if a row became slower by over X percent", type=percentage, metavar="X%"
+        "end with exit code 1 if a row became slower by over X percent", type=parse_percentage, metavar="X%"
     )
     ignore_settings: bool = option("compare reports of different machines or settings, too", False)
     output: Output = options(what="the comparison")

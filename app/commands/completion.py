@@ -1,4 +1,4 @@
-"""``main.py --completion SHELL``: write a shell script that completes commands, options and their values."""
+"""Write a shell script that completes commands, options and their values (``main.py --completion SHELL``)."""
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
@@ -13,17 +13,18 @@ Parsers = Mapping[str, argparse.ArgumentParser]
 def completion_script(shell: str, parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
     """Return the completion script for one of ``SHELLS``.
 
-    parsers: of each command and of the main job. summaries: command → its summary.
+    parsers: parser of each command and of the main job, by name. summaries: summary of each command, by name.
     """
     return SHELLS[shell](parsers, summaries, main_job)
 
 
 def _option_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield the options of the parser, without its positional arguments."""
     return (action for action in parser._actions if action.option_strings)
 
 
 def _option_values(action: argparse.Action) -> list[str]:
-    """Return the values of an option, as far as they can be listed."""
+    """Return the values that an option accepts, if they can be listed; otherwise an empty list."""
     from app.cuda.cards import DEVICES
     from app.network.definitions import NETWORKS
 
@@ -63,7 +64,8 @@ def _bash_script(parsers: Parsers, summaries: Mapping[str, str], main_job: str) 
 
 def _fish_script(parsers: Parsers, summaries: Mapping[str, str], main_job: str) -> str:
     lines = [
-        f"complete -c {COMMAND} -n __fish_use_subcommand -a {one} -d {_quoted(summaries[one])}" for one in summaries
+        f"complete -c {COMMAND} -n __fish_use_subcommand -a {one} -d {_shell_quoted(summaries[one])}"
+        for one in summaries
     ]
     for name, parser in parsers.items():
         seen = "__fish_seen_subcommand_from"
@@ -73,13 +75,14 @@ def _fish_script(parsers: Parsers, summaries: Mapping[str, str], main_job: str) 
             options = [(one.lstrip("-"), dashes[one.count("-", 0, 2)]) for one in action.option_strings]
             names = " ".join(f"{kind} {option}" for option, kind in options)
             values = _option_values(action)
-            takes = "" if action.nargs == 0 else f" -x -a {_quoted(' '.join(values))}" if values else " -r"
-            about = _quoted((action.help or "").partition(" (")[0][:MOST])
-            lines.append(f"complete -c {COMMAND} -n {_quoted(place)} {names}{takes} -d {about}")
+            takes = "" if action.nargs == 0 else f" -x -a {_shell_quoted(' '.join(values))}" if values else " -r"
+            about = _shell_quoted((action.help or "").partition(" (")[0][:MOST])
+            lines.append(f"complete -c {COMMAND} -n {_shell_quoted(place)} {names}{takes} -d {about}")
     return "\n".join([*lines, ""])
 
 
-def _quoted(text: str) -> str:
+def _shell_quoted(text: str) -> str:
+    """Return the text as a quoted word of the shell."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

@@ -1,4 +1,4 @@
-"""``main.py doctor``: its options."""
+"""Define the options of ``main.py doctor``."""
 
 from app.base.frozen import Frozen
 from app.terminal.options import options
@@ -17,4 +17,6 @@ writes no file, fetches nothing and works without a GPU.
 
 
 class DoctorRequest(Frozen, kw_only=True):
+    """Options of ``doctor``: where to write its findings."""
+
     output: Output = options(what="the findings")

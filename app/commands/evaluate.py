@@ -1,4 +1,4 @@
-"""``main.py evaluate``: its options. No NumPy here."""
+"""Define the options of ``main.py evaluate``; imports no NumPy."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ docs/evaluate.md explains the figures.
 
 
 class EvaluateRequest(Frozen, kw_only=True):
-    """The options of ``evaluate``; None if not given. Raises UserError if they leave nothing to judge."""
+    """Options of ``evaluate``; options not given are None. Raises UserError if there is nothing to evaluate."""
 
     network: str | None = network_option(group="what")
     weights: Path | None = weights_option()

@@ -1,4 +1,4 @@
-"""``main.py export``: its options."""
+"""Define the options of ``main.py export``."""
 
 from pathlib import Path
 
@@ -22,6 +22,8 @@ import reads the file back, bit for bit. docs/export.md describes the formats.
 
 
 class ExportRequest(Frozen, kw_only=True):
+    """Options of ``export``: the weights file to read, and the file to write."""
+
     file: Path | None = option(
         "weights file to export (default: the one shipped for --network)", name="file", nargs="?"
     )

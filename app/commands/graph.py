@@ -1,4 +1,4 @@
-"""``main.py graph``: its options."""
+"""Define the options of ``main.py graph``."""
 
 from app.base.frozen import Frozen
 from app.planning.request import NetworkRequest
@@ -17,6 +17,8 @@ examples:
 
 
 class GraphRequest(Frozen, kw_only=True):
+    """Options of ``graph``: the network, and the GPU architecture to plan for."""
+
     network: NetworkRequest = options("network")
     arch: str | None = option(
         "GPU architecture to plan for (default: this card's, else sm_90a)", group="output", metavar="NAME"

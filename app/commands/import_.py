@@ -1,4 +1,4 @@
-"""``main.py import``: its options."""
+"""Define the options of ``main.py import``."""
 
 from pathlib import Path
 
@@ -32,6 +32,8 @@ random images with those of the file's own layout.
 
 
 class ImportRequest(Frozen, kw_only=True):
+    """Options of ``import``: the file to read, the weights file to write, and how to interpret the arrays."""
+
     file: Path = option("file to read; its content, else its ending, gives the format", name="file")
     out: Path = option("weights file to write", required=True)
     network: str | None = option(

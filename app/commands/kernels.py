@@ -1,4 +1,4 @@
-"""``main.py kernels``: its options."""
+"""Define the options of ``main.py kernels``."""
 
 from app.base.frozen import Frozen
 from app.terminal.options import option, options
@@ -15,6 +15,8 @@ examples:
 
 
 class KernelsRequest(Frozen, kw_only=True):
+    """Options of ``kernels``: which kernels to list, and whether to compile or disassemble them."""
+
     resources: bool = option(
         "compile each kernel (needs no GPU) and print its registers, shared memory and spills", False
     )

@@ -1,4 +1,4 @@
-"""``main.py ladder``: its options."""
+"""Define the options of ``main.py ladder``."""
 
 from pathlib import Path
 
@@ -23,6 +23,8 @@ FAILED = "a step was wrong"
 
 
 class LadderRequest(Frozen, kw_only=True):
+    """Options of ``ladder``: the network, the batch size, and where to write charts and pages."""
+
     network: str = option("name of the network, or its .toml file (default: lenet5)", "lenet5", metavar="NAME")
     batch: int = option("number of images (default: 10000)", 10_000, type=whole_number_type(1), metavar="N")
     device: str = gpu_option()

@@ -1,4 +1,4 @@
-"""``main.py networks``: its options."""
+"""Define the options of ``main.py networks``."""
 
 from app.base.frozen import Frozen
 from app.terminal.options import option, options
@@ -14,6 +14,8 @@ examples:
 
 
 class NetworksRequest(Frozen, kw_only=True):
+    """Options of ``networks``: which networks to list, and in which format."""
+
     network: str | None = option(
         "only this network: a name, a file NAME.toml, or the weights file of one",
         name="network",

@@ -1,4 +1,4 @@
-"""The parser and the request of each command."""
+"""Build the parser and the request of each command."""
 
 import argparse
 import importlib
@@ -67,7 +67,7 @@ def parser_of(name: str) -> Parser:
 
 
 class _Completion(argparse.Action):
-    """Prints the completion script and exits, as --version does."""
+    """Option ``--completion``: print the completion script and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, option: str | None = None) -> None:
         from app.commands.completion import completion_script  # imported only here: other commands need none
@@ -78,7 +78,7 @@ class _Completion(argparse.Action):
 
 
 def request_of(name: str, options: argparse.Namespace) -> Any:
-    """Make the command's frozen request. options: the values that ``parser_of(name)`` parsed.
+    """Return the command's frozen request, made of the values that ``parser_of(name)`` parsed.
 
     Raises UserError for options that contradict each other.
     """
@@ -86,18 +86,19 @@ def request_of(name: str, options: argparse.Namespace) -> Any:
 
 
 def body_module(name: str) -> str:
-    """Return the module of the command's body, relative to app; it is imported only to run the command."""
+    """Return the module that runs the command, relative to app. The program imports it only to run the command."""
     body: str = _options_module(name).BODY
     return body
 
 
-def identifier(command: str) -> str:
-    """Return the Python name of a command's module and function: its name, or ``import_`` for a keyword."""
+def python_identifier(command: str) -> str:
+    """Return the Python name of a command's module and function: the command's name, but ``import_`` for ``import``."""
     return f"{command}_" if keyword.iskeyword(command) else command
 
 
 def _options_module(name: str) -> ModuleType:
-    return importlib.import_module(f"{__package__}.{identifier(name)}")
+    """Return the module of app/commands that defines a command's options."""
+    return importlib.import_module(f"{__package__}.{python_identifier(name)}")
 
 
 def _request_type(name: str) -> type:

@@ -1,4 +1,4 @@
-"""``main.py precompile``: its options."""
+"""Define the options of ``main.py precompile``."""
 
 from app.base.frozen import Frozen
 from app.engine.request import gpu_option
@@ -16,6 +16,8 @@ examples:
 
 
 class PrecompileRequest(Frozen, kw_only=True):
+    """Options of ``precompile``: the network, the architecture and the precisions to compile for."""
+
     network: NetworkRequest = options("network")
     arch: str | None = option(
         "GPU architecture to compile for (default: this card's)", group="what", metavar="NAME", exclusive=True

@@ -1,4 +1,4 @@
-"""``main.py predict``: its options."""
+"""Define the options of ``main.py predict``."""
 
 from pathlib import Path
 
@@ -54,6 +54,8 @@ nevertheless; 3 a bug.
 
 
 class PredictRequest(Frozen, kw_only=True):
+    """Options of ``predict``: the images, the network, and where and how to write the answers."""
+
     paths: list[str] = option(
         "pictures, folders, arrays, lists of pictures, or -", name="paths", nargs="+", metavar="PATH"
     )
@@ -95,7 +97,7 @@ class PredictRequest(Frozen, kw_only=True):
 
     @property
     def line_by_line(self) -> bool:
-        """Whether each name on standard input is answered before the next one is read."""
+        """Return whether each file name on standard input is answered before the next one is read."""
         return self.paths == ["-"] and self.out is None
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""``main.py profile``: its options, and the arguments of a second process that counts hardware events."""
+"""Define the options of ``main.py profile``, and the arguments of the process that counts hardware events."""
 
 from pathlib import Path
 
@@ -22,6 +22,8 @@ examples:
 
 
 class ProfileRequest(Frozen, kw_only=True):
+    """Options of ``profile``: the run to profile, and the files to write."""
+
     batch: int = option("number of images (default: 10000)", 10_000, type=whole_number_type(1), metavar="N")
     device: str = gpu_option()
     network: NetworkRequest = options("network")
@@ -39,8 +41,7 @@ class ProfileRequest(Frozen, kw_only=True):
 
 
 def rerun_arguments(request: ProfileRequest) -> list[str]:
-    """Return the arguments of ``main.py`` with which a second process profiles the same run, without timeline or
-    counters."""
+    """Return arguments of ``main.py`` that profile the same run in a second process, without timeline and counters."""
     network = request.network
     flags = {"no-fuse": not network.fuse, "latency": network.latency}
     values = vars(network) | {"batch": request.batch, **vars(request.pipeline)}

@@ -1,4 +1,4 @@
-"""The options of the main job, which ``main.py`` runs without a command."""
+"""Define the options of the main job, which ``main.py`` runs if no command is given."""
 
 from app.commands.parsers import COMMANDS
 from app.engine.request import RunRequest

@@ -1,4 +1,4 @@
-"""``main.py sweep``: its options."""
+"""Define the options of ``main.py sweep``."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ FAILED = "a point gave wrong results"
 
 
 class SweepRequest(Frozen, kw_only=True):
-    """The options of ``sweep``. Raises UserError unless they name one thing to sweep, and all apply to it."""
+    """Options of ``sweep``. Raises UserError unless they name one kernel or the pipeline, and all of them apply."""
 
     conv: str | None = option("kernel for convolutions to sweep", metavar="NAME")
     fc: str | None = option("kernel for fully connected layers to sweep", metavar="NAME")
@@ -54,10 +54,11 @@ class SweepRequest(Frozen, kw_only=True):
 
     @property
     def kernel_option(self) -> tuple[str, str] | None:
-        """The option that names a kernel, and the kernel's name; None to sweep the pipeline instead."""
+        """Return the option that names a kernel, and the name of the kernel; None if the pipeline is swept."""
         return None if self.pipeline else self._named_kernels[0]
 
     @property
     def _named_kernels(self) -> list[tuple[str, str]]:
+        """Return (option, kernel) for each option that names a kernel."""
         kernels = {"conv": self.conv, "fc": self.fc, "pool": self.pool}
         return [(option, name) for option, name in kernels.items() if name is not None]

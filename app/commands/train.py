@@ -1,4 +1,4 @@
-"""``main.py train``: its options."""
+"""Define the help of ``main.py train``; app/training defines its options."""
 
 from app.training.request import TrainRequest
 

@@ -1,1 +1,1 @@
-"""Devices, their memory, events and graphs, and the run-time compiler."""
+"""Choose GPUs, compile kernels at run time, and provide device memory, events, streams and CUDA graphs."""

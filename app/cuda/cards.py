@@ -1,7 +1,8 @@
 """Choose GPUs by number: ``--device cuda:N`` for one process, ``--devices all|0,2`` for one process per GPU.
 
-The numbers are CUDA's, among the GPUs that CUDA_VISIBLE_DEVICES lists. To choose one, CUDA_VISIBLE_DEVICES is set to it
-alone before the driver starts. All threads, child processes and NVML then use the same GPU.
+The numbers are CUDA's, among the GPUs that CUDA_VISIBLE_DEVICES lists. To choose a GPU, the program sets
+CUDA_VISIBLE_DEVICES to that GPU alone before the driver starts. All threads, child processes and NVML then use the same
+GPU.
 """
 
 import ctypes
@@ -25,7 +26,7 @@ _shown: list["NumberedCard"] = []  # the GPU that ``show`` has chosen, if any
 
 
 class NumberedCard(Frozen):
-    """A GPU by CUDA's number. visible: the CUDA_VISIBLE_DEVICES of a process that shall see only this GPU."""
+    """A GPU by CUDA's number. visible: CUDA_VISIBLE_DEVICES of a process that must see only this GPU."""
 
     number: int
     visible: str
@@ -34,7 +35,7 @@ class NumberedCard(Frozen):
         return f"cuda:{self.number}"
 
     def make_only_visible(self) -> None:
-        """Make this the only GPU that the process sees. Raises UserError if CUDA has started, which is too late."""
+        """Make this the only GPU that the process sees. Raises UserError if CUDA has started already."""
         try:
             running = ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(ctypes.c_int())) != NOT_STARTED
         except OSError:
@@ -57,13 +58,13 @@ def parse_device_name(text: str, known: Collection[str] = DEVICES) -> str:
 
 
 def device_number(device: str) -> int | None:
-    """Return N for ``cuda:N``, None for other names of devices."""
+    """Return N for ``cuda:N``, and None for other names of devices."""
     number = device.partition(":")[2]
     return int(number) if number else None
 
 
 def original_device_number(current: int) -> int:
-    """Return the user's number of the GPU that CUDA numbers ``current`` in this process."""
+    """Return the number by which the user knows the GPU that CUDA calls ``current`` in this process."""
     return _shown[0].number if _shown else current
 
 
@@ -85,10 +86,10 @@ def start_driver() -> int:
 
 
 def create_context_in_background() -> None:
-    """Start a thread that starts the driver and creates the current GPU's context, by calls of the driver alone.
+    """Start a thread that starts the driver and creates the context of the current GPU, by calls of the driver alone.
 
-    Meanwhile the caller imports modules and reads files; CuPy then finds the context. Faults are not reported here:
-    ``why_no_gpu`` repeats the calls. Python waits for the thread before it ends.
+    Meanwhile the caller imports modules and reads files; CuPy then uses the context. This function reports no errors:
+    ``why_no_gpu`` repeats the calls and reports them. Python waits for the thread before it exits.
     """
     with suppress(RuntimeError):  # no more threads can be started
         Thread(target=_create_context, name="context").start()
@@ -106,7 +107,7 @@ def _create_context() -> None:
 def select_visible_device(device: str) -> str:
     """Make the GPU of ``cuda:N`` the only visible one; return ``device`` without the number. Raises UserError.
 
-    Call it before CUDA starts. With a number, it starts the driver.
+    Call it before CUDA starts. If ``device`` has a number, it starts the driver.
     """
     number = device_number(device)
     if number is None:
@@ -132,9 +133,9 @@ def select_visible_device(device: str) -> str:
 
 
 def parse_device_list(text: str) -> list[NumberedCard]:
-    """Return the GPUs that ``--devices`` names: ``all``, or numbers as in ``0,2``. Does not start the driver.
+    """Return the GPUs that ``--devices`` names: ``all``, or numbers as in ``0,2``. It does not start the driver.
 
-    Raises UserError for anything else, for a GPU named twice, and for one that does not exist.
+    Raises UserError for any other text, for a GPU named twice, and for a GPU that does not exist.
     """
     words = text.split(",")
     if text != ALL and not all(word.isascii() and word.isdecimal() for word in words):
@@ -153,7 +154,7 @@ def parse_device_list(text: str) -> list[NumberedCard]:
 
 
 def visible_cards() -> list[NumberedCard]:
-    """Return all GPUs that CUDA sees, at least one. Another process asks the driver. Raises UserError."""
+    """Return all GPUs that CUDA sees, at least one. A child process asks the driver. Raises UserError."""
     from app.base.processes import describe_exit_code  # imported only here: most runs ask no other process
     from app.files.child_process import Child
 
@@ -172,7 +173,7 @@ def visible_cards() -> list[NumberedCard]:
 
 
 def _cuda_visible_devices() -> list[str] | None:
-    """Return the valid names in CUDA_VISIBLE_DEVICES; None if it is not set. The first invalid one ends the list."""
+    """Return the valid names in CUDA_VISIBLE_DEVICES, up to the first invalid one; None if the variable is not set."""
     value = os.environ.get(VARIABLE)
     if value is None:
         return None
@@ -187,7 +188,7 @@ def describe_gpu_count(count: int) -> str:
 
 
 def main() -> None:
-    """Run the process of ``visible_cards``: answer how many GPUs the driver sees, or why none."""
+    """Run the child process of ``visible_cards``: answer how many GPUs the driver sees, or why there are none."""
     from app.files.child_process import answer_requests
 
     def reply_device_count(_: bytes) -> bytes:

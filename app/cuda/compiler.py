@@ -1,6 +1,6 @@
-"""Compile the ``.cu`` files of app/kernels/ at run time by NVRTC, for any GPU, with a disk cache.
+"""Compile the ``.cu`` files of app/kernels/ at run time by NVRTC, for any GPU, with a cache on disk.
 
-Compiling needs neither a GPU nor a CUDA toolkit: only the NVRTC library, which the ``cuda`` extra installs.
+Compiling needs neither a GPU nor a CUDA toolkit, only the NVRTC library, which the ``cuda`` extra installs.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ _CACHE_FORMAT = b"lenet5-cubin-2\n"
 
 
 def import_nvrtc() -> Any:
-    """Import CuPy's low-level NVRTC binding; only when needed, because it loads CuPy (0.4 s)."""
+    """Return CuPy's low-level NVRTC binding. Call it only when needed: it imports CuPy, which takes 0.4 s."""
     try:
         from cupy_backends.cuda.libs import nvrtc as binding
 
@@ -44,7 +44,7 @@ def import_nvrtc() -> Any:
 
 
 class Library(Frozen):
-    """The NVRTC in use: its file, its version (major, minor), and a hash that identifies the build."""
+    """The NVRTC library in use: its path, its version (major, minor), and a hash that identifies the build."""
 
     path: str
     version: tuple[int, int]
@@ -52,7 +52,7 @@ class Library(Frozen):
 
 
 def find_library() -> Library:
-    """Find the NVRTC that CuPy loads. Raises UserError if it is missing."""
+    """Return the NVRTC library that CuPy loads. Raise UserError if it is missing."""
     version = import_nvrtc().getVersion()
     path = _loaded_nvrtc_path(version[0])
     return Library(path, version, build_hash(path))
@@ -69,7 +69,7 @@ def _loaded_nvrtc_path(major: int) -> str:
 
 @cache
 def build_hash(path: str) -> str:
-    """Hash what identifies a build of a library (64-bit ELF): its size and its notes with the build ID."""
+    """Return a hash of what identifies a build of a library (64-bit ELF): its size and its notes with the build ID."""
     with Path(path).open("rb") as file:
         header = file.read(64)
         (table,) = struct.unpack_from("<Q", header, 0x20)
@@ -91,14 +91,14 @@ def architecture(major: int, minor: int) -> str:
 
 
 def architecture_number(name: str) -> int:
-    """Return the number in an architecture's name, e.g. ``sm_90a`` → 90, to compare with a row's ``min_arch``."""
+    """Return the number in an architecture's name, such as 90 in ``sm_90a``, to compare with a row's ``min_arch``."""
     return int(name.removeprefix("sm_").rstrip("abcdef"))
 
 
 def read_with_includes(path: Path) -> dict[str, str]:
-    """Read a file and all files that it includes, directly or not; return texts by file name.
+    """Return the text of a file and of all files that it includes, directly or not, by file name.
 
-    Included files lie beside the file or in app/kernels/include/.
+    Included files are beside the file or in app/kernels/include/.
     """
     found: dict[str, str] = {}
     waiting = [path.name]
@@ -112,18 +112,18 @@ def read_with_includes(path: Path) -> dict[str, str]:
 
 
 def options(defines: Mapping[str, str | int], arch: str, debug: bool = False) -> tuple[str, ...]:
-    """Return NVRTC's options: target, language, a -D per compile-time constant, and line numbers or debugging."""
+    """Return NVRTC's options: target, language, a -D for each compile-time constant, and line numbers or debugging."""
     constants = (f"-D{name}={value}" for name, value in sorted(defines.items()))
     mode = "--device-debug" if debug else "--generate-line-info"
     return (f"--gpu-architecture={arch}", "--std=c++17", mode, *constants)
 
 
 def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, debug: bool = False) -> bytes:
-    """Compile a kernel file to machine code (a cubin), or take it from the cache.
+    """Return the machine code (a cubin) of a kernel file: from the cache, or compiled.
 
-    path: the ``.cu`` file. defines: compile-time constants. arch: e.g. ``sm_90a``. debug: without optimisation. Raises
-    UserError if NVRTC is missing or the cache cannot be written; a kernel that does not compile is a bug and raises
-    RuntimeError with file, options and the compiler's log.
+    path: the ``.cu`` file. defines: compile-time constants. arch: such as ``sm_90a``. debug: without optimisation.
+    Raises UserError if NVRTC is missing or the cache cannot be written. A kernel that does not compile is a bug: it
+    raises RuntimeError with file, options and the compiler's log.
     """
     library, texts, flags = find_library(), read_with_includes(path), options(defines, arch, debug)
     cached = _cache_path(library, path, texts, flags)
@@ -135,7 +135,7 @@ def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, d
 
 
 def is_cached(path: Path, defines: Mapping[str, str | int], arch: str) -> bool:
-    """Return whether the cache holds this kernel's undamaged machine code. Raises UserError as ``compile_kernel``."""
+    """Return whether the cache has undamaged machine code of this kernel. Raises UserError as ``compile_kernel``."""
     return _read_cached(_cache_path(find_library(), path, read_with_includes(path), options(defines, arch))) is not None
 
 
@@ -146,7 +146,7 @@ def check_cache_permissions() -> None:
 
 
 def _cache_path(library: Library, path: Path, texts: Mapping[str, str], flags: tuple[str, ...]) -> Path:
-    """Return the path of the cache file for these sources, options and NVRTC."""
+    """Return the path of the cache file for these sources, options and NVRTC build."""
     key = hashlib.sha256(
         repr((library.version, library.build, flags, path.name, sorted(texts.items()))).encode()
     ).hexdigest()
@@ -154,7 +154,10 @@ def _cache_path(library: Library, path: Path, texts: Mapping[str, str], flags: t
 
 
 def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> str:
-    """Compile uncached; return the assembler's log: registers, shared memory, spills. Raises as compile_kernel."""
+    """Compile a kernel without the cache; return the assembler's log: registers, shared memory and spills.
+
+    Raises as ``compile_kernel`` does.
+    """
     library = find_library()
     uncached = ("--no-cache",) if library.version >= (12, 9) else ()  # NVRTC's cache would give no log
     _, log = _compile(
@@ -179,7 +182,7 @@ def _compile(library: Library, source: str, texts: Mapping[str, str], flags: tup
 
 
 def _read_cached(path: Path) -> bytes | None:
-    """Read cached machine code; None if missing, damaged, or writable by another user."""
+    """Return machine code from the cache; None if the file is missing, damaged, or writable by another user."""
     if not is_trusted(path):
         return None
     try:
@@ -192,7 +195,7 @@ def _read_cached(path: Path) -> bytes | None:
 
 
 def _write_cached(path: Path, cubin: bytes) -> None:
-    """Write machine code under a temporary name and rename it, so that no process reads half a file."""
+    """Write machine code under a temporary name and rename it, so that no process reads an incomplete file."""
     try:
         create_private_folder(path.parent)
         if is_trusted(path):

@@ -1,6 +1,6 @@
 """Run NVRTC in child processes, so that any thread can compile and Ctrl-C interrupts it.
 
-While it compiles, NVRTC replaces the process's handlers of SIGINT and SIGTERM: Ctrl-C then ended or crashed the whole
+NVRTC replaces the process's handlers of SIGINT and SIGTERM while it compiles; Ctrl-C then ended or crashed the whole
 program. Blocking the signals does not help, because other threads still receive them.
 """
 
@@ -22,8 +22,8 @@ def compile_program(
 ) -> tuple[str, bytes, str]:
     """Compile a program in a child process; return the error's name (or ""), the machine code and the compiler's log.
 
-    library: NVRTC's file. headers: texts by name. Raises UserError if no process or memory is available, RuntimeError
-    if NVRTC crashes.
+    library: path of NVRTC. headers: texts by name. Raises UserError if the system lacks processes or memory, and
+    RuntimeError if NVRTC crashes.
     """
     try:
         process = _idle.pop()
@@ -54,7 +54,7 @@ def _terminate_idle_compilers() -> None:
 
 
 def main(library: str) -> None:
-    """Run a child process: compile what the parent requests until it ends. Does not import CuPy, which is slow."""
+    """Run a child process: compile what the parent requests, until it ends. Imports no CuPy, which is slow."""
     nvrtc = ctypes.CDLL(library)
     nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
 

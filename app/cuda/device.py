@@ -46,10 +46,10 @@ another GPU (98, 200, 209), captures (900 to 908).
 
 
 def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None = None) -> str | None:
-    """Return why no GPU can be used, in one line, or None if one can. Cheap where there is no driver.
+    """Return why no GPU can be used, in one line; None if one can. This is fast if there is no driver.
 
-    lap: called after each costly step with its name: ``context`` (also the driver's start), ``cupy``, ``import_nvrtc``.
-    number: of the GPU that is needed; None for the current one.
+    lap: called after each slow step with its name: ``context`` (including the driver's start), ``cupy``,
+    ``import_nvrtc``. number: number of the GPU that is needed; None for the current one.
     """
     try:
         count = start_driver()
@@ -90,9 +90,9 @@ def why_no_gpu(lap: Callable[[str], object] = lambda _: None, number: int | None
 
 
 def choose_device(requested: str, lap: Callable[[str], object] = lambda _: None) -> tuple[str, str | None]:
-    """Resolve ``auto`` to ``cuda`` or ``cpu``; also return why it chose the CPU, or None.
+    """Return the device, with ``auto`` resolved to ``cuda`` or ``cpu``, and why ``auto`` chose the CPU (else None).
 
-    lap: as for ``why_no_gpu``. Raises UserError if a requested GPU is not available.
+    lap: as for ``why_no_gpu``. Raises UserError if the requested GPU is not available.
     """
     if requested == "cpu":
         return "cpu", None
@@ -105,7 +105,7 @@ def choose_device(requested: str, lap: Callable[[str], object] = lambda _: None)
 
 
 def require_gpu(who: str) -> None:
-    """Raise UserError, beginning with ``who``, if no GPU can be used. Meanwhile Ctrl-C ends the process."""
+    """Raise UserError if no GPU can be used. who: beginning of its text. During the check, Ctrl-C ends the process."""
     with exit_on_interrupt():
         reason = why_no_gpu()
     if reason is not None:
@@ -114,9 +114,9 @@ def require_gpu(who: str) -> None:
 
 @contextmanager
 def translate_gpu_errors() -> Iterator[None]:
-    """Turn CUDA errors that the user can correct into UserErrors. Costs nothing without CuPy.
+    """Turn CUDA errors that the user can correct into UserErrors while the block runs; other errors pass unchanged.
 
-    Other errors are bugs and pass through.
+    It imports no CuPy.
     """
     try:
         yield
@@ -132,7 +132,7 @@ def translate_gpu_errors() -> Iterator[None]:
 
 
 def is_fatal_cuda_error(error: BaseException) -> bool:
-    """Return whether an error, or its cause, is a CUDA error after which no CUDA call of this process succeeds."""
+    """Return whether an error, or its cause, is a CUDA error after which all CUDA calls of this process fail."""
     cause: BaseException | None = error
     while cause is not None:
         # By name, as above. 2: too little memory, 100 and 101: no such device.
@@ -143,7 +143,7 @@ def is_fatal_cuda_error(error: BaseException) -> bool:
 
 
 def capability() -> tuple[int, int]:
-    """Return the current GPU's compute capability, e.g. (9, 0)."""
+    """Return the current GPU's compute capability, such as (9, 0)."""
     import cupy
 
     text = cupy.cuda.Device().compute_capability
@@ -151,7 +151,7 @@ def capability() -> tuple[int, int]:
 
 
 def describe_gpu() -> dict[str, Any]:
-    """Describe the GPU, its driver and the CUDA libraries for the report."""
+    """Return the report's record of the GPU, its driver and the CUDA libraries."""
     import cupy
 
     current = cupy.cuda.runtime.getDevice()
@@ -173,28 +173,28 @@ def describe_gpu() -> dict[str, Any]:
 
 
 def describe_cpu(threads: int) -> dict[str, Any]:
-    """Describe the processor for the report."""
+    """Return the report's record of the processor."""
     import numpy
 
     return {"kind": "cpu", "name": _cpu_model_name(), "threads": threads, "numpy": numpy.__version__}
 
 
 def format_device(device: Mapping[str, Any]) -> str:
-    """Format a device's description and its software in one line. device: from ``describe_gpu`` or ``describe_cpu``."""
+    """Return a device and its software in one line. device: from ``describe_gpu`` or ``describe_cpu``."""
     text = _TEXTS[device["kind"]] + _ENGINE * ("onnxruntime" in device)
     return text.format(**device, place=format_bus_address(device, ", "))
 
 
 def format_bus_address(device: Mapping[str, Any], then: str = "") -> str:
-    """Return the GPU's number and bus address, ``cuda:0, PCI 0000:1b:00.0``, followed by ``then``; "" if not recorded.
+    """Return the number and bus address of a GPU, ``cuda:0, PCI 0000:1b:00.0``, and ``then``; "" if not recorded.
 
-    device: as for ``format_device``; older documents lack them.
+    device: as for ``format_device``; older documents lack number and address.
     """
     return f"cuda:{device['number']}, PCI {device['bus']}{then}" if "bus" in device else ""
 
 
 def kernel_driver_version() -> str | None:
-    """Return the version of the NVIDIA kernel driver, e.g. 580.159.04; None if the system does not show it."""
+    """Return the version of the NVIDIA kernel driver, such as 580.159.04; None if the system does not report it."""
     try:
         words = Path("/proc/driver/nvidia/version").read_text().split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Measure time on the device by CUDA events."""
+"""Measure time on the device by CUDA events, in milliseconds."""
 
 from collections.abc import Callable
 
@@ -13,18 +13,18 @@ class EventPair:
         self._before, self._after = cupy.cuda.Event(), cupy.cuda.Event()
 
     def record_around(self, enqueue: Callable[[], object], stream: cupy.cuda.Stream) -> None:
-        """Record an event, call ``enqueue``, record the other event; do not wait."""
+        """Record an event, call ``enqueue`` and record the other event, without waiting."""
         self._before.record(stream)
         enqueue()
         self._after.record(stream)
 
     def synchronize(self) -> None:
-        """Wait until the device has finished the work between the events."""
+        """Wait until the device has reached the second event."""
         self._after.synchronize()
 
     @property
     def ms(self) -> float:
-        """Milliseconds between the events, which the device must have passed."""
+        """Return the milliseconds between the events. The device must have reached both."""
         elapsed: float = cupy.cuda.get_elapsed_time(self._before, self._after)
         return elapsed
 
@@ -32,7 +32,7 @@ class EventPair:
 def time_by_events(
     enqueue: Callable[[], object], stream: cupy.cuda.Stream, repeat: int, warmup: int = 0
 ) -> tuple[float, ...]:
-    """Return the milliseconds that each of ``repeat`` calls of ``enqueue`` takes, after ``warmup`` untimed ones."""
+    """Return the ms on the device of each of ``repeat`` calls of ``enqueue``, after ``warmup`` untimed calls."""
     for _ in range(warmup):
         enqueue()
     pairs = [EventPair() for _ in range(repeat)]
@@ -43,9 +43,9 @@ def time_by_events(
 
 
 class Marks:
-    """Events recorded in the course of a run, on any streams, and reused by later runs.
+    """Events that are recorded during a run, on any streams, and reused by later runs.
 
-    ready: how many to create ahead.
+    ready: number of events to create in advance.
     """
 
     def __init__(self, ready: int = 0) -> None:
@@ -53,22 +53,22 @@ class Marks:
         self._recorded = 0
 
     def restart(self) -> None:
-        """Begin another run, which reuses the events."""
+        """Start another run, which reuses the events."""
         self._recorded = 0
 
     def record(self, stream: int) -> None:
-        """Record the next event on a stream. stream: a pointer."""
+        """Record the next event on a stream, given by its pointer."""
         if self._recorded == len(self._events):
             self._events.append(cupy.cuda.Event())
         runtime.eventRecord(self._events[self._recorded].ptr, stream)
         self._recorded += 1
 
     def synchronize(self) -> None:
-        """Wait until the device has passed the last recorded event."""
+        """Wait until the device has reached the last recorded event."""
         self._events[self._recorded - 1].synchronize()
 
     @property
     def ms(self) -> list[float]:
-        """Milliseconds from the first event to each, itself included; the device must have passed all."""
+        """Return the ms from the first event to each event, itself included. The device must have reached them."""
         first, *_ = self._events
         return [cupy.cuda.get_elapsed_time(first, event) for event in self._events[: self._recorded]]

@@ -1,4 +1,4 @@
-"""Capture a repeated batch as a CUDA graph: one launch instead of several calls per chunk."""
+"""Capture a repeated batch as a CUDA graph: one launch replaces several calls per chunk."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,7 +13,7 @@ from app.cuda.memory import is_pinned
 
 
 class BatchGraph:
-    """The CUDA graph of a batch, captured when a second call has the same arrays (images, then outputs)."""
+    """The CUDA graph of a batch. It is captured when a second call has the same arrays (images, then outputs)."""
 
     def __init__(self) -> None:
         self._arrays: tuple[np.ndarray, ...] = ()  # kept alive, so that no other arrays get their addresses
@@ -23,14 +23,14 @@ class BatchGraph:
         self._stream: cupy.cuda.Stream | None = None  # created for the first graph
 
     def has_graph_for(self, arrays: Sequence[np.ndarray]) -> bool:
-        """Return whether a graph was captured for exactly these arrays."""
+        """Return whether a graph of exactly these arrays has been captured."""
         if self._graph is None:
             return False
         same = len(arrays) == len(self._arrays) and all(a is b for a, b in zip(arrays, self._arrays, strict=True))
         return same or self._key == _address_key(arrays)  # reading addresses takes microseconds
 
     def launch(self) -> None:
-        """Launch the graph and wait for its results."""
+        """Launch the graph and wait until its results are complete."""
         assert self._stream is not None
         self._graph.launch(self._stream)
         self._stream.synchronize()
@@ -38,11 +38,11 @@ class BatchGraph:
     def capture_if_repeated(
         self, arrays: Sequence[np.ndarray], replayable: Callable[[], Callable[[cupy.cuda.Stream], None]]
     ) -> None:
-        """Remember the arrays; if they equal the previous call's, capture the batch.
+        """Capture the batch if its arrays equal those of the previous call; remember the arrays.
 
-        replayable: called once before the capture, because nothing can be allocated during it; it returns the function
-        that enqueues the batch. Copies from or to pageable memory cannot be captured. If the driver cannot build the
-        graph (device memory may be full), the batch is enqueued as before.
+        replayable: is called once before the capture, during which nothing can be allocated; returns the function that
+        enqueues the batch. Copies from or to pageable memory cannot be captured. If the driver cannot build the graph
+        (device memory may be full), later calls enqueue the batch without one.
         """
         key = _address_key(arrays)
         if key != self._key:

@@ -1,7 +1,7 @@
 """Build a CUDA graph of kernels node by node.
 
-Nothing that other threads do breaks it, while a thread that waits for the whole device breaks a capture. CuPy only
-captures graphs, so this calls the driver; structures as in the CUDA Driver API's documentation.
+No other thread can break this, whereas a thread that waits for the whole device breaks a stream capture. CuPy can only
+capture graphs, so this module calls the driver. Its structures follow the CUDA Driver API's documentation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Size = tuple[int, int, int]
 
 
 class _Node(ctypes.Structure):
-    """The driver's CUDA_KERNEL_NODE_PARAMS_v2: a kernel with its launch sizes and arguments."""
+    """The driver's CUDA_KERNEL_NODE_PARAMS_v2: a kernel with its grid, block and arguments."""
 
     _fields_ = (
         ("function", ctypes.c_void_p),
@@ -35,7 +35,7 @@ _EARLY = (ctypes.c_ubyte * 8)(1, 0, 1)  # CUgraphEdgeData: from the port "progra
 
 
 class KernelGraph:
-    """A CUDA graph of kernels that run one after another, in the order of the calls of ``add_kernel``."""
+    """A CUDA graph of kernels that run one after another, in the order in which ``add_kernel`` added them."""
 
     def __init__(self) -> None:
         graph = ctypes.c_void_p()
@@ -46,7 +46,7 @@ class KernelGraph:
     def add_kernel(
         self, function: int, values: int, grid: Size, threads: int, shared_bytes: int, *, dependent: bool, cluster: int
     ) -> None:
-        """Add a kernel after the last one, and copy its arguments. values: the address of their addresses.
+        """Add a kernel after the last one, and copy its arguments. values: address of an array of their addresses.
 
         dependent, cluster: as for ``Function``.
         """
@@ -73,13 +73,13 @@ class KernelGraph:
         self._last = node
 
     def launch(self, stream: int) -> None:
-        """Enqueue the kernels on a stream, given by its pointer. The first launch makes the graph executable."""
+        """Enqueue the kernels on a stream, given by its pointer. The first launch instantiates the graph."""
         if not self._executable:
             self._executable = runtime.graphInstantiate(self._graph.value)
         runtime.graphLaunch(self._executable, stream)
 
     def free(self) -> None:
-        """Destroy the graph. No launch of it may be running."""
+        """Destroy the graph. It must not be running."""
         if self._executable:
             runtime.graphExecDestroy(self._executable)
         runtime.graphDestroy(self._graph.value)

@@ -1,8 +1,8 @@
-"""Launch kernels in clusters of blocks, or by programmatic dependent launch; sm_90 and later.
+"""Launch kernels in thread block clusters, or by programmatic dependent launch, on sm_90 and later.
 
-A cluster's blocks run side by side (``cluster.cuh``). A dependent kernel starts before the kernel ahead of it in the
-stream has ended, and itself waits for that kernel's results (``dependent_launch.cuh``). CuPy has no call for either, so
-this calls the driver's cuLaunchKernelEx; structures as in the CUDA Driver API's documentation.
+The blocks of a cluster run at the same time (``cluster.cuh``). A dependent kernel starts before the previous kernel of
+the stream has ended, and itself waits for that kernel's results (``dependent_launch.cuh``). CuPy has no call for
+either, so this module calls the driver's cuLaunchKernelEx. Its structures follow the CUDA Driver API's documentation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Attribute(ctypes.Structure):
 
 
 class _Config(ctypes.Structure):
-    """The driver's CUlaunchConfig: sizes, stream and attributes of a launch."""
+    """The driver's CUlaunchConfig: grid, block, stream and attributes of a launch."""
 
     _fields_ = (
         ("grid", ctypes.c_uint * 3),
@@ -60,11 +60,11 @@ def attributed_launcher(
     *,
     dependent: bool,
 ) -> Callable[[int, Any], None]:
-    """Return a function that launches ``function``, given a stream pointer and a size.
+    """Return a function of a stream pointer and a size that launches ``function``.
 
-    values: addresses of the arguments, read at each launch. block: threads, and bytes of dynamic shared memory. grid,
-    cluster: size → grid, and blocks per cluster, which are neighbours along x. usual: launches sizes that need no
-    attribute; CuPy's launch takes less host time.
+    values: addresses of the arguments, read at each launch. block: threads, and bytes of dynamic shared memory. grid:
+    maps a size to the grid. cluster: maps a size to the blocks per cluster, which are neighbours along x. usual:
+    function that launches sizes without attributes; CuPy's launch takes less host time.
     """
     kernel = ctypes.c_void_p(function)
     early = _Attribute(number=PROGRAMMATIC, value=(1, 0, 0))

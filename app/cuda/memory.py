@@ -15,7 +15,7 @@ class DeviceMemoryError(Exception):
 
 
 def device_array(elements: int, dtype: str) -> cupy.ndarray:
-    """Allocate an uninitialised device array outside of the pool, so that memory checkers see its exact bounds."""
+    """Return an uninitialised device array, outside of CuPy's pool: memory checkers see its exact bounds."""
     try:
         memory = cupy.cuda.Memory(max(elements * np.dtype(dtype).itemsize, 1))
     except runtime.CUDARuntimeError as error:
@@ -28,16 +28,16 @@ def device_array(elements: int, dtype: str) -> cupy.ndarray:
 def placeholder_array(elements: int, dtype: str) -> cupy.ndarray:
     """Return an array without memory, for an argument whose address is set before every launch.
 
-    Its address is one that no GPU ever maps.
+    Its address is one that no GPU maps.
     """
     memory = cupy.cuda.UnownedMemory(16, elements * np.dtype(dtype).itemsize, None, cupy.cuda.Device().id)
     return cupy.ndarray((elements,), dtype, cupy.cuda.MemoryPointer(memory, 0))
 
 
 def upload(array: np.ndarray) -> cupy.ndarray:
-    """Copy a contiguous host array to a flat device array and wait for the copy.
+    """Return a flat device array with a copy of a contiguous host array; wait for the copy.
 
-    It uses this thread's default stream: waiting for the device would break captures of other threads.
+    The copy uses this thread's default stream: waiting for the whole device would break captures of other threads.
     """
     copy = device_array(array.size, array.dtype.name)
     stream = cupy.cuda.Stream.ptds
@@ -47,7 +47,7 @@ def upload(array: np.ndarray) -> cupy.ndarray:
 
 
 def pinned_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Allocate an uninitialised array in page-locked host memory."""
+    """Return an uninitialised array in page-locked host memory."""
     count = prod(shape)
     memory = cupy.cuda.PinnedMemory(max(count * np.dtype(dtype).itemsize, 1))
     pointer = cupy.cuda.PinnedMemoryPointer(memory, 0)
@@ -55,7 +55,7 @@ def pinned_array(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
 
 def pinned_copy(array: np.ndarray) -> np.ndarray:
-    """Copy the array to page-locked memory."""
+    """Return a copy of the array in page-locked memory."""
     copy = pinned_array(array.shape, array.dtype)
     np.copyto(copy, array)
     return copy

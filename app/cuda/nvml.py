@@ -14,7 +14,7 @@ class UnavailableError(Exception):
 
 
 class NvmlDevice:
-    """One GPU's sensors by NVML. A method returns None for a value that the GPU does not report."""
+    """The sensors of one GPU. Each method returns None if the GPU does not report the value."""
 
     def __init__(self, library: Any, handle: Any) -> None:
         self._library, self._handle = library, handle
@@ -24,7 +24,7 @@ class NvmlDevice:
         return self._ask("nvmlDeviceGetTotalEnergyConsumption")
 
     def power_mw(self) -> int | None:
-        """Return the power draw in milliwatts; on newer GPUs the mean of the last second."""
+        """Return the power draw in milliwatts; newer GPUs report the mean of the last second."""
         return self._ask("nvmlDeviceGetPowerUsage")
 
     def power_limit_mw(self) -> int | None:
@@ -51,9 +51,9 @@ class NvmlDevice:
 
 @contextmanager
 def open_nvml(bus_id: Callable[[], str]) -> Iterator[NvmlDevice]:
-    """Open NVML for the GPU at a PCI bus address, such as ``0000:1b:00.0``. Raises UnavailableError.
+    """Yield the sensors of the GPU at a PCI bus address, such as ``0000:1b:00.0``. Raises UnavailableError.
 
-    NVML numbers GPUs in another order than CUDA, hence the address.
+    The address identifies the GPU, because NVML and CUDA number GPUs differently.
     """
     try:
         import pynvml

@@ -1,4 +1,4 @@
-"""Compile many kernels in parallel: one child process per core."""
+"""Compile many kernels in parallel, with one child process per core."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +14,9 @@ Result = TypeVar("Result")
 
 
 def compile_on_all_cores(compiled: Callable[[Item], Result], items: Sequence[Item], title: str) -> list[Result]:
-    """Return ``compiled(item)`` of each item, in order, computed by one thread per core; show a progress bar.
+    """Return ``compiled(item)`` for each item, in order, computed by one thread per core; show a progress bar.
 
-    If one raises, or the user interrupts, those that have not begun are cancelled and the exception is raised.
+    If one call raises, or the user interrupts, calls that have not begun are cancelled and the exception is raised.
     """
     with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(usable_cores()) as pool:
 

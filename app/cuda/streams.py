@@ -1,10 +1,10 @@
-"""Use streams of other libraries, or streams given by their pointers."""
+"""Use streams that other libraries own, or that a pointer gives."""
 
 import cupy
 
 
 class Borrowed:
-    """A stream of another library by its pointer, with the protocol that CuPy reads."""
+    """A stream of another library, given by its pointer, with the protocol that CuPy reads."""
 
     def __init__(self, pointer: int) -> None:
         self._pointer = pointer

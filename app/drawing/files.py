@@ -1,4 +1,4 @@
-"""Write charts as SVG files; check their folder before the work starts."""
+"""Write charts as SVG files, and check their folder before the work starts."""
 
 import re
 import tempfile
@@ -16,14 +16,14 @@ START = svg.START.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ')  
 
 
 def check_chart_folder(folder: Path) -> None:
-    """Raise UserError if ``folder`` cannot be made or written to; leave no trace."""
+    """Raise UserError if ``folder`` cannot be created or written to. It creates nothing."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     with _convert_os_errors(folder), tempfile.TemporaryFile(dir=existing):
         pass
 
 
 def create_chart_folder(folder: Path) -> None:
-    """Check the folder and make it. Raises UserError."""
+    """Check the folder and create it. Raises UserError."""
     check_chart_folder(folder)
     with _convert_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,8 +39,8 @@ def _convert_os_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def save(chart: str, path: Path, source: str = "") -> Path:
-    """Write a chart as an SVG file and return the path. source: what it was drawn from, for ``read_chart_source``.
+def save_chart(chart: str, path: Path, source: str = "") -> Path:
+    """Write a chart as an SVG file and return the path. source: its data, for ``read_chart_source``.
 
     The file includes the style sheet for light backgrounds. Raises UserError if it cannot be written, or if the path is
     a file that is no chart of this program.
@@ -58,7 +58,7 @@ def save(chart: str, path: Path, source: str = "") -> Path:
 
 
 def read_chart_source(path: Path) -> str | None:
-    """Return the ``source`` stored in a saved chart; None if the file or the text is missing."""
+    """Return the ``source`` stored in a saved chart; None if the file or the source is missing."""
     try:
         found = re.search(r"<metadata>(.*)</metadata>", path.read_text(encoding="utf-8", errors="replace"))
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""The three interactives of the pages: HTML that can be read without its script, and the script in a file beside it.
+"""Provide the three interactives of the pages: HTML that is readable without its script, and the scripts.
 
-They need no server: they run in a page opened from a file. The fragments need the style sheets of ``page_style_sheet``.
+They run in a page opened from a file, without a server. The HTML needs the style sheets of ``page_style_sheet``.
 """
 
 from pathlib import Path
@@ -17,11 +17,11 @@ def page_style_sheet() -> str:
 
 
 def interactive_html(name: str, folder: str = "scripts") -> str:
-    """Return one interactive as HTML. folder: the scripts' address relative to the page."""
+    """Return one interactive as HTML. folder: address of the scripts relative to the page."""
     html = (FOLDER / f"{name}.html").read_text(encoding="utf-8")
     return f'{html}<script src="{folder}/{name}.js" defer></script>\n'
 
 
 def script_texts() -> dict[str, str]:
-    """Return file name → text of the scripts, to be written into the folder that fragments name."""
+    """Return the text of each script by file name, to write into the folder that the HTML names."""
     return {f"{name}.js": (FOLDER / f"{name}.js").read_text(encoding="utf-8") for name in INTERACTIVES}

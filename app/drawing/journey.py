@@ -1,4 +1,4 @@
-"""Draw a bar for every step of the ladder on a logarithmic time scale, with its prediction; slower steps are kept."""
+"""Draw a bar for every step of the ladder on a logarithmic time scale, with its prediction; slower steps included."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,10 +15,10 @@ Key = tuple[str, str]  # a step's name and number format (dtype)
 
 
 class Bar(Frozen):
-    """One bar. ms: measured; predicted_ms: predicted before the measurement, None without a prediction.
+    """One bar. ms: measured. predicted_ms: predicted before the measurement, None without a prediction.
 
-    ratio: time of the step that it continues ÷ this step's time, None without one. step: None for other systems, 0 for
-    cuBLAS; both are drawn in grey. link: address of the step's page, or empty.
+    ratio: time of the step that it continues ÷ time of this step, None without one. step: None for other systems, 0 for
+    cuBLAS; both are grey. link: address of the step's page, or empty.
     """
 
     name: str
@@ -31,17 +31,17 @@ class Bar(Frozen):
 
     @property
     def label(self) -> str:
-        """The bar's name: ``13 register-patch``, with the number format unless it is fp32."""
+        """Return the bar's name: ``13 register-patch``, with the number format unless it is fp32."""
         return step_label(self.name, self.dtype, self.step)
 
     @property
     def is_slower(self) -> bool:
-        """Whether the step is slower than the one that it continues."""
+        """Return whether the step is slower than the one that it continues."""
         return self.ratio is not None and self.ratio < 1 - SAME
 
 
 def step_label(name: str, dtype: str, step: int | None) -> str:
-    """Return a row's name in charts of several number formats."""
+    """Return the name of a row in charts of several number formats."""
     number = "" if step is None else f"{step} "
     return f"{number}{name}" + ("" if dtype == "float32" else f", {SHORT[dtype]}")
 
@@ -49,7 +49,7 @@ def step_label(name: str, dtype: str, step: int | None) -> str:
 def measured_predecessor(
     since: Mapping[str, str | None], name: str, dtype: str, is_measured: Callable[[str, str], bool]
 ) -> Key | None:
-    """Return the nearest measured predecessor of a step, in the same format or else fp32; None if there is none."""
+    """Return the nearest measured predecessor of a step, in the same format or otherwise fp32; None without one."""
     while (before := since.get(name)) is not None:
         for key in ((before, dtype), (before, "float32")):
             if is_measured(*key):
@@ -65,10 +65,10 @@ def bars_from_bench(
     links: Mapping[Key, str] | None = None,
     since: Mapping[str, str | None] | None = None,
 ) -> list[Bar]:
-    """Return the bars of a bench document, in its order: of one convolution, or of the sum of all (item None).
+    """Return the bars of a bench document, in its order: for one convolution, or for the sum of all (item None).
 
-    predicted: ms; links: addresses; each by name and number format. since: step → the step that it continues. The debug
-    build is left out.
+    predicted, links: ms and addresses by name and number format. since: step → step that it continues. The debug build
+    is omitted.
     """
     predicted, links, since = predicted or {}, links or {}, since or {}
     rows = [row for row in document["totals"] if row["kind"] != "debug"]
@@ -86,7 +86,7 @@ def bars_from_bench(
 
 
 def draw_ladder_chart(bars: Sequence[Bar], title: str, name: str = "journey") -> str:
-    """Return a bar chart as SVG: each step's measured time on a log scale, with a mark at its predicted time.
+    """Return a bar chart as SVG: the measured time of each step on a log scale, with a mark at its predicted time.
 
     Raises ValueError without bars.
     """
@@ -96,12 +96,12 @@ def draw_ladder_chart(bars: Sequence[Bar], title: str, name: str = "journey") ->
     low, high = 10 ** (math.floor(math.log10(min(times)))), max(times) * 1.05
     scale = svg.log_scale(low, high, LEFT, LEFT + WIDTH)
     bottom = TOP + HEIGHT * len(bars)
-    parts = [svg.text(title, 8, 20, "head"), *_legend(bars)]
+    parts = [svg.text(title, 8, 20, "head"), *_draw_legend(bars)]
     decades = svg.decades(low, high)
     parts += svg.horizontal_axis(decades, scale, TOP - 4, bottom, lambda tick: f"{svg.tick_text(tick)} ms")
     for place, one in enumerate(bars):
         parts += _bar_row(one, TOP + place * HEIGHT, scale)
-    return svg.picture(name, title, _description(bars), LEFT + WIDTH + RIGHT, bottom + 28, parts)
+    return svg.picture(name, title, _describe_bars(bars), LEFT + WIDTH + RIGHT, bottom + 28, parts)
 
 
 def _bar_row(one: Bar, top: float, scale: svg.Scale) -> Iterable[str]:
@@ -109,7 +109,9 @@ def _bar_row(one: Bar, top: float, scale: svg.Scale) -> Iterable[str]:
     inner = HEIGHT - 8
     label = svg.text(one.label, LEFT - 8, middle + 4, anchor="end")
     yield f'<a href="{escape(one.link)}">{label}</a>' if one.link else label
-    yield svg.bar(LEFT, top + 4, end - LEFT, inner, f"{colour} {'open' if one.is_slower else 'full'}", _tooltip(one))
+    yield svg.bar(
+        LEFT, top + 4, end - LEFT, inner, f"{colour} {'open' if one.is_slower else 'full'}", _bar_tooltip(one)
+    )
     if one.is_slower:  # stripes, so that losers also stand out without colour
         at = range(int(LEFT) + 6, int(end) - 2, 10)
         yield svg.path(
@@ -129,12 +131,12 @@ def _ratio_text(one: Bar) -> str:
     return "" if one.ratio is None else f"  ×{svg.format_number(one.ratio)}{' slower' if one.is_slower else ''}"
 
 
-def _tooltip(one: Bar) -> str:
+def _bar_tooltip(one: Bar) -> str:
     before = "" if one.predicted_ms is None else f", predicted {svg.format_number(one.predicted_ms)} ms"
     return f"{one.label}: {svg.format_number(one.ms)} ms{before}"
 
 
-def _legend(bars: Sequence[Bar]) -> list[str]:
+def _draw_legend(bars: Sequence[Bar]) -> list[str]:
     formats = dict.fromkeys(one.dtype for one in bars if one.step)
     entries = {SHORT[dtype]: svg.bar(-8, -6, 16, 12, f"{BY_DTYPE[dtype].colour} full") for dtype in formats}
     if not all(one.step for one in bars):
@@ -147,8 +149,8 @@ def _legend(bars: Sequence[Bar]) -> list[str]:
     return svg.legend(entries, 8, 46)
 
 
-def _description(bars: Sequence[Bar]) -> str:
-    """Describe every bar in words; this is the chart's alternative text."""
+def _describe_bars(bars: Sequence[Bar]) -> str:
+    """Return a description of every bar in words, which is the chart's alternative text."""
     slower = [one.label for one in bars if one.is_slower]
     lost = f" Slower than the steps that they continue: {', '.join(slower)}." if slower else ""
-    return f"Bars on a logarithmic scale, shorter is faster. {'; '.join(map(_tooltip, bars))}.{lost}"
+    return f"Bars on a logarithmic scale, shorter is faster. {'; '.join(map(_bar_tooltip, bars))}.{lost}"

@@ -1,4 +1,4 @@
-"""Place the labels of points so that none covers another label, a point, or the panel's edge."""
+"""Position the labels of points so that no label covers another label, a point, or the edge of the panel."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,7 +41,7 @@ Point = tuple[float, float]
 
 
 class NoRoomError(ValueError):
-    """Raised if a panel is too small for its labels."""
+    """A panel is too small for its labels."""
 
 
 def place_labels(points: Sequence[tuple[Point, float]], panel: Box, others: Sequence[Box] = ()) -> list[Box]:
@@ -65,7 +65,7 @@ def _is_free(box: Box, taken: Iterable[Box], panel: Box) -> bool:
 
 
 def _candidate_boxes(x: float, y: float, width: float, panel: Box) -> Iterator[Box]:
-    """Yield boxes further and further right and left of the point; others' lines run above and below it."""
+    """Yield boxes right and left of the point, at growing distances; lines of other labels run above and below."""
     far = math.hypot(panel.width, panel.height)
     distance = RADIUS + 1.0
     while distance < far:
@@ -77,7 +77,7 @@ def _candidate_boxes(x: float, y: float, width: float, panel: Box) -> Iterator[B
 
 
 def spread_label_positions(at: Sequence[float], low: float, high: float) -> list[float]:
-    """Return y positions for labels near ``at`` (ascending): ``HEIGHT`` apart, within low..high if they fit."""
+    """Return y positions near ``at`` (ascending) for labels: ``HEIGHT`` apart, within low..high if they fit."""
     found: list[float] = []
     for wanted in at:
         found.append(max(wanted, found[-1] + HEIGHT) if found else max(wanted, low))

@@ -1,4 +1,4 @@
-"""Draw lines over one quantity, in a panel for each measure. Names at the lines' ends spare reading colours."""
+"""Draw line charts, with a panel for each measure. Names at the ends of lines replace a legend of colours."""
 
 from collections.abc import Iterable, Sequence
 
@@ -19,12 +19,12 @@ class Line(Frozen):
 
     @property
     def css_classes(self) -> str:
-        """The classes of its path element."""
+        """Return the CSS classes of the line's path element."""
         return f"{self.colour} curve dashed" if self.dashed else f"{self.colour} curve"
 
 
 class Panel(Frozen):
-    """One panel of a chart: the lines of one quantity. down: the name of the vertical axis."""
+    """One panel of a chart: the lines of one quantity. down: name of the vertical axis."""
 
     down: str
     lines: Sequence[Line]
@@ -39,9 +39,9 @@ def draw_line_chart(
     mark: tuple[float, str] | None = None,
     name: str = "lines",
 ) -> str:
-    """Draw panels over the whole numbers that ``across`` names. mark: a number to mark, and its label.
+    """Return a chart as SVG. across: name of the horizontal axis. mark: a number to mark on it, and its label.
 
-    logarithmic: both axes are, and all values must be positive. Raises ValueError without a point.
+    logarithmic: whether both axes are logarithmic; all values must then be positive. Raises ValueError without a point.
     """
     height = max(HEIGHT, *(labels.HEIGHT * len(panel.lines) for panel in panels))
     parts, left = [svg.text(title, 8, 20, "head")], float(LEFT)
@@ -50,14 +50,14 @@ def draw_line_chart(
         parts.append(svg.text(f"{across} →", left + WIDTH, TOP + height + 32, "quiet small", "end"))
         left += WIDTH + NAMES + max(svg.estimate_text_width(line.name) for line in panel.lines) + GAP
     marked = "" if mark is None else f" {mark[1]}: {mark[0]:g}."
-    return svg.picture(name, title, f"{_description(across, panels)}{marked}", left - GAP, TOP + height + 44, parts)
+    return svg.picture(name, title, f"{_describe_lines(across, panels)}{marked}", left - GAP, TOP + height + 44, parts)
 
 
 def _draw_panel(
     panel: Panel, left: float, height: float, logarithmic: bool, mark: tuple[float, str] | None
 ) -> Iterable[str]:
-    low, high = _range((x for line in panel.lines for x, _ in line.points), logarithmic)
-    least, most = _range((y for line in panel.lines for _, y in line.points), logarithmic)
+    low, high = _axis_range((x for line in panel.lines for x, _ in line.points), logarithmic)
+    least, most = _axis_range((y for line in panel.lines for _, y in line.points), logarithmic)
     scale = svg.log_scale if logarithmic else svg.linear_scale
     x, y = scale(low, high, left, left + WIDTH), scale(least, most, TOP + height, TOP)
     ticks = svg.log_ticks if logarithmic else lambda low, high: svg.linear_ticks(high, low=low)
@@ -79,7 +79,7 @@ def _draw_panel(
         yield svg.text(line.name, left + WIDTH + NAMES, place + 4)
 
 
-def _range(values: Iterable[float], logarithmic: bool) -> tuple[float, float]:
+def _axis_range(values: Iterable[float], logarithmic: bool) -> tuple[float, float]:
     """Return the ends of an axis, with a small margin around the values."""
     found = [*values]
     low, high = min(found), max(found)
@@ -89,8 +89,8 @@ def _range(values: Iterable[float], logarithmic: bool) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _description(across: str, panels: Sequence[Panel]) -> str:
-    """Describe in words where every line begins and ends."""
+def _describe_lines(across: str, panels: Sequence[Panel]) -> str:
+    """Return a description in words of where every line begins and ends."""
     told = [
         f"{line.name}, {panel.down}: from {svg.format_number(line.points[0][1])} at {line.points[0][0]:,g} "
         f"to {svg.format_number(line.points[-1][1])} at {line.points[-1][0]:,g}"

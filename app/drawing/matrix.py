@@ -1,4 +1,4 @@
-"""Draw a grid of cells, coloured the stronger the greater the value: alone, or as a heat map with axes."""
+"""Draw a grid of cells, coloured more strongly for greater values: alone, or as a heat map with axes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,7 +11,7 @@ Times = Mapping[tuple[int, int], float]  # (value down, value across) → ms
 
 
 class Cell(Frozen):
-    """One cell of the grid. strength: of its colour, 0 to 1; said: the text in it; told: its tooltip."""
+    """One cell of the grid. strength: of its colour, 0 to 1. said: text in it. told: its tooltip."""
 
     strength: float
     said: str
@@ -19,8 +19,10 @@ class Cell(Frozen):
     kind: str = "c2 full"
 
 
-def cells(grid: Sequence[Sequence[Cell | None]], left: float, top: float, width: float, height: float) -> Iterator[str]:
-    """Draw rows of cells of the given size, from the top. None leaves a cell empty."""
+def draw_cells(
+    grid: Sequence[Sequence[Cell | None]], left: float, top: float, width: float, height: float
+) -> Iterator[str]:
+    """Yield the SVG of rows of cells of the given size, from the top. None leaves a cell empty."""
     for row, line in enumerate(grid):
         for column, cell in enumerate(line):
             if cell is None:
@@ -31,8 +33,8 @@ def cells(grid: Sequence[Sequence[Cell | None]], left: float, top: float, width:
                 yield svg.text(cell.said, x + width / 2, y + height / 2 + 4, anchor="middle")
 
 
-def heat_map(title: str, down: str, across: str, ms: Times, name: str = "heat") -> str:
-    """Draw times by their values down and across, and frame the shortest. down, across: names of the axes, or empty.
+def draw_heat_map(title: str, down: str, across: str, ms: Times, name: str = "heat") -> str:
+    """Return as SVG a heat map of times, with the shortest framed. down, across: names of the axes, or empty.
 
     An axis without a name has no labels.
     """
@@ -54,7 +56,7 @@ def heat_map(title: str, down: str, across: str, ms: Times, name: str = "heat") 
 
     grid = [[cell(row, column) for column in acrosses] for row in downs]
     parts = [svg.text(title, 8, 20, "head"), svg.text("ms; the stronger its colour, the slower", 8, 40, "quiet")]
-    parts += cells(grid, left, TOP, WIDTH, HEIGHT)
+    parts += draw_cells(grid, left, TOP, WIDTH, HEIGHT)
     frame = left + acrosses.index(best[1]) * WIDTH, TOP + downs.index(best[0]) * HEIGHT
     parts.append(svg.path(f"M{frame[0]:g} {frame[1]}h{WIDTH}v{HEIGHT}h{-WIDTH}z", "mark"))
     for row, words in enumerate(labels):

@@ -35,7 +35,7 @@ class Point(Frozen):
 
     @property
     def label(self) -> str:
-        """The point's name: ``13 register-patch``."""
+        """Return the name of the point: ``13 register-patch``."""
         return self.name if self.step is None else f"{self.step} {self.name}"
 
 
@@ -44,8 +44,8 @@ def roofline_points(
 ) -> list[Point]:
     """Return the points of one convolution of a bench document, in its order.
 
-    dram_bytes: name and number format → device memory traffic of the batch in bytes, as the hardware counted it. For
-    other rows each array is counted once.
+    dram_bytes: by name and number format, the batch's device memory traffic in bytes that the hardware counted. For
+    other rows, each array counts once.
     """
     dram_bytes = dram_bytes or {}
     (table,) = (table for table in document["tables"] if table["item"] == item)
@@ -59,39 +59,39 @@ def roofline_points(
     return found
 
 
-def roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str = "roofline") -> str:
-    """Draw the points below the measured peaks of a bench document. Raises ValueError without points."""
+def draw_roofline(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str = "roofline") -> str:
+    """Return as SVG the points below the measured peaks of a bench document. Raises ValueError without points."""
     if not points:
         raise ValueError("a roofline needs a point")
     for stretch in STRETCHES:
         with suppress(NoRoomError):
-            return _draw(points, peaks, title, name, stretch)
+            return _draw_panels(points, peaks, title, name, stretch)
     raise NoRoomError("the labels are too many or too long")
 
 
-def _draw(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str, stretch: float) -> str:
-    """Draw the chart with panels ``stretch`` times as high. Raises NoRoomError."""
+def _draw_panels(points: Sequence[Point], peaks: Mapping[str, Any], title: str, name: str, stretch: float) -> str:
+    """Return the chart with panels ``stretch`` times as high. Raises NoRoomError."""
     formats = [dtype for dtype in BY_DTYPE if any(point.dtype == dtype for point in points)]
     bandwidth = peaks["gbytes_per_s"] / 1e3
-    parts = [svg.text(title, 8, 20, "head"), *_legend(points)]
+    parts = [svg.text(title, 8, 20, "head"), *_draw_legend(points)]
     panels = _panel_boxes([sum(point.dtype == dtype for point in points) for dtype in formats], stretch)
     for panel, dtype in zip(panels, formats, strict=True):
         own = [point for point in points if point.dtype == dtype]
         roofs = {family: tflops for family, tflops in peaks["tflops"].items() if family.split()[0] == dtype}
-        xs, ys = _ranges(own, roofs, bandwidth)
+        xs, ys = _axis_ranges(own, roofs, bandwidth)
         x = svg.log_scale(*xs, panel.x, panel.x + panel.width)
         y = svg.log_scale(*ys, panel.y + panel.height, panel.y)
         parts.append(svg.text(f"{SHORT[dtype]}, TFLOP/s ↑", panel.x - 44, panel.y - 12, "head"))
-        parts += _axes(x, y, xs, ys, panel)
-        lines, said = _roofs(roofs, bandwidth, x, y, xs, BY_DTYPE[dtype].colour)
+        parts += _draw_axes(x, y, xs, ys, panel)
+        lines, said = _draw_roofs(roofs, bandwidth, x, y, xs, BY_DTYPE[dtype].colour)
         parts += lines + _draw_points(own, x, y, panel, said)
     width = max(panel.x + panel.width for panel in panels) + GAP
     height = max(panel.y + panel.height for panel in panels) + GAP
-    return svg.picture(name, title, _description(points, peaks), max(width, 760), height, parts)
+    return svg.picture(name, title, _describe_points(points, peaks), max(width, 760), height, parts)
 
 
 def _panel_boxes(counts: Sequence[int], stretch: float) -> list[Box]:
-    """Return the panels' boxes for so many points each: side by side, a crowded panel in a row alone."""
+    """Return a box for each panel, given its number of points: side by side, but a crowded panel alone in a row."""
     found: list[Box] = []
     column, top = 0, float(HEAD + TOP)
     for count in counts:
@@ -104,10 +104,10 @@ def _panel_boxes(counts: Sequence[int], stretch: float) -> list[Box]:
     return found
 
 
-def _ranges(
+def _axis_ranges(
     points: Sequence[Point], roofs: Mapping[str, float], bandwidth: float
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the ranges of both axes that include the points, the roofs and the roofs' ridge points."""
+    """Return the ranges of both axes, which include the points, the roofs and the ridge points."""
     xs, ys = [point.intensity for point in points], [point.tflops for point in points]
     ridges = [tflops / bandwidth for tflops in roofs.values()]
     across = (
@@ -117,7 +117,7 @@ def _ranges(
     return across, (min(ys) / 3, 2 * max([*ys, *roofs.values()]))
 
 
-def _axes(x: svg.Scale, y: svg.Scale, xs: tuple[float, float], ys: tuple[float, float], panel: Box) -> list[str]:
+def _draw_axes(x: svg.Scale, y: svg.Scale, xs: tuple[float, float], ys: tuple[float, float], panel: Box) -> list[str]:
     right, bottom = panel.x + panel.width, panel.y + panel.height
     parts = svg.horizontal_axis(svg.log_ticks(*xs), x, panel.y, bottom, svg.tick_text)
     parts += svg.vertical_axis(svg.log_ticks(*ys), y, panel.x, right, svg.tick_text)
@@ -126,10 +126,10 @@ def _axes(x: svg.Scale, y: svg.Scale, xs: tuple[float, float], ys: tuple[float, 
     return parts
 
 
-def _roofs(
+def _draw_roofs(
     roofs: Mapping[str, float], bandwidth: float, x: svg.Scale, y: svg.Scale, xs: tuple[float, float], colour: str
 ) -> tuple[list[str], list[Box]]:
-    """Draw the roofs with labels of their rates, above if there is room, else below; return SVG and occupied boxes."""
+    """Return the SVG of the roofs with labels of their rates, above if there is room, and the occupied boxes."""
     low, high = xs
     parts: list[str] = []
     boxes: list[Box] = []
@@ -152,7 +152,7 @@ def _roofs(
 
 
 def _line_boxes(start: tuple[float, float], stop: tuple[float, float]) -> list[Box]:
-    """Return small boxes that cover a line, so that no label is written across it."""
+    """Return small boxes that cover a line, so that no label crosses it."""
     steps = max(math.ceil(math.dist(start, stop) / LINE), 1)
     across, down = ((b - a) / steps for a, b in zip(start, stop, strict=True))
     places = [(start[0] + across * at, start[1] + down * at) for at in range(steps + 1)]
@@ -173,19 +173,23 @@ def _draw_points(points: Sequence[Point], x: svg.Scale, y: svg.Scale, panel: Box
         near = min(max(px, box.x), box.x + box.width), min(max(py, box.y), box.y + box.height)
         if abs(near[0] - px) + abs(near[1] - py) > 12:
             parts.append(svg.path(f"M{px:.5g} {py:.5g}L{near[0]:.5g} {near[1]:.5g}", "leader"))
-        parts.append(_marker(point, px, py, colour))
+        parts.append(_draw_marker(point, px, py, colour))
         left = box.x + box.width / 2 < px  # of its point: then the text ends there
         edge, anchor = (box.x + box.width - 1, "end") if left else (box.x + 1, "start")
         parts.append(svg.text(point.label, edge, box.y + box.height - 3, "small", anchor))
     return parts
 
 
-def _marker(point: Point, x: float, y: float, colour: str) -> str:
+def _draw_marker(point: Point, x: float, y: float, colour: str) -> str:
     kind = f"{colour} {'full' if point.measured else 'open'}"
-    return svg.dot(x, y, kind, _tooltip(point)) if point.step else svg.bar(x - 4, y - 4, 8, 8, kind, _tooltip(point))
+    return (
+        svg.dot(x, y, kind, _point_tooltip(point))
+        if point.step
+        else svg.bar(x - 4, y - 4, 8, 8, kind, _point_tooltip(point))
+    )
 
 
-def _legend(points: Sequence[Point]) -> list[str]:
+def _draw_legend(points: Sequence[Point]) -> list[str]:
     entries = {}
     if any(point.measured for point in points):
         entries["bytes counted by the hardware"] = svg.dot(0, 0, "c1 full")
@@ -197,7 +201,7 @@ def _legend(points: Sequence[Point]) -> list[str]:
     return svg.legend(entries, 8, 46)
 
 
-def _tooltip(point: Point) -> str:
+def _point_tooltip(point: Point) -> str:
     how = "measured" if point.measured else "counted once"
     return (
         f"{point.label}, {SHORT[point.dtype]}: {svg.format_number(point.tflops)} TFLOP/s at "
@@ -205,7 +209,7 @@ def _tooltip(point: Point) -> str:
     )
 
 
-def _description(points: Sequence[Point], peaks: Mapping[str, Any]) -> str:
+def _describe_points(points: Sequence[Point], peaks: Mapping[str, Any]) -> str:
     roofs = ", ".join(
         f"{SHORT[family.split()[0]]}{family.partition(' ')[1]}{family.partition(' ')[2]} {svg.format_number(tflops)} "
         "TFLOP/s"
@@ -213,5 +217,5 @@ def _description(points: Sequence[Point], peaks: Mapping[str, Any]) -> str:
     )
     return (
         f"Points below the measured limits of the card: {roofs}; device memory "
-        f"{svg.format_number(peaks['gbytes_per_s'])} GB/s. {'; '.join(map(_tooltip, points))}."
+        f"{svg.format_number(peaks['gbytes_per_s'])} GB/s. {'; '.join(map(_point_tooltip, points))}."
     )

@@ -1,4 +1,4 @@
-"""Draw freely: shapes are added in order, and the picture grows to contain them. The page's style colours them."""
+"""Draw freely: the picture grows to contain each shape that is added. The page's style sheet colours them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ TIP = (  # defines the arrowhead; the id may occur once in a page, and only one 
 
 @dataclass
 class Drawing:
-    """A picture to which shapes are added; it grows to contain them. summary: the alternative text.
+    """A picture that grows to contain the shapes that are added to it. summary: the alternative text.
 
-    keys: class of a shape → its meanings, for the legend.
+    keys: meanings of each class of shape, for the legend.
     """
 
     summary: str

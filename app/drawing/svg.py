@@ -1,4 +1,4 @@
-"""The elements that all charts share: text, axes, legends, and the enclosing picture with its alternative text.
+"""Draw the elements that all charts share: text, axes, legends, and the enclosing picture with its alternative text.
 
 A chart is the text of one ``svg`` element, for a page or a file. Colours are classes of style.css: c0 to c7, of which
 c0 is grey; ``full`` fills a shape, ``open`` outlines it. No chart shows anything by colour alone.
@@ -22,14 +22,14 @@ def style_sheet() -> str:
 
 
 def light_style_sheet() -> str:
-    """Return the style sheet for files: light colours only, and no CSS variables, which some viewers do not know."""
+    """Return the style sheet for files: light colours only, and no CSS variables, which some viewers do not support."""
     palettes, _, rules = style_sheet().partition("svg.chart {  /* every ground */\n")
     light = dict(re.findall(r"(--chart-\w+): (#\w+);", palettes.partition("@media")[0]))
     return "svg.chart {\n" + re.sub(r"var\((--chart-\w+)\)", lambda found: light[found[1]], rules)
 
 
 def format_number(value: float) -> str:
-    """Format a number in three significant digits: ``635``, ``24.7``, ``0.403``; thousands have commas."""
+    """Return a number in three significant digits: ``635``, ``24.7``, ``0.403``; thousands have commas."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     digits = max(2 - math.floor(math.log10(abs(value))), 0)
@@ -37,18 +37,18 @@ def format_number(value: float) -> str:
 
 
 def estimate_text_width(text: str, size: float = 12) -> float:
-    """Return an upper estimate of a text's width in pixels. size: of the font."""
+    """Return an upper estimate of a text's width in pixels. size: size of the font in pixels."""
     return 0.6 * size * len(text)
 
 
 def log_scale(low: float, high: float, start: float, stop: float) -> Scale:
-    """Return the logarithmic scale from low..high, both positive, to start..stop."""
+    """Return a function that maps low..high, both positive, logarithmically to start..stop."""
     span = math.log(high / low)
     return lambda value: start + (stop - start) * math.log(value / low) / span
 
 
 def linear_scale(low: float, high: float, start: float, stop: float) -> Scale:
-    """Return the linear scale from low..high to start..stop."""
+    """Return a function that maps low..high linearly to start..stop."""
     return lambda value: start + (stop - start) * (value - low) / (high - low)
 
 
@@ -74,26 +74,26 @@ def linear_ticks(high: float, most: int = 6, low: float = 0) -> list[float]:
 
 
 def tick_text(value: float) -> str:
-    """Format a tick's label: ``0.01``, ``1``, ``1,000``."""
+    """Return the label of a tick: ``0.01``, ``1``, ``1,000``."""
     return f"{value:,.0f}" if value >= 1 else f"{value:.10f}".rstrip("0").rstrip(".") or "0"
 
 
 def text(
     said: str, x: float, y: float, kind: str = "", anchor: str = "start", *, turned: float = 0, title: str = ""
 ) -> str:
-    """Return a text element. kind: its classes; turned: degrees, clockwise; title: its tooltip."""
+    """Return a text element. kind: its classes. turned: degrees, clockwise. title: its tooltip."""
     where = f'transform="translate({x:g} {y:g}) rotate({turned:g})"' if turned else f'x="{x:g}" y="{y:g}"'
     ends = "" if anchor == "start" else f' text-anchor="{anchor}"'
     return f"<text {where}{ends}{_class_attribute(kind)}>{_title_element(title)}{escape(said)}</text>"
 
 
 def path(commands: str, kind: str, more: str = "") -> str:
-    """Return a path element. kind: its classes; more: further attributes."""
+    """Return a path element. kind: its classes. more: further attributes."""
     return f'<path class="{kind}"{more} d="{commands}"/>'
 
 
 def bar(x: float, y: float, width: float, height: float, kind: str, title: str = "", more: str = "") -> str:
-    """Return a rectangle. title: its tooltip, also for screen readers; more: further attributes."""
+    """Return a rectangle. title: its tooltip, also for screen readers. more: further attributes."""
     size = f'x="{x:g}" y="{y:g}" width="{max(width, 0.5):g}" height="{height:g}"'
     return f"<rect{_class_attribute(kind)}{more} {size}>{_title_element(title)}</rect>"
 
@@ -112,7 +112,7 @@ def _title_element(words: str) -> str:
 
 
 def horizontal_axis(ticks: Iterable[float], x: Scale, top: float, bottom: float, label: Label) -> list[str]:
-    """Return the vertical grid lines, each with its label below."""
+    """Return the vertical grid lines, each with its label below it."""
     parts = []
     for tick in ticks:
         parts.append(path(f"M{x(tick):.5g} {top:g}V{bottom:g}", "grid"))
@@ -121,7 +121,7 @@ def horizontal_axis(ticks: Iterable[float], x: Scale, top: float, bottom: float,
 
 
 def vertical_axis(ticks: Iterable[float], y: Scale, left: float, right: float, label: Label) -> list[str]:
-    """Return the horizontal grid lines, each with its label on the left."""
+    """Return the horizontal grid lines, each with its label to its left."""
     parts = []
     for tick in ticks:
         parts.append(path(f"M{left:g} {y(tick):.5g}H{right:g}", "grid"))
@@ -130,7 +130,7 @@ def vertical_axis(ticks: Iterable[float], y: Scale, left: float, right: float, l
 
 
 def legend(entries: Mapping[str, str], x: float, y: float) -> list[str]:
-    """Return a line of samples with their meanings. entries: meaning → an SVG element drawn around (0, 0)."""
+    """Return a row of samples with their meanings. entries: meaning → SVG element drawn around (0, 0)."""
     parts = []
     for meaning, sample in entries.items():
         parts.append(f'<g transform="translate({x + 8:g} {y - 4:g})">{sample}</g>')
@@ -140,7 +140,7 @@ def legend(entries: Mapping[str, str], x: float, y: float) -> list[str]:
 
 
 def picture(name: str, title: str, description: str, width: float, height: float, parts: Iterable[str]) -> str:
-    """Return the whole chart. name: unique in the page; description: what it shows, in words."""
+    """Return the whole chart. name: unique in the page. description: what it shows, in words."""
     told = f'<title id="{name}-title">{escape(title)}</title>\n<desc id="{name}-desc">{escape(description)}</desc>\n'
     head = f'{START}role="img" aria-labelledby="{name}-title {name}-desc"'
     return f"{head} {size_attributes(width, height)}>\n{told}" + "\n".join(parts) + "\n</svg>"

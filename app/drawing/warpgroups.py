@@ -25,12 +25,12 @@ Interval = tuple[float, float]
 
 
 def draw_warpgroup_timeline(timeline: Mapping[str, Any], title: str, name: str = "warpgroups") -> str:
-    """Draw the warpgroups of a profile document's ``timeline``: the whole run, and a part of it enlarged."""
+    """Return as SVG the warpgroups of a profile document's ``timeline``: the whole run, and an enlarged part."""
     rows: Sequence[Sequence[Span]] = timeline["warpgroups"]
     end = max(stop for spans in rows for _, _, stop in spans)
     part = (end / 2 - end / ZOOM / 2, end / 2 + end / ZOOM / 2)
     strip = ROW * (len(rows) + 1) + 50
-    parts = [svg.text(title, 8, 20, "head"), *_legend()]
+    parts = [svg.text(title, 8, 20, "head"), *_draw_legend()]
     parts += _draw_timeline_strip(rows, (0, end), TOP + 20)
     parts += _draw_timeline_strip(rows, part, TOP + 20 + strip)
     busy = [sum(stop - start for phase, start, stop in spans if phase in MULTIPLIES) / end for spans in rows]
@@ -97,7 +97,7 @@ def _draw_timeline_strip(rows: Sequence[Sequence[Span]], shown: Interval, top: f
     return parts
 
 
-def _legend() -> list[str]:
+def _draw_legend() -> list[str]:
     samples = {
         meaning: svg.bar(
             -8, -6 if phase in MULTIPLIES else -4, 16, 12 if phase in MULTIPLIES else 8, f"{colour} {shape}"
@@ -109,9 +109,10 @@ def _legend() -> list[str]:
 
 
 def draw_bus_chart(timeline: Mapping[str, Any], title: str, name: str = "bus") -> str:
-    """Draw how many images were requested over the bus, had arrived and were computed, over time.
+    """Return as SVG how many images were requested over the bus, had arrived and were computed, over time.
 
-    timeline: of a profile document. The horizontal distance of the curves is time, the vertical one images in flight.
+    timeline: of a profile document. The horizontal distance of the curves is time, the vertical distance is images in
+    flight.
     """
     found = timeline["images"]
     times, total = found["us"], max(found["computed"])

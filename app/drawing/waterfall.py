@@ -1,4 +1,4 @@
-"""Draw the fast path's time budget: what each stage adds, from the tensor cores' cycles to labels in host memory."""
+"""Draw the time budget of the fast path: what each stage adds, from tensor-core cycles to labels in host memory."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ BOOST_MHZ = 1980  # an H100's clock under this load, used if the report has none
 
 
 class Stage(Frozen):
-    """One stage of the fast path. ms: its time with all earlier stages included; what: the work that it adds."""
+    """One stage of the fast path. ms: time including all earlier stages. what: the work that it adds."""
 
     name: str
     ms: float
@@ -40,8 +40,8 @@ def stages_from_report(report: Mapping[str, Any]) -> list[Stage]:
     ]
 
 
-def waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None, name: str = "budget") -> str:
-    """Draw what each stage adds. copy_ms: time to copy only the images over the bus, drawn as a line."""
+def draw_waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None, name: str = "budget") -> str:
+    """Return as SVG what each stage adds. copy_ms: time to copy only the images over the bus, drawn as a line."""
     high = 1.02 * max(*(stage.ms for stage in stages), copy_ms or 0)
     scale = svg.linear_scale(0, high, LEFT, LEFT + WIDTH)
     bottom = TOP + HEIGHT * len(stages)
@@ -61,7 +61,7 @@ def waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None,
             svg.text(stage.name, LEFT - 8, top + 15, anchor="end"),
             svg.text(stage.what, LEFT - 8, top + 29, "quiet small", "end"),
             svg.bar(LEFT, top + 8, start - LEFT, HEIGHT - 16, "c0 open"),
-            svg.bar(start, top + 8, end - start, HEIGHT - 16, f"c{1 + place} full", _tooltip(stage)),
+            svg.bar(start, top + 8, end - start, HEIGHT - 16, f"c{1 + place} full", _stage_tooltip(stage)),
         ]
         rates.append(svg.text(f"{said} ms", end + 6, top + HEIGHT / 2 + 4))
         before = stage.ms
@@ -71,11 +71,11 @@ def waterfall(stages: Sequence[Stage], title: str, copy_ms: float | None = None,
         parts.append(svg.text(f"the bus alone: {svg.format_number(copy_ms)} ms", x, TOP - 12, "quiet", "middle"))
     parts += rates  # above that line
     bus = "" if copy_ms is None else f" The images alone take {svg.format_number(copy_ms)} ms over the bus."
-    told = "; ".join(f"{_tooltip(stage)} ({stage.what})" for stage in stages)
+    told = "; ".join(f"{_stage_tooltip(stage)} ({stage.what})" for stage in stages)
     return svg.picture(
         name, title, f"Bars, each from where the one above ends. {told}.{bus}", LEFT + WIDTH + RIGHT, bottom + 28, parts
     )
 
 
-def _tooltip(stage: Stage) -> str:
+def _stage_tooltip(stage: Stage) -> str:
     return f"{stage.name}: {svg.format_number(stage.ms)} ms"

@@ -1,1 +1,1 @@
-"""Engines that classify images on the GPU and on the CPU, behind one interface."""
+"""Classify images on the GPU or on the CPU, by engines with one interface."""

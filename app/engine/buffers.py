@@ -23,7 +23,7 @@ Mark = Callable[["StreamBuffers"], None]
 
 
 class LoadedPlan:
-    """A plan's kernels and packed weights, loaded on the current GPU. Launches on any buffers share them."""
+    """Kernels and packed weights of a plan, loaded on the current GPU. Launches on different buffers share them."""
 
     def __init__(self, plan: ExecutionPlan) -> None:
         self.plan = plan
@@ -35,24 +35,24 @@ class LoadedPlan:
 
     @property
     def capturable(self) -> bool:
-        """Whether a CUDA graph can capture the launches of all kernels."""
+        """Return whether a CUDA graph can capture the launches of all kernels."""
         return all(kernel.capturable for kernel in self.kernels)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory that the weights occupy."""
+        """Return the bytes of device memory that the weights occupy."""
         return sum(array.nbytes for arrays in self.weights for array in arrays if array is not None)
 
     def free(self) -> None:
-        """Drop the references to kernels and weights, which frees their memory."""
+        """Drop the references to kernels and weights, which frees their device memory."""
         self.kernels, self.weights = [], []
 
 
 class Buffers:
-    """A plan's kernels, bound to buffers for up to ``images`` images.
+    """The kernels of a plan, bound to buffers for up to ``images`` images.
 
-    host: buffers in page-locked host memory, by the plan's names; all others are allocated on the device, in ``named``.
-    early: as for ``Kernel.bind``.
+    host: buffers in page-locked host memory, by the plan's names for them; the others are allocated on the device, in
+    ``named``. early: as for ``Kernel.bind``.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class Buffers:
 
     @property
     def arrays(self) -> list[cupy.ndarray]:
-        """All device arrays that a run writes: the buffers and the kernels' workspaces."""
+        """Return all device arrays that a run writes: the buffers and the kernels' workspaces."""
         return [*self.named.values(), *(array for launch in self.launches for array in launch.workspace)]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory that buffers and workspaces occupy."""
+        """Return the bytes of device memory that buffers and workspaces occupy."""
         return sum(array.nbytes for array in self.arrays)
 
     def copy_in(self, images: np.ndarray, stream: int) -> None:
@@ -124,9 +124,9 @@ class StreamBuffers(Buffers):
         return staged
 
     def enqueue(self, images: np.ndarray, outputs: Outputs, mark: Mark | None = None, *, staged: bool = False) -> None:
-        """Enqueue copy in, kernels and copy out of at most ``chunk`` page-locked images; return at once.
+        """Enqueue the copy in, the kernels and the copy out of at most ``chunk`` page-locked images; return at once.
 
-        outputs: page-locked arrays for as many images. staged: the images lie in the staging buffer.
+        outputs: page-locked arrays for as many images. staged: the images are in the staging buffer.
         """
         stream = self.stream.ptr
         if mark:
@@ -145,9 +145,9 @@ class StreamBuffers(Buffers):
 
 
 def fork_streams(streams: Sequence[StreamBuffers], submit: Callable[[], None], origin: cupy.cuda.Stream) -> None:
-    """Call ``submit``, which enqueues on the streams, after the work on ``origin``; then let ``origin`` wait for them.
+    """Call ``submit``, which enqueues on the streams, after the work on ``origin``; then make ``origin`` wait for them.
 
-    A capture of ``origin`` includes this work of the streams.
+    A capture of ``origin`` includes the work that ``submit`` enqueues.
     """
     fork = cupy.cuda.Event(disable_timing=True)
     fork.record(origin)
@@ -169,9 +169,9 @@ DIRECT, AT_ONCE = "read by the first kernel", "copied at once"  # how a replayed
 class WholeBatch(Buffers):
     """A whole page-locked batch, to capture as a CUDA graph. The last kernel writes the labels over the bus.
 
-    direct: the first kernel reads the images over the bus, too. Otherwise one copy brings them all: where the copy
+    direct: the first kernel also reads the images over the bus. Otherwise one copy transfers all images: if the copy
     takes longer than the kernels, cutting it into chunks costs more than the overlap gains. Raises DeviceMemoryError if
-    the buffers do not fit. Use it only if ``can_replay_arrays`` returns True.
+    the buffers do not fit. Use this class only if ``can_replay_arrays`` returns True.
     """
 
     def __init__(self, loaded: LoadedPlan, images: np.ndarray, outputs: Outputs, *, direct: bool) -> None:
@@ -185,7 +185,7 @@ class WholeBatch(Buffers):
         """Return whether a graph can replay these arrays as a whole.
 
         The arrays must be page-locked and aligned to 16 bytes. With ``direct``, the first kernel must read host memory;
-        without, the copy must take longer than the kernels.
+        otherwise the copy must take longer than the kernels.
         """
         dtype, elements = plan.buffers[IMAGES]
         operations = sum(node.flops for node in plan.nodes) / (elements * ITEMSIZE[dtype])
@@ -201,14 +201,14 @@ class WholeBatch(Buffers):
 
 
 def next_power_of_two(count: int, least: int) -> int:
-    """Round ``count`` up to a power of two, at least ``least``, a power of two: such buffers seldom need to grow."""
+    """Return the smallest power of two from ``count`` and ``least`` on: buffers of such sizes seldom need to grow."""
     return 1 << (max(count, least) - 1).bit_length()
 
 
 def chunk_slices(count: int, chunk: int) -> Iterator[slice]:
-    """Yield a batch's chunks as slices. The first and the last have half of ``chunk`` images, the others equal lengths.
+    """Yield a batch's chunks as slices. The first and last have ``chunk`` / 2 images; the others have equal lengths.
 
-    The ends are short because nothing overlaps the first chunk's copy or the last chunk's kernels.
+    The ends are short because nothing overlaps the copy of the first chunk or the kernels of the last one.
     """
     if count <= chunk:
         yield slice(0, count)
@@ -220,7 +220,7 @@ def chunk_slices(count: int, chunk: int) -> Iterator[slice]:
 
 
 def equal_chunk_slices(start: int, stop: int, chunk: int) -> Iterator[slice]:
-    """Yield the fewest slices of at most ``chunk`` images that cover start to stop; lengths differ by one at most."""
+    """Yield the fewest slices of at most ``chunk`` images from start to stop; lengths differ by at most one."""
     count, many = stop - start, -(-(stop - start) // chunk)
     for i in range(many):
         yield slice(start + count * i // many, start + count * (i + 1) // many)

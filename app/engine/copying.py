@@ -1,7 +1,8 @@
-"""Copy arrays within host memory by several threads: the caller, and helpers that join as soon as they wake.
+"""Copy arrays within host memory by several threads: the caller, and helpers that join when they wake.
 
-One thread of an H100's virtual machine copies 11 GB/s to page-locked memory, four copy 28. The caller takes pieces like
-a helper, so a machine that is busy with other work costs hardly any time. The process shares one group of helpers.
+On an H100's virtual machine, one thread copies 11 GB/s to page-locked memory; four threads copy 28 GB/s. The caller
+copies pieces like a helper, so a machine that is busy with other work costs hardly any time. A process has one group of
+helpers.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ Copy = Callable[[np.ndarray, np.ndarray], None]  # copies the second array to th
 
 
 def copy_by_threads(target: np.ndarray, source: np.ndarray) -> None:
-    """Copy ``source`` to the start of ``target``; as ``copy_in_parts``, but in one part."""
+    """Copy ``source`` to the start of ``target`` by several threads; return when the copy is complete."""
     for _ in copy_in_parts(target, source, [len(source)]):
         pass
 
 
 def copy_in_parts(target: np.ndarray, source: np.ndarray, ends: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Copy rows; yield each part's start and end once it is copied, while helper threads copy the later parts.
+    """Copy rows; yield start and end of each part once it is copied, while helper threads copy the later parts.
 
-    target, source: C-contiguous, of the same dtype and the same size of a row. ends: of the parts; the last one is the
-    number of rows. After an exception, helpers may still write to ``target``: do not use it again.
+    target, source: C-contiguous, of equal dtype and row size. ends: end of each part; the last one is the number of
+    rows. After an exception, helpers may still write to ``target``: do not use it again.
     """
     row = source.nbytes // max(len(source), 1)
     bounds = [*pairwise((0, *ends))]
@@ -55,7 +56,7 @@ def copy_in_parts(target: np.ndarray, source: np.ndarray, ends: Sequence[int]) -
 
 
 class _Part:
-    """Bytes ``start`` to ``stop`` of a copy: pieces, of which each thread takes the next one."""
+    """Bytes ``start`` to ``stop`` of a copy, divided into pieces that the threads take one after another."""
 
     def __init__(
         self, arrays: tuple[np.ndarray, np.ndarray], addresses: tuple[int, int], start: int, stop: int
@@ -70,7 +71,7 @@ class _Part:
         return self._count
 
     def take(self) -> bool:
-        """Copy the next piece, without Python's lock; return False if none is left. Any thread may call it."""
+        """Copy the next piece without Python's global lock; return False if none is left. Any thread may call it."""
         try:
             to, of, nbytes, _ = self._pieces.popleft()
         except IndexError:
@@ -90,25 +91,25 @@ class _Part:
         self._count = 0
 
     def cancel(self) -> None:
-        """Drop the pieces that no thread has taken."""
+        """Drop the pieces that no thread has taken yet."""
         self._pieces.clear()
 
 
 class _Helpers:
-    """The helper threads. They start at the first call, and end with the interpreter."""
+    """The helper threads. They start at the first call and end with the interpreter."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forget the threads: a forked child has none of them."""
+        """Forget the threads, because a forked child process has none of them."""
         self._lock = Lock()
         self._threads: list[Thread] = []
         self._calls: SimpleQueue[list[_Part] | None] = SimpleQueue()
         self._wanted = MOST_HELPERS
 
     def call(self, parts: list[_Part], most: int) -> None:
-        """Let at most ``most`` helpers work on the parts, one part after another."""
+        """Give the parts to at most ``most`` helpers, which copy one part after another."""
         if len(self._threads) < self._wanted:
             self._start()
         # Calls that no helper has answered yet are not repeated: all helpers are busy, or the machine is.

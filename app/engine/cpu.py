@@ -1,4 +1,4 @@
-"""The engine on the CPU: NumPy layers on cache-sized chunks, with one thread per core."""
+"""Run a network on the CPU: NumPy layers on chunks that fit the cache, with one thread per core."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +27,7 @@ THREAD_FLOPS = 80_000_000
 
 
 class Part(NamedTuple):
-    """A separately timed part of a network. flops, nbytes: FLOPs, and bytes moved, for one image."""
+    """A part of a network that is timed separately. flops, nbytes: FLOPs, and bytes moved, for one image."""
 
     name: str
     flops: int
@@ -37,11 +37,10 @@ class Part(NamedTuple):
 class CpuEngine(Engine):
     """Run a graph on the CPU by NumPy, in float32. Threads may share it.
 
-    An image's scores have the same bits in every batch and chunk, at every index, with any number of threads: see
-    ``app.layers.products``.
-    fed: see ``open_engine``; one thread per core feeds the engine, and the matrix library uses one thread per call.
-    seconds: name of a part → time that ``run`` has spent in it, summed over the threads, each of which computes whole
-    chunks.
+    The scores of an image have the same bits in every batch and chunk, at every index, with any number of threads: see
+    ``app.layers.products``. fed: as for ``open_engine``; one thread per core feeds the engine, and the matrix library
+    uses one thread per call. seconds: maps the name of a part to the seconds that ``run`` has spent in it, summed over
+    the threads, each of which computes whole chunks.
     """
 
     arithmetic = "float32"
@@ -61,22 +60,22 @@ class CpuEngine(Engine):
             self._guard.enter_context(one_blas_thread())
 
     def images_per_chunk(self, images: int) -> int:
-        """Return images per chunk: REFERENCE_CHUNK, or fewer so that every thread gets a chunk that is worth it."""
+        """Return the images per chunk: REFERENCE_CHUNK, or fewer so that each thread gets a worthwhile chunk."""
         threads = max(1, min(self.threads, images // self._least))
         return max(1, min(REFERENCE_CHUNK, -(-images // threads)))
 
     def threads_for(self, images: int) -> int:
-        """Return how many threads to use for this many images: at most one per chunk."""
+        """Return how many threads to use for ``images`` images: at most one per chunk."""
         return min(self.threads, -(-images // self.images_per_chunk(images)))
 
     @property
     def timed_parts(self) -> tuple[Part, ...]:
-        """The layers, each of which ``seconds`` times."""
+        """Return the layers; ``seconds`` has the time of each."""
         steps = self.graph.steps
         return tuple(Part(one.layer.name, one.layer.flops(one.in_shape), one.activation_bytes) for one in steps)
 
     def run(self, images: np.ndarray, outputs: Outputs | None = None, progress: Progress | None = None) -> Outputs:
-        """See ``Engine.run``. progress: called after every chunk."""
+        """Classify as ``Engine.run`` does. progress: called after every chunk."""
         if outputs is None:
             scores = np.empty((len(images), self.graph.class_count), np.float32)
             outputs = Outputs(np.empty(len(images), np.uint8), scores)
@@ -108,13 +107,13 @@ class CpuEngine(Engine):
         pair: tuple[Outputs, Outputs] | None = None,
         progress: Progress | None = None,
     ) -> Iterator[np.ndarray]:
-        """See ``Engine.stream``. progress: called after every chunk."""
+        """Classify as ``Engine.stream`` does. progress: called after every chunk."""
         for index, images in enumerate(blocks):
             outputs = Outputs(np.empty(len(images), np.uint8)) if pair is None else pair[index % 2]
             yield self.run(images, outputs, progress).labels[: len(images)]
 
     def feed(self, index: int) -> Callable[[BlockSource], None]:
-        """See ``Engine.feed``. The thread computes blocks of exactly ``block`` images; zeros fill up the last one.
+        """Prepare a feeding thread as ``Engine.feed`` does, for blocks of ``block`` images; zeros fill the last block.
 
         NumPy gives an image the same bits in every block; ONNX Runtime promises that only for blocks of one shape.
         """
@@ -131,7 +130,7 @@ class CpuEngine(Engine):
         return classify
 
     def compute(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
-        """Return scores (B, classes), labels (B,) and the seconds of each part for one chunk (B, C, H, W)."""
+        """Return scores (B, classes), labels (B,) and the seconds of each part for one chunk of images (B, C, H, W)."""
         spent: dict[str, float] = {}
         timer = Timer()
 
@@ -141,10 +140,10 @@ class CpuEngine(Engine):
         return *self.graph.forward(images, np.float32, record_layer_time), spent
 
     def describe(self) -> Description:
-        """See ``Engine.describe``."""
+        """Describe the device as ``Engine.describe`` does."""
         cores = f"cpu:{format_cores(available_cores())}"
         return Description(cores, describe_cpu(self.threads)["name"], f"fp32 by {self.library}", "compute")
 
     def close(self) -> None:
-        """Let the matrix library use its usual number of threads again."""
+        """Restore the matrix library's usual number of threads."""
         self._guard.close()

@@ -1,7 +1,7 @@
-"""The engine on a GPU that threads feed, each with a stream and two page-locked slots that it reads blocks into.
+"""Run an engine on a GPU that several threads feed. Each thread reads blocks into one of its two page-locked slots.
 
-While the GPU copies and computes one slot, the thread reads the next block into the other. It waits only for the slot
-that it is about to refill. The streams of all threads together keep the bus and the multiprocessors busy.
+While the GPU copies and computes one slot, the thread reads the next block into the other slot. The thread waits only
+for the slot that it is about to refill. The streams of all threads together keep the bus and the multiprocessors busy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TIMED = 5  # timed copies, and timed runs of the kernels
 
 
 def block_and_threads(plan: ExecutionPlan, fed: Feeding) -> tuple[int, int]:
-    """Return the number of images per block, and the number of threads that will feed the engine."""
+    """Return the number of images per block, and the number of threads that feed the engine."""
     image_bytes = prod(plan.input_shape) * np.dtype(plan.input_dtype).itemsize
     device_bytes = sum(size * np.dtype(dtype).itemsize for dtype, size in plan.buffers.values())
     block = COMPRESSED_BLOCK if fed.compressed else BLOCK
@@ -48,7 +48,7 @@ def block_and_threads(plan: ExecutionPlan, fed: Feeding) -> tuple[int, int]:
 
 
 def feeding_loop(slots: Sequence[Slot], buffers: StreamBuffers) -> Callable[[BlockSource], None]:
-    """Return the function of a feeding thread: it classifies a source's blocks until the source ends."""
+    """Return the function that a feeding thread runs: it classifies the blocks of a source until the source ends."""
 
     def classify(source: BlockSource) -> None:
         for slot in cycle(slots):
@@ -67,7 +67,7 @@ def feeding_loop(slots: Sequence[Slot], buffers: StreamBuffers) -> Callable[[Blo
 
 
 class FedGpuEngine(GpuEngine):
-    """An engine that chooses chunk and streams for the threads that will feed it."""
+    """An engine that chooses chunk size and streams for the threads that feed it."""
 
     def __init__(self, plan: ExecutionPlan, fed: Feeding) -> None:
         chunk, streams = block_and_threads(plan, fed)
@@ -76,7 +76,7 @@ class FedGpuEngine(GpuEngine):
         self._sample = np.empty(0)  # a block's page-locked images, for ``describe``
 
     def feed(self, index: int) -> Callable[[BlockSource], None]:
-        """Allocate the slots and the stream's buffers of one feeding thread; see ``Engine.feed``."""
+        """Allocate the slots and the stream's buffers of one feeding thread, as ``Engine.feed`` requires."""
         runtime.setDevice(self.device.id)  # cuLaunchKernelEx fails in a thread without a context
         outputs = partial(self.allocate_outputs, self.block, logits=self._with_logits)
         slots = [Slot(self.plan, self.block, outputs()) for _ in range(SLOTS)]
@@ -84,7 +84,7 @@ class FedGpuEngine(GpuEngine):
         return feeding_loop(slots, self.stream_buffers[index])
 
     def describe(self) -> Description:
-        """See ``Engine.describe``."""
+        """Describe the device as ``Engine.describe`` does."""
         with self.device:
             return Description(
                 device=f"cuda:{original_device_number(self.device.id)}",
@@ -95,7 +95,7 @@ class FedGpuEngine(GpuEngine):
 
 
 class Slot:
-    """Page-locked memory for a block and its results, and the block that the GPU is working on, if any."""
+    """Page-locked memory for a block and its results, and the block that the GPU is computing, if any."""
 
     def __init__(self, plan: ExecutionPlan, size: int, outputs: Outputs) -> None:
         self.images = pinned_array((size, *plan.input_shape), plan.input_dtype)
@@ -113,7 +113,7 @@ class Slot:
         self._block = block
 
     def finish(self) -> None:
-        """Wait for the slot's block, if there is one, and deliver its labels."""
+        """Wait for the block of the slot, if there is one, and deliver its labels."""
         if self._block is None:
             return
         timer = Timer()
@@ -124,7 +124,7 @@ class Slot:
 
 
 def measure_bottleneck(buffers: StreamBuffers, images: np.ndarray) -> str:
-    """Measure whether a block's copy (``bus``) or its kernels (``kernels``) take longer; takes a few milliseconds."""
+    """Return whether a block's copy (``bus``) or its kernels (``kernels``) take longer. Takes a few milliseconds."""
     stream = buffers.stream
     work: dict[str, Callable[[], None]] = {
         "bus": lambda: buffers.copy_in(images, stream.ptr),

@@ -1,13 +1,13 @@
-"""The engine on a GPU: it owns the device buffers, streams, events, graphs and loaded kernels.
+"""Run a network on a GPU. The engine owns device buffers, streams, events, graphs and loaded kernels.
 
-A batch is cut into chunks, which the streams take in turn. Each stream has its own buffers; its copy in, kernels and
-copy out overlap those of other streams. Device buffers are allocated when the engine is opened with a chunk size, else
-at the first batch, and again at a larger one. A stream's staging buffer is allocated at its first chunk of pageable
-images. The host waits only for a staging buffer that it is about to refill, and at the end.
+A batch is cut into chunks, which go to the streams one after another. Each stream has its own buffers; its copy in,
+kernels and copy out overlap those of other streams. An engine with a chunk size allocates device buffers when it opens;
+otherwise it does so at the first batch, and again at a larger one. A stream allocates its staging buffer at its first
+chunk of pageable images. The host waits only for a staging buffer that it is about to refill, and at the end.
 
-A batch that comes again in the same page-locked arrays is captured as a CUDA graph and replayed from then on. The graph
-holds the copies and kernels of all chunks. If the first kernel can read images over the bus, the graph holds only
-kernels, with separate buffers. If the kernels take less time than the copies, it holds a single copy.
+If a batch comes again in the same page-locked arrays, the engine captures it as a CUDA graph, which it then replays.
+The graph contains the copies and kernels of all chunks. If the first kernel can read images over the bus, the graph
+contains only kernels, with separate buffers. If the kernels take less time than the copies, it contains a single copy.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ MOST_READ = 1 << 15  # images that the first kernel reads over the bus: their co
 class GpuEngine(Engine):
     """Run a plan on the current GPU. Any thread on which that GPU is current may call it, one call at a time.
 
-    Several threads may each use an engine: an engine never waits for the whole device or its null stream.
-    chunk: images per chunk; halved until the buffers fit in device memory (``shrunk`` is then True). None: it grows
-    with the batches. always_in_chunks: copy a repeated batch in chunks even if a kernel could read it over the bus.
-    Raises UserError if not even one image fits.
+    Several threads may each use an engine: an engine never waits for the whole device or its null stream. chunk: images
+    per chunk, halved until the buffers fit in device memory (``shrunk`` is then True); None lets it grow with the
+    batches. always_in_chunks: copy a repeated batch in chunks even if a kernel could read it over the bus. Raises
+    UserError if not even one image fits.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class GpuEngine(Engine):
         self._last: tuple[np.ndarray | None, Outputs | None] = None, None  # arguments of the last call that replayed it
 
     def _allocate(self, chunk: int) -> None:
-        """Allocate the streams' buffers for ``chunk`` images, or as many as fit. The streams must be idle."""
+        """Allocate the buffers of the streams for ``chunk`` images, or as many as fit. The streams must be idle."""
         self._forget_graph()
         self.stream_buffers = []
         while True:
@@ -103,7 +103,7 @@ class GpuEngine(Engine):
         self.chunk = self.block = chunk
 
     def _grow_buffers(self, count: int) -> int:
-        """Enlarge the buffers, if the engine may, for a batch of ``count`` images; return images per chunk."""
+        """Enlarge the buffers, if allowed, for a batch of ``count`` images; return the images per chunk."""
         wanted = default_chunk(count)
         if self._grows and self.chunk < wanted and not self.shrunk:
             self._allocate(next_power_of_two(wanted, LEAST_CHUNK))
@@ -111,14 +111,14 @@ class GpuEngine(Engine):
 
     @cached_property
     def on_card(self) -> OnCard:
-        """The runner of images on the card, or in host memory that the kernels read; imported at the first use."""
+        """Return the runner of images on the card, or in host memory that kernels read; import it at the first use."""
         from app.engine.on_card import OnCard
 
         return OnCard(self.loaded)
 
     @cached_property
     def small(self) -> SmallBatches:
-        """The runner of small batches; imported at the first use."""
+        """Return the runner of small batches; import it at the first use."""
         from app.engine.small_batches import SmallBatches
 
         return SmallBatches(self.loaded)
@@ -130,21 +130,21 @@ class GpuEngine(Engine):
 
     @property
     def device_bytes(self) -> int:
-        """Bytes of device memory in weights and all buffers."""
+        """Return the bytes of device memory in weights and all buffers."""
         return self.loaded.nbytes + sum(buffers.nbytes for buffers in self._buffers)
 
     @property
     def arrays(self) -> list[cupy.ndarray]:
-        """All device arrays that a run writes."""
+        """Return all device arrays that a run writes."""
         return [array for buffers in self._buffers for array in buffers.arrays]
 
     def allocate_outputs(self, count: int, *, logits: bool = False) -> Outputs:
-        """Allocate page-locked arrays for the results of ``count`` images."""
+        """Return page-locked arrays for the results of ``count`` images."""
         scores = pinned_array((count, self._classes), self._scores) if logits else None
         return Outputs(pinned_array((count,), np.uint8), scores)
 
     def run(self, images: np.ndarray, outputs: Outputs | None = None, progress: Progress | None = None) -> Outputs:
-        """See ``Engine.run``. images: of the plan's input dtype, C-contiguous. outputs: from ``allocate_outputs``.
+        """Classify as ``Engine.run`` does. images: of the plan's dtype, C-contiguous. outputs: of ``allocate_outputs``.
 
         Images in page-locked memory are copied directly, others through a staging buffer.
         """
@@ -169,7 +169,7 @@ class GpuEngine(Engine):
         return outputs
 
     def run_ordinary(self, images: np.ndarray, *, leave_logits: bool) -> Outputs:
-        """Run with page-locked results that are kept for later calls; return copies of them. Captures nothing.
+        """Classify with page-locked results that later calls reuse; return copies of them. Captures no graph.
 
         leave_logits: return the logits of a large batch as a new array in GPU memory, complete on return.
         """
@@ -196,13 +196,13 @@ class GpuEngine(Engine):
         return outputs.copy()
 
     def _replays_last_call(self, images: np.ndarray, outputs: Outputs) -> bool:
-        """Return ``replays`` for these arrays; for the objects of the last call, without reading their addresses."""
+        """Return what ``replays`` returns; the arrays of the last call are recognised as objects, which is faster."""
         if images is not self._last[0] or outputs is not self._last[1]:
             self._last = (images, outputs) if self.replays(images, outputs) else (None, None)
         return self._last[0] is not None
 
     def _make_capturable_enqueue(self, images: np.ndarray, outputs: Outputs) -> Callable[[cupy.cuda.Stream], None]:
-        """Return a function that enqueues the batch on the stream that it is given. It allocates nothing."""
+        """Return a function that enqueues the batch on a given stream and allocates nothing."""
         self.direct = None
         for direct in () if self._always_in_chunks else (True, False):
             if WholeBatch.can_replay_arrays(self.plan, [images, *outputs.arrays], direct=direct):
@@ -228,8 +228,8 @@ class GpuEngine(Engine):
     ) -> None:
         """Enqueue a batch and return at once. The images must not change until ``wait`` returns.
 
-        chunk: images per chunk, at most the engine's, which is the default. parts: the chunks and their streams; None:
-        ``chunk_slices``, on the streams in turn. copy: brings pageable images to page-locked memory.
+        chunk: images per chunk, by default and at most the engine's. parts: chunks and their streams, by default those
+        of ``chunk_slices``. copy: function that copies pageable images to page-locked memory.
         """
         self.plan.check(images)
         if len(outputs.labels) < len(images):
@@ -245,7 +245,7 @@ class GpuEngine(Engine):
             buffers.enqueue(source, outputs.slice_view(part), mark, staged=not pinned)
 
     def wait(self) -> None:
-        """Wait until all submitted batches are done."""
+        """Wait until all submitted batches are complete."""
         for buffers in self.stream_buffers:
             buffers.stream.synchronize()
         self._busy = False
@@ -256,7 +256,7 @@ class GpuEngine(Engine):
         pair: tuple[Outputs, Outputs] | None = None,
         progress: Progress | None = None,
     ) -> Iterator[np.ndarray]:
-        """See ``Engine.stream``. The next array runs while the caller reads labels. pair: from ``allocate_outputs``."""
+        """Classify as ``Engine.stream`` does; the next array runs while the caller reads labels."""
         turns: Iterator[StreamBuffers] = iter(())
         before: tuple[int, int] | None = None  # the running array: index modulo 2, and length
         for index, images in enumerate(itertools.chain(blocks, (None,))):
@@ -280,7 +280,7 @@ class GpuEngine(Engine):
             before = None if images is None else (index % 2, len(images))
 
     def run_on_card(self, images: cupy.ndarray, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
-        """Enqueue images in GPU memory; see ``OnCard.run``. The host does not wait."""
+        """Enqueue images in GPU memory as ``OnCard.run`` does. The host does not wait."""
         return self.on_card.run(len(images), images.data.ptr, stream)
 
     def close(self) -> None:

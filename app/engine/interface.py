@@ -1,4 +1,4 @@
-"""The interface of engines: one network with its weights on one device, for images of one shape and type."""
+"""Define the interface of engines: one network with its weights on one device, for images of one shape and type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Progress = Callable[[int], object]  # called with the number of images that were
 
 
 class Outputs(NamedTuple):
-    """Result arrays in host memory: labels (N,) uint8; logits (N, classes) float32, None if not wanted.
+    """Result arrays in host memory: labels (N,) uint8; logits (N, classes) float32, or None if not wanted.
 
     If the network ends in a softmax, the logits are its probabilities.
     """
@@ -22,16 +22,16 @@ class Outputs(NamedTuple):
     logits: np.ndarray | None = None
 
     def slice_view(self, part: slice) -> Outputs:
-        """Return views of the results in a slice of the images."""
+        """Return views of the results for a slice of the images."""
         return Outputs(self.labels[part], None if self.logits is None else self.logits[part])
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """The labels, and the logits if they are wanted."""
+        """Return the labels, and the logits if they are wanted."""
         return [self.labels] if self.logits is None else [self.labels, self.logits]
 
     def copy(self) -> Outputs:
-        """Return a copy in pageable memory. Logits in GPU memory stay the same array."""
+        """Return a copy in pageable memory. Logits in GPU memory are not copied."""
         return Outputs(self.labels.copy(), self.logits.copy() if isinstance(self.logits, np.ndarray) else self.logits)
 
 
@@ -41,12 +41,12 @@ class Block(Protocol):
     count: int
 
     def read(self, images: np.ndarray) -> bool:
-        """Read the pixels into (count, C, H, W) images; return False if that fails: the block is then skipped."""
+        """Read the pixels into ``images`` (count, C, H, W). Return False if that fails: the block is then skipped."""
 
     def deliver(
         self, labels: np.ndarray, logits: np.ndarray | None, *, wait: float = 0.0, compute: float = 0.0
     ) -> None:
-        """Copy the block's labels (count,) and logits (count, classes; None if not wanted): the arrays are reused.
+        """Copy the block's labels (count,) and logits (count, classes) or None. The engine reuses the arrays.
 
         wait, compute: seconds that the thread waited for the device, or computed.
         """
@@ -56,11 +56,11 @@ class BlockSource(Protocol):
     """The source from which one thread takes its blocks."""
 
     def take_block(self, *, wait: bool = True) -> Block | None:
-        """Return the next block; None at the end, or, without ``wait``, if none is available now."""
+        """Return the next block. Return None at the end, or without ``wait`` if none is available now."""
 
 
 class Feeding(NamedTuple):
-    """Options of an engine into which several threads read blocks. logits: whether it delivers logits besides labels.
+    """Options of an engine into which several threads read blocks. logits: whether it delivers logits with the labels.
 
     compressed: a block takes milliseconds to decompress, so each core gets a thread, and blocks are small.
     """
@@ -83,11 +83,11 @@ class Description(NamedTuple):
 
 
 class Engine(ABC):
-    """One network on one device; a context manager, made by ``opening.open_engine``.
+    """One network on one device. A context manager; ``opening.open_engine`` makes it.
 
-    arithmetic: the coarsest type of any layer's multiplication. software: version of each further library that
-    computes. feeders: how many threads may call ``feed``, if it was opened for that. block: most images that each reads
-    at a time.
+    arithmetic: the coarsest type of any layer's products. software: version of each further library that computes.
+    feeders: number of threads that may call ``feed``, if the engine was opened for that. block: most images that each
+    of them reads at a time.
     """
 
     arithmetic: str
@@ -97,7 +97,7 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, images: np.ndarray, outputs: Outputs | None = None, progress: Progress | None = None) -> Outputs:
-        """Classify (N, C, H, W) images and wait; return ``outputs``, or new ones with logits."""
+        """Classify images (N, C, H, W) and wait; return ``outputs``, or new ones with logits."""
 
     @abstractmethod
     def stream(
@@ -108,19 +108,19 @@ class Engine(ABC):
     ) -> Iterator[np.ndarray]:
         """Classify arrays of images one after another in constant memory; yield the labels (N,) of each.
 
-        pair: outputs that the arrays use in turn: labels stay valid while the next array runs. None: allocate outputs
-        of the first array's length. An array must not change until its labels are yielded.
+        pair: two outputs that the arrays use alternately, so that labels stay valid while the next array runs; None
+        allocates outputs of the first array's length. An array must not change until its labels are yielded.
         """
 
     def feed(self, index: int) -> Callable[[BlockSource], None]:
-        """Prepare feeding thread ``index``, the caller; return a function that classifies a source to its end.
+        """Prepare the caller as feeding thread ``index``; return a function that classifies a source to its end.
 
         Call this and ``describe`` only if the engine was opened with ``fed``.
         """
         raise NotImplementedError
 
     def describe(self) -> Description:
-        """Describe device and arithmetic; on a GPU, time the copy and the kernels of a block, for some milliseconds."""
+        """Return device and arithmetic. On a GPU, time the copy and the kernels of a block for some milliseconds."""
         raise NotImplementedError
 
     @abstractmethod

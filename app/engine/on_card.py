@@ -1,4 +1,4 @@
-"""Run a plan on GPU arrays, on the caller's stream, without copies; the host waits only for results that it wants."""
+"""Run a plan on GPU arrays, on the caller's stream, without copies. The host waits only for results in host memory."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ PART_ENDS = (0.5,)
 
 
 class OnCard:
-    """Run a plan on arrays in the current GPU's memory. Calls must not overlap on the host; streams may differ.
+    """Run a plan on arrays in the current GPU's memory. Calls must not overlap on the host; their streams may differ.
 
-    capacity: most images per pass; larger batches run in several. It grows with the batches, up to ``most``. Batches no
-    larger than an earlier one allocate nothing but results. stream: for what the host waits for.
+    capacity: most images per pass; a larger batch takes several passes. It grows with the batches, up to ``most``. A
+    batch no larger than an earlier one allocates only results. stream: stream of calls whose results the host waits
+    for.
     """
 
     def __init__(self, loaded: LoadedPlan) -> None:
@@ -54,10 +55,10 @@ class OnCard:
         self._spare_logits: Any = None  # for the next call, if it has as many images as the last one
 
     def run(self, count: int, images: int, stream: cupy.cuda.Stream) -> tuple[cupy.ndarray, cupy.ndarray]:
-        """Enqueue (N, …) images on ``stream``, the current one; return labels (N,) and scores (N, classes).
+        """Enqueue images (N, …) on ``stream``, which must be current; return labels (N,) and scores (N, classes).
 
-        images: the address of ``count`` images of the plan's input dtype, without gaps, aligned to 16 bytes; keep them
-        alive until the stream has passed. Raises UserError if the kept buffers do not fit in device memory.
+        images: address of ``count`` images of the plan's input dtype, contiguous and aligned to 16 bytes; keep them
+        alive until the stream has finished. Raises UserError if the kept buffers do not fit in device memory.
         """
         # One allocation, and not by cupy.empty: their overhead of microseconds would count here.
         behind = -(-count // APART) * APART
@@ -70,7 +71,7 @@ class OnCard:
         return labels, scores
 
     def run_to_host(self, count: int, images: int, stream: cupy.cuda.Stream, *, leave_logits: bool = False) -> Outputs:
-        """As ``run``, but wait, and return the results in pageable host memory: the kernels write them over the bus.
+        """Run as ``run`` does, but wait, and return results in pageable host memory: kernels write them over the bus.
 
         leave_logits: as for ``results``.
         """
@@ -83,10 +84,10 @@ class OnCard:
         return outputs.copy()
 
     def run_from_host(self, images: np.ndarray, *, leave_logits: bool) -> Outputs:
-        """As ``run_to_host``, but the first kernel reads the images over the bus; only if it ``reads_host``.
+        """Run as ``run_to_host`` does, but the first kernel reads the images over the bus. It requires ``reads_host``.
 
-        images: (N, …) of the plan's input dtype, C-contiguous, in host memory. Those in pageable memory are first
-        copied to page-locked memory, in parts, so that one part runs while the next one is copied. leave_logits: as for
+        images: (N, …) of the plan's input dtype, C-contiguous, in host memory. Pageable images are first copied to
+        page-locked memory in parts, so that kernels run on one part during the copy of the next. leave_logits: as for
         ``results``.
         """
         outputs, results = self.results(len(images), leave_logits=leave_logits)
@@ -99,7 +100,7 @@ class OnCard:
         return outputs.copy()
 
     def results(self, count: int, *, leave_logits: bool) -> tuple[Outputs, tuple[int, int]]:
-        """Return arrays for results, and their addresses for kernels. They are page-locked and kept for later calls.
+        """Return arrays for results, and their addresses for kernels. They are page-locked, and later calls reuse them.
 
         leave_logits: the logits are a new array in GPU memory instead, if it fits.
         """
@@ -130,10 +131,10 @@ class OnCard:
         self._staging = staging
 
     def _run_parts(self, images: int, results: tuple[int, int], parts: Iterable[tuple[int, int]], spare: int) -> None:
-        """Run page-locked images part by part, each when its bounds come; wait for the results.
+        """Run kernels on page-locked images part by part, each when its bounds arrive; wait for the results.
 
-        images, results: the addresses of the images, and of labels and scores. spare: images for whose logits this
-        allocates an array while the kernels run, since the next call would wait for it. 0: none.
+        images, results: addresses of the images, and of labels and scores. spare: number of images for whose logits
+        this allocates an array while the kernels run, because the next call would wait for the allocation; 0 for none.
         """
         bases = (images, *results)
         try:
@@ -147,9 +148,9 @@ class OnCard:
             self._last_stream = None
 
     def _enqueue_after_previous(self, count: int, addresses: tuple[int, int, int], stream: cupy.cuda.Stream) -> None:
-        """Enqueue ``count`` images after what was enqueued before. addresses: of images, labels and scores.
+        """Enqueue ``count`` images after all work enqueued before. addresses: those of images, labels and scores.
 
-        The caller then records ``_done``, or waits for the stream.
+        The caller must then record ``_done``, or wait for the stream.
         """
         if count > self.capacity < self.most:
             self._grow(count)
@@ -161,7 +162,7 @@ class OnCard:
         self.enqueue(pointer, count, addresses)
 
     def enqueue(self, stream: int, count: int, addresses: tuple[int, int, int]) -> None:
-        """Enqueue the launches for ``count`` images. stream: a pointer. addresses: of images, labels and scores."""
+        """Enqueue the kernels for ``count`` images. stream: a pointer. addresses: of images, labels and scores."""
         assert self._buffers is not None or count == 0
         capacity, launches = self.capacity, self._buffers.launches if self._buffers else ()
         for first in range(0, count, capacity or 1):
@@ -172,7 +173,7 @@ class OnCard:
                 launch(stream, piece)
 
     def _grow(self, count: int) -> None:
-        """Allocate larger kept buffers; reduce ``most`` to what fits."""
+        """Allocate larger kept buffers; if they do not fit, reduce ``most`` to what fits."""
         self.free()
         plan = self._loaded.plan
         wanted = min(next_power_of_two(count, STEP), self.most)
@@ -200,7 +201,7 @@ class OnCard:
 
 
 class KeptRows:
-    """A page-locked array with rows for the largest batch so far. address: for kernels."""
+    """A page-locked array with rows for the largest batch so far. address: its address for kernels."""
 
     def __init__(self, row: tuple[int, ...], dtype: np.dtype) -> None:
         self._rows, self.address = np.empty((0, *row), dtype), 0
@@ -214,7 +215,7 @@ class KeptRows:
 
 
 def max_buffered_images(plan: ExecutionPlan) -> int:
-    """Return the most images whose kept buffers take at most ``MOST_BYTES``: a multiple of ``STEP``."""
+    """Return the largest multiple of ``STEP`` images whose kept buffers take at most ``MOST_BYTES``."""
     kept = (pair for name, pair in plan.buffers.items() if name not in GIVEN)
     each = sum(size * np.dtype(dtype).itemsize for dtype, size in kept)
     return max(MOST_BYTES // max(each, 1 << 10) // STEP * STEP, STEP)

@@ -1,4 +1,4 @@
-"""The engine on the CPU by ONNX Runtime. It runs the ONNX model that ``export`` writes."""
+"""Run a network on the CPU by ONNX Runtime, from the ONNX model that ``export`` writes."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ WHOLE = "whole graph"
 
 
 def import_onnx_runtime() -> Any:
-    """Import ONNX Runtime and ``onnx``, which builds models. Raises ImportError."""
+    """Return the modules of ONNX Runtime and of ``onnx``, which builds models. Raises ImportError."""
     import onnx  # noqa: F401
     import onnxruntime
 
@@ -25,7 +25,7 @@ def import_onnx_runtime() -> Any:
 
 
 class OnnxEngine(CpuEngine):
-    """Run a graph on the CPU by ONNX Runtime, in float32. Raises ImportError where it is not installed.
+    """Run a graph on the CPU by ONNX Runtime, in float32. Raises ImportError if it is not installed.
 
     Every thread runs whole chunks through the same model. ONNX Runtime fuses layers, so only the whole graph is timed.
     """
@@ -41,12 +41,12 @@ class OnnxEngine(CpuEngine):
 
     @property
     def timed_parts(self) -> tuple[Part, ...]:
-        """The whole graph as one part: bytes of images and labels, and the FLOPs of all layers."""
+        """Return the whole graph as one part: bytes of images and labels, and the FLOPs of all layers."""
         flops = sum(step.layer.flops(step.in_shape) for step in self.graph.steps)
         return (Part(WHOLE, flops, int(np.prod(self.graph.network.input_shape)) + 1),)
 
     def compute(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
-        """Return scores (B, classes), labels (B,) and the whole graph's seconds for one chunk (B, C, H, W)."""
+        """Return scores (B, classes), labels (B,) and the graph's seconds for one chunk of images (B, C, H, W)."""
         if images.dtype != np.uint8:
             images = images.astype(np.float32, copy=False)
         model = self._session_for(images.dtype.name)
@@ -55,7 +55,7 @@ class OnnxEngine(CpuEngine):
         return scores, labels, {WHOLE: timer.seconds}
 
     def _session_for(self, dtype: str) -> Any:
-        """Return the ONNX Runtime session for images of this type; it is created once."""
+        """Return the ONNX Runtime session for images of this type; create it at the first call."""
         with self._lock:
             if dtype not in self._models:
                 scale = self.graph.pixel_scale(np.dtype(dtype))

@@ -1,4 +1,4 @@
-"""Open a network's engine on a device. Engines are imported when needed: they load libraries and all kernels."""
+"""Open a network's engine on a device. Functions import the engines, because these load libraries and all kernels."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def open_engine(
 ) -> Engine:
     """Return an engine for images of the graph's input shape and of ``dtype``.
 
-    device: ``cpu``, or ``cuda`` for the current GPU. choices: of GPU kernels, without tuning; None for the defaults.
-    fed: options of an engine into which several threads read blocks (``Engine.feed``); None for one that is given
-    arrays. Raises UserError if kernels cannot serve the network, if memory is short, and if ``cpu_engine_class`` does.
+    device: ``cpu``, or ``cuda`` for the current GPU. choices: options for GPU kernels, without tuning; None for the
+    defaults. fed: options of an engine into which several threads read blocks (``Engine.feed``); None for an engine
+    that is given arrays. Raises UserError if no kernels can compute the network, if memory is short, and if
+    ``cpu_engine_class`` raises it.
     """
     if device == "cpu":
         return cpu_engine_class()(graph, dtype, fed)
@@ -47,9 +48,9 @@ def open_engine(
 
 
 def cpu_engine_class() -> type[CpuEngine]:
-    """Return the class of CPU engine that ``$LENET_CPU_ENGINE`` names; else ONNX Runtime's, or NumPy's without it.
+    """Return the CPU engine that ``$LENET_CPU_ENGINE`` names; by default ONNX Runtime's, or NumPy's without it.
 
-    Raises UserError for an unknown engine, and for ``onnxruntime`` where it cannot be loaded.
+    Raises UserError for an unknown name, and for ``onnxruntime`` if it cannot be loaded.
     """
     wanted = os.environ.get(CPU_ENGINE, "")
     if wanted not in ("", NUMPY, ONNX_RUNTIME):

@@ -1,4 +1,4 @@
-"""The options of the main job, and options that other commands share with it."""
+"""Define the options of the main job, and options that other commands share with it."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ def gpu_option(**settings: Any) -> Any:
 
 
 def devices_option(**settings: Any) -> Any:
-    """Declare the option ``--devices``, which ``app.cuda.cards.parse_device_list`` parses. settings: of ``option``."""
+    """Declare the option ``--devices``, for ``app.cuda.cards.parse_device_list``. settings: as for ``option``."""
     return option("GPUs to use, one process each: all, or numbers as in 0,2", metavar="all|N,…", **settings)
 
 
@@ -68,14 +68,14 @@ def default_chunk(batch: int) -> int:
 def chunk_size(asked: int | None, batch: int, *, streamed: bool = False) -> int:
     """Return the number of images per chunk: ``asked`` or the default, and at most the batch.
 
-    streamed: more batches follow, so the first chunk need not be early and fewer, larger chunks are better.
+    streamed: more batches follow, so the first chunk need not be small, and fewer, larger chunks are faster.
     """
     equal = -(-batch // -(-batch // LARGEST_CHUNK))
     return min(asked or (equal if streamed else default_chunk(batch)), batch)
 
 
 class LabelledImages(Frozen, kw_only=True):
-    """Options that choose the images: Fashion-MNIST's, or those of the file ``data``."""
+    """Options that choose the images: those of Fashion-MNIST, or those of the file ``data``."""
 
     split: str | None = option("Fashion-MNIST images to use (default: test)", choices=("test", "train"))
     data_dir: Path | None = data_dir_option()
@@ -88,7 +88,7 @@ class LabelledImages(Frozen, kw_only=True):
 
 
 class ImagesRequest(LabelledImages, kw_only=True):
-    """As ``LabelledImages``, with an option to repeat the images."""
+    """Options of ``LabelledImages``, and one that repeats the images."""
 
     cycle: bool = option("repeat the images until --batch is reached", False)
 
@@ -131,7 +131,7 @@ class RunRequest(Frozen, kw_only=True):
     output: Output = options(what="the report")
 
     def reject_gpu_options(self) -> None:
-        """Raise UserError if an option is set that only a GPU has."""
+        """Raise UserError if an option is set that applies only to a GPU."""
         self.network.reject_gpu_options()
         if self.compare is not None:
             raise gpu_only_error(f"--compare {self.compare}")

@@ -1,8 +1,9 @@
 """Classify single images by a persistent kernel, which polls page-locked memory for images and writes answers there.
 
-Every word of a request and of an answer lies beside a flag, so whoever reads the flag reads the word. The kernel
-occupies three multiprocessors while it waits. It ends when asked to, after ``IDLE`` without a request, and after
-``LIFE`` in any case: a thread that synchronises the whole device waits no longer. The next request starts it again.
+Every word of a request and of an answer is stored beside a flag, so whoever reads the flag has read the word. The
+kernel occupies three multiprocessors while it waits. It ends on request, after ``IDLE`` seconds without a request, and
+after ``LIFE`` seconds in any case; a thread that synchronises the whole device waits no longer than that. The next
+request starts it again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ NOT_SERVED = (
 
 
 def check_served(plan: ExecutionPlan) -> None:
-    """Raise UserError unless the kernel computes this plan."""
+    """Raise UserError unless the kernel can compute this plan."""
     names = [node.variant.name for node in plan.nodes]
     served = len(names) == len(SERVED) and all(name in rows for name, rows in zip(names, SERVED, strict=True))
     single_part = all(getattr(node.problem, "weight_parts", 1) == 1 for node in plan.nodes)
@@ -54,7 +55,7 @@ def check_served(plan: ExecutionPlan) -> None:
 class ResidentKernel:
     """A persistent kernel with its stream and page-locked memory. One call at a time, from any thread.
 
-    Raises UserError for a plan that it does not serve.
+    Raises UserError for a plan that it cannot compute.
     """
 
     def __init__(self, loaded_plan: LoadedPlan) -> None:
@@ -80,8 +81,8 @@ class ResidentKernel:
     def run(self, images: np.ndarray) -> tuple[np.ndarray, Callable[[], np.ndarray]] | None:
         """Classify up to MOST uint8 images, (N, …), or one without N; return labels, and a function for the logits.
 
-        None for arrays that a request cannot hold: of another type or shape, with gaps, or with more images. Every
-        Python instruction here counts.
+        Return None for arrays that do not fit in a request: of another type or shape, not contiguous, or with more
+        images. Every Python instruction here adds to the latency.
         """
         form = self._forms.get(images.shape)
         if form is None or images.dtype != UINT8 or not images.flags.c_contiguous:
@@ -112,7 +113,7 @@ class ResidentKernel:
         return _words(answer, count)[:, -1, 0].astype(UINT8), lambda: _logits(answer, count)
 
     def _check(self) -> None:
-        """Start the kernel again if it has ended without an answer; raise the error of the driver if it has failed."""
+        """Start the kernel again if it has ended without an answer. Raise the driver's error if it has failed."""
         if self._end[0] == self._launch.value:
             self._start()
         self._stream.done  # noqa: B018 - asks the driver
@@ -139,13 +140,13 @@ class ResidentKernel:
         self._stream.synchronize()
 
     def _abandon(self) -> None:
-        """Give up an interrupted request, whether or not the kernel has read it; wait until the kernel has ended."""
+        """Drop an interrupted request, whether or not the kernel has read it, and wait until the kernel has ended."""
         self._stream.synchronize()
         self._answers[...] = 0
         self._number = (self._number + 2) % NUMBERS
 
     def _bound(self, loaded_plan: LoadedPlan) -> Callable[[int, int], None]:
-        """Compile the kernel; return the function that launches it, with all arguments bound."""
+        """Compile the kernel; return a function that launches it, with all arguments bound."""
         plan = loaded_plan.plan
         entry = Entry(
             load_cubin(compile_kernel(SOURCE, constants(plan), plan.arch)),
@@ -173,7 +174,7 @@ def constants(plan: ExecutionPlan) -> dict[str, str | int]:
 
 
 def _flagged_words(words: int) -> np.ndarray:
-    """Allocate page-locked memory for MOST rows of words, each beside its flag: (MOST, words, 2) uint32, all zero."""
+    """Return page-locked memory for MOST rows of words, each beside its flag: (MOST, words, 2) uint32, all zero."""
     array = pinned_array((MOST, words, 2), np.uint32)
     array[...] = 0
     return array
@@ -183,10 +184,10 @@ Form = tuple[int, np.ndarray, Callable[..., tuple[int, ...]], int]
 
 
 def _forms_by_shape(requests: np.ndarray, shape: Shape, words: int) -> dict[Shape, Form]:
-    """Return shape of images → form of their request. words: number of words in an image's answer.
+    """Return the form of the request for each shape of images. words: number of words in the answer to an image.
 
-    A form holds the number of images, the view of ``requests`` to copy them to, the function that unpacks their
-    answers, and the index of the last flag in these.
+    A form contains the number of images, the view of ``requests`` that receives them, the function that unpacks their
+    answers, and the index of the last flag in the answers.
     """
     channels, height, width = shape
     assert channels == 1
@@ -202,10 +203,10 @@ def _forms_by_shape(requests: np.ndarray, shape: Shape, words: int) -> dict[Shap
 
 
 def _words(answer: tuple[int, ...], count: int) -> np.ndarray:
-    """Return the answers for ``count`` images as words and flags: (count, classes + 1, 2) uint32."""
+    """Return the answers to ``count`` images as words and flags: (count, classes + 1, 2) uint32."""
     return np.array(answer, np.uint32).reshape(count, -1, 2)
 
 
 def _logits(answer: tuple[int, ...], count: int) -> np.ndarray:
-    """Return the logits in the answers for ``count`` images: (count, classes) float32."""
+    """Return the logits in the answers to ``count`` images: (count, classes) float32."""
     return _words(answer, count)[:, :-1, 0].copy().view(np.float32)

@@ -1,7 +1,7 @@
-"""Run small batches of ordinary arrays, in one piece and mostly by one call: a graph of kernels for each size.
+"""Run small batches of pageable arrays in one piece, mostly by one call: a CUDA graph of kernels for each size.
 
-A graph's size is a power of two or three quarters of one. It computes as many images; those beyond the batch are left
-over from earlier ones, and their results are not read.
+The size of a graph is a power of two or three quarters of one. The graph computes that many images; those beyond the
+batch are left over from earlier batches, and nobody reads their results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def graph_batch_size(count: int) -> int:
 class SmallBatches:
     """Run batches of up to ``most`` images, in buffers that grow with the batches, and wait for the results.
 
-    replays: for a shape of images that came before, the function that ``replay`` returned.
+    replays: maps a shape of images to the function that ``replay`` returned for it.
     """
 
     def __init__(self, loaded: LoadedPlan) -> None:
@@ -61,12 +61,12 @@ class SmallBatches:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of device memory that the buffers occupy."""
+        """Return the bytes of device memory that the buffers occupy."""
         return 0 if self._buffers is None else self._buffers.nbytes
 
     @property
     def arrays(self) -> list[cupy.ndarray]:
-        """All device arrays that a run writes."""
+        """Return all device arrays that a run writes."""
         return [] if self._buffers is None else self._buffers.arrays
 
     def free(self) -> None:
@@ -78,9 +78,9 @@ class SmallBatches:
 
 
 class _SmallBuffers(Buffers):
-    """Buffers and graphs for up to ``capacity`` images. Kernels write results over the bus.
+    """Buffers and graphs for up to ``capacity`` images. Kernels write the results over the bus.
 
-    If the first kernel can read images over the bus, nothing copies them to the device. Raises DeviceMemoryError if the
+    If the first kernel can read images over the bus, they are not copied to the device. Raises DeviceMemoryError if the
     buffers do not fit.
     """
 
@@ -99,7 +99,7 @@ class _SmallBuffers(Buffers):
         self._graphed = all(launch.launches_only_kernels for launch in self.launches)
 
     def replay(self, shape: tuple[int, ...]) -> Replay:
-        """See ``SmallBatches.replay``. This looks up everything that the returned function needs."""
+        """Return what ``SmallBatches.replay`` returns. Look up here all that the returned function needs."""
         count, wait, stream = shape[0], self._stream.synchronize, self._stream.ptr
         given = self._images[:count]
         target, (labels, logits) = given.reshape(shape), self._results.slice_view(slice(0, count))

@@ -1,1 +1,1 @@
-"""Files: strict readers, atomic writers, HDF5 in a separate process, and the user's cache."""
+"""Read files strictly, write them atomically, read HDF5 in a separate process, and find the user's cache."""

@@ -1,6 +1,6 @@
-"""Find the cache directory, and decide whether to trust it.
+"""Find the cache directory, and decide whether to trust its files.
 
-Other users could place kernels there, and this program would run them.
+If other users could write kernels there, this program would run them.
 """
 
 import os
@@ -44,7 +44,7 @@ def create_private_folder(folder: Path) -> None:
 
 
 def why_untrusted(path: Path) -> str | None:
-    """Return why ``path``, a file of the cache, must not be read or written; None if it may be or does not exist.
+    """Return why the program must not use ``path``, a file of the cache; None if it may, or if the file does not exist.
 
     Neither the file nor the two folders above it may belong to another user except root, or be writable by one.
     """
@@ -53,7 +53,7 @@ def why_untrusted(path: Path) -> str | None:
 
 
 def is_trusted(path: Path) -> bool:
-    """Return whether ``path`` may be used; if not, print the reason on standard error, once for each folder."""
+    """Return whether the program may use ``path``; if not, print the reason on standard error, once for each folder."""
     reason = why_untrusted(path)
     if reason is not None and path.parent not in _told:
         _told.add(path.parent)

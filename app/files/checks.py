@@ -1,6 +1,6 @@
-"""Check values that a user typed or that a file holds: a check returns the value or raises BadValueError.
+"""Check values that a user typed or that a file contains. A check returns the value or raises BadValueError.
 
-Composed checks describe a JSON document; their errors name the place in it.
+Checks combine to describe a JSON document; their errors name the place in the document.
 """
 
 import json
@@ -14,13 +14,13 @@ MAX_SHOWN = 60  # the most characters of a value in an error
 
 
 class BadValueError(ValueError):
-    """Raised for a value that is refused; the text is the reason in one printable line."""
+    """A value was refused. The text is the reason, in one printable line."""
 
 
 def _predicate_check(
     holds: Callable[[Any], bool], fault: str, then: Callable[[Any], Any] = lambda value: value
 ) -> Check:
-    """Return a check that ``holds`` is true, then applies ``then``; its error is the value and the ``fault``."""
+    """Return a check that raises the value's ``fault`` unless ``holds(value)``, and returns ``then(value)``."""
 
     def check(value: Any) -> Any:
         if not holds(value):
@@ -31,7 +31,7 @@ def _predicate_check(
 
 
 def whole_number_check(least: int | None = None, most: int | None = None) -> Check:
-    """Return a check for a whole number from ``least`` to ``most``, where they are given."""
+    """Return a check for a whole number from ``least`` to ``most``; None means no limit."""
     within = _predicate_check(
         lambda value: (least is None or least <= value) and (most is None or value <= most),
         f"is not at least {least}" if most is None else f"is not between {least} and {most:,}",
@@ -42,7 +42,7 @@ def whole_number_check(least: int | None = None, most: int | None = None) -> Che
 
 
 def number_check(least: float = -sys.float_info.max, most: float | None = None, above: bool = False) -> Check:
-    """Return a check for a number, as float, from ``least`` (or only ``above`` it) up to ``most``, where given."""
+    """Return a check for a number from ``least`` (above it if ``above``) to ``most``; the check returns a float."""
     highest = sys.float_info.max if most is None else most
     within = _predicate_check(
         lambda value: least <= value <= highest and not (above and value == least),  # NaN is neither
@@ -66,19 +66,19 @@ null = _predicate_check(lambda value: value is None, "is not null")
 
 
 def pattern_check(expression: str, what: str) -> Check:
-    """Return a check for text that fully matches a regular expression, and then is ``what``, such as ``SHA-256``."""
+    """Return a check for text that fully matches a regular expression. what: name of such text, such as ``SHA-256``."""
     return _predicate_check(
         lambda value: isinstance(value, str) and re.fullmatch(expression, value) is not None, f"is no {what}"
     )
 
 
 def choice_check(*values: str) -> Check:
-    """Return a check for one of these words."""
+    """Return a check for one of the words ``values``."""
     return _predicate_check(lambda value: isinstance(value, str) and value in values, f"is none of {', '.join(values)}")
 
 
 def nullable(check: Check) -> Check:
-    """Return a check for null, or a value that passes ``check``."""
+    """Return a check for null or for a value that passes ``check``."""
     return lambda value: None if value is None else check(value)
 
 
@@ -93,7 +93,7 @@ def list_check(check: Check, least: int = 0, most: int | None = None) -> Check:
 
 
 def tuple_check(*checks: Check) -> Check:
-    """Return a check for a list with one value for each check, in order; it returns a tuple."""
+    """Return a check for a list with one value for each check, in order. The check returns a tuple."""
     return _predicate_check(
         lambda value: isinstance(value, list) and len(value) == len(checks),
         f"is not a list of {len(checks)}",
@@ -102,7 +102,7 @@ def tuple_check(*checks: Check) -> Check:
 
 
 def mapping_check(check: Check) -> Check:
-    """Return a check for an object whose names are single lines of any text and whose values pass ``check``."""
+    """Return a check for a JSON object with any names, each in one line, whose values pass ``check``."""
     check_name = text_check(1000)
 
     def check_all(value: Any) -> dict[str, Any]:
@@ -115,7 +115,10 @@ def mapping_check(check: Check) -> Check:
 
 
 def object_check(checks: Mapping[str, Check], *, optional: Iterable[str] = (), others: bool = False) -> Check:
-    """Return a check for an object with exactly these names, some ``optional``. others: allow unknown names, too."""
+    """Return a check for a JSON object with exactly these names. others: allow unknown names too.
+
+    optional: names that may be missing.
+    """
     needed = checks.keys() - set(optional)
 
     def check_all(value: Any) -> dict[str, Any]:
@@ -131,7 +134,7 @@ def object_check(checks: Mapping[str, Check], *, optional: Iterable[str] = (), o
 
 
 def document_check(schema: str, check: Check) -> Check:
-    """Return a check for an object whose field ``schema`` is this one and which passes ``check``."""
+    """Return a check for a JSON object that passes ``check`` and whose field ``schema`` is ``schema``."""
 
     def check_both(value: Any) -> Any:
         _check_at(".schema", choice_check(schema), _object(value).get("schema"))
@@ -141,7 +144,7 @@ def document_check(schema: str, check: Check) -> Check:
 
 
 def parsed_json(content: str) -> Any:
-    """Parse JSON strictly: no name twice in an object, no NaN or infinity. Raises BadValueError."""
+    """Return the value that JSON text contains. Raise BadValueError for a name twice in an object, NaN or infinity."""
     try:
         return json.loads(content, object_pairs_hook=_refuse_duplicate_names, parse_constant=_refuse_nonfinite_constant)
     except BadValueError:
@@ -151,7 +154,7 @@ def parsed_json(content: str) -> Any:
 
 
 def format_for_error(value: Any) -> str:
-    """Format a value for an error message: short, on one line."""
+    """Return a short form of a value, in one line, for an error message."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and abs(value) > 10**MAX_SHOWN:

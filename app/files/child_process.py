@@ -1,7 +1,8 @@
-"""Helper processes: Python programs that work for this process and end with it.
+"""Start helper processes: Python programs that work for this process and end with it.
 
-Both sides exchange short messages over a socket, the helper's standard input. Requests and answers go into files in
-memory (``memory_file``), so neither side ever waits for the other to read. Only this process gets Ctrl-C.
+The processes exchange short messages over a socket, which is the helper's standard input. Requests and answers are in
+files in memory (``memory_file``), so neither process ever waits until the other reads. Only this process receives
+Ctrl-C.
 """
 
 import os
@@ -27,7 +28,7 @@ READY = b"ready"
 
 @contextmanager
 def _report_resource_shortage() -> Iterator[None]:
-    """Turn a lack of system resources for another process into a UserError."""
+    """Raise UserError if the system lacks the resources for another process."""
     try:
         yield
     except OSError as error:
@@ -36,7 +37,7 @@ def _report_resource_shortage() -> Iterator[None]:
 
 
 class Child(AbstractContextManager["Child"]):
-    """A process that runs a module's ``main``. The end of the ``with`` block kills it, whatever it is doing."""
+    """A process that runs the function ``main`` of a module. The end of the ``with`` block kills it."""
 
     @_report_resource_shortage()
     def __init__(
@@ -44,10 +45,11 @@ class Child(AbstractContextManager["Child"]):
     ) -> None:
         """Start a process that calls ``main(*arguments)`` of ``module``. Raises UserError.
 
-        one_thread: the system kills it when the calling thread ends; otherwise it has to end when its socket does.
+        one_thread: the system kills the process when the calling thread ends; otherwise the process must end when its
+        socket closes.
         """
         # It needs neither the user's settings nor Python's start-up files, and loading them takes time.
-        command = [sys.executable, "-I", "-S", "-c", _program(module, arguments, one_thread)]
+        command = [sys.executable, "-I", "-S", "-c", _child_program(module, arguments, one_thread)]
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
@@ -74,9 +76,9 @@ class Child(AbstractContextManager["Child"]):
         self._process.wait()
 
     def ask(self, request: bytes, files: Sequence[BinaryIO] = (), seconds: float = inf) -> bytes:
-        """Ask a process that runs ``answer_requests``; return the answer, empty if it has closed its socket.
+        """Send a request to a process that runs ``answer_requests``; return its answer, empty if it closed its socket.
 
-        files: open files that the answer needs. Raises as ``receive`` does.
+        files: open files that the process needs. seconds: limit of the wait. Raises as ``receive`` does.
         """
         with memory_file(request) as exchange:
             with suppress(ConnectionError):  # if it has ended, ``receive`` will tell
@@ -86,9 +88,9 @@ class Child(AbstractContextManager["Child"]):
             return _read_descriptor(exchange.fileno()) if said else b""
 
     def receive(self, seconds: float = inf) -> bytes:
-        """Return the next message; empty if the process has closed its socket, as it does when it ends.
+        """Return the next message; it is empty if the process closed its socket, which happens when the process ends.
 
-        Raises TimeoutError after ``seconds``, and UserError if somebody stopped the process.
+        Raises TimeoutError after ``seconds``, and UserError if the process was stopped.
         """
         deadline = Deadline(seconds)
         self._link.settimeout(LOOK_SECONDS)
@@ -104,16 +106,16 @@ class Child(AbstractContextManager["Child"]):
                 return b""
 
     def exit_code(self) -> int | None:
-        """Return the exit code of a process that closed its socket (negative: a signal); None if it does not end."""
+        """Return the exit code of a process that closed its socket (negative for a signal); None if it does not end."""
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(END_SECONDS)
         return None
 
 
 def answer_requests(answer: Callable[..., bytes]) -> None:
-    """Answer requests in a helper process until the asking process closes the socket or ends.
+    """Answer requests in a helper process until the other process closes the socket or ends.
 
-    answer: is called with each request and the descriptors of its files.
+    answer: function of a request and the descriptors of its files that returns the answer.
     """
     link = socket.socket(fileno=0)
     with suppress(ConnectionError):
@@ -134,7 +136,7 @@ def _read_descriptor(descriptor: int) -> bytes:
 
 @_report_resource_shortage()
 def memory_file(content: bytes = b"") -> BinaryIO:
-    """Return a file in memory that holds ``content``; its size can be sealed. Raises UserError."""
+    """Return a file in memory with this content; its size can be sealed. Raises UserError."""
     file = os.fdopen(os.memfd_create("lenet5", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "w+b")
     try:
         file.write(content)
@@ -145,7 +147,7 @@ def memory_file(content: bytes = b"") -> BinaryIO:
     return file
 
 
-def _program(module: str, arguments: tuple[str | int, ...], one_thread: bool) -> str:
+def _child_program(module: str, arguments: tuple[str | int, ...], one_thread: bool) -> str:
     paths = [str(Path(__file__).parents[__name__.count(".")]), *(path or str(Path.cwd()) for path in sys.path)]
     ends = f"from {end_with_parent.__module__} import end_with_parent; end_with_parent({os.getpid()})\n"
     return (

@@ -1,4 +1,4 @@
-"""Recognise kinds of files by their first bytes, never by their names, so that errors can name a wrong kind."""
+"""Recognise the kind of a file by its first bytes, never by its name, so that errors can name a wrong kind."""
 
 import re
 
@@ -35,9 +35,9 @@ _BEGINNINGS = {
 
 
 def recognise_file_kind(start: bytes) -> str | None:
-    """Return the kind of the content with an article, e.g. "a PNG picture"; None if it is unknown.
+    """Return the kind of a file with an article, such as "a PNG picture"; None if it is unknown.
 
-    start: the first ``START_BYTES`` of the content, or all of it if it is shorter.
+    start: the first ``START_BYTES`` of the file, or all of a shorter file.
     """
     if start.startswith(b"PK\3\4"):
         return _zip_kind(start)
@@ -46,7 +46,7 @@ def recognise_file_kind(start: bytes) -> str | None:
 
 
 def _zip_kind(start: bytes) -> str:
-    """Return the kind of a zip archive by its first member."""
+    """Return the kind of a zip archive, which its first member shows."""
     member = start[30 : 30 + int.from_bytes(start[26:28], "little")]
     if member.endswith(b".npy"):
         return "a NumPy archive (.npz)"
@@ -60,6 +60,7 @@ def _zip_kind(start: bytes) -> str:
 
 
 def _text_kind(start: bytes) -> str | None:
+    """Return the kind of a text file; None if the bytes are not text."""
     try:
         text = start.decode("utf-8-sig")
     except UnicodeDecodeError as error:

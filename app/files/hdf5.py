@@ -1,4 +1,4 @@
-"""The records that describe what is read from HDF5 files, and a writer whose files are reproducible to the byte."""
+"""Define records of what is read from HDF5 files, and write HDF5 files that are reproducible to the byte."""
 
 import hashlib
 import uuid
@@ -19,10 +19,11 @@ Attribute = str | int | float | list[int] | list[float]
 
 
 class Wanted(Frozen):
-    """The attributes and datasets to read from a file's root, if they exist.
+    """The attributes and datasets to read from the root of a file, if they exist.
 
-    arrays: names of datasets, None for all. max_bytes: limit on all datasets together. too_large: the remedy for more.
-    group: a group of the root, whose datasets at any depth are read instead, by their paths from the root.
+    arrays: names of datasets; None for all. max_bytes: limit of the size of all datasets together. too_large: remedy
+    for larger ones. group: a group of the root; its datasets at any depth are read instead, with their paths from the
+    root as names.
     """
 
     arrays: tuple[str, ...] | None
@@ -33,10 +34,10 @@ class Wanted(Frozen):
 
 
 class Contents(Frozen):
-    """The data read from a file's root, or from one of its groups.
+    """The data read from the root of a file, or from one of its groups.
 
-    names: everything there except groups, sorted.
-    arrays: integers or floats of up to 8 bytes, native byte order, C-contiguous, writable.
+    names: sorted names of everything there except groups. arrays: integers or floats of up to 8 bytes, native byte
+    order, C-contiguous, writable.
     """
 
     names: tuple[str, ...]
@@ -45,10 +46,10 @@ class Contents(Frozen):
 
 
 class Described(Frozen):
-    """How a root dataset is stored in its file.
+    """How a file stores a dataset of its root.
 
-    offset: where its numbers begin, C-contiguous and in the byte order of ``dtype``; None if only HDF5 can read them,
-    and ``dtype`` is then of native byte order. band: rows of a chunk, 1 without chunks.
+    offset: position in bytes of its numbers, which are C-contiguous and in the byte order of ``dtype``; None if only
+    HDF5 can read them, and then ``dtype`` has native byte order. band: rows of a chunk; 1 if it has no chunks.
     """
 
     shape: tuple[int, ...]
@@ -68,10 +69,10 @@ def printable(text: str, length: int = 200) -> str:
 
 
 def content_hash(arrays: Mapping[str, np.ndarray], head: str) -> str:
-    """Hash named arrays and a text by SHA-256, independent of how the file stores them.
+    """Return the SHA-256 of named arrays and a text; it does not depend on how a file stores the arrays.
 
-    It hashes the text in UTF-8, then for each array, by name, a line with name, type and shape and its bytes in
-    little-endian order.
+    The hash covers the text in UTF-8, then for each array, sorted by name, a line with name, type and shape, and the
+    array's bytes in little-endian order.
     """
     digest = hashlib.sha256(head.encode())
     for name, array in sorted(arrays.items()):
@@ -82,7 +83,7 @@ def content_hash(arrays: Mapping[str, np.ndarray], head: str) -> str:
 
 
 def build_hdf5_bytes(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, str | int | float]) -> bytes:
-    """Build the bytes of an HDF5 file with these root datasets and attributes; equal input gives equal bytes.
+    """Return the bytes of an HDF5 file with these datasets and attributes in its root; equal input gives equal bytes.
 
     Raises MemoryError.
     """

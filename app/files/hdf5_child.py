@@ -1,4 +1,4 @@
-"""The process that reads HDF5 files for another one: it answers requests one by one, within limits."""
+"""Answer another process's requests to read HDF5 files, one after another and within limits of memory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ IMAGE_COPIES = 3  # copies of a file in memory at once: ours, HDF5's, and one mo
 
 
 def main() -> None:
-    """Answer requests. Each comes with two open files: the HDF5 file and a file for arrays."""
+    """Answer requests until the socket closes. Each request has two open files: the HDF5 file and a file for arrays."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    answer_requests(_answer)
+    answer_requests(_answer_request)
 
 
-def _answer(message: bytes, source: int, result: int) -> bytes:
-    """Write arrays into ``result``; return everything else, as JSON."""
+def _answer_request(message: bytes, source: int, result: int) -> bytes:
+    """Write the arrays that a request asks for into the file ``result``; return the rest of the answer as JSON."""
     request = json.loads(message)
     size = os.fstat(source).st_size if request["in_memory"] else 0
     memory = _Memory(result, IMAGE_COPIES * size)
@@ -70,9 +70,9 @@ _ANSWERS = {"contents": _answer_contents, "descriptions": _answer_descriptions, 
 
 
 class _Memory:
-    """A shared-memory file for arrays, and this process's memory limit, which grows with it.
+    """A file in shared memory for arrays, and the limit of this process's memory, which grows with the file.
 
-    offsets: where each array begins.
+    offsets: position in bytes of each array.
     """
 
     def __init__(self, descriptor: int, image: int) -> None:
@@ -83,7 +83,7 @@ class _Memory:
         self._raise_memory_limit(METADATA_BYTES + image)
 
     def allocate(self, shape: tuple[int, ...], kind: np.dtype, chunk: int) -> np.ndarray:
-        """Return an array in the result file; implements ``hdf5_strict.Allocate``."""
+        """Return an array within the file; implements ``hdf5_strict.Allocate``."""
         nbytes = math.prod(shape) * kind.itemsize
         self._raise_memory_limit(nbytes + CHUNK_COPIES * chunk)
         self.offsets.append(self._end)

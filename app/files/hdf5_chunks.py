@@ -1,4 +1,4 @@
-"""Check the chunks of HDF5 datasets: their filters must be known, and every chunk stored completely."""
+"""Check the chunks of HDF5 datasets: the program must know their filters, and no chunk may be incomplete."""
 
 import itertools
 import math
@@ -16,8 +16,8 @@ _CHECKSUM_BYTES = 4
 
 
 def why_chunks_unreadable(dataset: h5py.Dataset, layout: h5py.h5p.PropDCID) -> str | None:
-    """Return why a dataset must not be read, judged by its chunk header, and the remedy; None if it may be read."""
-    filters = _filters(layout)
+    """Return why a dataset must not be read, and the remedy; None if its chunk header permits reading."""
+    filters = _filter_codes(layout)
     if not set(filters) <= _FILTERS or len(set(filters)) < len(filters) or set(filters) >= _COMPRESSIONS:
         return f"uses filters other than gzip or lzf, shuffle and fletcher32, each once; {PLAIN}"
     if math.prod(dataset.chunks) * dataset.dtype.itemsize > MAX_ARRAY_BYTES:
@@ -27,7 +27,8 @@ def why_chunks_unreadable(dataset: h5py.Dataset, layout: h5py.h5p.PropDCID) -> s
     return None
 
 
-def _filters(layout: h5py.h5p.PropDCID) -> list[int]:
+def _filter_codes(layout: h5py.h5p.PropDCID) -> list[int]:
+    """Return the codes of the dataset's filters, in the order in which they were applied."""
     return [layout.get_filter(i)[0] for i in range(layout.get_nfilters())]
 
 
@@ -37,11 +38,11 @@ def _chunk_grid_shape(dataset: h5py.Dataset) -> list[int]:
 
 
 def chunks_are_lacking(dataset: h5py.Dataset, nbytes: int, first: int, count: int) -> bool:
-    """Return whether a chunk of these rows is missing or incomplete. nbytes: of a chunk in memory.
+    """Return whether one of the chunks of these rows is missing or incomplete. nbytes: of a chunk in memory.
 
-    HDF5 would return zeros for a missing chunk, and read beyond the end of one that is too short.
+    HDF5 would return zeros for a missing chunk, and read beyond the end of a chunk that is too short.
     """
-    filters = _filters(dataset.id.get_create_plist())
+    filters = _filter_codes(dataset.id.get_create_plist())
     buffer = bytearray(nbytes + nbytes // 16 + 64)  # the largest possible compressed size
     step = dataset.chunks[0]
     bands = range(first // step, -(-(first + count) // step))
@@ -57,7 +58,7 @@ def chunks_are_lacking(dataset: h5py.Dataset, nbytes: int, first: int, count: in
 
 
 def _is_complete_chunk(stored: memoryview, filters: list[int], nbytes: int) -> bool:
-    """Return whether the stored bytes unpack to ``nbytes``. filters: those that were applied, in this order."""
+    """Return whether the stored bytes decompress to ``nbytes``. filters: codes, in the order of their application."""
     at = next((i for i, code in enumerate(filters) if code in _COMPRESSIONS), len(filters))
     checksum = h5py.h5z.FILTER_FLETCHER32
     inner = nbytes + _CHECKSUM_BYTES * filters[:at].count(checksum)

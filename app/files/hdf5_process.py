@@ -1,8 +1,9 @@
-"""Read HDF5 files in another process, whose answers are checked; shipped.py reads those of a known hash in this one.
+"""Read HDF5 files in another process and check its answers. (shipped.py reads files of a known hash in this process.)
 
-HDF5 is not built for malicious files: a damaged one can crash the library, corrupt its memory or keep it busy for ever.
-Only the other process then ends (hdf5_child.py). Both ways check every dataset before they read it (hdf5_strict.py).
-h5py is imported only where it is used: a program that reads through the other process needs none.
+HDF5 is not built for malicious files: a damaged file can crash the library, corrupt its memory or keep it busy for
+ever. Then only the other process ends (hdf5_child.py). Both ways check every dataset before they read it
+(hdf5_strict.py). Modules import h5py only inside functions: a program that reads through the other process needs no
+h5py.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 def read_untrusted(path: Path, content: bytes | None, wanted: Wanted) -> Contents:
-    """Read a file that may be broken or hostile, in a separate process.
+    """Return the wanted parts of a file that may be damaged or malicious; a separate process reads it.
 
-    content: its bytes, if they have been read already. Raises UserError for every fault of the file.
+    content: the bytes of the file, if they are known already. Raises UserError for every fault of the file.
     """
     with Reader() as reader:
         return reader.read(path, content, wanted)
@@ -62,7 +63,7 @@ class Reader(AbstractContextManager["Reader"]):
     """Reads files one by one in a process that starts at the first file and ends with the ``with`` block.
 
     If a file crashes the process, the next file gets a new one. The process also ends with the thread that started it.
-    Threads that share a reader are served one after the other.
+    A reader serves threads that share it one after another.
     """
 
     def __init__(self) -> None:
@@ -73,13 +74,13 @@ class Reader(AbstractContextManager["Reader"]):
         self.close()
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process at once, even during a request."""
         if self._child is not None:
             self._child.end()
         self._child = None
 
     def read(self, path: Path, content: bytes | None, wanted: Wanted) -> Contents:
-        """Read one file; see ``read_untrusted``. Raises UserError."""
+        """Return the wanted parts of one file, as ``read_untrusted`` does. Raises UserError."""
         request = {"what": "contents", "in_memory": content is not None, "wanted": vars(wanted)}
         with (
             open_regular(path, MAX_FILE_BYTES, wanted.too_large) if content is None else memory_file(content) as source,
@@ -92,9 +93,9 @@ class Reader(AbstractContextManager["Reader"]):
             return Contents(names, arrays, attributes)
 
     def describe(self, path: Path, source: BinaryIO, datasets: Sequence[str]) -> tuple[list[str], dict[str, Described]]:
-        """Return the names in the root of a file of any size, and how these datasets are stored, if they exist.
+        """Return the names in the root of a file of any size, and how the file stores those of ``datasets`` that exist.
 
-        Raises UserError as ``read`` would, except for their size.
+        Raises UserError as ``read`` does, except for a large size.
         """
         with self._request_answer(path, source, {"what": "descriptions", "datasets": datasets}, 0) as (answer, _):
             found = {
@@ -108,7 +109,7 @@ class Reader(AbstractContextManager["Reader"]):
     def rows(
         self, path: Path, source: BinaryIO, name: str, first: int, shape: tuple[int, ...], dtype: np.dtype
     ) -> np.ndarray:
-        """Read rows of this ``shape`` (N, ...) of a root dataset from row ``first`` on; the file may have any size.
+        """Return rows of shape ``shape`` (N, ...) of a dataset of the root, from row ``first`` on. Files have any size.
 
         Raises UserError.
         """
@@ -122,10 +123,10 @@ class Reader(AbstractContextManager["Reader"]):
     def _request_answer(
         self, path: Path, source: BinaryIO, request: Mapping[str, Any], nbytes: int
     ) -> Iterator[tuple[Any, int]]:
-        """Yield the checked answer to a request about ``source``, and the memory file with its arrays.
+        """Yield the checked answer to a request about ``source``, and the descriptor of the file with its arrays.
 
-        nbytes: the size of the answer, which determines the time allowed. A ValueError of the block means that the
-        answer makes no sense.
+        nbytes: size of the answer, which determines the time limit. A ValueError in the block means that the answer is
+        invalid.
         """
         with self._lock, _report_resource_shortage(path), memory_file() as result:
             if os.pread(source.fileno(), len(HDF5), 0) != HDF5:
@@ -138,10 +139,10 @@ class Reader(AbstractContextManager["Reader"]):
                 child = self._start_child_once()
                 answer = child.ask(json.dumps(asked).encode(), [source, result], seconds * WAITING)
                 if not answer:
-                    raise _unreadable(path, _describe_child_failure(child.exit_code(), seconds))
+                    raise _unreadable_error(path, _describe_child_failure(child.exit_code(), seconds))
             except TimeoutError:
                 self.close()
-                raise _unreadable(path, f"HDF5 was still at it after {seconds * WAITING} s") from None
+                raise _unreadable_error(path, f"HDF5 was still at it after {seconds * WAITING} s") from None
             except BaseException:  # e.g. Ctrl-C while the process is working
                 self.close()
                 raise
@@ -154,7 +155,7 @@ class Reader(AbstractContextManager["Reader"]):
                     raise MemoryError("there")
                 yield _ANSWERS[request["what"]](found), result.fileno()
             except (ValueError, TypeError, RecursionError) as error:
-                raise _unreadable(path, NONSENSE) from error
+                raise _unreadable_error(path, NONSENSE) from error
 
     def _start_child_once(self) -> Child:
         if self._child is None:
@@ -167,7 +168,7 @@ class Reader(AbstractContextManager["Reader"]):
         return self._child
 
 
-def _unreadable(path: Path, reason: str) -> UserError:
+def _unreadable_error(path: Path, reason: str) -> UserError:
     return UserError(f"{path} is not a readable HDF5 file: {reason}; get a fresh copy or make it again")
 
 
@@ -184,7 +185,7 @@ def _describe_child_failure(code: int | None, seconds: int) -> str:
 
 @contextmanager
 def _report_resource_shortage(path: Path) -> Iterator[None]:
-    """Turn a lack of system resources for reading the file into a UserError."""
+    """Raise UserError if the system lacks the resources to read the file."""
     try:
         yield
     except MemoryError as error:
@@ -200,7 +201,7 @@ def _require_requested(holds: bool) -> None:
 
 
 def _map_shared_array(result: int, kind: str, shape: list[int], offset: int) -> np.ndarray:
-    """Map an array from the shared memory, copy-on-write. Raises ValueError beyond its end."""
+    """Return an array of the shared memory, mapped copy-on-write. Raise ValueError if it extends beyond the end."""
     dtype, count = np.dtype(kind), math.prod(shape)
     if not dtype.isnative or offset % mmap.ALLOCATIONGRANULARITY:
         raise ValueError("no mapped numbers")

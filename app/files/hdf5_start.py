@@ -1,7 +1,6 @@
-"""Start the process that reads HDF5 files for this one.
+"""Start the process that reads HDF5 files early, so that it gets ready while this process imports NumPy.
 
-It takes as long to start as NumPy and h5py take to import. If the options name an HDF5 file, it is therefore started
-early and gets ready while this process imports NumPy; so this module must not import NumPy.
+It takes as long to start as the imports of NumPy and h5py take. This module must therefore not import NumPy.
 """
 
 import os
@@ -14,12 +13,12 @@ _ahead: list[Child] = []
 
 
 def take_or_start_child() -> Child:
-    """Return the process that was started early, else a new one. It reports when it is ready. Raises UserError."""
+    """Return the process that was started early, or a new one, which reports when it is ready. Raises UserError."""
     return _ahead.pop() if _ahead else _start_child()
 
 
-def start_ahead(files: int) -> None:
-    """Start a process for each of so many files; if that fails, reading them reports it."""
+def start_children_early(files: int) -> None:
+    """Start ``files`` processes, one for each file to read. If that fails, reading the files reports the error."""
     with suppress(UserError):
         _ahead.extend(_start_child() for _ in range(files))
 

@@ -1,7 +1,7 @@
-"""Read HDF5 strictly: check every dataset's header and chunks before reading it.
+"""Read HDF5 strictly: check the header and the chunks of every dataset before reading it.
 
-Links and datasets may point into other files (even from a file opened from memory), two kilobytes can declare
-petabytes, filters inflate, and missing data reads as zeros.
+Links and datasets may refer to other files (even from a file opened from memory), two kilobytes can declare petabytes,
+compressed data may expand without limit, and missing data reads as zeros.
 """
 
 import math
@@ -44,6 +44,7 @@ Allocate = Callable[[tuple[int, ...], np.dtype, int], np.ndarray]
 
 
 def _allocate_ordinary(shape: tuple[int, ...], kind: np.dtype, _: int) -> np.ndarray:
+    """Return a new array in ordinary memory; implements ``Allocate``."""
     return np.empty(shape, kind)
 
 
@@ -61,7 +62,7 @@ class StrictFile:
     def names(self) -> tuple[str, ...]:
         """Return the names of everything in the root except groups; ``array`` refuses those that cannot be read.
 
-        Raises UserError if there are more than MAX_NAMES, groups included, or one is longer than MAX_NAME_BYTES.
+        Raises UserError if there are more than MAX_NAMES, groups included, or a name is longer than MAX_NAME_BYTES.
         """
         with _faults_as_user_errors(self._path):
             found = self._link_names(self._id)
@@ -70,7 +71,7 @@ class StrictFile:
     def paths(self, group: str) -> tuple[str, ...]:
         """Return the paths of everything below a group of the root except groups; () if there is no such group.
 
-        Only hard links are followed. Raises UserError as ``names`` for each group, and for more than MAX_PATHS.
+        It follows only hard links. Raises UserError as ``names`` does for each group, and for more than MAX_PATHS.
         """
         with _faults_as_user_errors(self._path):
             name = group.encode()
@@ -106,30 +107,30 @@ class StrictFile:
         allocate: Allocate = _allocate_ordinary,
         too_large: str = Wanted.too_large,
     ) -> np.ndarray:
-        """Read the root dataset ``name``: integers or floats of up to 8 bytes, native byte order, C-contiguous.
+        """Return the root's dataset ``name``: integers or floats of up to 8 bytes, native byte order, C-contiguous.
 
-        too_large: the remedy for one of more than ``max_bytes``. Raises UserError for that, and if it is missing,
-        unreadable, already read by another name, or not plain numbers that are all stored in this very file.
+        too_large: remedy for a dataset of more than ``max_bytes``. Raises UserError for such a dataset, and if it is
+        missing, unreadable, already read by another name, or anything but plain numbers that this file stores entirely.
         """
         with _faults_as_user_errors(self._path):
-            dataset = self._dataset(name, max_bytes, too_large)
-            return self._rows(name, dataset, 0, len(dataset) if dataset.shape else 1, allocate)
+            dataset = self._open_dataset(name, max_bytes, too_large)
+            return self._read_rows(name, dataset, 0, len(dataset) if dataset.shape else 1, allocate)
 
     def rows(self, name: str, first: int, count: int, allocate: Allocate = _allocate_ordinary) -> np.ndarray:
-        """Read ``count`` rows of the root dataset ``name`` from row ``first`` on, as ``array`` does.
+        """Return ``count`` rows, from row ``first`` on, of the dataset ``name`` of the root, as ``array`` does.
 
-        Raises UserError as ``array`` does, and if the dataset does not have them.
+        Raises UserError as ``array`` does, and if the dataset does not have these rows.
         """
         with _faults_as_user_errors(self._path):
-            dataset = self._dataset(name, sys.maxsize)
+            dataset = self._open_dataset(name, sys.maxsize)
             if not dataset.shape or first + count > len(dataset):
                 raise UserError(f"{self._path}: dataset {printable(repr(name))} is shorter than it was; run again")
-            return self._rows(name, dataset, first, count, allocate)
+            return self._read_rows(name, dataset, first, count, allocate)
 
     def describe(self, name: str) -> Described:
-        """Describe the root dataset ``name`` of any size. Raises UserError if ``array`` would, but for its size."""
+        """Describe the root's dataset ``name``, of any size. Otherwise raises UserError as ``array`` does."""
         with _faults_as_user_errors(self._path):
-            dataset = self._dataset(name, sys.maxsize)
+            dataset = self._open_dataset(name, sys.maxsize)
             if dataset.chunks:
                 return Described(dataset.shape, dataset.dtype.newbyteorder("="), None, dataset.chunks[0])
             offset = dataset.id.get_offset()  # None for a small one that is stored in its header
@@ -137,7 +138,7 @@ class StrictFile:
                 return Described(dataset.shape, dataset.dtype.newbyteorder("="), None, 1)
             return Described(dataset.shape, dataset.dtype, offset, 1)
 
-    def _dataset(self, name: str, max_bytes: int, too_large: str = Wanted.too_large) -> h5py.Dataset:
+    def _open_dataset(self, name: str, max_bytes: int, too_large: str = Wanted.too_large) -> h5py.Dataset:
         reason = self._why_link_refused(name.encode())
         if not reason:
             dataset = h5py.Dataset(h5py.h5d.open(self._id, name.encode()))
@@ -146,8 +147,8 @@ class StrictFile:
             raise UserError(f"{self._path}: dataset {printable(repr(name))} {reason}")
         return dataset
 
-    def _rows(self, name: str, dataset: h5py.Dataset, first: int, count: int, allocate: Allocate) -> np.ndarray:
-        """Read rows of a dataset; a scalar has one row."""
+    def _read_rows(self, name: str, dataset: h5py.Dataset, first: int, count: int, allocate: Allocate) -> np.ndarray:
+        """Return rows of a dataset; a scalar has one row."""
         chunk = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
         shape = (count, *dataset.shape[1:]) if dataset.shape else ()
         array = allocate(shape, dataset.dtype.newbyteorder("="), chunk)
@@ -164,10 +165,10 @@ class StrictFile:
         return array
 
     def attribute(self, name: str) -> Attribute | None:
-        """Read the root attribute ``name``: a string, a number or a list of them; None if it does not exist.
+        """Return the attribute ``name`` of the root: a string, a number or a list of them; None if it does not exist.
 
-        Raises UserError if it is unreadable, larger than 64 KiB or of any other type. HDF5 can loop for ever over
-        damaged text of variable length: read untrusted files by ``read_untrusted``, which ends that.
+        Raises UserError if it is unreadable, larger than 64 KiB or of another type. HDF5 can loop for ever over damaged
+        text of variable length: for untrusted files use ``read_untrusted``, which has a time limit.
         """
         with _faults_as_user_errors(self._path):
             if not h5py.h5a.exists(self._id, name.encode()):
@@ -189,13 +190,13 @@ class StrictFile:
             return text.decode()
 
     def _is_group(self, name: bytes) -> bool:
-        """Return whether the name is a group. Only hard links are followed: others could lead out of the file."""
+        """Return whether the name is a group. It follows only hard links: other links could lead to another file."""
         if self._id.links.get_info(name).type != h5py.h5l.TYPE_HARD:
             return False
         return h5py.h5o.get_info(self._id, name).type == h5py.h5o.TYPE_GROUP
 
     def _why_link_refused(self, name: bytes) -> str | None:
-        """Return why the link to a dataset must not be followed, and the remedy; None if it may."""
+        """Return why the link to a dataset must not be followed, and the remedy; None if it may be followed."""
         # A path through groups could contain any kind of link.
         unknown = b"/" in name and name not in self._paths
         if unknown or name == b"." or not self._id.links.exists(name):
@@ -209,7 +210,7 @@ class StrictFile:
         return None if first == name.decode() else f"is dataset {printable(repr(first))} by another name; {PLAIN}"
 
     def _why_dataset_refused(self, dataset: h5py.Dataset, max_bytes: int, too_large: str) -> str | None:
-        """Return why ``dataset`` must not be read, judged by its header, and the remedy; None if it may be read."""
+        """Return why ``dataset`` must not be read, and the remedy; None if its header permits reading."""
         layout = dataset.id.get_create_plist()
         kind = dataset.id.get_type()
         if layout.get_external_count() > 0:
@@ -234,13 +235,13 @@ class StrictFile:
 
 
 def _is_plain_number(kind: h5py.h5t.TypeID, dtype: np.dtype) -> bool:
-    """Return whether the file's type, ``dtype`` in NumPy, is an integer or a float of up to 8 bytes without padding."""
+    """Return whether a type of the file is an integer or a float of up to 8 bytes without padding."""
     return kind.get_class() in (h5py.h5t.INTEGER, h5py.h5t.FLOAT) and dtype.itemsize == kind.get_size() <= 8
 
 
 @contextmanager
 def open_strict(path: Path, source: bytes | mmap.mmap | int) -> Iterator[StrictFile]:
-    """Open an HDF5 file; errors name it ``path``. source: its content, or the descriptor of an open file.
+    """Open an HDF5 file, which errors call ``path``. source: content of the file, or the descriptor of an open file.
 
     Raises UserError for every fault of the file, here and in the methods of the object that it yields.
     """
@@ -274,7 +275,7 @@ def _faults_as_user_errors(path: Path) -> Iterator[None]:
 
 
 def read_contents(file: StrictFile, wanted: Wanted, allocate: Allocate = _allocate_ordinary) -> Contents:
-    """Read the wanted parts of the file. ``allocate`` provides the memory of the arrays, one after the other.
+    """Return the wanted parts of the file. ``allocate`` provides the memory of the arrays, one after another.
 
     Raises UserError, and MemoryError if memory runs out.
     """

@@ -1,4 +1,4 @@
-"""Read files safely: only regular ones, only up to a limit, with every fault reported in one line."""
+"""Read files safely: only regular files, only up to a limit, with every fault reported in one line."""
 
 import os
 import stat
@@ -15,9 +15,9 @@ TOO_LARGE = "split it or store less in it"
 
 
 def open_regular(path: Path, max_bytes: int = sys.maxsize, too_large: str = TOO_LARGE) -> BinaryIO:
-    """Open a regular file of at most ``max_bytes`` for reading; UserError if it is not one or cannot be read.
+    """Return a regular file of at most ``max_bytes``, open for reading. Raise UserError for any other file.
 
-    too_large: the remedy for a larger file.
+    too_large: remedy for a larger file.
     """
     try:
         # Without O_NONBLOCK, opening a named pipe would wait for a writer. Opening a device may have effects, so it is
@@ -43,7 +43,7 @@ def open_regular(path: Path, max_bytes: int = sys.maxsize, too_large: str = TOO_
 
 
 def read_file(path: Path, max_bytes: int, too_large: str = TOO_LARGE) -> bytes:
-    """Read the content of a regular file of at most ``max_bytes``; raises as ``open_regular``."""
+    """Return the content of a regular file of at most ``max_bytes``. Raises UserError as ``open_regular`` does."""
     with open_regular(path, max_bytes, too_large) as stream:
         try:
             return stream.read(os.fstat(stream.fileno()).st_size)  # this much is allocated, however little is read
@@ -54,16 +54,16 @@ def read_file(path: Path, max_bytes: int, too_large: str = TOO_LARGE) -> bytes:
 
 
 def first_bytes(path: Path, count: int) -> bytes:
-    """Read the first ``count`` bytes of a regular file, or all if it is shorter.
+    """Return the first ``count`` bytes of a regular file, or all bytes of a shorter one.
 
-    Raises UserError, and OSError where reading fails.
+    Raises UserError, and OSError if reading fails.
     """
     with open_regular(path) as stream:
         return stream.read(count)
 
 
 def is_hdf5(path: Path) -> bool:
-    """Return whether a file begins as HDF5; False if it cannot be read, which its reader reports."""
+    """Return whether a file begins as HDF5 files do; False if it cannot be read (its reader reports that)."""
     try:
         return first_bytes(path, len(HDF5)) == HDF5
     except (UserError, OSError):
@@ -71,9 +71,9 @@ def is_hdf5(path: Path) -> bool:
 
 
 def read_json(path: Path, check: Check, remedy: str) -> Any:
-    """Read the JSON in a regular file of at most 64 MiB and pass it through ``check``.
+    """Return the JSON of a regular file of at most 64 MiB, checked by ``check``.
 
-    Duplicate names in an object and NaN are errors. Raises UserError, with ``remedy``, for any fault.
+    A name twice in an object and NaN are errors. Raises UserError, with ``remedy``, for any fault.
     """
     content = read_file(path, MAX_JSON_BYTES)
     try:
@@ -90,7 +90,7 @@ def read_json(path: Path, check: Check, remedy: str) -> Any:
 
 
 def may_exist(path: Path) -> bool:
-    """Return whether ``path`` exists. If the system cannot tell, return True: reading it then reports the reason."""
+    """Return whether ``path`` exists. If the system cannot tell, return True: a later read reports the reason."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,7 +1,7 @@
-"""The weights that the project ships: one file per network in ``weights/``, pinned by its SHA256SUMS.
+"""Find and read the weights that the project ships: one file per network in ``weights/``, with its hash in SHA256SUMS.
 
-A damaged HDF5 file can load silently with wrong values. So the content is hashed before HDF5 sees it, and HDF5 opens
-exactly the bytes that were hashed.
+A damaged HDF5 file can load silently with wrong values. So the program hashes the content before HDF5 sees it, and HDF5
+opens exactly the bytes that were hashed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SUFFIX = "_fashion.h5"
 
 
 def weights_path(network: str) -> Path:
-    """Return the path of the network's weights, shipped or not."""
+    """Return the path where the network's weights are, or would be if the project shipped them."""
     return FOLDER / f"{network}{SUFFIX}"
 
 
@@ -38,7 +38,7 @@ def find_shipped_weights(network: str) -> Path:
 
 
 def missing_weights_error(network: str, option: str = "--weights") -> UserError:
-    """Return the error for a network without shipped weights. option: the option that names other weights."""
+    """Return the error for a network without shipped weights. option: name of the option that gives other weights."""
     return UserError(
         f"no weights of network {network} are shipped: make some with python main.py train --network {network}, "
         f"and name them with {option}"
@@ -46,32 +46,32 @@ def missing_weights_error(network: str, option: str = "--weights") -> UserError:
 
 
 def reference_path(weights: Path) -> Path:
-    """Return the path of the reference results of these weights."""
+    """Return the path of the float64 reference results of these weights."""
     return weights.with_name(f"{weights.stem}_reference.h5")
 
 
 def is_shipped_weights(path: Path) -> bool:
-    """Return whether the path, with links resolved, is one of shipped weights."""
+    """Return whether the path, with links resolved, is a file of shipped weights."""
     real = path.resolve()
     return real.parent == FOLDER.resolve() and real.name.endswith(SUFFIX)
 
 
 def is_shipped(path: Path) -> bool:
-    """Return whether the path, with links resolved, is one that SHA256SUMS pins or would pin."""
+    """Return whether the path, with links resolved, is a file that SHA256SUMS lists or would list."""
     real = path.resolve()
     return real.parent == FOLDER.resolve() and (
-        is_shipped_weights(path) or real.name == CHECKSUMS or real.name in checksums(FOLDER)
+        is_shipped_weights(path) or real.name == CHECKSUMS or real.name in read_checksums(FOLDER)
     )
 
 
 def check_pinned_hash(path: Path, content: bytes) -> None:
-    """Raise UserError unless SHA256SUMS has this content's hash for the shipped file at ``path``."""
-    if checksums(FOLDER).get(path.resolve().name) != hashlib.sha256(content).hexdigest():
+    """Raise UserError unless SHA256SUMS lists the hash of this content for the shipped file at ``path``."""
+    if read_checksums(FOLDER).get(path.resolve().name) != hashlib.sha256(content).hexdigest():
         raise UserError(f"{path} does not match its checksum in {CHECKSUMS}; run: git checkout -- weights")
 
 
 def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
-    """Read ``content``, the bytes of ``path``, in this process. The caller has checked its hash. Raises UserError."""
+    """Return the wanted parts of ``content``, bytes of ``path`` whose hash the caller checked. Raises UserError."""
     with exit_on_interrupt():  # Ctrl-C while h5py loads would become an ImportError
         from app.files.hdf5_strict import open_strict, read_contents
 
@@ -79,8 +79,11 @@ def read_pinned(path: Path, content: bytes, wanted: Wanted) -> Contents:
         return read_contents(file, wanted)
 
 
-def checksums(directory: Path) -> dict[str, str]:
-    """Read the directory's SHA256SUMS: file name → SHA-256 in hexadecimal; {} without one. Raises UserError."""
+def read_checksums(directory: Path) -> dict[str, str]:
+    """Return the SHA-256 in hexadecimal of each file that the directory's SHA256SUMS lists; {} without that file.
+
+    Raises UserError.
+    """
     path = directory / CHECKSUMS
     if not may_exist(path):
         return {}
@@ -92,7 +95,7 @@ def checksums(directory: Path) -> dict[str, str]:
 
 
 def record_checksum(path: Path) -> None:
-    """Record a file in the SHA256SUMS beside it; other lines stay. Raises UserError."""
-    sums = checksums(path.parent) | {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
+    """Write the hash of a file into the SHA256SUMS beside it; other lines stay. Raises UserError."""
+    sums = read_checksums(path.parent) | {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
     with replace_atomically(path.parent / CHECKSUMS) as temporary:
         temporary.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))

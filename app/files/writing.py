@@ -1,4 +1,4 @@
-"""Lock files, and write files so that incomplete ones are never visible."""
+"""Lock files, and write files so that no other program sees an incomplete one."""
 
 import errno
 import fcntl
@@ -25,7 +25,7 @@ _swept: set[Path] = set()
 _NUMBERS = re.compile(r"\[\s+[-+.\deE]+(?:,\s+[-+.\deE]+)+\s+\]")  # contains a newline, which no JSON string does
 
 
-def temporary_beside(path: Path) -> Path:
+def temporary_path_beside(path: Path) -> Path:
     """Return a new name in the folder of ``path`` for an unfinished file; it contains this process's id.
 
     The first call for a folder removes the unfinished files of killed processes there.
@@ -50,9 +50,9 @@ def _remove_abandoned_files(folder: Path) -> None:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Return whether this program may remove the path: an unfinished file that no running process here writes.
+    """Return whether this program may remove the path: an unfinished file that no process of this machine writes.
 
-    It must also be unchanged for ``STALE_SECONDS``, because its process may run on another machine or in another
+    The file must also be unchanged for ``STALE_SECONDS``, because its process may run on another machine or in another
     container. Raises OSError.
     """
     owner = _OURS.fullmatch(path.name)
@@ -76,51 +76,50 @@ def replace_atomically(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """Yield a temporary path in the same directory; when the block ends, rename it to ``path``, atomically.
 
     The content reaches the disk before the name does: a power failure leaves either the old file or the new one,
-    complete. If the block raises anything, KeyboardInterrupt included, the temporary file is removed and ``path`` stays
-    as it was. An existing file keeps its permissions, and the links to it.
+    complete. If the block raises any exception, KeyboardInterrupt included, the temporary file is removed and ``path``
+    is unchanged. An existing file keeps its permissions and the links to it.
 
-    An OSError, also one of the block, becomes a UserError that names ``path``. A ``path`` that is a folder, a device or
-    anything else but a file is a UserError, too: it must not become a file. Without ``overwrite``, so is a ``path``
-    that exists when the block ends, even if another program made it meanwhile.
+    Raises UserError, which names ``path``, for an OSError here or in the block, and if ``path`` is a folder, a device
+    or anything but a file. Without ``overwrite``, also raises UserError if ``path`` exists when the block ends.
     """
     if overwrite:
         path = Path(os.path.realpath(path))
-    temporary = temporary_beside(path)
+    temporary = temporary_path_beside(path)
     try:
         if path.exists() and not path.is_file():
             raise OSError(0, "it is not a regular file")
         yield temporary
-        publish(temporary, path, overwrite=overwrite)
+        publish_unfinished(temporary, path, overwrite=overwrite)
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise unwritable_error(path, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink()
 
 
-def publish(temporary: Path, path: Path, *, overwrite: bool) -> None:
+def publish_unfinished(temporary: Path, path: Path, *, overwrite: bool) -> None:
     """Rename an unfinished file beside ``path`` to ``path``, as ``replace_atomically`` does. Raises OSError."""
     if overwrite and path.exists():
         temporary.chmod(stat.S_IMODE(path.stat().st_mode))
-    _flush(temporary)
+    _flush_to_disk(temporary)
     if overwrite:
         temporary.replace(path)
     else:
         _rename_to_new(temporary, path)
         temporary.unlink(missing_ok=True)
     with suppress(OSError):  # some file systems cannot flush folders
-        _flush(path.parent)
+        _flush_to_disk(path.parent)
 
 
-def unwritable(path: Path, error: OSError) -> UserError:
-    """Return the error for a file that cannot be written."""
+def unwritable_error(path: Path, error: OSError) -> UserError:
+    """Return the UserError for a file that cannot be written."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = "free some space, or choose another disk" if full else "choose a path that you can write to"
     return UserError(f"cannot write {path}: {error.strerror or error}; {remedy}")
 
 
-def _flush(path: Path) -> None:
-    """Wait until the file or folder is on the disk."""
+def _flush_to_disk(path: Path) -> None:
+    """Wait until the file or folder has been written to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -129,7 +128,7 @@ def _flush(path: Path) -> None:
 
 
 def _rename_to_new(old: Path, new: Path) -> None:
-    """Rename; raise FileExistsError if the new name is taken. Atomic if the file system has hard links."""
+    """Rename ``old`` to ``new``; raise FileExistsError if ``new`` exists. Atomic if the file system has hard links."""
     try:
         new.hardlink_to(old)  # the caller removes the old name
     except FileExistsError:
@@ -144,11 +143,11 @@ def _rename_to_new(old: Path, new: Path) -> None:
 def locked(path: Path, busy: Callable[[str], str], remedy: str) -> Iterator[None]:
     """Hold the lock file ``path`` while the block runs; remove it at the end.
 
-    The system releases the locks of a process however it ends, so a lock file left by a crash does not block. A file
+    The system releases the locks of a process however it ends, so a lock file that a crash left does not block. A file
     system without locks gives no protection.
 
-    busy: builds the error for the id of the process that holds the lock. Raises UserError, with that error or, where
-    the file cannot be written, with ``remedy``.
+    busy: function of the id of the process that holds the lock; it returns the text of the error. Raises UserError with
+    that text, or with ``remedy`` if the file cannot be written.
     """
     try:
         descriptor = _acquire_lock_file(path, busy)
@@ -163,16 +162,16 @@ def locked(path: Path, busy: Callable[[str], str], remedy: str) -> Iterator[None
 
 
 def check_unlocked(path: Path, busy: Callable[[str], str]) -> None:
-    """Raise UserError, as ``locked`` does, if another process holds the lock file ``path`` now. Leaves no file."""
+    """Raise UserError, as ``locked`` does, if another process holds the lock file ``path`` now. Creates no file."""
     with suppress(OSError):  # there is no such file, or nobody may hold it
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            _lock(descriptor, busy)
+            _lock_descriptor(descriptor, busy)
         finally:
             os.close(descriptor)  # which unlocks it, too
 
 
-def _lock(descriptor: int, busy: Callable[[str], str]) -> None:
+def _lock_descriptor(descriptor: int, busy: Callable[[str], str]) -> None:
     """Lock an open lock file. Raises UserError if another process holds it, OSError if its file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -182,11 +181,11 @@ def _lock(descriptor: int, busy: Callable[[str], str]) -> None:
 
 
 def _acquire_lock_file(path: Path, busy: Callable[[str], str]) -> int:
-    """Open and lock the lock file ``path``; return its descriptor. Raises UserError if another process holds it."""
+    """Open and lock the file ``path``; return its descriptor. Raises UserError if another process holds the lock."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
         try:
-            _lock(descriptor, busy)
+            _lock_descriptor(descriptor, busy)
         except UserError:
             os.close(descriptor)
             raise
@@ -207,7 +206,7 @@ def json_text(document: Mapping[str, object]) -> str:
 
 
 def _replace_nonfinite_numbers(value: Any) -> Any:
-    """Replace numbers that JSON lacks by null: a margin is infinite where softmax returns exactly 0."""
+    """Replace numbers that JSON lacks by null: a margin is infinite if softmax returns exactly 0."""
     if isinstance(value, Mapping):
         return {key: _replace_nonfinite_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

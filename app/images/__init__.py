@@ -1,1 +1,1 @@
-"""Classify people's pictures and arrays, and judge the answers: predict, evaluate, accuracy."""
+"""Classify users' pictures and arrays, and evaluate the answers: predict, evaluate, accuracy."""

@@ -1,4 +1,4 @@
-"""``main.py accuracy``: count the correct labels of every shipped network, beside those in the old reports."""
+"""Run ``main.py accuracy``: count the correct labels of every shipped network, beside those of the old reports."""
 
 from app.base.errors import UserError, print_to_stderr
 from app.base.interrupts import exit_on_interrupt, progress_bar
@@ -7,13 +7,13 @@ from app.commands.accuracy import AccuracyRequest
 from app.cuda import device
 from app.engine.opening import cpu_engine_class, open_engine
 from app.network.definitions import NETWORKS, Network, is_listed
-from app.network.graph import build, find_network, required_weights, shipped_weights
+from app.network.graph import build_graph, find_network, required_weights, shipped_weights
 from app.network.reference import compute_reference, load_reference, shipped_reference
 from app.network.verdicts import COUNTED, compare_labels, correct_counts, judge_answers
 from app.network.weights import Weights, load_weights
 from app.planning.matching import Choices
 from app.records.networks import Accuracy, NetworkAccuracy
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import Column, paragraph, table
 from data_tools.dataset import Dataset, load_fashion_mnist
 
@@ -27,7 +27,7 @@ LEGEND = "report: of the system's own report, other weights, and for lenet5 othe
 
 
 def accuracy(request: AccuracyRequest) -> int:
-    """Classify the test images with every network, or the requested one. Returns 1 if a check failed, else 0.
+    """Classify the test images with every network, or the requested one. Return 1 if a check failed, otherwise 0.
 
     Raises UserError.
     """
@@ -45,7 +45,7 @@ def accuracy(request: AccuracyRequest) -> int:
         raise UserError(f"no network ran: {rows[0]['verdict']}")
     by = f"{cpu_engine_class().library} on the CPU" if where == "cpu" else _describe_gpu()
     document: Accuracy = {"schema": "lenet5-inference/accuracy/1", "device": by, "networks": rows}
-    publish(document, _format_accuracy, request.output)
+    publish_report(document, _format_accuracy, request.output)
     return int(any(row["passed"] is False for row in rows))
 
 
@@ -55,7 +55,7 @@ def _describe_gpu() -> str:
 
 
 def _networks_with_weights(request: AccuracyRequest) -> list[tuple[Network, Weights | None]]:
-    """Return the networks to run with their weights; None for a network without shipped weights. Raises UserError."""
+    """Return (network, weights) of each network to run; weights are None if none are shipped. Raises UserError."""
     if request.network is None and request.weights is None:
         return [(network, shipped_weights(network)) for network in NETWORKS.values()]
     network = None if request.network is None else find_network(request.network)
@@ -66,7 +66,7 @@ def _networks_with_weights(request: AccuracyRequest) -> list[tuple[Network, Weig
 def _measure_network_accuracy(
     network: Network, weights: Weights | None, data: Dataset, where: str, request: AccuracyRequest
 ) -> NetworkAccuracy:
-    """Return one network's entry in the document; if it cannot run, with the reason in place of counts."""
+    """Return one network's entry in the document; if the network cannot run, the verdict gives the reason."""
     row: NetworkAccuracy = {
         "network": network.name,
         "precision": None,
@@ -77,7 +77,7 @@ def _measure_network_accuracy(
     }
     if weights is None:
         return row
-    graph = build(network, weights)
+    graph = build_graph(network, weights)
     shape = data.images.shape[1:]
     if network.input_shape != shape:
         raise UserError(f"network {network.name} reads {network.input_shape}, the test images are {shape}: use main.py")
@@ -109,7 +109,7 @@ def _measure_network_accuracy(
 
 
 def _format_accuracy(document: Accuracy, width: int) -> str:
-    """Format each network's counts, the old report's counts if any, and the check's verdict."""
+    """Return the document as text: counts of each network, counts of the old report if any, and the verdict."""
     counts = [str(count) for count in COUNTED]
     columns = [Column("network", left=True), Column("", left=True), *(Column(f"{count:,}") for count in COUNTED)]
     rows = []

@@ -1,1 +1,1 @@
-"""CUDA kernels, one ``.cu`` file per idea, with the registry that lists them and the code that launches them."""
+"""Define the CUDA kernels, one ``.cu`` file per idea, the registry that lists them and the code that launches them."""

@@ -13,7 +13,7 @@ from app.kernels.variant import LibraryGemm
 
 
 def gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> Callable[[int, int], None]:
-    """Prepare a cuBLAS product; return a function that enqueues it, given a stream pointer and a number of images.
+    """Return a function of a stream pointer and a number of images that enqueues a cuBLAS product.
 
     pointers: device addresses by argument name, read at each call. Raises UserError if cuBLAS is not installed.
     """
@@ -35,9 +35,9 @@ def gemm_step(action: LibraryGemm, pointers: Mapping[str, ctypes.c_void_p]) -> C
 
 
 class Handle:
-    """CuPy's cuBLAS binding with one handle per launch, so that streams do not share a workspace.
+    """CuPy's cuBLAS binding, with one handle per launch so that streams do not share a workspace.
 
-    Creating or destroying a handle waits for the device. Raises UserError if the library is not installed.
+    Creating or destroying a handle waits for the device. Raises UserError if cuBLAS is not installed.
     """
 
     def __init__(self) -> None:

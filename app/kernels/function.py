@@ -1,4 +1,4 @@
-"""Launch a kernel with arguments that change from call to call, as training and measurements do."""
+"""Launch a kernel with arguments that change from call to call, for training and measurements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ C_TYPES: dict[type, Any] = {
 
 
 class Function(Entry):
-    """An ``Entry`` that is called with a stream, a grid and the arguments."""
+    """An ``Entry`` to call with a stream, a grid and the arguments."""
 
     def __init__(self, module: Any, entry: str, **settings: Any) -> None:
         super().__init__(module, entry, **settings)
@@ -32,11 +32,11 @@ class Function(Entry):
         self._launch: Callable[[int, Grid], None] | None = None
 
     def __call__(self, stream: Any, grid: Grid, *values: Value) -> None:
-        """Enqueue a launch on a CuPy stream; return at once. The caller checks the arrays' sizes.
+        """Enqueue a launch on a CuPy stream and return at once. The caller must check the arrays' sizes.
 
         Raises ValueError for a grid that no GPU can launch. The first call fixes the values' types: it raises
-        ValueError for an array with gaps, and TypeError for a Python number or a host array, which kernels cannot take.
-        Later calls raise ValueError for another number of values, and do not check arrays again.
+        ValueError for an array that is not contiguous, and TypeError for a Python number or a host array, which kernels
+        cannot take. Later calls raise ValueError for another number of values, and do not check arrays again.
         """
         x, y, z = grid
         if not (0 < x <= MAX_GRID_X and 0 < y <= MAX_GRID_YZ and 0 < z <= MAX_GRID_YZ):
@@ -50,7 +50,7 @@ class Function(Entry):
 
 
 def _c_value(name: str, value: Value) -> Any:
-    """Return a ctypes object for values of this type, to reuse in all calls."""
+    """Return a ctypes object that holds values of this type; all calls reuse it."""
     if value is None or isinstance(value, cupy.ndarray):
         if value is not None and not value.flags.c_contiguous:
             raise ValueError(f"{name} takes contiguous arrays")

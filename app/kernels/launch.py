@@ -1,8 +1,8 @@
 """Check and launch kernels: all launches go through this module.
 
-A launch itself checks nothing: a wrong dtype, a view or a short buffer is silently misread. Inference therefore checks
-and packs arguments once, when a kernel is bound to its buffers; a launch is then one call per action. Training, whose
-arguments change from batch to batch, passes them with each call of a ``Function`` (``function.py``).
+A launch itself checks nothing: the kernel silently misreads a wrong dtype, a view or a short buffer. Inference checks
+and packs arguments once, when it binds a kernel to its buffers; a launch is then one call per action. Training passes
+arguments, which change from batch to batch, with each call of a ``Function`` (``function.py``).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Kernel:
         self._cubin = compile_kernel(variant.path, self.config.defines, arch, debug=debug)
 
     def module(self) -> Any:
-        """Return the loaded module; a separate copy for each launch if the launch writes constant memory."""
+        """Return the loaded module: a new copy for each launch that writes constant memory, otherwise a shared one."""
         own = any(isinstance(action, ConstantCopy) for action in self.config.actions)
         return load_cubin(self._cubin) if own else self._shared_module
 
@@ -70,11 +70,11 @@ class Kernel:
 
     @property
     def capturable(self) -> bool:
-        """Whether a CUDA graph can capture the launches; library calls may not allow it."""
+        """Return whether a CUDA graph can capture the launches; some library calls do not allow it."""
         return not any(isinstance(action, LibraryGemm) for action in self.config.actions)
 
     def pack(self, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-        """Pack the problem's parameters into the arrays that the kernel takes."""
+        """Return the problem's parameters, packed into the arrays that the kernel takes."""
         return list(arrays) if self.config.packing is None else self.config.packing.pack(arrays)
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -85,11 +85,11 @@ class Kernel:
         return x, *self.config.packing.takes, *(argument for argument in others if argument.per_image)
 
     def bind(self, arrays: Sequence[cupy.ndarray | None], images: int, *, early: bool = True) -> Launch:
-        """Bind the kernel to these arrays, for at most ``images`` images per launch.
+        """Return a launch of the kernel on these arrays, for at most ``images`` images.
 
         arrays: one per argument of the problem, None for an absent optional one. A wrong count, dtype, size, layout or
         device is a bug and raises ValueError. Raises DeviceMemoryError if the workspace does not fit. early: dependent
-        kernels start before those ahead have ended; False where other streams need the multiprocessors.
+        kernels start before the previous kernels have ended; False if other streams need the multiprocessors.
         """
         arguments = self.arguments()
         if len(arrays) != len(arguments):
@@ -141,24 +141,24 @@ class Launch:
         self._steps = [self._make_step(action) for action in config.actions]
 
     def __call__(self, stream: int, images: int) -> None:
-        """Enqueue the kernel on the first ``images`` images of the bound buffers; return at once. stream: a pointer."""
+        """Enqueue the kernel for the first ``images`` images of the bound buffers. stream: a pointer."""
         for count in self._iter_bound_chunks(images):
             for step in self._steps:
                 step(stream, count)
 
     def add_to(self, graph: KernelGraph, images: int) -> None:
-        """Add the kernels for the first ``images`` images to a graph; only if ``launches_only_kernels``."""
+        """Add the kernels for the first ``images`` images to a graph. It requires ``launches_only_kernels``."""
         for count in self._iter_bound_chunks(images):
             for node in self._nodes:
                 node(graph, count)
 
     @property
     def launches_only_kernels(self) -> bool:
-        """Whether every action launches a kernel, so that ``add_to`` adds the whole launch."""
+        """Return whether every action launches a kernel, so that ``add_to`` adds the whole launch."""
         return len(self._nodes) == len(self._steps)
 
     def _iter_bound_chunks(self, images: int) -> Iterable[int]:
-        """Iterate over the lengths of the pieces of the images; each step first sets the arguments to its piece."""
+        """Yield the length of each piece of the images, after setting the arguments to that piece."""
         if self._advanced or not 0 < images <= self._piece:
             return self._moved_pieces(images)
         self._images.value = images
@@ -176,9 +176,9 @@ class Launch:
             yield count
 
     def set_argument_address(self, place: int, address: int) -> None:
-        """Set the address of argument ``place``, the images or a result, for later calls.
+        """Set the address of argument number ``place``, the images or a result, for later calls.
 
-        The memory must be as large as what was bound and aligned to 16 bytes; the caller keeps it alive.
+        The memory must be as large as the bound memory and aligned to 16 bytes; the caller keeps it alive.
         """
         pointer, _, stride = self._moving[place]
         self._moving[place] = pointer, address, stride
@@ -223,7 +223,7 @@ class Launch:
 
 
 def _limit_persistent_grid(grid: Callable[[int], Grid]) -> Callable[[int], Grid]:
-    """Limit a grid to one block per multiprocessor of the current device."""
+    """Return the grid limited to one block per multiprocessor of the current device."""
     most = cupy.cuda.Device().attributes["MultiProcessorCount"]
     return lambda images: (min(grid(images)[0], most), 1, 1)
 
@@ -231,8 +231,8 @@ def _limit_persistent_grid(grid: Callable[[int], Grid]) -> Callable[[int], Grid]
 class Entry:
     """A kernel's function in a loaded module, with its block size and dynamic shared memory in bytes.
 
-    dependent: it may start before the kernel ahead of it in the stream has ended (``dependent_launch.cuh``). cluster:
-    the grid's argument → blocks per cluster (``cluster.cuh``). Raises ValueError for a block that no GPU can launch.
+    dependent: it may start before the previous kernel of the stream has ended (``dependent_launch.cuh``). cluster: maps
+    the grid's argument to the blocks per cluster (``cluster.cuh``). Raises ValueError for an impossible block.
     """
 
     def __init__(
@@ -254,9 +254,9 @@ class Entry:
             driver.funcSetAttribute(self._function.ptr, MAX_DYNAMIC_SHARED, shared_bytes)
 
     def make_launcher(self, values: Sequence[Any], grid: Callable[[Any], Grid]) -> Callable[[int, Any], None]:
-        """Pack ctypes ``values``; return a function that launches, given a stream pointer and ``grid``'s argument.
+        """Pack ctypes ``values``; return a function of a stream pointer and ``grid``'s argument that launches.
 
-        Each launch reads the values anew.
+        Each launch reads the current contents of the values.
         """
         packed = _addresses(values)
         address, handle = ctypes.addressof(packed), self._function.ptr
@@ -275,7 +275,7 @@ class Entry:
         return self._dependent and supports_dependent_launch()
 
     def make_node_adder(self, values: Sequence[Any], grid: Callable[[int], Grid]) -> Callable[[KernelGraph, int], None]:
-        """Pack ctypes ``values``; return a function that adds a launch to a graph, given it and ``grid``'s argument."""
+        """Pack ctypes ``values``; return a function of a graph and ``grid``'s argument that adds a launch to it."""
         packed, dependent, cluster = _addresses(values), self._uses_dependent_launch, self._cluster
 
         def add_node(graph: KernelGraph, size: int) -> None:
@@ -289,12 +289,12 @@ class Entry:
 
 
 def _addresses(values: Sequence[Any]) -> ctypes.Array[ctypes.c_void_p]:
-    """Return the addresses of ctypes values, as the driver takes a kernel's arguments. Keep the values alive."""
+    """Return an array of the addresses of ctypes values, which the driver takes. Keep the values alive."""
     return (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
 
 
 def load_cubin(cubin: bytes) -> Any:
-    """Load machine code as a module in the current context."""
+    """Return machine code, loaded as a module in the current context."""
     module = cupy.cuda.function.Module()
     module.load(cubin)
     return module

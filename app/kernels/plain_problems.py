@@ -1,4 +1,4 @@
-"""Problems of kernels without parameters, and the type of kernels' arguments; see ``problems.py``."""
+"""Define problems of kernels without parameters, and the type of a kernel's argument (see ``problems.py``)."""
 
 from app.base.frozen import Frozen
 
@@ -6,7 +6,7 @@ ITEMSIZE = {"int8": 1, "uint8": 1, "float16": 2, "float32": 4, "float64": 8}
 
 
 class Argument(Frozen):
-    """A pointer argument: its dtype and number of elements (per image, or fixed)."""
+    """A pointer argument of a kernel: its dtype and its number of elements (per image, or fixed)."""
 
     name: str
     dtype: str
@@ -16,12 +16,12 @@ class Argument(Frozen):
 
 
 def input_output_arguments(dtype: str, read: int, written: int) -> tuple[Argument, ...]:
-    """Return the arguments x and y of a kernel without parameters. read, written: elements per image."""
+    """Return the arguments x and y of a kernel without parameters. read, written: elements per image of x and y."""
     return Argument("x", dtype, per_image=read), Argument("y", dtype, per_image=written)
 
 
 class ResizeProblem(Frozen):
-    """Resize bytes to ``size`` x ``size`` by bilinear interpolation; see ``app/layers/resize.py``."""
+    """Resize bytes to ``size`` x ``size`` by bilinear interpolation (see ``app/layers/resize.py``)."""
 
     channels: int
     height: int
@@ -32,7 +32,7 @@ class ResizeProblem(Frozen):
 
     @property
     def flops(self) -> int:
-        """FLOPs by convention: four products and three sums per output."""
+        """Return the FLOPs by convention: four products and three sums per output."""
         return 7 * self.channels * self.size**2
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -51,7 +51,7 @@ class ActivationProblem(Frozen):
 
     @property
     def flops(self) -> int:
-        """FLOPs by convention: one per element."""
+        """Return the FLOPs by convention: one per element."""
         return self.size
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -60,14 +60,14 @@ class ActivationProblem(Frozen):
 
 
 class SoftmaxProblem(Frozen):
-    """Softmax over ``classes`` values: exp(x - max x), divided by its sum."""
+    """Compute softmax over ``classes`` values: exp(x - max x), divided by its sum."""
 
     classes: int
     dtype: str = "float32"
 
     @property
     def flops(self) -> int:
-        """FLOPs by convention: four per value (subtraction, exponential, sum, division)."""
+        """Return the FLOPs by convention: four per value (subtraction, exponential, sum, division)."""
         return 4 * self.classes
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -83,7 +83,7 @@ class ArgmaxProblem(Frozen):
 
     @property
     def flops(self) -> int:
-        """FLOPs by convention: one comparison per value."""
+        """Return the FLOPs by convention: one comparison per value."""
         return self.classes
 
     def arguments(self) -> tuple[Argument, ...]:

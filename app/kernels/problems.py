@@ -1,4 +1,4 @@
-"""Problems that kernels solve: one frozen record per operation, with the arguments of its kernels.
+"""Define the problems that kernels solve: one frozen record per operation, with the arguments of its kernels.
 
 All sizes are per image. ``input_dtype`` and ``output_dtype`` are types of activations in memory, ``dtype`` is that of
 the multiplication: ``float64``, ``float32``, ``float16x2`` (as exact as float32: the sum of two float16 or two
@@ -24,9 +24,9 @@ from app.kernels.plain_problems import (
 
 
 def pooling_window_count(size: int, window: int, stride: int, ceil: bool) -> int:
-    """Return the number of pooling windows along an axis of ``size`` pixels, at least ``window``.
+    """Return the number of pooling windows along an axis of ``size`` pixels, at least ``window`` pixels.
 
-    ceil: remaining pixels get a window that crosses the border, if it begins inside the image.
+    ceil: the remaining pixels get a window that crosses the border, if it begins inside the image.
     """
     if ceil:
         return min(1 - (window - size) // stride, -(-size // stride))
@@ -34,7 +34,7 @@ def pooling_window_count(size: int, window: int, stride: int, ceil: bool) -> int
 
 
 class ConvProblem(Frozen):
-    """Convolution (cross-correlation, zeros around the image), then optionally bias, activation and pooling."""
+    """A convolution (cross-correlation, zeros around the image), then optionally bias, activation and pooling."""
 
     channels: int
     height: int
@@ -71,17 +71,17 @@ class ConvProblem(Frozen):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Sizes (C, H, W, M, K, S)."""
+        """Return the sizes (C, H, W, M, K, S)."""
         return self.channels, self.height, self.width, self.maps, self.kernel, self.stride
 
     @property
     def reduction_length(self) -> int:
-        """Products per sum: C * K * K."""
+        """Return the number of products per sum: C * K * K."""
         return self.channels * self.kernel**2
 
     @property
     def conv_output_size(self) -> tuple[int, int]:
-        """Height and width before pooling."""
+        """Return height and width before pooling."""
         beyond = 2 * self.padding - self.kernel
         return (self.height + beyond) // self.stride + 1, (self.width + beyond) // self.stride + 1
 
@@ -93,7 +93,7 @@ class ConvProblem(Frozen):
 
     @property
     def flops(self) -> int:
-        """FLOPs of the convolution alone, two per product."""
+        """Return the FLOPs of the convolution alone, two per product."""
         return 2 * self.maps * prod(self.conv_output_size) * self.reduction_length
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -125,7 +125,7 @@ class PoolProblem(Frozen):
 
     @property
     def pooled_size(self) -> tuple[int, int]:
-        """Height and width of the output."""
+        """Return height and width of the output."""
         height, width = (
             pooling_window_count(size, self.window, self.stride, self.ceil) for size in (self.height, self.width)
         )
@@ -133,7 +133,7 @@ class PoolProblem(Frozen):
 
     @property
     def flops(self) -> int:
-        """FLOPs by convention: one per pixel of each window."""
+        """Return the FLOPs by convention: one per pixel of each window."""
         return self.channels * prod(self.pooled_size) * self.window**2
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -144,7 +144,7 @@ class PoolProblem(Frozen):
 
 
 class LinearProblem(Frozen):
-    """Matrix product with (inputs, outputs) weights, then optionally bias, activation, softmax and argmax."""
+    """A matrix product with weights (inputs, outputs), then optionally bias, activation, softmax and argmax."""
 
     inputs: int
     outputs: int
@@ -160,17 +160,17 @@ class LinearProblem(Frozen):
 
     @property
     def activation_parts(self) -> int:
-        """Number of float16 whose sum is one input; 1 for bytes and other types."""
+        """Return the number of float16 whose sum is one input; 1 for bytes and other types."""
         return 2 if self.dtype == "float16x2" and self.input_dtype != "uint8" else 1
 
     @property
     def weight_parts(self) -> int:
-        """Number of float16 whose sum is one weight; 1 for other types."""
+        """Return the number of float16 whose sum is one weight; 1 for other types."""
         return 2 if self.dtype == "float16x2" and not self.exact else 1
 
     @property
     def flops(self) -> int:
-        """FLOPs of the product alone, two per weight."""
+        """Return the FLOPs of the product alone, two per weight."""
         return 2 * self.inputs * self.outputs
 
     def arguments(self) -> tuple[Argument, ...]:
@@ -190,7 +190,7 @@ Half = TypeVar("Half", bound=ConvProblem | LinearProblem)
 class _Pair(Frozen, Generic[Half]):
     """Two layers of one kind, each with its epilogue; the second reads the results of the first.
 
-    exact: in float16x2, whether float16 holds the weights without loss, so that their low halves are zero.
+    exact: in float16x2, whether float16 represents the weights exactly, so that their low halves are zero.
     """
 
     first: Half
@@ -199,26 +199,26 @@ class _Pair(Frozen, Generic[Half]):
 
     @property
     def dtype(self) -> str:
-        """Type of the multiplication in both layers."""
+        """Return the type of the products in both layers."""
         return self.first.dtype
 
     @property
     def activation_parts(self) -> int:
-        """Number of float16 whose sum is one activation."""
+        """Return the number of float16 whose sum is one activation."""
         return 2 if self.dtype == "float16x2" else 1
 
     @property
     def weight_parts(self) -> int:
-        """Number of float16 whose sum is one weight."""
+        """Return the number of float16 whose sum is one weight."""
         return 2 if self.dtype == "float16x2" and not self.exact else 1
 
     @property
     def flops(self) -> int:
-        """FLOPs of both layers."""
+        """Return the FLOPs of both layers."""
         return self.first.flops + self.second.flops
 
     def arguments(self) -> tuple[Argument, ...]:
-        """Return the first layer's x, then w1, bias1, w2, bias2, then the second's results; parameters as float32."""
+        """Return x of the first layer, w1, bias1, w2, bias2, results of the second layer; parameters in float32."""
         x, w1, bias1, *_ = self.first.arguments()
         _, w2, bias2, *results = self.second.arguments()
         parameters = {"w1": w1, "bias1": bias1, "w2": w2, "bias2": bias2}
@@ -229,16 +229,16 @@ class ConvPairProblem(_Pair[ConvProblem]):
     """Two convolutions: x (C, H, W), w1 (C, K, K, M), bias1 (M), w2, bias2, y (M, PH, PW).
 
     pixel_scale: factor of the pixels that w1 does not include if the weights are exact. resize: resizing of x before
-    the convolutions, or None.
-    In int8 the first convolution multiplies in float16. Its pooled results become bytes, 255 for 1 and above. The
-    second multiplies these by integers -127 to 127; one unit is 1/127 of a map's greatest weight.
+    the convolutions, or None. In int8, the first convolution multiplies in float16. Its pooled results become bytes; 1
+    and above become 255. The second convolution multiplies the bytes by integers from -127 to 127, in units of 1/127 of
+    the greatest weight of a map.
     """
 
     pixel_scale: float = 1.0
     resize: ResizeProblem | None = None
 
     def arguments(self) -> tuple[Argument, ...]:
-        """Return the arguments of a pair; x holds the images before resizing."""
+        """Return the arguments of a pair; x contains the images before resizing."""
         x, *others = super().arguments()
         return (x if self.resize is None else self.resize.arguments()[0]), *others
 
@@ -248,7 +248,7 @@ class LinearPairProblem(_Pair[LinearProblem]):
 
     @property
     def activation_parts(self) -> int:
-        """Number of float16 whose sum is one input."""
+        """Return the number of float16 whose sum is one input."""
         return self.first.activation_parts
 
 
@@ -269,17 +269,17 @@ OPERATIONS: dict[type, str] = {
 
 
 def operation(problem: Problem) -> str:
-    """Return the registry's name of the problem's operation."""
+    """Return the name that the registry gives to the problem's operation."""
     return OPERATIONS[type(problem)]
 
 
 def without_epilogue(problem: ConvProblem) -> ConvProblem:
-    """Return the problem reduced to convolution and bias, without activation and pooling: its time is the op time."""
+    """Return the problem without activation and pooling: its time is what reports call the op time."""
     return replace(problem, activation="", pool=1, pool_is_max=False)
 
 
 def tuning_key(problem: Problem) -> str:
-    """Return a short unique key for tuning tables: the operation and every field not at its default."""
+    """Return the problem's unique key in tuning tables: the operation and every field that is not at its default."""
     if isinstance(problem, PairProblem):
         form = " exact" if problem.exact else ""
         resize = getattr(problem, "resize", None)

@@ -1,7 +1,7 @@
-"""The registry of all kernels: code that chooses, lists, tests, sweeps or measures variants finds their rows here.
+"""Register all kernels: code that chooses, lists, tests, sweeps or measures variants finds their rows here.
 
-File, entry point and name of a variant correspond: ``conv_02_direct.cu`` holds ``conv_direct``, chosen by ``--conv
-direct``. Numbers give the reading order: a step follows the one that it continues.
+File, entry point and name of a variant correspond: ``conv_02_direct.cu`` contains ``conv_direct``, which ``--conv
+direct`` chooses. Numbers give the reading order: a step follows the step that it continues.
 """
 
 import importlib
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> list[Variant]:
 
 @cache
 def module_variants(module: str) -> list[Variant]:
-    """Return a module's rows, all operations together."""
+    """Return the rows of a module, for all operations."""
     return [*importlib.import_module(f"{__package__}.{module}").ROWS]
 
 

@@ -1,4 +1,4 @@
-"""Define registry rows: the problems that a kernel serves, and how it is launched for each."""
+"""Define registry rows: the problems that a kernel can compute, and how it is launched for each."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
@@ -29,13 +29,14 @@ FAMILIES = {"conv": "conv", "gemm": "gemm", "conv_pair": "fused", "gemm_pair": "
 
 
 class Unfit(Exception):  # noqa: N818 - a verdict, not an error
-    """The parameters cannot serve the problem; the text is the reason. Raised by ``configure``."""
+    """The parameters do not suit the problem; the text is the reason. ``configure`` raises it."""
 
 
 class KernelLaunch(Frozen):
     """One launch of a kernel: threads per block, grid for a number of images, scalars, dynamic shared memory.
 
-    Every kernel takes the problem's arrays, then the workspace's, then ``int images``, then the scalars.
+    Every kernel takes the arrays of the problem, those of the workspace, ``int images``, and the scalars, in this
+    order.
     """
 
     threads: int
@@ -57,7 +58,7 @@ class ConstantCopy(Frozen):
 
 
 class LibraryGemm(Frozen):
-    """Compute c = a b in float32 by cuBLAS, row-major: a (m, k), b (k, n), c (m, n), by the arguments' names."""
+    """Compute c = a b in float32 by cuBLAS, row-major: a (m, k), b (k, n), c (m, n); fields are names of arguments."""
 
     a: str
     b: str
@@ -69,10 +70,10 @@ Action = KernelLaunch | ConstantCopy | LibraryGemm
 
 
 class Packing(Frozen):
-    """The packing of the problem's parameters for a kernel, done once when weights are loaded.
+    """How a kernel takes the problem's parameters; the packing runs once, when weights are loaded.
 
-    takes: the kernel's arguments between x and the outputs. pack: computes their arrays from the problem's parameters,
-    None for an absent optional one.
+    takes: arguments of the kernel between x and the outputs. pack: computes their arrays from the problem's parameters,
+    of which an absent optional one is None.
     """
 
     takes: tuple[Argument, ...]
@@ -82,8 +83,8 @@ class Packing(Frozen):
 class LaunchConfig(Frozen):
     """The configuration of a variant for one problem: compile-time constants, and the actions of a launch in order.
 
-    workspace: scratch arrays. images_at_a_time: larger batches run piece by piece; 0: no limit. packing: None if the
-    kernel takes the problem's parameters unchanged.
+    workspace: scratch arrays. images_at_a_time: larger batches run in pieces of this size; 0: no limit. packing: None
+    if the kernel takes the problem's parameters unchanged.
     """
 
     defines: dict[str, str | int]
@@ -94,12 +95,12 @@ class LaunchConfig(Frozen):
 
     @property
     def launches(self) -> tuple[KernelLaunch, ...]:
-        """The kernel launches among the actions."""
+        """Return the kernel launches among the actions."""
         return tuple(action for action in self.actions if isinstance(action, KernelLaunch))
 
 
 class Variant(Frozen):
-    """One kernel. ``configure`` serves a problem; ``refuses`` returns why no parameters can, or None.
+    """One kernel. ``configure`` returns its configuration for a problem; ``refuses`` returns why none suits, or None.
 
     system: the seed systems that had it. since: name of the row of this operation that it continues; None for the first
     of a line. summary: the idea; empty where the file begins with it. limits: problems that it does not serve, in
@@ -140,22 +141,22 @@ class Variant(Frozen):
 
     @property
     def name(self) -> str:
-        """The name on the command line."""
+        """Return the name on the command line."""
         return self.technique.replace("_", "-")
 
     @property
     def source(self) -> str:
-        """Name of the .cu file."""
+        """Return the name of the .cu file."""
         return f"{self.operation}_{self.step:02}_{self.technique}.cu"
 
     @property
     def path(self) -> Path:
-        """Path of the .cu file."""
+        """Return the path of the .cu file."""
         return (self.folder or KERNEL_DIR / FAMILIES.get(self.operation, "pointwise")) / self.source
 
     @property
     def idea(self) -> str:
-        """The idea: ``summary``, or else the first paragraph of the file's head comment."""
+        """Return the idea: ``summary``, or else the first paragraph of the comment at the head of the file."""
         if self.summary:
             return self.summary
         head = takewhile(lambda line: line.startswith("// "), self.path.read_text(encoding="utf-8").splitlines())
@@ -163,13 +164,13 @@ class Variant(Frozen):
 
     @property
     def entry(self) -> str:
-        """The kernel's function name in the file."""
+        """Return the name of the kernel's function in the file."""
         return f"{self.operation}_{self.technique}"
 
     def config(self, problem: Problem, parameters: Parameters | None = None) -> LaunchConfig:
-        """Configure the problem with these parameters, all positive, or the defaults. Raises Unfit.
+        """Return the configuration for the problem with these positive parameters, or the defaults. Raises Unfit.
 
-        The kernel checks SHARED_BYTES, the launch's shared memory, against the size of its ``SharedStorage``.
+        The kernel checks that SHARED_BYTES, the launch's shared memory, equals the size of its ``SharedStorage``.
         """
         merged = {**self.defaults(problem), **(parameters or {})}
         for name, value in merged.items():
@@ -180,7 +181,7 @@ class Variant(Frozen):
         return replace(config, defines=config.defines | {"SHARED_BYTES": max(asked)}) if asked else config
 
     def refusal(self, problem: Problem, arch: str, parameters: Parameters | None = None) -> str | None:
-        """Return why the variant cannot serve the problem on this architecture with these parameters, or None."""
+        """Return why the variant cannot compute the problem on this architecture with these parameters, or None."""
         number = architecture_number(arch)
         if number < self.min_arch:
             return f"needs sm_{self.min_arch} or later, this is {arch}"
@@ -215,7 +216,7 @@ wgmma_row = partial(Variant, min_arch=90, only_arch=90, instructions="wgmma", au
 
 
 def weight_reordering_packing(problem: Problem, elements: int, reorder: Callable[[np.ndarray], np.ndarray]) -> Packing:
-    """Return a packing that reorders the weights and keeps the bias. elements: of the weights, padding included.
+    """Return a packing that reorders the weights and keeps the bias. elements: size of the weights with padding.
 
     reorder: maps the weights, (C, K, K, M) or (inputs, outputs), to any shape.
     """
@@ -235,7 +236,7 @@ def ceil_div(size: int, tile: int) -> int:
 
 
 def max_workspace_images(arguments: tuple[Argument, ...], budget: int = 256 << 20) -> int:
-    """Return the most images whose workspace fits in ``budget`` bytes; at least one."""
+    """Return the most images whose workspace fits in ``budget`` bytes, at least one."""
     per_image = sum(argument.per_image * ITEMSIZE[argument.dtype] for argument in arguments)
     return max(budget // max(per_image, 1), 1)
 
@@ -244,7 +245,7 @@ def max_workspace_images(arguments: tuple[Argument, ...], budget: int = 256 << 2
 
 
 def type_defines(problem: ConvProblem | LinearProblem) -> dict[str, str | int]:
-    """Return the constants INPUT, WEIGHT, REAL, OUTPUT and the epilogue's HAS_BIAS and ACTIVATION."""
+    """Return the constants INPUT, WEIGHT, REAL, OUTPUT, and HAS_BIAS and ACTIVATION of the epilogue."""
     return {
         "INPUT": problem.input_dtype,
         "WEIGHT": storage_dtype(problem.dtype),
@@ -261,7 +262,7 @@ def activation_name(function: str) -> str:
 
 
 def uniform_type_defines(dtype: str) -> dict[str, str | int]:
-    """Return the constants INPUT, REAL and OUTPUT of an operation with one type."""
+    """Return the constants INPUT, REAL and OUTPUT of an operation with a single type."""
     return {"INPUT": dtype, "REAL": epilogue_dtype(dtype), "OUTPUT": dtype}
 
 
@@ -271,7 +272,7 @@ def conv_size_defines(problem: ConvProblem) -> dict[str, str | int]:
 
 
 def padding_define(problem: ConvProblem) -> dict[str, str | int]:
-    """Return the constant PADDING. Even kernels with run-time sizes take it, so that 0 removes the border checks."""
+    """Return the constant PADDING. Kernels with run-time sizes take it too, so that 0 removes the border checks."""
     return {"PADDING": problem.padding}
 
 
@@ -286,10 +287,10 @@ def pooled_size_defines(problem: ConvProblem | PoolProblem) -> dict[str, str | i
 
 
 def elementwise_grid(outputs: int) -> Callable[[int], Grid]:
-    """Return a grid with one thread per element, in blocks of BLOCK. outputs: elements per image."""
+    """Return a function of the number of images: a grid with a thread per element. outputs: elements per image."""
     return lambda images: (ceil_div(images * outputs, BLOCK), 1, 1)
 
 
 def configure_elementwise(defines: dict[str, str | int], outputs: int, scalars: tuple[int, ...] = ()) -> LaunchConfig:
-    """Configure one launch with one thread per output element."""
+    """Return the configuration of one launch with one thread per output element. outputs: elements per image."""
     return LaunchConfig(defines, (KernelLaunch(BLOCK, elementwise_grid(outputs), scalars=scalars),))

@@ -1,1 +1,1 @@
-"""Measurements: the ladder of kernels, parameter sweeps, profiles. Frameworks are imported only here."""
+"""Time every kernel, sweep parameters, profile runs and time other frameworks, which only this package imports."""

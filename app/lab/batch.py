@@ -1,4 +1,4 @@
-"""Test images and shipped weights to measure whole applications on, and the check of their labels."""
+"""Load test images and shipped weights on which whole programs are measured, and check their labels."""
 
 from dataclasses import replace
 from math import prod
@@ -23,9 +23,10 @@ L2_BYTES = 50 << 20  # the H100's, for cards that do not report theirs
 
 
 class Batch(Frozen):
-    """The first N test images with a network's shipped weights; images or weights that do not exist are random.
+    """The first N test images and a network's shipped weights; random ones where none exist.
 
-    images: (N, C, H, W) uint8 in page-locked memory; truth: (N,) uint8; reference: float64, at least N images.
+    images: (N, C, H, W) uint8 in page-locked memory; truth: (N,) uint8; reference: float64 results of at least N
+    images.
     """
 
     graph: Graph
@@ -39,9 +40,9 @@ class Batch(Frozen):
         return replace(self, images=self.images[:count], truth=self.truth[:count])
 
     def score(self, labels: np.ndarray, arithmetic: str | None) -> dict[str, Any]:
-        """Count the correct labels (N,) and those that differ from the float64 reference; find their largest margin.
+        """Return the numbers of correct labels (N,) and of those that differ from float64, and their largest margin.
 
-        wrong: whether they break the accuracy rule for the arithmetic type; without a type they are not judged.
+        wrong: whether the labels break the accuracy rule for the arithmetic type; without a type, they are not judged.
         """
         found = compare_labels(labels, self.reference, "reference", arithmetic or "float32")
         expected = self.weights.promised_correct_count(self.graph.network, len(labels))
@@ -56,8 +57,9 @@ class Batch(Frozen):
 def load_batch(network: str, count: int, *, checked: bool = True) -> Batch:
     """Load the first ``count`` test images into page-locked memory. network: a name or a file.
 
-    Networks without shipped weights get random ones. Networks whose input shape or number of classes differs from the
-    test images' get random images. In both cases the reference is computed; for random images it also gives the truth.
+    A network without shipped weights gets random weights. A network whose input shape or number of classes is not that
+    of the test images gets random images. In both cases the reference is computed; for random images it is also the
+    truth.
 
     checked: whether the labels will be scored; without that, a reference that has to be computed is the first one's.
 
@@ -92,10 +94,10 @@ def random_images(shape: Shape, count: int) -> np.ndarray:
 
 
 def l2_chunk_size(graph: Graph, images: int, itemsize: int, l2_bytes: int = 0) -> int:
-    """Choose how many images to compute at a time, so that a layer's input and output fit the L2 cache together.
+    """Return how many images to compute at a time, so that a layer's input and output fit the L2 cache together.
 
-    All pieces have equal length. Returns the whole batch where it fits, or where no such length divides it well.
-    itemsize: bytes per number of an activation. l2_bytes: size of the cache, 0 where the card does not report it.
+    All pieces have equal length. Return the whole batch if it fits, or if no such length divides it well. itemsize:
+    bytes per number of an activation. l2_bytes: size of the cache; 0 if the card does not report it.
     """
     most = max(prod(step.in_shape) + prod(step.out_shape) for step in graph.steps) * itemsize
     fitting = min(max((l2_bytes or L2_BYTES) // most, 1), images)

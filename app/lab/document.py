@@ -1,4 +1,4 @@
-"""Parts that the documents of several measuring commands have in common. Pure but for the clock."""
+"""Build and format parts that the documents of several measuring commands share."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -18,19 +18,19 @@ FIGURES = Path(__file__).parents[2] / "docs" / "benchmarks"  # what the reposito
 
 
 def utc_date() -> str:
-    """Return the current time in the documents' format: ``2026-11-21 21:06 UTC``."""
+    """Return the current time in the format of the documents: ``2026-11-21 21:06 UTC``."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def describe_card(card: Card) -> str:
-    """Describe a document's card, driver and libraries in one line."""
+    """Return a document's card, driver and libraries in one line."""
     driver = f"driver {card['driver'] or 'unknown'} (CUDA {card['driver_cuda']})"
     which = f"{card['name']} ({format_bus_address(card, ', ')}{card['architecture']})"
     return f"{which}, {driver}, CUDA {card['cuda']}, CuPy {card['cupy']}"
 
 
 def heading(title: str, document: Bench | Calls | Ladder | Peers, pairs: dict[str, str], width: int) -> list[str]:
-    """Format the title with the date, a line for the card, and a line for each further (name, text) pair."""
+    """Return the title with the date, a line for the card, and a line for each further (name, text) pair."""
     card = {"card": describe_card(document["device"])}
     return [*paragraph(f"{title}, {document['date']}", width), *fields((card | pairs).items(), width)]
 
@@ -41,5 +41,5 @@ def first_row(rows: Iterable[Row], **values: object) -> Row:
 
 
 def fastest_row(rows: Iterable[Row], time: str = "ms") -> Row:
-    """Return the row with the shortest time among rows that have one, or an empty row if none has."""
+    """Return the row with the shortest time at key ``time``, or an empty row if no row has a time."""
     return min((row for row in rows if row[time]), key=lambda row: row[time], default={})

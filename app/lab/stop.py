@@ -1,4 +1,4 @@
-"""Decide when a measurement has enough samples and may end. Pure functions."""
+"""Decide by pure functions when a measurement has enough samples."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -20,12 +20,12 @@ def has_enough_samples(samples_ms: Sequence[float], noise: float) -> bool:
 
 
 def launches_per_sample(ms: float, l2: str) -> int:
-    """Return how many launches to time at once: several only if they are short and the cache is warm."""
+    """Return how many launches to time together: several only if they are short and the cache is warm."""
     return 1 if l2 == "cold" or ms <= 0 else min(max(ceil(SHORT_MS / ms), 1), 50)
 
 
 def describe_stopping_rule(noise: float, l2: str) -> str:
-    """Describe the rule in words, for the header of a table."""
+    """Return the rule in words, for the header of a table."""
     cache = {
         "cold": "cold L2 (flushed before every run)",
         "warm": f"warm L2 (launches below {SHORT_MS} ms timed several at a time)",

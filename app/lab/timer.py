@@ -1,4 +1,4 @@
-"""Time work on a stream by CUDA events, until the median is steady."""
+"""Time work on a stream by CUDA events until the median is steady."""
 
 import ctypes
 from collections.abc import Callable
@@ -21,9 +21,9 @@ LONGEST_WAIT_US = 2000
 
 
 class Clock:
-    """Times work on its stream by CUDA events, with a delay kernel ahead so that the work is enqueued before it starts.
+    """Times work on its stream by CUDA events. A delay kernel runs first, so that the host can enqueue all of it.
 
-    arch: e.g. ``sm_90a``.
+    arch: such as ``sm_90a``.
     """
 
     def __init__(self, arch: str) -> None:
@@ -36,7 +36,7 @@ class Clock:
         self._wait = wait.make_launcher([self._nanoseconds], tuple)
 
     def time_enqueued_work(self, enqueue: Callable[[], None], noise: float, l2: str, actions: int = 1) -> Timing:
-        """Time ``enqueue()``, which puts about ``actions`` actions on the stream. Samples are ms of one call.
+        """Return the times in ms of ``enqueue()``, which puts about ``actions`` actions on the stream.
 
         l2: ``cold`` writes a buffer twice the size of the L2 cache before each run, outside of the events; ``warm``
         enqueues short work several times between the events.
@@ -63,6 +63,6 @@ class Clock:
         return pair.ms / count
 
     def _occupy_stream(self, actions: int) -> None:
-        """Enqueue a kernel that waits for about as long as the host takes to enqueue so many actions."""
+        """Enqueue a kernel that waits for about as long as the host takes to enqueue ``actions`` actions."""
         self._nanoseconds.value = min(ENQUEUE_US * (actions + 1), LONGEST_WAIT_US) * 1000
         self._wait(self.stream.ptr, (1, 1, 1))

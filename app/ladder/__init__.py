@@ -1,1 +1,1 @@
-"""Teach the ladder: one page for each step, written for one card's measurements, and the site that holds them."""
+"""Teach the ladder of kernels: one HTML page for each step, with the measurements of one card."""

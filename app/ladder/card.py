@@ -1,4 +1,4 @@
-"""One card's measurements for the pages: times of ``bench``, loops of the machine code, hardware counters."""
+"""Collect one card's measurements for the pages: times of ``bench``, loops of machine code, hardware counters."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
@@ -25,10 +25,10 @@ FIRST, LATER = "conv1", "conv2"
 class Layer(Frozen):
     """One step on one layer: its counts, the time predicted from them, and the measurements.
 
-    parameters: the compile-time constants that ran. ms: None where it was not measured; counters: empty likewise.
-    executed: the kernel's instructions per output, as the hardware counted them; None where it did not. per_product:
-    instructions per product in the hottest loop; None without one. example: the layer of ``EXAMPLE`` that resources and
-    loop are of; tuned: parameters that ran, where those were compiled with others.
+    parameters: compile-time constants that ran. ms: None if it was not measured; counters: empty if not measured.
+    executed: instructions of the kernel per output that the hardware counted; None if it did not count. per_product:
+    instructions per product in the hottest loop; None without one. example: layer of ``EXAMPLE`` to which resources and
+    loop belong. tuned: parameters that ran, if resources and loop were compiled with others.
     """
 
     network: str
@@ -48,22 +48,22 @@ class Layer(Frozen):
 
     @property
     def issue_slot_source(self) -> str:
-        """Where the number of issue slots comes from: ``executed``, ``loop`` of the machine code, or ``formula``."""
+        """Return the source of the issue slots' number: ``executed``, ``loop`` of the machine code, or ``formula``."""
         return "executed" if self.executed is not None else "loop" if self.per_product is not None else "formula"
 
     @property
     def title(self) -> str:
-        """The layer's name behind its network's, such as ``lenet5 conv1``."""
+        """Return the layer's name after its network's, such as ``lenet5 conv1``."""
         return f"{self.network} {self.name}"
 
 
 class Card(Frozen):
-    """The measurement documents about one card, as the program writes them.
+    """The documents with measurements of one card, as the program writes them.
 
     benches: network → ``bench --json``. kernels: ``kernels --resources --instructions --json``. counters: network →
-    ``profile --every-step --json``; a network may be missing. reports, timelines: precision → the main job's report of
-    lenet5, and ``profile --timeline --json``; a precision may be missing. alike: measurements with counters on another
-    card of the same name; their executed instructions hold here, too.
+    ``profile --every-step --json``; a network may be missing. reports, timelines: precision → report of the main job
+    with lenet5, and ``profile --timeline --json``; a precision may be missing. alike: measurements with counters of
+    another card of the same name, whose executed instructions also apply to this card.
     """
 
     benches: Mapping[str, Row]
@@ -75,17 +75,17 @@ class Card(Frozen):
 
     @property
     def device(self) -> Row:
-        """The record of the GPU in the first ``bench`` document."""
+        """Return the record of the GPU in the first ``bench`` document."""
         found: Row = next(iter(self.benches.values()))["device"]
         return found
 
     @property
     def networks(self) -> list[str]:
-        """The networks to show: those of ``SHOWN`` that were measured, else all."""
+        """Return the networks to show: those of ``SHOWN`` that were measured, otherwise all."""
         return [name for name in SHOWN if name in self.benches] or [*self.benches]
 
     def speeds(self, network: str, step: Step) -> Speeds:
-        """Return the card's rates for the step's instructions, by the peaks measured in the network's run."""
+        """Return the card's rates for the instructions of a step, from the peaks measured in the network's run."""
         bench = self.benches[network]
         number = architecture_number(bench["device"]["architecture"])
         peaks, sms = bench["peaks"]["tflops"], bench["device"]["multiprocessors"]
@@ -104,12 +104,12 @@ class Card(Frozen):
         """Yield the step on every layer that it can compute, network by network."""
         for network in self.networks:
             for item, problem in layer_problems(network, step.row.operation, step.dtype):
-                if found := self._layer(step, network, item, problem):
+                if found := self._layer_of_step(step, network, item, problem):
                     yield found
 
-    def _layer(self, step: Step, network: str, item: str, problem: ConvProblem | LinearProblem) -> Layer | None:
+    def _layer_of_step(self, step: Step, network: str, item: str, problem: ConvProblem | LinearProblem) -> Layer | None:
         bench = self.benches[network]
-        row = self._row(step, network, item)
+        row = self._bench_row(step, network, item)
         if step.row.refusal(problem, bench["device"]["architecture"], row.get("settings")) is not None:
             return None
         sms = bench["device"]["multiprocessors"]
@@ -123,7 +123,7 @@ class Card(Frozen):
         resources = first_row(compiled, **about, entry=step.row.entry) or first_row(compiled, **about)
         executed = self._executed_instructions(step, network, item, names["OUTPUTS"])
         other = self.alike
-        if executed is None and other and other._row(step, network, item).get("settings") == row.get("settings"):
+        if executed is None and other and other._bench_row(step, network, item).get("settings") == row.get("settings"):
             executed = other._executed_instructions(step, network, item, names["OUTPUTS"])
         per_product, defaults = _loop_instructions_per_product(loop, step), step.row.defaults(problem)
         counts = evaluate_counts(step.lesson.counts, problem, names, step.row.instructions, per_product, executed)
@@ -137,25 +137,25 @@ class Card(Frozen):
             row.get("ms"),
             resources,
             loop,
-            self._counters(step, network, item),
+            self._layer_counters(step, network, item),
             executed,
             per_product,
             like,
             {name: value for name, value in row.get("settings", {}).items() if defaults.get(name) != value},
         )
 
-    def _row(self, step: Step, network: str, item: str) -> Row:
+    def _bench_row(self, step: Step, network: str, item: str) -> Row:
         """Return the bench row of the step on a layer; empty if there is none."""
         tables = (table for table in self.benches.get(network, {}).get("tables", ()) if table["item"] == item)
         rows = (row for table in tables for row in table["rows"])
         return first_row(rows, name=step.row.name, dtype=step.dtype)
 
-    def _counters(self, step: Step, network: str, item: str) -> Row:
+    def _layer_counters(self, step: Step, network: str, item: str) -> Row:
         rows = self.counters.get(network, {}).get("rows", ())
         return first_row(rows, operation=step.row.operation, name=step.row.name, layer=item)
 
     def _executed_instructions(self, step: Step, network: str, item: str, outputs: Number) -> float | None:
-        counted = self._counters(step, network, item)
+        counted = self._layer_counters(step, network, item)
         value = counted["counts"].get("instructions") if counted else None
         return None if value is None else normalize_count("instructions", value, outputs * counted["images"])
 

@@ -1,4 +1,4 @@
-"""``main.py ladder``: show every step in order, with its predicted and its measured time."""
+"""Run ``main.py ladder``: show every step in order, with its predicted and its measured time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from app.ladder.stored import introduction_pages, stored_card, stored_card_named
 from app.network.graph import network_graph
 from app.records import kernels as records
 from app.records.kernels import Ladder
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import Column, format_factor, format_ms, paragraph, table
 
 COMMAND = "python main.py ladder --network {} --pages DIR"
@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 def ladder(request: LadderRequest) -> int:
-    """Measure the steps, or take stored figures without a GPU; print and write. Returns 1 if a step was wrong, else 0.
+    """Measure the steps, or read stored figures without a GPU; print and write. Return 1 if a step was wrong, else 0.
 
     Raises UserError.
     """
@@ -44,7 +44,7 @@ def ladder(request: LadderRequest) -> int:
         graph = network_graph(request.network)
     name = graph.network.name
     if no_gpu is None:
-        card, notes = _measure(request, name), []
+        card, notes = _measure_card(request, name), []
     else:
         try:
             card = stored_card(name)
@@ -54,8 +54,8 @@ def ladder(request: LadderRequest) -> int:
         notes = [f"no GPU ({no_gpu}): these figures are stored, measured on an {card.device['name']} at {taken}"]
         if request.batch != card.benches[name]["images"]:
             notes.append(f"--batch {request.batch} is for a GPU, without effect on stored figures")
-    document = _document(card, name, notes)
-    publish(document, as_text, request.output)
+    document = _ladder_document(card, name, notes)
+    publish_report(document, as_text, request.output)
     if request.pages is not None:
         files = write_site(request.pages, card, COMMAND.format(name), introduction_pages())
         if request.output.json != "-":
@@ -63,7 +63,7 @@ def ladder(request: LadderRequest) -> int:
     return int(any(row["wrong"] for one in document["tables"] for row in one["rows"]))
 
 
-def _measure(request: LadderRequest, name: str) -> Card:
+def _measure_card(request: LadderRequest, name: str) -> Card:
     with exit_on_interrupt():  # this loads CuPy
         from app.ladder.measuring import measure_steps
     with device.translate_gpu_errors():
@@ -72,7 +72,7 @@ def _measure(request: LadderRequest, name: str) -> Card:
     return Card({name: document}, stored_kernels(card["architecture"]), alike=stored_card_named(name, card["name"]))
 
 
-def _document(card: Card, network: str, notes: Sequence[str]) -> Ladder:
+def _ladder_document(card: Card, network: str, notes: Sequence[str]) -> Ladder:
     """Return the ladder document: the measurements, with a row for each step."""
     bench = card.benches[network]
     alone = replace(card, benches={network: bench})
@@ -93,7 +93,7 @@ def _document(card: Card, network: str, notes: Sequence[str]) -> Ladder:
 
 
 def _step_document(card: Card, step: Step) -> records.Step:
-    """Return a step's predicted and measured times; the sums are None unless each layer of its kind has one."""
+    """Return the predicted and measured times of a step; a sum is None unless each layer of its kind has a time."""
     (bench,) = card.benches.values()
     tables = [one for one in bench["tables"] if one["operation"] == step.row.operation and "+" not in one["item"]]
     layers = [layer for layer in card.layers(step) if layer.name in {one["item"] for one in tables}]
@@ -125,7 +125,7 @@ def _step_document(card: Card, step: Step) -> records.Step:
 
 
 def as_text(document: Ladder, width: int) -> str:
-    """Format a header, a table for each ladder, and the notes."""
+    """Return a heading, a table for each ladder, and the notes."""
     title = f"The ladder on {document['network']}, {document['images']:,} images"
     parts = [heading(title, document, {"times": f"ms, {document['settings']['rule']}"}, width)]
     for operation, name in LADDERS.items():

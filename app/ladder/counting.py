@@ -1,15 +1,15 @@
-"""Count what a step does for one output, and predict from it how long a layer takes.
+"""Count what a step does for one output, and predict from the counts how long a layer takes.
 
-Every count is per thread and per output that it computes; only ``round_trips`` is for all of its outputs. For each part
-of the card, the prediction asks how long it would be busy if nothing else held it up. The longest of these times is the
-prediction; no kernel with these counts can be faster.
+Every count is per thread and per output that the thread computes, except ``round_trips``, which is for all outputs of
+the thread. For each part of the card, the prediction is the time for which that part would be busy if nothing else
+delayed it. The longest of these times is the predicted time; no kernel with these counts can be faster.
 """
 
 from collections.abc import Mapping
 
 from app.base.frozen import Frozen
 from app.kernels.problems import ConvProblem, LinearProblem, bytes_moved
-from app.ladder.formulas import WARP, Names, Number, evaluate
+from app.ladder.formulas import WARP, Names, Number, evaluate_formula
 
 # Count → (description, default). Lessons give a formula for each; a count without one gets the default.
 COUNTS: Mapping[str, tuple[str, str]] = {
@@ -46,7 +46,7 @@ PARTS = {
 
 
 class Speeds(Frozen):
-    """A card's rates, measured: products per second, bytes per second; cycles of one SM per second."""
+    """Measured rates of a card: products per second, bytes per second; cycles of one SM per second."""
 
     products: float
     bytes: float
@@ -56,23 +56,23 @@ class Speeds(Frozen):
 
 
 class Prediction(Frozen):
-    """The predicted milliseconds that each part of the card is busy. ``ms`` is the longest, of ``busiest_part``."""
+    """The predicted milliseconds for which each part of the card is busy. ``ms`` is the time of ``busiest_part``."""
 
     parts: Mapping[str, float]
 
     @property
     def busiest_part(self) -> str:
-        """The part that is busy longest, a key of ``PARTS``."""
+        """Return the part that is busy longest, a key of ``PARTS``."""
         return max(self.parts, key=lambda part: self.parts[part])
 
     @property
     def ms(self) -> float:
-        """The predicted time."""
+        """Return the predicted time in ms."""
         return self.parts[self.busiest_part]
 
 
 def products_per_instruction(instructions: str, dtype: str) -> int:
-    """Return the number of products per thread of one instruction of that family."""
+    """Return the number of products per thread of one instruction of the family."""
     return PER_INSTRUCTION.get(instructions) or PER_INSTRUCTION.get(f"{instructions} {dtype}", 1)
 
 
@@ -84,10 +84,10 @@ def evaluate_counts(
     loop: float | None,
     executed: float | None = None,
 ) -> dict[str, Number]:
-    """Compute every count of ``COUNTS``. loop: instructions per product in the hottest loop, None if unknown.
+    """Return every count of ``COUNTS``. loop: instructions per product in the hottest loop, None if unknown.
 
-    executed: instructions of the whole kernel per output, if the hardware counted them; else the loop's are used.
-    formulas: in order; later ones may use earlier names. least_bytes: each array moved once, per output.
+    executed: instructions of the whole kernel per output, if the hardware counted them; otherwise the loop gives them.
+    formulas: in order; later formulas may use earlier names. least_bytes: each array moved once, per output.
     """
     outputs, images = names["OUTPUTS"], int(names["BATCH"])
     found: dict[str, Number] = {
@@ -95,12 +95,12 @@ def evaluate_counts(
         "per_instruction": products_per_instruction(instructions, problem.dtype),
         "least_bytes": bytes_moved(problem, images) / (outputs * images),
     }
-    found["products"] = evaluate(COUNTS["products"][1], found)
+    found["products"] = evaluate_formula(COUNTS["products"][1], found)
     for name, formula in formulas.items():
-        found[name] = evaluate(formula, found)
+        found[name] = evaluate_formula(formula, found)
     for name, (_, default) in COUNTS.items():
         if name not in formulas:
-            found[name] = evaluate(default, found)
+            found[name] = evaluate_formula(default, found)
     if executed is not None:
         found["slots"] = executed
     elif loop is not None:
@@ -109,7 +109,7 @@ def evaluate_counts(
 
 
 def predict_layer_time(counts: Mapping[str, Number], names: Names, speeds: Speeds) -> Prediction:
-    """Predict the time of a layer over ``BATCH`` images."""
+    """Return the predicted time of a layer for ``BATCH`` images."""
     outputs = names["OUTPUTS"] * names["BATCH"]
     done = outputs * counts["waste"]
     blocks = names["BLOCKS"] or speeds.multiprocessors

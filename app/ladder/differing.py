@@ -1,4 +1,4 @@
-"""Compare a step's counts with the hardware counters of the same layer, and give the reason where they differ."""
+"""Compare the counts of a step with the hardware counters of the same layer, and explain differences."""
 
 from collections.abc import Iterator, Sequence
 
@@ -30,7 +30,7 @@ BY_LAUNCH = (
 
 
 class Difference(Frozen):
-    """A count per output of one layer: ``told`` by the lesson's formula, and ``counted`` by the hardware."""
+    """A count per output of one layer. told: by the lesson's formula. counted: by the hardware."""
 
     counter: str
     told: float
@@ -38,7 +38,7 @@ class Difference(Frozen):
 
     @property
     def is_large(self) -> bool:
-        """Whether formula and hardware differ by more than ``FACTOR``."""
+        """Return whether formula and hardware differ by more than ``FACTOR``."""
         least, most = sorted((self.told, self.counted))
         return most > FACTOR * least
 
@@ -46,7 +46,7 @@ class Difference(Frozen):
 def counter_differences(layer: Layer) -> Iterator[Difference]:
     """Yield the step's count on the layer beside the measured one, for each hardware counter of ``COUNTED``.
 
-    Nothing without measured counters, and none for a counter where both are 0.
+    Yield nothing without measured counters, nor for a counter if both counts are 0.
     """
     if not layer.counters:
         return
@@ -61,7 +61,7 @@ def counter_differences(layer: Layer) -> Iterator[Difference]:
 
 
 def difference_reason(step: Step, layer: Layer, found: Difference) -> str | None:
-    """Return the reason for a large difference: the lesson's, else one that holds for every step; None if none does."""
+    """Return the reason for a large difference: that of the lesson, or else a general one; None if none applies."""
     if found.counter in step.lesson.differs:
         return step.lesson.differs[found.counter]
     fewer = found.counted < found.told
@@ -85,7 +85,7 @@ def difference_reason(step: Step, layer: Layer, found: Difference) -> str | None
 
 
 def large_difference_reasons(step: Step, layers: Sequence[Layer]) -> dict[str, list[str]]:
-    """Return the reasons for all large differences of a step: counter → sentences, with their layers if several."""
+    """Return the reasons for all large differences of a step: counter → sentences, with layers if several."""
     found: dict[str, dict[str, list[str]]] = {}
     for layer in layers:
         for one in counter_differences(layer):

@@ -1,4 +1,4 @@
-"""The parts of a step's file that show its idea: the diff from the step that it continues, coloured by Pygments."""
+"""Extract the parts of a step's file that show its idea: the diff from the previous step, coloured by Pygments."""
 
 import re
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ ALIKE = 0.6  # least similarity of a removed line and the line that replaces it
 
 
 class Line(Frozen):
-    """One line of a diff. change: ``+``, ``-`` or a space; html: the coloured text; number: line number in its file.
+    """One line of a diff. change: ``+``, ``-`` or a space. html: the coloured text. number: line number in its file.
 
-    A line whose change is ``GAP`` stands for lines that are left out.
+    A line whose change is ``GAP`` stands for omitted lines.
     """
 
     change: str
@@ -41,10 +41,10 @@ def coloured_lines(source: str) -> Sequence[str]:
     return made.splitlines()
 
 
-def diff(old: str, new: str) -> list[Line]:
-    """Return the lines of both files in the order of a diff, without the comments at their tops.
+def diff_lines(old: str, new: str) -> list[Line]:
+    """Return the lines of both files in the order of a diff, without the comments at their heads.
 
-    A removed line stands directly before the similar line that replaces it.
+    A removed line comes directly before the similar line that replaces it.
     """
     left, right = iter(_body_lines(old)), iter(_body_lines(new))
     lines = []
@@ -61,7 +61,7 @@ def diff(old: str, new: str) -> list[Line]:
 
 @cache
 def _body_lines(source: str) -> list[Line]:
-    """Return the non-empty lines of a file below the comment at its top."""
+    """Return the non-empty lines of a file after the comment at its head."""
     texts = source.splitlines()
     head = next((at for at, line in enumerate(texts) if not line.startswith("//")), len(texts))
     lines = (Line(" ", *one) for one in zip(texts, coloured_lines(source), range(1, len(texts) + 1), strict=True))
@@ -81,19 +81,19 @@ def count_changed_lines(before: Sequence[str], after: Sequence[str]) -> int:
 
 
 def changed_line_count(step: Step) -> int | None:
-    """Return how many lines of code the step changes; None for a step that continues none."""
+    """Return how many lines of code a step changes; None for a step that continues none."""
     if step.since is None:
         return None
     return count_changed_lines(code_lines(step.since.source), code_lines(step.source))
 
 
-def excerpt(step: Step) -> list[Line]:
-    """Return the parts of the diff (of the file, if it continues no step) that the lesson's ``excerpt`` names.
+def excerpt_lines(step: Step) -> list[Line]:
+    """Return the parts that the lesson's ``excerpt`` names: of the diff, or of the file if the step continues none.
 
-    Raises ValueError if a text is in no line.
+    Raises ValueError if no line contains one of its texts.
     """
     shown: list[Line] = []
-    own = diff(step.since.source if step.since else step.source, step.source)
+    own = diff_lines(step.since.source if step.since else step.source, step.source)
     for start, until, *other in step.lesson.excerpt:
         lines = _body_lines((KERNEL_DIR / other[0]).read_text(encoding="utf-8")) if other else own
         if shown:
@@ -104,7 +104,7 @@ def excerpt(step: Step) -> list[Line]:
 
 
 def _part_lines(lines: Sequence[Line], start: str, until: str) -> Sequence[Line]:
-    """Return the lines from the one with ``start`` to the next with ``until``, and the lines that the first replace."""
+    """Return the lines from the one with ``start`` to the next with ``until``, and lines that the first replaces."""
 
     def find(text: str, after: int) -> int:
         alone = not text.strip("} ")  # a closing brace: its indentation tells which block it ends

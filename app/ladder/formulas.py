@@ -1,6 +1,6 @@
 """Compute the formulas of lessons from a row's parameters and a problem's shape.
 
-A formula is an arithmetic expression of this package's data files, such as ``2 * C * K * K``. Its names: the problem's
+A formula is an arithmetic expression in this package's data files, such as ``2 * C * K * K``. It may use the problem's
 sizes (C, H, W, M, K, S, PADDING, OH, OW; of a product N), DEPTH (products of one sum), BATCH (images), OUTPUTS (of one
 image), the row's compile-time constants (TILE, BM, …), THREADS and SHARED of a block of its kernel, BLOCKS (its grid),
 BYTES_IN, BYTES_W and BYTES_OUT (of one input, weight and output), SMS (of the card), and ``FUNCTIONS``.
@@ -26,14 +26,14 @@ _PLACE = re.compile(r"\{([^{}]+?)(?::([^{}:]+))?\}")
 
 
 def cache_lines_touched(span: float) -> float:
-    """Return how many cache lines ``span`` consecutive bytes touch, averaged over their start address."""
+    """Return how many cache lines ``span`` consecutive bytes touch, averaged over the start address."""
     return 1 + max(span - 4, 0) / LINE
 
 
 def warp_cache_lines(columns: float, pitch: float, size: float) -> float:
     """Return how many cache lines a warp touches that reads one value for each of 32 consecutive output pixels.
 
-    columns: of the output; pitch: columns of the input; size: bytes of a value.
+    columns: of the output. pitch: columns of the input. size: bytes of a value.
     """
     rows = min(WARP / columns, WARP)  # of the output, that a warp covers
     if pitch * size >= LINE:
@@ -44,7 +44,8 @@ def warp_cache_lines(columns: float, pitch: float, size: float) -> float:
 def bank_conflict_cycles(columns: int, pitch: int, stride: int) -> int:
     """Return the cycles of a warp's load from shared memory: the most different words that it reads from one bank.
 
-    Thread t reads, in rows of ``pitch`` words, the word at row t ÷ columns and column t mod columns, times the stride.
+    Thread t reads, in rows of ``pitch`` words, the word at row t ÷ columns and column t mod columns, both times the
+    stride.
     """
     words = {thread // columns * stride * pitch + thread % columns * stride for thread in range(WARP)}
     return max(Counter(word % BANKS for word in words).values())
@@ -54,9 +55,9 @@ def shared_load_cycles(threads: int, width: int, *digits: int) -> float:
     """Return the cycles of a load of ``width`` words from shared memory, averaged over the warps of a block.
 
     digits: pairs (size, stride in words) that split a thread's number into digits, the fastest first: ``8, 4, 4, 0``
-    reads at 4 times the number's remainder by 8. Threads beyond the digits read nothing. Loads of 8 bytes are served by
-    half a warp at a time, those of 16 bytes by a quarter; two of these share a cycle if all of their threads read the
-    same as the next thread, or as the next but one.
+    reads at 4 times the remainder of the number by 8. Threads beyond the digits read nothing. Shared memory serves
+    loads of 8 bytes for half a warp at a time, and loads of 16 bytes for a quarter; two of these share a cycle if all
+    of their threads read the same as the next thread, or as the next but one.
     """
     sizes, strides = digits[::2], digits[1::2]
     spent = []
@@ -75,8 +76,8 @@ def shared_load_cycles(threads: int, width: int, *digits: int) -> float:
 def _load_cycles(starts: Sequence[int | None], width: int) -> int:
     """Return the cycles that shared memory needs for one load by a group of threads.
 
-    Its two halves are served together if neighbouring threads read the same words. starts: each thread's first word,
-    None if it reads nothing. width: words per thread.
+    The two halves of the group share cycles if neighbouring threads read the same words. starts: first word of each
+    thread, None if it reads nothing. width: words per thread.
     """
     asked = {thread: start for thread, start in enumerate(starts) if start is not None}
     alike = any(all(asked.get(thread ^ by, start) == start for thread, start in asked.items()) for by in (1, 2))
@@ -94,12 +95,12 @@ def banks_touched(rows: int, pitch: int) -> int:
 
 
 def input_transform_products(taps: int) -> int:
-    """Return the multiply-adds that transform K + 1 consecutive pixels to their values at Toom and Cook's points."""
+    """Return the multiply-adds that transform K + 1 consecutive pixels to their values at the Toom-Cook points."""
     return sum(factor != 0 for row in toom_cook_matrices(taps)[0] for factor in row) - taps - 1  # each begins with 1
 
 
 def widest_vector_load(count: int) -> int:
-    """Return the values per load for the widest load that divides ``count``: 4, 2 or 1."""
+    """Return the number of values of the widest load that divides ``count``: 4, 2 or 1."""
     return 4 if count % 4 == 0 else 2 if count % 2 == 0 else 1
 
 
@@ -121,7 +122,7 @@ FUNCTIONS: Mapping[str, Callable[..., Number]] = {
 def formula_values(
     row: Variant, problem: ConvProblem | LinearProblem, parameters: Parameters, images: int, multiprocessors: int
 ) -> dict[str, Number]:
-    """Return name → value for formulas, with these parameters in place of the row's defaults."""
+    """Return the value of each name for formulas, with these parameters in place of the row's defaults."""
     config = row.config(problem, parameters)
     if isinstance(problem, ConvProblem):
         sizes: dict[str, Number] = dict(zip("CHWMKS", problem.sizes, strict=True))
@@ -149,8 +150,8 @@ def formula_values(
     }
 
 
-def evaluate(formula: str, names: Names) -> Number:
-    """Compute a formula. Raises ValueError if it cannot be computed."""
+def evaluate_formula(formula: str, names: Names) -> Number:
+    """Return the value of a formula. Raises ValueError if it cannot be computed."""
     try:
         found = eval(formula, {"__builtins__": {}, **FUNCTIONS}, dict(names))
     except (ArithmeticError, NameError, SyntaxError, TypeError) as error:
@@ -161,12 +162,12 @@ def evaluate(formula: str, names: Names) -> Number:
 
 
 def fill_formulas(text: str, names: Names) -> str:
-    """Replace ``{formula}`` and ``{formula:format}`` in the text by their values."""
-    return _PLACE.sub(lambda found: format(evaluate(found[1], names), found[2] or ",.4g"), text)
+    """Return the text with values in place of ``{formula}`` and ``{formula:format}``."""
+    return _PLACE.sub(lambda found: format(evaluate_formula(found[1], names), found[2] or ",.4g"), text)
 
 
 def format_exact(number: Number) -> str:
-    """Format a number for a table: whole numbers in full, others with three digits."""
+    """Return a number for a table: whole numbers in full, others with three digits."""
     if number == round(number):
         return f"{round(number):,}"
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"

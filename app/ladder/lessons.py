@@ -1,8 +1,8 @@
-"""The steps of the ladder in their order: a registry row, the step that it continues, and its lesson.
+"""List the steps of the ladder in order: a registry row, the step that it continues, and its lesson.
 
-A lesson is ``steps/OPERATION/NAME.toml``: the step's text for people, from which the pages of ``ladder_steps`` and the
-sections of docs/kernels.md are made. It names other steps in backticks, never by number. Every number in it is a
-formula in braces, which ``formulas.py`` computes. The idea itself is the first paragraph of the step's .cu file.
+A lesson is ``steps/OPERATION/NAME.toml``: the text about a step, which the pages of ``ladder_steps`` and the sections
+of docs/kernels.md show. It names other steps in backticks, never by number. Every number in it is a formula in braces,
+which ``formulas.py`` computes. The idea itself is the first paragraph of the step's .cu file.
 """
 
 import tomllib
@@ -20,7 +20,7 @@ LADDERS = {"conv": "convolution", "gemm": "matrix product"}
 
 
 class Exercise(Frozen):
-    """A task, the command that checks it, and its answer, which is folded on the page."""
+    """A task, the command that checks it, and its answer, which the page hides until the reader opens it."""
 
     task: str
     command: str
@@ -30,13 +30,13 @@ class Exercise(Frozen):
 class Lesson(Frozen):
     """The hand-written text about one step.
 
-    title: the idea in a few words. change: what is new compared with the step that it continues and the reports, and
-    why. excerpt: the parts of the file that show the idea, each by texts of its first and its last line, and the file
-    if it is one that the step's file includes. drawing: the ``kind`` of the drawing and its parameters' formulas.
+    title: the idea in a few words. change: what is new compared with the step that it continues and with the reports,
+    and why. excerpt: the parts of the file that show the idea, each by texts in its first and its last line, and the
+    name of an included file if the part is there. drawing: the ``kind`` of the drawing and formulas for its parameters.
     counts: formulas, see ``counting.py``. bound: what bounds the step now; bounded_by: the same as keys of
-    ``counting.PARTS``. proof: how hardware counters show it; proven_by: which, as keys of ``counters.COUNTERS``.
-    detail: more about the idea, if needed. differs: counter → why it differs from the count, where the general reasons
-    of ``differing.py`` do not hold.
+    ``counting.PARTS``. proof: how hardware counters show it; proven_by: these counters, as keys of
+    ``counters.COUNTERS``. detail: more about the idea, if needed. differs: counter → why it differs from the count, if
+    the general reasons of ``differing.py`` do not apply.
     """
 
     title: str
@@ -54,44 +54,44 @@ class Lesson(Frozen):
 
 
 class Step(Frozen):
-    """One step of a ladder: a kernel's registry row, and the lesson about it."""
+    """One step of a ladder: the registry row of a kernel, and the lesson about it."""
 
     row: Variant
     lesson: Lesson
 
     @property
     def slug(self) -> str:
-        """The name of its page without the ending, unique over all ladders."""
+        """Return the name of the step's page without the suffix, unique over all ladders."""
         return f"{self.row.operation}-{self.row.name}"
 
     @property
     def file_page(self) -> str:
-        """The name of the page with its whole file, without the ending."""
+        """Return the name of the page with the step's whole file, without the suffix."""
         return f"file-{self.row.source.removesuffix('.cu')}"
 
     @property
     def title(self) -> str:
-        """Number and name: ``2 direct``."""
+        """Return number and name: ``2 direct``."""
         return f"{self.row.step} {self.row.name}"
 
     @property
     def ladder(self) -> str:
-        """The name of its ladder."""
+        """Return the name of the step's ladder."""
         return LADDERS[self.row.operation]
 
     @property
     def dtype(self) -> str:
-        """The arithmetic type shown on its page: float32 if the step has it, else its first type."""
+        """Return the arithmetic type that the page shows: float32 if the step has it, otherwise its first type."""
         return "float32" if "float32" in self.row.dtypes else self.row.dtypes[0]
 
     @cached_property
     def source(self) -> str:
-        """The text of its .cu file."""
+        """Return the text of the step's .cu file."""
         return self.row.path.read_text(encoding="utf-8")
 
     @property
     def since(self) -> "Step | None":
-        """The step that it continues, None for a first step."""
+        """Return the step that this one continues; None for a first step."""
         return find_step(self.row.operation, self.row.since)
 
 
@@ -107,7 +107,7 @@ def all_steps() -> tuple[Step, ...]:
 
 
 def find_step(operation: str, name: str | None) -> Step | None:
-    """Return a step by name, None if there is none."""
+    """Return a step by name; None if there is none."""
     return next((step for step in ladder_steps(operation) if step.row.name == name), None)
 
 

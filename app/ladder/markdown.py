@@ -13,12 +13,12 @@ Link = Callable[[str], str | None]  # a link's target → its address in the pag
 
 
 def anchor(heading: str) -> str:
-    """Return a heading's anchor, as GitHub makes it."""
+    """Return the anchor of a heading, as GitHub forms it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def to_html(text: str, link: Link) -> str:
-    """Return the document as HTML without an enclosing page; comments, which mark generated parts, are removed."""
+    """Return the document as HTML without an enclosing page, and without the comments that mark generated parts."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").enable("table")
@@ -28,7 +28,7 @@ def to_html(text: str, link: Link) -> str:
 
 
 def _adapt_to_site(tokens: list[Token], link: Link) -> Iterator[Token]:
-    """Give headings ids, give table heads their scope, and replace links' targets by their addresses."""
+    """Add ids to headings and the scope to table heads, and replace the targets of links by their addresses."""
     first = False  # whether the next cell is a row's first
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         if token.type == "html_block" and token.content.startswith("<!--"):

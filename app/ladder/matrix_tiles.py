@@ -1,4 +1,4 @@
-"""Draw matrix products: tiles, tensor-core fragments, passes, split sums, rings of stages."""
+"""Draw matrix products: tiles, tensor-core fragments, passes over device memory, split sums, rings of stages."""
 
 from itertools import product as product_of
 
@@ -19,7 +19,7 @@ def draw_matrix_product(
     columns_apart: int = 0,
     together: int = 1,
 ) -> Drawing:
-    """Draw tiles of two matrices, and the elements of the product that one thread computes."""
+    """Return a drawing of tiles of two matrices, and of the elements of the product that one thread computes."""
     cell = max(min(260 / max(rows + depth, columns + depth), 12), 1.5)
     products = f"{tall * wide} multiply-add{'s' * (tall * wide > 1)}"
     drawing = Drawing(
@@ -67,7 +67,7 @@ def draw_matrix_product(
 def _consecutive_runs(count: int, about: int, apart: int, together: int) -> list[tuple[int, int]]:
     """Return (start, length) of each run of consecutive rows or columns that a thread computes.
 
-    about: where the first one should lie. Runs of ``together`` begin ``apart`` from each other; 0: all are consecutive.
+    about: where the first run should be. Runs of ``together`` begin ``apart`` from each other; 0: all are consecutive.
     """
     together = together if apart else count
     first = about % apart if apart else about
@@ -75,7 +75,7 @@ def _consecutive_runs(count: int, about: int, apart: int, together: int) -> list
 
 
 def draw_mma_fragments(terms: int, down: int, across: int, rows_are: str, columns_are: str) -> Drawing:
-    """Draw the operands of one tensor-core instruction, and what one lane (thread of the warp) holds of them."""
+    """Return a drawing of one tensor-core instruction's operands, and the part that one thread holds."""
     cell, lane_row, lane_column = 15, 1, 1
     drawing = Drawing(
         f"One mma: 16 rows x 8 words times 8 words x 8 columns, {terms} terms. The marked lane holds 4 words "
@@ -114,7 +114,7 @@ def draw_mma_fragments(terms: int, down: int, across: int, rows_are: str, column
 
 
 def draw_kernel_passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
-    """Draw kernels that pass matrices on through device memory; ``terms`` is 0 where nothing is unrolled."""
+    """Return a drawing of kernels that pass matrices through device memory; ``terms`` is 0 if nothing is unrolled."""
     boxes = ["im2col", "cuBLAS", "layout"] if terms else ["cuBLAS", "bias, activation"]
     drawing = Drawing(" then ".join(boxes) + ": each pass reads and writes its matrices in device memory.")
     between = [f"{terms:,} × {columns:,} values", "product"] if terms else ["product"]
@@ -132,7 +132,7 @@ def draw_kernel_passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
 
 
 def draw_split_sum(depth: int, parts: int, part: int) -> Drawing:
-    """Draw one sum split into parts that several blocks compute."""
+    """Return a drawing of one sum, split into parts that several blocks compute."""
     shown, width = min(parts, 12), 44
     drawing = Drawing(f"A sum of {depth} terms is cut into {parts} parts of {part}; a block adds up each part.")
     drawing.text(0, 12, f"{depth:,} terms of one sum", "head")
@@ -150,7 +150,7 @@ def draw_split_sum(depth: int, parts: int, part: int) -> Drawing:
 
 
 def draw_stage_ring(stages: int, producers: int, consumers: int, tile: int, rows: int, terms: int) -> Drawing:
-    """Draw warps that copy ahead of warps that multiply, through a ring of stages in shared memory."""
+    """Return a drawing of warps that copy into a ring of stages in shared memory, ahead of warps that multiply."""
     drawing = Drawing(
         f"{producers} producer threads fill a ring of {stages} stages in shared memory; {consumers} "
         f"consumer threads multiply {tile} outputs x {rows} images from it by wgmma."

@@ -1,4 +1,4 @@
-"""Measure every step of the ladders on the current card, in their order, as ``bench`` measures one kernel."""
+"""Measure every step of the ladders on the current card, in order, as ``bench`` measures one kernel."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +11,7 @@ from app.lab.bench import peak
 from app.lab.bench.cases import Item, network_items
 from app.lab.bench.compiling import compile_variants
 from app.lab.bench.ladder import ItemTimer
-from app.lab.bench.results import Result, Table, table_document, totals
+from app.lab.bench.results import Result, Table, convolution_totals, table_document
 from app.lab.bench.trial import Trial
 from app.lab.document import Row, utc_date
 from app.lab.stop import describe_stopping_rule
@@ -24,7 +24,7 @@ Rung = tuple[Step, Item]
 
 
 def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
-    """Check and time each step on each layer that it serves; return the document, without predictions.
+    """Check and time each step on each layer that it can compute; return the document, without predictions.
 
     Raises UserError, also if the images do not fit in the card's memory.
     """
@@ -32,7 +32,7 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
     items = [item for item in network_items(graph) if len(item.layers) == 1 and item.operation in LADDERS]
     rungs = [(step, item) for name in LADDERS for step in ladder_steps(name) for item in _served_items(items, step)]
     compile_variants([(item.problems[step.dtype], step.row) for step, item in rungs], arch, known)
-    peaks = peak.measure(arch)
+    peaks = peak.measure_peaks(arch)
     rows: dict[str, list[Result]] = {item.name: [] for item in items}
     timer = ItemTimer(arch, known, NOISE, L2, None, False, lambda: None)
     with tqdm(rungs, desc="ladder", unit=" rows", disable=None) as bar:
@@ -56,7 +56,7 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
         "settings": {"noise": NOISE, "l2": L2, "rule": describe_stopping_rule(NOISE, L2)},
         "peaks": peaks,
         "tables": [table_document(table, peaks) for table in tables],
-        "totals": totals(tables),
+        "totals": convolution_totals(tables),
     }
 
 

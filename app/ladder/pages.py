@@ -1,4 +1,4 @@
-"""Fill the pages: one for each step, one for each source file, and the index."""
+"""Build the HTML pages: one for each step, one for each source file, and the index."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from app.ladder import tables, tiles
 from app.ladder.card import LATER, Card, Layer
 from app.ladder.counting import CONSTANT_CYCLES, PARTS, ROUND_TRIP
 from app.ladder.differing import FACTOR, WORDS, large_difference_reasons
-from app.ladder.excerpt import GAP, changed_line_count, coloured_lines, excerpt
+from app.ladder.excerpt import GAP, changed_line_count, coloured_lines, excerpt_lines
 from app.ladder.formulas import fill_formulas
 from app.ladder.lessons import LADDERS, Step, all_steps, ladder_steps
 from app.ladder.pictures import Text
@@ -27,7 +27,7 @@ NOT_COMPILED = "What the compiler made of this step is not stored for this card.
 
 
 class Page(Frozen):
-    """One file of the site: its name without ``.html``, its title, and the whole text."""
+    """One file of the site: its name without ``.html``, its title, and its whole text."""
 
     name: str
     title: str
@@ -35,7 +35,7 @@ class Page(Frozen):
 
 
 class Pages:
-    """The pages of one card. more: further pages, which every page links to. command: what wrote the site."""
+    """The pages of one card. more: further pages, to which every page links. command: what wrote the site."""
 
     def __init__(self, card: Card, command: str, more: Sequence[Text] = ()) -> None:
         self.card, self.more = card, more
@@ -48,7 +48,7 @@ class Pages:
         }
 
     @cached_property
-    def _templates(self) -> Any:
+    def _page_templates(self) -> Any:
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
         loader = PackageLoader(__package__)
@@ -57,21 +57,21 @@ class Pages:
         found.globals |= {"short": SHORT, "kinds": KINDS, "counter_words": WORDS, "parts": PARTS, "factor": FACTOR}
         return found
 
-    def _page(self, template: str, name: str, title: str, values: Mapping[str, Any]) -> Page:
-        html = self._templates.get_template(f"{template}.html").render(title=title, **self._common, **values)
+    def _fill_template(self, template: str, name: str, title: str, values: Mapping[str, Any]) -> Page:
+        html = self._page_templates.get_template(f"{template}.html").render(title=title, **self._common, **values)
         return Page(name, title, html)
 
     def all_pages(self) -> Iterator[Page]:
-        """Yield the index, each step's page and source, and the further pages."""
+        """Yield the index, the page and the source page of each step, and the further pages."""
         yield self.index_page()
         for step in all_steps():
             yield self.step_page(step)
             yield self.source_page(step)
         for text in self.more:
-            yield self._page("text", text.name, text.title, {"body": text.body})
+            yield self._fill_template("text", text.name, text.title, {"body": text.body})
 
     def index_page(self) -> Page:
-        """Return the index page: all steps, with the first network's times."""
+        """Return the index page: all steps, with the times of the first network."""
         ladders, sizes = [], list[dict[str, str]]()
         for operation, name in LADDERS.items():
             rows, heads = [], dict[str, None]()
@@ -85,19 +85,19 @@ class Pages:
         images = next(iter(self.card.benches.values()))["images"]
         rates = {"round_trip": ROUND_TRIP, "constant_cycles": CONSTANT_CYCLES}
         values = {"ladders": ladders, "sizes": sizes, "images": f"{images:,}", **rates}
-        return self._page("index", "index", "All steps", values)
+        return self._fill_template("index", "index", "All steps", values)
 
     def source_page(self, step: Step) -> Page:
-        """Return the page with a step's whole source file."""
-        return self._page(
+        """Return the page with the whole source file of a step."""
+        return self._fill_template(
             "source", step.file_page, step.row.source, {"lines": coloured_lines(step.source), "step": step}
         )
 
     def step_page(self, step: Step) -> Page:
-        """Return a step's page: its lesson, drawing, changed lines, counts and times on the card's layers."""
+        """Return the page of a step: its lesson, drawing, changed lines, and counts and times on the card's layers."""
         layers = [*self.card.layers(step)]
         shown = next((layer for layer in layers if layer.name == LATER), layers[0])
-        order, since, parts = [*all_steps()], step.since, excerpt(step)
+        order, since, parts = [*all_steps()], step.since, excerpt_lines(step)
         at = order.index(step)
         earlier = {layer.title: layer for layer in self.card.layers(since)} if since else {}
         values = {
@@ -107,7 +107,7 @@ class Pages:
             "next": [one for one in ladder_steps(step.row.operation) if one.row.since == step.row.name],
             "shown": shown,
             "shown_before": earlier.get(shown.title, shown),
-            "drawing": tiles.draw(step, shown.names),
+            "drawing": tiles.draw_step(step, shown.names),
             "changed": changed_line_count(step),
             "excerpt": parts,
             "removed": any(line.change == "-" for line in parts),
@@ -126,7 +126,7 @@ class Pages:
             "before": order[at - 1] if at else None,
             "after": order[at + 1] if at + 1 < len(order) else None,
         }
-        return self._page("step", step.slug, step.title, values)
+        return self._fill_template("step", step.slug, step.title, values)
 
     def _missing_counters_text(self, step: Step) -> str:
         if step.row.needs_cublas:
@@ -140,17 +140,17 @@ class Pages:
 
 
 def lesson_to_html(text: str, layer: Layer) -> str:
-    """Return a lesson's text as HTML, with formulas computed for the layer and code between backticks."""
+    """Return a lesson's text as HTML, with formulas computed for the layer, and text in backticks as code."""
     return text_to_html(fill_formulas(text, layer.names))
 
 
 def text_to_html(text: str) -> str:
-    """Return a text as HTML, with code between backticks."""
+    """Return a text as HTML, with text in backticks as code."""
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
 
 
 def _size_texts(layer: Layer) -> dict[str, str]:
-    """Return a layer's sizes in the formulas' names: input, filters and output."""
+    """Return the sizes of a layer's input, filters and output, in the names of the formulas."""
     names = layer.names
     if isinstance(layer.problem, LinearProblem):
         return {"layer": layer.title, "input": f"{names['DEPTH']:,}", "filter": "", "output": f"{names['N']:,}"}
@@ -159,7 +159,7 @@ def _size_texts(layer: Layer) -> dict[str, str]:
 
 
 def _prediction_bars(layer: Layer) -> str:
-    """Draw the parts of a prediction beside the measured time."""
+    """Return bars of the predicted time of each part of the card, beside the measured time."""
     parts = layer.prediction.parts
     values = [(words, parts[part], "bar") for part, words in PARTS.items() if parts[part]]
     if layer.ms:

@@ -1,4 +1,4 @@
-"""The pages of pictures and of interactives: one card's measurements, step by step and as a whole."""
+"""Build the pages of charts and of interactives: one card's measurements, step by step and as a whole."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -34,7 +34,7 @@ def pictures_page(card: Card) -> Text:
 
 
 def interactives_page() -> Text:
-    """Return the page with the drawings that readers can move."""
+    """Return the page with the interactive drawings."""
     intro = (
         "<h1>Try it</h1>\n<p>Three things to move. Without JavaScript the text below says what they show at first.</p>"
     )
@@ -44,7 +44,7 @@ def interactives_page() -> Text:
 
 
 def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
-    """Yield the bars of a network's convolutions over the steps, and the roofline of each convolution."""
+    """Yield a bar chart of a network's convolutions over the steps, and the roofline of each convolution."""
     bench = card.benches[network]
     on = f"{bench['images']:,} images, {bench['device']['name']}"
     yield f'<h2 id="journey-{network}">{escape(network)}: every step of the convolution</h2>'
@@ -56,7 +56,9 @@ def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
     bars = journey.bars_from_bench(
         bench, predicted=_predicted_sums(bench, network, layers), links=_step_links(), since=since
     )
-    yield _figure(journey.draw_ladder_chart(bars, f"{network}, both convolutions: {on}", f"journey-{network}-chart"))
+    yield _html_figure(
+        journey.draw_ladder_chart(bars, f"{network}, both convolutions: {on}", f"journey-{network}-chart")
+    )
     if counted := {row["images"] for row in card.counters.get(network, {}).get("rows", ())}:
         images = " or ".join(f"{count:,}" for count in sorted(counted))
         yield (
@@ -69,17 +71,17 @@ def _ladder_charts(card: Card, network: str, layers: Layers) -> Iterator[str]:
         points = roofline.roofline_points(bench, item, _dram_bytes(bench, network, item, layers))
         name = f"roofline-{network}-{item}"
         yield f'<h3 id="{name}">{escape(network)}, {item}: the roofline</h3>'
-        yield _figure(roofline.roofline(points, bench["peaks"], f"{network}, {item}: {on}", f"{name}-chart"))
+        yield _html_figure(roofline.draw_roofline(points, bench["peaks"], f"{network}, {item}: {on}", f"{name}-chart"))
 
 
 def _fast_path_charts(card: Card) -> Iterator[str]:
-    """Yield the charts of what each stage of the fast path adds, and of its warpgroups over time."""
+    """Yield charts of the time that each stage of the fast path adds, and of its warpgroups over time."""
     if card.reports or card.timelines:
         yield '<h2 id="fast-path">The fast path</h2>'
     for precision, report in card.reports.items():
         stages = waterfall.stages_from_report(report)
         title = f"{precision}: {report['batch']:,} images of lenet5, {report['device']['name']}"
-        yield _figure(waterfall.waterfall(stages, title, report["raw_copy_ms"]["p50"], f"budget-{precision}"))
+        yield _html_figure(waterfall.draw_waterfall(stages, title, report["raw_copy_ms"]["p50"], f"budget-{precision}"))
     for precision, profile in card.timelines.items():
         timeline = profile["timeline"]
         what = f"{precision}, {profile['batch']:,} images of lenet5, {profile['device']['name']}"
@@ -91,21 +93,21 @@ def _fast_path_charts(card: Card) -> Iterator[str]:
             f"are several. For {warpgroups.idle_share(rows):.0%} of the time none of them multiplies."
             f"{bus if warpgroups.waiting_share(rows) > 1 / 2 else ''}</p>"
         )
-        yield _figure(
+        yield _html_figure(
             warpgroups.draw_warpgroup_timeline(timeline, f"Warpgroups: {what}", f"warpgroups-{precision}-chart")
         )
-        yield _figure(warpgroups.draw_bus_chart(timeline, f"Bus and kernels: {what}", f"bus-{precision}-chart"))
+        yield _html_figure(warpgroups.draw_bus_chart(timeline, f"Bus and kernels: {what}", f"bus-{precision}-chart"))
     if card.reports and not card.timelines:
         commands = " or ".join(f"<code>{STAMPS.format(precision)}</code>" for precision in card.reports)
         yield f'<p class="note">What the warpgroups do when is not stored for this card: {commands} measures it.</p>'
 
 
-def _figure(chart: str) -> str:
+def _html_figure(chart: str) -> str:
     return f"<figure>{chart}</figure>"
 
 
 def _predicted_sums(bench: Row, network: str, layers: Layers) -> dict[Key, float]:
-    """Return (step, number format) → the sum of its predictions, where it serves all convolutions."""
+    """Return the sum of the predictions by (step, number format), if the step can compute all convolutions."""
     ops = {table["item"] for table in bench["tables"] if table["is_op"]}
     found: dict[Key, float] = {}
     for step, served in layers:
@@ -120,7 +122,7 @@ def _step_links() -> dict[Key, str]:
 
 
 def _dram_bytes(bench: Row, network: str, item: str, layers: Layers) -> dict[Key, float]:
-    """Return (step, number format) → device memory traffic in bytes for the timed batch, as the hardware counted it."""
+    """Return the timed batch's device memory traffic in bytes, as counted by hardware, by (step, number format)."""
     found: dict[Key, float] = {}
     for step, served in layers:
         for layer in served:

@@ -15,7 +15,7 @@ def _cell_size(*sizes: int) -> float:
 
 
 def _draw_first_warp(drawing: Drawing, x: float, rows: int, columns: int, cell: float) -> None:
-    """Mark the threads of the first warp, which are numbered row by row."""
+    """Mark the threads of the first warp, whose numbers run row by row."""
     left = WARP
     for row in range(rows):
         taken = min(left, columns)
@@ -26,7 +26,7 @@ def _draw_first_warp(drawing: Drawing, x: float, rows: int, columns: int, cell: 
 
 
 def draw_global_window(rows: int, columns: int, kernel: int, stride: int, threads: int, taps: str) -> Drawing:
-    """Draw one thread for each output pixel of a map, which reads its window in global memory."""
+    """Return a drawing of one thread for each output pixel of a map, which reads its window in global memory."""
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     drawing = Drawing(
         f"Output map of {rows} x {columns} pixels, one thread each, {threads} threads a block. The marked "
@@ -39,7 +39,7 @@ def draw_global_window(rows: int, columns: int, kernel: int, stride: int, thread
 
 
 def draw_shared_tile(tile: int, kernel: int, stride: int, taps: str) -> Drawing:
-    """Draw a block of TILE x TILE outputs, which reads a copy of the input below it in shared memory."""
+    """Return a drawing of a block of TILE x TILE outputs, which reads a copy of its input in shared memory."""
     side = (tile - 1) * stride + kernel
     drawing = Drawing(
         f"A block of {tile} x {tile} threads copies {side} x {side} pixels of one channel to shared memory. A thread "
@@ -61,9 +61,9 @@ def _draw_windows(
     kind: str,
     of_taps: Sequence[str],
 ) -> Drawing:
-    """Draw what a thread and its neighbour read of the input, their outputs beside it, and the taps below.
+    """Return a drawing of what two neighbouring threads read of the input, their outputs, and the taps below.
 
-    heads: of the input and of the outputs. kind: of the input's cells: ``shared`` for a tile in shared memory.
+    heads: titles of input and outputs. kind: of the input's cells: ``shared`` for a tile in shared memory.
     """
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     cell = _cell_size(high, wide)
@@ -90,7 +90,7 @@ def _draw_windows(
 
 
 def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride: int, threads: int) -> Drawing:
-    """Draw a thread with a patch of pixels in several maps; it reads an input row once for all taps of a row."""
+    """Return a drawing of a thread with a patch of pixels in several maps; it reads an input row once for all taps."""
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     cell = 16
     drawing = Drawing(
@@ -126,7 +126,7 @@ def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride:
 
 
 def draw_toom_cook(kernel: int, maps: int, rows: int, threads: int) -> Drawing:
-    """Draw two outputs of a row by Toom-Cook: inputs and filters are transformed, sums are transformed back."""
+    """Return a drawing of two outputs of a row by Toom-Cook, with the transforms of inputs, filters and sums."""
     count, cell = kernel + 1, 22
     to_values, _, to_outputs = toom_cook_matrices(kernel)
     drawing = Drawing(

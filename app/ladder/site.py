@@ -1,4 +1,4 @@
-"""Write the site into a folder: static HTML that opens from there, without a server or a network."""
+"""Write the site into a folder: static HTML that a browser opens from there, without a server or a network."""
 
 import importlib.util
 import shutil
@@ -17,7 +17,7 @@ MARK = "made-by-lenet5-inference"  # an empty file that marks a folder whose con
 
 
 def check_folder(folder: Path) -> None:
-    """Check that a site can be written there. Raises UserError."""
+    """Raise UserError if a site cannot be written to the folder."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is no folder: name another one")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
@@ -28,10 +28,10 @@ def check_folder(folder: Path) -> None:
 
 
 def write_site(folder: Path, card: Card, command: str, more: Sequence[Text] = ()) -> list[Path]:
-    """Write all pages and the files they load; return the paths. An earlier site in the folder is replaced.
+    """Write all pages and the files that they load; return the paths. This replaces an earlier site in the folder.
 
-    more: further pages, before those of pictures and interactives. Raises UserError, also for a folder that holds
-    anything but a site.
+    more: pages that come before the charts and interactives. Raises UserError, also for a folder that contains anything
+    but a site.
     """
     check_folder(folder)
     made = [*Pages(card, command, [*more, pictures_page(card), interactives_page()]).all_pages()]

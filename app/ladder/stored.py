@@ -1,4 +1,4 @@
-"""What the repository stores for the pages: one card's figures in docs/benchmarks/, and docs/learn.md."""
+"""Read what the repository stores for the pages: one card's figures in docs/benchmarks/, and docs/learn.md."""
 
 from collections.abc import Iterable
 
@@ -28,7 +28,7 @@ MOST_BYTES = 1 << 20  # of the introduction
 
 
 def stored_card(network: str) -> Card:
-    """Return the card with the stored figures of that network; of one of ``SHOWN``, with all. Raises UserError."""
+    """Return the stored figures of a network as a card; for one of ``SHOWN``, with all networks. Raises UserError."""
     names = list(dict.fromkeys((network, *(SHOWN if network in SHOWN else ()))))
     path = FIGURES / BENCHES.format(network)
     if not may_exist(path):
@@ -44,7 +44,7 @@ def stored_card(network: str) -> Card:
 
 
 def stored_card_named(network: str, card: str) -> Card | None:
-    """Return the card with the stored figures of that network, if it has that name; else None."""
+    """Return the stored figures of a network if they are of the card with this name; otherwise None."""
     if not may_exist(FIGURES / BENCHES.format(network)):
         return None
     found = stored_card(network)
@@ -52,7 +52,7 @@ def stored_card_named(network: str, card: str) -> Card | None:
 
 
 def stored_kernels(arch: str | None) -> Row:
-    """Return the stored data on compiled kernels for that architecture; None: for any architecture."""
+    """Return the stored data on compiled kernels for an architecture; for any architecture if None."""
     found: dict[str, object] = {}
     for name in (RESOURCES, INSTRUCTIONS):
         if may_exist(FIGURES / name):
@@ -62,7 +62,7 @@ def stored_kernels(arch: str | None) -> Row:
 
 
 def introduction_pages() -> list[Text]:
-    """Return docs/learn.md as a page, if it exists. Links to steps lead to their pages; others become text."""
+    """Return docs/learn.md as a page, if it exists. Links to steps refer to their pages; other links become text."""
     if not may_exist(LEARN):
         return []
     pages = {step.row.source: f"{step.file_page}.html" for step in all_steps()}

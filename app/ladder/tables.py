@@ -45,7 +45,7 @@ def ms_text(layer: Layer) -> str:
 
 
 def counts_table(step: Step, layers: Sequence[Layer]) -> Any:
-    """Return the table of what a thread does for one output, on each layer."""
+    """Return a table of what a thread does for one output, on each layer."""
     rows = []
     for name, (words, default) in COUNTS.items():
         if not any(layer.counts[name] for layer in layers):
@@ -53,20 +53,20 @@ def counts_table(step: Step, layers: Sequence[Layer]) -> Any:
         note = step.lesson.counts.get(name, default)
         if name == "slots":
             note = "; ".join(dict.fromkeys(SLOTS.get(layer.issue_slot_source, note) for layer in layers))
-        rows.append(_row(words, [format_exact(layer.counts[name]) for layer in layers], note))
+        rows.append(_table_row(words, [format_exact(layer.counts[name]) for layer in layers], note))
     helpers = {name: formula for name, formula in step.lesson.counts.items() if name not in COUNTS}
     where = "".join(f"; {name} = {formula}" for name, formula in helpers.items())
     caption = f"What a thread does for one output, by the row's parameters and the layer's shape{where}"
-    return _table(caption, "count", layers, rows, "formula")
+    return _html_table(caption, "count", layers, rows, "formula")
 
 
 def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[str, Layer]) -> Any:
-    """Return the table of how long each part of the card is busy, predicted, and of the measured time.
+    """Return a table of the predicted time for which each part of the card is busy, and of the measured time.
 
-    earlier: the layers of the step ``since``.
+    earlier: layers of the step ``since``.
     """
     rows = [
-        _row(
+        _table_row(
             words[:1].upper() + words[1:],
             [format_ms(layer.prediction.parts[part]) or "0" for layer in layers],
             bound=[layer.prediction.busiest_part == part for layer in layers],
@@ -74,21 +74,25 @@ def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[st
         for part, words in PARTS.items()
         if any(layer.prediction.parts[part] for layer in layers)
     ]
-    rows.append(_row("Predicted: no less than", [format_ms(layer.prediction.ms) for layer in layers], strong=True))
-    rows.append(_row("Measured", [ms_text(layer) for layer in layers], strong=True))
+    rows.append(
+        _table_row("Predicted: no less than", [format_ms(layer.prediction.ms) for layer in layers], strong=True)
+    )
+    rows.append(_table_row("Measured", [ms_text(layer) for layer in layers], strong=True))
     olds = [earlier.get(layer.title) for layer in layers]
     if since and any(old and old.ms for old in olds):
-        rows.append(_row(f"Step {since.title}, measured", [ms_text(old) if old else DASH for old in olds]))
+        rows.append(_table_row(f"Step {since.title}, measured", [ms_text(old) if old else DASH for old in olds]))
     ratios = [format_factor(layer.ms / layer.prediction.ms) if layer.ms else DASH for layer in layers]
-    rows.append(_row("Measured ÷ predicted", ratios))
+    rows.append(_table_row("Measured ÷ predicted", ratios))
     images = layers[0].names["BATCH"]
-    return _table(f"Milliseconds for {images:,} images; the longest part is bold", "part of the card", layers, rows)
+    return _html_table(
+        f"Milliseconds for {images:,} images; the longest part is bold", "part of the card", layers, rows
+    )
 
 
 def counters_table(step: Step, layers: Sequence[Layer], earlier: Mapping[str, Layer]) -> Any:
-    """Return the table of hardware counters, or None without any.
+    """Return a table of hardware counters; None without any.
 
-    earlier: the layers of the step that this one continues; their counters stand before these.
+    earlier: layers of the step that this one continues; their counters come first.
     """
     counted = [layer for layer in layers if layer.counters]
     if not counted:
@@ -101,12 +105,12 @@ def counters_table(step: Step, layers: Sequence[Layer], earlier: Mapping[str, La
             before = f"{_counter_text(old, name)} → " if old and old.counters else ""
             cells.append(before + _counter_text(layer, name))
         unit = "%" if COUNTERS[name].unit == "%" else "per output"
-        rows.append(_row(f"{COUNTERS[name].words}, {unit}", cells))
+        rows.append(_table_row(f"{COUNTERS[name].words}, {unit}", cells))
     images = counted[0].counters["images"]
     caption = f"Hardware counters (Nsight Compute), {images:,} images, each kernel alone on the card, launches added up"
     if step.since and any(old.counters for old in earlier.values()):
         caption += f"; before the arrow, step {step.since.title}"
-    return _table(caption, "counter", counted, rows)
+    return _html_table(caption, "counter", counted, rows)
 
 
 def _counter_text(layer: Layer, name: str) -> str:
@@ -116,7 +120,7 @@ def _counter_text(layer: Layer, name: str) -> str:
 
 
 def comparison_table(layers: Sequence[Layer]) -> Any:
-    """Return the table of counts (with waste) beside the hardware's, or None without counters."""
+    """Return a table of counts (with waste) beside the hardware's; None without counters."""
     found = [(layer, {one.counter: one for one in counter_differences(layer)}) for layer in layers if layer.counters]
     if not found:
         return None
@@ -125,56 +129,58 @@ def comparison_table(layers: Sequence[Layer]) -> Any:
         cells = [one.get(counter) for _, one in found]
         if any(cells):
             shown = [f"{format_exact(cell.told)} | {format_exact(cell.counted)}" if cell else DASH for cell in cells]
-            rows.append(_row(words, shown, bound=[bool(cell and cell.is_large) for cell in cells]))
+            rows.append(_table_row(words, shown, bound=[bool(cell and cell.is_large) for cell in cells]))
     caption = (
         "For an output: the count above, with the work that is wasted | the hardware counter; "
         f"bold where they differ by more than the factor {FACTOR}"
     )
-    return _table(caption, "count | counter", [layer for layer, _ in found], rows)
+    return _html_table(caption, "count | counter", [layer for layer, _ in found], rows)
 
 
 def shares_table(layers: Sequence[Layer]) -> Any:
-    """Return the table for a page without hardware counters: how busy each part of the card is.
+    """Return a table, for a page without hardware counters, of how busy each part of the card is.
 
-    None if no layer was timed.
+    Return None if no layer was timed.
     """
     timed = [layer for layer in layers if layer.ms]
     if not timed:
         return None
     rows = [
-        _row(
+        _table_row(
             words[:1].upper() + words[1:], [f"{layer.prediction.parts[part] / (layer.ms or 1):.0%}" for layer in timed]
         )
         for part, words in PARTS.items()
         if part != "latency" and any(layer.prediction.parts[part] for layer in timed)
     ]
     caption = "In place of counters: the share of the measured time that each part is busy, by the counts"
-    return _table(caption, "part of the card", timed, rows)
+    return _html_table(caption, "part of the card", timed, rows)
 
 
 def compiled_table(layers: Sequence[Layer]) -> Any:
-    """Return the table of the compiler's figures for the step, or None if they are unknown."""
+    """Return a table of the compiler's figures for the step; None if they are unknown."""
     found = {layer.example: layer for layer in reversed(layers) if layer.resources}  # the first network's
     known = [found[name] for name in sorted(found)]
     if not known:
         return None
-    rows = [_row(words, [said(layer.resources) for layer in known]) for words, said in RESOURCES.items()]
+    rows = [_table_row(words, [said(layer.resources) for layer in known]) for words, said in RESOURCES.items()]
     loops = [layer.loop for layer in known]
     for words, name in LOOPS.items() if any(loops) else ():
-        rows.append(_row(words, [str(loop[name]) if loop else "no loop left" for loop in loops]))
+        rows.append(_table_row(words, [str(loop[name]) if loop else "no loop left" for loop in loops]))
     ran = [", ".join(f"{name} = {value}" for name, value in layer.tuned.items()) for layer in known]
     told = [f"{layer.title} with {one}" for layer, one in zip(known, ran, strict=True) if one]
     caption = f"{MACHINE}. Compiled with the row's own parameters; measured, {', '.join(told)}" if told else MACHINE
-    return _table(caption, "machine code", known, rows, heads=[f"{EXAMPLE} {layer.example}" for layer in known])
+    return _html_table(caption, "machine code", known, rows, heads=[f"{EXAMPLE} {layer.example}" for layer in known])
 
 
-def _row(name: str, cells: Sequence[str], note: str = "", strong: bool = False, bound: Sequence[bool] = ()) -> Any:
+def _table_row(
+    name: str, cells: Sequence[str], note: str = "", strong: bool = False, bound: Sequence[bool] = ()
+) -> Any:
     marks = bound or [False] * len(cells)
     shown = [{"text": cell, "bound": mark} for cell, mark in zip(cells, marks, strict=True)]
     return {"name": name, "note": note, "cells": shown, "strong": strong}
 
 
-def _table(
+def _html_table(
     caption: str,
     first: str,
     layers: Sequence[Layer],

@@ -1,4 +1,4 @@
-"""Draw which thread reads what: one kind of drawing for each way to divide a layer among threads.
+"""Draw which thread reads what, with one kind of drawing for each way to divide a layer among threads.
 
 A lesson names the kind and gives formulas for its sizes, so that a drawing shows what a row really launches.
 """
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from app.drawing.sketch import Drawing
 from app.ladder import matrix_tiles, pixel_tiles
-from app.ladder.formulas import Names, evaluate
+from app.ladder.formulas import Names, evaluate_formula
 from app.ladder.lessons import Step
 
 WORDS = ("kind", "taps", "where", "rows_are", "columns_are")  # parameters of a drawing that are no formulas
@@ -24,8 +24,8 @@ KINDS: Mapping[str, Callable[..., Drawing]] = {
 }
 
 
-def draw(step: Step, names: Names) -> Drawing:
-    """Return the drawing of a step on the layer whose formula names are given."""
+def draw_step(step: Step, names: Names) -> Drawing:
+    """Return the drawing of a step. names: values of the formulas' names for one layer."""
     given = step.lesson.drawing
-    sizes = {name: text if name in WORDS else round(evaluate(text, names)) for name, text in given.items()}
+    sizes = {name: text if name in WORDS else round(evaluate_formula(text, names)) for name, text in given.items()}
     return KINDS[given["kind"]](**{name: size for name, size in sizes.items() if name != "kind"})

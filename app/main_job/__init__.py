@@ -1,1 +1,1 @@
-"""The main job on GPU or CPU, and the measurements of a run."""
+"""Run the main job on GPU or CPU, and measure the run."""

@@ -1,4 +1,4 @@
-"""Run the main job on a GPU: stream the batch, then measure its parts."""
+"""Run the main job on a GPU: classify the batch, then measure its parts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from app.engine.interface import Outputs
 from app.engine.request import DEFAULT_WARMUP, STREAMS, RunRequest, chunk_size
 from app.main_job import timing
 from app.main_job.overlap import describe_bottleneck
-from app.main_job.result import Compared, Cycle, Outcome, Timing, count_passes, passes_over
+from app.main_job.result import Compared, Cycle, Outcome, Timing, count_passes, repeat_images
 from app.network.graph import Graph
 from app.planning import tuning
 from app.planning.matching import Choices
@@ -32,9 +32,9 @@ def run_on_gpu(
     batch: int,
     lap: Callable[[str], None],
 ) -> Outcome:
-    """Classify ``batch`` images and measure; fewer images are passed over several times.
+    """Classify ``batch`` images and measure; return the outcome. Fewer images are classified in several passes.
 
-    Raises UserError for kernels that cannot serve the network, and for ``--compare`` with an equal precision.
+    Raises UserError if no kernels can compute the network, and for ``--compare`` with the same precision.
     """
     images = data.images
     card = device.describe_gpu()
@@ -69,7 +69,7 @@ def run_on_gpu(
             end_to_end = timing.time_end_to_end(engine, one_pass, outputs, repeat, request.warmup)
         labels = outputs.labels.copy()
         direct = engine.direct if engine.replays(one_pass, outputs) else None
-        use = None if cycle else timing.typical_usage(engine, one_pass, outputs)
+        use = None if cycle else timing.median_pipeline_usage(engine, one_pass, outputs)
         resident = timing.time_on_card(engine, one_pass, LAYER_REPEAT, request.warmup)
         notes = notices(execution, chosen)
         drawn = (
@@ -124,9 +124,9 @@ def run_on_gpu(
 
 
 def _describe_bottleneck(per_image: float, resident: timing.CardTimes) -> str:
-    """Say what limits a run that cannot be traced: one with several passes, or whose first kernel reads over the bus.
+    """Return what limits a run that cannot be traced: several passes, or a first kernel that reads over the bus.
 
-    per_image: its ms end to end.
+    per_image: end-to-end time in ms.
     """
     copy, compute = (taken.median / resident.images for taken in (resident.raw_copy, resident.whole))
     what, remedy = ("the bus", "faster kernels do not help") if copy > compute else ("compute", "faster kernels help")
@@ -137,7 +137,7 @@ def _describe_bottleneck(per_image: float, resident: timing.CardTimes) -> str:
 
 
 def _run_cycled(engine: GpuEngine, data: Dataset, batch: int, outputs: Outputs, repeat: int) -> tuple[Timing, Cycle]:
-    """Stream the batch in passes; write the first pass's labels to ``outputs`` and compare later ones with them."""
+    """Classify the batch in passes; write the first pass's labels to ``outputs`` and compare later ones with them."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 
     images = data.images
@@ -148,7 +148,7 @@ def _run_cycled(engine: GpuEngine, data: Dataset, batch: int, outputs: Outputs, 
     with tqdm(total=repeat * batch, unit=" images", unit_scale=True, disable=None) as progress:
 
         def run_next_pass() -> None:
-            passes = engine.stream(passes_over(images, batch), pair, progress.update)
+            passes = engine.stream(repeat_images(images, batch), pair, progress.update)
             cycles.append(count_passes(passes, data.labels, outputs.labels))
 
         end_to_end = Timing(time_by_host_clock(run_next_pass, repeat))

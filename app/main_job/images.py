@@ -18,10 +18,10 @@ def load_images(
     check: Callable[[Dataset], object],
     allocate: Callable[[int], np.ndarray] | None,
 ) -> tuple[Dataset, Graph]:
-    """Load images, their labels if there are any, and the graph for the images' shape. Raises UserError.
+    """Return images, with labels if there are any, and the graph for the images' shape. Raises UserError.
 
-    check: called before Fashion-MNIST is fetched, with a ``Dataset`` that only has its size, to report wrong options
-    early. allocate: number of bytes → memory for the images; None for NumPy's.
+    check: called before Fashion-MNIST is fetched, with a ``Dataset`` that has only its size, to report wrong options
+    early. allocate: maps a number of bytes to memory for the images; None for NumPy's.
     """
     unlabelled = wanted.labels == UNLABELLED
     if wanted.data is None:

@@ -1,4 +1,4 @@
-"""The main job: load, run, check, report."""
+"""Run the main job: load, run, check, report."""
 
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from app.network.graph import Graph, load_network
 from app.network.reference import compute_reference, load_reference
 from app.network.verdicts import Accuracy, Agreement, compare_labels, judge_answers
 from app.network.weights import Weights
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from data_tools.dataset import Dataset
 from data_tools.fashion_mnist import read_ahead
 
@@ -26,9 +26,9 @@ DEFAULT_BATCH = 10_000
 
 
 def run(request: RunRequest, watch: Stopwatch) -> int:
-    """Run the main job and print its report; return 0 if its checks passed, else 1. Raises UserError.
+    """Run the main job and print its report; return 0 if its checks passed, otherwise 1. Raises UserError.
 
-    watch: the command's stopwatch, with the time spent so far.
+    watch: stopwatch of the command, with the time spent so far.
     """
     # Load.
     if request.images.data is None:
@@ -75,14 +75,14 @@ def run(request: RunRequest, watch: Stopwatch) -> int:
     differing = None if other is None else hold(other.labels, other.arithmetic)
     # Report.
     report = build_report(graph, weights, data, batch, outcome, accuracy, watch.spent, watch.elapsed, differing)
-    publish(report, as_text, request.output)
+    publish_report(report, as_text, request.output)
     return 0 if accuracy.passed else 1
 
 
 def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset, Graph]:
-    """Load the images and labels (page-locked for a GPU) and the graph for their shape. Raises UserError.
+    """Return images and labels (page-locked for a GPU) and the graph for their shape. Raises UserError.
 
-    Wrong options are reported before Fashion-MNIST is fetched.
+    It reports wrong options before it fetches Fashion-MNIST.
     """
     wanted = request.images
     unlabelled = wanted.labels == UNLABELLED
@@ -95,14 +95,14 @@ def load_data(request: RunRequest, graph: Graph, on_gpu: bool) -> tuple[Dataset,
 
 
 def _allocate_pinned(nbytes: int) -> np.ndarray:
-    """Allocate page-locked memory: (nbytes,) uint8."""
+    """Return page-locked memory, (nbytes,) uint8."""
     from app.cuda.memory import pinned_array
 
     return pinned_array((nbytes,), np.uint8)
 
 
 def batch_size(request: RunRequest, data: Dataset) -> int:
-    """Return how many images to classify. Raises UserError for more than there are, unless ``cycle`` is set."""
+    """Return how many images to classify. Raises UserError for more than exist, unless ``cycle`` is set."""
     available = len(data.images)
     batch = min(DEFAULT_BATCH, available) if request.batch is None else request.batch
     if batch > available and not request.images.cycle:
@@ -116,9 +116,9 @@ def batch_size(request: RunRequest, data: Dataset) -> int:
 def reference_agreement(
     graph: Graph, weights: Weights, data: Dataset, recheck: bool, labels: np.ndarray, dtype: str
 ) -> Agreement:
-    """Compare labels (N,) with the float64 reference: the stored one, else one computed now for the first images.
+    """Return the agreement of labels (N,) with the float64 reference: stored, or computed now for the first images.
 
-    recheck: recompute the reference for all images. dtype: the arithmetic type of the labels.
+    recheck: recompute the reference for all images. dtype: arithmetic type of the labels.
     """
     stored = load_reference(weights, graph.network) if data.split == "test" and not recheck else None
     if stored is not None:
@@ -137,7 +137,7 @@ def reference_agreement(
 def check_labels(
     graph: Graph, weights: Weights, data: Dataset, outcome: Outcome, agreement: Agreement, least: float | None
 ) -> Accuracy:
-    """Judge the run's labels. least: the smallest accepted share of correct labels."""
+    """Return both verdicts on the run's labels. least: smallest accepted share of correct labels."""
     labels, expected = outcome.labels, None
     truth = None if data.labels is None else data.labels[: len(labels)]
     if outcome.cycle is not None:

@@ -1,4 +1,4 @@
-"""Analyse a traced run: which copies and kernels ran at the same time, and what limited it. Pure functions.
+"""Analyse a traced run by pure functions: which copies and kernels ran at the same time, and what limited the run.
 
 An interval is (start, stop) in milliseconds on one clock.
 """
@@ -20,7 +20,7 @@ Limit = Literal["compute", "copy", "enqueue"]
 class Timeline(Frozen):
     """One traced run: intervals of host-to-device copies, kernels and device-to-host copies.
 
-    enqueue_share: host time to enqueue the run ÷ host time until its results were there, 0..1.
+    enqueue_share: time in which the host enqueued ÷ time until its results were there, 0..1.
     """
 
     h2d: Sequence[Interval]
@@ -33,8 +33,8 @@ class Timeline(Frozen):
 ENQUEUE_BOUND = 0.9
 
 
-def merge(intervals: Iterable[Interval]) -> list[Interval]:
-    """Return the union of the intervals: disjoint and in order."""
+def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the union of the intervals, disjoint and in order."""
     merged: list[Interval] = []
     for start, stop in sorted(intervals):
         if merged and start <= merged[-1][1]:
@@ -44,22 +44,22 @@ def merge(intervals: Iterable[Interval]) -> list[Interval]:
     return merged
 
 
-def length(intervals: Iterable[Interval]) -> float:
-    """Return the time in ms covered by at least one interval."""
-    return sum(stop - start for start, stop in merge(intervals))
+def covered_ms(intervals: Iterable[Interval]) -> float:
+    """Return the time in ms that at least one interval covers."""
+    return sum(stop - start for start, stop in merge_intervals(intervals))
 
 
-def overlap(left: Iterable[Interval], right: Iterable[Interval]) -> float:
-    """Return the time in ms covered by both sides at once."""
-    left, right = merge(left), merge(right)
-    return length(left) + length(right) - length([*left, *right])
+def overlap_ms(left: Iterable[Interval], right: Iterable[Interval]) -> float:
+    """Return the time in ms that both sides cover at once."""
+    left, right = merge_intervals(left), merge_intervals(right)
+    return covered_ms(left) + covered_ms(right) - covered_ms([*left, *right])
 
 
 def serialise_intervals(intervals: Iterable[Interval]) -> list[Interval]:
-    """Shorten the intervals of copies in one direction, so that each begins when the one before ends.
+    """Return the intervals of copies in one direction, shortened so that each begins when the previous one ends.
 
     The copies share one copy engine. The event before a copy fires when the copy may begin; the copy may then still
-    queue for the engine, and that wait is not copying.
+    wait for the engine, and that time is not copying.
     """
     trimmed: list[Interval] = []
     free_from = float("-inf")
@@ -70,7 +70,7 @@ def serialise_intervals(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def describe_bottleneck(use: Pipeline) -> str:
-    """Say in one sentence what limits the run, with the shares that show it."""
+    """Return one sentence about what limits the run, with the shares that show it."""
     shares = f"kernels ran {use['kernel_share']:.0%} of the run, copies {use['copy_share']:.0%}"
     match use["limit"]:
         case "compute":
@@ -85,28 +85,28 @@ def describe_bottleneck(use: Pipeline) -> str:
 
 
 def pipeline_usage(timeline: Timeline) -> Pipeline:
-    """Compute overlap, shares and the limit of a run for the report.
+    """Return overlap, shares and the limit of a run, for the report.
 
-    The limit is the host if enqueueing took nearly all of the run, else the longest of kernels, copies and idle time.
-    Time between the launches of one chunk counts as kernel time: events mark only where phases begin.
+    The limit is the host if enqueueing took nearly all of the run, otherwise the longest of kernels, copies and idle
+    time. Time between the launches of one chunk counts as kernel time: events mark only where phases begin.
     """
     h2d, d2h = serialise_intervals(timeline.h2d), serialise_intervals(timeline.d2h)
-    copies, kernels = merge([*h2d, *d2h]), merge(timeline.kernels)
-    busy = merge([*copies, *kernels])
+    copies, kernels = merge_intervals([*h2d, *d2h]), merge_intervals(timeline.kernels)
+    busy = merge_intervals([*copies, *kernels])
     span = busy[-1][1] - busy[0][0] if busy else 0.0
     if span <= 0:
         raise ValueError("a timeline must cover some time")
     shares: dict[Limit, float] = {
-        "compute": length(kernels) / span,
-        "copy": length(copies) / span,
-        "enqueue": 1 - length(busy) / span,
+        "compute": covered_ms(kernels) / span,
+        "copy": covered_ms(copies) / span,
+        "enqueue": 1 - covered_ms(busy) / span,
     }
     return {
         "span_ms": span,
-        "h2d_ms": length(h2d),
-        "kernels_ms": length(kernels),
-        "d2h_ms": length(d2h),
-        "overlap": overlap(copies, kernels) / length(copies) if copies else 0.0,
+        "h2d_ms": covered_ms(h2d),
+        "kernels_ms": covered_ms(kernels),
+        "d2h_ms": covered_ms(d2h),
+        "overlap": overlap_ms(copies, kernels) / covered_ms(copies) if copies else 0.0,
         "kernel_share": shares["compute"],
         "copy_share": shares["copy"],
         "idle_share": shares["enqueue"],

@@ -31,7 +31,7 @@ def power_document(
     source: Literal["energy counter", "power samples"],
     clocks: Sequence[int],
 ) -> records.Power:
-    """Return a measurement as its part of the report. joules: of the whole card, counted or the readings' mean."""
+    """Return a measurement in the form of the report. joules: of the whole card, counted or from mean power."""
     shown: records.Clock | None = None
     if clocks:
         shown = {"min": min(clocks), "median": int(median(clocks)), "max": max(clocks)}
@@ -47,17 +47,17 @@ def power_document(
 
 
 def check_nvml_available() -> None:
-    """Raise UserError if NVML cannot be used; call it before the work."""
+    """Raise UserError if NVML cannot be used. Call it before the work."""
     with _opened_card():
         pass
 
 
 def measure_current_gpu(run: Callable[[], object], images: int) -> records.Power | None:
-    """Measure the current card, with a progress bar. Raises UserError if NVML cannot be used."""
+    """Return a measurement of the current card, with a progress bar. Raises UserError if NVML cannot be used."""
     from tqdm import tqdm  # imported only here: other runs do not need it
 
     with _opened_card() as card, tqdm(total=SECONDS, desc="power", unit=" s", disable=None) as bar:
-        return measure(card, run, images, bar.update)
+        return measure_power(card, run, images, bar.update)
 
 
 @contextmanager
@@ -69,17 +69,17 @@ def _opened_card() -> Iterator[NvmlDevice]:
         raise UserError(f"--power: {reason}; or leave --power out") from None
 
 
-def measure(
+def measure_power(
     card: NvmlDevice,
     run: Callable[[], object],
     images: int,
     progress: Callable[[float], object] = lambda _: None,
     clock: Callable[[], float] = now,
 ) -> records.Power | None:
-    """Repeat ``run``, which classifies ``images`` images, for ``SECONDS`` or a little longer; return the measurement.
+    """Repeat ``run``, which classifies ``images`` images, for about ``SECONDS`` seconds; return the measurement.
 
-    The measurement begins and ends with an update of the energy counter. progress: called with the seconds since its
-    last call. Returns None for a card that reports neither energy nor power.
+    It begins and ends with an update of the energy counter. progress: called with the seconds since its last call.
+    Return None for a card that reports neither energy nor power.
     """
     for _ in range(2):
         run()  # raises the clocks
@@ -119,7 +119,7 @@ def _run_until_update(
 
 
 def power_text(power: records.Power) -> str:
-    """Format a measurement. Microjoules per image are joules per million images."""
+    """Return a measurement as text. Microjoules per image are joules per million images."""
     clocks = power["sm_clock_mhz"]
     clock = f"; SM clock {clocks['median']:,} MHz ({clocks['min']:,} to {clocks['max']:,})" if clocks else ""
     joules = f"{format_factor(power['microjoules_per_image'])} J per million images"

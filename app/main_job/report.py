@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from app.base.precision import SHORT
 from app.cuda import device as devices
 from app.main_job.result import Cycle, Outcome, Timing, bimodality_warnings
-from app.main_job.statistics import safe_rate, summary
+from app.main_job.statistics import rate_or_zero, summarise_samples
 from app.network.graph import Graph
 from app.network.verdicts import Accuracy, Agreement, Answers
 from app.network.weights import Weights
@@ -47,7 +47,7 @@ def build_report(
 ) -> records.Report:
     """Return the report as a JSON document. All times are in ms unless the name gives another unit.
 
-    one_off_ms, command_ms: a Stopwatch's ``spent`` and ``elapsed``. compared_agreement: the agreement of
+    one_off_ms, command_ms: ``spent`` and ``elapsed`` of a Stopwatch. compared_agreement: agreement of
     ``outcome.compared``.
     """
     on_card = outcome.on_card
@@ -75,7 +75,7 @@ def build_report(
         "pipeline": outcome.usage,
         "power": outcome.power,
         "end_to_end_ms": _times_document(outcome.end_to_end),
-        "images_per_s": safe_rate(batch, outcome.end_to_end.median) * 1e3,
+        "images_per_s": rate_or_zero(batch, outcome.end_to_end.median) * 1e3,
         "device_memory_bytes": outcome.device_bytes,
         "peak_device_memory_bytes": outcome.peak_device_bytes,
         "one_off_ms": cast("records.StartUp", dict(one_off_ms)),
@@ -120,18 +120,18 @@ def _compare_document(outcome: Outcome, agreement: Agreement | None) -> records.
     return {
         "precision": compared.precision,
         "end_to_end_ms": _times_document(compared.end_to_end),
-        "gain": safe_rate(outcome.end_to_end.median, compared.end_to_end.median),
+        "gain": rate_or_zero(outcome.end_to_end.median, compared.end_to_end.median),
         "compared": agreement.compared,
         "differences": _difference_records(agreement),
     }
 
 
 def _times_document(timing: Timing) -> records.Times:
-    return cast("records.Times", summary(timing.samples, (50, 90, 99)) | {"min": min(timing.samples)})
+    return cast("records.Times", summarise_samples(timing.samples, (50, 90, 99)) | {"min": min(timing.samples)})
 
 
 def as_text(report: records.Report, width: int = WIDTH) -> str:
-    """Format the report as plain text without colours."""
+    """Return the report as plain text without colours."""
     blocks = [
         _head_lines(report, width),
         _verdict_lines(report, width),
@@ -161,7 +161,7 @@ def _head_lines(report: records.Report, width: int) -> list[str]:
 
 
 def _verdict_lines(report: records.Report, width: int) -> list[str]:
-    """Format the verdicts. A warning replaces the note that no accuracy limit was set."""
+    """Return the verdicts as lines. A warning replaces the note that no accuracy limit was set."""
     agreement, answers = report["agreement"], report["accuracy"]
     correct, total = answers["correct"], answers["total"]
     share = "unlabelled" if correct is None else f"{correct:,} / {total:,} correct = {correct / total:.2%}"
@@ -175,7 +175,7 @@ def _verdict_lines(report: records.Report, width: int) -> list[str]:
 
 
 def _difference_lines(differences: Sequence[records.Difference]) -> list[str]:
-    """Format one line for each of the first labels that differ from the reference's."""
+    """Return one line for each of the first labels that differ from the reference's."""
     kinds = {True: "near-tie", False: "WRONG"}
     lines = [DIFFERENCE.format(kind=kinds[one["excused"]], **one) for one in differences[:SHOWN_DIFFERENCES]]
     more = len(differences) - SHOWN_DIFFERENCES
@@ -183,7 +183,7 @@ def _difference_lines(differences: Sequence[records.Difference]) -> list[str]:
 
 
 def _compare_lines(report: records.Report, width: int) -> list[str]:
-    """Format the speed-up and differing labels that ``--compare`` found; no lines without that option."""
+    """Return the speed-up and differing labels that ``--compare`` found; no lines without that option."""
     other = report["compare"]
     if other is None:
         return []
@@ -236,7 +236,7 @@ def _time_lines(report: records.Report, width: int) -> list[str]:
         took = f"{told} over {whole['runs']} runs"
     pairs.append(("end to end", f"{took} ({transfers}; host clock)"))
     if raw is not None:
-        longer = f"end to end takes {safe_rate(whole['p50'], raw['p50']):.2f} × as long"
+        longer = f"end to end takes {rate_or_zero(whole['p50'], raw['p50']):.2f} × as long"
         pairs.append(("raw copy", f"{raw['p50']:.3f} ms for the same bytes in one piece; {longer}"))
     pairs.append(("throughput", f"{report['images_per_s']:,.0f} images/s end to end"))
     if report["power"] is not None:

@@ -1,4 +1,4 @@
-"""The result of a measured run on GPU or CPU, from which the report is made."""
+"""Define the result of a measured run on GPU or CPU, from which the report is made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DISAGREE = 1.5  # limits of time on the card ÷ its layers' sum, which is 0.70 t
 
 
 class Timing(Frozen):
-    """Repeated measurements of one thing, in ms."""
+    """Repeated measurements of the same work, in ms."""
 
     samples: tuple[float, ...]
 
@@ -27,26 +27,26 @@ class Timing(Frozen):
 
     @property
     def median(self) -> float:
-        """The 50th percentile."""
+        """Return the 50th percentile in ms."""
         return statistics.median(self.samples)
 
     @property
     def spread(self) -> float | None:
-        """The 90th percentile minus the 10th; None if there are too few samples."""
+        """Return the 90th percentile minus the 10th, in ms; None if there are too few samples."""
         low, high = self.percentile(10), self.percentile(90)
         return None if low is None or high is None else high - low
 
     @property
     def json_row(self) -> dict[str, Any]:
-        """The fields of a JSON row: ``ms``, the median; ``spread_ms``; ``runs``; ``samples``."""
+        """Return the fields of a JSON row: ``ms`` (the median), ``spread_ms``, ``runs`` and ``samples``."""
         samples = statistics.stored_samples(self.samples)
         return {"ms": self.median, "spread_ms": self.spread, "runs": len(samples), "samples": samples}
 
 
 def layer_row(name: str, kernel: str, images: int, timing: Timing, flops: int, nbytes: int) -> Layer:
-    """Return the report's row of a kernel launch, or on the CPU of a layer, over ``images`` images.
+    """Return the report's row of a kernel launch, or of a layer on the CPU, for ``images`` images.
 
-    flops and nbytes are for all of them. The row's share of all layers is filled in later.
+    flops, nbytes: for all images together. The row's share of all layers is added later.
     """
     ms = timing.median
     return {
@@ -57,30 +57,30 @@ def layer_row(name: str, kernel: str, images: int, timing: Timing, flops: int, n
         "spread_ms": timing.spread,
         "samples": statistics.stored_samples(timing.samples),
         "gflop": flops / 1e9,
-        "tflops": statistics.safe_rate(flops / 1e9, ms),
-        "gbytes_per_s": statistics.safe_rate(nbytes / 1e6, ms),
+        "tflops": statistics.rate_or_zero(flops / 1e9, ms),
+        "gbytes_per_s": statistics.rate_or_zero(nbytes / 1e6, ms),
         "share": None,
     }
 
 
 class Cycle(Frozen):
-    """A batch streamed in several passes over the data. unsteady: number of passes with other labels than the first."""
+    """A batch classified in several passes over the data. unsteady: passes whose labels differ from the first's."""
 
     correct: int | None
     total: int
     unsteady: int
 
 
-def passes_over(images: np.ndarray, batch: int) -> Iterator[np.ndarray]:
-    """Yield the images repeatedly, the last time only some, until ``batch`` images were yielded."""
+def repeat_images(images: np.ndarray, batch: int) -> Iterator[np.ndarray]:
+    """Yield the images repeatedly, the last time only some of them, until it has yielded ``batch`` images."""
     for start in range(0, batch, len(images)):
         yield images[: batch - start]
 
 
 def count_passes(passes: Iterable[np.ndarray], truth: np.ndarray | None, first: np.ndarray) -> Cycle:
-    """Count the correct labels of all passes, and the passes whose labels differ from the first's.
+    """Return the correct labels of all passes, and the number of passes whose labels differ from the first's.
 
-    passes: labels (N,) of each; the first pass's are copied to ``first``. truth: correct labels (N,).
+    passes: labels (N,) of each; those of the first pass are copied to ``first``. truth: correct labels (N,).
     """
     correct = total = unsteady = 0
     for index, labels in enumerate(passes):
@@ -96,7 +96,7 @@ def count_passes(passes: Iterable[np.ndarray], truth: np.ndarray | None, first: 
 class Compared(Frozen):
     """The same batch in the precision of ``--compare``: end-to-end times, and labels (N,) uint8.
 
-    precision: as requested. arithmetic: the coarsest type of any layer's multiplication.
+    precision: as requested. arithmetic: the coarsest type of any layer's products.
     """
 
     precision: str
@@ -108,11 +108,11 @@ class Compared(Frozen):
 class Outcome(Frozen):
     """Labels and measurements of a run. labels: (N,) uint8 of the first pass, as the timed runs wrote them.
 
-    arithmetic: the coarsest type of any layer's multiplication. compared: with ``--compare``; power: with ``--power``.
+    arithmetic: the coarsest type of any layer's products. compared: with ``--compare``; power: with ``--power``.
 
     On a GPU also: on_card: the whole pass over ``on_card_images`` resident images; usage: overlap and limit of a traced
-    run; device_bytes: the pipeline's buffers and weights; peak_device_bytes: those and the buffers of the measurements
-    on the card; raw_copy: the same images copied to the card in one piece.
+    run; device_bytes: buffers and weights of the pipeline; peak_device_bytes: those and the buffers of the measurements
+    on the card; raw_copy: copies of the same images to the card in one piece.
     """
 
     device: dict[str, Any]
@@ -136,8 +136,8 @@ class Outcome(Frozen):
 
 
 def bimodality_warnings(outcome: Outcome) -> Iterator[str]:
-    """Yield a warning for each time whose runs form two groups, and one if pass and sum of layers disagree."""
-    for name, samples in _samples(outcome):
+    """Yield a warning for each time whose runs form two groups, and one if the pass disagrees with its layers."""
+    for name, samples in _named_samples(outcome):
         if (groups := statistics.split_two_levels(samples)) is not None:
             (low, few), (high, rest) = ((f"{statistics.median(group):.3f} ms", len(group)) for group in groups)
             slow = [sample > groups[0][-1] for sample in samples]
@@ -149,7 +149,7 @@ def bimodality_warnings(outcome: Outcome) -> Iterator[str]:
         yield f"on the card: the pass takes {times}; the GPU may have changed its clock: measure again"
 
 
-def _samples(outcome: Outcome) -> Iterator[tuple[str, Sequence[float]]]:
+def _named_samples(outcome: Outcome) -> Iterator[tuple[str, Sequence[float]]]:
     """Yield name and samples of every time in the report that ``compare`` reads."""
     yield "end to end", outcome.end_to_end.samples
     if outcome.compared is not None:

@@ -1,4 +1,4 @@
-"""Statistics of repeated measurements, for every command, document and stop rule. Pure.
+"""Compute statistics of repeated measurements, for every command, document and stop rule, by pure functions.
 
 Percentiles are nearest ranks, as in MLPerf's LoadGen: always one of the samples, never a value between two.
 """
@@ -24,20 +24,20 @@ def nearest_rank(samples: Sequence[float], q: int) -> float:
 
 
 def median(samples: Sequence[float]) -> float:
-    """Return the 50th percentile: of an even number of samples, the lower of the middle two."""
+    """Return the 50th percentile; of an even number of samples, the lower of the middle two."""
     return nearest_rank(samples, 50)
 
 
 def percentile(samples: Sequence[float], q: int) -> float | None:
     """Return the q-th percentile (1..99), or None if there are too few samples; the median always exists.
 
-    p10 and p90 need 10 samples, p99 needs 100; with fewer, p99 would just be the slowest run.
+    p10 and p90 need 10 samples, p99 needs 100; with fewer samples, p99 would be the slowest run.
     """
     supported = q == 50 or len(samples) * min(q, 100 - q) >= 100
     return nearest_rank(samples, q) if supported else None
 
 
-def summary(samples: Sequence[float], shown: Sequence[int] = SHOWN) -> dict[str, Any]:
+def summarise_samples(samples: Sequence[float], shown: Sequence[int] = SHOWN) -> dict[str, Any]:
     """Return ``p10``, ``p50`` and so on (None for too few samples), ``runs`` (number of samples) and ``samples``."""
     return {
         **{f"p{q}": percentile(samples, q) for q in shown},
@@ -52,7 +52,7 @@ def stored_samples(samples: Sequence[float]) -> list[float]:
 
 
 def median_half_width(samples: Sequence[float]) -> float:
-    """Return half the width of the median's 95 % interval, by order statistics; valid for any distribution."""
+    """Return half the width of the median's 95 % interval, from order statistics; valid for any distribution."""
     ordered = sorted(samples)
     count = len(ordered)
     reach = 1.96 * sqrt(count) / 2
@@ -61,7 +61,7 @@ def median_half_width(samples: Sequence[float]) -> float:
     return (ordered[high] - ordered[low]) / 2
 
 
-def safe_rate(amount: float, ms: float) -> float:
+def rate_or_zero(amount: float, ms: float) -> float:
     """Return ``amount`` ÷ ``ms``; 0 for a time below the clock's resolution."""
     return amount / ms if ms >= CLOCK_STEP_MS else 0.0
 
@@ -72,10 +72,10 @@ def speedup(before_ms: float | None, after_ms: float | None) -> float | None:
 
 
 def split_two_levels(samples: Sequence[float]) -> tuple[list[float], list[float]] | None:
-    """Split samples into a lower and an upper group, each in order, if they fall into two groups; else return None.
+    """Return a lower and an upper group of the samples, each in order, if they form two groups; otherwise None.
 
     samples: ms. The cut explains most of the variance of the logarithms (Otsu's method). Of lists of 20 or more samples
-    with one peak, however skewed, at most 0.3 % are split, also if each sample depends on the one before.
+    with one peak, however skewed, it splits at most 0.3 %, also if each sample depends on the one before.
     """
     count = len(samples)
     if count < LEAST_SAMPLES or min(samples) <= 0:

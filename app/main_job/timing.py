@@ -1,7 +1,7 @@
-"""Measure on the GPU: layers, op times, whole pass on the card, end to end, and the trace of one run.
+"""Measure on the GPU: layers, op times, the whole pass on the card, end-to-end time, and the trace of one run.
 
-Kernels and copies are timed with CUDA events; end-to-end time with the host clock, from the call to readable labels,
-with an idle device at the start. All times in milliseconds.
+CUDA events time kernels and copies; the host clock times end to end, from the call to readable labels, with an idle
+device at the start. All times are in milliseconds.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class CardTimes(Frozen):
 
 
 def time_on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int) -> CardTimes:
-    """Time the layers, the convolutions alone and the whole pass on resident images.
+    """Return the times of the layers, the convolutions alone and the whole pass on resident images.
 
-    Uses as many of the images as fit in device memory.
+    It uses as many of the images as fit in device memory.
     """
     count = len(images)
     while True:
@@ -114,7 +114,7 @@ def _allocate_resident_buffers(
 
 
 def time_end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, repeat: int, warmup: int) -> Timing:
-    """Time runs by the host clock, from the call to readable labels. The last run's labels stay in ``outputs``."""
+    """Return times of runs by the host clock, from the call to readable labels; ``outputs`` keeps the last labels."""
     for _ in range(warmup):
         engine.run(images, outputs)
     for _ in range(2):  # the second call with the same arrays captures a graph; timed runs must not include that
@@ -124,8 +124,8 @@ def time_end_to_end(engine: GpuEngine, images: np.ndarray, outputs: Outputs, rep
     return Timing(time_by_host_clock(partial(engine.run, images, outputs), repeat))
 
 
-def trace(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
-    """Record one run with an event at each boundary between copy in, kernels and copy out of every chunk.
+def trace_run(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
+    """Return a run recorded with an event at each boundary between copy in, kernels and copy out of every chunk.
 
     The host's share is 0 if untraced runs replay a CUDA graph, because the host does not enqueue a graph's work.
     """
@@ -146,9 +146,9 @@ def trace(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Timeline:
     return Timeline(phases[0], phases[1], phases[2], enqueue_share=share)
 
 
-def typical_usage(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Pipeline:
+def median_pipeline_usage(engine: GpuEngine, images: np.ndarray, outputs: Outputs) -> Pipeline:
     """Trace several runs; return the one with the median overlap."""
     traced = sorted(
-        (pipeline_usage(trace(engine, images, outputs)) for _ in range(TRACES)), key=lambda use: use["overlap"]
+        (pipeline_usage(trace_run(engine, images, outputs)) for _ in range(TRACES)), key=lambda use: use["overlap"]
     )
     return traced[TRACES // 2]

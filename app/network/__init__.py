@@ -1,1 +1,1 @@
-"""Networks as data, their weights, the float64 reference and the two verdicts on labels."""
+"""Describe networks as data, with weights, a float64 reference and verdicts on labels."""

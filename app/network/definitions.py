@@ -1,4 +1,4 @@
-"""The networks known by name, one file each in ``builtin/``. A new file there adds a network."""
+"""Find the networks that are known by name, one file each in ``builtin/``. A new file there adds a network."""
 
 import re
 from collections import UserDict
@@ -28,7 +28,7 @@ SYSTEMS = ("lenet5", "fa19", "k7", "minidnn86", "mlp")  # the seed systems' netw
 
 
 class _Networks(UserDict[str, Any]):
-    """The listed networks by name: the systems in order, then the others alphabetically. Read at first use."""
+    """The listed networks by name: those of the old systems, then the others alphabetically. Read at first use."""
 
     def __getitem__(self, name: str) -> Network:
         if self.data[name] is None:
@@ -52,12 +52,12 @@ def __getattr__(name: str) -> Network:
 
 
 def network_family(name: str) -> str:
-    """Return the listed network that a name is a variant of: ``mlp_500`` → ``mlp``; other names unchanged."""
+    """Return the listed network that a name is a variant of: ``mlp`` for ``mlp_500``; other names unchanged."""
     return "mlp" if re.fullmatch(r"mlp_[1-9][0-9]{0,4}", name) else name
 
 
 def network_by_name(name: str) -> Network | None:
-    """Find a network by name, None if there is none; ``mlp_500`` is mlp with 500 hidden units."""
+    """Return the network of a name, None if there is none. ``mlp_500`` is mlp with 500 hidden units."""
     if network_family(name) == name:
         return NETWORKS.get(name)
     mlp = NETWORKS["mlp"]
@@ -67,6 +67,6 @@ def network_by_name(name: str) -> Network | None:
 
 
 def is_listed(network: Network) -> bool:
-    """Return whether a network equals the one listed under its name, whatever file it comes from."""
+    """Return whether a network equals the listed network of its name, whatever file it comes from."""
     found = network_by_name(network.name)
     return found is not None and found.digest == network.digest

@@ -14,9 +14,9 @@ DESCRIPTION = "lenet5-inference"  # name of the entry beside exported arrays tha
 class Format(Frozen):
     """A format of other systems' weights files, which ``import`` converts.
 
-    module: of app/interchange, with ``read(content, asked)``. ending: suffix of the file names. kind: what
+    module: of app/interchange, with ``read(content, asked)``. ending: suffix of file names. kind: what
     ``recognise_file_kind`` calls the content; "" if the content does not show it. network: an example to name in the
-    command; "" where the file shows its network.
+    command; "" if the file shows its network.
     """
 
     name: str
@@ -39,7 +39,7 @@ FORMATS = (
 
 
 def refuse_foreign_file(path: Path, content: bytes) -> None:
-    """Raise UserError, with the import command, for a file of another system. content: not HDF5."""
+    """Raise UserError, which names the import command, for a file of another system. content: not HDF5."""
     kind = recognise_file_kind(content[:START_BYTES])
     shown = (kind, "") if kind else ("", path.suffix.lower())  # an ending counts where nothing shows the kind
     found = next((row for row in FORMATS if shown == (row.kind, "" if row.kind else row.ending)), None)
@@ -53,7 +53,7 @@ def refuse_foreign_file(path: Path, content: bytes) -> None:
     raise UserError(f"{path} is {kind or 'of another format'}, not HDF5 weights; {remedy}")
 
 
-def groups_remedy(path: Path) -> str:
+def hdf5_groups_remedy(path: Path) -> str:
     """Return what to do with an HDF5 file of groups, as Keras writes them."""
     return f"if it is a Keras model, make weights of it: {_import_command(path, '')}"
 

@@ -1,4 +1,4 @@
-"""Random weights, for where only shapes matter."""
+"""Make random weights, for work in which only shapes matter."""
 
 from math import prod, sqrt
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A network with its weights: load both, infer and check all shapes, and run the NumPy reference."""
+"""Combine a network with its weights: load both, infer and check all shapes, and run the NumPy reference."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ REFERENCE_CHUNK = 128  # images: large enough for the matrix products, small eno
 
 
 class Graph(Frozen):
-    """A network's layers with shapes and parameters. parameters: float32, in the weights file's layouts.
+    """The layers of a network with shapes and parameters. parameters: float32, in the weights file's layouts.
 
-    quantised: a convolution's 8-bit filters, None if the weights have none.
+    quantised: 8-bit filters of a convolution; None if the weights have none.
     """
 
     network: Network
@@ -36,16 +36,16 @@ class Graph(Frozen):
 
     @property
     def class_count(self) -> int:
-        """Number of scores that the final argmax chooses from."""
+        """Return the number of scores from which the final argmax chooses."""
         return self.steps[-1].in_shape[0]
 
     @cached_property
     def pixel_scale_step(self) -> int:
-        """Index of the first step that does not keep bytes; the pixel scale multiplies its input."""
+        """Return the index of the first step that does not keep bytes; the pixel scale multiplies its input."""
         return next(at for at, step in enumerate(self.steps) if not step.layer.keeps_bytes)
 
     def graph_for_shape(self, shape: Shape) -> Graph | None:
-        """Return the graph for images of this shape, without Resize if they are enlarged; None if they do not fit."""
+        """Return the graph for images of this shape, without Resize if they are enlarged; None for other shapes."""
         if shape == self.network.input_shape:
             return self
         first = self.steps[0]
@@ -55,7 +55,7 @@ class Graph(Frozen):
         return replace(self, network=network, steps=self.steps[1:])
 
     def pixel_scale(self, dtype: np.dtype) -> float:
-        """Return the factor for pixels of this dtype: floats are in [0, 1], bytes in 0..255."""
+        """Return the factor for pixels of this dtype: floats are in [0, 1], bytes are 0 to 255."""
         return self.input_scale if dtype == np.uint8 else self.input_scale * 255
 
     def forward(
@@ -68,7 +68,7 @@ class Graph(Frozen):
         scores = x = images
         with np.errstate(over="ignore", invalid="ignore"):  # infinite and NaN values show in the scores
             for at, step in enumerate(self.steps):
-                x = self._scaled(at, x, dtype)
+                x = self._apply_pixel_scale(at, x, dtype)
                 scores, x = x, step.layer.reference(x, self.parameters)
                 if after_layer is not None:
                     after_layer(step.layer)
@@ -79,11 +79,11 @@ class Graph(Frozen):
         x = images
         with np.errstate(over="ignore", invalid="ignore"):
             for before, step in enumerate(self.steps[:at]):
-                x = step.layer.reference(self._scaled(before, x, dtype), self.parameters)
-        return self._scaled(at, x, dtype)
+                x = step.layer.reference(self._apply_pixel_scale(before, x, dtype), self.parameters)
+        return self._apply_pixel_scale(at, x, dtype)
 
-    def _scaled(self, at: int, x: np.ndarray, dtype: type) -> np.ndarray:
-        """Apply the pixel scale if the input of step ``at`` needs it."""
+    def _apply_pixel_scale(self, at: int, x: np.ndarray, dtype: type) -> np.ndarray:
+        """Return x, multiplied by the pixel scale if it is the input of the step that needs it."""
         return x.astype(dtype) * dtype(self.pixel_scale(x.dtype)) if at == self.pixel_scale_step else x
 
     def reference(self, images: np.ndarray, dtype: type = np.float64) -> np.ndarray:
@@ -93,7 +93,7 @@ class Graph(Frozen):
 
 
 def find_network(text: str) -> Network:
-    """Find a network by name, or read it from a network file (.toml) or weights file (.h5, .hdf5). Raises UserError."""
+    """Return a network by name, or from a network file (.toml) or weights file (.h5, .hdf5). Raises UserError."""
     if text.endswith(SUFFIX):
         return read_network(Path(text))
     if text.endswith(ENDINGS):
@@ -106,8 +106,8 @@ def find_network(text: str) -> Network:
     return network
 
 
-def build(network: Network, weights: Weights) -> Graph:
-    """Infer all shapes and check the weights against them. Raises UserError where either does not fit."""
+def build_graph(network: Network, weights: Weights) -> Graph:
+    """Return the graph of a network, with shapes checked against the weights. Raises UserError if they do not fit."""
     steps = network.steps
     expected = {
         name: wanted
@@ -129,7 +129,7 @@ def build(network: Network, weights: Weights) -> Graph:
 
 
 def _check_scale(graph: Graph, weights: Weights) -> None:
-    """Raise UserError if float32 cannot hold the first weights once the pixel scale is folded into them."""
+    """Raise UserError if float32 cannot represent the first weights multiplied by the pixel scale."""
     first = next((step for step in graph.steps if step.parameter_shapes), None)
     if first is None:
         return
@@ -142,10 +142,10 @@ def _check_scale(graph: Graph, weights: Weights) -> None:
 
 
 def load_network(network: str | None, weights: Path | None, *, shapes_only: bool = False) -> tuple[Graph, Weights]:
-    """Load a network by name or file; None for the network of the weights, else lenet5. Raises UserError.
+    """Return the graph and the weights of a network. network: name or file; None for the weights' network, else lenet5.
 
-    weights: a file; None for the shipped ones. shapes_only: use random weights for a network that has none shipped,
-    instead of raising.
+    weights: a file; None for the shipped ones. shapes_only: use random weights if the network has no shipped ones,
+    instead of raising. Raises UserError.
     """
     found = None if network is None else find_network(network)
     if weights is not None:
@@ -154,18 +154,18 @@ def load_network(network: str | None, weights: Path | None, *, shapes_only: bool
         loaded = shipped_or_random_weights(found or find_network(DEFAULT_NETWORK))
     else:
         loaded = required_weights(network or DEFAULT_NETWORK)
-    return build(found or loaded.stored_network(), loaded), loaded
+    return build_graph(found or loaded.stored_network(), loaded), loaded
 
 
 def network_graph(network: str) -> Graph:
-    """Build the network of a name or file, with weights to measure. Raises UserError for an unknown one."""
+    """Return the graph of a network, by name or file, with weights to measure. Raises UserError for an unknown one."""
     return load_network(network, None, shapes_only=True)[0]
 
 
 def shipped_weights(network: Network) -> Weights | None:
-    """Load the shipped weights of a network; None if there are none. Raises UserError for a damaged file.
+    """Return the shipped weights of a network; None if there are none. Raises UserError for a damaged file.
 
-    A network from a file may have a shipped network's name, so the computations are compared.
+    A network from a file may have the name of a shipped network, so this compares the layers.
     """
     path = shipped.weights_path(network.name)
     if not path.exists():
@@ -175,7 +175,7 @@ def shipped_weights(network: Network) -> Weights | None:
 
 
 def required_weights(asked: str, option: str = "--weights") -> Weights:
-    """Load the shipped weights of a network's name or file. Raises UserError naming ``option`` if there are none."""
+    """Return a network's shipped weights, by name or file. Raises UserError, naming ``option``, if there are none."""
     found = shipped_weights(find_network(asked))
     if found is None:
         raise shipped.missing_weights_error(asked, option)
@@ -183,7 +183,7 @@ def required_weights(asked: str, option: str = "--weights") -> Weights:
 
 
 def shipped_or_random_weights(network: Network) -> Weights:
-    """Return the shipped weights, else random ones, noted on standard error: times do not depend on the values."""
+    """Return shipped weights, or random ones with a note on standard error: times do not depend on the values."""
     found = shipped_weights(network)
     if found is not None:
         return found

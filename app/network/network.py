@@ -1,6 +1,6 @@
-"""A network: its input, layers, shapes and pixel scale, its text in TOML, and the check that its layers fit.
+"""Define a network: its input, layers, shapes and pixel scale, its text in TOML, and the check that its layers fit.
 
-Network files are untrusted. Within the limits here no size overflows, and one image fits in memory.
+Network files are untrusted. Within the limits here, no size overflows and one image fits in memory.
 """
 
 import hashlib
@@ -52,17 +52,17 @@ def default_names(kinds: Iterable[str]) -> list[str]:
 
 
 def defaults_of(layer: Layer | type[Layer]) -> dict[str, Any]:
-    """Return a layer's keys (the fields of its class but the name) with their defaults, MISSING without one."""
+    """Return a layer's keys (the fields of its class except the name) with their defaults; MISSING without one."""
     return {one.name: one.default for one in fields(layer) if one.name != "name"}
 
 
 def settings_of(layer: Layer) -> dict[str, Any]:
-    """Return a layer's settings by key, without those at their default, in the order of its fields."""
+    """Return a layer's settings by key, except those at their default, in the order of its fields."""
     return {key: getattr(layer, key) for key, default in defaults_of(layer).items() if getattr(layer, key) != default}
 
 
 def toml_assignments(values: Mapping[str, Any]) -> str:
-    """Write ``key = value`` lines: whole numbers, floats, strings without control characters, booleans and lists."""
+    """Return ``key = value`` lines: whole numbers, floats, strings without control characters, booleans, lists."""
     # For these values, TOML's notation is that of JSON.
     return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
 
@@ -76,22 +76,22 @@ class LayerStep(Frozen):
 
     @property
     def parameter_shapes(self) -> dict[str, Shape]:
-        """Shapes of the layer's arrays in a weights file, optional biases included."""
+        """Return the shapes of the layer's arrays in a weights file, optional biases included."""
         return self.layer.parameter_shapes(self.in_shape)
 
     @property
     def parameter_count(self) -> int:
-        """Number of weights, without biases."""
+        """Return the number of weights, without biases."""
         return sum(prod(shape) for name, shape in self.parameter_shapes.items() if not name.endswith("_bias"))
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes of activations read and written for one image: float32, or uint8 in a layer that keeps bytes."""
+        """Return bytes of activations read and written per image: float32, or uint8 in a layer that keeps bytes."""
         return (1 if self.layer.keeps_bytes else 4) * (prod(self.in_shape) + prod(self.out_shape))
 
 
 class Network(Frozen):
-    """A network: its input shape and its layers, the last of which is an Argmax.
+    """A network: its input shape and its layers, of which the last is an Argmax.
 
     pixel_scale: factor of pixels 0 to 255 before the first layer with weights.
     """
@@ -104,7 +104,7 @@ class Network(Frozen):
 
     @property
     def steps(self) -> tuple[LayerStep, ...]:
-        """The layers with their shapes. Raises UserError if a layer does not fit those before it."""
+        """Return the layers with their shapes. Raises UserError if a layer does not fit those before it."""
         steps: list[LayerStep] = []
         shape = self.input_shape
         for layer in self.layers:
@@ -114,14 +114,14 @@ class Network(Frozen):
 
     @property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of ``canonical_toml``."""
+        """Return the SHA-256, in hexadecimal, of ``canonical_toml``."""
         return hashlib.sha256(self.canonical_toml.encode()).hexdigest()
 
     @property
     def canonical_toml(self) -> str:
-        """Canonical TOML of everything but name and summary, for files and digests.
+        """Return canonical TOML of everything except name and summary, for files and digests.
 
-        Settings at their default are left out, so a setting that layers get later does not change existing texts.
+        It omits settings at their default, so a setting that layers get later does not change existing texts.
         """
         head: dict[str, Any] = {"input": list(self.input_shape)}
         if self.pixel_scale != PIXEL_SCALE:
@@ -132,7 +132,7 @@ class Network(Frozen):
 
 
 class LayerError(UserError):
-    """A layer does not fit. at: its index in the network."""
+    """A layer does not fit the network. at: index of the layer."""
 
     def __init__(self, at: int, text: str) -> None:
         super().__init__(text)
@@ -176,7 +176,7 @@ def check_layers(input_shape: Shape, layers: Sequence[Layer]) -> None:
 
 
 def _layer_fault(at: int, layer: Layer, layers: Sequence[Layer], weighted: bool) -> str:
-    """Return what is wrong with a layer at its position, or "". weighted: layers with weights come before it."""
+    """Return what is wrong with a layer at its position, or "". weighted: whether earlier layers have weights."""
     if isinstance(layer, Resize) and at > 0:
         return "reads the images, but is not the first layer: move it to the beginning"
     if isinstance(layer, Softmax) and not isinstance(layers[at + 1], Argmax):
@@ -188,7 +188,7 @@ def _layer_fault(at: int, layer: Layer, layers: Sequence[Layer], weighted: bool)
 
 
 def _check_scores(at: int, shape: Shape) -> None:
-    """Check the input of the final argmax."""
+    """Raise LayerError unless ``shape`` is a valid input of the final argmax."""
     if len(shape) != 1:
         raise LayerError(at, f"the network ends with maps of shape {shape}: add a flatten and a linear layer")
     if not 2 <= shape[0] <= MAX_CLASSES:

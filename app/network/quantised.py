@@ -1,7 +1,7 @@
-"""The 8-bit integers of a second convolution in a weights file: filters, their steps, and limits of its input.
+"""Define the 8-bit integers of a second convolution in a weights file: filters, their steps, limits of its input.
 
-Each input map has a limit: an activation is a byte, 255 for the limit and above. Filters are integers from -127 to 127,
-times a step for each output map. All products and sums of these integers are exact.
+Each input map has a limit: an activation becomes a byte, which is 255 for the limit and above. Filters are integers
+from -127 to 127, times a step for each output map. All products and sums of these integers are exact.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ SUFFIXES = (MARK, f"{MARK}_limits", f"{MARK}_steps")  # of the datasets' names, 
 class Quantised(Frozen):
     """The second convolution, ``layer``, in 8-bit integers.
 
-    filters: (K, K, in, out) int8, for activations divided by their limits; each map's greatest magnitude is 127, or all
-    of its filters are 0. limits: (in,) float32. steps: (out,) float32, the value of 1 in a filter.
+    filters: (K, K, in, out) int8, for activations divided by their limits; the greatest magnitude of each map is 127,
+    or all of its filters are 0. limits: (in,) float32. steps: (out,) float32, the value of 1 in a filter.
     """
 
     layer: str
@@ -30,7 +30,7 @@ class Quantised(Frozen):
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """The datasets of a weights file, by name."""
+        """Return the datasets of a weights file, by name."""
         values = (self.filters, self.limits, self.steps)
         return {f"{self.layer}{suffix}": array for suffix, array in zip(SUFFIXES, values, strict=True)}
 
@@ -41,7 +41,7 @@ class Quantised(Frozen):
 
 
 def split_quantised(arrays: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], Quantised | None]:
-    """Split a file's datasets into weights and 8-bit integers, None if absent. Raises BadValueError."""
+    """Return the weights among a file's datasets, and its 8-bit integers or None. Raises BadValueError."""
     others = {name: array for name, array in arrays.items() if not name.endswith(SUFFIXES)}
     names = sorted(arrays.keys() - others.keys())
     if not names:

@@ -23,7 +23,7 @@ CHUNK = 32  # images per core at a time: in float64, the maps of one enlarged im
 
 
 def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
-    """Compute the reference for (N, C, H, W) images, uint8 or float32, on all cores, with a progress bar."""
+    """Return the reference for images (N, C, H, W), uint8 or float32, computed on all cores with a progress bar."""
     keep_freed_memory()
     threads = count_fitting_threads(usable_cores())  # the threads of a CPU engine may use most of it
 
@@ -36,7 +36,7 @@ def compute_reference(graph: Graph, images: np.ndarray) -> Reference:
 
 
 def _compute_chunk(graph: Graph, images: np.ndarray) -> Reference:
-    """Compute the reference for a few images; logits are the scores before a softmax.
+    """Return the reference for a few images; logits are the scores before a softmax.
 
     For the magnitudes, the last layer with weights runs once more on the absolute values of its input and parameters.
     Each saturating function after it (tanh, sigmoid, softmax) adds 1, because it gives equal scores to classes that
@@ -60,11 +60,11 @@ def _compute_chunk(graph: Graph, images: np.ndarray) -> Reference:
 
 
 def load_reference(weights: Weights, network: Network) -> Reference | None:
-    """Load the stored results of shipped weights, found by hash; None for other weights or a changed network.
+    """Return the stored results of shipped weights, found by hash; None for other weights or a changed network.
 
     Raises UserError if the shipped file is missing, damaged or of other weights.
     """
-    known = {digest: name for name, digest in shipped.checksums(shipped.FOLDER).items()}
+    known = {digest: name for name, digest in shipped.read_checksums(shipped.FOLDER).items()}
     if weights.sha256 not in known:
         return None
     origin = shipped.FOLDER / known[weights.sha256]
@@ -80,7 +80,7 @@ def load_reference(weights: Weights, network: Network) -> Reference | None:
 
 
 def shipped_reference(weights: Weights, network: Network) -> Reference:
-    """Load the stored results of shipped weights. Raises UserError if there are none for this network."""
+    """Return the stored results of shipped weights. Raises UserError if there are none for this network."""
     found = load_reference(weights, network)
     if found is None:
         path = weights.path
@@ -89,7 +89,10 @@ def shipped_reference(weights: Weights, network: Network) -> Reference:
 
 
 def save_reference(path: Path, reference: Reference, weights_sha256: str, network: Network) -> None:
-    """Write reference results atomically and reproducibly. weights_sha256: of the weights file. Raises UserError."""
+    """Write reference results atomically; equal arguments give equal bytes. weights_sha256: of the weights file.
+
+    Raises UserError.
+    """
     content = build_hdf5_bytes(vars(reference), {"weights_sha256": weights_sha256, "network": network.digest})
     with replace_atomically(path) as temporary:
         temporary.write_bytes(content)

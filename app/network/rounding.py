@@ -30,10 +30,10 @@ Rounding = Callable[[np.ndarray], np.ndarray]
 
 
 class RoundedLayer(Frozen):
-    """One layer's rounded weights and bias, float32, by name.
+    """Rounded weights and bias of one layer, float32, by name.
 
-    error: what compensated rounding changes in y, root mean square relative to y, on the images used. plain: the same
-    with every number rounded to nearest.
+    error: change of y by compensated rounding, root mean square relative to y, on the images used. plain: the same with
+    every number rounded to nearest.
     """
 
     name: str
@@ -43,7 +43,7 @@ class RoundedLayer(Frozen):
 
 
 def round_layers(graph: Graph, images: np.ndarray) -> Iterator[RoundedLayer]:
-    """Round the layers in order; each reads what the rounded layers before it compute from (N, C, H, W) uint8 images.
+    """Round the layers in order; yield each. A layer's input, from (N, C, H, W) uint8 images, uses rounded layers.
 
     Equal arguments give equal bits on one machine. Raises UserError for weights beyond float16's range.
     """
@@ -58,7 +58,7 @@ def round_layers(graph: Graph, images: np.ndarray) -> Iterator[RoundedLayer]:
         shapes = [graph.parameters[name].shape for name in names]
         w = np.concatenate([graph.parameters[name].reshape(-1, shapes[0][-1]) for name in names]).astype(np.float64)
         products = gram_matrix(graph, at, images, len(w))
-        found = compensated(w, products)
+        found = round_with_compensation(w, products)
         ends = np.cumsum([prod(shape[:-1]) for shape in shapes])[:-1]
         parts = zip(names, shapes, np.split(found.astype(np.float32), ends), strict=True)
         arrays = {name: part.reshape(shape) for name, shape, part in parts}
@@ -68,14 +68,14 @@ def round_layers(graph: Graph, images: np.ndarray) -> Iterator[RoundedLayer]:
 
 
 def round_to_half(values: np.ndarray) -> np.ndarray:
-    """Round to the nearest float16 numbers, in the array's type."""
+    """Return the values rounded to the nearest float16 numbers, in the array's type."""
     return values.astype(np.float16).astype(np.float64)
 
 
-def compensated(w: np.ndarray, products: np.ndarray, rounded: Rounding = round_to_half) -> np.ndarray:
-    """Round weights w (inputs, outputs) with error compensation. products: xᵀ x (inputs, inputs); all float64.
+def round_with_compensation(w: np.ndarray, products: np.ndarray, rounded: Rounding = round_to_half) -> np.ndarray:
+    """Return weights w (inputs, outputs), float64, rounded with error compensation. products: xᵀ x (inputs, inputs).
 
-    rounded: rounds one input's weights (outputs,).
+    rounded: rounds the weights of one input, (outputs,).
     """
     order = np.argsort(-np.diag(products) * (w**2).sum(axis=1), kind="stable")
     products, left = products[np.ix_(order, order)], w[order]
@@ -89,7 +89,7 @@ def compensated(w: np.ndarray, products: np.ndarray, rounded: Rounding = round_t
 
 
 def gram_matrix(graph: Graph, at: int, images: np.ndarray, inputs: int, rounded: Rounding = lambda x: x) -> np.ndarray:
-    """Return xᵀ x (inputs, inputs) over all rows x of step ``at``'s input on these images, after ``rounded``."""
+    """Return xᵀ x (inputs, inputs) over all rows x of the input of step ``at`` on these images, after ``rounded``."""
     from tqdm import tqdm  # imported only here: nothing else here needs it
 
     step = graph.steps[at]
@@ -108,6 +108,6 @@ def gram_matrix(graph: Graph, at: int, images: np.ndarray, inputs: int, rounded:
 
 
 def relative_error(w: np.ndarray, rounded: np.ndarray, products: np.ndarray) -> float:
-    """Return |x (rounded - w)| / |x w| over all rows x, given xᵀ x; 0 where x w is zero."""
+    """Return |x (rounded - w)| / |x w| over all rows x, given xᵀ x; 0 if x w is zero."""
     change, whole = (float(np.sum((products @ part) * part)) for part in (rounded - w, w))
     return (max(change, 0.0) / whole) ** 0.5 if whole > 0 else 0.0

@@ -50,13 +50,13 @@ _FRACTION = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})")
 
 
 def network_toml(network: Network) -> str:
-    """Return the network as TOML, which ``parse_network`` reads back equal."""
+    """Return the network as TOML, from which ``parse_network`` makes an equal network."""
     about = {"name": network.name} | ({"summary": network.summary} if network.summary else {})
     return toml_assignments(about) + network.canonical_toml
 
 
 def read_network(path: Path) -> Network:
-    """Read a network file. Raises UserError for every fault, with its line."""
+    """Return the network of a file. Raises UserError for every fault, with its line."""
     content = read_file(path, MAX_BYTES)
     try:
         return parse_network(content.decode("utf-8"), path)
@@ -66,7 +66,7 @@ def read_network(path: Path) -> Network:
 
 
 def parse_network(text: str, source: str | Path) -> Network:
-    """Read a network from TOML text.
+    """Return the network that TOML text describes.
 
     source: file name for error messages; without its suffix, it names a network that has no name. Raises UserError for
     every fault: ``source, line N: what is wrong: remedy``.
@@ -82,7 +82,7 @@ class _Rule(NamedTuple):
 
 
 class _Reader:
-    """Reader of one TOML text. headers: lines of the [[layers]] headers."""
+    """Reader of one TOML text. headers: line numbers of the [[layers]] headers."""
 
     def __init__(self, text: str, source: str | Path) -> None:
         self.source = source
@@ -96,13 +96,13 @@ class _Reader:
         if len(self.headers) > MAX_LAYERS:
             found = f"{len(self.headers):,} layers, more than {MAX_LAYERS}"
             raise self.error(self.headers[MAX_LAYERS], f"{found}: remove some")
-        self.document = self._parsed(text)
+        self.document = self._parse_toml(text)
 
     def error(self, at: int, fault: str) -> UserError:
-        """Return the error for a line. at: counted from 0."""
+        """Return the error for a line. at: line number, counted from 0."""
         return UserError(f"{self.source}, line {at + 1}: {fault}")
 
-    def _parsed(self, text: str) -> dict[str, Any]:
+    def _parse_toml(self, text: str) -> dict[str, Any]:
         try:
             return tomllib.loads(text)
         except RecursionError:
@@ -116,16 +116,16 @@ class _Reader:
             raise self.error(at, f"not TOML ({what}{place}): correct it") from None
 
     def network(self) -> Network:
-        """Check the document and build the network."""
+        """Return the network, after all checks of the document."""
         self._check_keys(self.document, ("name", "summary", "input", "pixel_scale", "layers"), "a network", None)
-        tables = self._tables()
+        tables = self._layer_tables()
         if "input" not in self.document:
             raise self.error(0, "input is missing: add the images' channels, height and width: input = [1, 28, 28]")
-        name = self._name()
-        summary = self._value(self.document, "summary", "", _SUMMARY)
-        shape = self._value(self.document, "input", None, _INPUT)
-        pixel_scale = self._value(self.document, "pixel_scale", PIXEL_SCALE, _SCALE)
-        layers = self._layers(tables)
+        name = self._network_name()
+        summary = self._checked_value(self.document, "summary", "", _SUMMARY)
+        shape = self._checked_value(self.document, "input", None, _INPUT)
+        pixel_scale = self._checked_value(self.document, "pixel_scale", PIXEL_SCALE, _SCALE)
+        layers = self._build_layers(tables)
         try:
             check_layers(shape, layers)
         except LayerError as error:
@@ -133,29 +133,29 @@ class _Reader:
             raise self.error(self.headers[min(error.at, len(tables) - 1)], str(error)) from None
         return Network(name, summary, shape, layers, pixel_scale)
 
-    def _tables(self) -> list[dict[str, Any]]:
-        """Return the [[layers]] tables, one per header."""
+    def _layer_tables(self) -> list[dict[str, Any]]:
+        """Return the [[layers]] tables, one for each header."""
         tables = self.document.get("layers")
         if tables is None:
             raise self.error(len(self.lines) - 1, "layers are missing: write [[layers]] and its keys for each layer")
         written = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)
         if not written or len(tables) != len(self.headers):  # in other notation, lines are not known
-            at = self._line("layers", None)
+            at = self._line_of_key("layers", None)
             raise self.error(at, "layers are not written as tables: write [[layers]] above the keys of each layer")
         return tables
 
-    def _name(self) -> str:
+    def _network_name(self) -> str:
         if "name" in self.document:
-            return str(self._value(self.document, "name", None, _NAME))
+            return str(self._checked_value(self.document, "name", None, _NAME))
         stem = Path(self.source).stem
         if not NAME.fullmatch(stem):
             raise self.error(0, 'name is missing, and the file\'s name does not do: add one, as in name = "lenet5"')
         return stem
 
-    def _layers(self, tables: list[dict[str, Any]]) -> tuple[Layer, ...]:
+    def _build_layers(self, tables: list[dict[str, Any]]) -> tuple[Layer, ...]:
         kinds = [self._layer_kind(at, table) for at, table in enumerate(tables)]
         names = default_names(kind.kind for kind in kinds)
-        made = [self._layer(at, *parts) for at, parts in enumerate(zip(tables, kinds, names, strict=True))]
+        made = [self._build_layer(at, *parts) for at, parts in enumerate(zip(tables, kinds, names, strict=True))]
         return (*made, Argmax("argmax"))
 
     def _layer_kind(self, at: int, table: dict[str, Any]) -> type[Layer]:
@@ -167,21 +167,23 @@ class _Reader:
         if isinstance(kind, str) and kind in KINDS:
             return KINDS[kind]
         if kind == Argmax.kind:
-            raise self.error(self._line("type", at), "every network ends with an argmax by itself: remove this layer")
+            raise self.error(
+                self._line_of_key("type", at), "every network ends with an argmax by itself: remove this layer"
+            )
         hint = did_you_mean_hint(kind, KINDS) if isinstance(kind, str) else ""
         raise self.error(
-            self._line("type", at), f"unknown layer type {_format_value(kind)}: choose one of {known}{hint}"
+            self._line_of_key("type", at), f"unknown layer type {_format_value(kind)}: choose one of {known}{hint}"
         )
 
-    def _layer(self, at: int, table: dict[str, Any], kind: type[Layer], default_name: str) -> Layer:
-        """Build a layer from its table, whose keys are the fields of its class."""
-        rules = _rules(kind)
+    def _build_layer(self, at: int, table: dict[str, Any], kind: type[Layer], default_name: str) -> Layer:
+        """Return a layer made from its table, whose keys are the fields of the layer's class."""
+        rules = _key_rules(kind)
         self._check_keys(table, ("type", "name", *rules), f"a {kind.kind} layer", at)
-        values = {"name": self._value(table, "name", default_name, _LAYER_NAME, at)}
+        values = {"name": self._checked_value(table, "name", default_name, _LAYER_NAME, at)}
         for key, (default, rule) in rules.items():
             if default is MISSING and key not in table:
                 raise self.error(self.headers[at], f"{key} is missing: a {kind.kind} layer needs it, add it")
-            values[key] = self._value(table, key, default, rule, at)
+            values[key] = self._checked_value(table, key, default, rule, at)
         return kind(**values)
 
     def _check_keys(self, table: dict[str, Any], known: tuple[str, ...], what: str, at: int | None) -> None:
@@ -193,20 +195,22 @@ class _Reader:
             remedy = f"it has {', '.join(known)}{hint}"
             if at is not None and key in ("summary", "input", "pixel_scale"):
                 remedy = "move it above the first [[layers]]"
-            raise self.error(self._line(key, at), f"{what} has no key {_format_value(key)}: {remedy}")
+            raise self.error(self._line_of_key(key, at), f"{what} has no key {_format_value(key)}: {remedy}")
 
-    def _value(self, table: dict[str, Any], key: str, default: Any, rule: "_Rule", at: int | None = None) -> Any:
-        """Return the checked value of a key, or the default without one."""
+    def _checked_value(
+        self, table: dict[str, Any], key: str, default: Any, rule: "_Rule", at: int | None = None
+    ) -> Any:
+        """Return the checked value of a key, or the default if the table lacks the key."""
         if key not in table:
             return default
         try:
             return rule.check(table[key])
         except BadValueError:
             raise self.error(
-                self._line(key, at), f"{key} is {_format_value(table[key])}, but must be {rule.needed}"
+                self._line_of_key(key, at), f"{key} is {_format_value(table[key])}, but must be {rule.needed}"
             ) from None
 
-    def _line(self, key: str, at: int | None) -> int:
+    def _line_of_key(self, key: str, at: int | None) -> int:
         """Return the line of a key in layer ``at``, or in the network for None; the table's first line if not found."""
         ends = [*self.headers, len(self.lines)]
         first, end = (0, ends[0]) if at is None else (ends[at], ends[at + 1])
@@ -228,7 +232,7 @@ def _check_input_shape(value: Any) -> tuple[int, ...]:
 
 
 def checked_scale(value: Any) -> float:
-    """Check a pixel scale, a number or a fraction such as "1/255". Raises BadValueError."""
+    """Return a pixel scale, given as a number or a fraction such as "1/255". Raises BadValueError."""
     fraction = _FRACTION.fullmatch(value) if isinstance(value, str) else None
     scale: float = number_check(LEAST_SCALE, MOST_SCALE)(int(fraction[1]) / int(fraction[2]) if fraction else value)
     return scale
@@ -248,7 +252,7 @@ def _check_layer_name(value: Any) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Format a value for an error message, about as the file has it: short, in one line."""
+    """Return a value for an error message, short and in one line, about as the file writes it."""
     try:
         said = json.dumps(value)
     except (TypeError, ValueError):  # a date, or a number of thousands of digits
@@ -273,7 +277,7 @@ _FROM_ZERO = _Rule(f"a whole number from 0 to {MAX_NUMBER:,}", whole_number_chec
 
 
 @cache
-def _rules(kind: type[Layer]) -> dict[str, tuple[Any, _Rule]]:
+def _key_rules(kind: type[Layer]) -> dict[str, tuple[Any, _Rule]]:
     """Return the default and the rule for each key (field) of a kind of layer."""
     rules = {}
     for one in fields(kind):

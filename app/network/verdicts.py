@@ -1,15 +1,13 @@
-"""Give two verdicts on labels: whether they agree with the reference, and how many are correct.
+"""Give two verdicts on labels, by pure functions: whether they agree with the reference, and how many are correct.
 
 *Agreement*: only few labels may differ from the float64 reference, and only in near-ties, where the reference hardly
-prefers one class. An image's margin is its best logit minus the second best. Rounding moves a logit in proportion to
-the magnitudes of its terms, even if these cancel. The check therefore compares the margin with the largest sum of
-absolute terms of a logit, ``Reference.magnitudes``. Logits that are all tiny, all huge or all shifted by one large bias
-are thus judged by the resolution of their arithmetic.
+prefers one class. The margin of an image is its best logit minus the second best. Rounding changes a logit in
+proportion to the magnitudes of its terms, even if these cancel. The check therefore compares the margin with the
+largest sum of absolute terms of a logit, ``Reference.magnitudes``. It thus judges logits that are all tiny, all huge or
+all shifted by one large bias by the resolution of their arithmetic.
 
-*Answers*: the check compares the count of correct answers with the promise of the weights and the user's limit. An
+*Answers*: the check compares the number of correct answers with the promise of the weights and the user's limit. An
 accuracy near chance gives a warning.
-
-All functions are pure.
 """
 
 import numpy as np
@@ -30,7 +28,7 @@ class Reference(Frozen):
     """Results of the float64 reference.
 
     labels: (N,) uint8, the best class. margins: (N,) float64, best logit minus second best. magnitudes: (N,) float32,
-    the largest sum of absolute terms of a logit, to which rounding errors are proportional; infinite or NaN where the
+    the largest sum of absolute terms of a logit, to which rounding errors are proportional; infinite or NaN if the
     scores exceed float32's range.
     """
 
@@ -40,12 +38,12 @@ class Reference(Frozen):
 
     @property
     def has_constant_scores(self) -> bool:
-        """Whether all images have the same scores."""
+        """Return whether all images have the same scores."""
         return all(len(np.unique(found)) == 1 for found in (self.labels, self.margins, self.magnitudes))
 
 
 class Difference(Frozen):
-    """An image whose label differs from the reference's; ``excused`` if the reference's margin is a near-tie."""
+    """An image whose label is not the reference's. excused: whether the reference's margin is a near-tie."""
 
     index: int
     label: int
@@ -55,10 +53,10 @@ class Difference(Frozen):
 
 
 class Agreement(Frozen):
-    """The comparison of ``compared`` labels with a reference, with every difference.
+    """The comparison of ``compared`` labels with a reference, and every difference.
 
-    most: how many differences are allowed, all of them near-ties. fault: why nothing can agree, whatever the labels; ""
-    without a reason. steady: whether several passes gave these same labels.
+    most: number of allowed differences, all of them near-ties. fault: why no labels can agree; "" without a reason.
+    steady: whether several passes gave the same labels.
     """
 
     source: str
@@ -70,13 +68,13 @@ class Agreement(Frozen):
 
     @property
     def holds(self) -> bool:
-        """Whether at most ``most`` labels differ from the reference's, all in near-ties, and there is no ``fault``."""
+        """Return whether at most ``most`` labels differ, all of them in near-ties, and there is no ``fault``."""
         few = len(self.differences) <= self.most
         return not self.fault and few and all(difference.excused for difference in self.differences)
 
     @property
     def verdict(self) -> str:
-        """Say in one sentence whether and why the labels agree."""
+        """Return one sentence that says whether and why the labels agree."""
         if self.fault:
             return self.fault
         count = len(self.differences)
@@ -96,10 +94,10 @@ class Agreement(Frozen):
 
 
 class Answers(Frozen):
-    """The count of correct answers, and whether it is enough.
+    """The number of correct answers, and whether it is large enough.
 
-    correct: None for unlabelled data. expected: the promised count; least: the required share; None where absent.
-    passed: None if both are absent. verdict: the reason, in a sentence. warning: "" unless the answers are near chance.
+    correct: None for unlabelled data. expected: promised number; least: required share; None if absent. passed: None if
+    both are absent. verdict: the reason, in a sentence. warning: "" unless the answers are near chance.
     """
 
     passed: bool | None
@@ -119,12 +117,12 @@ class Accuracy(Frozen):
 
     @property
     def passed(self) -> bool:
-        """Whether neither verdict failed."""
+        """Return whether neither verdict failed."""
         return self.agreement.holds and self.answers.passed is not False
 
 
 def top_two_margins(logits: np.ndarray) -> np.ndarray:
-    """Return best minus second best of logits: (N, classes) → (N,). A single class has an infinite margin."""
+    """Return best minus second best of logits, (N, classes) → (N,). With a single class, margins are infinite."""
     if logits.shape[1] < 2:
         return np.full(len(logits), np.inf)
     best_two = np.partition(logits, -2, axis=1)[:, -2:]
@@ -132,7 +130,7 @@ def top_two_margins(logits: np.ndarray) -> np.ndarray:
 
 
 def correct_counts(labels: np.ndarray, truth: np.ndarray) -> dict[int, int]:
-    """Count the correct answers among the first images, for each number in ``COUNTED`` up to N. labels, truth: (N,)."""
+    """Return the correct answers among the first images, by each number in ``COUNTED`` up to N. Arrays are (N,)."""
     return {count: int((labels[:count] == truth[:count]).sum()) for count in COUNTED if count <= len(labels)}
 
 
@@ -142,7 +140,7 @@ def share_as_count(share: float, images: int) -> int:
 
 
 def compare_labels(labels: np.ndarray, reference: Reference, source: str, dtype: str = "float32") -> Agreement:
-    """Compare labels with the reference's, as many as both have. dtype: type of the multiplication."""
+    """Return the comparison with the reference's labels, as many as both have. dtype: type of the products."""
     compared, precision = min(len(labels), len(reference.labels)), BY_DTYPE[dtype]
     near = reference.margins < precision.near_tie * reference.magnitudes.astype(np.float64)
     differences = tuple(
@@ -164,10 +162,10 @@ def judge_answers(
     classes: int = 10,
     least: float | None = None,
 ) -> Accuracy:
-    """Judge the answers in labels (N,) and combine the verdict with ``agreement``.
+    """Return the verdict on the answers in labels (N,), with ``agreement``.
 
-    truth: (N,), None if unknown. least: the required share. expected: the promised count of correct answers, or None;
-    the count may miss it by the number of near-ties, or by ``COUNT_SHARE`` of the images if that is less.
+    truth: (N,), None if unknown. least: required share. expected: promised number of correct answers, or None; the
+    labels may miss it by the number of near-ties, or by ``COUNT_SHARE`` of the images if that is less.
     """
     total = len(labels)
     if truth is None:

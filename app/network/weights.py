@@ -1,4 +1,4 @@
-"""Read, check and write a network's weights in HDF5, with the promised counts of correct answers."""
+"""Read, check and write a network's weights in HDF5, with the promised numbers of correct answers."""
 
 import hashlib
 import json
@@ -36,13 +36,12 @@ _CHECKSUM = "arrays_sha256"
 class Weights(Frozen):
     """A network's parameters, as float32 arrays, and the other facts in its file.
 
-    arrays: "conv1" (K, K, in, out), "fc1" (in, out), "<name>_bias" (out,), and so on.
-    network: its name. definition: the network; None in files that only name it.
-    input_scale: factor of uint8 pixels before the first layer; None: the network's.
-    expected_correct: number of first test images → correct answers among them; {} without a promise.
-    storage: the type in the file; ``float16`` only if every array has it, so that writing it again loses nothing more.
-    quantised: a convolution's 8-bit filters, None in files without.
-    vouched: whether a checksum, the file's or that in SHA256SUMS, confirms the content.
+    arrays: "conv1" (K, K, in, out), "fc1" (in, out), "<name>_bias" (out,), and so on. network: its name. definition:
+    the network; None in files that only name it. input_scale: factor of uint8 pixels before the first layer; None for
+    the network's. expected_correct: number of first test images → correct answers among them; {} without a promise.
+    storage: type in the file; ``float16`` only if every array has it, so that writing it again loses nothing more.
+    quantised: 8-bit filters of a convolution; None in files without. vouched: whether a checksum, in the file or in
+    SHA256SUMS, confirms the content.
     """
 
     arrays: dict[str, np.ndarray]
@@ -60,11 +59,11 @@ class Weights(Frozen):
 
     @property
     def json_record(self) -> "records.Weights":
-        """The file's record in JSON documents."""
+        """Return the record of the file in JSON documents."""
         return {"path": str(self.path), "sha256": self.sha256, "vouched": self.vouched, "recipe": self.recipe}
 
     def stored_network(self) -> Network:
-        """Return the file's network: its definition, or else the listed network of its name. Raises UserError."""
+        """Return the network of the file: its definition, or else the listed network of its name. Raises UserError."""
         found = self.definition or network_by_name(self.network)
         if found is None:
             unknown = f"{self.path} names network '{printable(self.network)}', which is not listed"
@@ -72,7 +71,7 @@ class Weights(Frozen):
         return found
 
     def promised_correct_count(self, network: Network, images: int) -> int | None:
-        """Return the promised count of correct answers among the first test images; None without a promise.
+        """Return the promised number of correct answers among the first test images; None without a promise.
 
         A promise holds only for the file's network, under any name: the arrays may fit other networks, too.
         """
@@ -81,10 +80,10 @@ class Weights(Frozen):
 
 
 def load_weights(path: Path | None = None) -> Weights:
-    """Read and check a weights file; None for the shipped one of ``lenet5``. Raises UserError for every fault.
+    """Return the checked weights of a file; None for the shipped file of ``lenet5``. Raises UserError for every fault.
 
-    Datasets without attributes suffice: network ``lenet5`` with its pixel scale, no promises. HDF5 hardly detects
-    damaged numbers, so ``save_weights`` adds a checksum, which must be right if present.
+    Datasets without attributes suffice: the network is then ``lenet5`` with its pixel scale, without promises. HDF5
+    hardly detects damaged numbers, so ``save_weights`` adds a checksum, which must be right if present.
     """
     path = shipped.find_shipped_weights(DEFAULT_NETWORK) if path is None else path
     content = read_file(path, MAX_BYTES)
@@ -95,11 +94,11 @@ def load_weights(path: Path | None = None) -> Weights:
         from app.network import foreign
 
         foreign.refuse_foreign_file(path, content)
-    return _parse(path, content, pinned)
+    return _parse_file(path, content, pinned)
 
 
-def rounded(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
-    """Round float32 arrays as if stored in type ``storage`` and read back."""
+def round_to_storage(arrays: Mapping[str, np.ndarray], storage: str) -> dict[str, np.ndarray]:
+    """Return float32 arrays as if stored in type ``storage`` and read back."""
     return {name: _cast_to_storage(array, storage).astype(np.float32) for name, array in arrays.items()}
 
 
@@ -124,8 +123,8 @@ def save_weights(
     """Write a weights file atomically; equal arguments give equal bytes.
 
     input_scale: None for the network's pixel scale. storage: one of ``STORAGES``. Raises UserError, and writes nothing,
-    for whatever ``load_weights`` would refuse. Without ``overwrite``, an existing file is an error unless it holds
-    these very bytes.
+    for all that ``load_weights`` would refuse. Without ``overwrite``, an existing file is an error unless it contains
+    exactly these bytes.
     """
     promise = sorted((expected_correct or {}).items())
     attributes: dict[str, str | int | float] = {
@@ -142,8 +141,8 @@ def save_weights(
     stored = {name: _cast_to_storage(array, storage) for name, array in arrays.items()}
     if quantised is not None:
         stored |= quantised.arrays
-    content = build_hdf5_bytes(stored, {**attributes, _CHECKSUM: _checksum(stored, attributes)})
-    _parse(path, content, pinned=True)  # by this process, which has just made it
+    content = build_hdf5_bytes(stored, {**attributes, _CHECKSUM: _content_checksum(stored, attributes)})
+    _parse_file(path, content, pinned=True)  # by this process, which has just made it
     if not overwrite and path.is_file() and read_file(path, MAX_BYTES) == content:
         return
     with replace_atomically(path, overwrite=overwrite) as temporary:
@@ -171,13 +170,13 @@ def _format_shape(shape: tuple[int, ...]) -> str:
     return f"({','.join(map(str, shape))})"
 
 
-def _checksum(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Attribute]) -> str:
-    """Hash the arrays, in their stored type, and the checked attributes."""
+def _content_checksum(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Attribute]) -> str:
+    """Return a hash of the arrays, in their stored type, and the checked attributes."""
     about = {name: attributes[name] for name in _ATTRIBUTE_CHECKS if name in attributes}
     return content_hash(arrays, json.dumps(about, sort_keys=True))
 
 
-def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
+def _parse_file(path: Path, content: bytes, pinned: bool) -> Weights:
     read = shipped.read_pinned
     if not pinned:
         from app.files.hdf5_process import read_untrusted as read
@@ -185,12 +184,12 @@ def _parse(path: Path, content: bytes, pinned: bool) -> Weights:
     attributes = found.attributes
     try:
         summed = attributes.get("schema") in (2, SCHEMA) or _CHECKSUM in attributes
-        if summed and attributes.get(_CHECKSUM) != _checksum(found.arrays, attributes):
+        if summed and attributes.get(_CHECKSUM) != _content_checksum(found.arrays, attributes):
             changed = f"or, if it was changed on purpose, remove attributes 'schema' and {_CHECKSUM!r}"
             raise BadValueError(f"its content does not match its checksum; get a fresh copy, {changed}")
         weights, quantised = split_quantised(found.arrays)
         _check_arrays(path, weights)
-        arrays = {name: _float32(name, array) for name, array in weights.items()}
+        arrays = {name: _as_float32(name, array) for name, array in weights.items()}
         if "kind" in attributes:
             raise BadValueError("it is a training's checkpoint, not weights; train --resume makes weights of it")
         stated = {name: _check_attribute(name, attributes[name]) for name in _ATTRIBUTE_CHECKS if name in attributes}
@@ -223,7 +222,7 @@ def _check_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     if not arrays:
         from app.network import foreign
 
-        raise BadValueError(f"has no datasets in its root; {foreign.groups_remedy(path)}")
+        raise BadValueError(f"has no datasets in its root; {foreign.hdf5_groups_remedy(path)}")
     for name, array in arrays.items():
         if not _NAME.fullmatch(name):
             raise BadValueError(
@@ -249,7 +248,7 @@ def _check_numbers(name: str, array: np.ndarray) -> None:
         raise BadValueError(f"{name} contains {bad:,} NaN or infinite values; train the network again")
 
 
-def _float32(name: str, array: np.ndarray) -> np.ndarray:
+def _as_float32(name: str, array: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         narrow = array.astype(np.float32)
     if not np.isfinite(narrow).all():

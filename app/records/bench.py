@@ -1,4 +1,4 @@
-"""The document of ``bench``: times, rates and errors of kernels, libraries and the CPU."""
+"""Define the document of ``bench``: times, rates and errors of kernels, libraries and the CPU."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -21,12 +21,16 @@ Kind = Annotated[str, OneOf(("cpu", "library", "kernel", "debug"))]
 
 
 class Settings(TypedDict):
+    """Settings of the measurements."""
+
     noise: Annotated[Amount, "as requested"]
     l2: Annotated[str, OneOf(("cold", "warm")), "as requested"]
     rule: Annotated[str, "when a measurement ended"]
 
 
 class Ratios(TypedDict):
+    """Speed of a row relative to the library and to the previous step."""
+
     library_ratio: Annotated[Amount | None, "times as fast as cuBLAS, else cuDNN, in the same type"]
     previous_ratio: Annotated[
         Amount | None, "times as fast as the previous step in the same type; `debug`: as the same step"
@@ -34,6 +38,8 @@ class Ratios(TypedDict):
 
 
 class Achieved(TypedDict):
+    """Arithmetic rate and memory bandwidth of a row, and the larger of their shares of the card's peaks."""
+
     tflops: Amount
     gbytes_per_s: Annotated[Amount, "each array moved once"]
     intensity: Annotated[Amount, "FLOPs a byte"]
@@ -46,6 +52,8 @@ class Rates(Ratios, Achieved):
 
 
 class AnyRow(TypedDict):
+    """The fields that timed and untimed rows of `bench` share: a kernel, a library or the CPU on one layer."""
+
     kind: Annotated[
         Kind,
         "`cpu`: NumPy reference on a few images, scaled; `library`: cuBLAS, cuDNN; `kernel`: ours; `debug`: ours, with "
@@ -67,11 +75,15 @@ class AnyRow(TypedDict):
 
 
 class TimedRow(AnyRow):
+    """A row whose kernel was timed, with its median time."""
+
     ms: Amount
     rates: Rates
 
 
 class UntimedRow(AnyRow):
+    """A row without a time; ``reason`` says why."""
+
     ms: None
     rates: Rates | None
 
@@ -80,6 +92,8 @@ Row = TimedRow | UntimedRow
 
 
 class Table(TypedDict):
+    """The rows of every kernel for one layer or chain of layers."""
+
     item: Annotated[str, "a layer, or a chain"]
     operation: str
     is_op: Annotated[bool, "a convolution and its bias alone, output unpooled"]
@@ -89,6 +103,8 @@ class Table(TypedDict):
 
 
 class Total(Ratios):
+    """Time of one kernel, of a library or of the CPU, added up over all convolutions of the network."""
+
     kind: Kind
     name: str
     dtype: Dtype
@@ -98,6 +114,8 @@ class Total(Ratios):
 
 
 class Program(TypedDict):
+    """End-to-end time of the main job in one precision with one convolution kernel."""
+
     precision: Precision
     conv: Annotated[str, "variant of all convolutions; `auto` chooses the other kernels"]
     ms: Amount | None
@@ -111,6 +129,8 @@ class Program(TypedDict):
 
 
 class Batch(TypedDict):
+    """Totals and end-to-end times for one batch size."""
+
     images: Positive
     totals: list[Total]
     whole_program: list[Program]

@@ -1,4 +1,4 @@
-"""The document of ``app.lab.calls``: times of calls of ``Classifier`` and of PyTorch on the same images."""
+"""Define the document of ``app.lab.calls``: times of calls of ``Classifier`` and of PyTorch on the same images."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -19,6 +19,8 @@ class Caller(TypedDict):
 
 
 class Call(TypedDict):
+    """The times of all engines for one kind of call, and their ratios."""
+
     name: Annotated[str, "as `--only` takes it"]
     what: Annotated[str, "the images and the answer"]
     images: Positive

@@ -1,4 +1,4 @@
-"""The documents of ``classify`` and ``predict``: counts, speeds, receipts of stored results, and measured costs."""
+"""Define the documents of ``classify`` and ``predict``: counts, speeds, receipts of stored results, measured costs."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -20,23 +20,29 @@ LIMITS = ("disk", "decompression", "bus", "kernels", "compute")
 
 
 class Shards(TypedDict):
+    """Number of shards that `classify` classified, kept from an earlier run or could not read."""
+
     classified: Annotated[Count, "by this run"]
     kept: Annotated[Count, "by an earlier run, checked by --resume"]
     unreadable: Annotated[list[str], "why each of the others cannot be read"]
 
 
 class Rates(TypedDict):
+    """Number of images, and the speed in images and bytes per second."""
+
     images: Count
     images_per_s: Amount
     gbytes_per_s: Annotated[Amount, "10⁹ bytes of pixels per second, decompressed"]
 
 
 class Classified(Rates):
+    """Number of images that this run classified, its speed and what limited it."""
+
     limit: Annotated[str, OneOf((*LIMITS, "output")), "what took the most time; output: writing the results"]
 
 
 class LaneSeconds(TypedDict):
-    """Seconds that the lanes of a device spent on each activity, summed over the lanes."""
+    """Seconds that a device's threads spent on each activity, summed over the threads."""
 
     read: Annotated[Amount, "reading uncompressed shards"]
     decompress: Annotated[Amount, "reading compressed shards"]
@@ -45,6 +51,8 @@ class LaneSeconds(TypedDict):
 
 
 class Device(Rates):
+    """Images, speed and seconds per activity of one GPU or group of CPU cores."""
+
     host: str
     device: Annotated[str, "such as `cuda:0`, or `cpu:0-3`, its cores"]
     name: Annotated[str, "of the card or processor"]
@@ -80,7 +88,7 @@ Text = Annotated[str, Length(0, 200)]
 
 
 class Identity(TypedDict):
-    """The network, weights and precision that computed the results: other values may give other results."""
+    """The network, weights and precision that computed the results; a change in any of them may change the results."""
 
     network: Annotated[Text, "its name"]
     weights: Annotated[Sha256, "of the file of weights"]
@@ -89,7 +97,7 @@ class Identity(TypedDict):
 
 
 class Results(TypedDict):
-    """SHA-256 of a shard's files of results: labels and, if stored, logits."""
+    """SHA-256 of each file of results of a shard."""
 
     labels: Annotated[Sha256, "of NAME.labels.npy"]
     logits: NotRequired[Annotated[Sha256, "of NAME.logits.npy, with --logits"]]
@@ -117,6 +125,8 @@ OpenSeconds = TypedDict(
 
 
 class Cluster(TypedDict):
+    """Speed of a number of Dask workers in answering pieces of work that contain no images."""
+
     workers: Positive
     labels: Annotated[Positive, "labels in the answer to a piece"]
     pieces: Positive
@@ -124,7 +134,7 @@ class Cluster(TypedDict):
 
 
 class ClassifyCosts(TypedDict):
-    """Time of opening shards, storing and hashing, Dask (`python -m docs.measure.classify_costs --json FILE`)."""
+    """Time of opening shards, of storing and hashing, of Dask (`python -m docs.measure.classify_costs --json FILE`)."""
 
     schema: Literal["lenet5-inference/classify-costs/1"]
     date: str
@@ -136,6 +146,8 @@ class ClassifyCosts(TypedDict):
 
 
 class Run(TypedDict):
+    """One run of `classify`, with its devices and speed."""
+
     what: str
     arithmetic: Annotated[str, "the precision and what computes in it"]
     devices: Annotated[list[str], Length(1), "names of the cards or processors"]
@@ -146,6 +158,8 @@ class Run(TypedDict):
 
 
 class Goal(TypedDict):
+    """A required figure beside the measured one."""
+
     what: str
     asked: AboveZero
     measured: float

@@ -1,7 +1,8 @@
-"""Derive from a document's type its strict reading, its JSON Schema, and a table of its fields.
+"""Derive from a document's type its strict reader, its JSON Schema and a table of its fields.
 
 A type is a TypedDict, dict[str, …], list, tuple, Literal of strings, str, int, float, bool, Any, None, or a union of
-them. ``Annotated`` adds a description with the unit (a string) and a constraint; the outermost of each counts.
+them. ``Annotated`` adds a description with the unit (a string) and a constraint; if ``Annotated`` is nested, the
+outermost description and constraint count.
 """
 
 from functools import cache
@@ -18,7 +19,7 @@ TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneTy
 
 
 class Range(NamedTuple):
-    """Constraint of a number: at least ``least``, or ``above`` it, and at most ``most``."""
+    """Constrain a number to at least ``least``, or above it if ``above`` is true, and to at most ``most``."""
 
     least: int
     most: int | None = None
@@ -26,27 +27,27 @@ class Range(NamedTuple):
 
 
 class Length(NamedTuple):
-    """Constraint of a list: its number of items. Of a string: its number of printable characters, on one line."""
+    """Constrain the number of items of a list, or the number of printable characters of a string on one line."""
 
     least: int = 0
     most: int | None = None
 
 
 class Pattern(NamedTuple):
-    """Constraint of a string: a regular expression that all of it matches, and what the string then is."""
+    """Constrain a string to match a regular expression from end to end; ``what`` names such strings."""
 
     pattern: str
     what: str
 
 
 class OneOf(NamedTuple):
-    """Constraint of a string: one of these words, taken from a constant; words written in the type are a Literal."""
+    """Constrain a string to one of the words of a constant. (Words written in the type itself are a Literal.)"""
 
     words: tuple[str, ...]
 
 
 class Part(NamedTuple):
-    """A field or an item: its bare type, its description ('' without one) and its constraint."""
+    """A field or an item: its type without ``Annotated``, its description ('' without one) and its constraint."""
 
     kind: Any
     description: str
@@ -54,46 +55,47 @@ class Part(NamedTuple):
 
     @property
     def origin(self) -> Any:
-        """The type without its parameters; Union for a union."""
+        """Return the type without its parameters; Union for a union."""
         origin = get_origin(self.kind) or self.kind
         return Union if origin is UnionType else origin
 
 
 def split_annotated_type(hint: Any) -> Part:
-    """Split a type into its bare type and the description and constraint that ``Annotated`` adds."""
+    """Return a type's parts: its bare type, and the description and constraint that ``Annotated`` adds."""
     kind, *notes = get_args(hint) if get_origin(hint) is Annotated else [hint]
     texts = ["", *(note for note in notes if isinstance(note, str))]
     limits = [None, *(note for note in notes if not isinstance(note, str))]
     return Part(kind, texts[-1], limits[-1])
 
 
-def fields(record: Any) -> dict[str, Any]:
-    """Return a TypedDict's field names and types, those of its bases first."""
+def record_fields(record: Any) -> dict[str, Any]:
+    """Return the names and types of a TypedDict's fields; fields of its bases come first."""
     hints = record.__annotations__.items()
     return {name: get_args(hint)[0] if get_origin(hint) is NotRequired else hint for name, hint in hints}
 
 
 @cache
-def documents() -> dict[str, Any]:
-    """Return name → type of each document; a union if several records share a name.
+def document_types() -> dict[str, Any]:
+    """Return the type of each document by name. If several records share a name, the type is their union.
 
-    Every record of this package with a field ``schema`` is a document; its name is the middle part of that field.
+    Each record of this package with a field ``schema`` is a document; its name is the middle part of that field.
     """
     found: dict[str, Any] = {}
     for path in sorted(Path(__file__).parent.glob("[a-z]*.py")):
         module = import_module(f"{__package__}.{path.stem}")
         for kind in vars(module).values():
-            if is_typeddict(kind) and kind.__module__ == module.__name__ and "schema" in fields(kind):
-                (schema,) = get_args(fields(kind)["schema"])
+            if is_typeddict(kind) and kind.__module__ == module.__name__ and "schema" in record_fields(kind):
+                (schema,) = get_args(record_fields(kind)["schema"])
                 name = schema.split("/")[1]
                 found[name] = found[name] | kind if name in found else kind
     return dict(sorted(found.items()))
 
 
 def check_of(hint: Any) -> Check:
-    """Return the check of a JSON value against a type; it raises BadValueError with the place of the fault.
+    """Return a function that checks a JSON value against a type.
 
-    The check returns the value unchanged: the checks it is made of turn lists into tuples and integers into floats.
+    The function returns the value unchanged, or raises BadValueError that names the place of the fault. The checks
+    inside it turn lists into tuples and integers into floats.
     """
     check = _check_of(hint)
 
@@ -109,9 +111,9 @@ def _check_of(hint: Any) -> Check:
     part = split_annotated_type(hint)
     inner, limit = get_args(part.kind), part.limit
     if is_typeddict(part.kind):
-        each = {name: _check_of(field) for name, field in fields(part.kind).items()}
+        each = {name: _check_of(field) for name, field in record_fields(part.kind).items()}
         check = checks.object_check(each, optional=part.kind.__optional_keys__)
-        tags = get_args(fields(part.kind)["schema"]) if "schema" in each else ()
+        tags = get_args(record_fields(part.kind)["schema"]) if "schema" in each else ()
         return checks.document_check(tags[0], check) if tags else check
     if part.origin is Union:
         others = [one for one in inner if one is not NoneType]
@@ -143,12 +145,12 @@ def _check_of_value(kind: Any, limit: Any) -> Check:
 
 
 def _check_of_records(kinds: list[Any]) -> Check:
-    """Return the check for one of several records; errors are those of the record with the most fields in common."""
+    """Return the check for one of several records; its errors refer to the record with the most fields in common."""
 
     def check_nearest(value: Any) -> Any:
         names = value.keys() if isinstance(value, dict) else set()
         faults = []
-        for kind in sorted(kinds, key=lambda kind: len(fields(kind).keys() ^ names)):
+        for kind in sorted(kinds, key=lambda kind: len(record_fields(kind).keys() ^ names)):
             try:
                 return _check_of(kind)(value)
             except BadValueError as fault:
@@ -159,8 +161,8 @@ def _check_of_records(kinds: list[Any]) -> Check:
 
 
 def schema(name: str) -> dict[str, Any]:
-    """Return a document's JSON Schema (draft 2020-12); records within it are its ``$defs``."""
-    kind, records = documents()[name], dict[str, Any]()
+    """Return a document's JSON Schema (draft 2020-12); the records within the document are its ``$defs``."""
+    kind, records = document_types()[name], dict[str, Any]()
     top = _schema_of_record(kind, records) if is_typeddict(kind) else _schema_of(kind, records)
     return {"$schema": DIALECT, "$id": f"{name}.json", **top, "$defs": records}
 
@@ -169,14 +171,14 @@ def _schema_of_record(kind: Any, records: dict[str, Any]) -> dict[str, Any]:
     return {
         **({"description": " ".join(kind.__doc__.split())} if kind.__doc__ else {}),
         "type": "object",
-        "properties": {name: _schema_of(hint, records) for name, hint in fields(kind).items()},
-        "required": [name for name in fields(kind) if name in kind.__required_keys__],
+        "properties": {name: _schema_of(hint, records) for name, hint in record_fields(kind).items()},
+        "required": [name for name in record_fields(kind) if name in kind.__required_keys__],
         "additionalProperties": False,
     }
 
 
 def _schema_of(hint: Any, records: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON Schema of a type; the records in it are added to ``records`` by name."""
+    """Return the JSON Schema of a type, and add the records within the type to ``records`` by name."""
     part = split_annotated_type(hint)
     inner, limit = get_args(part.kind), part.limit
     found: dict[str, Any] = {"type": TYPES[part.kind]} if part.kind in TYPES else {}
@@ -201,7 +203,7 @@ def _schema_of(hint: Any, records: dict[str, Any]) -> dict[str, Any]:
 
 
 def _constraint_keywords(origin: Any, limit: Range | Length | Pattern | OneOf) -> dict[str, Any]:
-    """Return a constraint's JSON Schema keywords."""
+    """Return the JSON Schema keywords of a constraint."""
     if isinstance(limit, OneOf):
         return {"enum": [*limit.words]}
     if isinstance(limit, Pattern):

@@ -1,4 +1,4 @@
-"""The document of ``evaluate``: a network's accuracy, confusions, calibration, and comparison with another."""
+"""Define the document of ``evaluate``: a network's accuracy, confusions, calibration, and comparison with another."""
 
 from typing import Annotated, Literal, TypedDict
 
@@ -8,13 +8,15 @@ Test = Literal["exact binomial", "chi-square with continuity correction"]
 
 
 class Data(TypedDict):
+    """The images that `evaluate` classified."""
+
     source: str
     split: Annotated[Split | None, "`test` or `train` of Fashion-MNIST; null for other images"]
     images: Positive
 
 
 class Macro(TypedDict):
-    """The classes' mean precision, recall and F1, over classes in labels or answers; undefined ones count as 0."""
+    """Mean precision, recall and F1 over the classes that occur in labels or answers; undefined values count as 0."""
 
     precision: Share
     recall: Share
@@ -22,13 +24,15 @@ class Macro(TypedDict):
 
 
 class Calibration(TypedDict):
-    """Distance of the answers' probabilities from the shares of right answers, in 15 equally wide bins."""
+    """Distance between the answers' probabilities and the shares of right answers, in 15 equally wide bins."""
 
     expected_error: Annotated[Share, "mean distance, weighted by the answers in the bin"]
     greatest_error: Annotated[Share, "distance of the worst bin"]
 
 
 class ClassAnswers(TypedDict):
+    """Counts, precision, recall and F1 of one class."""
+
     support: Annotated[Count, "images of the class"]
     predicted: Annotated[Count, "answers that name the class"]
     correct: Count
@@ -38,6 +42,8 @@ class ClassAnswers(TypedDict):
 
 
 class Bin(TypedDict):
+    """Number of answers, mean probability and accuracy in one range of probabilities."""
+
     low: Annotated[Share, "answers with a probability above this"]
     high: Annotated[Share, "and up to this"]
     images: Count
@@ -46,6 +52,8 @@ class Bin(TypedDict):
 
 
 class Mistake(TypedDict):
+    """One image with a wrong answer."""
+
     image: Annotated[Count, "index, from 0"]
     label: Label
     answer: Label
@@ -54,6 +62,8 @@ class Mistake(TypedDict):
 
 
 class Summary(TypedDict):
+    """Accuracy, averages over the classes, and calibration."""
+
     correct: Annotated[Count, "right answers"]
     accuracy: Annotated[Share, "share of right answers"]
     top2_correct: Annotated[Count, "images whose label is among the two most probable"]
@@ -63,6 +73,8 @@ class Summary(TypedDict):
 
 
 class Details(TypedDict):
+    """Figures of each class, the confusion matrix, the bins of calibration, and the worst mistakes."""
+
     classes: Annotated[list[ClassAnswers], "by label"]
     confusion: Annotated[list[list[Count]], "images by label (rows) and answer (columns)"]
     bins: list[Bin]
@@ -70,16 +82,20 @@ class Details(TypedDict):
 
 
 class Answers(Summary, Details):
-    """Everything computed from the answers: accuracy and averages, figures of each class, and the worst mistakes."""
+    """All figures computed from the answers: accuracy and averages, figures of each class, and the worst mistakes."""
 
 
 class Subject(TypedDict):
+    """The network, weights and precision that were evaluated."""
+
     network: Network
     weights: Weights
     precision: Precision
 
 
 class McNemar(TypedDict):
+    """McNemar's test of two networks on the same images."""
+
     both_right: Count
     only_first: Annotated[Count, "only the first is right"]
     only_second: Annotated[Count, "only the other is right"]
@@ -89,6 +105,8 @@ class McNemar(TypedDict):
 
 
 class Change(TypedDict):
+    """One image that the two networks answer differently."""
+
     image: Annotated[Count, "index, from 0"]
     label: Annotated[Label | None, "null without labels"]
     answer: Annotated[Label, "of the first"]
@@ -96,6 +114,8 @@ class Change(TypedDict):
 
 
 class ClassChanges(TypedDict):
+    """Number of answers that name one class, from either network."""
+
     answers: Annotated[Count, "answers of the first"]
     other_answers: Count
     left: Annotated[Count, "answers of the first that the other changed"]
@@ -103,6 +123,8 @@ class ClassChanges(TypedDict):
 
 
 class Against(Subject):
+    """Comparison with the network of `--against`, written by `evaluate`."""
+
     answers: Annotated[Summary | None, "null without labels"]
     mcnemar: Annotated[McNemar | None, "null without labels"]
     changed: Annotated[Count, "images with another answer"]

@@ -1,4 +1,4 @@
-"""The documents about kernels: the registry, compiled resources, instructions, verdicts of ``check``, ladder times."""
+"""Define the documents about kernels: the registry, resources, instructions, verdicts of ``check``, ladder times."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict, final
 
@@ -8,6 +8,8 @@ from app.records.parts import Amount, Card, Count, Date, Dtype, Peaks, Positive
 
 
 class Kernel(TypedDict):
+    """One kernel of the registry: its file, types, limits, tunables and idea."""
+
     operation: str
     step: Annotated[Count, "of the ladder"]
     name: str
@@ -26,6 +28,8 @@ class Kernel(TypedDict):
 
 
 class TrainingKernel(TypedDict):
+    """One kernel that `train` launches."""
+
     name: str
     summary: str
     system: str
@@ -33,18 +37,22 @@ class TrainingKernel(TypedDict):
 
 
 class OfLayer(TypedDict):
+    """A kernel and the layer for which it was compiled."""
+
     operation: str
     name: str
     layer: str
 
 
 class Function(OfLayer):
+    """One compiled function of a kernel."""
+
     entry: Annotated[str, "the function"]
 
 
 @final
 class Resources(Function):
-    """Registers, memory (in bytes) and occupancy of a compiled kernel function."""
+    """Registers, memory (in bytes) and occupancy of one compiled kernel function."""
 
     threads: Annotated[Positive, "of a block"]
     registers: Count
@@ -60,11 +68,13 @@ class Resources(Function):
 
 @final
 class NoResources(OfLayer):
+    """A kernel that could not be compiled for a layer."""
+
     reason: Annotated[str, "why it was not compiled"]
 
 
 class Instructions(Function):
-    """Number of machine instructions by kind, in the kernel's loop that multiplies most."""
+    """Number of machine instructions by kind, in the loop of the kernel that multiplies most."""
 
     instructions: Annotated[Positive, "all of them"]
     multiply: Annotated[Positive, "multiply-adds, and products of tensor cores"]
@@ -103,6 +113,8 @@ Verdict = Literal["right", "WRONG", "not tried"]
 
 
 class Shape(TypedDict):
+    """Verdict on a kernel's results for one shape."""
+
     shape: str
     types: Annotated[str, "of the images, if another, and of the products"]
     images: Positive
@@ -125,6 +137,8 @@ Bound = Annotated[str, OneOf(("arithmetic", "issue", "loads", "memory", "constan
 
 
 class StepLayer(TypedDict):
+    """Predicted and measured time of one step on one layer."""
+
     item: Annotated[str, "layer"]
     predicted_ms: Annotated[Amount, "no kernel with the step's counts can be faster"]
     bound: Bound
@@ -137,6 +151,8 @@ class StepLayer(TypedDict):
 
 
 class Step(TypedDict):
+    """One step of the ladder, with its predicted and measured times."""
+
     operation: Annotated[str, OneOf(("conv", "gemm"))]
     step: Count
     name: str

@@ -1,4 +1,4 @@
-"""The documents about networks: layers and sizes, launches, accuracy, imports, exports and trainings."""
+"""Define the documents about networks: layers and sizes, launches, accuracy, imports, exports and trainings."""
 
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -7,6 +7,8 @@ from app.records.parts import Amount, Count, InputShape, Positive, Precision, We
 
 
 class Layer(TypedDict):
+    """One layer of a network definition."""
+
     name: str
     kind: str
     settings: Annotated[dict[str, Any], "the kind's own settings, without those at their default"]
@@ -14,12 +16,16 @@ class Layer(TypedDict):
 
 
 class Promise(TypedDict):
+    """Number of correct answers that a shipped weights file promises."""
+
     weights: Annotated[str, "file"]
     images: Positive
     correct: Count
 
 
 class ListedNetwork(TypedDict):
+    """One network that the program knows: its layers, sizes and accuracy."""
+
     name: str
     summary: str
     input: InputShape
@@ -37,6 +43,8 @@ class Networks(TypedDict):
 
 
 class GraphLayer(TypedDict):
+    """Output shape, parameters and FLOPs of one layer."""
+
     name: str
     kind: str
     output: Annotated[list[Positive], "shape without the batch; empty: a label"]
@@ -46,6 +54,8 @@ class GraphLayer(TypedDict):
 
 
 class Launch(TypedDict):
+    """One kernel launch, and the layers that it computes."""
+
     layers: list[str]
     kernel: str
     reads: Annotated[str, "a buffer"]
@@ -67,6 +77,8 @@ class Graph(TypedDict):
 
 
 class NetworkAccuracy(TypedDict):
+    """Number of correct answers of one network in one precision, beside the system's report."""
+
     network: str
     precision: Precision | None
     correct: Annotated[dict[str, Count], "number of first images → correct answers"]
@@ -84,6 +96,8 @@ class Accuracy(TypedDict):
 
 
 class ImportedArray(TypedDict):
+    """One array that `import` read, and where it is stored in the weights file."""
+
     name: str
     name_there: Annotated[str, "in the file; empty without names"]
     before: Annotated[str, "shape and layout in the file"]
@@ -91,6 +105,8 @@ class ImportedArray(TypedDict):
 
 
 class Enlarged(TypedDict):
+    """The size to which images are enlarged before the network, and the rule for the added pixels."""
+
     size: Positive
     rule: Annotated[str, OneOf(("edge", "course"))]
 
@@ -112,6 +128,8 @@ class Import(TypedDict):
 
 
 class ExportedArray(TypedDict):
+    """One array that `export` wrote."""
+
     name: str
     written_as: Annotated[str, "name in the file"]
     shape: Annotated[list[Positive], "here"]
@@ -156,6 +174,8 @@ class Settings(TypedDict):
 
 
 class Epoch(TypedDict):
+    """Loss and accuracy after one epoch of training."""
+
     loss: Annotated[Amount, "of the images as altered, while the weights changed"]
     accuracy: Amount
     validation_loss: Annotated[Amount, "of the images held out"]

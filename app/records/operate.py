@@ -1,4 +1,4 @@
-"""The documents of ``doctor``, ``cache``, ``precompile`` and ``compare``."""
+"""Define the documents of ``doctor``, ``cache``, ``precompile`` and ``compare``."""
 
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -9,6 +9,8 @@ Area = Literal["system", "packages", "extras", "GPU", "files", "environment"]
 
 
 class Finding(TypedDict):
+    """One finding of `doctor`, with the remedy if something is missing."""
+
     area: Area
     name: str
     value: str
@@ -55,7 +57,7 @@ class Precompile(TypedDict):
 
 
 class Difference(TypedDict):
-    """A setting or property of the machine with different values in the compared documents before and after."""
+    """A setting or property of the machine that differs between the documents before and after."""
 
     name: str
     before: Annotated[list[Any], Length(1), "the distinct values of this side"]
@@ -66,6 +68,8 @@ Unit = Literal["ms", "s"]
 
 
 class ComparedRow(TypedDict):
+    """Times of one row before and after, and the verdict."""
+
     name: str
     unit: Unit
     before: Annotated[AboveZero, "median; of several documents, the geometric mean of their medians"]
@@ -84,13 +88,15 @@ class ComparedRow(TypedDict):
 
 
 class LeftOut(TypedDict):
+    """A row that is missing from some of the documents."""
+
     name: str
     before: Annotated[Count, "number of documents that have it"]
     after: Count
 
 
 class Compare(TypedDict):
-    """By how much each row became slower or faster (`compare BEFORE… -- AFTER… --json FILE`)."""
+    """The change of each row's time from one set of documents to another (`compare BEFORE… -- AFTER… --json FILE`)."""
 
     schema: Literal["lenet5-inference/compare/2"]
     of: Annotated[str, "schema of all documents"]

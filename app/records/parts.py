@@ -1,4 +1,4 @@
-"""Types that several documents share: ranges of numbers, patterns of text, and records of machine and weights."""
+"""Define types that several documents share: ranges of numbers, patterns of text, records of machine and weights."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -51,16 +51,22 @@ class Processor(TypedDict):
 
 
 class Network(TypedDict):
+    """Name and input shape of a network."""
+
     name: str
     input_shape: InputShape
 
 
 class WeightsFile(TypedDict):
+    """Path and SHA-256 of a weights file."""
+
     path: str
     sha256: str
 
 
 class Weights(WeightsFile):
+    """A weights file, whether a checksum confirms it, and how it was trained."""
+
     vouched: Annotated[bool, "a checksum confirms them: the file's own or that in SHA256SUMS"]
     recipe: Annotated[str | None, "how they were trained"]
 

@@ -49,6 +49,8 @@ class Best(TypedDict):
 
 
 class Ratio(TypedDict):
+    """Our times in one precision relative to the peers' times."""
+
     precision: Precision
     against: Annotated[Precision, "the peers' precision"]
     on_card_ms: Best | None

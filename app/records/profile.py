@@ -1,4 +1,4 @@
-"""The documents of ``profile``: times of kernels, copies and API calls, a timeline, and hardware counters."""
+"""Define the documents of ``profile``: times of kernels, copies and API calls, a timeline, and hardware counters."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -11,6 +11,8 @@ Counts = Annotated[list[Count], Length(2)]
 
 
 class Settings(TypedDict):
+    """Settings of the run that `profile` traced."""
+
     streams: Positive
     chunk: Positive
     fused: bool
@@ -26,6 +28,8 @@ class EndToEnd(TypedDict):
 
 
 class Row(TypedDict):
+    """Time per run of one kernel or copy."""
+
     kind: Annotated[str, OneOf(("kernel", "h2d", "d2h", "d2d"))]
     layer: Annotated[str, "empty for copies in and out"]
     name: str
@@ -48,6 +52,8 @@ class Overlap(TypedDict):
 
 
 class Call(TypedDict):
+    """Time per run of one function of CUDA's API."""
+
     name: str
     calls: PerRun
     total_ms: PerRun
@@ -57,6 +63,8 @@ class Call(TypedDict):
 
 
 class Counter(TypedDict):
+    """Hardware counters of one kernel, in percent."""
+
     layer: str
     name: str
     kernel: str
@@ -76,7 +84,7 @@ class StampedEndToEnd(TypedDict):
 
 
 class Images(TypedDict):
-    """Number of images requested, staged in shared memory and computed on all multiprocessors by the times ``us``."""
+    """Number of images that all multiprocessors have requested, staged and computed at the times ``us``."""
 
     us: Annotated[list[Amount], Length(2)]
     requested: Counts
@@ -85,7 +93,7 @@ class Images(TypedDict):
 
 
 class Timeline(TypedDict):
-    """When each warpgroup of the first kernel did what, by clock stamps; in µs since the first warpgroup started."""
+    """Start and end of each phase of the first kernel's warpgroups, in µs since the first one started."""
 
     kernel: str
     layers: Annotated[str, "of that kernel"]
@@ -124,7 +132,7 @@ Counted = Annotated[Amount | None, "null where the tool gave no number"]
 
 
 class StepCounts(TypedDict):
-    """Hardware counts, summed over a layer's launches; percent of the largest one; see app/lab/profile/counters.py."""
+    """Hardware counts, summed over a layer's launches, and the largest percentages (app/lab/profile/counters.py)."""
 
     instructions: Counted
     multiply_adds: Counted
@@ -144,6 +152,8 @@ class StepCounts(TypedDict):
 
 
 class StepRow(TypedDict):
+    """Hardware counters of one step of the ladder on one layer."""
+
     operation: str
     name: Annotated[str, "the step"]
     dtype: Dtype

@@ -1,4 +1,4 @@
-"""The document of the main job: verdicts, times of layers and of the whole run, start-up, memory and power."""
+"""Define the document of the main job: verdicts, times of layers and of the whole run, start-up, memory and power."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -7,6 +7,8 @@ from app.records.parts import Amount, Card, Count, Network, Positive, Precision,
 
 
 class Data(TypedDict):
+    """The images that the main job classified."""
+
     source: str
     split: Annotated[Split | None, "`test` or `train` if the images are verified Fashion-MNIST"]
     dtype: Annotated[str, "as copied to the device"]
@@ -36,6 +38,8 @@ class CpuSettings(TypedDict):
 
 
 class Difference(TypedDict):
+    """One image whose label is not the reference's."""
+
     index: Annotated[Count, "which image"]
     label: Count
     reference: Annotated[Count, "the reference's label"]
@@ -48,7 +52,7 @@ class Difference(TypedDict):
 
 
 class Agreement(TypedDict):
-    """Whether the labels equal the float64 reference's, except for a few near-ties."""
+    """Whether the labels equal those of the float64 reference, except for a few near-ties."""
 
     passed: bool
     verdict: Annotated[str, "why, in a sentence"]
@@ -62,7 +66,7 @@ class Agreement(TypedDict):
 
 
 class Accuracy(TypedDict):
-    """Whether there are as many correct answers as the weights file promises and `--min-accuracy` demands."""
+    """Whether the number of correct answers reaches what the weights file promises and `--min-accuracy` demands."""
 
     passed: Annotated[bool | None, "null where neither demands any"]
     verdict: Annotated[str, "why, in a sentence"]
@@ -78,6 +82,8 @@ class Accuracy(TypedDict):
 
 
 class Layer(TypedDict):
+    """Median time and rates of one node of the plan."""
+
     name: Annotated[str, "the layer, with those fused into it"]
     kernel: Annotated[str, "its variant"]
     images: Positive
@@ -102,10 +108,14 @@ class Times(TypedDict):
 
 
 class OnCard(Times):
+    """Percentiles of the time of a pass over images that are already on the card."""
+
     images: Positive
 
 
 class Compared(TypedDict):
+    """Times and labels of the same batch in another precision."""
+
     precision: Precision
     end_to_end_ms: Times
     gain: Annotated[Amount, "this run's median ÷ that one's"]
@@ -114,7 +124,7 @@ class Compared(TypedDict):
 
 
 class Pipeline(TypedDict):
-    """Time of copies, kernels and their overlap in a run; ``main_job.overlap.pipeline_usage`` computes it."""
+    """Time of copies, kernels and their overlap in one traced run (``main_job.overlap.pipeline_usage``)."""
 
     span_ms: Amount
     h2d_ms: Annotated[Amount, "time in which at least one was running, as of the next two"]
@@ -151,12 +161,16 @@ StartUp = TypedDict(
 
 
 class Clock(TypedDict):
+    """Clock of the multiprocessors in MHz."""
+
     min: Count
     median: Count
     max: Count
 
 
 class Power(TypedDict):
+    """Energy and power of the card while the batch is repeated."""
+
     seconds: Amount
     images: Annotated[Positive, "classified meanwhile"]
     joules: Annotated[Amount, "of the whole card"]

@@ -1,4 +1,4 @@
-"""The documents of ``sweep``: times by kernel parameters or streams, and the tuning tables of ``auto``."""
+"""Define the documents of ``sweep``: times by kernel parameters or streams, and the tuning tables of ``auto``."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
@@ -7,6 +7,8 @@ from app.records.parts import Amount, Asked, Count, Parameters, Positive, Precis
 
 
 class Point(TypedDict):
+    """Time and error of a kernel for one combination of parameters."""
+
     parameters: Parameters
     ms: Annotated[Amount, "median"]
     spread_ms: Amount | None
@@ -16,21 +18,29 @@ class Point(TypedDict):
 
 
 class Auto(TypedDict):
+    """The kernel and parameters that `auto` chose before the sweep."""
+
     variant: str
     parameters: Parameters
     ms: Amount | None
 
 
 class Wrong(TypedDict):
+    """A combination of parameters with wrong results, and the first mistake."""
+
     parameters: Parameters
     reason: str
 
 
 class Skipped(Wrong):
+    """A combination of parameters that could not run, and how many others failed for the same reason."""
+
     count: Annotated[Positive, "points skipped for that reason"]
 
 
 class SweptLayer(TypedDict):
+    """All points of one layer, the fastest first."""
+
     layer: str
     problem: Annotated[str, "key of the tuning table"]
     points: Annotated[list[Point], "fastest first"]
@@ -63,6 +73,8 @@ class Sweep(TypedDict):
 
 
 class PipelinePoint(TypedDict):
+    """End-to-end time for one number of streams and chunk size."""
+
     streams: Positive
     chunk: Positive
     ms: Annotated[Amount | None, "median; null where it does not fit"]
@@ -90,7 +102,7 @@ class PipelineSweep(TypedDict):
 
 
 class Tuned(TypedDict):
-    """The best parameters found for a kernel, and its time over ``images`` images."""
+    """The best parameters found for a kernel, and its time in ms over ``images`` images."""
 
     parameters: dict[str, Annotated[int, Range(1, 2**31 - 1)]]
     ms: Annotated[float, Range(0, 10**12, above=True)]

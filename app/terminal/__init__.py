@@ -1,1 +1,1 @@
-"""What all commands share at the terminal: options, one-line errors, text, and the files that they write."""
+"""Provide what all commands use at the terminal: options, one-line errors, formatted text and checked output files."""

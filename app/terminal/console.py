@@ -1,4 +1,4 @@
-"""One-line errors, exit codes and robust output streams for every program here."""
+"""Parse command lines, report errors in one line, choose exit codes and make output streams robust."""
 
 import argparse
 import codecs
@@ -26,17 +26,17 @@ BUG = 3  # not 1: that means a failed accuracy check
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Keeps a text that has several lines as it is; wraps any other."""
+    """Help formatter that leaves text of several lines unchanged and wraps any other text."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses, in one line, wrong options and options given twice (one value would silently win).
+    """Parser that reports an error in one line, and refuses an option given twice (argparse ignores the first).
 
-    A mistyped option or choice gets the nearest one as a suggestion. An epilog keeps its lines. separator: the option
-    that a bare ``--`` stands for, where it divides a list of files; options may follow it.
+    The error for a mistyped option or choice suggests the nearest one. The epilog keeps its lines. separator: option
+    that a bare ``--`` stands for, where ``--`` divides a list of files; more options may follow it.
     """
 
     separator: str | None = None
@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         self.register("action", "store", _Store)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse as argparse does, but refuse unknown arguments with a suggestion from this command's options."""
+        """Parse as argparse does, but refuse unknown arguments and suggest the nearest option of this command."""
         self._given.clear()
         if self.separator is not None:
             args = [self.separator if word == "--" else word for word in args]
@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def refuse_repeated_option(self, option: str | None, action: argparse.Action) -> None:
-        """Refuse an option that was given before. option: None for a positional argument. Raises UserError."""
+        """Raise UserError if ``action`` was given before. option: None for a positional argument."""
         if option is not None and action.dest in self._given:
             remedy = getattr(action, "twice", "give it once")
             self.error(f"argument {'/'.join(action.option_strings)}: given twice; {remedy}")
@@ -83,7 +83,7 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{' '.join(message.split())} (see {self.prog} --help)")
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help. Raises OSError if that fails, which argparse would ignore."""
+        """Print the help. Raise OSError if that fails; argparse would ignore the failure."""
         (file or sys.stdout).write(self.format_help())
 
 
@@ -92,7 +92,7 @@ def _is_option(word: str) -> bool:
 
 
 class _Once(argparse.Action):
-    """Mixin for actions: refuses an option that was given before."""
+    """Mixin for actions that refuse an option that was given before."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
@@ -106,15 +106,15 @@ class _Store(_Once, argparse._StoreAction):
 
 
 class Switch(_Once, argparse.BooleanOptionalAction):
-    """An option that is ``--flip`` or ``--no-flip`` and may be given once."""
+    """Option with the forms ``--flip`` and ``--no-flip`` that may be given once."""
 
 
 def run_guarded(body: Callable[[], int]) -> int:
     """Run a program's body and return its exit code.
 
-    An error that a user can correct prints one line on standard error; the code is 2. Any other error is a bug: it
-    prints one line, or a traceback if $LENET_TRACEBACK is set; the code is 3. The code does not change if standard
-    error cannot be written to.
+    For an error that a user can correct, print one line on standard error and return 2. Any other error is a bug: print
+    one line, or a traceback if $LENET_TRACEBACK is set, and return 3. If standard error cannot be written to, the code
+    is the same.
     """
     _prepare_streams()
     try:
@@ -133,7 +133,7 @@ def run_guarded(body: Callable[[], int]) -> int:
 
 
 def _describe_shortage(error: Exception) -> str | None:
-    """Describe the resource or package that is lacking, and the remedy; return None for other errors."""
+    """Return which resource or package is missing, and the remedy; None for any other error."""
     text = str(error)
     number = error.errno if isinstance(error, OSError) and error.filename is None else None
     unmapped = isinstance(error, ImportError) and ("cannot map" in text or "map segment" in text or "allocate" in text)
@@ -150,7 +150,7 @@ def _describe_shortage(error: Exception) -> str | None:
 
 
 def _report_error(error: Exception) -> int:
-    """Report an error that is neither a UserError nor Ctrl-C; return the exit code."""
+    """Print an error that is neither a UserError nor Ctrl-C; return the exit code."""
     if (shortage := _describe_shortage(error)) is not None:
         print(f"error: {shortage}", file=sys.stderr)
         return USER_ERROR
@@ -173,10 +173,10 @@ def _report_error(error: Exception) -> int:
 
 
 class _Lenient(io.FileIO):
-    """An output stream that drops text which cannot be written, so that the exit code still reports the outcome."""
+    """Output stream that drops text that it cannot write, so that the exit code still reports the outcome."""
 
     def write(self, data: Any, /) -> int:
-        """Write the data; if that fails, report it as written."""
+        """Write the data, or drop it if that fails; return its length."""
         try:
             return super().write(data)
         except OSError:
@@ -189,7 +189,7 @@ PLAIN = "lenet-plain"  # name of the encoding error handler below
 
 
 def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
-    """Handle an encoding error: replace each character as in ``ASCII``, or escape it."""
+    """Handle an encoding error: replace each character as ``ASCII`` says, or else escape it."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = error.object[error.start : error.end]
@@ -200,7 +200,7 @@ codecs.register_error(PLAIN, _replace_unencodable)
 
 
 def _ascii_locale() -> bool:
-    """Return whether the locale can show only ASCII, although Python would write UTF-8."""
+    """Return whether the locale can show only ASCII although Python would write UTF-8."""
     told = any(name in os.environ for name in ("PYTHONIOENCODING", "PYTHONUTF8"))
     return not told and locale.nl_langinfo(locale.CODESET) == "ANSI_X3.4-1968"
 
@@ -209,7 +209,7 @@ GREEN, RED, USUAL = "\033[32m", "\033[31m", "\033[0m"
 
 
 def colour_verdicts(text: str) -> str:
-    """Colour PASSED green and FAILED red if standard output is a terminal; see no-color.org for exceptions."""
+    """Colour PASSED green and FAILED red if standard output is a terminal that allows colours (no-color.org)."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
     return re.sub(r"\b(?:(PASSED)|FAILED)\b", lambda word: f"{GREEN if word[1] else RED}{word[0]}{USUAL}", text)
@@ -221,10 +221,10 @@ _KEPT = re.compile(f"(\n|\\A\r|{re.escape(GREEN)}PASSED{re.escape(USUAL)}|{re.es
 
 
 class _Stream(io.TextIOWrapper):
-    """Escapes other characters, since file names, and names within files, must not control the terminal."""
+    """Text stream that escapes unprintable characters: file names must not control the terminal."""
 
     def write(self, text: str, /) -> int:
-        """Write the text; returns its length."""
+        """Write the text; return its length."""
         if not text.isprintable():
             super().write(
                 "".join(part if at % 2 else escape_unprintable(part) for at, part in enumerate(_KEPT.split(text)))
@@ -262,16 +262,18 @@ MAX_BATCH = 10**12
 
 
 def whole_number_type(least: int, most: int = MAX_BATCH) -> Callable[[str], int]:
-    """Return an argparse type: a whole number from ``least`` to ``most``."""
+    """Return an argparse type for whole numbers from ``least`` to ``most``."""
     return argparse_type(int, "a whole number", checks.whole_number_check(least, most))
 
 
 def number_type(least: float, most: float, above: bool = False) -> Callable[[str], float]:
-    """Return an argparse type: a number from ``least`` (or only ``above`` it) up to ``most``."""
+    """Return an argparse type for numbers from ``least`` (above it if ``above``) to ``most``."""
     return argparse_type(float, "a number", checks.number_check(least, most, above))
 
 
 def argparse_type(kind: Callable[[str], Any], what: str, check: checks.Check) -> Callable[[str], Any]:
+    """Return an argparse type that converts by ``kind`` and checks by ``check``; errors call the value ``what``."""
+
     def convert(text: str) -> Any:
         try:
             value = kind(text)

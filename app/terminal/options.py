@@ -1,4 +1,4 @@
-"""Define options as data: a command's parser is built from the fields of its frozen request."""
+"""Define options as data: the fields of a command's frozen request describe its parser."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
@@ -13,23 +13,23 @@ Request = TypeVar("Request")
 def option(
     help: str, default: Any = None, *, name: str | None = None, group: str | None = None, **settings: Any
 ) -> Any:
-    """Declare a field of a request: the option ``--its-name``, or ``name``; without hyphens, a positional argument.
+    """Declare a field of a request as the option ``--its-name``, or ``name``: positional if it has no hyphens.
 
-    A bool field is a switch that changes its default; a Path field takes a FILE. group: heading in the help text for
+    A bool field is a switch that inverts its default; a Path field takes a FILE. group: heading in the help text for
     this option and the fields after it. settings: further arguments of argparse's ``add_argument``, and three more.
     ``exclusive=True``: only one such option of the group may be given. ``twice``: the remedy in the error for an option
-    that is given twice. ``once``: the option's earlier spelling, which still works.
+    given twice. ``once``: the option's earlier spelling, which still works.
     """
     return field(default=default, metadata={"name": name, "group": group, "help": help, **settings})
 
 
 def options(group: str | None = None, **words: str) -> Any:
-    """Declare a field of a request that is itself a request. words: values for the {word}s in its help texts."""
+    """Declare a field of a request that is itself a request. words: values for each {word} in its help texts."""
     return field(default=MISSING, metadata={"group": group, "words": words})
 
 
 def add_options(parser: Parser, request: type) -> None:
-    """Add the options of all of the request's fields, in their order."""
+    """Add the options of all fields of the request to the parser, in the order of the fields."""
     group: Any = parser
     exclusive: Any = None
     for one, kind, about in _iterate_options(request):
@@ -56,7 +56,7 @@ def add_options(parser: Parser, request: type) -> None:
 def _iterate_options(
     request: type, words: Mapping[str, str] | None = None, group: str | None = None
 ) -> Iterator[tuple[Field[Any], Any, dict[str, Any]]]:
-    """Yield each option's field, type and metadata. group: heading of the first option."""
+    """Yield the field, type and metadata of each option. group: heading above the first option."""
     hints = get_type_hints(request)
     for one in fields(request):
         about, kind = dict(one.metadata), hints[one.name]
@@ -68,7 +68,7 @@ def _iterate_options(
 
 
 def read_request(request: type[Request], values: Mapping[str, Any]) -> Request:
-    """Make the request from its options' values, by field name."""
+    """Return the request made of its options' values, given by field name."""
     hints = get_type_hints(request)
     found = {
         one.name: read_request(hints[one.name], values) if is_dataclass(hints[one.name]) else values[one.name]

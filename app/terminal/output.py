@@ -1,4 +1,4 @@
-"""Check and write the files of a command. They are checked before the work, so that no result is lost."""
+"""Check the output files of a command before its work, so that no result is lost, and write them."""
 
 import os
 import stat
@@ -26,7 +26,7 @@ OVERWRITE = "replace the files that this command writes, if they exist"
 
 
 class Output(Frozen, kw_only=True):
-    """How a command publishes its result."""
+    """Where and how a command writes its result."""
 
     json: str | None = option("also write {what} to FILE as JSON; '-' prints only the JSON", metavar="FILE")
     overwrite: bool = option(OVERWRITE, False)
@@ -36,7 +36,7 @@ class Output(Frozen, kw_only=True):
 def check_outputs(options: Mapping[str, object]) -> None:
     """Raise UserError if an output cannot be written, is also an input, or would replace a file without --overwrite.
 
-    options: name → value, None if it was not given.
+    options: name → value, which is None if the option was not given.
     """
     written = _named_files(options, OUTPUTS)
     for name, path in written:
@@ -61,10 +61,7 @@ def check_outputs(options: Mapping[str, object]) -> None:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Check before the work that ``path`` can be written.
-
-    Raises UserError, naming ``option``, if it cannot become a file, or is a file that the project ships.
-    """
+    """Raise UserError, which names ``option``, if ``path`` cannot become a file, or if the project ships it."""
     try:
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(path.stat().st_mode):  # writing would replace even a device by a file
@@ -81,14 +78,14 @@ def check_writable(path: Path, option: str) -> None:
 
 
 def _named_files(options: Mapping[str, object], names: Iterable[str]) -> list[tuple[str, Path]]:
-    """Return (option, path) of every file that these options name."""
+    """Return (option, path) of every file that the options in ``names`` name."""
     given = [(name, options.get(name)) for name in names]
     each = [(name, one) for name, value in given for one in (value if isinstance(value, list) else [value])]
     return [(name, Path(str(value))) for name, value in each if value not in (None, NO_FILE.get(name))]
 
 
 def same_file(one: Path, other: Path) -> bool:
-    """Return whether both paths are one file, by whatever names or links, or will be once they are written."""
+    """Return whether both paths are the same file, or will be once written, through any links."""
     try:
         return one.samefile(other)
     except (OSError, ValueError):
@@ -96,7 +93,7 @@ def same_file(one: Path, other: Path) -> bool:
 
 
 def write_json(report: Mapping[str, object], path: Path | None, *, overwrite: bool = True) -> None:
-    """Write the report to a file, as ``replace_atomically`` does, or to standard output if ``path`` is None."""
+    """Write the report to a file by ``replace_atomically``, or to standard output if ``path`` is None."""
     text = json_text(report)
     if path is None:
         sys.stdout.write(text)
@@ -105,10 +102,10 @@ def write_json(report: Mapping[str, object], path: Path | None, *, overwrite: bo
         temporary.write_text(text, encoding="utf-8")
 
 
-def publish(report: D, text: Callable[[D, int], str], output: Output) -> None:
-    """Print the report as text, or as JSON if ``output.json`` is '-'; else also write JSON to the file of that name.
+def publish_report(report: D, text: Callable[[D, int], str], output: Output) -> None:
+    """Print the report as text, and write it as JSON if ``output.json`` names a file; '-' prints the JSON instead.
 
-    text: function of the report and the line width.
+    text: function of the report and the line width that returns the text.
     """
     if output.json != "-":
         print(colour_verdicts(text(report, terminal_width(output.wide))))

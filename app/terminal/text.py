@@ -18,9 +18,9 @@ LEAST = 12  # minimal characters per line of a wrapped cell
 
 
 class Column(Frozen):
-    """A table's column. left: align left (for text) instead of right (for numbers).
+    """One column of a table. left: align left (for text) instead of right (for numbers).
 
-    optional: 0 for a column that is always shown; narrow tables leave out columns with the highest number first.
+    optional: 0 for a column that is always shown; a narrow table omits the columns with the highest number first.
     """
 
     head: str
@@ -29,15 +29,16 @@ class Column(Frozen):
 
 
 def terminal_width(wide: bool = False) -> int:
-    """Return the columns that a line may fill: the terminal's, at least ``NARROWEST``; no limit with ``--wide``."""
+    """Return how many columns a line may fill: those of the terminal, at least ``NARROWEST``; no limit if ``wide``."""
     return UNLIMITED if wide else max(NARROWEST, shutil.get_terminal_size((WIDTH, 0)).columns)
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int = WIDTH) -> list[str]:
-    """Format the heads and rows of cells as aligned lines; left-aligned cells wrap.
+    """Return the lines of a table with aligned cells; left-aligned cells wrap.
 
-    A row may end early: its last cell then extends over the missing columns. A left-aligned last column takes the
-    remaining width. Columns that do not fit are named in a last line. A column without any text is left out.
+    A row may have fewer cells than columns: its last cell then extends over the missing columns. A left-aligned last
+    column takes the remaining width. The last line names the columns that do not fit. A column without any text is
+    omitted.
     """
     rows = [*rows]
     filled = {index for row in rows for index, cell in enumerate(row) if cell}
@@ -66,9 +67,9 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[str]], width: int =
 
 
 def _column_widths(columns: Sequence[Column], rows: Sequence[Sequence[str]], shown: Sequence[int]) -> list[int]:
-    """Return each shown column's width: of its longest cell, or its longest word if it is last and aligned left.
+    """Return each shown column's width: of its longest cell, or of its longest word if it is last and aligned left.
 
-    The last cell of a row that ends early does not count.
+    The last cell of a row with fewer cells than columns does not count.
     """
     found = []
     for index in shown:
@@ -87,10 +88,10 @@ def _format_row(
     shown: Sequence[int],
     width: int,
 ) -> list[str]:
-    """Return the lines of a table's row: several if the text of a cell wraps.
+    """Return the lines of one row of a table; there are several if the text of a cell wraps.
 
-    widths: of the shown columns. shown: their indices in ``columns``. width: of a line. remark: the last cell of a row
-    that has fewer cells than columns; it fills the rest of the line.
+    widths: width of each shown column. shown: indices of these columns in ``columns``. width: limit of a line. remark:
+    last cell of a row with fewer cells than columns; it fills the rest of the line.
     """
     blocks: list[list[str]] = []
     below: list[str] = []  # lines of a last cell with a word too long for the remaining room
@@ -114,7 +115,7 @@ def _format_row(
 
 
 class _Wrapper(textwrap.TextWrapper):
-    """Breaks lines at spaces and within layers' joined names: ``conv1+relu1+pool1``."""
+    """Break lines at spaces and within the joined names of layers: ``conv1+relu1+pool1``."""
 
     wordsep_simple_re = re.compile(r"(\s+|(?<=\w\+)(?=\w))")
 
@@ -123,7 +124,7 @@ class _Wrapper(textwrap.TextWrapper):
 
 
 def fields(pairs: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
-    """Format (name, value) pairs, one line each, with aligned values that wrap under themselves."""
+    """Return one line for each (name, value) pair, with aligned values; long values wrap below themselves."""
     pairs = [*pairs]
     widest = max((len(name) for name, _ in pairs), default=0)
     return [
@@ -134,21 +135,21 @@ def fields(pairs: Iterable[tuple[str, str]], width: int = WIDTH) -> list[str]:
 
 
 def paragraph(text: str, width: int = WIDTH, first: str = "", following: str | None = None) -> list[str]:
-    """Wrap the text to lines of at most ``width`` characters; ``first`` and ``following`` begin the lines."""
+    """Wrap text into lines of at most ``width`` characters. ``first`` begins the first line, ``following`` the rest."""
     following = first if following is None else following
     wrapper = _Wrapper(width, initial_indent=first, subsequent_indent=following, break_long_words=False)
     return wrapper.wrap(text) or [first.rstrip()]
 
 
 def format_ms(ms: float | None) -> str:
-    """Format milliseconds with at least three digits; empty for None."""
+    """Return milliseconds with at least three digits, without the unit; empty for None."""
     if ms is None:
         return ""
     return f"{ms:,.0f}" if ms >= 1000 else f"{ms:.1f}" if ms >= 100 else f"{ms:.2f}" if ms >= 10 else f"{ms:.4f}"
 
 
 def format_factor(factor: float | None) -> str:
-    """Format a ratio such as ``2.31`` (times as fast) with at least two digits; empty for None."""
+    """Return a ratio such as ``2.31`` (times as fast) with at least two digits; empty for None."""
     if factor is None:
         return ""
     if factor < 0.1:
@@ -157,7 +158,7 @@ def format_factor(factor: float | None) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Format a size such as ``31.2 MB``, in powers of 1,000."""
+    """Return a size such as ``31.2 MB``, in powers of 1,000."""
     for unit in ("bytes", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
@@ -166,7 +167,7 @@ def format_bytes(count: float) -> str:
 
 
 def format_age(seconds: float) -> str:
-    """Format a duration in its largest unit: ``5 min``."""
+    """Return a duration in its largest unit: ``5 min``."""
     for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:,.0f} {unit}"

@@ -1,1 +1,1 @@
-"""Commands about files and machines: the cache, this machine, networks, kernels, import and export."""
+"""Run commands about files and machines: the cache, this machine, networks, kernels, import and export."""

@@ -1,4 +1,4 @@
-"""``main.py cache``: list the files that this program wrote into the cache, or remove them."""
+"""Run ``main.py cache``: list the files that this program wrote into the cache, or remove them."""
 
 import os
 import re
@@ -15,13 +15,13 @@ from app.commands.cache import CacheRequest
 from app.files.cache import cache_dir, why_untrusted
 from app.files.writing import is_abandoned
 from app.records.operate import Cache, CachedFiles
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import Column, format_age, format_bytes, paragraph, table
 from data_tools.fashion_mnist import SPLITS
 
 
 class Kind(Frozen):
-    """A kind of files. folder: in the cache. names: pattern of their names. made_again: ``--clear`` removes them."""
+    """A kind of cached files. folder: in the cache. names: pattern. made_again: ``--clear`` removes them."""
 
     name: Literal["compiled kernels", "Fashion-MNIST", "tuning tables", "peer settings"]
     folder: str
@@ -41,34 +41,34 @@ COLUMNS = [Column("kind", left=True), Column("files"), Column("size"), Column("a
 
 
 def cache(request: CacheRequest) -> int:
-    """List the files by kind, or remove those that can be made again. Returns 0; raises UserError."""
+    """List the files by kind, or remove those that the program can make again. Return 0. Raises UserError."""
     document: Cache = {
         "schema": "lenet5-inference/cache/1",
         "folder": str(cache_dir()),
         "cleared": request.clear,
-        "kinds": clear() if request.clear else [about for about, _ in cache_contents()],
+        "kinds": clear_cache() if request.clear else [about for about, _ in cache_contents()],
     }
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     return 0
 
 
 def as_text(document: Cache, width: int) -> str:
-    """Format the document: a row for each kind of file."""
+    """Return the document as text: a row for each kind of file."""
     kinds = document["kinds"]
     files, nbytes = sum(kind["files"] for kind in kinds), sum(kind["bytes"] for kind in kinds)
     what = "removed from" if document["cleared"] else "in"
-    rows = [[kind["kind"], f"{kind['files']:,}", format_bytes(kind["bytes"]), _age(kind)] for kind in kinds]
+    rows = [[kind["kind"], f"{kind['files']:,}", format_bytes(kind["bytes"]), _age_range(kind)] for kind in kinds]
     head = f"{files:,} files, {format_bytes(nbytes)} {what} {document['folder']}"
     return "\n".join([*paragraph(head, width), *table(COLUMNS, rows, width)])
 
 
-def _age(kind: CachedFiles) -> str:
+def _age_range(kind: CachedFiles) -> str:
     ages = [format_age(age) for age in (kind["newest_s"], kind["oldest_s"]) if age is not None]
     return " to ".join(dict.fromkeys(ages))
 
 
 def cache_contents() -> list[tuple[CachedFiles, list[Path]]]:
-    """Return each kind's entry of the document, and its files. Raises UserError for a folder that cannot be read."""
+    """Return, for each kind, its entry of the document and its files. Raises UserError for an unreadable folder."""
     found, now = [], time.time()
     for kind in KINDS:
         files = dict(_files_of(kind))
@@ -86,7 +86,7 @@ def cache_contents() -> list[tuple[CachedFiles, list[Path]]]:
 
 
 def _files_of(kind: Kind) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the regular files of a kind, and the unfinished ones of processes that have ended."""
+    """Yield the regular files of a kind, and unfinished files of processes that have ended."""
     folder = cache_dir() / kind.folder
     try:
         paths = sorted(folder.iterdir())
@@ -102,8 +102,8 @@ def _files_of(kind: Kind) -> Iterator[tuple[Path, os.stat_result]]:
                     yield path, status
 
 
-def clear() -> list[CachedFiles]:
-    """Remove the files that can be made again; return what was removed. Raises UserError."""
+def clear_cache() -> list[CachedFiles]:
+    """Remove the files that the program can make again; return the removed ones. Raises UserError."""
     removed = [found for kind, found in zip(KINDS, cache_contents(), strict=True) if kind.made_again]
     for path in (path for _, paths in removed for path in paths):
         if (reason := why_untrusted(path)) is not None:

@@ -1,4 +1,4 @@
-"""``main.py doctor``: print what a bug report needs, and what is missing for which feature."""
+"""Run ``main.py doctor``: print what a bug report needs, and what is missing for which feature."""
 
 import ctypes
 import importlib.metadata
@@ -16,9 +16,9 @@ from app.commands.doctor import DoctorRequest
 from app.cuda import device, nvml
 from app.cuda.compiler import find_library
 from app.records.operate import Doctor, Finding
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import INDENT, fields, format_bytes, paragraph
-from app.tools.machine import environment_findings, finding, package_findings, storage_findings, system_findings
+from app.tools.machine import environment_findings, make_finding, package_findings, storage_findings, system_findings
 
 AREA: Final = "GPU"
 HEADER = "cuda_fp16.h"
@@ -27,7 +27,7 @@ DRIVER_REMEDY = "install NVIDIA's driver for CUDA 12 or later; the CPU works wit
 
 
 def doctor(request: DoctorRequest) -> int:
-    """Examine the machine and print the findings. Returns 0; raises UserError."""
+    """Examine the machine and print the findings. Return 0. Raises UserError."""
     with exit_on_interrupt():
         found = [
             one
@@ -35,12 +35,12 @@ def doctor(request: DoctorRequest) -> int:
             for one in part()
         ]
     document: Doctor = {"schema": "lenet5-inference/doctor/1", "findings": found}
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     return 0
 
 
 def as_text(document: Doctor, width: int) -> str:
-    """Format the document: a block for each area, then what is missing with its remedy."""
+    """Return the document as text: a block for each area, then what is missing with its remedy."""
     lines: list[str] = []
     for area, found in groupby(document["findings"], key=itemgetter("area")):
         lines += [area, *fields([(one["name"], one["value"]) for one in found], width)]
@@ -53,21 +53,25 @@ def as_text(document: Doctor, width: int) -> str:
 
 
 def gpu_findings() -> Iterator[Finding]:
-    """Yield driver, card, run-time compiler, headers and clocks. Works without a GPU, and without CuPy."""
-    driver = _driver()
-    yield finding(AREA, "driver", driver) if driver else finding(AREA, "driver", "is missing", "the GPU", DRIVER_REMEDY)
+    """Yield findings on driver, card, run-time compiler, headers and clocks. Works without a GPU and without CuPy."""
+    driver = _driver_versions()
+    yield (
+        make_finding(AREA, "driver", driver)
+        if driver
+        else make_finding(AREA, "driver", "is missing", "the GPU", DRIVER_REMEDY)
+    )
     reason = device.why_no_gpu()
     if reason is None:
         with device.translate_gpu_errors():
             yield from _card_findings()
     else:
         remedy = DRIVER_REMEDY if driver is None else "check nvidia-smi, CUDA_VISIBLE_DEVICES and the packages above"
-        yield finding(AREA, "card", f"none can be used: {reason}", "the GPU", remedy)
+        yield make_finding(AREA, "card", f"none can be used: {reason}", "the GPU", remedy)
     yield _compiler_finding()
     yield _headers_finding()
 
 
-def _driver() -> str | None:
+def _driver_versions() -> str | None:
     """Return the versions of the driver and of its CUDA as text; None without a driver."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
@@ -87,13 +91,13 @@ def _card_findings() -> Iterator[Finding]:
     memory = f"{format_bytes(free)} of {format_bytes(whole)} free"
     cards = cupy.cuda.runtime.getDeviceCount()
     told = f"{about['name']} ({about['architecture']}, {about['multiprocessors']} SMs), {memory}, one of {cards}"
-    yield finding(AREA, "card", told)
+    yield make_finding(AREA, "card", told)
     try:
         with nvml.open_nvml(nvml.current_bus_id) as watched:
-            yield finding(AREA, "clocks", _clock_text(watched))
+            yield make_finding(AREA, "clocks", _clock_text(watched))
     except nvml.UnavailableError as why:
         remedy = nvml.REMEDY if nvml.REMEDY in str(why) else "ask nvidia-smi instead"
-        yield finding(AREA, "clocks", f"unknown: {why}", "--power, and clocks in doctor", remedy)
+        yield make_finding(AREA, "clocks", f"unknown: {why}", "--power, and clocks in doctor", remedy)
 
 
 def _clock_text(watched: nvml.NvmlDevice) -> str:
@@ -112,21 +116,21 @@ def _compiler_finding() -> Finding:
         library = find_library()
     except UserError as error:
         reason, _, remedy = str(error).rpartition(": ")
-        return finding(AREA, "NVRTC", f"is missing: {reason}", "compiling kernels for the GPU", remedy)
-    return finding(AREA, "NVRTC", f"{'.'.join(map(str, library.version))}, {library.path}")
+        return make_finding(AREA, "NVRTC", f"is missing: {reason}", "compiling kernels for the GPU", remedy)
+    return make_finding(AREA, "NVRTC", f"{'.'.join(map(str, library.version))}, {library.path}")
 
 
 def _headers_finding() -> Finding:
-    """Return whether CUDA's headers are there; only CuPy's own kernels, which bench's checks use, include them."""
+    """Return whether CUDA's headers exist; only CuPy's own kernels, which bench's checks use, include them."""
     found = next(_header_paths(), None)
     if found is None:
         needed, remedy = "bench and training on the GPU (CuPy's own kernels)", pip_install_command("cuda")
-        return finding(AREA, "CUDA headers", "are missing", needed, remedy)
-    return finding(AREA, "CUDA headers", str(found.parent))
+        return make_finding(AREA, "CUDA headers", "are missing", needed, remedy)
+    return make_finding(AREA, "CUDA headers", str(found.parent))
 
 
 def _header_paths() -> Iterator[Path]:
-    """Yield the header's paths in packages and toolkits."""
+    """Yield the possible paths of the header in packages and toolkits."""
     for name in RUNTIMES:
         with suppress(importlib.metadata.PackageNotFoundError):
             files = importlib.metadata.files(name) or ()

@@ -1,4 +1,4 @@
-"""``main.py export``: write a network and its weights for other systems."""
+"""Run ``main.py export``: write a network and its weights for other systems."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,15 +13,15 @@ from app.interchange.named_arrays import Description, NamedArrays, torch_name
 from app.interchange.npz import npz_content
 from app.interchange.onnx_export import IMAGES, LABELS, SCORES, onnx_model
 from app.interchange.safetensors_file import safetensors_content
-from app.network.graph import build, find_network, required_weights
+from app.network.graph import build_graph, find_network, required_weights
 from app.network.weights import load_weights
 from app.records.networks import Export
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import Column, fields, paragraph, table
 
 
 def export(request: ExportRequest) -> int:
-    """Read, convert, write and report. Returns 0. Raises UserError; then nothing is written."""
+    """Read, convert, write and report. Return 0. Raises UserError, and then writes nothing."""
     ending = request.out.suffix.lower()
     if ending not in WRITERS:
         hint = did_you_mean_hint(ending, WRITERS)
@@ -30,7 +30,7 @@ def export(request: ExportRequest) -> int:
         raise UserError("nothing to export is named: name a weights file, or a network with --network")
     asked = None if request.network is None else find_network(request.network)
     weights = required_weights(str(request.network), "FILE") if request.file is None else load_weights(request.file)
-    graph = build(asked or weights.stored_network(), weights)
+    graph = build_graph(asked or weights.stored_network(), weights)
     try:
         content = WRITERS[ending](Description(graph.network, graph.input_scale, weights.classes), graph.parameters)
     except BadValueError as error:
@@ -52,12 +52,12 @@ def export(request: ExportRequest) -> int:
         "written": str(request.out),
         "bytes": len(content),
     }
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     return 0
 
 
 def as_text(document: Export, width: int) -> str:
-    """Format the document as text."""
+    """Return the document as text."""
     columns = [Column(head, left=True) for head in ("array", "in the file", "shape here")]
     rows = [[one["name"], one["written_as"], format_shape(tuple(one["shape"]))] for one in document["arrays"]]
     onnx, sizes = document["format"] == "onnx", ", ".join(map(str, document["input"]))
@@ -81,13 +81,13 @@ def _encode_onnx(description: Description, arrays: Arrays) -> bytes:
 
 
 def _encode_safetensors(description: Description, arrays: Arrays) -> bytes:
-    """Return safetensors content with PyTorch's names and layouts, as ``load_state_dict`` takes them."""
+    """Return a safetensors file with PyTorch's names and layouts, as ``load_state_dict`` expects them."""
     theirs = to_channels_first(description.network, arrays).items()
     return safetensors_content(NamedArrays({torch_name(name): array for name, array in theirs}, description))
 
 
 def _encode_npz(description: Description, arrays: Arrays) -> bytes:
-    """Return NPZ content with the names and layouts of weights files."""
+    """Return an NPZ file with the names and layouts of weights files."""
     return npz_content(NamedArrays(arrays, description))
 
 
@@ -100,5 +100,5 @@ WRITERS: dict[str, Callable[[Description, Arrays], bytes]] = {
 
 
 def exported_array_name(ending: str, name: str) -> str:
-    """Return the name of one of our arrays in a file with this ending."""
+    """Return the name that one of our arrays has in a file with this suffix."""
     return name if ending == ".npz" else torch_name(name)

@@ -1,4 +1,4 @@
-"""``main.py graph``: show a network's layers, and the launches that compute them."""
+"""Run ``main.py graph``: show the layers of a network, and the launches that compute them."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,7 +13,7 @@ from app.planning.matching import Node
 from app.planning.plan import plan
 from app.records import networks as records
 from app.records.networks import GraphLayer, Launch
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import WIDTH, Column, paragraph, table
 from app.tools.kernels import REFERENCE_ARCH
 
@@ -29,7 +29,7 @@ NARROW = [*LAUNCHES[:4], Column("MFLOP", optional=1), Column("bytes", optional=2
 
 
 def graph(request: GraphRequest) -> int:
-    """Print the network's layers, then the launches that compute them on the chosen architecture."""
+    """Print the layers of the network, then the launches that compute them on the chosen architecture. Return 0."""
     built, _, chosen = load_graph(request.network, shapes_only=True)
     arch, card = resolve_target(request.arch, otherwise=REFERENCE_ARCH)
     nodes = plan(built, arch, replace(chosen, tuning=tuning.load(card))).nodes
@@ -49,16 +49,16 @@ def graph(request: GraphRequest) -> int:
             *paragraph(f"{built.network.name}: {built.network.summary}", width),
             *layer_table(built, width),
             *paragraph(f"launches on {arch}, per image ({how})", width),
-            *table(LAUNCHES if width >= WIDTH else NARROW, map(_cells, found["launches"]), width),
+            *table(LAUNCHES if width >= WIDTH else NARROW, map(_launch_cells, found["launches"]), width),
         ]
         return "\n".join(lines)
 
-    publish(document, text, request.output)
+    publish_report(document, text, request.output)
     return 0
 
 
 def layer_table(built: Graph, width: int) -> list[str]:
-    """Format each layer's output, parameters, operations and bytes."""
+    """Return lines with output, parameters, operations and bytes of each layer."""
     rows = [["images", "input", _format_shape(built.network.input_shape), "", "", ""]]
     found = [*map(_layer_row, built.steps)]
     for layer in found:
@@ -91,7 +91,7 @@ def _launch_row(node: Node) -> Launch:
     }
 
 
-def _cells(launch: Launch) -> list[str]:
+def _launch_cells(launch: Launch) -> list[str]:
     names = ["+".join(launch["layers"]), launch["kernel"], launch["reads"], ", ".join(launch["writes"])]
     return [*names, f"{launch['flops'] / 1e6:.4f}", f"{launch['bytes']:,}"]
 

@@ -1,4 +1,4 @@
-"""``main.py import``: convert another system's file to a weights file of this program."""
+"""Run ``main.py import``: convert a file of another system to a weights file of this program."""
 
 import re
 from dataclasses import replace
@@ -17,12 +17,12 @@ from app.interchange.named_arrays import NoNetworkError
 from app.interchange.source import Asked, Source, read
 from app.layers import Argmax, Resize, Softmax
 from app.network.definitions import Network
-from app.network.graph import Graph, build, find_network
+from app.network.graph import Graph, build_graph, find_network
 from app.network.network import LEAST_SCALE, MOST_SCALE, LayerError, check_layers
 from app.network.toml import checked_scale, network_toml
 from app.network.weights import Weights, save_weights
 from app.records.networks import Enlarged, Import
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import Column, fields, paragraph, table
 from app.tools.graph import layer_table
 
@@ -34,7 +34,7 @@ CLOSE = 1e-3  # relative to the largest logit: float32 engines round in another 
 
 
 def import_(request: ImportRequest) -> int:
-    """Read, convert, compare, write and report. Returns 0. Raises UserError; then nothing is written."""
+    """Read, convert, compare, write and report. Return 0. Raises UserError, and then writes nothing."""
     asked = Asked(
         None if request.network is None else find_network(request.network),
         request.symbol,
@@ -48,23 +48,23 @@ def import_(request: ImportRequest) -> int:
         if isinstance(error.__cause__, NoNetworkError) and error.__cause__.guess is not None:
             print(network_toml(error.__cause__.guess), end="")
         raise
-    network = _with_settings(source.network, request.rule, scale)
+    network = _apply_user_settings(source.network, request.rule, scale)
     (count,) = network.steps[-1].in_shape
     classes = source.classes if request.classes is None else _parse_classes(request.classes, count)
     arrays = {one.name: one.array for one in found}
     weights = Weights(arrays, source.network.name, request.file, source.classes, source.scale)
-    difference = largest_difference(source, build(source.network, weights))
+    difference = largest_difference(source, build_graph(source.network, weights))
     scale = source.scale if scale is None else scale
-    graph = build(network, replace(weights, input_scale=scale))
+    graph = build_graph(network, replace(weights, input_scale=scale))
     about: dict[str, Any] = {"classes": classes, "input_scale": scale}
     save_weights(request.out, arrays, network=network, overwrite=request.output.overwrite, **about)
-    document = _document(request, name, source, found, graph, difference)
-    publish(document, lambda _, width: _text(document, graph, width), request.output)
+    document = _import_document(request, name, source, found, graph, difference)
+    publish_report(document, lambda _, width: _import_text(document, graph, width), request.output)
     return 0
 
 
 def read_foreign(file: Path, asked: Asked) -> tuple[str, Source, list[Converted]]:
-    """Read the file; return its format, its checked content, and the converted arrays. Raises UserError."""
+    """Return the format of the file, its checked content, and the converted arrays. Raises UserError."""
     name, source = read(file, asked)
     try:
         check_layers(source.network.input_shape, source.network.layers)
@@ -74,7 +74,7 @@ def read_foreign(file: Path, asked: Asked) -> tuple[str, Source, list[Converted]
 
 
 def _derive_network_name(file: Path) -> str:
-    """Derive a network's name from the file's: small letters, digits and _, with a letter first."""
+    """Return a network name made from the file's name: lower-case letters, digits and _, with a letter first."""
     name = re.sub(r"[^a-z0-9_]", "_", file.stem.lower()).lstrip("_0123456789")
     return name[:MAX_NAME] or "imported"
 
@@ -88,7 +88,7 @@ def _parse_scale(text: str) -> float:
 
 
 def _parse_classes(text: str, count: int) -> tuple[str, ...]:
-    """Return the names of ``count`` classes, from a list with commas or a file with a line for each."""
+    """Return the names of ``count`` classes, from a list with commas or from a file with a line for each."""
     path = Path(text)
     try:
         if "," not in text or may_exist(path):
@@ -107,8 +107,8 @@ def _parse_classes(text: str, count: int) -> tuple[str, ...]:
     return found
 
 
-def _with_settings(network: Network, rule: str | None, scale: float | None) -> Network:
-    """Return the network with the user's resize rule and pixel scale, where there are any. Raises UserError."""
+def _apply_user_settings(network: Network, rule: str | None, scale: float | None) -> Network:
+    """Return the network with the user's resize rule and pixel scale, if given. Raises UserError."""
     if rule is not None:
         if not any(isinstance(layer, Resize) for layer in network.layers):
             raise UserError(f"network {network.name} enlarges no images: leave --rule {rule} out")
@@ -118,9 +118,9 @@ def _with_settings(network: Network, rule: str | None, scale: float | None) -> N
 
 
 def largest_difference(source: Source, graph: Graph) -> float:
-    """Compare our float64 logits of random images with the source engine's, or plain NumPy's without one.
+    """Return the largest difference between our float64 logits of random images and those of the source.
 
-    Returns the largest difference. Raises UserError if it exceeds rounding.
+    The source's engine computes the latter, or plain NumPy without one. Raises UserError for more than rounding errors.
     """
     images = np.random.default_rng(0).integers(0, 256, (IMAGES, *graph.network.input_shape), np.uint8)
     kept = tuple(step for step in graph.steps if not isinstance(step.layer, Softmax | Argmax))
@@ -136,10 +136,10 @@ def largest_difference(source: Source, graph: Graph) -> float:
 REMEDY = "its weights are too large for float32, or damaged: get a fresh copy"
 
 
-def _document(
+def _import_document(
     request: ImportRequest, name: str, source: Source, found: list[Converted], graph: Graph, difference: float
 ) -> Import:
-    """Return the document: what was read, the converted arrays, and the check."""
+    """Return the document: the file, the converted arrays, and the check."""
     first = graph.network.layers[0]
     enlarged: Enlarged | None = {"size": first.size, "rule": first.rule} if isinstance(first, Resize) else None
     return {
@@ -160,8 +160,8 @@ def _document(
     }
 
 
-def _text(document: Import, graph: Graph, width: int) -> str:
-    """Format the document and the graph's layers."""
+def _import_text(document: Import, graph: Graph, width: int) -> str:
+    """Return the document and the layers of the graph as text."""
     columns = [Column(head, left=True) for head in ("array", "name there", "in the file", "in the weights file")]
     rows = [[one["name"], one["name_there"], one["before"], one["after"]] for one in document["arrays"]]
     images, enlarged = f"pixels of 0 to 255 times {document['pixel_scale']:.6g}", document["enlarged"]

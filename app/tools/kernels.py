@@ -1,4 +1,4 @@
-"""``main.py kernels``: list every kernel, and the resources or instructions of its machine code."""
+"""Run ``main.py kernels``: list every kernel, and the resources or instructions of its machine code."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -12,7 +12,7 @@ from app.kernels.train.train import TRAINING_KERNELS
 from app.kernels.variant import Variant
 from app.planning.choices import check_architecture
 from app.records.kernels import CompiledKernels, DisassembledKernels, Kernel, Kernels
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import Column, paragraph, table
 from app.tools import machine_code, resources
 
@@ -28,7 +28,7 @@ RESOURCES = (
 
 
 def kernels(request: KernelsRequest) -> int:
-    """Print every row of the registry, or its compiled resources or instructions. Raises UserError."""
+    """Print every row of the registry, or its compiled resources or instructions. Return 0. Raises UserError."""
     if request.arch is not None and not (request.resources or request.instructions):
         raise UserError(f"--arch {request.arch} needs --resources or --instructions: add one, or leave --arch out")
     if request.resources and request.instructions:
@@ -46,16 +46,16 @@ def kernels(request: KernelsRequest) -> int:
     }
     if request.resources:
         compiled: CompiledKernels = {**listed, "arch": arch, "resources": resources.measure_resources(rows, arch)}
-        publish(compiled, _resource_text, request.output)
+        publish_report(compiled, _resource_text, request.output)
     elif request.instructions:
         loops: DisassembledKernels = {
             **listed,
             "arch": arch,
             "instructions": machine_code.measure_hottest_loops(rows, arch),
         }
-        publish(loops, _loop_text, request.output)
+        publish_report(loops, _loop_text, request.output)
     else:
-        publish(listed, _kernel_text, request.output)
+        publish_report(listed, _kernel_text, request.output)
     return 0
 
 
@@ -78,7 +78,7 @@ def _kernel_row(row: Variant) -> Kernel:
 
 
 def _kernel_text(document: Kernels, width: int) -> str:
-    """Format each operation's kernels: names and types, then the idea, its limits and its tunables."""
+    """Return the kernels of each operation as text: names and types, then idea, limits and tunables."""
     columns = [
         *(Column("step"), Column("name", left=True), Column("file (app/kernels/)", left=True, optional=1)),
         *(Column(head, left=True) for head in ("types", "from", "pools", "system")),
@@ -102,7 +102,7 @@ def _kernel_text(document: Kernels, width: int) -> str:
 
 
 def _resource_text(document: CompiledKernels, width: int) -> str:
-    """Format one line for each function, or the reason why there is none."""
+    """Return one line for each function, or the reason why there is none."""
     columns = [
         *(Column("kernel", left=True), Column("layer", left=True), Column("function", left=True, optional=4)),
         *(Column("threads", optional=2), Column("regs"), Column("static"), Column("dynamic")),
@@ -128,7 +128,7 @@ def _resource_text(document: CompiledKernels, width: int) -> str:
 
 
 def _loop_text(document: DisassembledKernels, width: int) -> str:
-    """Format one line for each hottest loop."""
+    """Return one line for each hottest loop."""
     kinds = ("instructions", *machine_code.CLASSES, machine_code.OTHER)
     heads = ("all", *(kind.replace("_load", "").replace("_", " ") for kind in kinds[1:]))
     columns = [

@@ -47,8 +47,8 @@ VARIABLES = (
 )
 
 
-def finding(area: Area, name: str, value: str, needed_for: str = "", remedy: str = "") -> Finding:
-    """Return one finding. needed_for: what does not work without it; remedy: what to do; both empty if it is there."""
+def make_finding(area: Area, name: str, value: str, needed_for: str = "", remedy: str = "") -> Finding:
+    """Return one finding. needed_for: what does not work without it. remedy: what to do. Both empty if it exists."""
     return {
         "area": area,
         "name": name,
@@ -60,16 +60,20 @@ def finding(area: Area, name: str, value: str, needed_for: str = "", remedy: str
 
 
 def system_findings() -> Iterator[Finding]:
-    """Yield program, operating system, Python, processor, memory."""
+    """Yield findings about program, operating system, Python, processor and memory."""
     area: Final = "system"
-    yield finding(area, "program", f"lenet5-inference {VERSION} in {Path(__file__).parents[2]}")
+    yield make_finding(area, "program", f"lenet5-inference {VERSION} in {Path(__file__).parents[2]}")
     with suppress(OSError):
         name = platform.freedesktop_os_release().get("PRETTY_NAME", "")
-        yield finding(area, "system", f"{name}, {platform.system()} {platform.release()} on {platform.machine()}")
-    yield finding(area, "Python", f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}")
-    yield finding(area, "processor", f"{describe_cpu(1)['name']}; {usable_cores()} of {os.cpu_count()} cores usable")
+        yield make_finding(area, "system", f"{name}, {platform.system()} {platform.release()} on {platform.machine()}")
+    yield make_finding(
+        area, "Python", f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
+    )
+    yield make_finding(
+        area, "processor", f"{describe_cpu(1)['name']}; {usable_cores()} of {os.cpu_count()} cores usable"
+    )
     yield _memory_finding(area)
-    yield finding(area, "terminal", f"output as {sys.stdout.encoding}, locale {locale.setlocale(locale.LC_CTYPE)}")
+    yield make_finding(area, "terminal", f"output as {sys.stdout.encoding}, locale {locale.setlocale(locale.LC_CTYPE)}")
 
 
 def _memory_finding(area: Area) -> Finding:
@@ -80,60 +84,60 @@ def _memory_finding(area: Area) -> Finding:
             kilobytes[name] = int(value.split()[0])
     words = {"MemTotal": "in all", "MemAvailable": "available"}
     told = [f"{format_bytes(1024 * kilobytes[name])} {word}" for name, word in words.items() if name in kilobytes]
-    return finding(area, "memory", ", ".join(told) or "unknown")
+    return make_finding(area, "memory", ", ".join(told) or "unknown")
 
 
 def package_findings() -> Iterator[Finding]:
-    """Yield the packages that the program needs, and those of each extra."""
+    """Yield findings about the packages that the program needs, and those of each extra."""
     for name in REQUIRED:
         yield _package_finding("packages", name, name, "everything")
-    cupy = [name for name in CUPY if _version(name)]
+    cupy = [name for name in CUPY if _package_version(name)]
     yield _package_finding("packages", "cupy", cupy[0] if cupy else CUPY[0], "the GPU")
     for extra, what in NEEDED_FOR.items():
         names = [re.split(r"[\[<>=]", package)[0] for package in EXTRAS[extra]]
-        missing = [name for name in names if not _version(name)]
-        told = ", ".join(f"{name} {_version(name) or 'is missing'}" for name in names)
+        missing = [name for name in names if not _package_version(name)]
+        told = ", ".join(f"{name} {_package_version(name) or 'is missing'}" for name in names)
         if missing:
-            yield finding("extras", extra, told, what, pip_install_command(extra))
+            yield make_finding("extras", extra, told, what, pip_install_command(extra))
         else:
-            yield finding("extras", extra, told)
+            yield make_finding("extras", extra, told)
 
 
 def _package_finding(area: Area, name: str, distribution: str, what: str) -> Finding:
-    version = _version(distribution)
+    version = _package_version(distribution)
     if version is None:
-        return finding(area, name, "is missing", what, f"pip install {distribution}")
-    return finding(area, name, version if name == distribution else f"{version} ({distribution})")
+        return make_finding(area, name, "is missing", what, f"pip install {distribution}")
+    return make_finding(area, name, version if name == distribution else f"{version} ({distribution})")
 
 
-def _version(distribution: str) -> str | None:
+def _package_version(distribution: str) -> str | None:
     with suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(distribution)
     return None
 
 
 def environment_findings() -> Iterator[Finding]:
-    """Yield this program's environment variables that are set."""
+    """Yield findings about this program's environment variables that are set."""
     for name in VARIABLES:
         if name in os.environ:
-            yield finding("environment", name, os.environ[name])
+            yield make_finding("environment", name, os.environ[name])
 
 
 def storage_findings() -> Iterator[Finding]:
-    """Yield the cache and its permissions, data, weights and bytecode. Nothing is written and nothing fetched."""
+    """Yield findings about the cache and its permissions, data, weights and bytecode. Writes and fetches nothing."""
     folder = cache_dir()
     yield _cache_finding(folder)
     with suppress(UserError):  # then the line above has the reason
         for about, _ in cache_contents():
-            yield finding(FILES, about["kind"], f"{about['files']:,} files, {format_bytes(about['bytes'])}")
+            yield make_finding(FILES, about["kind"], f"{about['files']:,} files, {format_bytes(about['bytes'])}")
     for split, files in SPLITS.items():
         where = [place for place in search_dirs(None) if all(existing_copies(file, place) for file in files)]
         if where:
-            yield finding(FILES, f"{split} images", str(where[0]))
+            yield make_finding(FILES, f"{split} images", str(where[0]))
         else:
             needed = {"test": "the main job and accuracy", "train": "train"}[split]
             remedy = f"python -m data_tools fetch --split {split}; the first use fetches it, too"
-            yield finding(FILES, f"{split} images", "are not here yet", needed, remedy)
+            yield make_finding(FILES, f"{split} images", "are not here yet", needed, remedy)
     yield _weights_finding()
     yield _bytecode_finding()
 
@@ -145,31 +149,33 @@ def _cache_finding(folder: Path) -> Finding:
         reason = f"{existing} cannot be written to: set LENET_CACHE_DIR to a folder of your own"
     if reason is not None:
         fault, _, remedy = reason.rpartition(": ")
-        return finding(FILES, "cache", f"{folder}: {fault}", "keeping compiled kernels and data", remedy)
+        return make_finding(FILES, "cache", f"{folder}: {fault}", "keeping compiled kernels and data", remedy)
     rights = f"mode {existing.stat().st_mode & 0o7777:o}" if existing == folder else "does not exist yet"
-    return finding(FILES, "cache", f"{folder}, {rights}, {format_bytes(shutil.disk_usage(existing).free)} free there")
+    return make_finding(
+        FILES, "cache", f"{folder}, {rights}, {format_bytes(shutil.disk_usage(existing).free)} free there"
+    )
 
 
 def _bytecode_finding() -> Finding:
-    """Return whether Python keeps the program's bytecode; that of this module would be there by now."""
+    """Return whether Python keeps the program's bytecode; if it does, that of this module exists by now."""
     kept = Path(importlib.util.cache_from_source(__file__))
     if kept.exists():
-        return finding(FILES, "bytecode", str(kept.parent))
+        return make_finding(FILES, "bytecode", str(kept.parent))
     needed = "starting fast: without it, Python compiles every module at each start"
     if sys.dont_write_bytecode:
         remedy = "unset PYTHONDONTWRITEBYTECODE, and run python without -B"
-        return finding(FILES, "bytecode", "Python is told to write none", needed, remedy)
+        return make_finding(FILES, "bytecode", "Python is told to write none", needed, remedy)
     remedy = "set PYTHONPYCACHEPREFIX to a folder that you can write to"
-    return finding(FILES, "bytecode", f"cannot be written to {kept.parent}", needed, remedy)
+    return make_finding(FILES, "bytecode", f"cannot be written to {kept.parent}", needed, remedy)
 
 
 def _weights_finding() -> Finding:
     """Return whether the shipped weights match SHA256SUMS."""
     try:
-        names = sorted(shipped.checksums(shipped.FOLDER))
+        names = sorted(shipped.read_checksums(shipped.FOLDER))
         for name in names:
             path = shipped.FOLDER / name
             shipped.check_pinned_hash(path, path.read_bytes())
     except (UserError, OSError) as error:
-        return finding(FILES, "weights", str(error), "the shipped networks", "git checkout -- weights")
-    return finding(FILES, "weights", f"{shipped.FOLDER}: {len(names)} files, all as in {shipped.CHECKSUMS}")
+        return make_finding(FILES, "weights", str(error), "the shipped networks", "git checkout -- weights")
+    return make_finding(FILES, "weights", f"{shipped.FOLDER}: {len(names)} files, all as in {shipped.CHECKSUMS}")

@@ -1,7 +1,7 @@
 """Count the instructions of a kernel's hottest loop in its machine code, with ``nvdisasm``. Needs no GPU.
 
-The hottest loop has the most multiplications in its straight-line body; of equal ones the shortest. Its counts show how
-many issue slots a warp spends on each multiplication, which no source line shows.
+The hottest loop has the most multiplications in its straight-line body; among equals, it is the shortest. Its counts
+show how many issue slots a warp spends on each multiplication, which no source line shows.
 """
 
 import re
@@ -41,7 +41,7 @@ _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+\{?\s*(?:@!?U?P\w+ )?\s*(
 
 
 class Instruction(Frozen):
-    """One machine instruction: address, full name such as ``LDG.E.CONSTANT``, operands."""
+    """One machine instruction: address, full name such as ``LDG.E.CONSTANT``, and operands."""
 
     address: int
     name: str
@@ -49,7 +49,7 @@ class Instruction(Frozen):
 
     @property
     def kind(self) -> str:
-        """The instruction's class, a key of ``CLASSES`` or ``OTHER``."""
+        """Return the class of the instruction, a key of ``CLASSES`` or ``OTHER``."""
         stem = self.name.partition(".")[0]
         # A move written as a product with zero multiplies nothing: HFMA2.MMA R1, -RZ, RZ, 0, 0.
         if stem == "HFMA2" and "-RZ, RZ" in self.operands:
@@ -58,16 +58,16 @@ class Instruction(Frozen):
 
 
 def measure_hottest_loops(rows: Sequence[Variant], arch: str) -> list[Instructions]:
-    """Compile every row for its example layers, on all cores, with a progress bar. Raises UserError without nvdisasm.
+    """Compile every row for its example layers, on all cores, with a progress bar; return rows of the JSON document.
 
-    Returns a row of the JSON document with instruction counts for each function that has a loop which multiplies.
+    Each row has the instruction counts of a function with a loop that multiplies. Raises UserError without nvdisasm.
     """
-    find_tool()
+    find_nvdisasm()
     jobs = [(row, layer, problems, arch) for row in rows for layer, problems in example_problems(row)]
-    return [*chain.from_iterable(compile_on_all_cores(lambda job: [*_example(*job)], jobs, arch))]
+    return [*chain.from_iterable(compile_on_all_cores(lambda job: [*_example_instructions(*job)], jobs, arch))]
 
 
-def _example(row: Variant, layer: str, problems: Sequence[Any], arch: str) -> Iterator[Instructions]:
+def _example_instructions(row: Variant, layer: str, problems: Sequence[Any], arch: str) -> Iterator[Instructions]:
     problem = next((problem for problem in problems if row.refusal(problem, arch) is None), None)
     config = None if problem is None else row.config(problem)
     if config is None or not config.launches:
@@ -78,7 +78,7 @@ def _example(row: Variant, layer: str, problems: Sequence[Any], arch: str) -> It
             yield cast(Instructions, about | loop)  # counts by class
 
 
-def find_tool() -> str:
+def find_nvdisasm() -> str:
     """Return the path of ``nvdisasm``. Raises UserError without one."""
     tool = shutil.which("nvdisasm")
     if tool is None:
@@ -88,7 +88,7 @@ def find_tool() -> str:
 
 def disassemble(cubin: bytes) -> str:
     """Return the machine code as text. Raises UserError without ``nvdisasm``."""
-    tool = find_tool()
+    tool = find_nvdisasm()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
@@ -99,7 +99,7 @@ def disassemble(cubin: bytes) -> str:
 
 
 def parse_functions(text: str) -> Iterator[tuple[str, list[Instruction], dict[str, int]]]:
-    """Parse nvdisasm's text: yield each function's name, its instructions, and its labels' addresses."""
+    """Yield from nvdisasm's text the name of each function, its instructions, and the addresses of its labels."""
     name, code, labels, waiting = "", list[Instruction](), dict[str, int](), list[str]()
     for line in [*text.splitlines(), ".text.end:"]:
         if found := _FUNCTION.match(line):
@@ -116,9 +116,9 @@ def parse_functions(text: str) -> Iterator[tuple[str, list[Instruction], dict[st
 
 
 def hottest_loop(code: Sequence[Instruction], labels: dict[str, int]) -> dict[str, int] | None:
-    """Return the hottest loop's instructions by class; loops within it that only copy are left out.
+    """Return the instructions of the hottest loop by class, without inner loops that only copy.
 
-    None if no loop has half of the function's multiplications: then most are outside all loops.
+    Return None if no loop has half of the function's multiplications: most are then outside of loops.
     """
     jumps = (
         (one.address, labels.get(_jump_target(one), one.address + 1)) for one in code if one.name.startswith("BRA")

@@ -1,4 +1,4 @@
-"""``main.py networks``: list every network with its layers and figures."""
+"""Run ``main.py networks``: list every network with its layers and figures."""
 
 from math import prod
 from pathlib import Path
@@ -8,21 +8,21 @@ from app.commands.networks import NetworksRequest
 from app.files import shipped
 from app.layers import Layer
 from app.network.definitions import NETWORKS, Network
-from app.network.graph import build, find_network
+from app.network.graph import build_graph, find_network
 from app.network.network import settings_of
 from app.network.toml import network_toml
 from app.network.weights import ENDINGS, Weights, load_weights
 from app.records import networks as records
 from app.records.networks import ListedNetwork, Networks, Promise
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import Column, paragraph, table
-from app.training.recipes import recipe_of
+from app.training.recipes import default_recipe
 
 LEGEND = "MFLOP: of one image; accuracy: of the weights, on the first Fashion-MNIST test images."
 
 
 def networks(request: NetworksRequest) -> int:
-    """Print every network: input, layers, parameters, FLOPs per image, shipped accuracy. Raises UserError.
+    """Print every network: input, layers, parameters, FLOPs per image, shipped accuracy. Return 0. Raises UserError.
 
     A request may name one network, or ask for its TOML instead.
     """
@@ -31,14 +31,14 @@ def networks(request: NetworksRequest) -> int:
         return 0
     if request.network is not None and request.network.endswith(ENDINGS):
         own = load_weights(Path(request.network))
-        rows = [describe(build(own.stored_network(), own).network, own)]
+        rows = [network_entry(build_graph(own.stored_network(), own).network, own)]
     else:
         chosen = [*NETWORKS.values()] if request.network is None else [find_network(request.network)]
         weights = shipped_weights()
         # A network file may use a listed network's name.
-        rows = [describe(one, weights.get(one.name) if one == NETWORKS.get(one.name) else None) for one in chosen]
+        rows = [network_entry(one, weights.get(one.name) if one == NETWORKS.get(one.name) else None) for one in chosen]
     document: Networks = {"schema": "lenet5-inference/networks/1", "networks": rows}
-    publish(document, _text, request.output)
+    publish_report(document, _networks_text, request.output)
     return 0
 
 
@@ -52,13 +52,13 @@ def _print_toml(request: NetworksRequest) -> None:
 
 
 def shipped_weights() -> dict[str, Weights]:
-    """Load the shipped weights of each network, by name. Raises UserError for a file that cannot be read."""
+    """Return the shipped weights of each network, by name. Raises UserError for a file that cannot be read."""
     paths = {name: shipped.weights_path(name) for name in NETWORKS}
     return {name: load_weights(path) for name, path in paths.items() if path.exists()}
 
 
-def describe(network: Network, weights: Weights | None) -> ListedNetwork:
-    """Return the document's entry. accuracy: promised for the most test images, None without a promise."""
+def network_entry(network: Network, weights: Weights | None) -> ListedNetwork:
+    """Return the network's entry in the document. accuracy: promised for the most test images, or None."""
     parameters = flops = 0
     layers: list[records.Layer] = []
     for step in network.steps:
@@ -87,11 +87,11 @@ def _has_array(name: str, layer: Layer, network: Network, weights: Weights | Non
     """Return whether the weights have this parameter array; without weights, whether training would create it."""
     if weights is not None:
         return name in weights.arrays
-    return not name.endswith("_bias") or layer.name in recipe_of(network).biases
+    return not name.endswith("_bias") or layer.name in default_recipe(network).biases
 
 
-def _text(document: Networks, width: int) -> str:
-    """Format each network's figures, then its idea and its layers with their settings."""
+def _networks_text(document: Networks, width: int) -> str:
+    """Return each network's figures, then its idea and its layers with their settings."""
     heads = [Column("network", left=True), Column("input", left=True), Column("layers"), Column("parameters")]
     columns = [*heads, Column("MFLOP"), Column("accuracy", left=True)]
     rows = []
@@ -108,5 +108,5 @@ def _text(document: Networks, width: int) -> str:
 
 
 def _layer_text(layer: records.Layer) -> str:
-    """Describe a layer: ``conv2d maps=32 kernel=5``."""
+    """Return a layer as text: ``conv2d maps=32 kernel=5``."""
     return " ".join([layer["kind"], *(f"{name}={value}" for name, value in layer["settings"].items())])

@@ -1,4 +1,4 @@
-"""``main.py precompile``: compile everything that the main job would compile. Needs no GPU."""
+"""Run ``main.py precompile``: compile all kernels of the main job into the cache. Needs no GPU."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,14 +15,14 @@ from app.planning import tuning
 from app.planning.choices import load_graph, resolve_target
 from app.planning.plan import ExecutionPlan, plan
 from app.records.operate import Precompile
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import paragraph
 
 Build = tuple[Path, tuple[tuple[str, str | int], ...]]  # a .cu file and its compile-time constants
 
 
 def precompile(request: PrecompileRequest) -> int:
-    """Compile into the kernel cache, and print how much was cached already. Returns 0. Raises UserError."""
+    """Compile into the kernel cache, and print how many kernels it contained already. Return 0. Raises UserError."""
     timer = Timer()
     if request.all and request.network.precision != "auto":
         raise UserError(f"--all compiles every precision: leave out --all or --precision {request.network.precision}")
@@ -51,12 +51,12 @@ def precompile(request: PrecompileRequest) -> int:
         "compiled": compiled,
         "seconds": timer.seconds,
     }
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     return 0
 
 
 def as_text(document: Precompile, width: int) -> str:
-    """Format the document as text."""
+    """Return the document as text."""
     count, compiled = document["kernels"], document["compiled"]
     what = f"{count} kernels of {document['network']} in {', '.join(document['precisions'])}"
     done = f"{count - compiled} were in the cache, {compiled} compiled; {document['seconds']:.1f} s"

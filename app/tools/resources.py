@@ -1,7 +1,7 @@
-"""Read every kernel's resources from the compiler's log: registers, memory, spills, blocks on an SM.
+"""Read every kernel's resources from the compiler's log: registers, memory, spills, blocks on an SM. Needs no GPU.
 
-Needs no GPU. Every row of the registry is compiled for layers of the networks: a convolution or a product alone, or
-both layers of a pair.
+Every row of the registry is compiled for layers of the networks: a convolution or a product alone, or both layers of a
+pair.
 """
 
 import re
@@ -63,19 +63,21 @@ class Compiled(Frozen):
 
 
 def measure_resources(rows: Sequence[Variant], arch: str) -> list[Resources | NoResources]:
-    """Compile every row for its example layers, on all cores, with a progress bar. Raises UserError without NVRTC.
+    """Compile every row for its example layers, on all cores, with a progress bar; return rows of the JSON document.
 
-    Returns a row of the JSON document for each function; for a variant that cannot compute a layer, one with the
-    reason. Memory in bytes: static_shared, dynamic_shared: per block; constant: all ``__constant__`` arrays of the
-    file; stack and spills: per thread. blocks: how many fit on an SM at once; occupancy: their share of the SM's
-    threads, 0..1.
+    There is a row for each function; for a variant that cannot compute a layer, a row with the reason. Memory in bytes:
+    static_shared, dynamic_shared: per block; constant: all ``__constant__`` arrays of the file; stack and spills: per
+    thread. blocks: how many fit on an SM together; occupancy: their share of the SM's threads, 0..1. Raises UserError
+    without NVRTC.
     """
     jobs = [(row, layer, problems, arch) for row in rows for layer, problems in example_problems(row)]
-    return [*chain.from_iterable(compile_on_all_cores(lambda job: _example(*job), jobs, arch))]
+    return [*chain.from_iterable(compile_on_all_cores(lambda job: _example_resources(*job), jobs, arch))]
 
 
-def _example(row: Variant, layer: str, problems: Sequence[Problem], arch: str) -> list[Resources | NoResources]:
-    """Compile the row for the first problem that it serves; if it serves none, return a row with the reason."""
+def _example_resources(
+    row: Variant, layer: str, problems: Sequence[Problem], arch: str
+) -> list[Resources | NoResources]:
+    """Compile the row for the first problem that it can compute; if there is none, return a row with the reason."""
     refusals = [row.refusal(problem, arch) for problem in problems]
     served = problems[refusals.index(None)] if None in refusals else None
     found = [] if served is None else [*_function_resources(row, layer, served, arch)]
@@ -97,7 +99,7 @@ def example_problems(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
 
 
 def _pair_problems(row: Variant, network: Network) -> list[Problem]:
-    """Return the pair of the network's first two such layers in each of the row's types, then with exact weights."""
+    """Return the network's first two such layers as pairs: in each of the row's types, then with exact weights."""
     name, pair = EXAMPLE_PAIRS[row.operation]
     whole = [[_layer_problems(network, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
     found = [pair(*(list(filter(None, layer))[-1] for layer in both)) for both in whole]
@@ -105,7 +107,7 @@ def _pair_problems(row: Variant, network: Network) -> list[Problem]:
 
 
 def _layer_problems(network: Network, name: str, dtype: str) -> list[Problem | None]:
-    """Return the layer's problems: alone, then fused with one, two … of the next layers; None if they do not fuse."""
+    """Return a layer's problems: alone, then fused with one, two … of the next layers; None if they do not fuse."""
     layers = network.layers
     index = next(index for index, layer in enumerate(layers) if layer.name == name)
     return [
@@ -151,7 +153,7 @@ def _function_resources(row: Variant, layer: str, problem: Problem, arch: str) -
 
 
 def parse_log(log: str) -> dict[str, Compiled]:
-    """Parse the assembler's log: entry point → resources. Functions that are not entry points are left out."""
+    """Return the resources of each entry point in the assembler's log; other functions are omitted."""
     found: dict[str, Compiled] = {}
     for entry, *stack, registers, more in (match.groups() for match in _ENTRY.finditer(log)):
         shared = re.search(r"(\d+) bytes smem", more)
@@ -171,7 +173,7 @@ def constant_bytes(cubin: bytes) -> int:
 
 
 def blocks_per_sm(threads: int, registers: int, shared: int, arch: str) -> int:
-    """Return how many blocks fit on an SM at once. registers: per thread; shared: bytes per block."""
+    """Return how many blocks fit on an SM together. registers: per thread. shared: bytes per block."""
     most_threads, most_blocks, shared_kb = SM_LIMITS[architecture_number(arch)]
     warps = ceil_div(threads, 32)
     # Warps get registers by 256, blocks get shared memory by 128 bytes, and the system takes 1 KB of each block.

@@ -1,1 +1,1 @@
-"""Training: gradients of every layer, optimisers, the loop with its checkpoints, and the command."""
+"""Train networks: gradients of every layer, optimisers, the training loop, checkpoints, and the command."""

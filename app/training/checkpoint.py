@@ -1,6 +1,6 @@
-"""Write and read checkpoints: a training's settings and progress in HDF5, atomic, verified by a hash.
+"""Write and read checkpoints: settings and progress of a training in HDF5, atomic, verified by a hash.
 
-Settings and some figures are JSON in an attribute, the header. Every value read is checked like an option.
+Settings and some figures are JSON in an attribute, the header. Every value is checked when read, as options are.
 """
 
 import dataclasses
@@ -49,13 +49,13 @@ _HEADER = object_check(
 
 
 def header_json(settings: Settings, progress: Mapping[str, Any]) -> str:
-    """Return the header as JSON, which ``parse_header`` reads. progress: values of ``Progress`` by name."""
+    """Return the header as JSON, for ``parse_header``. progress: values of ``Progress`` by name."""
     values = {"settings": vars(settings), **{name: progress[name] for name in _FIGURES}}
     return json.dumps(values, ensure_ascii=False)  # shorter without escapes: HDF5 limits attributes
 
 
 def parse_header(content: str) -> tuple[Settings, Model, dict[str, Any]]:
-    """Parse the header; return the settings, their network, and the values of ``Progress``.
+    """Return the settings in the header, their network, and the values of ``Progress``.
 
     Raises BadValueError for every value that ``train`` would refuse as an option.
     """
@@ -95,12 +95,12 @@ def _check_header_consistency(settings: Settings, model: Model, values: Mapping[
 
 
 def checkpoint_path(output: Path) -> Path:
-    """Return the checkpoint's path for a training that writes its weights to ``output``."""
+    """Return the path of the checkpoint for a training that writes its weights to ``output``."""
     return output.with_name(f"{output.name}{SUFFIX}")
 
 
 def file_stamp(path: Path) -> Stamp:
-    """Return the file's inode, size and time, to detect changes; None if there is no file."""
+    """Return inode, size and time of the file, to detect changes; None if there is no file."""
     try:
         status = path.stat()
     except OSError:
@@ -122,7 +122,7 @@ def save_checkpoint(path: Path, settings: Settings, progress: Progress) -> None:
 
 
 class Checkpoint(Frozen):
-    """The content of a checkpoint, read and checked. stamp: ``file_stamp`` of the file before it was read."""
+    """The checked content of a checkpoint. stamp: ``file_stamp`` of the file before it was read."""
 
     path: Path
     stamp: Stamp
@@ -132,7 +132,10 @@ class Checkpoint(Frozen):
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint, opening the file once. Raises UserError if it is missing, foreign, damaged or inconsistent."""
+    """Return the content of a checkpoint; open the file once.
+
+    Raises UserError if the file is missing, damaged, inconsistent or no checkpoint.
+    """
     if not may_exist(path):
         raise UserError(f"{path} does not exist; check the name (a finished training leaves no checkpoint)")
     before = file_stamp(path)
@@ -162,14 +165,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def array_limits(settings: Settings, model: Model) -> dict[str, int]:
-    """Return the most bytes of each array in a checkpoint, by name."""
+    """Return the most bytes that each array in a checkpoint may have, by name."""
     parts = ("parameter", "best", *OPTIMISERS[settings.optimiser].slots)
     sizes = {f"{part}_{name}": 4 * prod(shape) for part in parts for name, shape in model.shapes.items()}
     return {**sizes, "history": 8 * COLUMNS * settings.epochs}
 
 
 def restore_progress(settings: Settings, model: Model, values: Mapping[str, Any], arrays: Arrays) -> Progress:
-    """Build a ``Progress`` from the header's values and the arrays. Raises BadValueError if they are inconsistent."""
+    """Return a ``Progress`` from the header's values and the arrays. Raises BadValueError if they are inconsistent."""
     slots, best_epoch = OPTIMISERS[settings.optimiser].slots, values["best_epoch"]
     parameters, best, *own = (_extract_part_arrays(part, model, arrays) for part in ("parameter", "best", *slots))
     if "square" in slots and any((array < 0).any() for array in own[slots.index("square")].values()):

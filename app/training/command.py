@@ -1,4 +1,4 @@
-"""The command ``train``: train a network, with a checkpoint after each epoch."""
+"""Run the command ``train``: train a network, with a checkpoint after each epoch."""
 
 import sys
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from app.training.cpu_trainer import open_trainer, translate_memory_errors
 from app.training.progress import Progress, TrainingJob
 from app.training.request import TrainRequest
 from app.training.results import write_results
-from app.training.settings import as_option
+from app.training.settings import option_text
 from app.training.task import Task, load_task
 from app.training.workers import check_workers, start_team
 
@@ -26,7 +26,7 @@ CPU = "the CPU with NumPy"
 
 
 def train(request: TrainRequest) -> int:
-    """Train the network, print a line per epoch and write the weights. Returns exit code 0. Raises UserError."""
+    """Train the network, print a line per epoch and write the weights. Return 0. Raises UserError."""
     with exit_on_interrupt():
         kind, why_not = device.choose_device(request.device)
         task = load_task(request, kind)
@@ -39,26 +39,26 @@ def train(request: TrainRequest) -> int:
         card = device.describe_gpu() if kind == "cuda" else {"name": CPU}
         where, which = card["name"], device.format_bus_address(card, ", ") if workers == 1 else ""
     with task.places.lock_and_check():
-        say: Callable[[str], object] = (lambda text: None) if request.json == "-" else _say
+        say: Callable[[str], object] = (lambda text: None) if request.json == "-" else _print_line
         slowly = "" if kind == "cuda" else f", slowly ({why_not})" if why_not else ", slowly"
         say(f"training {settings.network} on {which}{where}{slowly}: {settings.describe()}")
         source = request.resume
         if progress.trained_on not in ("", where):
             say(f"note: {source} comes from {progress.trained_on}: on another processor the last bits will differ")
         if task.again:
-            words = " ".join(as_option(name, value) for name, value in task.again.items())
+            words = " ".join(option_text(name, value) for name, value in task.again.items())
             say(f"note: {source} was started with {words}")
         if source is not None and workers != progress.workers:
             say(f"note: {source} comes from {progress.workers} workers; with {workers} bits may differ")
-        _run(task, replace(job, progress=replace(progress, workers=workers, trained_on=where)), say)
+        _train_and_write(task, replace(job, progress=replace(progress, workers=workers, trained_on=where)), say)
     return 0
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     tqdm.write("\n".join(paragraph(escape_unprintable(text), terminal_width(), following="  ")))
 
 
-def _run(task: Task, job: TrainingJob, say: Callable[[str], object]) -> None:
+def _train_and_write(task: Task, job: TrainingJob, say: Callable[[str], object]) -> None:
     """Train the remaining epochs and write the results. UserErrors say how to use the checkpoint."""
     try:
         progress = _train_epochs(task, job, say)
@@ -78,7 +78,7 @@ def _run(task: Task, job: TrainingJob, say: Callable[[str], object]) -> None:
 
 
 def _train_epochs(task: Task, job: TrainingJob, say: Callable[[str], object]) -> Progress:
-    """Train the remaining epochs, with a checkpoint after each."""
+    """Train the remaining epochs, with a checkpoint after each; return the progress."""
     settings, progress = job.settings, job.progress
     images = settings.images - settings.validation
     with (

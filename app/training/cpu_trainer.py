@@ -1,4 +1,4 @@
-"""Train with NumPy on the CPU's cores, and choose this or the GPU's trainer."""
+"""Train with NumPy on the CPU's cores, and choose between this trainer and the GPU's."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,14 +18,14 @@ from app.training.optimisers import OPTIMISERS, Slots, one_cycle
 from app.training.progress import TrainingJob
 from app.training.random_bits import FRACTION_BITS, Use, dropout_bound, integers_below, random_bits
 from app.training.settings import Settings
-from app.training.team import Team, share_of
+from app.training.team import Team, member_share
 
 PIECE = 32  # images per task of a thread; fixed, so that sums do not depend on the number of cores
 QUIET = partial(np.errstate, over="ignore", invalid="ignore", divide="ignore")  # the loop reports NaN and infinity
 
 
 class CpuTrainer:
-    """Train with the NumPy references, pieces of a batch in parallel. Results do not depend on the number of threads.
+    """Trains with the NumPy references, pieces of a batch in parallel. The number of threads does not affect results.
 
     pool: runs the pieces. check_interrupt: called before each piece; an exception from it ends the work on the batch.
     """
@@ -51,13 +51,13 @@ class CpuTrainer:
         self._gradient = {name: piece.reshape(array.shape) for (name, array), piece in pieces}
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
-        """Implement ``loop.Trainer.train``."""
+        """Train on batches as ``loop.Trainer.train`` does."""
         found = np.zeros((len(batches), 2))
         penalties = []
         for number, items in enumerate(batches):
             self._gradients[:] = 0
             pieces = self._map_pieces(
-                partial(self._piece_gradients, epoch=epoch, total=len(items)), share_of(items, self._team)
+                partial(self._piece_gradients, epoch=epoch, total=len(items)), member_share(items, self._team)
             )
             with QUIET():
                 for loss, correct, part in pieces:  # in order, for reproducible sums
@@ -65,13 +65,13 @@ class CpuTrainer:
                     for name, array in self._gradient.items():
                         array += part[name]
                 self._team.all_reduce(self._gradients)
-            penalties.append(self._update(self._gradient, step + number))
+            penalties.append(self._update_parameters(self._gradient, step + number))
         self._team.all_reduce(found)
         return [
             (float(loss) + penalty, int(correct)) for (loss, correct), penalty in zip(found, penalties, strict=True)
         ]
 
-    def _update(self, gradients: Arrays, step: int) -> float:
+    def _update_parameters(self, gradients: Arrays, step: int) -> float:
         """Update the parameters by the optimiser; return the L2 loss."""
         schedule = one_cycle(step, self.settings.steps, self.settings.rate)
         with QUIET():
@@ -80,7 +80,7 @@ class CpuTrainer:
         return penalty
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """Implement ``loop.Trainer.evaluate``."""
+        """Evaluate images as ``loop.Trainer.evaluate`` does."""
 
         def evaluate_piece(some: np.ndarray) -> tuple[float, int]:
             logits = self.model.logits(self.parameters, self.images[some])
@@ -88,18 +88,18 @@ class CpuTrainer:
             return loss, int((logits.argmax(axis=1) == self.labels[some]).sum())
 
         found = np.zeros(2)
-        for part in self._map_pieces(evaluate_piece, share_of(items, self._team)):
+        for part in self._map_pieces(evaluate_piece, member_share(items, self._team)):
             found += part
         self._team.all_reduce(found)
         return float(found[0]), int(found[1])
 
     def state(self) -> tuple[Arrays, Slots]:
-        """Implement ``loop.Trainer.state``."""
+        """Return the state as ``loop.Trainer.state`` does."""
         return deepcopy((self.parameters, self.slots))
 
     def _piece_gradients(self, items: np.ndarray, epoch: int, total: int) -> tuple[float, int, Arrays]:
         settings = self.settings
-        images = augment(
+        images = augment_images(
             self.images[items], items, seed=settings.seed, epoch=epoch, shift=settings.shift, flip=settings.flip
         )
         return self.model.gradients(
@@ -134,11 +134,13 @@ def cpu_pool(processes: int) -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def augment(images: np.ndarray, items: np.ndarray, *, seed: int, epoch: int, shift: int, flip: bool) -> np.ndarray:
-    """Shift (B, C, H, W) images at random by whole pixels, filling with zeros, and flip half of them.
+def augment_images(
+    images: np.ndarray, items: np.ndarray, *, seed: int, epoch: int, shift: int, flip: bool
+) -> np.ndarray:
+    """Return images (B, C, H, W), shifted at random by whole pixels with zeros outside, and half of them flipped.
 
-    items: (B,) indices in the training set. shift: most pixels in each direction. An image's changes depend only on
-    seed, epoch and item.
+    items: (B,) indices in the training set. shift: most pixels in each direction. The changes to an image depend only
+    on seed, epoch and item.
     """
     if not (shift or flip):
         return images
@@ -155,7 +157,7 @@ def augment(images: np.ndarray, items: np.ndarray, *, seed: int, epoch: int, shi
 def dropout_mask(
     settings: Settings, layer: str, shape: tuple[int, ...], items: np.ndarray, epoch: int
 ) -> np.ndarray | None:
-    """Return the dropout factors of a layer's input, of ``shape``: 0 or 1 / (1 - share); None without dropout.
+    """Return the dropout factors of a layer's input, of shape ``shape``: 0 or 1 / (1 - share); None without dropout.
 
     items: (B,) indices of the images in the training set.
     """
@@ -170,10 +172,10 @@ def dropout_mask(
 
 @contextmanager
 def open_trainer(job: TrainingJob, team: Team, check_interrupt: Callable[[], object]) -> Iterator[Trainer]:
-    """Yield this process's trainer, in the state of the job's progress.
+    """Yield the trainer of this process, in the state of the job's progress.
 
-    check_interrupt: called regularly, from any thread; an exception from it ends the training. Within the block, GPU
-    errors and lack of memory become UserErrors.
+    check_interrupt: called regularly, from any thread; an exception from it ends the training. In the block, GPU errors
+    and lack of memory become UserErrors.
     """
     if job.device == "cpu":
         with translate_memory_errors(job.settings), cpu_pool(team.size) as pool:
@@ -192,7 +194,7 @@ def open_trainer(job: TrainingJob, team: Team, check_interrupt: Callable[[], obj
 
 @contextmanager
 def translate_memory_errors(settings: Settings) -> Iterator[None]:
-    """Turn a MemoryError in the block into a UserError."""
+    """Raise UserError for a MemoryError in the block."""
     try:
         yield
     except MemoryError:

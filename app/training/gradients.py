@@ -1,9 +1,9 @@
-"""Gradients of the layers in NumPy. A layer class without one cannot be trained.
+"""Compute gradients of the layers in NumPy. A layer class without a gradient function cannot be trained.
 
-A gradient function takes the layer, its input x and output y, the gradient dy of the loss by y, the parameters, and
-whether dx, the gradient by x, is wanted (the first layer's is not). It returns dx, or None, and the parameters'
-gradients by name, all in the float type of x. A convolution repeats its im2col, which costs less than keeping K² copies
-of x.
+A gradient function takes the layer, its input x and output y, the gradient dy of the loss with respect to y, the
+parameters, and whether dx, the gradient with respect to x, is wanted (for the first layer it is not). It returns dx, or
+None, and the gradients of the parameters by name, all in the float type of x. A convolution repeats its im2col, which
+costs less than keeping K² copies of x.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,32 +31,32 @@ SLOPES: dict[type[Activation], Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-def forward(layer: Layer, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-    """Return the layer's output by its reference. ``x`` stays: activations, which work in place, get a copy."""
+def layer_forward(layer: Layer, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+    """Return the output of the layer's reference. ``x`` is unchanged: an activation works on a copy, in place."""
     return layer.reference(x.copy(order="K") if isinstance(layer, Activation) else x, parameters)
 
 
 def activation_backward(
     layer: Activation, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool
 ) -> Gradients:
-    """Compute dx = dy · slope(y)."""
+    """Return dx = dy · slope(y)."""
     return dy * SLOPES[type(layer)](y), {}
 
 
 def flatten_backward(layer: Flatten, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
-    """Restore the shape and order of the input: dy (B, H·W·C) → dx (B, C, H, W)."""
+    """Return dy (B, H·W·C) in the shape and order of the input, dx (B, C, H, W)."""
     images, channels, height, width = x.shape
     return dy.reshape(images, height, width, channels).transpose(0, 3, 1, 2), {}
 
 
 def linear_backward(layer: Linear, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
-    """Compute dw = xᵀ dy, dx = dy wᵀ."""
+    """Return dx = dy wᵀ and dw = xᵀ dy."""
     gradients = {layer.name: x.T @ dy} | _bias_gradient(layer, dy, parameters)
     return dy @ parameters[layer.name].T if wanted else None, gradients
 
 
 def conv2d_backward(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
-    """Compute dk = im2col(x)ᵀ dy; dx is the sum of the windows' gradients dy kᵀ, each added at its window's position.
+    """Return dk = im2col(x)ᵀ dy, and dx: the sum of the windows' gradients dy kᵀ, each at the position of its window.
 
     Both are matrix products over pieces of im2col that fit in cache.
     """
@@ -84,15 +84,15 @@ def conv2d_backward(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Pa
 
 
 def _bias_gradient(layer: Conv2d | Linear, dy: np.ndarray, parameters: Parameters) -> Arrays:
-    """Return the bias's gradient by its name, {} without a bias. dy: (rows, outputs)."""
+    """Return the gradient of the bias by name; {} without a bias. dy: (rows, outputs)."""
     name = f"{layer.name}_bias"
     return {name: dy.sum(axis=0)} if name in parameters else {}
 
 
 def _col2im(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, width: int) -> None:
-    """Add all windows' gradients, (B·OH·OW, K·K·C), to dx, (B, H, W, C). A window's columns come before its rows.
+    """Add the gradients of all windows, (B·OH·OW, K·K·C), to dx, (B, H, W, C). A window's columns precede its rows.
 
-    They are added along W first: a window's columns are contiguous in memory, and single pixels would be too short.
+    It adds along W first: the columns of a window are contiguous in memory, and single pixels would be too short.
     """
     kernel, step = layer.kernel, layer.stride
     windows = columns.reshape(len(dx), height, width, kernel, kernel, -1)
@@ -106,7 +106,7 @@ def _col2im(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, wid
 def average_pool_backward(
     layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool
 ) -> Gradients:
-    """Distribute each window's gradient evenly over its pixels; windows may overlap."""
+    """Return dx: the gradient of each window, spread evenly over its pixels. Windows may overlap."""
     dx = np.zeros_like(x)
     share = dy / layer.window_pixel_counts(x.shape[1:]).astype(x.dtype)
     for place, windows in _window_positions(layer, x, dy):
@@ -115,7 +115,7 @@ def average_pool_backward(
 
 
 def max_pool_backward(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
-    """Pass each window's gradient to its maximum; among equals to the first, by rows."""
+    """Return dx: the gradient of each window, at its maximum; among equals at the first, by rows."""
     dx = np.zeros_like(x)
     open_ = np.ones_like(y, dtype=bool)  # windows whose maximum is not found yet
     for place, windows in _window_positions(layer, x, dy):
@@ -126,7 +126,7 @@ def max_pool_backward(layer: Pool, x: Array, y: Array, dy: Array, parameters: Pa
 
 
 def _window_positions(layer: Pool, x: np.ndarray, dy: np.ndarray) -> Iterator[tuple[Index, Index]]:
-    """Yield, for each pixel position in a window, by rows, two indices: its pixels in x, and their windows."""
+    """Yield two indices for each pixel position in a window, by rows: its pixels in x, and their windows."""
     height, width = dy.shape[2:]
     for p, q in product(range(layer.window), repeat=2):
         rows = slice(p, p + layer.effective_stride * (height - 1) + 1, layer.effective_stride)

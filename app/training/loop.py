@@ -1,4 +1,4 @@
-"""The training loop: epochs of minibatches, validation, and selection of the best parameters."""
+"""Train in epochs of minibatches, validate after each, and keep the best parameters."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,15 +23,16 @@ GUESSING = 1.5  # diverged: accuracy below this many times the share of the most
 
 
 class Trainer(Protocol):
-    """Computes gradients and updates parameters; holds the images, the parameters and the optimiser's slots."""
+    """Computes gradients and updates parameters; holds the images, the parameters and the slots of the optimiser."""
 
     batches_per_call: int  # batches that ``train`` should get at a time
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
-        """Compute the gradients of each batch's mean loss and update the parameters once per batch.
+        """Compute the gradients of the mean loss of each batch and update the parameters once per batch.
 
-        batches: indices of images in the training set. epoch: counted from 1. step: number of the first batch, counted
-        from 0 at the training's start. Returns loss (with L2) and correct answers of each batch, before its update.
+        batches: indices of images in the training set. epoch: counted from 1. step: number of the first batch since the
+        start of the training, counted from 0. Return loss (with L2) and correct answers of each batch, before its
+        update.
         """
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
@@ -47,7 +48,7 @@ class DivergedError(Exception):
 
 @lru_cache(1)  # called every epoch
 def split_validation(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the training images, and of the validation images, chosen by the seed; read-only."""
+    """Return the indices of the training images and of the validation images, chosen by the seed; read-only."""
     mixed = random_order(settings.seed, Use.SPLIT, np.arange(settings.images))
     parts = np.sort(mixed[settings.validation :]), np.sort(mixed[: settings.validation])
     for part in parts:
@@ -56,7 +57,7 @@ def split_validation(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
 
 
 def initial_progress(model: Model, settings: Settings) -> Progress:
-    """Return the state before the first epoch: initial parameters, slots of zeros."""
+    """Return the state before the first epoch: initial parameters, and slots of zeros."""
     parameters = model.initial_parameters(settings.seed)
     names = OPTIMISERS[settings.optimiser].slots
     slots = {slot: {name: np.zeros_like(array) for name, array in parameters.items()} for slot in names}
@@ -64,7 +65,7 @@ def initial_progress(model: Model, settings: Settings) -> Progress:
 
 
 def run_epoch(trainer: Trainer, settings: Settings, progress: Progress, after_batches: AfterBatches) -> Progress:
-    """Train one more epoch; the trainer must be in the state ``progress``. Raises DivergedError."""
+    """Train one more epoch from the trainer's state ``progress``; return the new progress. Raises DivergedError."""
     timer = Timer()
     epoch = len(progress.history) + 1
     training, held_out = split_validation(settings)
@@ -95,7 +96,7 @@ def run_epoch(trainer: Trainer, settings: Settings, progress: Progress, after_ba
 
 
 def check_beats_guessing(progress: Progress, labels: np.ndarray, classes: int) -> None:
-    """Raise DivergedError if the last epoch was far worse than guessing, which more training cannot repair.
+    """Raise DivergedError if the last epoch was so much worse than guessing that more training cannot repair it.
 
     labels: of all images. Both accuracies must also be as low as those of guessing: a network that memorises images may
     have a large loss.

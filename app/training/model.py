@@ -1,4 +1,4 @@
-"""A network for training: trainable layers, parameters, the loss and its gradients."""
+"""Define a network for training: trainable layers, parameters, the loss and its gradients."""
 
 from collections.abc import Callable, Mapping
 from itertools import takewhile
@@ -10,8 +10,8 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.layers import Argmax, Layer, Parameters, Shape, Softmax
 from app.network.definitions import Network
-from app.training.gradients import GRADIENTS, Arrays, forward
-from app.training.random_bits import Use, fractions, random_bits
+from app.training.gradients import GRADIENTS, Arrays, layer_forward
+from app.training.random_bits import Use, random_bits, unit_fractions
 
 # (layer's name, shape of its input) → dropout factors of the input and of its gradient; None: all are 1.
 Masks = Callable[[str, tuple[int, ...]], np.ndarray | None]
@@ -20,8 +20,8 @@ Masks = Callable[[str, tuple[int, ...]], np.ndarray | None]
 class Model(Frozen):
     """A trainable network.
 
-    front: layers without gradient that first process the bytes. layers: the trained ones, up to the logits. shapes: of
-    the parameters, by name.
+    front: layers without gradient that first process the bytes. layers: the trained layers, up to the logits. shapes:
+    shapes of the parameters, by name.
     """
 
     network: Network
@@ -39,18 +39,18 @@ class Model(Frozen):
                 continue
             bits = random_bits(seed, Use.INITIAL, np.zeros(1, np.int64), prod(shape), part=part)
             bound = 1 / sqrt(prod(shape[:-1]))
-            arrays[name] = ((2 * fractions(bits) - 1) * bound).astype(np.float32).reshape(shape)
+            arrays[name] = ((2 * unit_fractions(bits) - 1) * bound).astype(np.float32).reshape(shape)
         return arrays
 
     def prepare_inputs(self, images: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """Convert (B, C, H, W) bytes to the input of the first trained layer, in ``dtype``."""
+        """Return bytes (B, C, H, W) as the input of the first trained layer, in ``dtype``."""
         for layer in self.front:
             images = layer.reference(images, {})
         return images.astype(dtype) * dtype.type(self.network.pixel_scale)
 
     def logits(self, parameters: Parameters, images: np.ndarray) -> np.ndarray:
-        """Compute logits (B, classes) of (B, C, H, W) uint8 images by the references, in the parameters' type."""
-        x = self.prepare_inputs(images, _dtype(parameters))
+        """Return logits (B, classes) of uint8 images (B, C, H, W) by the references, in the type of the parameters."""
+        x = self.prepare_inputs(images, _parameter_dtype(parameters))
         for layer in self.layers:
             x = layer.reference(x, parameters)
         return x
@@ -65,17 +65,18 @@ class Model(Frozen):
         total: int,
         masks: Masks | None = None,
     ) -> tuple[float, int, Arrays]:
-        """Compute a batch share's loss, correct answers and gradients. Sums over all shares are those of the batch.
+        """Return loss, correct answers and gradients of a share of a batch; the sums over all shares are the batch's.
 
-        images: (B, C, H, W) uint8. labels: (B,). total: images in the whole batch. masks: layer, shape → dropout.
+        images: (B, C, H, W) uint8. labels: (B,). total: images in the whole batch. masks: returns dropout factors for a
+        layer and a shape.
         """
-        x = self.prepare_inputs(images, _dtype(parameters))
+        x = self.prepare_inputs(images, _parameter_dtype(parameters))
         tape: list[tuple[np.ndarray, np.ndarray, np.ndarray | None]] = []
         for layer in self.layers:
             mask = None if masks is None else masks(layer.name, x.shape)
             if mask is not None:
                 x = x * mask.astype(x.dtype, copy=False)
-            y = forward(layer, x, parameters)
+            y = layer_forward(layer, x, parameters)
             tape.append((x, y, mask))
             x = y
         correct = int((x.argmax(axis=1) == labels).sum())
@@ -116,10 +117,10 @@ def training_model(network: Network, biases: tuple[str, ...]) -> Model:
 
 
 def cross_entropy(logits: np.ndarray, labels: np.ndarray, smoothing: float, total: int) -> tuple[float, np.ndarray]:
-    """Return the loss -Σ_b Σ_k t[b,k] log softmax(logits)[b,k] / total and its gradient by the logits, (B, classes).
+    """Return the loss -Σ_b Σ_k t[b,k] log softmax(logits)[b,k] / total, and its gradient with respect to the logits.
 
-    t: 1 - smoothing for the label, plus smoothing / classes for every class. labels: (B,) integers. total: images in
-    the whole batch, of which ``logits`` may be a share.
+    t: 1 - smoothing for the label, plus smoothing / classes for every class. The gradient is (B, classes). labels: (B,)
+    integers. total: images in the whole batch, of which ``logits`` may be a share.
     """
     count, classes = logits.shape
     with np.errstate(invalid="ignore"):  # infinity - infinity: the loss becomes NaN, and the loop reports it
@@ -144,5 +145,5 @@ def add_l2_gradient(parameters: Arrays, gradients: Arrays, l2: float) -> float:
     return penalty
 
 
-def _dtype(parameters: Parameters) -> np.dtype:
+def _parameter_dtype(parameters: Parameters) -> np.dtype:
     return next(iter(parameters.values())).dtype

@@ -1,4 +1,4 @@
-"""Optimisers, and the one-cycle schedule of learning rate and momentum."""
+"""Define optimisers, and the one-cycle schedule of learning rate and momentum."""
 
 from abc import ABC, abstractmethod
 from math import cos, pi
@@ -24,7 +24,7 @@ class ScheduleStep(NamedTuple):
 
 
 class Optimiser(Frozen, ABC):
-    """An update rule. weight_decay: each update shrinks weights by the share rate · weight_decay; biases are exempt."""
+    """An update rule. weight_decay: each update shrinks weights, but not biases, by the share rate · weight_decay."""
 
     weight_decay: float = 0.0
     slots: ClassVar[tuple[str, ...]]
@@ -43,7 +43,7 @@ class Optimiser(Frozen, ABC):
 
 
 class Sgd(Optimiser):
-    """v ← momentum · v + g; w ← w - rate · v."""
+    """Stochastic gradient descent with momentum: v ← momentum · v + g; w ← w - rate · v."""
 
     slots: ClassVar[tuple[str, ...]] = ("velocity",)
 
@@ -75,22 +75,22 @@ OPTIMISERS: dict[str, type[Optimiser]] = {"adamw": AdamW, "sgd": Sgd}
 
 
 def one_cycle(step: int, steps: int, peak: float) -> ScheduleStep:
-    """Return rate and momentum of a step: the rate rises to ``peak`` and falls to nearly 0, momentum the reverse.
+    """Return rate and momentum of a step: the rate rises to ``peak`` and falls to nearly 0; momentum does the reverse.
 
     step: from 0 to ``steps`` - 1. Both follow cosines, as in L. N. Smith's "1cycle" (2018) and, with its defaults, in
     PyTorch's OneCycleLR.
     """
     top, last = max(WARM_UP * steps - 1, 0.0), steps - 1
     if step < top:
-        share = _cosine(step / top)
+        share = _cosine_ramp(step / top)
         low = peak / START_DIVISOR
         return ScheduleStep(
             step + 1, low + (peak - low) * share, MOMENTUM_HIGH + (MOMENTUM_LOW - MOMENTUM_HIGH) * share
         )
-    share = _cosine((step - top) / (last - top)) if last > top else 0.0
+    share = _cosine_ramp((step - top) / (last - top)) if last > top else 0.0
     rate = peak + (peak / END_DIVISOR - peak) * share
     return ScheduleStep(step + 1, rate, MOMENTUM_LOW + (MOMENTUM_HIGH - MOMENTUM_LOW) * share)
 
 
-def _cosine(share: float) -> float:
+def _cosine_ramp(share: float) -> float:
     return (1 - cos(pi * share)) / 2

@@ -1,6 +1,6 @@
-"""Choose, check and lock a training's files before it begins, so that hours of work cannot be lost.
+"""Choose, check and lock the files of a training before it begins, so that hours of work cannot be lost.
 
-A lock file beside each of them keeps other trainings from writing it.
+A lock file beside each file keeps other trainings from writing it.
 """
 
 import hashlib
@@ -32,8 +32,8 @@ BESIDE_ARRAYS = 1 << 20  # bytes per file besides arrays: more than 10,000 epoch
 class OutputFiles(Frozen):
     """The files of a training.
 
-    output: the weights. overwrite: whether to replace an existing file. resumed: the content of ``checkpoint`` from
-    which the training continues, None for a new training.
+    output: the weights. overwrite: whether to replace an existing file. resumed: content of ``checkpoint`` from which
+    the training continues; None for a new training.
     """
 
     output: Path
@@ -42,7 +42,7 @@ class OutputFiles(Frozen):
     resumed: Checkpoint | None
 
     def check_output(self) -> None:
-        """Raise UserError if ``output`` exists and must not be overwritten."""
+        """Raise UserError if ``output`` exists and ``overwrite`` is false."""
         resumed = self.resumed
         ended = resumed is not None and len(resumed.progress.history) == resumed.settings.epochs
         # A training with all epochs done may have written its output before it failed.
@@ -50,7 +50,7 @@ class OutputFiles(Frozen):
             raise UserError(f"{self.output} exists: name another --out, or replace it with --overwrite")
 
     def resume_hint(self) -> str:
-        """Return the end of an error message: how to resume; "" without a checkpoint."""
+        """Return the end of an error message, which says how to resume; "" without a checkpoint."""
         kept = self.checkpoint
         if not kept.exists():
             return ""
@@ -69,7 +69,7 @@ class OutputFiles(Frozen):
 
 
 def choose_files(request: TrainRequest, network: Network, resumed: Checkpoint | None) -> OutputFiles:
-    """Choose the files for weights and checkpoint. ``--resume`` names the checkpoint.
+    """Return the files for weights and checkpoint. ``--resume`` names the checkpoint.
 
     Raises UserError if one of them, or ``--json``, cannot be written, or equals another file of this training.
     """
@@ -127,7 +127,7 @@ def _check_different(places: dict[str, Path | None]) -> None:
 def lock_files(*places: Path) -> Iterator[None]:
     """Lock these files while the block runs; every training does so before it writes.
 
-    Raises UserError, naming the other process, if one is locked, see ``locked``.
+    Raises UserError, naming the other process, if one is locked (see ``locked``).
     """
     with ExitStack() as held:
         for real, place in {os.path.realpath(place): place for place in places}.items():

@@ -1,4 +1,4 @@
-"""A training job, and its state between two epochs: what a checkpoint holds besides the settings."""
+"""Define a training job, and its state between two epochs: what a checkpoint stores besides the settings."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -15,8 +15,8 @@ from app.training.settings import Settings
 class EpochResult(Frozen):
     """The figures of one epoch.
 
-    loss, accuracy: on the augmented training images, while the weights changed. validation_loss (without smoothing),
-    validation_accuracy: on the validation images, after the epoch.
+    loss, accuracy: of the augmented training images, while the weights changed. validation_loss (without smoothing),
+    validation_accuracy: of the validation images, after the epoch.
     """
 
     loss: float
@@ -36,9 +36,9 @@ class EpochResult(Frozen):
 class Progress(Frozen):
     """The state after ``len(history)`` epochs.
 
-    best: the parameters after ``best_epoch``, the most accurate on validation. workers, trained_on: number of processes
-    that shared the last epoch's batches, and their device; others round sums differently. options: those that --resume
-    need not repeat. There is no random state: random numbers depend only on seed, epoch and image.
+    best: parameters after ``best_epoch``, the most accurate on validation. workers, trained_on: number of processes
+    that shared the batches of the last epoch, and their device; other numbers round sums differently. options: options
+    that --resume need not repeat. There is no random state: random numbers depend only on seed, epoch and image.
     """
 
     parameters: Arrays
@@ -52,7 +52,7 @@ class Progress(Frozen):
 
     @property
     def best_accuracy(self) -> float:
-        """The validation accuracy of ``best``; -1 before the first epoch, because an epoch's may be 0."""
+        """Return the validation accuracy of ``best``; -1 before the first epoch, because an epoch may have 0."""
         return self.history[self.best_epoch - 1].validation_accuracy if self.best_epoch else -1.0
 
 

@@ -1,6 +1,6 @@
-"""Counter-based random bits: a pure function of seed, use, epoch and image, equal in all batches and on all GPUs.
+"""Compute random bits from a counter: a pure function of seed, use, epoch and image, equal on all GPUs.
 
-The mixing function is SplitMix64's (Steele, Lea, Flood, 2014). It needs integer arithmetic only, as on the GPU.
+The mixing function is SplitMix64's (Steele, Lea, Flood, 2014). It needs only integer arithmetic, as on the GPU.
 """
 
 from enum import IntEnum
@@ -13,7 +13,7 @@ FRACTION_BITS = 24
 
 
 class Use(IntEnum):
-    """Uses of random bits, each with a separate stream."""
+    """Uses of random bits; each has a separate stream."""
 
     SPLIT = 1
     ORDER = 2
@@ -23,10 +23,10 @@ class Use(IntEnum):
 
 
 def random_bits(seed: int, use: Use, items: np.ndarray, count: int = 1, *, part: int = 0, epoch: int = 0) -> np.ndarray:
-    """Return (len(items), count) uint64 random bits.
+    """Return random bits, (len(items), count) uint64.
 
-    items: integers, such as the images' indices in the training set. part: number of the stream among several of one
-    use, such as of the layer.
+    items: integers, such as indices of images in the training set. part: number of the stream among several of one use,
+    such as that of a layer.
     """
     key = stream_key(seed, use, part=part, epoch=epoch)
     rows = _splitmix64_mix(key + (items.astype(np.uint64) + np.uint64(1)) * GOLDEN)
@@ -35,7 +35,7 @@ def random_bits(seed: int, use: Use, items: np.ndarray, count: int = 1, *, part:
 
 @lru_cache(64)  # all batches of an epoch use the same few keys
 def stream_key(seed: int, use: Use, *, part: int = 0, epoch: int = 0) -> np.uint64:
-    """Return the key of one stream of random bits: ``random_bits`` and the kernels hash it with an item's index."""
+    """Return the key of one stream of random bits, which ``random_bits`` and the kernels hash with an item's index."""
     key = np.array([seed], np.uint64)
     for number in (use, part, epoch):
         key = _splitmix64_mix(key) + np.array([number], np.uint64) * GOLDEN
@@ -43,17 +43,17 @@ def stream_key(seed: int, use: Use, *, part: int = 0, epoch: int = 0) -> np.uint
 
 
 def integers_below(bits: np.ndarray, below: int) -> np.ndarray:
-    """Convert the bits' upper halves to int64 integers from 0 to ``below`` - 1."""
+    """Return the upper halves of bits as int64 integers from 0 to ``below`` - 1."""
     return ((bits >> np.uint64(32)) * np.uint64(below) >> np.uint64(32)).astype(np.int64)
 
 
-def fractions(bits: np.ndarray) -> np.ndarray:
-    """Convert bits to float64 in [0, 1), multiples of 2**-24."""
+def unit_fractions(bits: np.ndarray) -> np.ndarray:
+    """Return bits as float64 in [0, 1), multiples of 2**-24."""
     return (bits >> np.uint64(64 - FRACTION_BITS)).astype(np.float64) / (1 << FRACTION_BITS)
 
 
 def dropout_bound(share: float) -> tuple[int, np.float32]:
-    """Return the bound below which FRACTION_BITS-bit numbers drop a feature, and the others' factor 1 / (1 - share)."""
+    """Return the bound below which FRACTION_BITS-bit numbers drop a feature, and the factor of the other features."""
     return round(share * (1 << FRACTION_BITS)), np.float32(1 / (1 - share))
 
 

@@ -1,4 +1,4 @@
-"""Default training settings of each network."""
+"""Define the default training settings of each network."""
 
 from dataclasses import replace
 
@@ -30,8 +30,8 @@ RECIPES = {
 GENERAL = Recipe(epochs=40, rate=3e-3, weight_decay=0.01)
 
 
-def recipe_of(network: Network) -> Recipe:
-    """Return the recipe of a listed network, or of the one that it is a wider or narrower variant of.
+def default_recipe(network: Network) -> Recipe:
+    """Return the recipe of a listed network, or of the listed network that it is a wider or narrower variant of.
 
     Other networks get a general recipe, with all possible biases.
     """

@@ -1,4 +1,4 @@
-"""The options of ``train``. No NumPy here."""
+"""Define the options of ``train``; imports no NumPy."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ MAX_LENGTH = 2000
 KEPT_CHECK: Check = checks.object_check({name: checks.text_check(MAX_LENGTH) for name in KEPT}, optional=KEPT)
 
 
-def _setting(setting: str, help: str, group: str | None = None, **more: Any) -> Any:
+def _setting_option(setting: str, help: str, group: str | None = None, **more: Any) -> Any:
     """Declare the option for one of the ``SETTINGS``. more: as for ``option``."""
     return option(help, group=group, **SETTINGS[setting].option, **more)
 
 
 class TrainRequest(Frozen, kw_only=True):
-    """The options of ``train``; None if not given. Raises UserError for a dropout that is not LAYER=SHARE,… or none."""
+    """Options of ``train``; options not given are None. Raises UserError for an invalid dropout."""
 
     network: str | None = option(
         "network to train from scratch, or its .toml file; mlp_500 is a wider mlp", group="what", metavar="NAME"
@@ -47,32 +47,34 @@ class TrainRequest(Frozen, kw_only=True):
         "the number before)",
         **WORKERS.option,
     )
-    images: int | None = _setting("images", "number of images to use (default: all 60,000)", "images")
-    validation: int | None = _setting(
+    images: int | None = _setting_option("images", "number of images to use (default: all 60,000)", "images")
+    validation: int | None = _setting_option(
         "validation", "number of images to keep for choosing the best epoch (default: a twelfth)"
     )
     data_dir: Path | None = data_dir_option()
     data: Path | None = data_option()
     labels: Path | None = option("IDX file of the correct labels for --data")
-    epochs: int | None = _setting("epochs", "number of passes over the images", "how (default: the network's recipe)")
-    batch: int | None = _setting(
+    epochs: int | None = _setting_option(
+        "epochs", "number of passes over the images", "how (default: the network's recipe)"
+    )
+    batch: int | None = _setting_option(
         "batch", "number of images between two updates of the weights", name="--batch-size", once="--batch"
     )
-    seed: int | None = _setting("seed", "seed of all random numbers (default: 1)")
-    optimiser: str | None = _setting("optimiser", "rule that updates the weights; sgd uses momentum")
-    rate: float | None = _setting("rate", "highest learning rate, the peak of a one-cycle schedule")
-    weight_decay: float | None = _setting(
+    seed: int | None = _setting_option("seed", "seed of all random numbers (default: 1)")
+    optimiser: str | None = _setting_option("optimiser", "rule that updates the weights; sgd uses momentum")
+    rate: float | None = _setting_option("rate", "highest learning rate, the peak of a one-cycle schedule")
+    weight_decay: float | None = _setting_option(
         "weight_decay", "share of each weight that an update subtracts, times the rate"
     )
-    l2: float | None = _setting("l2", "penalty in the loss: X/2 times the sum of the weights' squares")
-    smoothing: float | None = _setting("smoothing", "label smoothing: share of a label spread over all classes")
+    l2: float | None = _setting_option("l2", "penalty in the loss: X/2 times the sum of the weights' squares")
+    smoothing: float | None = _setting_option("smoothing", "label smoothing: share of a label spread over all classes")
     dropout: str | None = option("share of a layer's inputs to drop at random, or 'none'", metavar="LAYER=X,…")
-    shift: int | None = _setting("shift", "largest random shift of an image, in pixels")
+    shift: int | None = _setting_option("shift", "largest random shift of an image, in pixels")
     flip: bool | None = option("flip half of the images at random, or no images", action=Switch)
     json: str | None = option(
         "also write settings and epochs to FILE as JSON; '-' prints only the JSON", group="output", metavar="FILE"
     )
-    storage: str | None = _setting("storage", "number type of the weights in their file")
+    storage: str | None = _setting_option("storage", "number type of the weights in their file")
     plot: Path | None = option("draw the learning curve into DIR", metavar="DIR")
 
     def __post_init__(self) -> None:
@@ -85,23 +87,23 @@ class TrainRequest(Frozen, kw_only=True):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The fields of ``Settings`` that were given, ``network`` and ``images`` among them."""
+        """Return the fields of ``Settings`` that were given, including ``network`` and ``images``."""
         # ``--data`` names a file; the setting is the hash of its images.
         names = [field.name for field in fields(Settings) if field.name not in ("data", "biases", "definition")]
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         return given | ({"dropout": parse_dropout(given["dropout"])} if "dropout" in given else {})
 
     def checkpoint_options(self) -> dict[str, str]:
-        """Return the options to keep in the checkpoint: absolute paths, or ``-``. Unprintable paths are left out."""
+        """Return the options to store in the checkpoint: absolute paths, or ``-``, without unprintable paths."""
         given = {name: str(value) for name in KEPT if (value := getattr(self, name)) is not None}
         paths = {n: "-" if (n, path) == ("json", "-") else str(Path(path).absolute()) for n, path in given.items()}
         return {name: path for name, path in paths.items() if path.isprintable() and len(path) <= MAX_LENGTH}
 
     def fill_from_checkpoint(self, kept: Mapping[str, str]) -> tuple[TrainRequest, dict[str, str]]:
-        """Fill in missing options from the checkpoint's; also return those filled in.
+        """Return the request with missing options from the checkpoint, and these options.
 
-        Raises UserError if the checkpoint's JSON file exists: a checkpoint's author must not choose which file is
-        overwritten.
+        Raises UserError if the JSON file of the checkpoint exists: the author of a checkpoint must not choose which
+        file is overwritten.
         """
         images = () if any(getattr(self, name) is not None for name in IMAGES) else IMAGES
         used = {name: kept[name] for name in (*images, *OUTPUTS) if name in kept and getattr(self, name) is None}

@@ -1,14 +1,14 @@
-"""Write a training's results: weights with their accuracy, the learning curve, and the figures as JSON."""
+"""Write the results of a training: weights with their accuracy, the learning curve, and the figures as JSON."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
 from app.drawing import files, lines
-from app.network.graph import build
+from app.network.graph import build_graph
 from app.network.reference import compute_reference
 from app.network.verdicts import correct_counts
-from app.network.weights import Weights, load_weights, rounded, save_weights
+from app.network.weights import Weights, load_weights, round_to_storage, save_weights
 from app.records import networks as records
 from app.records.networks import Train
 from app.terminal.output import write_json
@@ -53,20 +53,23 @@ def draw_learning_curve(settings: Settings, progress: Progress, folder: Path) ->
     chart = lines.draw_line_chart(
         title, "epoch", panels, mark=(progress.best_epoch, "best epoch"), name="learning-curve"
     )
-    return files.save(chart, folder / f"learning_curve_{settings.network}.svg")
+    return files.save_chart(chart, folder / f"learning_curve_{settings.network}.svg")
 
 
 def _write_weights(task: Task, progress: Progress) -> Weights:
-    """Write the best epoch's weights; for Fashion-MNIST, first count the correct answers on its test images."""
+    """Write the weights of the best epoch; return them.
+
+    For Fashion-MNIST, this first counts the correct answers on its test images.
+    """
     settings, network = task.job.settings, task.job.model.network
-    best = rounded(progress.best, settings.storage)  # as loaded later: promised counts are for these
+    best = round_to_storage(progress.best, settings.storage)  # as loaded later: promised counts are for these
     workers = f", {progress.workers} workers" if progress.workers > 1 else ""
     found = f"best epoch {progress.best_epoch}, {progress.best_accuracy:.4f} on those held out"
     recipe = f"{settings.describe()}{workers}; {found}"
     promise: dict[int, int] = {}
     if task.test is not None:
         images, truth = task.test
-        graph = build(network, Weights(best, network.name, task.places.output))
+        graph = build_graph(network, Weights(best, network.name, task.places.output))
         promise = correct_counts(compute_reference(graph, images[:, None]).labels, truth)
     save_weights(
         task.places.output,

@@ -1,4 +1,4 @@
-"""The settings of a training: type and bounds of each, for command line and checkpoints. No NumPy here."""
+"""Define the settings of a training: type and bounds of each, for command line and checkpoints; imports no NumPy."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -17,7 +17,7 @@ Dropout = tuple[tuple[str, float], ...]
 class Recipe(Frozen, kw_only=True):
     """The settings that a network's recipe chooses.
 
-    rate: peak of the one-cycle schedule. dropout: (layer, share of its inputs that become 0). biases: the layers with a
+    rate: peak of the one-cycle schedule. dropout: (layer, share of its inputs that become 0). biases: layers with a
     bias. storage: type of the weights in their file.
     """
 
@@ -39,7 +39,7 @@ class Settings(Recipe, kw_only=True):
     """All inputs of a training. On one machine with equal workers, they determine the result to the last bit.
 
     network: its name. definition: its TOML. images: number of images. validation: number of them kept for validation.
-    data: their SHA-256, labels included.
+    data: SHA-256 of images and labels.
     """
 
     network: str
@@ -51,16 +51,16 @@ class Settings(Recipe, kw_only=True):
 
     @property
     def batches_an_epoch(self) -> int:
-        """Number of batches per epoch; the last one may be smaller."""
+        """Return the number of batches per epoch; the last one may be smaller."""
         return -(-(self.images - self.validation) // self.batch)
 
     @property
     def steps(self) -> int:
-        """Number of parameter updates in the whole training."""
+        """Return the number of parameter updates in the whole training."""
         return self.epochs * self.batches_an_epoch
 
     def describe(self) -> str:
-        """Describe the settings in one line, for the weights file."""
+        """Return the settings in one line, for the weights file."""
         parts = [
             f"epochs {self.epochs}",
             f"{self.optimiser} (weight decay {self.weight_decay:g}, L2 {self.l2:g})",
@@ -78,9 +78,9 @@ class Settings(Recipe, kw_only=True):
 
 
 class Setting(Frozen):
-    """The type and the bounds of one training setting.
+    """The type and the bounds of one setting of a training.
 
-    check: for a value from a checkpoint. option: the same check as argparse keywords, empty for settings that are not a
+    check: for a value from a checkpoint. option: the same check as argparse keywords; empty for settings that are not a
     single value on the command line.
     """
 
@@ -138,7 +138,7 @@ WORKERS = _integer_setting(1)
 
 
 def parse_dropout(text: str) -> Dropout:
-    """Parse LAYER=SHARE,… or none to (layer, share) pairs, sorted by layer. Raises UserError."""
+    """Return (layer, share) pairs, sorted by layer, for the text LAYER=SHARE,… or none. Raises UserError."""
     if text == "none":
         return ()
     parts: dict[str, float] = {}
@@ -155,7 +155,7 @@ def parse_dropout(text: str) -> Dropout:
     return tuple(sorted(parts.items()))
 
 
-def as_option(name: str, value: Any) -> str:
+def option_text(name: str, value: Any) -> str:
     """Return the option of ``train`` that sets ``name`` to this value."""
     option = "batch-size" if name == "batch" else name.replace("_", "-")
     if isinstance(value, bool):

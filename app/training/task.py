@@ -18,9 +18,9 @@ from app.training.cpu_trainer import translate_memory_errors
 from app.training.model import Model, training_model
 from app.training.output_files import OutputFiles, check_file_sizes, choose_files
 from app.training.progress import TrainingJob
-from app.training.recipes import recipe_of
+from app.training.recipes import default_recipe
 from app.training.request import TrainRequest
-from app.training.settings import Settings, as_option
+from app.training.settings import Settings, option_text
 from app.training.workers import check_workers
 from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
 from data_tools.fashion_mnist import open_split
@@ -32,7 +32,7 @@ VALIDATION_PART = 12  # 5,000 of 60,000
 class Task(Frozen):
     """A training with everything loaded and checked.
 
-    request: completed by the checkpoint's options. again: the options taken from there. test: Fashion-MNIST's test
+    request: completed by the options of the checkpoint. again: the options taken from it. test: Fashion-MNIST's test
     split, (N, 28, 28) and (N,), if the training uses Fashion-MNIST.
     """
 
@@ -45,9 +45,9 @@ class Task(Frozen):
 
 
 def load_task(request: TrainRequest, device: str) -> Task:
-    """Load and check a request's files and settings. Raises UserError before anything is computed.
+    """Return the training that a request describes, with everything checked before any computation. Raises UserError.
 
-    Invalid options are refused before Fashion-MNIST is downloaded.
+    It refuses invalid options before it downloads Fashion-MNIST.
     """
     content = None if request.resume is None else checkpoint.load_checkpoint(request.resume)
     stored = None if content is None else content.settings
@@ -81,7 +81,7 @@ def load_task(request: TrainRequest, device: str) -> Task:
 
 def _check_same_settings(request: TrainRequest, stored: Settings, network: Network) -> None:
     for name, value in request.settings.items():
-        asked, before = as_option(name, value), as_option(name, getattr(stored, name))
+        asked, before = option_text(name, value), option_text(name, getattr(stored, name))
         if find_network(value).digest != network.digest if name == "network" else asked != before:
             raise UserError(f"{asked} differs from {request.resume}, which was started with {before}: leave it out")
 
@@ -101,7 +101,7 @@ def _load_dataset(request: TrainRequest) -> Dataset:
 def _resolve_settings(
     request: TrainRequest, device: str, stored: Settings | None, network: Network, data: Dataset
 ) -> tuple[Settings, Model]:
-    """Return the requested or resumed training's settings, still without the images' hash, and its model.
+    """Return the settings of the requested or resumed training, without the images' hash, and its model.
 
     Raises UserError.
     """
@@ -130,13 +130,15 @@ def _check_data(data: Dataset, network: Network) -> None:
 
 
 def _build_settings(network: Network, request: TrainRequest, data: Dataset) -> Settings:
-    """Return the recipe's settings, overridden by the request's."""
+    """Return the recipe's settings; values that the request gives replace those of the recipe."""
     images = request.settings.get("images", len(data.images))
     if images > len(data.images):
         raise UserError(f"--images {images} is more than the {len(data.images)} of {data.source}: use fewer")
-    values = {**vars(recipe_of(network)), "seed": DEFAULT_SEED, "validation": max(images // VALIDATION_PART, 1)} | dict(
-        request.settings
-    )
+    values = {
+        **vars(default_recipe(network)),
+        "seed": DEFAULT_SEED,
+        "validation": max(images // VALIDATION_PART, 1),
+    } | dict(request.settings)
     own = {"network": network.name, "definition": network_toml(network), "images": images, "data": ""}
     return Settings(**(values | own))
 

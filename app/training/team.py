@@ -1,11 +1,11 @@
-"""Data-parallel training: each process takes a share of every batch, and the team sums the gradients (all-reduce).
+"""Train data-parallel: each process takes a share of every batch, and the team sums the gradients (all-reduce).
 
 Every member runs the same loop (loop.run_epoch) with its trainer, from the same start. It computes the gradients of its
-share of a batch (``share_of``), divided by the images of the whole batch. One call sums them, and every member makes
-the same update. L2 is added after the sum, or each member would add it. Loss and correct answers are summed too, also
-on the validation images: they must be equal in all members, or their loops would diverge. Dropout and augmentation are
-functions of the image, so the team's size affects only the order, hence the rounding, of sums. A share may be empty:
-its gradients are 0.
+share of a batch (``member_share``), divided by the number of images in the whole batch. One call sums them, and every
+member makes the same update. L2 is added after the sum, because otherwise each member would add it. Loss and correct
+answers are summed too, also on the validation images: they must be equal in all members, or their loops would diverge.
+Dropout and augmentation are functions of the image, so the size of the team affects only the order, and therefore the
+rounding, of sums. A share may be empty: its gradients are 0.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ HERE = b"."
 
 
 class Team(Protocol):
-    """The processes that share each batch. rank: this process's number among ``size``; rank 0 is the command."""
+    """The processes that share each batch. rank: number of this process among ``size``; rank 0 is the command."""
 
     rank: int
     size: int
 
     def all_reduce(self, values: Any) -> None:
-        """Replace ``values`` by the sum over all members: bit-identical in all members and in every run.
+        """Replace ``values`` by the sum over all members, bit-identical in all members and in every run.
 
         values: contiguous float32 or float64; a NumPy array, or for GPUs a CuPy array summed on the current stream. All
         members make the same calls, with arrays of one shape and type.
@@ -38,13 +38,13 @@ class Alone:
     rank, size = 0, 1
 
     def all_reduce(self, values: Any) -> None:
-        """Do nothing: with one member, the values are the sum."""
+        """Do nothing: with one member, the values are already the sum."""
 
 
 class SharedMemoryTeam:
     """Processes of one machine that sum in shared memory, in the order of their ranks.
 
-    links: in rank 0 the connections to all others, elsewhere the one to rank 0. memory: ``shared_bytes(size)`` bytes. A
+    links: in rank 0 the connections to all others, in others the one to rank 0. memory: ``shared_bytes(size)`` bytes. A
     member that ends closes its connections: ``all_reduce`` then raises EOFError or OSError, in rank 0 at once.
     """
 
@@ -56,7 +56,7 @@ class SharedMemoryTeam:
         self._turn = 0
 
     def all_reduce(self, values: np.ndarray) -> None:
-        """Implement ``Team.all_reduce``."""
+        """Sum as ``Team.all_reduce`` does."""
         flat = values.reshape(-1)
         step = self._halves.shape[2] // flat.itemsize
         for at in range(0, flat.size, step):
@@ -70,7 +70,7 @@ class SharedMemoryTeam:
             self._turn = 1 - self._turn
 
     def _barrier(self) -> None:
-        """Wait until all members have called this."""
+        """Wait until all members have called this method."""
         if self.rank == 0:
             for link in self._links:
                 link.recv_bytes()
@@ -86,6 +86,6 @@ def shared_bytes(size: int) -> int:
     return 2 * size * SLOT_BYTES
 
 
-def share_of(items: np.ndarray, team: Team) -> np.ndarray:
-    """Return this member's contiguous share of the items; shares differ by 1 at most."""
+def member_share(items: np.ndarray, team: Team) -> np.ndarray:
+    """Return this member's contiguous share of the items; lengths of shares differ by at most 1."""
     return items[len(items) * team.rank // team.size : len(items) * (team.rank + 1) // team.size]

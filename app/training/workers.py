@@ -1,7 +1,7 @@
-"""The processes of ``train --workers N``: rank 0, the command, starts, supervises and ends the others.
+"""Run the processes of ``train --workers N``: rank 0, the command, starts, supervises and ends the others.
 
 Only rank 0 prints and writes. Workers run the same loop silently and end with rank 0, whatever ends it. If a worker
-ends too early, the training ends with a one-line error.
+ends too early, the training ends with an error of one line.
 """
 
 import os
@@ -41,7 +41,7 @@ def check_workers(count: int, settings: Settings, device: str) -> None:
 
 @contextmanager
 def start_team(count: int, job: TrainingJob, kept: Callable[[], str]) -> Iterator[Team]:
-    """Start ``count`` - 1 workers on the job and yield rank 0's team. Raises UserError if a worker fails.
+    """Start ``count`` - 1 workers on the job and yield the team of rank 0. Raises UserError if a worker fails.
 
     kept: as for ``WorkerSupervisor``.
     """
@@ -80,7 +80,7 @@ class Worker(Frozen):
     errors: Connection
 
     def early_exit_reason(self, count: int) -> str | None:
-        """Return why the process ended too early, None if it did not. count: processes in the team."""
+        """Return why the process ended too early; None if it did not. count: number of processes in the team."""
         code = self.process.exitcode
         if code == 0:
             return None
@@ -91,10 +91,11 @@ class Worker(Frozen):
 
 
 class WorkerSupervisor(Thread):
-    """Supervise the workers: wait for their end, and kill a suspended one.
+    """Thread that supervises the workers: it waits for their end, and kills a suspended worker.
 
-    over: set it when they may end. settled: set when all have ended or one has ended too early, for ``reason``. kept:
-    returns the end of an error message, about saved progress, for errors that only this thread can report.
+    over: the caller sets it when they may end. settled: is set when all have ended or one has ended too early, for
+    ``reason``. kept: returns the end of an error message, about saved progress, for errors that only this thread can
+    report.
     """
 
     def __init__(self, workers: list[Worker], kept: Callable[[], str]) -> None:
@@ -127,20 +128,20 @@ class WorkerSupervisor(Thread):
     def end(self) -> None:
         """Kill all running workers and wait for their end."""
         self.over.set()
-        self._kill()
+        self._kill_workers()
         self.join()
         for worker in self._workers:
             worker.link.close()
             worker.errors.close()
 
-    def _kill(self) -> None:
+    def _kill_workers(self) -> None:
         for worker in self._workers:
             worker.process.kill()
 
     def _exit_if_hanging(self) -> None:
-        """End the process if rank 0 cannot: it hangs waiting for its GPU, which waits for the ended worker's."""
+        """End this process if rank 0 cannot: it waits for its GPU, which waits for the GPU of the ended worker."""
         if not self.over.wait(GRACE):
-            self._kill()
+            self._kill_workers()
             with suppress(OSError, ValueError):
                 sys.stdout.flush()
             with suppress(OSError):  # standard error may be closed
@@ -170,7 +171,7 @@ def _start_workers(count: int, memory: Any) -> list[Worker]:
 
 
 def _run_worker(lead: int, rank: int, count: int, link: Connection, errors: Connection, memory: Any) -> None:
-    """Run a worker process: the same loop as rank 0, silently. lead: process id of rank 0."""
+    """Run a worker process: the same loop as rank 0, without output. lead: process id of rank 0."""
     end_with_parent(lead)
     try:
         job = link.recv()

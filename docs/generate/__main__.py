@@ -1,4 +1,4 @@
-"""``python -m docs.generate``: write the measured figures into the documents and draw their pictures."""
+"""Write the measured figures into the documents and draw their pictures: ``python -m docs.generate``."""
 
 import io
 import re
@@ -131,7 +131,7 @@ DOCUMENTS = (KERNELS, SYSTEMS, BENCHMARKS, SCALE, API, REPORT, BENCH_JSON, JSON)
 
 
 def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> None:
-    """Rewrite the documents from the figures in the folder. Raises UserError, also if some are missing."""
+    """Rewrite the documents from the figures in the folder. Raises UserError, also if some figures are missing."""
     figures = Figures(folder)
     missing = {str(reason): reason for document in documents for reason in document.write(figures)}
     if missing:
@@ -142,7 +142,7 @@ def write(documents: Sequence[Document] = DOCUMENTS, folder: Path = FIGURES) -> 
 
 
 def main() -> int:
-    """Run the program. Returns its exit code."""
+    """Run the program; return its exit code."""
     description = "Write the figures of docs/benchmarks/*.json and weights/*.h5 into docs/."
     parser = Parser(prog="python -m docs.generate", description=description)
     parser.add_argument("--draw", action="store_true", help="also draw docs/images/ anew")

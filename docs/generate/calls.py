@@ -10,7 +10,7 @@ from docs.generate.tables import markdown_table, wrap_paragraph
 
 
 def calls(figures: Figures) -> str:
-    """Write a row for each kind of call: medians in µs, and the best peer's time ÷ ours."""
+    """Return a row for each kind of call: medians in µs, and the best peer's time ÷ ours."""
     document = figures.document_or_none(CALLS)
     if document is None:
         return NOT_YET.format(command_for_file(CALLS))

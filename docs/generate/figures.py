@@ -1,4 +1,4 @@
-"""Read the JSON files under docs/benchmarks/ behind the documents, each once."""
+"""Read the JSON files of docs/benchmarks/ from which the documents are made, each once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,11 +52,11 @@ LARGEST, LONGEST = 1e15, 4000  # limits of a number, and of a string's character
 
 
 class MissingError(UserError):
-    """Raised if a JSON file does not exist yet."""
+    """A JSON file does not exist yet."""
 
 
 def command_for_file(name: str) -> str:
-    """Return the command that makes one of ``FILES`` or ``MODULES``."""
+    """Return the command that makes a file of ``FILES`` or ``MODULES``."""
     command = f"-m {MODULES[name][1]}" if name in MODULES else f"main.py {FILES[name][1]} --overwrite"
     return f"python {command} --json docs/benchmarks/{name}"
 
@@ -69,10 +69,10 @@ def check_for_file(name: str) -> Check:
 
 
 def check_document(name: str, value: Any) -> Any:
-    """Check a document's fields, numbers and strings as the tables need them. Raises BadValueError."""
+    """Return a document, with fields, numbers and strings checked as the tables need them. Raises BadValueError."""
     compiled = CompiledKernels | DisassembledKernels
     try:
-        derive.check_of(compiled if name == "kernels" else derive.documents()[name])(value)
+        derive.check_of(compiled if name == "kernels" else derive.document_types()[name])(value)
         if name == "bench":
             _check_bench(value)
         _check_leaves(value)
@@ -102,19 +102,19 @@ def _check_leaves(value: Any) -> None:
 
 @dataclass(frozen=True)
 class Bench:
-    """One network's bench document. A name and an arithmetic type identify a row; a missing row is empty."""
+    """The bench document of one network. A name and an arithmetic type identify a row; a missing row is empty."""
 
     network: str
     document: Row
 
     @property
     def tables(self) -> dict[str, Row]:
-        """Tables by item."""
+        """Return the tables by item."""
         return {table["item"]: table for table in self.document["tables"]}
 
     @property
     def convolution_tables(self) -> list[Row]:
-        """The tables of single convolutions."""
+        """Return the tables of single convolutions."""
         return [table for table in self.document["tables"] if table["is_op"]]
 
     def _timed_rows(self, item: str, dtype: str) -> list[Row]:
@@ -126,27 +126,27 @@ class Bench:
         return first_row(self._timed_rows(item, dtype), name=name)
 
     def total(self, name: str, dtype: str = "float32", images: int | None = None) -> Row:
-        """Return a row's summed times of the convolutions, for a batch of ``images`` (default: the main one)."""
+        """Return a row with the convolutions' summed time, for a batch of ``images`` (default: the main batch)."""
         measured = self.document if images is None else first_row(self.document["batches"], images=images)
         return first_row(measured.get("totals", ()), name=name, dtype=dtype)
 
     def best_total(self, dtype: str) -> Row:
-        """Return our kernel's row with the least summed time of the convolutions."""
+        """Return the row of our kernel with the least summed time of the convolutions."""
         rows = self.document["totals"]
         return fastest_row((row for row in rows if row["kind"] == OURS and row["dtype"] == dtype), "sum_ms")
 
     def ms(self, name: str, dtype: str = "float32", item: str | None = None) -> float | None:
-        """Return a row's time for one item (default: summed over the convolutions)."""
+        """Return the time in ms of a row for one item (default: summed over the convolutions)."""
         ms: float | None = self.row(item, name, dtype).get("ms") if item else self.total(name, dtype).get("sum_ms")
         return ms
 
     def fastest_row_of_item(self, item: str, dtype: str) -> Row:
-        """Return our fastest kernel for one item, except the one for ``--latency``."""
+        """Return our fastest kernel for one item, except the kernel for ``--latency``."""
         rows = self._timed_rows(item, dtype)
         return fastest_row(row for row in rows if row["kind"] == OURS and row["name"] != LATENCY_KERNEL)
 
     def peak_bound_ms(self, dtype: str) -> float | None:
-        """Return the shortest possible time of the convolutions at the measured peaks.
+        """Return the shortest possible time in ms of the convolutions at the measured peaks.
 
         A convolution takes at least the time of its arithmetic, and at least the time to move each array once.
         """
@@ -163,14 +163,14 @@ class Bench:
 
 
 class Figures(dict[str, dict[str, Any]]):
-    """The documents by file name, each read from one folder at its first use."""
+    """The documents by file name; each is read from one folder at its first use."""
 
     def __init__(self, folder: Path = FIGURES) -> None:
         super().__init__()
         self._folder = folder
 
     def __missing__(self, name: str) -> dict[str, Any]:
-        """Read a file. Raises MissingError if it has not been made yet, UserError if it is bad."""
+        """Return the document in a file. Raises MissingError if it does not exist yet, UserError if it is bad."""
         path = self._folder / name
         if not may_exist(path):
             remedy = f"run {command_for_file(name)}" if name in FILES | MODULES else "restore it from the repository"
@@ -200,10 +200,10 @@ class Figures(dict[str, dict[str, Any]]):
         }
 
     def bench(self, network: str) -> Bench:
-        """Return one network's measurements."""
+        """Return the measurements of one network."""
         return Bench(network, self[BENCH[network]])
 
     @property
     def benches(self) -> Mapping[str, Bench]:
-        """The measurements of all networks."""
+        """Return the measurements of all networks."""
         return {network: self.bench(network) for network in NETWORKS}

@@ -1,6 +1,6 @@
 """Draw the pictures of docs/images/ from the same JSON files as the tables.
 
-Each stores the JSON file's name and hash, so that pictures of other runs are detected.
+Each picture stores the name and hash of its JSON file, so that pictures of other runs are detected.
 """
 
 import hashlib
@@ -29,13 +29,13 @@ def draw(figures: Path, folder: Path = FOLDER) -> list[Path]:
     files.create_chart_folder(folder)
     documents = Figures(figures)
     return [
-        files.save(draw_one(documents[name]), folder / picture, source_text(figures / name))
+        files.save_chart(draw_one(documents[name]), folder / picture, source_text(figures / name))
         for picture, (name, draw_one) in PICTURES.items()
     ]
 
 
 def stale_pictures(figures: Path, folder: Path = FOLDER) -> list[str]:
-    """Return the names of the pictures that are missing or were drawn from another JSON file than in ``figures``."""
+    """Return the names of pictures that are missing, or drawn from another JSON file than that in ``figures``."""
     return [
         name
         for name, (json, _) in PICTURES.items()
@@ -44,7 +44,7 @@ def stale_pictures(figures: Path, folder: Path = FOLDER) -> list[str]:
 
 
 def source_text(path: Path) -> str:
-    """Return the source text stored in pictures of that JSON file: ``NAME sha256:HASH``. Raises UserError."""
+    """Return the source that pictures of that JSON file store: ``NAME sha256:HASH``. Raises UserError."""
     try:
         return f"{path.name} sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
     except OSError as error:

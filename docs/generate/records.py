@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, is_typeddict
 
 from app.files.writing import json_text
-from app.records.derive import OneOf, documents, fields, schema, split_annotated_type
+from app.records.derive import OneOf, document_types, record_fields, schema, split_annotated_type
 from docs.generate.figures import Figures
 
 MORE = {  # document → the section about it
@@ -30,9 +30,9 @@ MORE = {  # document → the section about it
 
 
 def document_table(figures: Figures) -> str:
-    """Write a row for each document: name, description, and where it is described further."""
+    """Return a row for each document: name, description, and the page that describes it further."""
     rows = []
-    for name, kind in documents().items():
+    for name, kind in document_types().items():
         record, *others = get_args(kind) or [kind]
         path = record.__module__.replace(".", "/")
         what = " ".join(str(one.__doc__) for one in (record, *others))
@@ -43,8 +43,8 @@ def document_table(figures: Figures) -> str:
 
 
 def field_table(name: str, figures: Figures) -> str:
-    """Write a row for each field of a document; a record that contains no records stays in its field's row."""
-    rows = [f"| `{place}` | {text} |" for place, text in _field_rows([documents()[name]], {})]
+    """Return a row for each field of a document; records without inner records are in the row of their field."""
+    rows = [f"| `{place}` | {text} |" for place, text in _field_rows([document_types()[name]], {})]
     return "\n".join(["| field | meaning |", "| --- | --- |", *rows])
 
 
@@ -56,18 +56,18 @@ def field_tables(*names: str) -> dict[str, Any]:
 def write_schemas(folder: Path) -> list[Path]:
     """Write the JSON Schema of every document into a new folder; return the files."""
     folder.mkdir()
-    files = [folder / f"{name}.json" for name in documents()]
+    files = [folder / f"{name}.json" for name in document_types()]
     for file in files:
         file.write_text(json_text(schema(file.stem)), encoding="utf-8")
     return files
 
 
 def _field_rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (place, description) of each field of records. seen: records described before, and where."""
-    for name, hint in {name: hint for record in records for name, hint in fields(record).items()}.items():
+    """Yield (place, description) of each field of records. seen: place of each record described before."""
+    for name, hint in {name: hint for record in records for name, hint in record_fields(record).items()}.items():
         inner = _records_in(hint)
         place = f"{prefix}{name}" + "[]" * any(split_annotated_type(one).origin is list for one in _alternatives(hint))
-        deep = any(_records_in(field) for one in inner for field in fields(one).values())
+        deep = any(_records_in(field) for one in inner for field in record_fields(one).values())
         text = _describe_field(hint)
         if inner and inner[0] in seen:
             yield place, "; ".join(filter(None, (text, f"as in `{seen[inner[0]]}`")))
@@ -82,12 +82,12 @@ def _field_rows(records: list[Any], seen: dict[Any, str], prefix: str = "") -> I
 
 
 def _list_fields(records: list[Any]) -> str:
-    """List the fields of records in one sentence."""
+    """Return one sentence that lists the fields of records."""
     told = []
     for record in records:
         names = [
             f"`{name}`" + (f" ({_describe_field(hint)})" if _describe_field(hint) else "")
-            for name, hint in fields(record).items()
+            for name, hint in record_fields(record).items()
         ]
         about = f"{_first_sentence(record)}: " if len(records) > 1 else ""
         told.append(about + ", ".join(names))
@@ -95,7 +95,7 @@ def _list_fields(records: list[Any]) -> str:
 
 
 def _describe_field(hint: Any) -> str:
-    """Describe a field: by its description, else its record's, and by the words that it may be."""
+    """Return the description of a field, or else of its record, with the words that it may be."""
     inner = _records_in(hint)
     found = split_annotated_type(hint).description or (_first_sentence(inner[0]) if len(inner) == 1 else "")
     words = [f"`{word}`" for one in _alternatives(hint) for word in _allowed_words(one)]

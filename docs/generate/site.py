@@ -1,4 +1,4 @@
-"""``python -m docs.generate.site FOLDER``: write the ladder's pages for the card whose figures are stored."""
+"""Write the ladder's pages for the card whose figures are stored: ``python -m docs.generate.site FOLDER``."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ COMMAND = "make docs"
 
 
 def main() -> int:
-    """Run the program. Returns its exit code."""
+    """Run the program; return its exit code."""
     parser = Parser(
         prog="python -m docs.generate.site", description="Write the pages of the ladder and the JSON Schemas."
     )

@@ -18,7 +18,7 @@ LARGE_LAYER = "fc1"
 
 
 def step_sections(operation: str, figures: Figures) -> str:
-    """Write the sections of one ladder, in its order."""
+    """Return the sections of one ladder, in order."""
     card = Card({EXAMPLE: figures.bench(EXAMPLE).document}, {})
     return "\n\n".join(_section(step, card, figures) for step in ladder_steps(operation))
 
@@ -50,7 +50,7 @@ def _origin_sentence(row: Variant) -> str:
 
 
 def step_speedup_text(operation: str, name: str, figures: Figures) -> str:
-    """Write a step's times on every network, and its speed-up over the step that it continues."""
+    """Return the times of a step on every network, and its speed-up over the step that it continues."""
     rows = {row.name: row for row in variants(operation)}
     types = ("float32",) if "float32" in rows[name].dtypes else rows[name].dtypes
     timed = [dtype for dtype in types if any(_times_by_network(figures, operation, name, dtype))]
@@ -60,7 +60,7 @@ def step_speedup_text(operation: str, name: str, figures: Figures) -> str:
 
 
 def _times_by_network(figures: Figures, operation: str, name: str, dtype: str) -> list[float | None]:
-    """Return a step's time on each network, None where it was not measured."""
+    """Return the time of a step on each network, in ms; None if it was not measured."""
     return [bench.ms(name, dtype, _timed_item(operation)) for bench in figures.benches.values()]
 
 

@@ -1,6 +1,6 @@
-"""Write the blocks of docs/systems.md and docs/benchmarks.md: ours beside the fastest other system, losses too.
+"""Write the blocks of docs/systems.md and docs/benchmarks.md: our times beside those of the fastest other system.
 
-They cover every network and precision, on the card and end to end, and the networks' accuracies.
+They include losses, and cover every network and precision, on the card and end to end, and accuracies.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,7 +31,7 @@ WHY_SLOWER: dict[tuple[str, int, str], str] = {}
 
 
 class Goal(NamedTuple):
-    """A requested time in ms: ``must`` be reached, and the better ``aim``. end_to_end: empty for ``BEYOND_CARD_MS``."""
+    """A requested time in ms. must: is required. aim: is better still. end_to_end: empty for ``BEYOND_CARD_MS``."""
 
     network: str
     precision: str
@@ -58,7 +58,7 @@ GOALS = (
 
 
 class Pair(NamedTuple):
-    """Our median and the fastest peer's, in ms, None if missing; peer: its name, precision and setting."""
+    """Our median and that of the fastest peer, in ms, None if missing. peer: its name, precision and setting."""
 
     ours: float | None
     theirs: float | None
@@ -66,7 +66,7 @@ class Pair(NamedTuple):
 
     @property
     def ratio(self) -> float | None:
-        """The peer's time ÷ ours."""
+        """Return the peer's time ÷ ours."""
         return speedup(self.theirs, self.ours)
 
     @property
@@ -186,7 +186,7 @@ def _in_order(figures: Figures) -> list[tuple[tuple[str, int, str], tuple[str, R
 
 
 def goals_table(figures: Figures) -> str:
-    """Write each requested time beside ours, and our speed-up over the fastest peer."""
+    """Return each requested time beside ours, and our speed-up over the fastest peer."""
     head = ["network", "as", "", "ms", "must", "aim", "met", "× fastest other", "must", "met"]
     rows = []
     for goal in GOALS:
@@ -229,8 +229,8 @@ def commands_block(figures: Figures) -> str:
 
 
 def network_section(network: str, figures: Figures) -> str:
-    """Write the network's layers, its whole pass beside other systems', and its accuracy."""
-    row = describe(NETWORKS[network], shipped_weights().get(network))
+    """Return the layers of a network, its whole pass beside other systems', and its accuracy."""
+    row = network_entry(NETWORKS[network], shipped_weights().get(network))
     size = " × ".join(map(str, row["input"][1:]))
     layers = " → ".join(map(_layer_text, row["layers"]))
     about = f"{size} → {layers}. {row['parameters']:,} parameters, {row['flops'] / 1e6:.2f} MFLOP an image."
@@ -240,7 +240,7 @@ def network_section(network: str, figures: Figures) -> str:
 
 
 def correct_labels_table(network: str) -> str:
-    """Write the correct labels over the first images: the report's, and ours."""
+    """Return the number of correct labels over the first images, of the report and ours."""
     weights = shipped_weights()
     theirs = _format_shares(REPORTED.get(network, {}))
     ours = weights[network].expected_correct if network in weights else {}
@@ -255,7 +255,7 @@ def _layer_text(layer: Row) -> str:
 
 
 def accuracy_table(networks: Iterable[str], _: Figures) -> str:
-    """Write for each network the correct labels that its shipped weights promise, and those in its report, if any."""
+    """Return for each network the correct labels that its shipped weights promise, and those in its report, if any."""
     weights = shipped_weights()
     rows = []
     for network in networks:

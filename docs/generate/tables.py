@@ -18,23 +18,23 @@ NOISE = 0.01  # bench's default
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
-    """Format a table; its first ``left`` columns are aligned left and the others right."""
+    """Return a table whose first ``left`` columns are aligned left and whose others are aligned right."""
     align = ["left"] * left + ["right"] * (len(head) - left)
     return tabulate([*rows], head, tablefmt="pipe", colalign=align, disable_numparse=True)
 
 
 def table_from_lines(head: str, rows: Iterable[str], left: int = 1) -> str:
-    """Format a table from lines with `` | `` between their cells."""
+    """Return a table, given lines with `` | `` between their cells."""
     return markdown_table(head.split(" | "), (row.split(" | ") for row in rows), left)
 
 
 def wrap_paragraph(text: str) -> str:
-    """Wrap a paragraph like the documents' prose."""
+    """Return a paragraph wrapped like the documents' prose."""
     return textwrap.fill(text, 119, break_on_hyphens=False)
 
 
 def format_share(row: Row, peak: str = "{:.3}") -> str:
-    """Write the larger share of a peak and the peak's name, such as ``54% mem``; empty if unknown."""
+    """Return the larger share of a peak and the name of the peak, such as ``54% mem``; empty if unknown."""
     rates = row.get("rates")
     if not rates or rates["share"] is None:
         return ""
@@ -42,12 +42,12 @@ def format_share(row: Row, peak: str = "{:.3}") -> str:
 
 
 def row_label(row: Row) -> str:
-    """Write a row's step and name; a dash for an empty row."""
+    """Return the step and name of a row; a dash for an empty row."""
     return " ".join(str(row[key]) for key in ("step", "name") if row.get(key) is not None) or "–"
 
 
 def measurement_header(figures: Figures) -> str:
-    """Write date, card, peaks and command of each network's measurement."""
+    """Return date, card, peaks and command of each network's measurement."""
     documents = {name: bench.document for name, bench in figures.benches.items()}
     peak_names = list(dict.fromkeys(name for document in documents.values() for name in document["peaks"]["tflops"]))
     rows = []
@@ -75,7 +75,7 @@ def measurement_header(figures: Figures) -> str:
 
 
 def bench_command(bench: Bench) -> str:
-    """Write the command that made the document, from the settings in it."""
+    """Return the command that made the document, according to the settings in it."""
     sizes = ",".join(str(batch["images"]) for batch in bench.document["batches"])
     noise, l2 = (bench.document["settings"][name] for name in ("noise", "l2"))
     options = f" --batches {sizes}" + (f" --noise {noise:g}" if noise != NOISE else "") + f" --l2 {l2}" * (l2 != "cold")
@@ -84,7 +84,7 @@ def bench_command(bench: Bench) -> str:
 
 
 def rows_by_name(tables: Iterable[Row]) -> dict[tuple[str, str], Row]:
-    """Return (name, type) → the first such row of these tables, in their order."""
+    """Return the first row of each (name, type) in these tables, in their order."""
     found: dict[tuple[str, str], Row] = {}
     for row in (row for table in tables for row in table["rows"]):
         found.setdefault((row["name"], row["dtype"]), row)
@@ -92,7 +92,7 @@ def rows_by_name(tables: Iterable[Row]) -> dict[tuple[str, str], Row]:
 
 
 def ladder_table(network: str, figures: Figures) -> str:
-    """Write a row for every kernel and library of the network's convolutions, by step, and why some did not run."""
+    """Return a row for every kernel and library of the network's convolutions, by step, and why some did not run."""
     bench = figures.bench(network)
     ops = [table["item"] for table in bench.convolution_tables]
     rows, reasons = [], []
@@ -119,7 +119,7 @@ def ladder_table(network: str, figures: Figures) -> str:
 
 
 def batch_sizes_table(network: str, figures: Figures) -> str:
-    """Write the summed times of the convolutions by batch size."""
+    """Return the summed times of the convolutions by batch size."""
     bench = figures.bench(network)
     sizes = [batch["images"] for batch in bench.document["batches"]]
     rows = []
@@ -131,7 +131,7 @@ def batch_sizes_table(network: str, figures: Figures) -> str:
 
 
 def single_layers(figures: Figures, operation: str) -> list[tuple[Bench, Row]]:
-    """Return every network's tables of single layers of that operation, with only the timed rows."""
+    """Return the tables of single layers of one operation for every network, with only the timed rows."""
     return [
         (bench, {**table, "rows": [row for row in table["rows"] if row["ms"]]})
         for bench in figures.benches.values()
@@ -141,7 +141,7 @@ def single_layers(figures: Figures, operation: str) -> list[tuple[Bench, Row]]:
 
 
 def layer_times_table(operation: str, figures: Figures) -> str:
-    """Write the times of every single layer of one operation: a row for each variant and type."""
+    """Return the times of every single layer of one operation: a row for each variant and type."""
     columns = single_layers(figures, operation)
     names = rows_by_name(table for _, table in columns)
     order = list(SHORT)
@@ -158,7 +158,7 @@ def _image_counts_text(figures: Figures) -> str:
 
 
 def fused_chains_table(figures: Figures) -> str:
-    """Write each fused chain's fastest kernel beside the fastest kernels of its single layers."""
+    """Return the fastest kernel of each fused chain beside the fastest kernels of its single layers."""
     rows = []
     for bench in figures.benches.values():
         chains = [item for item in bench.tables if "+" in item]
@@ -180,7 +180,7 @@ def fused_chains_table(figures: Figures) -> str:
 
 
 def end_to_end_table(figures: Figures) -> str:
-    """Write the end-to-end time by the variant of all convolutions, and which variants are faster in chunks."""
+    """Return the end-to-end time by the variant of all convolutions, and which variants are faster in chunks."""
     cells: dict[tuple[str, str], dict[str, str]] = {}
     best = []
     below: dict[str, list[str]] = {}
@@ -203,7 +203,7 @@ def end_to_end_table(figures: Figures) -> str:
 
 
 def profile_tables(figures: Figures) -> str:
-    """Write the times of kernels, copies and API calls, and the counters or why there are none."""
+    """Return the times of kernels, copies and API calls, and the counters or why there are none."""
     document = figures[PROFILE]
     settings = ", ".join(f"{name} {value}" for name, value in document["settings"].items())
     spans = ([layer or "–", *cells[:7]] for layer, *cells in map(kernel_cells, document["rows"]))
@@ -232,7 +232,7 @@ def _counters_table(rows: Sequence[Row]) -> str:
 
 
 def resources_table(figures: Figures) -> str:
-    """Write the resources of each function."""
+    """Return the resources of each compiled function."""
     head = "operation | variant | layer | function | threads | registers | shared bytes | constant bytes"
     rows = (
         f"{row['operation']} | {row['name']} | {row['layer']} | `{row['entry']}` | {row['threads']} | "

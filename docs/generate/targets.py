@@ -33,21 +33,21 @@ EXPECTED, FORETOLD = Path(__file__).parents[1] / "expected.json", ("lenet5", "fa
 
 
 def targets_table(figures: Figures) -> str:
-    """Write each target beside its measurement: summed times of convolutions, first layers, ``auto``."""
+    """Return each target beside its measurement: summed times of convolutions, first layers, ``auto``."""
     benches = [figures.bench(network) for network in TARGETS]
     sums = "network | type | best variant | target ms | measured ms | met | floor ms"
     firsts = "network | kernel | arithmetic ms | writing ms | measured ms | × the larger | met"
     return "\n\n".join(
         [
-            "The table sums conv1 + conv2 over 10,000 images. The floor adds, op by op, the larger of two times at the "
-            "measured peaks: the arithmetic, and moving each array once. cuDNN was measured when the targets were set "
-            "(before), and in the same run as our kernels (here).",
+            "The table sums conv1 + conv2 over 10,000 images. The floor is a lower bound of the time: for each "
+            "convolution, the larger of the times for the arithmetic and for moving each array once, at the measured "
+            "peaks. cuDNN has two times: before, when the targets were set, and here, in the same run as our kernels.",
             table_from_lines(
                 f"{sums} | cuDNN before, ms | cuDNN here, ms", [row for bench in benches for row in _sum_rows(bench)], 3
             ),
             f"A first layer in fp32 may take at most {FIRST_LAYER} × the larger of two times: writing its output once "
             f"at the measured copy rate, and its arithmetic at {FP32_RATE:g} TFLOP/s. Large fp32 matrix products reach "
-            "that rate on the card, and the targets were set by it. The last two columns take the arithmetic rate that "
+            "that rate on the card, and the targets are based on it. The last two columns use the arithmetic rate that "
             "was measured in registers instead.",
             table_from_lines(
                 f"{firsts} | arithmetic in registers ms | × the larger", map(_first_layer_row, benches), 2
@@ -109,7 +109,7 @@ def _auto_rows(bench: Bench) -> Iterator[str]:
 
 
 def expected_times_table(figures: Figures) -> str:
-    """Write a row for each step: expected and measured time of a layer of each network, and their ratio."""
+    """Return a row for each step: expected and measured time of a layer of each network, and their ratio."""
     heads = (part for name in FORETOLD for part in (f"`{name}` expected, ms", "measured, ms", "÷"))
     return markdown_table(["step", "layer", *heads], _expected_rows(figures), 2)
 

@@ -137,7 +137,7 @@ def test_networks_tell_what_the_shipped_weights_promise(
     path = shipped.weights_path("mlp")
     save_weights(path, graph.parameters, network=graph.network, expected_correct=promise)
     shipped.record_checksum(path)
-    row = networks.describe(graph.network, networks.shipped_weights()["mlp"])
+    row = networks.network_entry(graph.network, networks.shipped_weights()["mlp"])
     assert row["parameters"] == 79_400
     assert row["accuracy"] == ({"weights": path.name, "images": 1000, "correct": 921} if promise else None)
     path.write_bytes(b"damaged")
@@ -147,7 +147,10 @@ def test_networks_tell_what_the_shipped_weights_promise(
 
 def test_a_network_without_a_recipe_is_listed_with_its_biases() -> None:
     network = replace(NETWORKS["mlp"], name="no_recipe")
-    assert networks.describe(network, None)["parameters"] == networks.describe(NETWORKS["mlp"], None)["parameters"]
+    assert (
+        networks.network_entry(network, None)["parameters"]
+        == networks.network_entry(NETWORKS["mlp"], None)["parameters"]
+    )
 
 
 def test_every_kernel_is_listed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

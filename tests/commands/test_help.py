@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.commands.completion import SHELLS, _quoted
+from app.commands.completion import SHELLS, _shell_quoted
 from app.commands.parsers import COMMANDS, parser_of, request_of
 from app.terminal.text import NARROWEST, WIDTH
 from tests.support.shell import write_good_files
@@ -60,7 +60,7 @@ def test_train_fits_the_terminal(
 ) -> None:
     write_good_files(place)
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr("app.training.command._run", lambda *_: None)
+    monkeypatch.setattr("app.training.command._train_and_write", lambda *_: None)
     command = "train --network mlp --device cpu --data images --labels labels --validation 1"
     assert main(command.split()) == 0
     out = capsys.readouterr().out
@@ -95,7 +95,7 @@ ASK = {
 
 
 def test_fish_is_given_words_in_its_quotation_marks() -> None:
-    assert _quoted(r"it's \ here") == r"'it\'s \\ here'"
+    assert _shell_quoted(r"it's \ here") == r"'it\'s \\ here'"
 
 
 @pytest.fixture

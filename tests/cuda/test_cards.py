@@ -105,7 +105,7 @@ def test_the_context_is_made_beside_other_work(driver: Path, cards: str, context
 def test_who_makes_it(command: str, started: int, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[None] = []
     monkeypatch.setattr(cli, "create_context_in_background", lambda: calls.append(None))
-    monkeypatch.setattr(cli, "_main_job", lambda _: lambda *_: 0)
+    monkeypatch.setattr(cli, "_import_main_job", lambda _: lambda *_: 0)
     assert cli.main(command.split()) == code
     assert len(calls) == started
 

@@ -14,7 +14,7 @@ from app.files import shipped
 from app.layers import Tanh
 from app.network import weights as module
 from app.network.definitions import NETWORKS, Network
-from app.network.graph import build
+from app.network.graph import build_graph
 from app.network.reference import compute_reference, load_reference, save_reference
 from app.network.verdicts import Reference
 from app.network.weights import load_weights, save_weights
@@ -54,7 +54,7 @@ def test_release(network: str, release: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(weights.arrays[name], array, strict=True)
     reference = load_reference(weights, NETWORKS[network])
     assert reference is not None
-    scores = build(NETWORKS[network], weights).forward(IMAGES[:, None], np.float64)[0]
+    scores = build_graph(NETWORKS[network], weights).forward(IMAGES[:, None], np.float64)[0]
     np.testing.assert_array_equal(reference.labels, scores.argmax(axis=1))
     logits = np.sort(np.log(scores) if network == "mlp" else scores, axis=1)
     np.testing.assert_allclose(reference.margins, logits[:, -1] - logits[:, -2], rtol=1e-9, atol=1e-12)
@@ -91,7 +91,7 @@ def test_margins_are_of_logits() -> None:
     graph = random_graph(NETWORKS["mlp"])
     images = random_images(graph.network, 5)
     certain = {name: array * 1e4 if name.startswith("fc2") else array for name, array in graph.parameters.items()}
-    certain_graph = build(graph.network, module.Weights(certain, "mlp", Path("random")))
+    certain_graph = build_graph(graph.network, module.Weights(certain, "mlp", Path("random")))
     assert (certain_graph.reference(images) == 0).any()
     found = compute_reference(certain_graph, images)
     assert np.isfinite(found.margins).all() and (found.margins > 700).any()

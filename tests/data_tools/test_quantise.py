@@ -10,10 +10,10 @@ from app.files import shipped
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, Relu
 from app.network import quantising
 from app.network.definitions import FA19, LENET5
-from app.network.graph import build
-from app.network.quantising import quantise, quantise_activations
-from app.network.rounding import Rounding, compensated, round_layers
-from app.network.weights import load_weights, rounded, save_weights
+from app.network.graph import build_graph
+from app.network.quantising import quantise_activations, quantise_convolution
+from app.network.rounding import Rounding, round_layers, round_with_compensation
+from app.network.weights import load_weights, round_to_storage, save_weights
 from data_tools.__main__ import main
 from data_tools.fashion_mnist import CLASSES
 from tests.support.bundle_for_tests import IMAGES, trained
@@ -53,8 +53,8 @@ def test_quantise_adds_integers_and_changes_nothing_else(tmp_path: Path, capsys:
     for name in ("network", "classes", "input_scale", "expected_correct", "storage", "definition"):
         assert getattr(found, name) == getattr(before, name)
     assert found.recipe == "random; conv2 quantised to 8 bits on 70 training images"
-    graph = build(LENET5, before)
-    wanted, *_ = quantise(graph, IMAGES[:70, None])
+    graph = build_graph(LENET5, before)
+    wanted, *_ = quantise_convolution(graph, IMAGES[:70, None])
     assert found.quantised is not None
     for name, array in wanted.arrays.items():
         np.testing.assert_array_equal(found.quantised.arrays[name], array, strict=True)
@@ -74,7 +74,7 @@ def test_a_map_without_activations_has_a_limit(tmp_path: Path) -> None:
     graph = random_graph(LENET5, bias=False)
     graph.parameters["conv1"][..., 5] = 0
     graph.parameters["conv2"][..., 7] = 0
-    found, *_ = quantise(graph, IMAGES[:20, None])
+    found, *_ = quantise_convolution(graph, IMAGES[:20, None])
     save_weights(tmp_path / "w.h5", graph.parameters, network=LENET5, quantised=found)
     assert (found.limits > 0).all() and not found.filters[..., 7].any()
 
@@ -97,19 +97,19 @@ def test_steps_shrink_until_every_greatest_filter_is_127(monkeypatch: pytest.Mon
 
     def spied(w: np.ndarray, products: np.ndarray, rounded: Rounding) -> np.ndarray:
         used.append((w, products))
-        return compensated(w, products, rounded)
+        return round_with_compensation(w, products, rounded)
 
-    monkeypatch.setattr(quantising, "compensated", spied)
+    monkeypatch.setattr(quantising, "round_with_compensation", spied)
     graph, rng = random_graph(ALIKE, bias=False), np.random.default_rng(0)
     graph.parameters["conv1"][:] = rng.random(graph.parameters["conv1"].shape)
     graph.parameters["conv2"][..., 0, :32] = 1
     graph.parameters["conv2"][..., 1:, 32:] *= 50  # so that map 0 comes last
-    found, ours, plain = quantise(graph, random_images(ALIKE, 50))
+    found, ours, plain = quantise_convolution(graph, random_images(ALIKE, 50))
     assert len(used) > 1
     greatest = np.abs(found.filters.astype(int)).max(axis=(0, 1, 2))
     np.testing.assert_array_equal(greatest, 127)
     steps = found.steps.astype(np.float64)
-    whole = compensated(*used[0], lambda w: np.clip(np.rint(w / steps), -127, 127) * steps)
+    whole = round_with_compensation(*used[0], lambda w: np.clip(np.rint(w / steps), -127, 127) * steps)
     np.testing.assert_array_equal(found.filters.reshape(whole.shape), np.rint(whole / steps))
     assert 0 < ours < plain
 
@@ -139,10 +139,10 @@ def test_round_writes_weights_that_float16_holds(tmp_path: Path, capsys: pytest.
     assert (found.storage, found.classes, found.input_scale) == ("float16", CLASSES, 1 / 200)
     assert found.recipe == "random; rounded to float16 with error compensation on 70 training images"
     assert found.definition == LENET5 and not found.expected_correct
-    for layer in round_layers(build(LENET5, load_weights(source)), IMAGES[:70, None]):
+    for layer in round_layers(build_graph(LENET5, load_weights(source)), IMAGES[:70, None]):
         for name, array in layer.arrays.items():
             np.testing.assert_array_equal(found.arrays[name], array, strict=True)
-            assert name.endswith("_bias") or (array != rounded(graph.parameters, "float16")[name]).any()
+            assert name.endswith("_bias") or (array != round_to_storage(graph.parameters, "float16")[name]).any()
 
 
 def test_what_round_refuses(tmp_path: Path, refuses: Refuses) -> None:

@@ -84,7 +84,7 @@ def test_the_roofline_has_a_panel_for_each_format_and_a_label_for_each_point(net
     document = stored(f"h100_bench_{network}")
     for item in ("conv1", "conv2"):
         points = roofline.roofline_points(document, item)
-        root = parsed(roofline.roofline(points, document["peaks"], item))
+        root = parsed(roofline.draw_roofline(points, document["peaks"], item))
         said = texts(root)
         for name in {point.label for point in points}:
             assert said.count(name) == sum(point.label == name for point in points)
@@ -107,7 +107,7 @@ def test_measured_bytes_move_points_along_the_other_axis() -> None:
     )
     assert moved.measured and not counted["direct"].measured
     assert moved.intensity == pytest.approx(7) and moved.tflops == counted["direct"].tflops
-    assert "counted by the hardware" in roofline.roofline([moved], document["peaks"], "one")
+    assert "counted by the hardware" in roofline.draw_roofline([moved], document["peaks"], "one")
 
 
 def test_labels_cover_no_point_and_no_other_label() -> None:
@@ -127,7 +127,7 @@ def test_the_budget_begins_with_the_tensor_cores(precision: str) -> None:
     found = waterfall.stages_from_report(report)
     assert [stage.ms for stage in found] == sorted(stage.ms for stage in found)
     assert found[0].ms == pytest.approx({"fp16": 0.0777, "fp32x": 0.139}[precision], rel=0.01)
-    said = texts(parsed(waterfall.waterfall(found, "budget", report["raw_copy_ms"]["p50"])))
+    said = texts(parsed(waterfall.draw_waterfall(found, "budget", report["raw_copy_ms"]["p50"])))
     assert any("the bus alone" in text for text in said)
     assert f"+{svg.format_number(found[2].ms - found[1].ms)} → {svg.format_number(found[2].ms)} ms" in said
 
@@ -165,12 +165,14 @@ def test_the_style_sheet_has_colours_for_both_grounds_and_for_print() -> None:
 
 
 SVG = "{http://www.w3.org/2000/svg}"
-HEAT = matrix.heat_map("times", "rows", "columns", {(8, 2): 1.0, (8, 1): 3.0, (16, 1): 5.0, (16, 2): 9.0, (16, 4): 2.0})
+HEAT = matrix.draw_heat_map(
+    "times", "rows", "columns", {(8, 2): 1.0, (8, 1): 3.0, (16, 1): 5.0, (16, 2): 9.0, (16, 4): 2.0}
+)
 
 
 def test_a_file_needs_nothing_else(tmp_path: Path) -> None:
     """Neither variables nor a page's style sheet, and every class that it uses has its rule."""
-    path = files.save(HEAT, tmp_path / "heat.svg", "bench.json sha256:<0>")
+    path = files.save_chart(HEAT, tmp_path / "heat.svg", "bench.json sha256:<0>")
     root = ElementTree.parse(path).getroot()
     style = root.findtext(f"{SVG}style") or ""
     assert root.tag == f"{SVG}svg" and "var(" not in style and "@media" not in style
@@ -178,7 +180,7 @@ def test_a_file_needs_nothing_else(tmp_path: Path) -> None:
     assert used and all(re.search(rf"\.{kind}\b", style) for kind in used)
     assert files.read_chart_source(path) == "bench.json sha256:<0>"
     assert (
-        files.read_chart_source(files.save(HEAT, path)) is None
+        files.read_chart_source(files.save_chart(HEAT, path)) is None
         and files.read_chart_source(tmp_path / "none.svg") is None
     )
 
@@ -198,7 +200,7 @@ def test_a_heat_map_says_every_time_and_frames_the_least() -> None:
 
 @pytest.mark.parametrize("rows", [(0,), (8, 16)])
 def test_a_heat_map_of_one_time_for_all(rows: tuple[int, ...]) -> None:
-    chart = parsed(matrix.heat_map("one", "", "TILE", {(row, 8): 1.0 for row in rows}))
+    chart = parsed(matrix.draw_heat_map("one", "", "TILE", {(row, 8): 1.0 for row in rows}))
     assert {cell.get("fill-opacity") for cell in chart.iter("rect")} == {"0.000"}
 
 
@@ -234,10 +236,10 @@ def test_a_crowded_roofline_grows() -> None:
     peaks = {"tflops": {"float32": 60.0}, "gbytes_per_s": 3000.0}
     few = [roofline.Point("k" * 24, "float32", step, 10.0, 5.0, measured=False) for step in range(1, 9)]
     many = [roofline.Point("k" * 40, "float32", step, 10.0, 5.0, measured=False) for step in range(1, 40)]
-    heights = [float(parsed(roofline.roofline(points, peaks, "t")).get("height", "nan")) for points in (few, many)]
+    heights = [float(parsed(roofline.draw_roofline(points, peaks, "t")).get("height", "nan")) for points in (few, many)]
     assert heights[1] > roofline.TALL + 200 > heights[0]
     with pytest.raises(labels.NoRoomError, match="too many"):
-        roofline.roofline([roofline.Point("k" * 400, "float32", 1, 10.0, 5.0, measured=False)], peaks, "t")
+        roofline.draw_roofline([roofline.Point("k" * 400, "float32", 1, 10.0, 5.0, measured=False)], peaks, "t")
 
 
 def test_ticks_begin_where_the_axis_does() -> None:

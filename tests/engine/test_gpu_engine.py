@@ -14,9 +14,9 @@ from app.cuda.memory import DeviceMemoryError, pinned_array, pinned_copy
 from app.engine import buffers as buffers_module
 from app.engine.buffers import WholeBatch, chunk_slices
 from app.engine.gpu import GpuEngine
-from app.main_job.result import passes_over
+from app.main_job.result import repeat_images
 from app.network.definitions import LENET5, Network
-from app.network.graph import Graph, build
+from app.network.graph import Graph, build_graph
 from app.network.reference import compute_reference
 from app.network.weights import load_weights
 from app.planning.plan import plan
@@ -25,7 +25,7 @@ from tests.support.requests import named_choices
 
 pytestmark = pytest.mark.gpu
 GRAPHS = {
-    "shipped": lambda: build(LENET5, load_weights()),
+    "shipped": lambda: build_graph(LENET5, load_weights()),
     "random": lambda: random_graph(LENET5, bias=False),
     "biased": lambda: random_graph(LENET5),
 }
@@ -221,7 +221,7 @@ def test_the_data_are_streamed_again_and_again(batch: int) -> None:
     with engine(graph, chunk=4) as running:
         held = running.device_bytes
         pair = running.allocate_outputs(31), running.allocate_outputs(31)
-        passes = [labels.copy() for labels in running.stream(passes_over(images, batch), pair)]
+        passes = [labels.copy() for labels in running.stream(repeat_images(images, batch), pair)]
         assert running.device_bytes == held
     assert sum(map(len, passes)) == batch
     for labels in passes:

@@ -17,7 +17,7 @@ from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
 from app.kernels.problems import PairProblem
 from app.network.definitions import LENET5
-from app.network.graph import Graph, build
+from app.network.graph import Graph, build_graph
 from app.network.reference import compute_reference
 from app.network.weights import load_weights
 from app.planning.matching import Choices
@@ -142,7 +142,7 @@ def test_kernels_start_early_where_no_other_stream_needs_the_room(
     monkeypatch.setattr(launch_attributes, "launch_kernel_ex", noted)
     images = pinned_copy(random_images(LENET5, 32))
     in_chunks = [streams == 1] * len(list(chunk_slices(32, 8)))
-    execution = plan(build(LENET5, load_weights()), "sm_90a", Choices("fp16"))
+    execution = plan(build_graph(LENET5, load_weights()), "sm_90a", Choices("fp16"))
     with GpuEngine(execution, chunk=8, streams=streams) as running:
         outputs = running.allocate_outputs(len(images))
         running.run(images, outputs)

@@ -27,7 +27,7 @@ from app.engine.request import chunk_size, default_chunk
 from app.engine.small_batches import graph_batch_size
 from app.kernels import cublas
 from app.network.definitions import LENET5
-from app.network.graph import build
+from app.network.graph import build_graph
 from app.network.weights import load_weights
 from app.planning.matching import Choices
 from app.planning.plan import plan
@@ -192,7 +192,7 @@ def card() -> Iterator[FakeCard]:
 
 
 def opened(**settings: Any) -> GpuEngine:
-    return GpuEngine(plan(build(LENET5, load_weights()), ARCHITECTURE, Choices("fp16")), **settings)
+    return GpuEngine(plan(build_graph(LENET5, load_weights()), ARCHITECTURE, Choices("fp16")), **settings)
 
 
 def pinned_images(count: int) -> np.ndarray:

@@ -54,7 +54,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "labels": lambda path: read_idx(path, 1),
     "labels of images": lambda path: load_files(IMAGES, path),
     "tuning table": tables,
-    "SHA256SUMS": lambda path: shipped.checksums(linked(path.with_name(shipped.CHECKSUMS), path)),
+    "SHA256SUMS": lambda path: shipped.read_checksums(linked(path.with_name(shipped.CHECKSUMS), path)),
     "figures": lambda path: Figures(linked(path.with_name(PROFILE), path))[PROFILE],
 }
 

@@ -50,7 +50,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     """Sets what the process runs."""
-    return lambda code: monkeypatch.setattr(child_process, "_program", lambda *_: code)
+    return lambda code: monkeypatch.setattr(child_process, "_child_program", lambda *_: code)
 
 
 def _error(reader: Reader, content: bytes = IMAGE, wanted: Wanted = WANTED) -> str:
@@ -164,7 +164,7 @@ def test_too_little_memory_is_told_as_such(reader: Reader, runs: Runs, tmp_path:
     reader.close()
     now = "int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()"
     little = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({now} + (48 << 20),) * 2)"
-    runs(child_process._program("app.files.hdf5_child", (), True).replace("main(*", f"{little}; main(*"))
+    runs(child_process._child_program("app.files.hdf5_child", (), True).replace("main(*", f"{little}; main(*"))
     with pytest.raises(UserError, match=r"file.h5: reading it takes more memory than there is.*; free some, or"):
         reader.read(tmp_path / "file.h5", None, wanted)
 
@@ -209,8 +209,8 @@ import sys
 from pathlib import Path
 from app.files.hdf5 import Wanted
 from app.files.hdf5_process import read_untrusted
-from app.files.hdf5_start import start_ahead, _ahead
-start_ahead(1)
+from app.files.hdf5_start import start_children_early, _ahead
+start_children_early(1)
 assert len(_ahead) == 1
 found = read_untrusted(Path("file.h5"), None, Wanted(None, (), 100))
 assert not _ahead and found.names == ("x",) and "h5py" not in sys.modules

@@ -19,7 +19,7 @@ import pytest
 from app.base.errors import UserError
 from app.cuda import compiler
 from app.files import shipped
-from app.files.writing import STALE_SECONDS, replace_atomically, temporary_beside
+from app.files.writing import STALE_SECONDS, replace_atomically, temporary_path_beside
 from app.kernels.problems import ConvProblem
 from app.network.definitions import MLP
 from app.network.weights import save_weights
@@ -36,10 +36,10 @@ LONG_AGO = time.time() - STALE_SECONDS - 60
 WRITER = """
 import sys, time
 from pathlib import Path
-from app.files.writing import replace_atomically, temporary_beside
+from app.files.writing import replace_atomically, temporary_path_beside
 with replace_atomically(Path(sys.argv[1])) as temporary:
     temporary.write_bytes(b"half")
-    scratch = temporary_beside(temporary)
+    scratch = temporary_path_beside(temporary)
     scratch.mkdir()
     (scratch / "lists").mkdir()
     print("written", flush=True)
@@ -202,7 +202,7 @@ def test_what_a_killed_process_left_is_removed_once_it_is_old(writer: subprocess
 
 
 def test_what_is_not_ours_stays(tmp_path: Path) -> None:
-    ours = temporary_beside(tmp_path / "x").name
+    ours = temporary_path_beside(tmp_path / "x").name
     ended = ours.replace(str(os.getpid()), "4194304")  # more than any process's number
     names = [".0123456789abcdef.part", f"{ours[1:]}", f"{ended}s", f"a{ended}", ended.replace(".part", ".h5"), "b.part"]
     names += [ended.replace("-4194304-", "-0-"), ended.replace("-4194304-", "-44194304-"), ended.replace("-4", "--4")]

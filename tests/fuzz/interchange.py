@@ -20,7 +20,7 @@ from app.interchange.npz import npz_content
 from app.interchange.onnx_export import onnx_model
 from app.interchange.safetensors_file import safetensors_content
 from app.interchange.source import Asked, read
-from app.network.graph import build
+from app.network.graph import build_graph
 from app.network.network import Network
 from app.network.toml import parse_network
 from app.network.weights import Weights
@@ -49,7 +49,7 @@ def imports(path: Path, asked: Network | None) -> None:
     except BadValueError as error:
         raise UserError(str(error)) from None
     assert all(array.dtype == np.float32 and np.isfinite(array).all() for array in arrays.values())
-    build(source.network, Weights(arrays, source.network.name, path, source.classes, source.scale))
+    build_graph(source.network, Weights(arrays, source.network.name, path, source.classes, source.scale))
 
 
 def make_safetensors(folder: Path) -> Pair:

@@ -100,7 +100,7 @@ def make_sums(folder: Path) -> Pair:
     good = "".join(f"{DIGEST}  {name}_fashion.h5\n" for name in ("lenet5", "mlp")).encode()
 
     def read(path: Path) -> None:
-        for name, digest in shipped.checksums(linked(folder / shipped.CHECKSUMS, path)).items():
+        for name, digest in shipped.read_checksums(linked(folder / shipped.CHECKSUMS, path)).items():
             assert name and len(digest) == 64 and set(digest) <= set("0123456789abcdef")
 
     return lambda rng: damaged(rng, good), read

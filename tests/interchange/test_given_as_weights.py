@@ -16,7 +16,7 @@ from app.interchange.layout import to_channels_first
 from app.interchange.named_arrays import Description, torch_name
 from app.network.definitions import LENET5, MINIDNN86, MLP, Network
 from app.network.foreign import FORMATS
-from app.network.graph import build, find_network
+from app.network.graph import build_graph, find_network
 from app.network.toml import network_toml
 from app.network.weights import load_weights
 from app.tools.export import WRITERS
@@ -96,7 +96,7 @@ def test_the_named_command_makes_weights(kind: str, capsys: pytest.CaptureFixtur
     Path(name).write_bytes(content())
     assert main(["--weights", name, "--device", "cpu"]) == 2
     weights = load_weights(followed(capsys.readouterr().err))
-    build(weights.stored_network(), weights)
+    build_graph(weights.stored_network(), weights)
     assert Path(name).read_bytes() == content()
 
 

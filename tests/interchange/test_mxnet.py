@@ -9,7 +9,7 @@ import pytest
 from app.cli import main
 from app.interchange.source import Asked, read
 from app.layers import Resize
-from app.network.graph import build
+from app.network.graph import build_graph
 from app.network.toml import network_toml, parse_network
 from app.network.weights import load_weights
 from tests.support.foreign_files import channels_first
@@ -60,7 +60,7 @@ def test_old_files_come_back_and_classify(
     weights = load_weights(Path("new.h5"))
     assert weights.input_scale == 1
     assert weights.stored_network() == network
-    graph = build(network, weights)
+    graph = build_graph(network, weights)
     images = random_images(network, 40)
     enlarged = graph.steps[0].layer.reference(images, {})[:, 0]
     labels = graph.forward(images, np.float64)[1]

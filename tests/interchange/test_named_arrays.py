@@ -17,7 +17,7 @@ from app.interchange.named_arrays import NamedArrays
 from app.interchange.npz import npz_content
 from app.interchange.source import Asked, read
 from app.network.definitions import LENET5, MLP
-from app.network.graph import Graph, build
+from app.network.graph import Graph, build_graph
 from app.network.network import Network
 from app.network.toml import parse_network
 from app.network.weights import Weights
@@ -47,7 +47,7 @@ def imported(folder: Path, content: bytes, network: Network | None = LENET) -> G
         arrays = {one.name: one.array for one in convert_arrays(source)}
     except BadValueError as error:  # as the command does
         raise UserError(str(error)) from None
-    return build(source.network, Weights(arrays, source.network.name, path, input_scale=source.scale))
+    return build_graph(source.network, Weights(arrays, source.network.name, path, input_scale=source.scale))
 
 
 @pytest.mark.parametrize("prefixes", [OWN, PREFIXES, DEEPER], ids=["our names", "two Sequentials", "any names"])

@@ -17,7 +17,7 @@ from app.interchange.source import Asked, Source, read
 from app.layers import Resize
 from app.network.definitions import LENET5, MINIDNN86
 from app.network.foreign import DESCRIPTION
-from app.network.graph import Graph, build
+from app.network.graph import Graph, build_graph
 from app.network.toml import parse_network
 from app.network.weights import Weights
 from tests.support.foreign_files import onnx_of_others
@@ -31,7 +31,7 @@ SEEDS = range(100, 110)
 
 def graph_of(source: Source) -> Graph:
     arrays = {one.name: one.array for one in convert_arrays(source)}
-    return build(source.network, Weights(arrays, source.network.name, Path("x"), input_scale=source.scale))
+    return build_graph(source.network, Weights(arrays, source.network.name, Path("x"), input_scale=source.scale))
 
 
 def imported(model: Any, folder: Path) -> Source:
@@ -66,7 +66,7 @@ def run(model: Any, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def test_random_networks_give_their_labels_in_onnx_runtime(seed: int, tmp_path: Path) -> None:
     made = random_network(seed)
     network = parse_network(made.text, "random.toml")
-    graph = build(network, Weights(made.arrays, network.name, Path("x")))
+    graph = build_graph(network, Weights(made.arrays, network.name, Path("x")))
     model, images = exported(graph), made.images(500)
     scores, labels = run(model, images)
     expected = graph.reference(images)
@@ -86,7 +86,7 @@ def test_enlarged_images_are_exact(rule: str) -> None:
     text = f'input = [1, 28, 28]\n[[layers]]\ntype = "resize"\nsize = 37\nrule = "{rule}"\n'
     flat = '[[layers]]\ntype = "flatten"\n[[layers]]\ntype = "linear"\noutputs = 2\n'
     network = parse_network(f'name = "enlarged"\npixel_scale = 1\n{text}{flat}', "x")
-    graph = build(network, Weights({"fc1": np.ones((37 * 37, 2), np.float32)}, "enlarged", Path("x")))
+    graph = build_graph(network, Weights({"fc1": np.ones((37 * 37, 2), np.float32)}, "enlarged", Path("x")))
     model = exported(graph)
     at = next(node.input[0] for node in model.graph.node if node.name == "images/floats")
     model.graph.output.append(onnx.helper.make_tensor_value_info(at, onnx.TensorProto.INT32, None))
@@ -112,7 +112,7 @@ def test_a_graph_that_differs_from_its_description_is_read_itself(tmp_path: Path
 def test_graphs_of_others_become_networks(seed: int, tmp_path: Path) -> None:
     made = random_network(seed)
     network = parse_network(made.text, "random.toml")
-    graph = build(network, Weights(made.arrays, network.name, Path("x")))
+    graph = build_graph(network, Weights(made.arrays, network.name, Path("x")))
     source = imported(onnx_of_others(graph.network, graph.parameters, graph.input_scale), tmp_path)
     images = made.images(32)
     np.testing.assert_allclose(graph_of(source).reference(images), graph.reference(images), rtol=1e-6, atol=1e-7)

@@ -12,7 +12,7 @@ from app.engine.onnx_runtime import OnnxEngine
 from app.interchange.source import Asked, read
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool
 from app.layers.pool import Pool
-from app.network.graph import Graph, build
+from app.network.graph import Graph, build_graph
 from app.network.network import Network
 from app.network.weights import Weights
 from tests.support.foreign_files import onnx_of_others
@@ -31,7 +31,7 @@ def graph_of(pool: Pool, height: int, width: int) -> Graph:
     inputs = prod(pool.output_shape(shape))
     matrix = np.random.default_rng(inputs).standard_normal((inputs, 3)).astype(np.float32)
     arrays = {"conv1": np.ones((1, 1, 1, 1), np.float32), "fc1": matrix}
-    return build(network, Weights(arrays, network.name, Path("x"), input_scale=1.0))
+    return build_graph(network, Weights(arrays, network.name, Path("x"), input_scale=1.0))
 
 
 def incomplete(kind: type[Pool]) -> Iterator[tuple[Pool, Graph, list[int]]]:

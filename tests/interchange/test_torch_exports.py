@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.interchange.source import Asked
-from app.network.graph import build
+from app.network.graph import build_graph
 from app.network.weights import Weights
 from app.tools.import_ import largest_difference, read_foreign
 
@@ -45,7 +45,7 @@ def test_the_network_is_pytorch_s(name: str, exporter: str, place: Path) -> None
     logging.disable(logging.NOTSET)
     _, source, found = read_foreign(path, Asked())
     weights = Weights({one.name: one.array for one in found}, "x", path, input_scale=source.scale)
-    graph = build(source.network, weights)
+    graph = build_graph(source.network, weights)
     largest_difference(source, graph)
     images = np.random.default_rng(1).integers(0, 256, (IMAGES, *shape), np.uint8)
     with torch.no_grad():

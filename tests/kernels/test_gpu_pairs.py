@@ -12,7 +12,7 @@ import pytest
 from app.kernels.problems import PairProblem
 from app.kernels.registry import variants
 from app.network.definitions import LENET5
-from app.network.graph import build
+from app.network.graph import build_graph
 from app.network.reference import load_reference
 from app.network.verdicts import compare_labels
 from app.network.weights import load_weights
@@ -186,7 +186,7 @@ def test_labels_of_the_test_images_by_bytes(case: Case) -> None:
     pixels, truth, _ = open_split("test")
     reference = load_reference(given, LENET5)
     assert reference is not None
-    labels, _ = classify(build(LENET5, given), pixels[:, None], chunk=2000, precision="int8")
+    labels, _ = classify(build_graph(LENET5, given), pixels[:, None], chunk=2000, precision="int8")
     found = compare_labels(labels, reference, "reference", "int8")
     assert found.holds and 0 < len(found.differences) < 30, found.verdict
     assert abs(int((labels == truth).sum()) - given.expected_correct[10_000]) <= len(found.differences)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from app.network.definitions import LENET5
-from app.network.graph import Graph, build
+from app.network.graph import Graph, build_graph
 from app.network.quantised import Quantised
 from app.network.weights import load_weights
 from app.planning.matching import Choices, Node
@@ -28,7 +28,7 @@ def packed(arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
 
 @cache
 def shipped() -> tuple[Graph, Quantised]:
-    graph = build(LENET5, load_weights())
+    graph = build_graph(LENET5, load_weights())
     assert graph.quantised is not None
     return graph, graph.quantised
 

@@ -17,7 +17,17 @@ from app.kernels import registry
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, tuning_key, without_epilogue
 from app.lab.bench import job, plots
 from app.lab.bench.cases import item_variants, network_items, parse_batch_sizes, parse_shape_items
-from app.lab.bench.results import CPU, DEBUG, LIBRARY, OURS, Result, Table, rates, table_document, totals
+from app.lab.bench.results import (
+    CPU,
+    DEBUG,
+    LIBRARY,
+    OURS,
+    Result,
+    Table,
+    achieved_rates,
+    convolution_totals,
+    table_document,
+)
 from app.lab.bench.table import as_text
 from app.lab.stop import LEAST_RUNS, MOST_RUNS, has_enough_samples, launches_per_sample
 from app.network.definitions import NETWORKS
@@ -140,11 +150,11 @@ def test_rungs_are_in_order_and_can_be_narrowed() -> None:
 
 def test_rates_say_which_limit_is_nearer() -> None:
     compute = ConvProblem(32, 12, 12, 64, 5)
-    found = rates(compute, "float32", 1000, 1.0, PEAKS)
+    found = achieved_rates(compute, "float32", 1000, 1.0, PEAKS)
     assert found["limit"] == "arithmetic"
     assert found["tflops"] == pytest.approx(compute.flops * 1000 / 1e9)
     assert found["share"] == pytest.approx(found["tflops"] / 50)
-    assert rates(CONV, "float16", 1000, 1.0, PEAKS)["limit"] == "memory"
+    assert achieved_rates(CONV, "float16", 1000, 1.0, PEAKS)["limit"] == "memory"
 
 
 def test_ratios() -> None:
@@ -159,12 +169,12 @@ def test_ratios() -> None:
 
 def test_totals_add_up_only_what_is_complete() -> None:
     first, second = table("conv1"), table("conv2", scale=2.0)
-    rows = {(row["name"], row["dtype"]): row for row in totals([first, second])}
+    rows = {(row["name"], row["dtype"]): row for row in convolution_totals([first, second])}
     assert rows["direct", "float32"]["sum_ms"] == 24.0
     assert rows["shared-tile", "float32"]["previous_ratio"] == 4.0
     shortened = replace(second, rows=second.rows[:-1])
-    assert [row["sum_ms"] for row in totals([first, shortened]) if row["name"] == "half2"] == [None]
-    assert all(row["sum_ms"] is None for row in totals([first, replace(second, images=50)]))
+    assert [row["sum_ms"] for row in convolution_totals([first, shortened]) if row["name"] == "half2"] == [None]
+    assert all(row["sum_ms"] is None for row in convolution_totals([first, replace(second, images=50)]))
 
 
 def test_text_holds_every_row() -> None:
@@ -196,7 +206,7 @@ def test_points_of_the_pictures() -> None:
 
 def test_pictures_are_drawn(tmp_path: Path) -> None:
     files.create_chart_folder(tmp_path / "new")
-    paths = plots.draw(document(), tmp_path / "new")
+    paths = plots.draw_charts(document(), tmp_path / "new")
     names = {f"{what}{item}.svg" for what in ("ladder", "roofline") for item in ("_conv1", "_conv2")}
     assert {path.name for path in paths} == names | {"ladder.svg", "batch_sizes.svg"}
     for path in paths:

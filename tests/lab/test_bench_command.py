@@ -51,7 +51,7 @@ def card(some_card: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ty
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(ladder, "Trial", FakeTrial)
     monkeypatch.setattr(compiling, "compile_kernel", lambda *_: b"")
-    monkeypatch.setattr(peak, "measure", lambda arch: {"tflops": {"float32": 50.0}, "gbytes_per_s": 3000.0})
+    monkeypatch.setattr(peak, "measure_peaks", lambda arch: {"tflops": {"float32": 50.0}, "gbytes_per_s": 3000.0})
     monkeypatch.setattr(cudnn, "why_no_cudnn", lambda: "PyTorch is not installed")
     monkeypatch.setattr(whole_network, "whole_program", whole_program)
     return FakeTrial

@@ -97,7 +97,7 @@ def test_tolerances_pass_plain_sums_and_catch_a_lost_term(dtype: str, modules: t
     x, (w, _) = data(problem)
     assert w is not None
     found = oracle.expected_results(problem, x, w)
-    rounded_x, rounded_w = (oracle._rounder(dtype)(array.astype(np.float64)) for array in (x, w))
+    rounded_x, rounded_w = (oracle._operand_rounder(dtype)(array.astype(np.float64)) for array in (x, w))
     kind = np.float16 if dtype == "float16" else np.float32
 
     def summed(terms: int) -> np.ndarray:

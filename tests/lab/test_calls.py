@@ -16,8 +16,8 @@ from app.base.errors import UserError
 from app.lab.calls import measure as measuring
 from app.lab.calls.__main__ import main
 from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool
-from app.lab.calls.kinds import ARRAYS, CARD, KINDS, ORDINARY, PINNED, Kind, arrays, chosen
-from app.lab.calls.measure import Setup, measure
+from app.lab.calls.kinds import ARRAYS, CARD, KINDS, ORDINARY, PINNED, Kind, call_arrays, chosen_kinds
+from app.lab.calls.measure import Setup, measure_kind
 from app.lab.calls.text import as_text
 from app.network.definitions import LENET5
 from app.records.calls import Calls
@@ -95,15 +95,15 @@ def timed(engine: str, precision: str, us: float) -> dict[str, Any]:
 
 def test_images_change_from_call_to_call() -> None:
     diary: list[int] = []
-    row = measure(ONE, setup(lambda _: Fake(diary)), 2, lambda _: None)
+    row = measure_kind(ONE, setup(lambda _: Fake(diary)), 2, lambda _: None)
     assert len(set(diary)) == ARRAYS and all(one != other for one, other in pairwise(diary))
     assert [caller["ms"]["runs"] for caller in row["callers"] if caller["ms"]] == [24, 24, 24]
     assert not row["wrong"] and row["ratio"] is not None and row["best"] in (EAGER, COMPILE)
-    assert [len(part) for part in arrays(TEN, IMAGES, np.copy)] == [10] * ARRAYS
+    assert [len(part) for part in call_arrays(TEN, IMAGES, np.copy)] == [10] * ARRAYS
 
 
 def test_fp32x_stands_beside_fp32_and_tf32() -> None:
-    row = measure(TEN, setup(lambda _: Fake([])), 1, lambda _: None)
+    row = measure_kind(TEN, setup(lambda _: Fake([])), 1, lambda _: None)
     peers = [(caller["engine"], caller["precision"]) for caller in row["callers"]]
     assert peers == [(OURS, "fp32x"), *((engine, one) for one in ("fp32", "tf32") for engine in (EAGER, COMPILE))]
     assert row["ratio"] and row["tf32_ratio"]
@@ -111,13 +111,13 @@ def test_fp32x_stands_beside_fp32_and_tf32() -> None:
 
 def test_wrong_answers_show() -> None:
     """Ours at the check and in a timed call; a peer's are a reason to have no row."""
-    row = measure(ONE, setup(lambda _: Fake([], spoils=5)), 1, lambda _: None)
+    row = measure_kind(ONE, setup(lambda _: Fake([], spoils=5)), 1, lambda _: None)
     assert row["wrong"] and row["callers"][0]["reason"] == "3 labels are not the engine's"
-    row = measure(ONE, setup(lambda _: Fake([], spoils=ARRAYS + 8)), 1, lambda _: None)
+    row = measure_kind(ONE, setup(lambda _: Fake([], spoils=ARRAYS + 8)), 1, lambda _: None)
     assert row["wrong"] and row["callers"][0]["unsteady"] == 7
     assert "gave other labels in 7 timed calls" in as_text(document(row)) and "WRONG LABELS" in as_text(document(row))
     bad = {"plain": partial(Fake, [], 0)}
-    row = measure(ONE, setup(lambda _: Fake([]), Pool(**{f"{EAGER} fp16": bad})), 1, lambda _: None)
+    row = measure_kind(ONE, setup(lambda _: Fake([]), Pool(**{f"{EAGER} fp16": bad})), 1, lambda _: None)
     assert not row["wrong"] and row["best"] == COMPILE
     assert row["callers"][1]["reason"] == "8 labels are not the engine's" and row["callers"][1]["ms"] is None
 
@@ -126,13 +126,13 @@ def test_rows_that_cannot_run_say_why() -> None:
     def refused(kind: Kind) -> Caller:
         raise UserError("needs Hopper")
 
-    row = measure(ONE, setup(refused), 1, lambda _: None)
+    row = measure_kind(ONE, setup(refused), 1, lambda _: None)
     assert row["callers"][0]["reason"] == "needs Hopper" and row["ratio"] is None and row["callers"][1]["ms"]
-    row = measure(Kind("card", 5, "fp16", CARD), setup(lambda _: Fake([])), 1, lambda _: None)
+    row = measure_kind(Kind("card", 5, "fp16", CARD), setup(lambda _: Fake([])), 1, lambda _: None)
     assert {caller["reason"] for caller in row["callers"]} == {"PyTorch is not installed"}
     assert "no comparison" in as_text(document(row))
     with pytest.raises(ValueError, match="bug"):
-        measure(ONE, setup(lambda _: (_ for _ in ()).throw(ValueError("bug"))), 1, lambda _: None)
+        measure_kind(ONE, setup(lambda _: (_ for _ in ()).throw(ValueError("bug"))), 1, lambda _: None)
 
 
 def test_the_text_and_the_table(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert all(f"  {kind.name} " in told for kind in KINDS) and all(len(line) <= 80 for line in told.splitlines())
     with pytest.raises(UserError, match=r"no row is called '1-resistant'.*1-resident"):
-        chosen("1,1-resistant")
+        chosen_kinds("1,1-resistant")
     hidden = {"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
     done = subprocess.run([sys.executable, "-m", "app.lab.calls"], capture_output=True, text=True, env=hidden)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -176,11 +176,11 @@ def test_pytorchs_ways_agree() -> None:
     graph = random_graph(LENET5)
     pool, found = TorchPool(graph, np.empty, "cpu"), []
     for kind, place in ((Kind("a", 5, "fp32x", ORDINARY), np.copy), (Kind("b", 5, "fp32x", CARD), torch.from_numpy)):
-        given = arrays(kind, IMAGES, place)
+        given = call_arrays(kind, IMAGES, place)
         for make in pool.makes(kind, EAGER, "fp32").values():
             caller = make()
             with caller.active():
-                found.append([measuring.on_host(caller.call(images)).tolist() for images in given])
+                found.append([measuring.labels_on_host(caller.call(images)).tolist() for images in given])
     assert len(found) == 12 and all(labels == found[0] for labels in found)
     assert len({tuple(labels) for labels in found[0]}) > 1
 
@@ -189,11 +189,11 @@ def test_pytorchs_ways_agree() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_classifier_on_the_card(kind: Kind) -> None:
     """Every kind's answers are the engine's, through the caller that is timed."""
-    from app.lab.calls.__main__ import on_card
+    from app.lab.calls.__main__ import card_setup
 
-    shared = on_card(quick=True)
+    shared = card_setup(quick=True)
     alone = shared._replace(peers=Pool(), images=shared.images[:1000], labels=lambda p: shared.labels(p)[:1000])
-    row = measure(kind, alone, 1, lambda _: None)
+    row = measure_kind(kind, alone, 1, lambda _: None)
     ours = row["callers"][0]
     if ours["reason"]:
         pytest.skip(ours["reason"])

@@ -116,10 +116,10 @@ def test_ctrl_c_between_two_kernels_drops_the_others(command: str, monkeypatch: 
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(CORES))
     monkeypatch.setattr(tqdm, "__iter__", interrupt)
-    monkeypatch.setattr(machine_code, "find_tool", lambda: "")
+    monkeypatch.setattr(machine_code, "find_nvdisasm", lambda: "")
     monkeypatch.setattr(precompile, "is_cached", lambda *_: False)
-    for module in (resources, machine_code):
-        monkeypatch.setattr(module, "_example", compiled)
+    monkeypatch.setattr(resources, "_example_resources", compiled)
+    monkeypatch.setattr(machine_code, "_example_instructions", compiled)
     for module in (compiling, precompile):
         monkeypatch.setattr(module, "compile_kernel", compiled)
     with pytest.raises(KeyboardInterrupt):

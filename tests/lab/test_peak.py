@@ -11,7 +11,7 @@ from app.kernels import registry
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearPairProblem, LinearProblem
 from app.kernels.variant import Variant
 from app.lab.bench import plots
-from app.lab.bench.results import executed_operations, peak_name, rates
+from app.lab.bench.results import achieved_rates, executed_operations, peak_name
 from app.lab.bench.table import short_peak_name
 from app.records.parts import Peaks
 from tests.lab.test_bench import document
@@ -27,7 +27,7 @@ HALF = replace(CONV, dtype="float16", input_dtype="float16", output_dtype="float
 def _share(problem: ConvProblem | LinearProblem | ConvPairProblem | LinearPairProblem, instructions: str) -> float:
     """Of the peak, at 1 TFLOP in 10 ms: 100 TFLOP/s; memory counts for nothing."""
     images = round(1e12 / problem.flops)
-    found = rates(problem, problem.dtype, images, 10.0, PEAKS, instructions)
+    found = achieved_rates(problem, problem.dtype, images, 10.0, PEAKS, instructions)
     assert found["limit"] == "arithmetic" and found["share"] is not None
     assert found["tflops"] == pytest.approx(100, rel=1e-2)
     return found["share"]
@@ -109,9 +109,9 @@ def test_pictures_and_text_name_every_peak() -> None:
 def test_every_instruction_family_of_the_card_is_measured() -> None:
     """How fast is for bench to say: a test may share the card with others."""
     from app.cuda.device import describe_gpu
-    from app.lab.bench.peak import LOOPS, measure
+    from app.lab.bench.peak import LOOPS, measure_peaks
 
     arch = describe_gpu()["architecture"]
-    found = measure(arch)["tflops"]
+    found = measure_peaks(arch)["tflops"]
     assert set(found) == {name for name, loop in LOOPS.items() if loop.serves(architecture_number(arch))}
     assert all(rate > 0 for rate in found.values()), found

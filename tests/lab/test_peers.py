@@ -19,7 +19,7 @@ from app.lab.peers import peers
 from app.lab.peers.peers import Makers, output_to_stderr
 from app.lab.peers.rounds import OURS, Engine
 from app.lab.peers.text import as_text, speedups_over_peers
-from app.main_job.statistics import summary
+from app.main_job.statistics import summarise_samples
 from app.network.definitions import NETWORKS
 from app.network.toml import network_toml
 from tests.lab.conftest import Benched

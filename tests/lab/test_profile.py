@@ -78,7 +78,7 @@ def test_the_session_s_functions_are_there_to_be_counted() -> None:
 
 def test_summary() -> None:
     calls = [Call("launch", 0, 0.001), Call("launch", 1, 1.003), Call("copy", 2, 2.010)]
-    copy, launch = api_calls.summary(calls, runs=2, host_ms=10)
+    copy, launch = api_calls.summarise_calls(calls, runs=2, host_ms=10)
     assert copy["name"] == "copy" and copy["calls"] == 0.5 and copy["share"] == pytest.approx(0.5)
     assert launch["calls"] == 1 and launch["total_ms"] == pytest.approx(2)
     assert launch["average_us"] == pytest.approx(2000) and launch["max_us"] == pytest.approx(3000)

@@ -260,10 +260,10 @@ def test_one_parameter_and_none() -> None:
 
 def test_plots(tmp_path: Path) -> None:
     files.create_chart_folder(tmp_path / "new")
-    report.draw(tmp_path / "new", "lenet5", [swept(), swept(depths=(8,))])
+    report.draw_heat_maps(tmp_path / "new", "lenet5", [swept(), swept(depths=(8,))])
     grid = [(streams, chunk) for streams in (1, 2, 3) for chunk in (500, 1000)]
     points = pipeline.measure_all(grid, lambda streams, chunk: {"ms": chunk / streams})
-    pipeline.draw(request(f"--pipeline --plot {tmp_path / 'new'}"), points)
+    pipeline.draw_times(request(f"--pipeline --plot {tmp_path / 'new'}"), points)
     written = {path.name: path.read_text("utf-8") for path in (tmp_path / "new").iterdir()}
     assert written.keys() == {"sweep_swept_lenet5_conv1_heat.svg", "sweep_pipeline_lenet5_heat.svg"}
     assert "images a chunk 500, streams 3: 167 ms" in written["sweep_pipeline_lenet5_heat.svg"]

@@ -101,9 +101,8 @@ def in_name_only(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("app.cuda.device.describe_gpu", lambda: CARD)
     monkeypatch.setattr(measuring, "Trial", Fake)
     monkeypatch.setattr(measuring.ItemTimer, "time_row", row)
-    monkeypatch.setattr(
-        measuring.peak, "measure", lambda _: {"tflops": {"float32": 50.0, "float16": 600.0}, "gbytes_per_s": 3000.0}
-    )
+    peaks = {"tflops": {"float32": 50.0, "float16": 600.0}, "gbytes_per_s": 3000.0}
+    monkeypatch.setattr(measuring.peak, "measure_peaks", lambda _: peaks)
     monkeypatch.setattr(compiling, "compile_kernel", lambda *_: b"")
     return measured
 

@@ -28,7 +28,7 @@ from app.ladder.formulas import (
     bank_conflict_cycles,
     banks_touched,
     cache_lines_touched,
-    evaluate,
+    evaluate_formula,
     fill_formulas,
     formula_values,
     input_transform_products,
@@ -68,7 +68,7 @@ def test_sentences_can_be_filled_and_hold_no_figures_by_hand(step: Step, card: C
         assert not text[0].islower() and text.endswith((".", "?"))
         for layer in card.layers(step):
             assert "{" not in fill_formulas(text, layer.names)
-            assert tiles.draw(step, layer.names)
+            assert tiles.draw_step(step, layer.names)
     assert set(lesson.proven_by) <= {*COUNTERS}
 
 
@@ -168,7 +168,7 @@ def test_functions_of_formulas() -> None:
     assert fill_formulas("{2 * K} and {1 / 3:.2f}", {"K": 5}) == "10 and 0.33"
     for wrong in ("K +", "unknown", "1 / 0", "'text'", "__import__('os')"):
         with pytest.raises(ValueError, match=re.escape(wrong)):
-            evaluate(wrong, {"K": 5})
+            evaluate_formula(wrong, {"K": 5})
 
 
 def test_counters_are_shown_beside_predictions(card: Card) -> None:
@@ -220,7 +220,7 @@ def drawn(card: Card, name: str) -> tuple[Drawing, Layer]:
     """The drawing of a step on its second layer of the first network, as its page shows it."""
     layers = [*card.layers(BY_NAME[name])]
     layer = next((one for one in layers if one.name == "conv2"), layers[0])
-    return tiles.draw(BY_NAME[name], layer.names), layer
+    return tiles.draw_step(BY_NAME[name], layer.names), layer
 
 
 def shapes(drawing: Drawing, kind: str) -> list[dict[str, float]]:
@@ -234,7 +234,7 @@ def shapes(drawing: Drawing, kind: str) -> list[dict[str, float]]:
 def test_the_legend_says_what_each_marked_shape_is(step: Step, card: Card) -> None:
     """In the words of the shapes' own titles, so that no legend says something else."""
     for layer in card.layers(step):
-        drawing = tiles.draw(step, layer.names)
+        drawing = tiles.draw_step(step, layer.names)
         titles: dict[str, list[str]] = {}
         for one in ElementTree.fromstring(drawing.svg()).iter("rect"):
             title = one.find("title")
@@ -265,7 +265,9 @@ def test_a_threads_outputs_lie_where_its_kernel_has_them(step: Step, card: Card)
     """As many as it computes, all within the block's tile; alone where the kernel spreads them."""
     drawing, layer = drawn(card, step.slug)
     own, (tile,) = shapes(drawing, "own"), shapes(drawing, "plain")
-    given = {name: tiles.evaluate(text, layer.names) for name, text in step.lesson.drawing.items() if name in SIZES}
+    given = {
+        name: tiles.evaluate_formula(text, layer.names) for name, text in step.lesson.drawing.items() if name in SIZES
+    }
     cell = tile["width"] / given["columns"]
     area = sum(one["width"] * one["height"] for one in own) / cell**2
     assert area == pytest.approx(given["tall"] * given["wide"], rel=1e-4)
@@ -283,7 +285,7 @@ SIZES = ("columns", "tall", "wide")
 def test_warps_have_32_threads_whatever_the_tile(card: Card) -> None:
     step, layer = BY_NAME["conv-shared-tile"], next(card.layers(BY_NAME["conv-shared-tile"]))
     for tile in (8, 16, 24, 32):
-        drawing = tiles.draw(step, {**layer.names, "TILE": tile})
+        drawing = tiles.draw_step(step, {**layer.names, "TILE": tile})
         (cell,) = {one["height"] for one in shapes(drawing, "warp")}
         assert sum(one["width"] for one in shapes(drawing, "warp")) / cell == pytest.approx(32, rel=1e-4)
 

@@ -14,7 +14,7 @@ from app.base.errors import UserError
 from app.cuda.compiler import KERNEL_DIR
 from app.ladder.card import Card
 from app.ladder.counting import PARTS
-from app.ladder.excerpt import GAP, LEAST, MOST, changed_line_count, code_lines, excerpt
+from app.ladder.excerpt import GAP, LEAST, MOST, changed_line_count, code_lines, excerpt_lines
 from app.ladder.lessons import LADDERS, Step, all_steps, ladder_steps
 from app.ladder.markdown import anchor, to_html
 from app.ladder.pictures import Text, pictures_page
@@ -98,7 +98,7 @@ def test_times_are_those_of_the_stored_runs(step: Step, site: Path, card: Card) 
 
 @STEPS
 def test_excerpts_are_lines_of_the_files(step: Step) -> None:
-    shown = [line for line in excerpt(step) if line.change != GAP]
+    shown = [line for line in excerpt_lines(step) if line.change != GAP]
     included = "".join((KERNEL_DIR / one[2]).read_text("utf-8") for one in step.lesson.excerpt if len(one) > 2)
     lines = step.source.splitlines()
     olds = step.since.source.splitlines() if step.since else []
@@ -106,7 +106,7 @@ def test_excerpts_are_lines_of_the_files(step: Step) -> None:
         own = (olds if line.change == "-" else lines)[line.number - 1 :][:1]
         assert own == [line.text] or f"{line.text}\n" in included
         assert unescape(re.sub(r"<[^>]+>", "", line.html)) == line.text
-    assert LEAST <= len(excerpt(step)) <= MOST
+    assert LEAST <= len(excerpt_lines(step)) <= MOST
     assert step.since is None or sum(line.change != " " for line in shown) >= min(5, changed_line_count(step) or 0)
     assert all(any(text in line.text for line in shown) for one in step.lesson.excerpt for text in one[:2])
 
@@ -114,7 +114,7 @@ def test_excerpts_are_lines_of_the_files(step: Step) -> None:
 @STEPS
 def test_what_an_excerpt_shows_as_removed_is_gone_or_replaced_beside_it(step: Step) -> None:
     """No line is removed that only moved, and none stands at an end, cut off from what replaces it."""
-    shown = excerpt(step)
+    shown = excerpt_lines(step)
     stays = {line.strip(" {}") for line in code_lines(step.source) if not line.startswith("#pragma")}
     beside = {line.text.strip(" {}") for line in shown if line.change != "-"}
     assert not [line.text for line in shown if line.change == "-" and line.text.strip(" {}") in stays - beside]
@@ -139,7 +139,7 @@ def test_the_first_page_tells_every_name_of_a_formula_and_of_a_tuned_parameter(s
 def test_both_barriers_and_the_store_of_shared_tiles_are_no_longer_cut_off() -> None:
     """Step 3's page lost its second barrier, and showed its store as removed."""
     step = next(step for step in all_steps() if step.slug == "conv-shared-tile")
-    shown = [(line.change, line.text.strip()) for line in excerpt(step)]
+    shown = [(line.change, line.text.strip()) for line in excerpt_lines(step)]
     assert sum(text.startswith("__syncthreads()") for change, text in shown if change == "+") == 2
     assert not any(change == "-" and text.startswith(("y[", "OUTPUT(")) for change, text in shown)
 

@@ -9,7 +9,7 @@ import pytest
 from app.base.errors import UserError
 from app.layers import ACTIVATIONS, Argmax, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Softmax
 from app.network.definitions import NETWORKS, Network
-from app.training.gradients import GRADIENTS, Arrays, forward
+from app.training.gradients import GRADIENTS, Arrays, layer_forward
 from app.training.model import Model, add_l2_gradient, cross_entropy, training_model
 from tests.support.networks_for_tests import ODD, ORDERS, OVERHANG, POOLED, SMOOTH, random_images
 
@@ -76,7 +76,7 @@ def test_layer(case: int, bias: bool) -> None:
     x = rng.standard_normal((3, *shape))
     parameters = random_parameters(layer, shape, bias, rng)
     given = x.copy()
-    y = forward(layer, x, parameters)
+    y = layer_forward(layer, x, parameters)
     np.testing.assert_array_equal(x, given)  # the layer before may have kept it
     np.testing.assert_array_equal(y, layer.reference(x.copy(), parameters))
     weight = rng.standard_normal(y.shape)  # of each output in what is differentiated
@@ -102,7 +102,7 @@ def test_float_types_and_memory_orders(case: int, dtype: type) -> None:
     results = []
     for order in "CF":
         given: np.ndarray = np.asarray(x, order=order)  # type: ignore[call-overload]
-        y = forward(layer, given, parameters)
+        y = layer_forward(layer, given, parameters)
         dx, own = GRADIENTS[type(layer)](layer, given, y, np.ones_like(y), parameters, True)
         assert dx is not None and dx.shape == x.shape
         results.append((y, dx, *(own[name] for name in sorted(own))))
@@ -114,7 +114,7 @@ def test_float_types_and_memory_orders(case: int, dtype: type) -> None:
 def test_equal_maxima_give_the_gradient_to_the_first() -> None:
     layer = MaxPool("l", window=2)
     x = np.zeros((1, 1, 2, 4))
-    dx, _ = GRADIENTS[MaxPool](layer, x, forward(layer, x, {}), np.ones((1, 1, 1, 2)), {}, True)
+    dx, _ = GRADIENTS[MaxPool](layer, x, layer_forward(layer, x, {}), np.ones((1, 1, 1, 2)), {}, True)
     assert dx is not None and dx.tolist() == [[[[1, 0, 1, 0], [0, 0, 0, 0]]]]
 
 

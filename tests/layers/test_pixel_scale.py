@@ -10,7 +10,7 @@ from app.base.errors import UserError
 from app.base.precision import BY_NAME
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool, Relu, Resize, Tanh
 from app.network.definitions import LENET5, Network
-from app.network.graph import Graph, build
+from app.network.graph import Graph, build_graph
 from app.network.reference import compute_reference
 from app.network.weights import Weights
 from app.planning.matching import Choices
@@ -66,7 +66,7 @@ def undivided(graph: Graph, *, by_file: bool = False) -> Graph:
     first = next(step.layer.name for step in graph.steps if step.parameter_shapes)
     arrays = dict(graph.parameters) | {first: (graph.parameters[first].astype(np.float64) / 255).astype(np.float32)}
     weights = Weights(arrays, graph.network.name, Path("random"), input_scale=1.0 if by_file else None)
-    return build(graph.network if by_file else replace(graph.network, pixel_scale=1.0), weights)
+    return build_graph(graph.network if by_file else replace(graph.network, pixel_scale=1.0), weights)
 
 
 @pytest.mark.grid

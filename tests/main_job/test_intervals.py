@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from app.main_job.overlap import (
     Interval,
     Timeline,
+    covered_ms,
     describe_bottleneck,
-    length,
-    merge,
-    overlap,
+    merge_intervals,
+    overlap_ms,
     pipeline_usage,
     serialise_intervals,
 )
@@ -30,21 +30,21 @@ def cells(intervals: list[Interval]) -> set[int]:
 @given(SOME, SOME)
 def test_what_intervals_cover(left: list[Interval], right: list[Interval]) -> None:
     """What one side does twice counts once."""
-    merged = merge(left)
-    assert cells(merged) == cells(left) and length(left) == len(cells(left))
+    merged = merge_intervals(left)
+    assert cells(merged) == cells(left) and covered_ms(left) == len(cells(left))
     assert all(start < stop for start, stop in merged) and all(a[1] < b[0] for a, b in pairwise(merged))
-    assert overlap(left, right) == overlap(right, left) == len(cells(left) & cells(right))
+    assert overlap_ms(left, right) == overlap_ms(right, left) == len(cells(left) & cells(right))
 
 
 @given(SOME)
 def test_no_two_copies_run_at_once(intervals: list[Interval]) -> None:
     trimmed = serialise_intervals(intervals)
     assert len(trimmed) == len(intervals) and cells(trimmed) <= cells(intervals)
-    assert sum(stop - start for start, stop in trimmed) == length(trimmed)
+    assert sum(stop - start for start, stop in trimmed) == covered_ms(trimmed)
 
 
 def test_overlap_takes_iterators() -> None:
-    assert overlap(iter([(0.0, 3.0)]), iter([(2.0, 4.0)])) == 1
+    assert overlap_ms(iter([(0.0, 3.0)]), iter([(2.0, 4.0)])) == 1
 
 
 @pytest.mark.parametrize(

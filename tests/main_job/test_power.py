@@ -52,7 +52,7 @@ class Fake:
 
 
 def measured(fake: Fake) -> Power | None:
-    return power.measure(nvml.NvmlDevice(fake, "handle"), fake.run, 1000, clock=lambda: fake.seconds)
+    return power.measure_power(nvml.NvmlDevice(fake, "handle"), fake.run, 1000, clock=lambda: fake.seconds)
 
 
 def test_energy_per_image_is_from_step_to_step() -> None:
@@ -149,7 +149,7 @@ def test_on_the_card() -> None:
 
     try:
         with nvml.open_nvml(nvml.current_bus_id) as card:
-            found = power.measure(card, run, 1)
+            found = power.measure_power(card, run, 1)
     except nvml.UnavailableError as reason:
         pytest.skip(str(reason))
     assert found is not None

@@ -19,7 +19,14 @@ from app.engine.onnx_runtime import OnnxEngine
 from app.engine.opening import cpu_engine_class
 from app.main_job.report import startup_ms_beyond_cupy
 from app.main_job.result import Compared, Outcome, Timing, bimodality_warnings, layer_row
-from app.main_job.statistics import median, median_half_width, nearest_rank, speedup, split_two_levels, summary
+from app.main_job.statistics import (
+    median,
+    median_half_width,
+    nearest_rank,
+    speedup,
+    split_two_levels,
+    summarise_samples,
+)
 from tests.support.schemas import mistakes
 from tests.support.shell import shell, write_good_files
 from tests.test_report import CPU, GPU, report
@@ -152,16 +159,16 @@ def test_nearest_rank(q: int, expected: int) -> None:
 
 
 def test_quantiles_of_too_few_samples_are_none() -> None:
-    assert summary([2.5]) == {"p10": None, "p50": 2.5, "p90": None, "p99": None, "runs": 1, "samples": [2.5]}
+    assert summarise_samples([2.5]) == {"p10": None, "p50": 2.5, "p90": None, "p99": None, "runs": 1, "samples": [2.5]}
     ten = {"p10": 2.5, "p50": 2.5, "p90": 2.5, "p99": None, "runs": 10, "samples": [2.5] * 10}
-    assert summary([2.5] * 10) == ten
-    assert None not in summary([2.5] * 100).values()
+    assert summarise_samples([2.5] * 10) == ten
+    assert None not in summarise_samples([2.5] * 100).values()
 
 
 def test_a_timing_and_a_summary_are_of_one_definition() -> None:
     for runs in range(1, 130):
         timing = Timing(tuple(float(ms) for ms in range(runs, 0, -1)))
-        found = summary(timing.samples)
+        found = summarise_samples(timing.samples)
         assert all(found[f"p{q}"] == timing.percentile(q) for q in (10, 50, 90, 99))
         assert timing.median == found["p50"] == median(timing.samples) in timing.samples
 

@@ -12,7 +12,7 @@ from app.base.errors import UserError
 from app.layers import Argmax, Conv2d, Flatten, Layer, Linear, Shape
 from app.network import graph as module
 from app.network.definitions import LENET5, NETWORKS, Network
-from app.network.graph import build, find_network
+from app.network.graph import build_graph, find_network
 from app.network.weights import Weights
 from tests.support.networks_for_tests import TEST_NETWORKS, random_graph, random_images, score_scale
 from tests.support.oracle import onnx_outputs
@@ -98,7 +98,7 @@ def test_lenet5_parameters_and_bytes() -> None:
 def test_scores_behind_a_softmax_are_probabilities_of_the_same_order() -> None:
     graph, images = random_graph(NETWORKS["mlp"]), random_images(NETWORKS["mlp"], 20)
     layers = tuple(layer for layer in graph.network.layers if layer.kind != "softmax")
-    logits = build(replace(graph.network, layers=layers), _weights(dict(graph.parameters))).reference(images)
+    logits = build_graph(replace(graph.network, layers=layers), _weights(dict(graph.parameters))).reference(images)
     scores, labels = graph.forward(images, np.float64)
     np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-14)
     np.testing.assert_allclose(np.log(scores) - logits, (np.log(scores) - logits)[:, :1].repeat(10, 1), rtol=1e-12)
@@ -125,7 +125,7 @@ def test_networks_are_found_by_name() -> None:
 def test_weights_that_do_not_fit_are_refused(changes: dict[str, np.ndarray | None], fault: str) -> None:
     merged = ARRAYS | changes
     weights = _weights({name: array for name, array in merged.items() if array is not None})
-    assert re.match(f"some/weights.h5.*{fault}", user_error(lambda: build(LENET5, weights)))
+    assert re.match(f"some/weights.h5.*{fault}", user_error(lambda: build_graph(LENET5, weights)))
 
 
 @pytest.mark.parametrize(
@@ -139,14 +139,14 @@ def test_weights_that_do_not_fit_are_refused(changes: dict[str, np.ndarray | Non
 def test_networks_that_do_not_fit_together_are_refused(layers: tuple[Layer, ...], fault: str) -> None:
     arrays = {"fc": np.zeros((64, 10), np.float32)}
     with pytest.raises(UserError, match=fault):
-        build(Network("bad", "for tests", (1, 8, 8), layers), _weights(arrays))
+        build_graph(Network("bad", "for tests", (1, 8, 8), layers), _weights(arrays))
 
 
 def test_a_bias_is_used_where_the_file_has_one() -> None:
     images = random_images(LENET5, 3)
-    plain = build(LENET5, _weights(ARRAYS)).reference(images)
+    plain = build_graph(LENET5, _weights(ARRAYS)).reference(images)
     shift = np.arange(10, dtype=np.float32)
-    shifted = build(LENET5, _weights(ARRAYS | {"fc2_bias": shift}))
+    shifted = build_graph(LENET5, _weights(ARRAYS | {"fc2_bias": shift}))
     np.testing.assert_allclose(shifted.reference(images), plain + shift, rtol=1e-12)
 
 
@@ -180,7 +180,7 @@ def test_the_reference_agrees_with_onnx_runtime(network: Network, bias: bool) ->
 def test_bytes_and_floats_are_the_same_images() -> None:
     images = random_images(LENET5, 5)
     for scale in (1 / 255, 0.5 / 255, 1.0):
-        graph = build(LENET5, _weights(ARRAYS, input_scale=scale))
+        graph = build_graph(LENET5, _weights(ARRAYS, input_scale=scale))
         np.testing.assert_allclose(graph.reference(images / 255), graph.reference(images), rtol=1e-9, atol=1e-12)
 
 

@@ -9,10 +9,10 @@ from app.base.errors import UserError
 from app.kernels.fused.scaling import Inexact, float16_parts, scale_per_output
 from app.kernels.problems import LinearProblem
 from app.network.definitions import LENET5, Network
-from app.network.graph import Graph, build
+from app.network.graph import Graph, build_graph
 from app.network.reference import load_reference
-from app.network.rounding import compensated, round_layers
-from app.network.weights import load_weights, rounded
+from app.network.rounding import round_layers, round_with_compensation
+from app.network.weights import load_weights, round_to_storage
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from tests.support.networks_for_tests import CONVOLVED, ENLARGED, FLAT, LATE, ODD, SMOOTH, random_graph, random_images
@@ -33,7 +33,7 @@ def test_scores_of_other_images_are_closer_than_by_plain_rounding(network: Netwo
     """Strides, enlarged images, several channels, with and without biases: the scores before a softmax."""
     graph = random_graph(network, bias=bias)
     given, held_out = np.split(random_images(network, 2 * COUNT), 2)
-    ours, plain = compensating(graph, given), replace(graph, parameters=rounded(graph.parameters, "float16"))
+    ours, plain = compensating(graph, given), replace(graph, parameters=round_to_storage(graph.parameters, "float16"))
     expected = graph.reference(held_out)
     errors = [np.sqrt(np.mean((each.reference(held_out) - expected) ** 2)) for each in (ours, plain)]
     assert 0 < errors[0] < 0.8 * errors[1]
@@ -56,7 +56,7 @@ def test_rounded_weights_are_exact_in_float16_and_the_same_every_time() -> None:
     first, second = (compensating(graph, images).parameters for _ in range(2))
     for name, array in first.items():
         np.testing.assert_array_equal(array, second[name], strict=True)
-        np.testing.assert_array_equal(array, rounded(first, "float16")[name], strict=True)
+        np.testing.assert_array_equal(array, round_to_storage(first, "float16")[name], strict=True)
         assert array.dtype == np.float32 and array.shape == graph.parameters[name].shape
     inputs, outputs = graph.parameters["fc2"].shape
     problem = LinearProblem(inputs, outputs, dtype="float16x2", exact=True)
@@ -70,16 +70,16 @@ def test_numbers_that_float16_holds_stay() -> None:
     rng = np.random.default_rng(3)
     w = rng.standard_normal((6, 4)).astype(np.float16).astype(np.float64)
     x = rng.standard_normal((50, 6)) * [1, 1, 0, 1, 0, 1]
-    np.testing.assert_array_equal(compensated(w, x.T @ x), w)
+    np.testing.assert_array_equal(round_with_compensation(w, x.T @ x), w)
     unreached = w + 1e-6
-    np.testing.assert_array_equal(compensated(unreached, np.zeros((6, 6))), unreached.astype(np.float16))
+    np.testing.assert_array_equal(round_with_compensation(unreached, np.zeros((6, 6))), unreached.astype(np.float16))
 
 
 def test_two_equal_inputs_share_their_error() -> None:
     """By hand: float16 holds 2048 and 2050; what 2049.5 loses by becoming 2050, its twin makes up for."""
     w = np.array([[2049.5], [1.0]])
     products = np.full((2, 2), 1e6)
-    np.testing.assert_array_equal(compensated(w, products), [[2050.0], [np.float16(1 - 0.5 / 1.01)]])
+    np.testing.assert_array_equal(round_with_compensation(w, products), [[2050.0], [np.float16(1 - 0.5 / 1.01)]])
 
 
 def test_weights_beyond_float16_are_refused() -> None:
@@ -94,5 +94,5 @@ def test_the_shipped_weights_of_lenet5_are_exact_in_float16_and_lose_no_answer()
     weights = load_weights()
     assert weights.storage == "float16" and "rounded to float16 with error compensation" in str(weights.recipe)
     assert weights.expected_correct[10_000] == 9_337 and load_reference(weights, LENET5) is not None
-    nodes = plan(build(LENET5, weights), "sm_90a", Choices("auto")).nodes
+    nodes = plan(build_graph(LENET5, weights), "sm_90a", Choices("auto")).nodes
     assert [getattr(node.problem, "exact", False) for node in nodes] == [True, True]

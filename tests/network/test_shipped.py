@@ -59,7 +59,7 @@ def test_promises_are_what_the_reference_gets_right(network: str) -> None:
 
 
 def test_every_network_has_weights() -> None:
-    assert shipped.checksums(shipped.FOLDER).keys() == {
+    assert shipped.read_checksums(shipped.FOLDER).keys() == {
         path.name for path in shipped.FOLDER.iterdir() if path.name != shipped.CHECKSUMS
     }
 

@@ -10,7 +10,7 @@ import pytest
 from app.base.errors import UserError
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool, Relu, Tanh
 from app.network.definitions import FOLDER, NETWORKS, Network, network_by_name
-from app.network.graph import build
+from app.network.graph import build_graph
 from app.network.network import KINDS, LEAST_SCALE, MOST_SCALE, defaults_of
 from app.network.toml import network_toml, parse_network, read_network
 from app.network.weights import Weights
@@ -143,7 +143,7 @@ def test_bias_says_what_the_weights_must_have(bias: str) -> None:
     else:
         wrong, fault = right | {"conv1_bias": np.ones(6)}, "conv1_bias is not part of network lenet5_original"
     with pytest.raises(UserError, match=fault):
-        build(network, Weights(wrong, "", Path("w")))
+        build_graph(network, Weights(wrong, "", Path("w")))
 
 
 SUMMARIES = ("", "plain", 'a "quoted" \\ one', "7×7 – ok")

@@ -13,7 +13,7 @@ import pytest
 from app.base.errors import UserError
 from app.network import weights as module
 from app.network.definitions import K7, LENET5
-from app.network.weights import Weights, check_shapes, load_weights, rounded, save_weights
+from app.network.weights import Weights, check_shapes, load_weights, round_to_storage, save_weights
 from tests.support.hostile_hdf5 import write_hdf5
 from tests.support.shell import user_error
 
@@ -81,7 +81,7 @@ def test_storage(storage: str, tmp_path: Path) -> None:
         assert {dataset.dtype for dataset in file.values()} == {np.dtype(storage)}
     weights = load_weights(path)
     assert weights.storage == storage
-    for name, array in rounded(SMALL, storage).items():
+    for name, array in round_to_storage(SMALL, storage).items():
         np.testing.assert_array_equal(weights.arrays[name], array, strict=True)
         assert np.array_equal(array, SMALL[name]) is (storage == "float32")
     again = _save(tmp_path / "again.h5", weights.arrays, storage=weights.storage)

@@ -14,7 +14,7 @@ import pytest
 from app.files.hdf5 import content_hash
 from app.layers import Tanh
 from app.network.definitions import FA19, K7, LENET5, MLP
-from app.network.graph import build
+from app.network.graph import build_graph
 from app.network.quantised import Quantised
 from app.network.toml import network_toml
 from app.network.weights import Weights, load_weights, save_weights
@@ -63,10 +63,10 @@ def test_the_pixel_scale_is_the_files_else_the_networks(tmp_path: Path) -> None:
     path = tmp_path / "w.h5"
     for given, scale in ((None, 1.0), (0.25, 0.25)):
         save_weights(path, graph.parameters, network=graph.network, input_scale=given)
-        assert build(graph.network, load_weights(path)).input_scale == scale
+        assert build_graph(graph.network, load_weights(path)).input_scale == scale
     write_hdf5(path, graph.parameters, network="mlp")
-    assert build(graph.network, load_weights(path)).input_scale == 1.0
-    assert build(MLP, load_weights(path)).input_scale == 1 / 255
+    assert build_graph(graph.network, load_weights(path)).input_scale == 1.0
+    assert build_graph(MLP, load_weights(path)).input_scale == 1 / 255
 
 
 def test_a_promise_is_for_the_files_own_network() -> None:
@@ -82,7 +82,8 @@ def test_a_promise_is_for_the_files_own_network() -> None:
         )
         assert weights.promised_correct_count(MLP, 11) is None
         assert (
-            weights.promised_correct_count(tanh, 10) is None and build(tanh, weights).parameters.keys() == arrays.keys()
+            weights.promised_correct_count(tanh, 10) is None
+            and build_graph(tanh, weights).parameters.keys() == arrays.keys()
         )
     assert (
         Weights(dict(arrays), "unknown", Path("w.h5"), expected_correct={10: 9}).promised_correct_count(MLP, 10) is None
@@ -116,7 +117,7 @@ def test_round_trip(tmp_path: Path) -> None:
     save_weights(path, GRAPH.parameters, network=LENET5, quantised=quantised())
     found = load_weights(path)
     assert found.arrays.keys() == GRAPH.parameters.keys() and found.quantised is not None
-    assert build(LENET5, found).quantised is found.quantised and found.quantised.layer == "conv2"
+    assert build_graph(LENET5, found).quantised is found.quantised and found.quantised.layer == "conv2"
     for name, array in quantised().arrays.items():
         np.testing.assert_array_equal(found.quantised.arrays[name], array, strict=True)
 

@@ -19,7 +19,7 @@ from app.kernels.problems import (
     without_epilogue,
 )
 from app.network.definitions import FA19, LENET5, MLP, Network
-from app.network.graph import Graph, build
+from app.network.graph import Graph, build_graph
 from app.network.weights import load_weights
 from app.planning.matching import Choices
 from app.planning.plan import LABELS, LOGITS, ExecutionPlan, notices, plan
@@ -78,7 +78,7 @@ def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, 
 def test_a_notice_says_that_weights_are_exact_in_float16(arch: str, precision: str, kernels: str) -> None:
     """The shipped weights are; it names the kernels that multiply by them in two products."""
     choices = Choices(precision)
-    found = notices(plan(build(LENET5, load_weights()), arch, choices), choices)
+    found = notices(plan(build_graph(LENET5, load_weights()), arch, choices), choices)
     assert found == [
         f"weights exact in float16: two products instead of three in the kernels of {each}"
         for each in [kernels]

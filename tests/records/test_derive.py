@@ -7,7 +7,7 @@ from typing import Any, Literal, Union, get_args, is_typeddict
 import pytest
 
 from app.files.checks import BadValueError
-from app.records.derive import OneOf, Pattern, check_of, documents, fields, schema, split_annotated_type
+from app.records.derive import OneOf, Pattern, check_of, document_types, record_fields, schema, split_annotated_type
 from tests.support.schemas import validator
 
 TEXTS = {"date": "2026-11-21 21:06 UTC", "SHA-256": "0" * 64}  # by what a pattern is of
@@ -18,7 +18,7 @@ def example(hint: Any) -> Any:
     part = split_annotated_type(hint)
     inner, least = get_args(part.kind), getattr(part.limit, "least", 0)
     if is_typeddict(part.kind):
-        return {name: example(field) for name, field in fields(part.kind).items()}
+        return {name: example(field) for name, field in record_fields(part.kind).items()}
     if isinstance(part.limit, Pattern):
         return TEXTS[part.limit.what]
     if part.origin is Literal or isinstance(part.limit, OneOf):
@@ -43,7 +43,7 @@ def faults(hint: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     yield place, 5 if isinstance(good, str) else "of another type"
     if is_typeddict(part.kind):
         yield place, {**good, "new": 1}
-        for name, field in fields(part.kind).items():
+        for name, field in record_fields(part.kind).items():
             if name in part.kind.__required_keys__:
                 yield place, {other: value for other, value in good.items() if other != name}
             yield from ((at, {**good, name: bad}) for at, bad in faults(field, f"{place}.{name}"))
@@ -69,10 +69,10 @@ def beyond(limit: Any, good: Any) -> Iterator[Any]:
         yield from ([] if limit.most is None else [limit.most + 1])
 
 
-@pytest.mark.parametrize("name", documents())
+@pytest.mark.parametrize("name", document_types())
 def test_reading_and_schema_agree(name: str) -> None:
     """On a document made of its type, and on one fault at each place of it; reading names the place."""
-    kind = documents()[name]
+    kind = document_types()[name]
     for one in get_args(kind) or [kind]:
         good = example(one)
         assert good["schema"].split("/")[:2] == ["lenet5-inference", name]
@@ -85,7 +85,7 @@ def test_reading_and_schema_agree(name: str) -> None:
             assert place in str(found.value) and str(found.value).isprintable()
 
 
-@pytest.mark.parametrize("name", documents())
+@pytest.mark.parametrize("name", document_types())
 def test_names_of_records_are_unique(name: str) -> None:
     """Two records of one name in a document would share one definition in the schema."""
     seen: dict[str, Any] = {}
@@ -94,10 +94,10 @@ def test_names_of_records_are_unique(name: str) -> None:
         kind = split_annotated_type(hint).kind
         if is_typeddict(kind):
             assert seen.setdefault(kind.__name__, kind) is kind
-        for inner in fields(kind).values() if is_typeddict(kind) else get_args(kind):
+        for inner in record_fields(kind).values() if is_typeddict(kind) else get_args(kind):
             visit(inner)
 
-    visit(documents()[name])
+    visit(document_types()[name])
     assert set(schema(name)["$defs"]) <= set(seen)
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from app.kernels.train.train import FOLDER
 from app.ladder.emulation import program
-from app.ladder.emulation.program import COMPILER, build
+from app.ladder.emulation.program import COMPILER, build_program
 from app.layers import Layer, Shape
 
 # Without unique symbols: the "shared memory" of two kernels must not become one. gold links in a third of the time.
@@ -176,7 +176,7 @@ class HostKernel:
         skip_without_compiler()
         with _place_of(source, entry, sorted(defines.items())) as place:
             if not place.exists():
-                build(place, source, MAIN.format(file=source.name, entry=entry), defines, FLAGS)
+                build_program(place, source, MAIN.format(file=source.name, entry=entry), defines, FLAGS)
         self._launch = ctypes.CDLL(str(place / "kernel")).host_launch
         self._sizes = threads, ctypes.c_ulong(shared_bytes)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from app.interchange.source import Asked
 from app.layers import Argmax, Softmax
-from app.network.graph import Graph, build
+from app.network.graph import Graph, build_graph
 from app.network.weights import Weights
 from app.tools.import_ import largest_difference, read_foreign
 
@@ -26,7 +26,7 @@ def graph_of(path: Path, asked: Asked | None = None) -> Graph:
     """The network that the command makes of a file, checked as it checks."""
     _, source, found = read_foreign(path, asked or Asked())
     arrays = {one.name: one.array for one in found}
-    graph = build(source.network, Weights(arrays, source.network.name, path, input_scale=source.scale))
+    graph = build_graph(source.network, Weights(arrays, source.network.name, path, input_scale=source.scale))
     largest_difference(source, graph)
     return graph
 

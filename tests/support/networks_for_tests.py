@@ -24,7 +24,7 @@ from app.layers import (
     Tanh,
 )
 from app.network.definitions import NETWORKS, Network
-from app.network.graph import Graph, build
+from app.network.graph import Graph, build_graph
 from app.network.quantised import Quantised
 from app.network.verdicts import Reference, compare_labels
 from app.network.weights import Weights
@@ -116,7 +116,7 @@ def random_graph(network: Network, seed: int = 0, *, bias: bool = True) -> Graph
     With biases, the last one centres the logits (before a softmax or sigmoid), so that labels vary from image to image.
     """
     arrays = {name: array.copy() for name, array in _random_weights(network, seed, bias).items()}
-    return build(network, Weights(arrays, network.name, Path("random")))
+    return build_graph(network, Weights(arrays, network.name, Path("random")))
 
 
 @cache
@@ -135,7 +135,7 @@ def _random_weights(network: Network, seed: int, bias: bool) -> dict[str, np.nda
         product = next(at for at, layer in enumerate(network.layers) if f"{layer.name}_bias" == last)
         behind = (layer for layer in network.layers[product:] if not isinstance(layer, Activation | Softmax))
         unscaled = replace(network, layers=(*network.layers[:product], *behind))
-        graph = build(unscaled, Weights(arrays, network.name, Path("random")))
+        graph = build_graph(unscaled, Weights(arrays, network.name, Path("random")))
         arrays[last] -= graph.reference(random_images(network, 32)).mean(axis=0).astype(np.float32)
     return arrays
 

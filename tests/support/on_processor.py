@@ -6,7 +6,7 @@ import numpy as np
 
 from app.kernels.problems import LinearProblem, PairProblem, Problem
 from app.kernels.variant import Parameters, Variant
-from app.ladder.emulation.program import grid_of
+from app.ladder.emulation.program import emulated_grid
 from app.layers import ACTIVATIONS
 from app.planning.matching import Node
 from tests.support.host_kernels import HostKernel, guarded
@@ -32,7 +32,7 @@ def run_row(
     kernel = HostKernel(row.path, row.entry, config.defines, launch.threads, launch.shared_bytes)
     scalars = map(np.int32, (images, *launch.scalars))
     cluster = launch.cluster(images) if launch.cluster else 1
-    kernel(None, grid_of(launch, images), guarded(x), *taken, *results, *scalars, cluster=cluster)
+    kernel(None, emulated_grid(launch, images), guarded(x), *taken, *results, *scalars, cluster=cluster)
     return results
 
 

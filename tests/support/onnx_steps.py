@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.interchange.source import Asked, Source
-from app.network.graph import build
+from app.network.graph import build_graph
 from app.network.weights import Weights
 from app.tools.import_ import largest_difference, read_foreign
 
@@ -83,5 +83,5 @@ def imported(model: Any) -> Source:
     _, source, found = read_foreign(path, Asked())
     weights = Weights({one.name: one.array for one in found}, "m", path, input_scale=source.scale)
     assert source.engine is not None
-    assert largest_difference(source, build(source.network, weights)) < 1e-3
+    assert largest_difference(source, build_graph(source.network, weights)) < 1e-3
     return source

@@ -11,7 +11,7 @@ import numpy as np
 from app.cuda.compiler import compile_kernel
 from app.kernels.problems import ConvPairProblem, PairProblem
 from app.network.definitions import LENET5
-from app.network.graph import build
+from app.network.graph import build_graph
 from app.network.weights import load_weights
 from app.planning.matching import Choices, Node
 from app.planning.plan import plan
@@ -27,7 +27,7 @@ Arrays = list[np.ndarray | None]
 
 @cache
 def _shipped() -> tuple[Node, ...]:
-    return plan(build(LENET5, load_weights()), "sm_90a", Choices("fp32x")).nodes
+    return plan(build_graph(LENET5, load_weights()), "sm_90a", Choices("fp32x")).nodes
 
 
 def weights(problem: PairProblem, kind: str) -> Arrays:

@@ -34,8 +34,10 @@ def bench_document(
         "settings": {"noise": 0.01, "l2": "cold", "rule": "the rule"},
         "peaks": peaks,
         "tables": [table_document(table, peaks) for table in tables],
-        "totals": totals(tables),
-        "batches": [{"images": size, "totals": totals(tables), "whole_program": programs} for size in sizes],
+        "totals": convolution_totals(tables),
+        "batches": [
+            {"images": size, "totals": convolution_totals(tables), "whole_program": programs} for size in sizes
+        ],
         "whole_program": programs,
         "notes": ["something"],
     }

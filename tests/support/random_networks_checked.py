@@ -18,7 +18,7 @@ from app.engine.interface import Outputs
 from app.kernels.plain_problems import ResizeProblem
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem
 from app.network.definitions import Network
-from app.network.graph import Graph, build
+from app.network.graph import Graph, build_graph
 from app.network.reference import compute_reference
 from app.network.toml import parse_network
 from app.network.weights import Weights
@@ -52,7 +52,7 @@ def graph_of(network: RandomNetwork) -> Graph:
     """The application's graph of it."""
     found = network_of(network)
     weights = Weights(network.arrays, found.name, Path("random"), input_scale=found.pixel_scale)
-    return build(found, weights)
+    return build_graph(found, weights)
 
 
 def check_on_cpu(network: RandomNetwork) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from app.layers import Conv2d, Linear
 from app.network.definitions import LENET5
-from app.network.graph import Graph, build
+from app.network.graph import Graph, build_graph
 from app.network.weights import load_weights
 from tests.support.kernel_oracle import rounded_layer, to_half, to_single
 from tests.support.networks_for_tests import multiplied, random_graph, random_images
@@ -59,7 +59,7 @@ unbiased, biased = cache(partial(random_network, 0)), cache(partial(random_netwo
 
 @cache
 def shipped() -> Graph:
-    return build(LENET5, load_weights())
+    return build_graph(LENET5, load_weights())
 
 
 def in_turn(graph: Graph, x: np.ndarray, narrow: Callable[[Any], Any]) -> np.ndarray:

@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from app.files.checks import BadValueError
-from app.records.derive import check_of, documents, schema
+from app.records.derive import check_of, document_types, schema
 
 
 @cache
@@ -22,7 +22,7 @@ def mistakes(document: Any) -> list[str]:
     _, name, _ = document["schema"].split("/")  # such as lenet5-inference/report/3
     found = [f"{error.json_path}: {error.message[:200]}" for error in validator(name).iter_errors(document)]
     try:
-        check_of(documents()[name])(document)
+        check_of(document_types()[name])(document)
     except BadValueError as fault:
         assert found, fault
         found.append(str(fault))
@@ -37,4 +37,4 @@ def check_described(document: Any) -> None:
         found = mistakes(document)
         assert not found, found
     else:
-        check_of(documents()[document["schema"].split("/")[1]])(document)
+        check_of(document_types()[document["schema"].split("/")[1]])(document)

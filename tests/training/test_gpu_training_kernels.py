@@ -12,7 +12,7 @@ import cupy
 from app.cuda import memory
 from app.layers import ACTIVATIONS, Activation, AvgPool, MaxPool
 from app.layers.pool import Pool
-from app.training.cpu_trainer import augment, dropout_mask
+from app.training.cpu_trainer import augment_images, dropout_mask
 from app.training.gpu.arena import arena_layout
 from app.training.gpu.kernels import (
     ColumnSums,
@@ -73,7 +73,7 @@ def test_gather(shape: tuple[int, int, int], shift: int, flip: bool, output: str
     key = stream_key(11, Use.AUGMENT, epoch=4)
     gather = Gather(architecture(), shape, output, factor, shift=shift, flip=flip)
     gather(null(), len(items), uploaded(images), uploaded(items.astype(np.int32)), y, key)
-    expected = augment(images[items], items, seed=11, epoch=4, shift=shift, flip=flip)
+    expected = augment_images(images[items], items, seed=11, epoch=4, shift=shift, flip=flip)
     if output == "float32":
         expected = expected.astype(np.float32) * np.float32(factor)
     np.testing.assert_array_equal(fetched(y, expected.shape), expected)

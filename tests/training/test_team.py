@@ -18,7 +18,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.training import team
-from app.training.team import SharedMemoryTeam, Team, share_of, shared_bytes
+from app.training.team import SharedMemoryTeam, Team, member_share, shared_bytes
 from tests.support.training_for_tests import Train, begin, ended, wait_for, workers_of
 from tests.training.test_train_command import CHECKPOINT, MLP
 
@@ -70,7 +70,7 @@ def test_a_member_that_has_gone_is_found_out() -> None:
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 256])
 def test_shares_are_contiguous_and_even(count: int, size: int) -> None:
     items = np.random.default_rng(1).permutation(count)
-    shares = [share_of(items, SimpleNamespace(rank=rank, size=size)) for rank in range(size)]
+    shares = [member_share(items, SimpleNamespace(rank=rank, size=size)) for rank in range(size)]
     assert np.array_equal(np.concatenate(shares), items)
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 

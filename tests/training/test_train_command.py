@@ -17,7 +17,7 @@ import pytest
 from app.cli import main
 from app.cuda import device
 from app.drawing.svg import format_number
-from app.network.weights import load_weights, rounded
+from app.network.weights import load_weights, round_to_storage
 from app.training import command, cpu_trainer, loop
 from app.training.checkpoint import load_checkpoint, save_checkpoint
 from app.training.cpu_trainer import dropout_mask
@@ -41,7 +41,7 @@ def check_failure(result: tuple[int, str, str], pattern: str) -> None:
 @contextmanager
 def interrupted_after(epochs: int, trainer: Any = cpu_trainer.CpuTrainer) -> Iterator[None]:
     """Trainings within the block get Ctrl-C in the midst of the epoch after so many."""
-    real = trainer._update
+    real = trainer._update_parameters
 
     def update(self: Any, first: Any, step: int) -> Any:
         if step == epochs * self.settings.batches_an_epoch + 1:
@@ -49,7 +49,7 @@ def interrupted_after(epochs: int, trainer: Any = cpu_trainer.CpuTrainer) -> Ite
         return real(self, first, step)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "_update", update)
+        patch.setattr(trainer, "_update_parameters", update)
         yield
 
 
@@ -112,7 +112,7 @@ def test_storage_can_be_chosen(train: Train, place: Path) -> None:
         assert train(*MLP, "--epochs", "1", "--storage", storage, "--out", f"{storage}.h5")[0] == 0
     wide, narrow = (load_weights(place / f"{storage}.h5") for storage in ("float32", "float16"))
     assert narrow.storage == "float16" and "stored as float16" in str(narrow.recipe)
-    np.testing.assert_equal(narrow.arrays, rounded(wide.arrays, "float16"))
+    np.testing.assert_equal(narrow.arrays, round_to_storage(wide.arrays, "float16"))
 
 
 @pytest.mark.fashion_mnist

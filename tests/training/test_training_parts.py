@@ -18,10 +18,10 @@ from app.base import interrupts
 from app.files.checks import BadValueError
 from app.network.definitions import MLP as NETWORK
 from app.training import cpu_trainer, loop
-from app.training.cpu_trainer import CpuTrainer, augment
+from app.training.cpu_trainer import CpuTrainer, augment_images
 from app.training.model import Model, training_model
 from app.training.optimisers import OPTIMISERS, AdamW, Optimiser, ScheduleStep, Sgd, one_cycle
-from app.training.random_bits import Use, fractions, integers_below, random_bits, random_order
+from app.training.random_bits import Use, integers_below, random_bits, random_order, unit_fractions
 from app.training.settings import SETTINGS
 from tests.support.shell import listing
 from tests.support.training_for_tests import Train, some_settings
@@ -57,7 +57,7 @@ def test_bits_are_these_for_ever() -> None:
 def test_numbers_are_spread_evenly() -> None:
     bits = random_bits(3, Use.DROPOUT, ITEMS, 100)
     assert np.abs(np.bincount(integers_below(bits, 5).ravel(), minlength=5) - 20_000).max() < 600
-    shares = fractions(bits)
+    shares = unit_fractions(bits)
     assert shares.min() >= 0 and shares.max() < 1 and shares.mean() == pytest.approx(0.5, abs=0.005)
     assert abs(np.corrcoef(shares[:, 0], shares[:, 1])[0, 1]) < 0.15
 
@@ -69,19 +69,20 @@ def test_order_is_a_permutation() -> None:
 
 def test_augmentation_does_not_depend_on_the_cut() -> None:
     images = np.random.default_rng(1).integers(0, 256, (20, 2, 6, 9), np.uint8)
-    whole_batch = augment(images, ITEMS[:20], seed=1, epoch=3, shift=2, flip=True)
+    whole_batch = augment_images(images, ITEMS[:20], seed=1, epoch=3, shift=2, flip=True)
     parts = [
-        augment(images[a : a + 7], ITEMS[a : min(a + 7, 20)], seed=1, epoch=3, shift=2, flip=True) for a in (0, 7, 14)
+        augment_images(images[a : a + 7], ITEMS[a : min(a + 7, 20)], seed=1, epoch=3, shift=2, flip=True)
+        for a in (0, 7, 14)
     ]
     np.testing.assert_array_equal(whole_batch, np.concatenate(parts))
     assert whole_batch.dtype == np.uint8 and whole_batch.shape == images.shape
-    assert not np.array_equal(whole_batch, augment(images, ITEMS[:20], seed=1, epoch=4, shift=2, flip=True))
-    assert augment(images, ITEMS[:20], seed=1, epoch=3, shift=0, flip=False) is images
+    assert not np.array_equal(whole_batch, augment_images(images, ITEMS[:20], seed=1, epoch=4, shift=2, flip=True))
+    assert augment_images(images, ITEMS[:20], seed=1, epoch=3, shift=0, flip=False) is images
 
 
 def test_every_shift_and_flip_occurs_and_nothing_else() -> None:
     image = np.arange(1, 13, dtype=np.uint8).reshape(1, 1, 3, 4)
-    found = augment(np.repeat(image, 300, axis=0), ITEMS[:300], seed=1, epoch=1, shift=1, flip=True)
+    found = augment_images(np.repeat(image, 300, axis=0), ITEMS[:300], seed=1, epoch=1, shift=1, flip=True)
     padded = np.pad(image[0, 0], 1)
     shifted = [padded[y : y + 3, x : x + 4] for y in range(3) for x in range(3)]
     expected = {one.tobytes() for part in shifted for one in (part, part[:, ::-1])}

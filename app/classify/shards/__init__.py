@@ -1,4 +1,4 @@
-"""Shards: files of images of any size, read by position within constant memory.
+"""Read shards by position within constant memory. A shard is a file of images of any size.
 
 ``find_shards`` lists the files, ``open_shard`` reads their headers, ``Shard.reader`` reads images and labels.
 """

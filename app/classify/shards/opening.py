@@ -32,7 +32,7 @@ def find_shards(arguments: Iterable[str]) -> list[Path]:
     An argument is a file, a pattern such as ``'day-*/part-?.npy'`` (its files in sorted order), or ``@LIST``: a text
     file with one path per line. Raises UserError for an argument that names no file, and for a file named twice.
     """
-    found = [path for argument in arguments for path in _files_named(argument)]
+    found = [path for argument in arguments for path in _files_matching(argument)]
     seen: set[str] = set()
     for path in found:
         real = os.path.realpath(path)
@@ -42,7 +42,7 @@ def find_shards(arguments: Iterable[str]) -> list[Path]:
     return found
 
 
-def _files_named(argument: str) -> list[Path]:
+def _files_matching(argument: str) -> list[Path]:
     if not argument:  # Path("") is this folder
         raise UserError("an empty SHARD names nothing: name a file")
     if argument.startswith("@"):
@@ -78,14 +78,17 @@ MAX_BAND_BYTES = 256 << 20  # most bytes in a row of HDF5 chunks, which is held 
 def open_shard(
     path: Path, labels: Path | None = None, *, unlabelled: bool = False, hdf5: hdf5_process.Reader | None = None
 ) -> Shard:
-    """Open a file of images by its header: IDX (plain or gzip), NPY or HDF5, recognised by content, of any size.
+    """Return a file of images as a shard: IDX (plain or gzip), NPY or HDF5 of any size, recognised by content.
 
-    Images are uint8, or float32 or float64 in [0, 1]: (N, H, W), or with 1 or 3 channels (N, C, H, W) or (N, H, W, C);
-    ``x`` in HDF5.
-    labels: a file of their labels: IDX, NPY, or HDF5 with ``y``. Default: the IDX file beside the images that has
-    Fashion-MNIST's name for it, or ``y`` of the images' HDF5 file. unlabelled: look for none. hdf5: the process that
-    reads HDF5 files; by default a new one, which takes a second to start.
-    Raises UserError for files that cannot be read, whose size differs from their header's, or that do not fit together.
+    Images are uint8, or float32 or float64 in [0, 1]: (N, H, W), or with 1 or 3 channels (N, C, H, W) or (N, H, W, C).
+    In HDF5 they are the dataset ``x``.
+
+    labels: a file of their labels: IDX, NPY, or HDF5 with the dataset ``y``. By default, labels come from the IDX file
+    beside the images that has Fashion-MNIST's name for it, or from ``y`` in the HDF5 file of the images. unlabelled:
+    use no labels. hdf5: process that reads HDF5 files; by default a new one, which takes a second to start.
+
+    This reads only headers. Raises UserError for a file that cannot be read, for a size that differs from the header's,
+    and for labels that do not fit the images.
     """
     with nullcontext(hdf5) if hdf5 else hdf5_process.Reader() as reader:
         images, truth = _open_arrays(path, reader, with_labels=labels is None and not unlabelled)
@@ -98,7 +101,7 @@ def open_shard(
 
 
 def _open_arrays(path: Path, hdf5: hdf5_process.Reader, with_labels: bool) -> tuple[Stored, Stored | None]:
-    """Return the images, and their labels if stored in or beside the file."""
+    """Return the images, and their labels if they are stored in or beside the file."""
     with open_regular(path) as stream:
         if _file_kind(stream) == "an HDF5 file":
             names, found = _read_hdf5_headers(path, stream, hdf5, ("x", "y") if with_labels else ("x",))
@@ -142,7 +145,7 @@ def _file_kind(stream: BinaryIO) -> str | None:
 
 
 def _read_header(path: Path, stream: BinaryIO, ranks: tuple[int, ...]) -> Stored:
-    """Read the header of an NPY or IDX file. ranks: accepted numbers of dimensions."""
+    """Return the array that the header of an NPY or IDX file describes. ranks: accepted numbers of dimensions."""
     status = os.fstat(stream.fileno())
     if _file_kind(stream) != "a NumPy array (.npy)":
         layout = read_layout(path, ranks)
@@ -165,7 +168,7 @@ def _read_header(path: Path, stream: BinaryIO, ranks: tuple[int, ...]) -> Stored
 def _read_hdf5_headers(
     path: Path, stream: BinaryIO, hdf5: hdf5_process.Reader, wanted: tuple[str, ...]
 ) -> tuple[list[str], dict[str, Stored]]:
-    """Return the names in an HDF5 file's root, and headers of the wanted datasets."""
+    """Return the names in the root of an HDF5 file, and the wanted datasets as arrays in the file."""
     status = os.fstat(stream.fileno())
     names, described = hdf5.describe(path, stream, wanted)
     found = {}
@@ -188,6 +191,6 @@ def _read_hdf5_headers(
 def _describe_stored_array(
     path: Path, status: os.stat_result, shape: tuple[int, ...], dtype: np.dtype, offset: int, **layout: Any
 ) -> Stored:
-    """Describe an array in a file. layout: further fields of ``Stored``."""
+    """Return how an array is stored in a file. layout: further fields of ``Stored``."""
     name = f"{layout['dataset']} in {path}" if "dataset" in layout else str(path)
     return Stored(path.absolute(), name, shape, dtype, status.st_size, status.st_mtime_ns, offset, **layout)

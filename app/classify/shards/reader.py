@@ -1,4 +1,4 @@
-"""Read a shard's images and labels by position, in the classifier's layout."""
+"""Read a shard's images and labels by position, in the layout that the engine takes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CONVERTED_BYTES = 4 << 20  # rows converted at a time
 
 
 class ShardReader(AbstractContextManager["ShardReader"]):
-    """Read a shard's images and labels. Every fault of a file is a one-line UserError with its path.
+    """Reads the images and labels of a shard. Every fault of a file is a UserError of one line with its path.
 
-    Several threads may share a reader. They read uncompressed images in parallel, straight into the caller's memory.
-    They read a sequential shard in turn; going back restarts at the first image. A helper process for chunked HDF5 ends
-    with the thread that first read.
+    Several threads may share a reader. They read uncompressed images in parallel, directly into the caller's memory.
+    They read a sequential shard one after another; going back restarts at the first image. A helper process for chunked
+    HDF5 ends with the thread that first read.
     """
 
     def __init__(self, images: Stored, truth: Stored | None, shape: tuple[int, int, int], dtype: np.dtype) -> None:
@@ -47,8 +47,8 @@ class ShardReader(AbstractContextManager["ShardReader"]):
     def read(self, first: int, out: np.ndarray) -> None:
         """Fill ``out`` with images from index ``first`` on.
 
-        out: (n, C, H, W) of the shard's shape and dtype, C-contiguous; n may be 0. Raises UserError for a fault of the
-        file, ValueError for a wrong ``out`` or images out of range.
+        out: (n, C, H, W), n ≥ 0, of the shard's shape and dtype, C-contiguous. Raises UserError for a fault of the
+        file, and ValueError for a wrong ``out`` or images out of range.
         """
         count = len(out)
         if out.shape[1:] != self._shape or out.dtype != self._dtype or not out.flags.c_contiguous:
@@ -93,7 +93,7 @@ def _check_range(first: int, count: int, stored: Stored) -> None:
 
 
 def _read_in_pieces(stored: Stored, source: ArrayReader, first: int, count: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield (offset from ``first``, rows as stored); the rows' memory is reused."""
+    """Yield (offset from ``first``, rows as stored). Later rows reuse the memory."""
     most = min(count, max(1, CONVERTED_BYTES // stored.row_bytes))
     memory = np.empty(most * stored.row_bytes, np.uint8)
     for start in range(0, count, most):

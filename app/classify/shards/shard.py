@@ -1,4 +1,4 @@
-"""A shard: the images of one file and their labels."""
+"""Define a shard: the images of one file and their labels."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from data_tools.dataset import channel_dimension
 
 
 class ShardError(UserError):
-    """A shard has no results: it was written meanwhile, or its labels cannot be read. Other shards are unaffected."""
+    """A shard was written meanwhile, or its labels cannot be read. Other shards are not affected."""
 
 
 class Shard(Frozen):
-    """The images of one file, and their labels if known. Frozen and picklable; made by ``open_shard``."""
+    """The images of one file, and their labels if known. Frozen and picklable; ``open_shard`` makes it."""
 
     images: Stored
     truth: Stored | None
 
     @property
     def path(self) -> Path:
-        """Absolute path of the images' file."""
+        """Return the absolute path of the images' file."""
         return self.images.path
 
     @property
     def count(self) -> int:
-        """Number of images."""
+        """Return the number of images."""
         return self.images.shape[0]
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of each image."""
+        """Return channels, height and width of each image."""
         stored = self.images.shape
         if len(stored) == 3:
             return 1, stored[1], stored[2]
@@ -44,31 +44,31 @@ class Shard(Frozen):
 
     @property
     def dtype(self) -> np.dtype:
-        """Type of images as read: uint8, or float32 in [0, 1] where the file has floats.
+        """Return the type of the images as read: uint8, or float32 in [0, 1] if the file contains floats.
 
-        Floats stay floats even if all are k/255: that is known only at the end of the file.
+        Floats stay floats even if all are k/255, which is known only at the end of the file.
         """
         return np.dtype(np.uint8 if self.images.dtype == np.uint8 else np.float32)
 
     @property
     def image_bytes(self) -> int:
-        """Bytes per image as read."""
+        """Return the bytes per image as read."""
         channels, height, width = self.shape
         return channels * height * width * self.dtype.itemsize
 
     @property
     def sequential(self) -> bool:
-        """Whether the images can only be read in order, as in gzip files and HDF5 chunks."""
+        """Return whether the images can only be read in order, as in gzip files and HDF5 chunks."""
         return self.images.storage_form != "plain"
 
     @property
     def labelled(self) -> bool:
-        """Whether the true labels are known."""
+        """Return whether the true labels are known."""
         return self.truth is not None
 
     @property
     def labels_readable_by_piece(self) -> bool:
-        """Whether a piece's labels can be read with it: they are uncompressed, or the shard is one piece.
+        """Return whether the labels of one piece can be read alone: they are uncompressed, or the shard is one piece.
 
         Compressed labels would have to be read from the beginning for each piece.
         """
@@ -82,7 +82,7 @@ class Shard(Frozen):
         return ShardReader(self.images, self.truth, self.shape, self.dtype)
 
     def check_unchanged(self) -> None:
-        """Raise ShardError if a file was written or replaced since it was opened on this machine."""
+        """Raise ShardError if a file of the shard was written or replaced after this machine opened it."""
         for stored in (self.images, self.truth):
             if stored is None:
                 continue

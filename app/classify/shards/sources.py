@@ -1,4 +1,4 @@
-"""Read the bytes of arrays in files by position, or in order where the file is compressed."""
+"""Read the bytes of arrays in files: at any position, or in order if the file is compressed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from data_tools.inflate import Gzip, faults_as_user_errors
 
 
 class Stored(Frozen):
-    """An array in a file, C-contiguous. Frozen and picklable, for other processes to read.
+    """A C-contiguous array in a file. Frozen and picklable, for other processes to read.
 
-    path: absolute. name: what errors call the array. shape: (N, ...). dtype: in the file's byte order.
-    size, mtime_ns: of the file.
-    offset: byte in the file, or in its decompressed content, at which the array begins. zipped: whether it is a gzip
-    file. dataset: its name in an HDF5 file. band: rows per HDF5 chunk, 0 without chunks.
+    path: absolute path. name: what errors call the array. shape: (N, ...). dtype: type in the byte order of the file.
+    size, mtime_ns: of the file. offset: position in bytes at which the array begins, in the file or in its decompressed
+    content. zipped: whether it is a gzip file. dataset: its name in an HDF5 file. band: rows per HDF5 chunk; 0 if the
+    array has no chunks.
     """
 
     path: Path
@@ -43,17 +43,17 @@ class Stored(Frozen):
 
     @property
     def storage_form(self) -> Literal["plain", "gzip", "chunks"]:
-        """How the array is stored: uncompressed, in a gzip file, or in HDF5 chunks."""
+        """Return how the array is stored: uncompressed, in a gzip file, or in HDF5 chunks."""
         return "gzip" if self.zipped else "chunks" if self.band else "plain"
 
     @property
     def row_bytes(self) -> int:
-        """Bytes per item of the first dimension."""
+        """Return the number of bytes of one item of the first dimension."""
         return prod(self.shape[1:]) * self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the whole array."""
+        """Return the bytes of the whole array."""
         return self.shape[0] * self.row_bytes
 
 
@@ -62,7 +62,7 @@ BAND_BYTES = 16 << 20  # rows that HDF5 reads at a time; at least one row of chu
 
 
 class ArrayReader(AbstractContextManager["ArrayReader"]):
-    """Access to an array's bytes. Raises UserError if the file has changed since ``Stored`` was made."""
+    """Reader of an array's bytes. Raises UserError if the file has changed since ``Stored`` was made."""
 
     def __init__(self, stored: Stored) -> None:
         self.stored = stored
@@ -78,7 +78,7 @@ class ArrayReader(AbstractContextManager["ArrayReader"]):
         """Fill ``target``, (n,) uint8, with the array's bytes from position ``at`` on. Raises UserError."""
 
     def check_unchanged(self) -> None:
-        """Raise UserError if the file has been written since it was opened."""
+        """Raise UserError if the file was written after it was opened."""
         if self._current_size_and_mtime() != self._stamp:
             raise UserError(f"{self.stored.path} was written while it was read: run again when nothing writes it")
 
@@ -91,9 +91,9 @@ class ArrayReader(AbstractContextManager["ArrayReader"]):
 
 
 def open_array(stored: Stored, hdf5: hdf5_process.Reader) -> ArrayReader:
-    """Open an array's file. Raises UserError if it cannot be opened or has changed in size. The caller closes it.
+    """Return a reader of the array, to be closed. Raise UserError if the file cannot be opened or has another size.
 
-    hdf5: the process that reads HDF5 chunks; it ends with the thread that first asks for one.
+    hdf5: process that reads HDF5 chunks; it ends with the thread that first asks for one.
     """
     if stored.storage_form == "chunks":
         return Chunked(stored, hdf5)
@@ -101,7 +101,7 @@ def open_array(stored: Stored, hdf5: hdf5_process.Reader) -> ArrayReader:
 
 
 class Plain(ArrayReader):
-    """An uncompressed array: any number of threads read it by position in parallel."""
+    """Reader of an uncompressed array: any number of threads read it by position in parallel."""
 
     def __init__(self, stored: Stored) -> None:
         super().__init__(stored)
@@ -109,7 +109,7 @@ class Plain(ArrayReader):
         os.posix_fadvise(self.stream.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def fill(self, at: int, target: np.ndarray) -> None:
-        """See ``ArrayReader``."""
+        """Fill ``target`` as ``ArrayReader.fill`` does."""
         left, at = target.data, at + self.stored.offset
         with faults_as_user_errors(self.stored.path):
             while left:  # one call reads 2 GiB at most
@@ -123,9 +123,9 @@ class Plain(ArrayReader):
 
 
 class Gzipped(ArrayReader):
-    """An array in a gzip file, inflated in order; going back restarts at the beginning.
+    """Reader of an array in a gzip file, which it decompresses in order; going back restarts at the beginning.
 
-    Checksums and length are checked at the end of the array.
+    It checks the checksum and the length at the end of the array.
     """
 
     def __init__(self, stored: Stored) -> None:
@@ -138,7 +138,7 @@ class Gzipped(ArrayReader):
         self._content, self._at = Gzip(self.stream, self.stored.size), 0
 
     def fill(self, at: int, target: np.ndarray) -> None:
-        """See ``ArrayReader``."""
+        """Fill ``target`` as ``ArrayReader.fill`` does."""
         with self._lock, faults_as_user_errors(self.stored.path):
             start = at + self.stored.offset
             if start < self._at:
@@ -161,7 +161,7 @@ class Gzipped(ArrayReader):
 
 
 class Chunked(ArrayReader):
-    """An HDF5 dataset in chunks, read in bands of whole chunks."""
+    """Reader of an HDF5 dataset in chunks, in bands of whole chunks."""
 
     def __init__(self, stored: Stored, hdf5: hdf5_process.Reader) -> None:
         super().__init__(stored)
@@ -172,7 +172,7 @@ class Chunked(ArrayReader):
         self._band = np.empty(0, np.uint8)
 
     def fill(self, at: int, target: np.ndarray) -> None:
-        """See ``ArrayReader``."""
+        """Fill ``target`` as ``ArrayReader.fill`` does."""
         filled = 0
         with self._lock:
             while filled < len(target):

@@ -1,4 +1,4 @@
-"""The Python interface: ``Classifier`` returns labels, logits and probabilities of image arrays."""
+"""Provide the Python interface: ``Classifier`` returns labels, logits and probabilities of arrays of images."""
 
 from app.engine.classifier.classifier import Classifier
 

@@ -22,13 +22,13 @@ FLOATS = [np.dtype(f"f{size}").name for size in (2, 4, 8)]
 
 
 class BadArgumentError(UserError, ValueError):
-    """A wrong argument of a ``Classifier``; also a ValueError, as Python programs expect."""
+    """A wrong argument of a ``Classifier``. It is also a ValueError, which Python programs expect."""
 
 
 class ImageBatch(Frozen):
     """Checked images, (N, C, H, W) and C-contiguous.
 
-    graph: the network's graph for images of this size. single: the caller gave one image, without an axis N.
+    graph: graph of the network for images of this size. single: the caller gave one image, without an axis N.
     """
 
     images: Any
@@ -37,13 +37,13 @@ class ImageBatch(Frozen):
 
 
 def is_tensor(images: Any) -> bool:
-    """Return whether images are a tensor of PyTorch, and of no class derived from it. Imports nothing."""
+    """Return whether images are exactly a PyTorch tensor, not of a derived class. Imports nothing."""
     torch = sys.modules.get("torch")
     return torch is not None and type(images) is torch.Tensor
 
 
 def lies_on_card(images: Any) -> bool:
-    """Return whether an array reports that it is in a GPU's memory. Needs no CuPy."""
+    """Return whether an array says that it is in a GPU's memory. Needs no CuPy."""
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(images, cupy.ndarray):
         return True  # a fast path, as the next: the checks below take microseconds
@@ -57,7 +57,7 @@ def lies_on_card(images: Any) -> bool:
 
 
 def network_request(network_or_weights: str | Path, precision: str) -> NetworkRequest:
-    """Return the request for the name of a network, a network file (.toml) or a weights file."""
+    """Return the request for a network's name, a network file (.toml) or a weights file."""
     text = str(network_or_weights)
     is_file = isinstance(network_or_weights, Path) or "/" in text or "." in text
     if is_file and not text.endswith(SUFFIX):
@@ -66,13 +66,13 @@ def network_request(network_or_weights: str | Path, precision: str) -> NetworkRe
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
-    """Raise BadArgumentError unless the argument ``name`` has one of the ``choices``."""
+    """Raise BadArgumentError unless ``value``, the argument called ``name``, is one of ``choices``."""
     if value not in (known := [*choices]):
         raise BadArgumentError(f"{name}={value!r}: {choices_hint(str(value), known)}")
 
 
 def check_device(device: str) -> None:
-    """Raise BadArgumentError unless ``device`` names a device."""
+    """Raise BadArgumentError unless ``device`` is the name of a device."""
     try:
         parse_device_name(str(device))
     except BadValueError as error:
@@ -80,9 +80,9 @@ def check_device(device: str) -> None:
 
 
 def validate_host_images(images: Any, graph: Graph) -> ImageBatch:
-    """Check images in host memory and convert them: (H, W), (N, H, W), (C, H, W) or (N, C, H, W).
+    """Return images in host memory as a checked batch. Accept (H, W), (N, H, W), (C, H, W) or (N, C, H, W).
 
-    uint8, or floats in [0, 1]. If all floats are k/255, they become uint8, as in files. Raises BadArgumentError.
+    Pixels are uint8, or floats in [0, 1]. Floats that are all k/255 become uint8, as in files. Raises BadArgumentError.
     """
     try:
         array = np.asarray(images)
@@ -104,10 +104,10 @@ def validate_host_images(images: Any, graph: Graph) -> ImageBatch:
 
 
 def as_batch(array: Any, graph: Graph, dtype: str) -> ImageBatch:
-    """Return an array, of any library, reshaped to (N, C, H, W).
+    """Return an array of any library, reshaped to (N, C, H, W).
 
-    dtype: the name of its type. Raises BadArgumentError for types other than uint8 and floats, and for shapes that do
-    not fit the network.
+    dtype: name of its type. Raises BadArgumentError for types other than uint8 and floats, and for shapes that the
+    network does not accept.
     """
     if dtype != "uint8" and dtype not in FLOATS:
         raise BadArgumentError(f"the images are {dtype}: give uint8 pixels, or floats in [0, 1]")
@@ -127,7 +127,7 @@ def as_batch(array: Any, graph: Graph, dtype: str) -> ImageBatch:
 
 
 def check_resize_dtype(graph: Graph, dtype: str) -> None:
-    """Raise BadArgumentError if the graph resizes the images and they are not uint8."""
+    """Raise BadArgumentError if the graph resizes images and their type is not uint8."""
     if dtype != "uint8" and graph.steps[0].layer.keeps_bytes:
         raise BadArgumentError(
             f"the images are fractions of pixels, but network {graph.network.name} enlarges whole ones: give uint8"

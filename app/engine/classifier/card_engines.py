@@ -1,4 +1,4 @@
-"""A classifier's engines on a GPU. They also take images in GPU memory, in arrays and on streams of any library."""
+"""Open and run a classifier's engines on a GPU, which also take GPU arrays and streams of any library."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def torch_stream(number: int) -> int:
 
 
 def wait_for(ready: int, stream: cupy.cuda.Stream, event: cupy.cuda.Event) -> None:
-    """Let ``stream`` wait for what was enqueued on the stream with the pointer ``ready``, by means of an event."""
+    """Make ``stream`` wait, by an event, for the work enqueued so far on the stream whose pointer is ``ready``."""
     if ready != stream.ptr:
         runtime.eventRecord(event.ptr, ready)
         stream.wait_event(event)
 
 
 def _tensor_address(tensor: Any) -> tuple[bool, int]:
-    """Return whether a tensor's elements lie one after another, so that kernels can read it, and its address."""
+    """Return whether a tensor's elements are contiguous, so that kernels can read it, and its address."""
     try:
         return tensor.is_contiguous() and not tensor.requires_grad, tensor.data_ptr()
     except RuntimeError:  # sparse tensors have no address
@@ -74,7 +74,7 @@ def _tensor_address(tensor: Any) -> tuple[bool, int]:
 
 
 def _view_torch_tensor(tensor: Any, dtype: np.dtype) -> cupy.ndarray:
-    """Return a CuPy view of a PyTorch tensor; ``cupy.from_dlpack`` would take 30 µs more."""
+    """Return a CuPy view of a PyTorch tensor. (``cupy.from_dlpack`` would take 30 µs longer.)"""
     number = tensor.get_device()
     if not tensor.numel():  # it may have no address
         return cupy.empty(tuple(tensor.shape), dtype)
@@ -84,7 +84,10 @@ def _view_torch_tensor(tensor: Any, dtype: np.dtype) -> cupy.ndarray:
 
 
 def _view_cuda_array_interface(owner: Any, interface: dict[str, Any], stream: cupy.cuda.Stream) -> cupy.ndarray:
-    """View an array by its ``__cuda_array_interface__``: CuPy would make the host wait for the array's stream."""
+    """Return a CuPy view of an array, made from its ``__cuda_array_interface__``.
+
+    (CuPy's own conversion would make the host wait for the stream of the array.)
+    """
     ready = interface.get("stream")
     if ready is not None:  # the interface calls the null stream 1
         wait_for(0 if ready == 1 else ready, stream, cupy.cuda.Event(disable_timing=True))
@@ -103,7 +106,7 @@ def upload_copy(images: np.ndarray, stream: cupy.cuda.Stream) -> cupy.ndarray:
 
 
 def fetch(array: cupy.ndarray, stream: cupy.cuda.Stream) -> np.ndarray:
-    """Copy an array that is written from any GPU to host memory, on ``stream``; in any thread, with any current GPU."""
+    """Return a copy in host memory of an array of any GPU, made on ``stream``. Any thread may call it."""
     with array.device:
         return array.get(stream=stream)
 
@@ -122,10 +125,10 @@ def as_stream(stream: Any, device: int = 0) -> cupy.cuda.Stream:
 
 
 class CardEngines(Engines):
-    """A classifier's engines on CUDA's GPU ``number``, or the current one for None. Any thread may call them.
+    """A classifier's engines on CUDA's GPU ``number``; None is the current GPU. Any thread may call them.
 
-    The first call of a form (shape and type of an image) compiles and allocates, and so does a larger batch. After the
-    largest batch, calls allocate nothing but the results.
+    The first call with a shape and type of image compiles kernels and allocates memory; so does a larger batch. After
+    the largest batch, calls allocate only the results.
     """
 
     device = "cuda"
@@ -143,9 +146,9 @@ class CardEngines(Engines):
     def run_on_card(self, graph: Graph, images: Any, stream: Any = None, *, wait: bool) -> tuple[Any, Any, bool]:
         """Enqueue images on a stream; return labels, scores, and whether the caller gave a single image.
 
-        images: a GPU array of any library, or (N, C, H, W) in host memory. stream: None for CuPy's current one. wait:
-        wait for the results and return them in host memory, else as CuPy arrays. Raises UserError; BadArgumentError for
-        wrong images.
+        images: GPU array of any library, or (N, C, H, W) in host memory. stream: None for CuPy's current one. wait:
+        wait for the results and return them in host memory; otherwise return CuPy arrays. Raises UserError, and
+        BadArgumentError for wrong images.
         """
         if not self._is_current():
             with self._card:
@@ -156,7 +159,7 @@ class CardEngines(Engines):
             return self._run_on(current, graph, images, wait)
 
     def _is_current(self) -> bool:
-        """Return whether the card is this thread's current one; give the thread its context."""
+        """Return whether the card is this thread's current GPU; make its context the thread's."""
         if runtime.getDevice() != self._number:
             return False
         if not hasattr(self._threads, "bound"):  # cuLaunchKernelEx fails in a thread without a context
@@ -182,9 +185,10 @@ class CardEngines(Engines):
         return *self._fetched_later(engine, found), single
 
     def _known_on_card(self, images: Any, stream: cupy.cuda.Stream) -> tuple[GpuEngine, int, int] | None:
-        """Recognise an array of a shape and type that came before; return its engine, its length and its address.
+        """Return engine, length and address of a GPU array whose shape and type came before.
 
-        None for all other images, and for those that must be copied. Makes no object for the array, which takes time.
+        Return None for any other array, and for one that must be copied. It makes no object for the array, which would
+        take time.
         """
         if type(images) is cupy.ndarray:
             engine, memory = self._given.get((images.shape[1:], images.dtype)), images.data
@@ -201,7 +205,7 @@ class CardEngines(Engines):
         return engine, images.shape[0], address
 
     def results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
-        """See ``Engines.results``. Logits of large batches stay in GPU memory until they are asked for."""
+        """Return what ``Engines.results`` returns. Logits of large batches stay in GPU memory until asked for."""
         assert isinstance(engine, GpuEngine)
         if not self._is_current():
             with self._card:
@@ -209,12 +213,12 @@ class CardEngines(Engines):
         return self._fetched_later(engine, engine.run_ordinary(images, leave_logits=True))
 
     def empty(self, shape: Shape) -> np.ndarray:
-        """See ``Engines.empty``. The memory is page-locked."""
+        """Return an array as ``Engines.empty`` does, in page-locked memory."""
         with self._card:
             return pinned_array(shape, np.uint8)
 
     def resident_kernel(self, graph: Graph) -> ResidentKernel:
-        """Return a persistent kernel for up to eight uint8 images a call. Raises UserError if none serves the graph."""
+        """Return a persistent kernel for up to eight uint8 images a call. Raises UserError if none fits the graph."""
         from app.engine.resident import ResidentKernel
 
         with self._card:
@@ -227,9 +231,9 @@ class CardEngines(Engines):
         return labels, logits if isinstance(logits, np.ndarray) else partial(fetch, logits, engine.on_card.stream)
 
     def _prepare_engine(self, graph: Graph, array: cupy.ndarray) -> tuple[cupy.ndarray, GpuEngine, bool]:
-        """Return images in the form that kernels read, their engine, and whether they are a single one.
+        """Return images in the form that kernels read, their engine, and whether they are a single image.
 
-        A new shape or type opens an engine.
+        A new shape or type of image opens an engine.
         """
         if (number := array.data.device_id) != self._number:
             raise BadArgumentError(

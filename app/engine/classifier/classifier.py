@@ -1,4 +1,4 @@
-"""``Classifier``: a network with its weights that classifies arrays of images on the GPU or the CPU."""
+"""Define ``Classifier``: a network with its weights that classifies arrays of images on the GPU or the CPU."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 
 class Classifier:
-    """Classify images: ``labels = classifier(images)``. A context manager; it takes any number of calls.
+    """Classify images: ``labels = classifier(images)``. A context manager that allows any number of calls.
 
     graph: the network with its weights. classes: their names, or None if the weights name none. device: ``cuda``,
-    ``cuda:N`` or ``cpu``. why_cpu: why ``auto`` chose the CPU, in one line; else None.
+    ``cuda:N`` or ``cpu``. why_cpu: why ``auto`` chose the CPU, in one line; otherwise None.
 
-    Threads may share a classifier. Their calls take turns; ``logits`` and ``probabilities`` belong to the calling
-    thread's last call.
+    Threads may share a classifier, which runs their calls one after another. ``logits`` and ``probabilities`` belong to
+    the last call of the calling thread.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Classifier:
     ) -> None:
         """Load a network by its name, or from a network file (``.toml``) or a weights file (HDF5).
 
-        device: ``auto`` (a GPU if there is one), ``cuda`` (CuPy's current one), ``cuda:N`` (CUDA's number N) or
+        device: ``auto`` (a GPU if there is one), ``cuda`` (CuPy's current GPU), ``cuda:N`` (CUDA's number N) or
         ``cpu``. precision: as the option ``--precision``. resident: a persistent kernel classifies up to eight images a
-        call; it occupies three multiprocessors until a moment after the last call. Only for lenet5 on Hopper. Raises
-        a UserError that is also a ValueError.
+        call; it occupies three multiprocessors until a moment after the last call. It exists only for lenet5 on Hopper.
+        Raises a UserError that is also a ValueError.
         """
         check_choice("precision", precision, ("auto", *PRECISIONS))
         try:
@@ -71,7 +71,7 @@ class Classifier:
 
     @classmethod
     def of(cls, request: NetworkRequest, device: str = "auto") -> Classifier:
-        """Return the classifier for a command's options. Raises UserError."""
+        """Return the classifier that a command's options describe. Raises UserError."""
         classifier = cls.__new__(cls)
         classifier._open(request, device)
         return classifier
@@ -96,7 +96,7 @@ class Classifier:
         self._resident: ResidentKernel | None = None
 
     def _make_resident(self) -> None:
-        """Prepare a persistent kernel for calls with few images. Raises UserError if none serves the network."""
+        """Prepare a persistent kernel for calls with few images. Raises UserError if none supports the network."""
         engines = self._require_open_engines()
         try:
             if engines.device == "cpu":
@@ -120,13 +120,13 @@ class Classifier:
 
         images: (N, H, W) or (N, C, H, W), or one image (H, W) or (C, H, W); uint8 pixels, or floats in [0, 1]. Objects
         are light on a black background. Networks that resize images take uint8 images of the size before or after it. A
-        GPU array of CuPy, PyTorch, JAX or another library is read without a copy to the host; its floats are not
-        checked to be in [0, 1].
+        GPU array of CuPy, PyTorch, JAX or another library is read without a copy to the host; the range of its floats
+        is not checked.
 
-        stream: the stream of CuPy or PyTorch, or its pointer, on which GPU images are ready and work is enqueued; None
-        for CuPy's current one. on_card: return CuPy arrays without waiting, also from ``logits`` and ``probabilities``.
-        Use them on the same stream, and keep the images alive until the stream has passed. Otherwise all results are
-        NumPy arrays.
+        stream: stream of CuPy or PyTorch, or its pointer, on which GPU images are ready and work is enqueued; None for
+        CuPy's current one. on_card: return CuPy arrays without waiting, also from ``logits`` and ``probabilities``. Use
+        them on the same stream, and keep the images alive until the stream has finished. Without ``on_card``, all
+        results are NumPy arrays.
 
         Raises UserError; for images of a wrong type, range or shape it is also a ValueError.
         """
@@ -169,7 +169,7 @@ class Classifier:
     def empty(self, n: int) -> npt.NDArray[np.uint8]:
         """Return an uninitialised array for ``n`` images, (n, H, W), or (n, C, H, W) with several channels.
 
-        On a GPU it is page-locked: the card reads large batches where they lie, without a copy in the host's memory.
+        On a GPU it is page-locked: the GPU reads large batches directly from it, without another copy in host memory.
         Its memory is freed with the array. Raises UserError if it does not fit, or if the classifier is closed.
         """
         channels, *size = self.graph.network.input_shape
@@ -183,7 +183,7 @@ class Classifier:
 
     @property
     def logits(self) -> npt.NDArray[np.float32] | cupy.ndarray:
-        """Scores of the last call, (N, classes) or (classes,), float32. Raises UserError before the first call.
+        """Return the last call's scores, (N, classes) or (classes,), float32. Raises UserError before the first call.
 
         If the network ends in a softmax, they are the logarithms of its probabilities.
         """
@@ -195,7 +195,7 @@ class Classifier:
 
     @property
     def probabilities(self) -> npt.NDArray[np.float32] | cupy.ndarray:
-        """Probabilities of the last call, (N, classes) or (classes,), float32: the softmax of the logits."""
+        """Return the probabilities of the last call, (N, classes) or (classes,), float32: the softmax of the logits."""
         scores = self._last_scores()
         if self._softmax:
             return scores
@@ -205,14 +205,14 @@ class Classifier:
 
     @property
     def precision(self) -> str:
-        """The coarsest precision of any layer. Raises UserError before the first call."""
+        """Return the coarsest precision of any layer. Raises UserError before the first call."""
         arithmetic = self._require_open_engines().arithmetic
         if arithmetic is None:
             raise BadArgumentError("the precision is chosen at the first call: call the classifier first")
         return SHORT[arithmetic]
 
     def describe(self) -> dict[str, Any]:
-        """Describe the device and the software used so far, as in reports. Raises UserError if closed."""
+        """Return the device and the software used so far, as reports record them. Raises UserError if closed."""
         with self._lock:
             return self._require_open_engines().describe()
 
@@ -231,7 +231,7 @@ class Classifier:
         return scores
 
     def close(self) -> None:
-        """Free all memory, also on the GPU; the last results stay readable."""
+        """Free all memory, also on the GPU; the last results remain readable."""
         with self._lock:
             if self._resident is not None:
                 self._resident.close()

@@ -1,4 +1,4 @@
-"""A classifier's engines: one for each shape and type of images."""
+"""Open and run a classifier's engines: one for each shape and type of image."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ BYTES = np.dtype(np.uint8)  # the one object of its kind that NumPy gives its ar
 
 
 class Engines:
-    """A classifier's engines on the CPU; ``CardEngines`` is its form for a GPU. One call at a time.
+    """A classifier's engines on the CPU; ``CardEngines`` runs them on a GPU. One call at a time.
 
-    The first call with a shape and type of images opens an engine. choices: of GPU kernels, without tuning. arithmetic:
-    the coarsest type of any layer's multiplication, None before the first plan. place: makes the device the calling
-    thread's current one.
+    The first call with a shape and type of image opens an engine. choices: options for GPU kernels, without tuning.
+    arithmetic: the coarsest type of any layer's products; None before the first plan. place: makes the device the
+    current one of the calling thread.
     """
 
     device = "cpu"
@@ -42,7 +42,7 @@ class Engines:
         self._of_singles: dict[Shape, tuple[Engine, Shape]] = {}
 
     def engine_for(self, graph: Graph, dtype: np.dtype) -> Engine:
-        """Return the engine for a graph and a type of images. Raises UserError if kernels cannot serve the network."""
+        """Return the engine for a graph and a type of image. Raises UserError if no kernels can compute the network."""
         form = (graph.network.input_shape, dtype)
         if form not in self._engines:
             engine = self._engines[form] = open_engine(graph, self._choices, device=self.device, dtype=dtype.name)
@@ -50,7 +50,7 @@ class Engines:
         return self._engines[form]
 
     def run(self, images: Any, batch: ImageBatch) -> tuple[np.ndarray, Any]:
-        """Classify images in host memory; return ``results``. images: as given; batch: the same, checked.
+        """Classify images in host memory; return ``results``. images: as the caller gave them. batch: checked images.
 
         Raises UserError, also if memory is short.
         """
@@ -62,13 +62,13 @@ class Engines:
         return self.results(engine, batch.images)
 
     def results(self, engine: Engine, images: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Return labels, and the logits or a function that returns them. images: (N, C, H, W), checked."""
+        """Return labels, and either the logits or a function that returns them. images: (N, C, H, W), checked."""
         return engine.run(images)
 
     def match_known_shape(self, images: Any) -> tuple[Engine, np.ndarray, bool] | None:
-        """Recognise bytes in host memory of a shape that came before, which need no checks; None for all other images.
+        """Return engine, images as (N, C, H, W), and whether they are one image, for uint8 images of a known shape.
 
-        Return their engine, the images as (N, C, H, W), and whether they are a single image.
+        Such images need no checks. Return None for all other images.
         """
         if type(images) is not np.ndarray or images.dtype is not BYTES or not images.flags.c_contiguous:
             return None
@@ -84,7 +84,7 @@ class Engines:
         return np.empty(shape, BYTES)
 
     def describe(self) -> dict[str, Any]:
-        """Describe the device and the software used so far, as in reports."""
+        """Return the device and the software used so far, as reports record them."""
         with self.place:
             found = devices.describe_gpu() if self.device == "cuda" else devices.describe_cpu(usable_cores())
         for engine in self._engines.values():

@@ -1,1 +1,1 @@
-"""Judge a network's answers: metrics, comparison with another network, and the page that shows them."""
+"""Evaluate a network's answers: metrics, comparison with another network, and the HTML page that shows them."""

@@ -1,4 +1,4 @@
-"""``main.py evaluate``: report what a network classifies correctly, as text, JSON and a page."""
+"""Run ``main.py evaluate``: report what a network classifies correctly, as text, JSON and HTML page."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,14 +20,14 @@ from app.network.definitions import NETWORKS, network_by_name
 from app.network.toml import SUFFIX
 from app.planning.request import NetworkRequest
 from app.records.evaluate import Subject
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from data_tools.dataset import Dataset
 
 PER_CALL = 1000  # images classified between two updates of the progress bar
 
 
 def evaluate(request: EvaluateRequest) -> int:
-    """Classify, judge the answers, publish. Returns 0. Raises UserError; no file is ever left incomplete."""
+    """Classify the images, evaluate the answers and publish them. Return 0. Raises UserError."""
     asked = NetworkRequest(network=request.network, weights=request.weights, precision=request.precision)
     with ExitStack() as stack:
         classifier = stack.enter_context(Classifier.of(asked, request.device))
@@ -38,8 +38,8 @@ def evaluate(request: EvaluateRequest) -> int:
         if classifier.why_cpu is not None:
             print_to_stderr(f"note: running on the CPU: {classifier.why_cpu}")
         data = _load_dataset(request, classifier, other)
-        found = _classify(classifier, data.images)
-        second = None if other is None else _classify(other, data.images)
+        found = _classify_images(classifier, data.images)
+        second = None if other is None else _classify_images(other, data.images)
         where = classifier.describe()
     names = classifier.classes
     if names is None and data.classes is not None and len(data.classes) == classifier.graph.class_count:
@@ -49,12 +49,12 @@ def evaluate(request: EvaluateRequest) -> int:
         text = build_html_page(report, data.images)
         with replace_atomically(request.html, overwrite=request.output.overwrite) as temporary:
             temporary.write_text(text, encoding="utf-8")
-    publish(report, as_text, request.output)
+    publish_report(report, as_text, request.output)
     return 0
 
 
 def _comparison_classifier(asked: NetworkRequest, device: str, against: str) -> Classifier:
-    """Return the classifier to compare with, given a precision, network or weights file. Raises UserError."""
+    """Return the classifier to compare with. against: a precision, network or weights file. Raises UserError."""
     if against not in PRECISIONS:
         other = network_request(against, asked.precision)
         if other.network is not None and not against.endswith(SUFFIX) and network_by_name(against) is None:
@@ -67,7 +67,7 @@ def _comparison_classifier(asked: NetworkRequest, device: str, against: str) -> 
 
 
 def _check_classes(one: Classifier, other: Classifier, against: str) -> None:
-    """Raise UserError if the classifiers differ in the number or the names of their classes."""
+    """Raise UserError if the two classifiers differ in the number or the names of their classes."""
     if one.graph.class_count != other.graph.class_count or (
         one.classes and other.classes and one.classes != other.classes
     ):
@@ -75,7 +75,7 @@ def _check_classes(one: Classifier, other: Classifier, against: str) -> None:
 
 
 def _load_dataset(request: EvaluateRequest, classifier: Classifier, other: Classifier | None) -> Dataset:
-    """Load the requested number of images. Raises UserError if nothing can be judged by them."""
+    """Return the requested images and labels. Raises UserError without labels, unless two networks are compared."""
 
     def check(data: Dataset) -> None:
         if request.batch is not None and request.batch > len(data.images):
@@ -96,8 +96,8 @@ def _load_dataset(request: EvaluateRequest, classifier: Classifier, other: Class
     return replace(data, images=data.images[: request.batch], labels=labels)
 
 
-def _classify(classifier: Classifier, images: np.ndarray) -> Answers:
-    """Classify (N, C, H, W) images. Raises UserError if a probability is not finite."""
+def _classify_images(classifier: Classifier, images: np.ndarray) -> Answers:
+    """Return the answers for images (N, C, H, W). Raises UserError if a probability is not finite."""
     parts = []
     with progress_bar(len(images), desc=classifier.graph.network.name, unit=" images", leave=False) as progress:
         for start in range(0, len(images), PER_CALL):

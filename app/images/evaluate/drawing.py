@@ -1,4 +1,4 @@
-"""Draw what ``evaluate`` found as SVG, to stand within a page."""
+"""Draw the results of ``evaluate`` as SVG to include in a page."""
 
 import base64
 import math
@@ -10,8 +10,8 @@ from html import escape
 import numpy as np
 
 from app.drawing import svg
-from app.drawing.matrix import Cell, cells
-from app.images.evaluate.text import Names, class_name, percent
+from app.drawing.matrix import Cell, draw_cells
+from app.images.evaluate.text import Names, class_name, format_percent
 from app.records.evaluate import Answers, Mistake
 
 MOST_NUMBERS = 20  # the most classes for which a confusion matrix shows counts as text
@@ -22,7 +22,7 @@ COLOUR_TYPES = {1: 0, 3: 2}  # channels → PNG's colour type of grey and of RGB
 
 
 def draw_confusion_matrix(answers: Answers, names: Names) -> str:
-    """Draw the confusion matrix: one cell per label (row) and answer (column), coloured by its share of the row."""
+    """Return the confusion matrix as SVG: labels are rows, answers are columns, colours show shares of a row."""
     counts = answers["confusion"]
     classes = len(counts)
     side = max(8, min(44, 660 // classes))
@@ -32,8 +32,8 @@ def draw_confusion_matrix(answers: Answers, names: Names) -> str:
     for row, name in enumerate(classes_are if side >= 12 else ()):
         middle = row * side + side / 2
         parts += [
-            svg.text(_short(name), left - 8, top + middle + 4, anchor="end", title=name),
-            svg.text(_short(name), left + middle + 4, top - 6, turned=-40, title=name),
+            svg.text(_shorten_name(name), left - 8, top + middle + 4, anchor="end", title=name),
+            svg.text(_shorten_name(name), left + middle + 4, top - 6, turned=-40, title=name),
         ]
 
     def cell(row: int, column: int) -> Cell | None:
@@ -47,12 +47,12 @@ def draw_confusion_matrix(answers: Answers, names: Names) -> str:
         f"Confusion matrix of {classes} classes, a row per label and a column per answer: "
         f"{answers['correct']:,} of {sum(map(sum, counts)):,} are right. The table lists each class."
     )
-    parts += cells(grid, left, top, side, side)
+    parts += draw_cells(grid, left, top, side, side)
     return svg.picture("confusion", "Confusion matrix", summary, left + size + 60, top + size + 10, parts)
 
 
 def draw_reliability_diagram(answers: Answers) -> str:
-    """Draw the share of correct answers over their probability, and below it the number of answers by probability."""
+    """Return as SVG the share of correct answers by probability, and below it the number of answers by probability."""
     bins, error = answers["bins"], answers["calibration"]
     left, top, size, foot = 56, 12, 400, 80
     bottom = top + size + 24 + foot
@@ -68,8 +68,8 @@ def draw_reliability_diagram(answers: Answers) -> str:
             continue
         start, width = x(one["low"]) + 1, (one["high"] - one["low"]) * size - 2
         told = (
-            f"probability {one['low']:.0%} to {one['high']:.0%}: {one['images']:,} answers, {percent(right)} right, "
-            f"mean probability {percent(confidence)}"
+            f"probability {one['low']:.0%} to {one['high']:.0%}: {one['images']:,} answers, "
+            f"{format_percent(right)} right, mean probability {format_percent(confidence)}"
         )
         end, high = y(right), one["images"] / most * foot
         parts += [
@@ -86,24 +86,24 @@ def draw_reliability_diagram(answers: Answers) -> str:
     ]
     summary = (
         f"Reliability plot: share of right answers over their probability, in {len(bins)} bins. Expected calibration "
-        f"error {percent(error['expected_error'])}, greatest {percent(error['greatest_error'])}."
+        f"error {format_percent(error['expected_error'])}, greatest {format_percent(error['greatest_error'])}."
     )
     return svg.picture("reliability", "Reliability plot", summary, left + size + 24, bottom + 44, parts)
 
 
 def draw_mistakes(listed: Sequence[Mistake], names: Names, images: np.ndarray) -> str:
-    """Draw the mistakes with their images, the most confident first. images: all, (N, C, H, W)."""
+    """Return the mistakes with their images as SVG, the most confident first. images: all images, (N, C, H, W)."""
     side, width, height = 112, 136, 168
     parts = []
     for place, one in enumerate(listed):
         left, top = place % COLUMNS * width, place // COLUMNS * height
         answer, label = (class_name(names, one[name]) for name in ("answer", "label"))
-        told = f"image {one['image']}: {answer} with {percent(one['probability'])}, but it is {label}"
+        told = f"image {one['image']}: {answer} with {format_percent(one['probability'])}, but it is {label}"
         parts += [
             f"<g><title>{escape(told)}</title>",
             f'<image x="{left}" y="{top}" width="{side}" height="{side}" href="{_data_uri(images[one["image"]])}"/>',
-            svg.text(f"{_short(answer)} {one['probability']:.1%}", left, top + side + 16, "head"),
-            svg.text(f"is {_short(label)} · {one['image']}", left, top + side + 32),
+            svg.text(f"{_shorten_name(answer)} {one['probability']:.1%}", left, top + side + 16, "head"),
+            svg.text(f"is {_shorten_name(label)} · {one['image']}", left, top + side + 32),
             "</g>",
         ]
     rows = math.ceil(len(listed) / COLUMNS)
@@ -111,17 +111,17 @@ def draw_mistakes(listed: Sequence[Mistake], names: Names, images: np.ndarray) -
     return svg.picture("mistakes", "Mistakes", summary, COLUMNS * width, rows * height - 16, parts)
 
 
-def _short(name: str, most: int = 14) -> str:
+def _shorten_name(name: str, most: int = 14) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def _data_uri(image: np.ndarray) -> str:
     """Return an image, (C, H, W) uint8 or floats in [0, 1] with C of 1 or 3, as a PNG data URI."""
-    return f"data:image/png;base64,{base64.b64encode(_png(image)).decode()}"
+    return f"data:image/png;base64,{base64.b64encode(_encode_png(image)).decode()}"
 
 
-def _png(image: np.ndarray) -> bytes:
-    """Encode a PNG file without a library."""
+def _encode_png(image: np.ndarray) -> bytes:
+    """Return an image as a PNG file, encoded without a library."""
     pixels = image if image.dtype == np.uint8 else np.rint(image * 255).astype(np.uint8)
     channels, height, width = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPES[channels], 0, 0, 0)

@@ -1,6 +1,7 @@
-"""Metrics of a classifier's answers: pure functions of arrays, without a network.
+"""Compute metrics of a classifier's answers by pure functions of arrays, without a network.
 
-Of N images: truth and answers (N,) integers from 0; probabilities (N, classes), finite. A share of nothing is None.
+For N images: truth and answers are (N,) integers from 0; probabilities are (N, classes), finite. A share of zero images
+is None.
 """
 
 import math
@@ -20,29 +21,29 @@ MOST_EXACT = 1000
 
 
 def confusion_matrix(truth: np.ndarray, answers: np.ndarray, classes: int) -> np.ndarray:
-    """Count images by truth (rows) and answer (columns): (classes, classes) int64."""
+    """Return the number of images by truth (rows) and answer (columns): (classes, classes) int64."""
     cells = truth.astype(np.int64) * classes + answers
     return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
 
 
 def class_scores(matrix: np.ndarray) -> list[ClassAnswers]:
-    """Return each class's counts and scores from a confusion matrix."""
+    """Return counts and scores of each class, computed from a confusion matrix."""
     sums = zip(matrix.sum(axis=1).tolist(), matrix.sum(axis=0).tolist(), matrix.diagonal().tolist(), strict=True)
     return [
         {
             "support": support,
             "predicted": predicted,
             "correct": correct,
-            "precision": _share(correct, predicted),
-            "recall": _share(correct, support),
-            "f1": _share(2 * correct, support + predicted),
+            "precision": _share_or_none(correct, predicted),
+            "recall": _share_or_none(correct, support),
+            "f1": _share_or_none(2 * correct, support + predicted),
         }
         for support, predicted, correct in sums
     ]
 
 
 def macro_averages(scores: Sequence[ClassAnswers]) -> Macro:
-    """Average over the classes that occur as truth or answer; an undefined share counts as 0."""
+    """Return averages over the classes that occur as truth or answer; an undefined share counts as 0."""
     occurring = [score for score in scores if score["f1"] is not None]
     rows = ((score["precision"] or 0.0, score["recall"] or 0.0, score["f1"] or 0.0) for score in occurring)
     precision, recall, f1 = (sum(column) / len(occurring) for column in zip(*rows, strict=True))
@@ -50,7 +51,7 @@ def macro_averages(scores: Sequence[ClassAnswers]) -> Macro:
 
 
 def second_choices(probabilities: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """Return the most probable class besides the answer, (N,): the lowest of equal ones. With one class, the answer."""
+    """Return the most probable class besides the answer, (N,); the lowest among equals. Of one class: the answer."""
     others = probabilities.astype(np.float64)
     np.put_along_axis(others, answers[:, None].astype(np.intp), -1.0, axis=1)
     return others.argmax(axis=1)
@@ -62,7 +63,7 @@ def confidences(probabilities: np.ndarray, answers: np.ndarray) -> np.ndarray:
 
 
 def calibration(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> tuple[list[Bin], Calibration]:
-    """Sort the answers into bins by probability; return the bins and how far probability and accuracy differ.
+    """Return answers in bins by probability, and how far probability and accuracy differ.
 
     confidence: (N,) in [0, 1]; right: (N,) bool; N is at least 1.
     """
@@ -72,7 +73,7 @@ def calibration(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> 
     found: list[Bin] = []
     gaps = []
     for at, (count, *totals) in enumerate(zip(counts, *sums, strict=True)):
-        mean, share = (_share(total, count) for total in totals)
+        mean, share = (_share_or_none(total, count) for total in totals)
         found.append(
             {"low": at / bins, "high": (at + 1) / bins, "images": count, "confidence": mean, "accuracy": share}
         )
@@ -82,13 +83,13 @@ def calibration(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> 
 
 
 def worst_mistakes(confidence: np.ndarray, right: np.ndarray, most: int) -> np.ndarray:
-    """Return the indexes of up to ``most`` wrong answers, the most confident first; of equal ones, the first image."""
+    """Return the indices of up to ``most`` wrong answers, the most confident first; among equals, the lowest."""
     wrong = np.flatnonzero(~right)
     return wrong[np.argsort(-confidence[wrong], kind="stable")[:most]]
 
 
 def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
-    """Compare two classifiers by McNemar's test. first, second: which answers of each are right, (N,) bool."""
+    """Return McNemar's test of two classifiers. first, second: whether each answer is right, (N,) bool."""
     only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
     p_value, test = two_sided_p_value(only_first, only_second)
     return {
@@ -102,7 +103,7 @@ def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
 
 
 def two_sided_p_value(one: int, other: int) -> tuple[float, Test]:
-    """Return the two-sided p-value of these counts if both are equally likely, and the name of the test."""
+    """Return the two-sided p-value of two counts that are equally likely a priori, and the name of the test."""
     tosses = one + other
     if tosses <= MOST_EXACT:
         tail = sum(math.comb(tosses, count) for count in range(min(one, other) + 1))
@@ -111,5 +112,5 @@ def two_sided_p_value(one: int, other: int) -> tuple[float, Test]:
     return math.erfc(math.sqrt(statistic / 2)), APPROXIMATE
 
 
-def _share(part: float, whole: int) -> float | None:
+def _share_or_none(part: float, whole: int) -> float | None:
     return part / whole if whole else None

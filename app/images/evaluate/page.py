@@ -1,4 +1,4 @@
-"""Build the HTML page of ``evaluate``, which needs no other file and no network."""
+"""Build the HTML page of ``evaluate``, which needs no other file and no network connection."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -14,10 +14,10 @@ from app.images.evaluate.text import (
     class_name,
     class_rows,
     comparison_fields,
-    head_fields,
+    evaluated_fields,
+    format_percent,
     headline,
     network_title,
-    percent,
     summary_figures,
 )
 from app.records.evaluate import Against, Answers, Evaluate
@@ -30,7 +30,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 def build_html_page(document: Evaluate, images: np.ndarray) -> str:
     """Return the page. images: the classified images, (N, C, H, W) uint8 or floats in [0, 1]."""
-    parts = [f"<h1>{escape(headline(document))}</h1>", _html_fields(head_fields(document))]
+    parts = [f"<h1>{escape(headline(document))}</h1>", _html_fields(evaluated_fields(document))]
     answers, against, names = document["answers"], document["against"], document["classes"]
     if answers is not None:
         parts += [
@@ -55,7 +55,7 @@ def _answers_section(answers: Answers, names: Names, images: int) -> list[str]:
     return [
         "<h2>Answers</h2>",
         _html_fields(summary_figures(answers, images)),
-        _table("Scores of each class", heads, class_rows(answers, names), "lrrrrl"),
+        _html_table("Scores of each class", heads, class_rows(answers, names), "lrrrrl"),
         "<h2>What is taken for what</h2>",
         "<p>A row is a class, a column an answer. The stronger a cell's colour, the larger its share of the row.</p>",
         _html_figure(drawing.draw_confusion_matrix(answers, names)),
@@ -67,8 +67,8 @@ def _calibration_section(answers: Answers) -> list[str]:
         [
             f"{one['low']:.1%} to {one['high']:.1%}",
             f"{one['images']:,}",
-            percent(one["confidence"]),
-            percent(one["accuracy"]),
+            format_percent(one["confidence"]),
+            format_percent(one["accuracy"]),
         ]
         for one in answers["bins"]
         if one["images"]
@@ -79,7 +79,7 @@ def _calibration_section(answers: Answers) -> list[str]:
         "trusted, bars end at the dashed line; bars that end below it: the network is too sure of itself. The lower "
         "bars count the answers.</p>",
         _html_figure(drawing.draw_reliability_diagram(answers)),
-        _table("Answers by probability", ["probability", "answers", "mean probability", "right"], rows, "lrrr"),
+        _html_table("Answers by probability", ["probability", "answers", "mean probability", "right"], rows, "lrrr"),
     ]
 
 
@@ -91,7 +91,7 @@ def _mistakes_section(answers: Answers, names: Names, images: np.ndarray) -> lis
         [
             str(one["image"]),
             *(class_name(names, one[name]) for name in ("answer", "label")),
-            *(percent(one[name]) for name in ("probability", "label_probability")),
+            *(format_percent(one[name]) for name in ("probability", "label_probability")),
         ]
         for one in listed
     ]
@@ -99,7 +99,7 @@ def _mistakes_section(answers: Answers, names: Names, images: np.ndarray) -> lis
     return [
         "<h2>Most confident mistakes</h2>",
         _html_figure(drawing.draw_mistakes(listed, names, images)),
-        _table("The same as a table", heads, rows, "rllrr"),
+        _html_table("The same as a table", heads, rows, "rllrr"),
     ]
 
 
@@ -118,13 +118,13 @@ def _comparison_section(other: Against, names: Names, images: int) -> list[str]:
         f"<h2>Against {escape(network_title(other))}</h2>",
         f"<p>{other['changed']:,} of {images:,} answers differ.</p>",
         _html_fields(comparison_fields(other, images)),
-        _table(
+        _html_table(
             "Answers that changed, by class",
             ["class", "answers", "other's", "left", "came"],
             class_change_rows(other, names),
             "lrrrr",
         ),
-        _table(caption, ["image", "answer", "other's answer", "label"], changes, "rlll"),
+        _html_table(caption, ["image", "answer", "other's answer", "label"], changes, "rlll"),
     ]
 
 
@@ -137,8 +137,8 @@ def _html_figure(picture: str) -> str:
     return f'<figure class="wide">\n{picture}\n</figure>'
 
 
-def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], sides: str) -> str:
-    """Return an HTML table, empty without rows. sides: ``l`` or ``r`` for each column; the first heads its row."""
+def _html_table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]], sides: str) -> str:
+    """Return an HTML table; empty without rows. sides: ``l`` or ``r`` aligns each column; first cells are heads."""
     kinds = [' class="number"' if side == "r" else "" for side in sides]
     head = "".join(f'<th scope="col"{kind}>{escape(text)}</th>' for kind, text in zip(kinds, heads, strict=True))
     lines = [

@@ -1,4 +1,4 @@
-"""Build the JSON document of ``evaluate`` from a classifier's answers. docs/evaluate.md describes it."""
+"""Build the JSON document of ``evaluate`` from a classifier's answers (docs/evaluate.md describes it)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -19,7 +19,7 @@ CHANGES = 1000  # the most that the document lists
 class Answers(Frozen):
     """A classifier's answers for N images. labels: (N,) uint8. probabilities: (N, classes) float32, finite.
 
-    about: the network, its weights and the precision, as in the document.
+    about: the document's record of the network, its weights and the precision.
     """
 
     about: Subject
@@ -30,9 +30,9 @@ class Answers(Frozen):
 def build_document(
     device: Mapping[str, Any], data: Dataset, names: Sequence[str] | None, found: Answers, other: Answers | None
 ) -> Evaluate:
-    """Return the document. data: the images and their labels, if any. names: of the classes. other: to compare with.
+    """Return the document. data: images, and labels if any. names: of the classes. other: answers to compare with.
 
-    ``answers`` is None without labels.
+    Without labels, ``answers`` is None.
     """
     truth = data.labels
     return {
@@ -41,13 +41,13 @@ def build_document(
         **found.about,
         "data": {"source": data.source, "split": data.split, "images": len(data.images)},
         "classes": None if names is None else [*names],
-        "answers": None if truth is None else {**_summary(found, truth), **_details_record(found, truth)},
+        "answers": None if truth is None else {**_summary_record(found, truth), **_details_record(found, truth)},
         "against": None if other is None else _comparison_record(found, other, truth),
     }
 
 
-def _summary(found: Answers, truth: np.ndarray) -> records.Summary:
-    """Return the answers' accuracy, top-2 accuracy, macro averages over the classes, and calibration errors."""
+def _summary_record(found: Answers, truth: np.ndarray) -> records.Summary:
+    """Return accuracy, top-2 accuracy, macro averages over the classes, and calibration errors of the answers."""
     right = found.labels == truth
     second = metrics.second_choices(found.probabilities, found.labels) == truth
     correct, top2 = int(right.sum()), int((right | second).sum())
@@ -93,7 +93,7 @@ def _comparison_record(found: Answers, other: Answers, truth: np.ndarray | None)
     stayed = moves.diagonal()
     return {
         **other.about,
-        "answers": None if truth is None else _summary(other, truth),
+        "answers": None if truth is None else _summary_record(other, truth),
         "mcnemar": None if truth is None else metrics.mcnemar(found.labels == truth, other.labels == truth),
         "changed": len(changed),
         "changes": [

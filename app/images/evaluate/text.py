@@ -12,17 +12,17 @@ Names = Sequence[str] | None  # of the classes
 
 
 def class_name(names: Names, label: int) -> str:
-    """Return the class's name, or its number if the classes have no names."""
+    """Return the name of a class, or its number if the classes have no names."""
     return str(label) if names is None else names[label]
 
 
-def percent(share: float | None) -> str:
-    """Format a share as a percentage, None as a dash."""
+def format_percent(share: float | None) -> str:
+    """Return a share as a percentage; a dash for None."""
     return "–" if share is None else f"{share:.2%}"
 
 
-def significance(mcnemar: McNemar) -> str:
-    """Say in a sentence what McNemar's test found."""
+def describe_significance(mcnemar: McNemar) -> str:
+    """Return the result of McNemar's test in a sentence."""
     if mcnemar["only_first"] == mcnemar["only_second"] == 0:
         return "both are right in the same images"
     p = f"p = {mcnemar['p_value']:.2g}, {mcnemar['test']}"
@@ -33,10 +33,10 @@ def significance(mcnemar: McNemar) -> str:
 
 
 def as_text(document: Evaluate, width: int = WIDTH) -> str:
-    """Format the document as text without colours. width: columns of a line."""
+    """Return the document as text without colours. width: columns of a line."""
     answers, against, names = document["answers"], document["against"], document["classes"]
     images = document["data"]["images"]
-    blocks = [[*paragraph(headline(document), width), *fields(head_fields(document), width)]]
+    blocks = [[*paragraph(headline(document), width), *fields(evaluated_fields(document), width)]]
     if answers is not None:
         blocks += [
             ["Answers", *fields(summary_figures(answers, images), width)],
@@ -66,8 +66,8 @@ def headline(document: Evaluate) -> str:
     return f"{network_title(document)} on {images:,} image{'s' * (images != 1)}"
 
 
-def head_fields(document: Evaluate) -> list[tuple[str, str]]:
-    """Return (name, value) of what was evaluated: device, data, networks."""
+def evaluated_fields(document: Evaluate) -> list[tuple[str, str]]:
+    """Return (name, value) of each thing that was evaluated: device, data, networks."""
     compared: dict[str, Subject] = {"": document}
     if document["against"] is not None:
         compared["other "] = document["against"]
@@ -82,7 +82,7 @@ def head_fields(document: Evaluate) -> list[tuple[str, str]]:
 
 
 def summary_figures(answers: Summary, images: int) -> list[tuple[str, str]]:
-    """Return (name, value) of every figure that fits on one line: top 1, top 2, averages, calibration."""
+    """Return (name, value) of each figure that fits on one line: top 1, top 2, averages, calibration."""
     error, macro = answers["calibration"], answers["macro"]
     return [
         ("top 1", f"{answers['correct']:,} / {images:,} correct = {answers['accuracy']:.2%}"),
@@ -102,32 +102,32 @@ def _class_table_lines(answers: Answers, names: Names, width: int) -> list[str]:
 
 
 def class_rows(answers: Answers, names: Names) -> list[list[str]]:
-    """Return each class's cells: name, images, scores, and the wrong answer that its images get most often."""
+    """Return the cells of each class: name, images, scores, and the most frequent wrong answer for its images."""
     return [
         [
             numbered_class_name(names, label),
             f"{score['support']:,}",
-            *map(percent, (score["precision"], score["recall"], score["f1"])),
-            _confused_with(row, label, names),
+            *map(format_percent, (score["precision"], score["recall"], score["f1"])),
+            _most_frequent_mistake(row, label, names),
         ]
         for label, (score, row) in enumerate(zip(answers["classes"], answers["confusion"], strict=True))
     ]
 
 
 def numbered_class_name(names: Names, label: int) -> str:
-    """Return the class's number and its name, if it has one."""
+    """Return the number of a class and its name, if it has one."""
     return str(label) if names is None else f"{label} {names[label]}"
 
 
-def _confused_with(row: Sequence[int], label: int, names: Names) -> str:
-    """Return the most frequent wrong answer for the class's images and its count; empty without mistakes."""
+def _most_frequent_mistake(row: Sequence[int], label: int, names: Names) -> str:
+    """Return the most frequent wrong answer for the images of a class, and its count; empty without mistakes."""
     wrong = [0 if answer == label else count for answer, count in enumerate(row)]
     most = max(wrong)
     return f"{class_name(names, wrong.index(most))} ({most:,})" if most else ""
 
 
 def _confusion_matrix_lines(counts: Sequence[Sequence[int]], names: Names, width: int) -> list[str]:
-    """Format the confusion matrix; say so where it does not fit."""
+    """Return the lines of the confusion matrix, or a line that says that it does not fit."""
     heading = "Confusion matrix (rows: labels; columns: answers)"
     columns = [Column("", left=True), *(Column(str(label)) for label in range(len(counts)))]
     rows = [
@@ -146,8 +146,8 @@ def _calibration_lines(answers: Answers, width: int) -> list[str]:
         [
             f"{one['low']:.0%} to {one['high']:.0%}",
             f"{one['images']:,}",
-            percent(one["confidence"]),
-            percent(one["accuracy"]),
+            format_percent(one["confidence"]),
+            format_percent(one["accuracy"]),
             f"{(one['accuracy'] - one['confidence']) * 100:+.2f}",
         ]
         for one in answers["bins"]
@@ -163,15 +163,17 @@ def _mistake_lines(answers: Answers, names: Names, width: int) -> list[str]:
         [
             str(one["image"]),
             *(class_name(names, one[name]) for name in ("label", "answer")),
-            percent(one["probability"]),
+            format_percent(one["probability"]),
         ]
         for one in mistakes[:SHOWN]
     ]
     heading = "Most confident mistakes"
-    return [heading, *table(columns, rows, width), *_more_line(len(mistakes), "in --json and --html")] if rows else []
+    return (
+        [heading, *table(columns, rows, width), *_omitted_line(len(mistakes), "in --json and --html")] if rows else []
+    )
 
 
-def _more_line(count: int, where: str) -> list[str]:
+def _omitted_line(count: int, where: str) -> list[str]:
     return [f"  … and {count - SHOWN:,} more ({where})"] if count > SHOWN else []
 
 
@@ -184,7 +186,7 @@ def comparison_fields(other: Against, images: int) -> list[tuple[str, str]]:
         f"both right {test['both_right']:,}, only the first {test['only_first']:,}, "
         f"only the other {test['only_second']:,}, both wrong {test['both_wrong']:,}"
     )
-    return [*summary_figures(other["answers"], images), ("McNemar", counts), ("verdict", significance(test))]
+    return [*summary_figures(other["answers"], images), ("McNemar", counts), ("verdict", describe_significance(test))]
 
 
 def _class_change_lines(other: Against, names: Names, width: int) -> list[str]:
@@ -194,7 +196,7 @@ def _class_change_lines(other: Against, names: Names, width: int) -> list[str]:
 
 
 def class_change_rows(other: Against, names: Names) -> list[list[str]]:
-    """Return each changed class's cells: name, answers of both networks, how many left and came."""
+    """Return cells of each class with changes: name, answers of both networks, answers lost and gained."""
     return [
         [numbered_class_name(names, at), *(f"{one[name]:,}" for name in ("answers", "other_answers", "left", "came"))]
         for at, one in enumerate(other["classes"])
@@ -212,5 +214,5 @@ def _changed_answer_lines(other: Against, names: Names, width: int) -> list[str]
         for one in other["changes"][:SHOWN]
     ]
     heading = "First images whose answer changed"
-    more = _more_line(other["changed"], "--json lists the first 1,000")
+    more = _omitted_line(other["changed"], "--json lists the first 1,000")
     return [heading, *table(columns, rows, width), *more] if rows else []

@@ -1,4 +1,4 @@
-"""``main.py predict``: classify pictures and arrays, and write the answers."""
+"""Run ``main.py predict``: classify pictures and arrays, and write the answers."""
 
 import json
 import sys
@@ -37,7 +37,10 @@ BATCH_BYTES = 256 << 20  # the default batch has at most so many bytes of images
 
 
 def predict(request: PredictRequest) -> int:
-    """Classify, write and report; returns 0. Raises UserError before it writes, or for unreadable pictures."""
+    """Classify the inputs, write the answers and report. Return 0.
+
+    Raises UserError before it writes anything, or at the end for unreadable pictures.
+    """
     if request.line_by_line:
         require_pillow()
         with _open_classifier(request) as classifier:
@@ -68,7 +71,7 @@ def _open_classifier(request: PredictRequest) -> Classifier:
 def _answer_columns(
     request: PredictRequest, classifier: Classifier, *, paths: bool, numbers: bool, notes: bool
 ) -> Layout:
-    """Return the columns of the answers. Raises UserError if there are fewer classes than are wanted, or no names."""
+    """Return the layout of the answers. Raises UserError for more classes than the network has, or without names."""
     graph = classifier.graph
     if request.top > graph.class_count:
         raise UserError(f"--top {request.top}: network {graph.network.name} has {graph.class_count} classes")
@@ -79,9 +82,9 @@ def _answer_columns(
 
 
 def _classify_stdin_names(request: PredictRequest, classifier: Classifier) -> int:
-    """Write a line of JSON for each picture that standard input names, before the next name is read; then report.
+    """Write a line of JSON for each picture that standard input names, before it reads the next name; then report.
 
-    Raises UserError as ``predict``, and BrokenPipeError where nobody reads the lines.
+    Raises UserError as ``predict`` does, and BrokenPipeError if nobody reads the lines.
     """
     seen, layout, seconds = Seen(), _answer_columns(request, classifier, paths=True, numbers=False, notes=True), 0.0
     channels, height, width = shape = classifier.graph.network.input_shape
@@ -100,7 +103,7 @@ def _classify_stdin_names(request: PredictRequest, classifier: Classifier) -> in
             out.flush()
             seconds += timer.seconds  # without the waiting for names
     if seen.images:
-        _say_report(request, classifier, seen, _document(request, classifier, seen, seconds))
+        _print_report(request, classifier, seen, _build_document(request, classifier, seen, seconds))
     if seen.unreadable:
         raise UserError(f"{seen.unreadable:,} of {seen.pictures:,} pictures cannot be read: their lines say why")
     return 0
@@ -144,9 +147,9 @@ def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: in
         if request.show is not None:
             save_grid(request.show, seen.shown, seen.names, seen.answers, overwrite)
     seconds = timer.seconds
-    document = _document(request, classifier, seen, seconds)
+    document = _build_document(request, classifier, seen, seconds)
     if request.output.json != STDOUT:
-        _say_report(request, classifier, seen, document)
+        _print_report(request, classifier, seen, document)
     if request.output.json is not None:
         path = None if request.output.json == STDOUT else Path(request.output.json)
         write_json(document, path, overwrite=overwrite)
@@ -169,7 +172,7 @@ def _default_batch_size(classifier: Classifier) -> int:
 
 
 def _no_images_error(seen: Seen) -> UserError:
-    """Return the error for a run without readable images, after listing the faults of several pictures."""
+    """List the faults of several pictures; return the error for a run without a readable image."""
     if seen.unreadable == 1:
         return UserError(seen.faults[0])
     _list_faults(seen)
@@ -183,8 +186,8 @@ def _list_faults(seen: Seen) -> None:
         print_to_stderr(f"unreadable: {seen.unreadable - len(seen.faults):,} more")
 
 
-def _document(request: PredictRequest, classifier: Classifier, seen: Seen, seconds: float) -> Predict:
-    """Return what was done, where, and what the user should know of it."""
+def _build_document(request: PredictRequest, classifier: Classifier, seen: Seen, seconds: float) -> Predict:
+    """Return the JSON document of the run."""
     brightness = seen.brightness / seen.images
     return {
         "schema": "lenet5-inference/predict/1",
@@ -206,7 +209,7 @@ def _document(request: PredictRequest, classifier: Classifier, seen: Seen, secon
     }
 
 
-def _say_report(request: PredictRequest, classifier: Classifier, seen: Seen, document: Predict) -> None:
+def _print_report(request: PredictRequest, classifier: Classifier, seen: Seen, document: Predict) -> None:
     images, seconds = document["images"], document["seconds"]
     count = f"{images:,} image{'s' * (images != 1)}"
     network = f"{document['network']} in {document['precision']}"
@@ -226,25 +229,25 @@ def _say_report(request: PredictRequest, classifier: Classifier, seen: Seen, doc
 
 
 def _animated_pictures_note(files: int) -> str:
-    """Say that only the first frame of some files is classified; empty without such files."""
+    """Return a note that only the first frame of some files is classified; empty without such files."""
     some = "1 file has" if files == 1 else f"{files:,} files have"
     return f"{some} several frames or pages: the first is classified" if files else ""
 
 
 def _blank_pictures_note(seen: Seen) -> str:
-    """Say how many pictures have one colour only; the network names a class for them, too."""
+    """Return a note on pictures of one colour, for which the network also names a class; empty without any."""
     of = f"{seen.blank:,} of {seen.pictures - seen.unreadable:,} pictures"
     return f"{of} (one colour only: their classes mean nothing)" if seen.blank else ""
 
 
 def _doubtful_pictures_note(seen: Seen) -> str:
-    """Say how many pictures have a note."""
+    """Return a note with the number of pictures that have a note; empty without any."""
     of = f"{seen.doubtful:,} of {seen.pictures - seen.unreadable:,} pictures"
     return f"{of} (the column note says why)" if seen.doubtful else ""
 
 
 def _negated_pictures_note(request: PredictRequest, seen: Seen, channels: int) -> str:
-    """Say how many pictures were negated, and by which rule."""
+    """Return a note with the number of negated pictures and the rule by which they were negated; empty without any."""
     if seen.pictures == seen.unreadable:
         return ""
     automatic = "those darker than their ground" if channels == 1 else "never for a network with colours"

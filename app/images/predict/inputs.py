@@ -1,4 +1,4 @@
-"""Read the user's arrays and pictures, cut into parts that fit memory, in their order."""
+"""Read the user's arrays and pictures in order, cut into parts that fit in memory."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ NAMES = ("x", "images")  # of the array of images in an NPZ file; a single array
 
 
 def read_images(path: Path, read_hdf5: ReadHdf5 | None = None) -> Dataset | None:
-    """Read a file of arrays of images; return None for a picture or an unreadable file. Raises UserError.
+    """Return the images of an array file; None for a picture or an unreadable file. Raises UserError.
 
     read_hdf5: as for ``load_files``.
     """
@@ -53,7 +53,7 @@ def read_images(path: Path, read_hdf5: ReadHdf5 | None = None) -> Dataset | None
 def _read_npy(path: Path) -> Dataset:
     from app.interchange.npz import read_array  # imported only here and below: pictures need no other formats
 
-    return _dataset(read_array("its content", read_file(path, MAX_FILE_BYTES, TOO_LARGE)), path, str(path))
+    return _as_dataset(read_array("its content", read_file(path, MAX_FILE_BYTES, TOO_LARGE)), path, str(path))
 
 
 def _read_npz(path: Path) -> Dataset:
@@ -68,11 +68,11 @@ def _read_npz(path: Path) -> Dataset:
         return [name]
 
     ((name, array),) = read_arrays(read_file(path, MAX_FILE_BYTES, TOO_LARGE), MAX_BYTES, select_image_array).items()
-    return _dataset(array, path, f"{format_for_error(name)} in {path}")
+    return _as_dataset(array, path, f"{format_for_error(name)} in {path}")
 
 
 def _check_shape_and_type(shape: tuple[int, ...], dtype: np.dtype, name: str) -> None:
-    """Raise UserError if images cannot have this shape or type. name: of the array, for the error."""
+    """Raise UserError if images cannot have this shape or type. name: what the error calls the array."""
     check_type(dtype, name)
     if len(shape) not in (2, 3, 4) or 0 in shape:
         wanted = "(H, W), (N, H, W) or, with 1 or 3 channels C, (N, C, H, W) or (N, H, W, C)"
@@ -81,8 +81,8 @@ def _check_shape_and_type(shape: tuple[int, ...], dtype: np.dtype, name: str) ->
         channel_dimension(shape, name)
 
 
-def _dataset(array: np.ndarray, path: Path, name: str) -> Dataset:
-    """Make (N, C, H, W) of one image (H, W), of (N, H, W), or of images with 1 or 3 channels. Raises UserError."""
+def _as_dataset(array: np.ndarray, path: Path, name: str) -> Dataset:
+    """Return images as (N, C, H, W), given (H, W), (N, H, W), or images with 1 or 3 channels. Raises UserError."""
     _check_shape_and_type(array.shape, array.dtype, name)
     images = channels_first(array, name) if array.ndim == 4 else array.reshape(-1, 1, *array.shape[-2:])
     return Dataset(copy_pixels_or_floats(images, name), None, None, str(path), None)
@@ -109,9 +109,10 @@ Made = tuple[Prepared, int] | UnreadablePicture
 
 
 class Part(Frozen):
-    """Some of the images: (n, C, H, W) uint8, or float32 in [0, 1]. paths: each image's file; numbers: its index there.
+    """Some of the images: (n, C, H, W) uint8, or float32 in [0, 1].
 
-    pictures: whether each image is a separate file. doubts: what is doubtful about each image of a picture.
+    paths, numbers: file of each image, and its index in the file. pictures: whether each image is a separate file.
+    doubts: what is doubtful about each image of a picture.
     """
 
     paths: list[str]
@@ -122,7 +123,7 @@ class Part(Frozen):
 
     @property
     def names(self) -> list[str]:
-        """A short name for each image."""
+        """Return a short name for each image."""
         return [Path(path).name for path in self.paths] if self.pictures else [str(number) for number in self.numbers]
 
 
@@ -130,9 +131,9 @@ class Part(Frozen):
 class Seen:
     """Counts and faults of the pictures and images processed so far.
 
-    blank: of one colour only, after preparation. faults: one line for each of the first unreadable ones. images,
-    brightness: number of those classified, and the sum of their means. doubtful: with a note. shown, names, answers:
-    the first images, their names and classes, for --show.
+    blank: pictures of one colour after preparation. faults: one line for each of the first unreadable pictures. images,
+    brightness: number of classified images, and the sum of their mean pixels. doubtful: pictures with a note. shown,
+    names, answers: the first images, their names and classes, for --show.
     """
 
     pictures: int = 0
@@ -163,9 +164,9 @@ class Seen:
         return prepared
 
     def add(self, part: Part, columns: Columns, show: bool) -> None:
-        """Count the images of a part, and keep the first ones that have the size of the very first for --show.
+        """Count the images of a part, and keep the first ones for --show if they have the size of the very first.
 
-        columns: their answers.
+        columns: the answers for the images.
         """
         images = part.images
         scale = 1 if images.dtype == np.uint8 else 255
@@ -208,12 +209,12 @@ def gather_inputs(paths: Iterable[str]) -> list[Input]:
 
 
 def image_count(one: Input) -> int:
-    """Return the number of images."""
+    """Return the number of images of an input."""
     return len(one) if isinstance(one, list) else len(one.images)
 
 
 def read_prepared(path: Path, shape: PictureShape, invert: str) -> Made:
-    """Read a picture and prepare it for ``shape``; return the fault instead of raising it."""
+    """Return a picture prepared for ``shape``, or its fault, which is not raised."""
     try:
         picture = read_picture(path, MAX_PIXELS)
     except UnreadablePicture as error:
@@ -229,11 +230,11 @@ def cut_into_parts(
     seen: Seen,
     progress: Callable[[int], object],
 ) -> Iterator[Part]:
-    """Yield the images in parts of ``most``, the last one of an input with the rest, so that none is much smaller.
+    """Yield the images in parts of ``most``; the last part of an input includes the rest, so none is much smaller.
 
-    Pictures are prepared for ``shape``, by threads that work ahead. seen: updated as they are read. progress: called
-    with the number of images as they are read, or of an array when its part is done. Parts may be empty, where no
-    picture of them can be read.
+    Threads prepare later pictures for ``shape`` in advance. seen: updated as pictures are read. progress: called with
+    the number of images when they are read, or for an array when its part is complete. A part may be empty if none of
+    its pictures can be read.
     """
     for one in inputs:
         if isinstance(one, list):

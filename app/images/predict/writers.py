@@ -24,11 +24,11 @@ DOUBTED = 0.7  # probabilities of pictures below this one are noted: docs/predic
 
 
 class Layout(Frozen):
-    """Which columns there are. classes: names; None where the weights have none, there are no class columns then.
+    """The columns of the answers. classes: names; None if the weights name none, and then no column has them.
 
-    top: the number of classes, the likeliest first; the second has the columns label_2, class_2 and probability_2.
-    logits: with logit_0, logit_1 and so on. paths, numbers: with the file of each image, and its place in the file.
-    notes: with what is doubtful about pictures. least: the probability below which the first class is ``UNSURE``.
+    top: number of classes, the likeliest first; the second has columns label_2, class_2 and probability_2. logits: add
+    logit_0, logit_1 and so on. paths, numbers: add the file of each image, and its index in the file. notes: add what
+    is doubtful about pictures. least: probability below which the first class is ``UNSURE``.
     """
 
     classes: Sequence[str] | None
@@ -58,14 +58,14 @@ class Layout(Frozen):
             sure = chances[:, 0] >= self.least
             found["class"] = [name if enough else UNSURE for name, enough in zip(found["class"], sure, strict=True)]
         if self.notes:
-            found["note"] = _notes(part, chances[:, 0])
+            found["note"] = _doubt_notes(part, chances[:, 0])
         if self.logits:
             found |= {f"logit_{index}": column for index, column in enumerate(logits.T)}
         return found
 
 
-def _notes(part: Part, chances: np.ndarray) -> list[str]:
-    """Return what makes the answers about pictures doubtful; empty where nothing does, and for arrays."""
+def _doubt_notes(part: Part, chances: np.ndarray) -> list[str]:
+    """Return what makes each answer about a picture doubtful; empty if nothing does, and for arrays."""
     low = part.pictures & ~(chances >= DOUBTED)  # NaN is low
     return [
         "; ".join([*doubts, *["low probability"] * bool(one)]) for doubts, one in zip(part.doubts, low, strict=True)
@@ -75,7 +75,7 @@ def _notes(part: Part, chances: np.ndarray) -> list[str]:
 def likeliest_classes(labels: np.ndarray, logits: np.ndarray, top: int) -> np.ndarray:
     """Return the ``top`` likeliest classes of each image, (n, top) uint8: its label, then the others by their logits.
 
-    Of equal ones the lower comes first.
+    Among equal logits, the lower class comes first.
     """
     others = np.arange(logits.shape[1]) != labels[:, None]
     return np.lexsort((-logits, others), axis=1)[:, :top].astype(np.uint8)
@@ -89,13 +89,13 @@ PARQUET = ".parquet"
 
 @contextmanager
 def writer(out: str | None, *, overwrite: bool, form: str, width: int | None) -> Iterator[Write]:
-    """Yield a function that takes the columns of all images, part by part; when the block ends, write them.
+    """Yield a function that takes the columns of all images, part by part; write them when the block ends.
 
-    out: a file, or ``-`` or None for standard output, which gets a table of that width, or without one the ``form``
-    csv or jsonl. If the block raises, nothing is written. Raises UserError where the file cannot be written.
+    out: a file, or ``-`` or None for standard output, which gets a table of ``width`` columns, or without a width the
+    ``form`` csv or jsonl. If the block raises, nothing is written. Raises UserError if the file cannot be written.
     """
     if out is None and width is not None:
-        with _collecting_writer(lambda part: print("\n".join(_table(part, width)))) as write:
+        with _collecting_writer(lambda part: print("\n".join(_answer_table(part, width)))) as write:
             yield write
     elif out is None or out == STDOUT:
         with tempfile.TemporaryFile() as whole:
@@ -115,7 +115,7 @@ def writer(out: str | None, *, overwrite: bool, form: str, width: int | None) ->
 
 
 def check_output_suffix(out: str | None) -> None:
-    """Raise UserError if the file's ending names no format, or one whose package is missing."""
+    """Raise UserError if the file's suffix names no format, or a format whose package is missing."""
     if out is None or out == STDOUT:
         return
     ending = Path(out).suffix.lower()
@@ -132,23 +132,23 @@ def check_output_suffix(out: str | None) -> None:
 
 
 def csv_field(text: str) -> str:
-    """Return a CSV field, in quotes where it needs them; the csv module leaves a carriage return without."""
+    """Return a CSV field, quoted if necessary. (The csv module does not quote a carriage return.)"""
     if any(mark in text for mark in ',"\r\n') or text != text.strip():
         return '"' + text.replace('"', '""') + '"'
     return text
 
 
 def _shortest_numerals(column: np.ndarray) -> list[str]:
-    """Format numbers in the fewest digits that distinguish them from all others of their type."""
+    """Return numbers in the fewest digits that distinguish them from all other numbers of their type."""
     found: list[str] = column.astype(str).tolist()
     return found
 
 
 @contextmanager
 def _csv_writer(file: Any) -> Iterator[Write]:
-    """Write a head line and a line per image, quoted as in RFC 4180 but with Unix line ends.
+    """Yield a function that writes a line per image after a head line, quoted as in RFC 4180, with Unix line ends.
 
-    UTF-8; bytes of names that are not UTF-8 stay unchanged.
+    The encoding is UTF-8; bytes of names that are not UTF-8 stay unchanged.
     """
     begun = False
 
@@ -167,7 +167,7 @@ def _csv_writer(file: Any) -> Iterator[Write]:
 
 @contextmanager
 def _json_lines_writer(file: Any) -> Iterator[Write]:
-    """Write an object per line, pure ASCII: a byte of a name that is not UTF-8 becomes ``\\udcXX``."""
+    r"""Yield a function that writes a JSON object per line in ASCII; bytes that are not UTF-8 become ``\udcXX``."""
 
     def write(part: Columns) -> None:
         values = [column if isinstance(column, list) else _json_numbers(column) for column in part.values()]
@@ -178,7 +178,7 @@ def _json_lines_writer(file: Any) -> Iterator[Write]:
 
 
 def _json_numbers(column: np.ndarray) -> list[Any]:
-    """Return numbers for JSON, with null for NaN and infinite ones."""
+    """Return numbers for JSON, with null for NaN and infinity."""
     if column.dtype.kind != "f":
         return list(column.tolist())
     return [
@@ -189,21 +189,21 @@ def _json_numbers(column: np.ndarray) -> list[Any]:
 
 @contextmanager
 def _collecting_writer(write: Write) -> Iterator[Write]:
-    """Collect all parts and call ``write`` once when the block ends, unless there are none."""
+    """Yield a function that collects parts; when the block ends, call ``write`` once with all, if there are any."""
     parts: list[Columns] = []
     yield parts.append
     if parts:
-        write({name: _concatenated([part[name] for part in parts]) for name in parts[0]})
+        write({name: _concatenate_pieces([part[name] for part in parts]) for name in parts[0]})
 
 
-def _concatenated(pieces: Sequence[list[str] | np.ndarray]) -> list[str] | np.ndarray:
+def _concatenate_pieces(pieces: Sequence[list[str] | np.ndarray]) -> list[str] | np.ndarray:
     if isinstance(pieces[0], list):
         return [text for piece in pieces for text in piece]
     return np.concatenate(pieces)
 
 
 def _npy_writer(file: Any) -> AbstractContextManager[Write]:
-    """Write one array with a field per column."""
+    """Yield a function that writes one array with a field per column."""
 
     def write(part: Columns) -> None:
         arrays = {name: np.asarray(column) for name, column in part.items()}
@@ -216,13 +216,13 @@ def _npy_writer(file: Any) -> AbstractContextManager[Write]:
 
 
 def _npz_writer(file: Any) -> AbstractContextManager[Write]:
-    """Write one array per column."""
+    """Yield a function that writes one array per column."""
     return _collecting_writer(lambda part: np.savez(file, **part))  # type: ignore[arg-type]
 
 
 @contextmanager
 def _parquet_writer(file: Any) -> Iterator[Write]:
-    """Write a row group per part. Parquet's text is UTF-8: other bytes of a name become ``\\udcXX``."""
+    r"""Yield a function that writes a row group per part. Bytes of names that are not UTF-8 become ``\udcXX``."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
@@ -256,19 +256,19 @@ WRITERS: Mapping[str, Callable[[Any], AbstractContextManager[Write]]] = {
 }
 
 
-def _table(part: Columns, width: int) -> list[str]:
-    """Format a line per image: its place, its class or label and the probability, then the next likeliest."""
+def _answer_table(part: Columns, width: int) -> list[str]:
+    """Return a line per image: its name, its class or label and the probability, then the next likeliest classes."""
     shown: list[tuple[str, list[str]]] = []
     for name in ("path", "number"):
         if name in part:
             shown.append((name, [printable(str(value), 4096) for value in part[name]]))
     kind = "class" if "class" in part else "label"
     shown.append((kind, [str(value) for value in part[kind]]))
-    shown.append(("probability", [_percent(value) for value in part["probability"]]))
+    shown.append(("probability", [_format_percent(value) for value in part["probability"]]))
     ranks = [name.removeprefix("probability") for name in part if name.startswith("probability_")]
     following = [
         [
-            f"{value} {_percent(chance)}"
+            f"{value} {_format_percent(chance)}"
             for value, chance in zip(part[kind + rank], part[f"probability{rank}"], strict=True)
         ]
         for rank in ranks
@@ -281,5 +281,5 @@ def _table(part: Columns, width: int) -> list[str]:
     return table(heads, [*zip(*(cells for _, cells in shown), strict=True)], width)
 
 
-def _percent(chance: Any) -> str:
+def _format_percent(chance: Any) -> str:
     return f"{float(chance):.1%}"

@@ -1,1 +1,1 @@
-"""Convolution kernels: one ``.cu`` file per idea, numbered in reading order; ``rows/`` holds their registry rows."""
+"""Hold the convolution kernels: one ``.cu`` file per idea, numbered in reading order; rows/ has their rows."""

@@ -1,1 +1,1 @@
-"""Matrix product kernels, and their registry rows."""
+"""Hold the matrix product kernels and their registry rows."""

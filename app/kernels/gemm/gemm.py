@@ -1,4 +1,4 @@
-"""Registry rows of the matrix products of fully connected layers."""
+"""Define the rows of the matrix products of fully connected layers."""
 
 from functools import partial
 
@@ -39,7 +39,7 @@ def _argmax_size_refusal(problem: LinearProblem) -> str | None:
 
 
 def _size_defines(problem: LinearProblem) -> dict[str, str | int]:
-    """Return DEPTH and N as compile-time constants."""
+    """Return the compile-time constants DEPTH and N."""
     return {"DEPTH": problem.inputs, "N": problem.outputs}
 
 
@@ -143,7 +143,7 @@ def _launch(problem: LinearProblem, bm: int, bn: int, threads: int, shared_bytes
 
 
 def _configure_scalar_tiles(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
-    """Configure a register tile of TM x 1, or of SIDE x SIDE without TM, with scalar loads."""
+    """Return the configuration for register tiles of TM x 1, or of SIDE x SIDE without TM, with scalar loads."""
     bm, bn, bk = (parameters[name] for name in TILE_TUNABLES)
     tm, tn = (parameters["TM"], 1) if "TM" in parameters else (SIDE, SIDE)
     if bm % tm or bn % tn:
@@ -156,7 +156,7 @@ def _configure_scalar_tiles(problem: LinearProblem, parameters: Parameters) -> L
 
 
 def _configure_vector_tiles(problem: LinearProblem, parameters: Parameters, stages: int) -> LaunchConfig:
-    """Configure a register tile of SIDE x SIDE with four-float loads from ``stages`` block tiles."""
+    """Return the configuration for register tiles of SIDE x SIDE with loads of four floats from ``stages`` stages."""
     bm, bn, bk = (parameters[name] for name in TILE_TUNABLES)
     threads = bm * bn // SIDE**2
     if bm % SIDE or bn % SIDE or 128 % bn:

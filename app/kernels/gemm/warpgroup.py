@@ -1,4 +1,4 @@
-"""Registry row of the wgmma matrix product, and the packing of its parameters."""
+"""Define the row of the wgmma matrix product, and pack its parameters."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -48,17 +48,17 @@ def _refusal_reason(problem: LinearProblem) -> str | None:
 
 
 def outputs_per_block(problem: LinearProblem) -> int:
-    """Return the number of outputs that one block computes: all of the layer's, if they are few enough."""
+    """Return the number of outputs that one block computes: all outputs of the layer if they are few enough."""
     return min(ceil_div(problem.outputs, 8) * 8, MOST_TILE)
 
 
 def threads_per_block(tile: int) -> int:
-    """Return the threads per block: a warpgroup for each 64 outputs, and the producers."""
+    """Return the threads per block: a warpgroup for each 64 outputs, and the producer threads."""
     return 128 * ceil_div(tile, 64) + PRODUCERS
 
 
 def pipeline_defines(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[str, str | int]:
-    """Return the pipeline's constants of ``warpgroup_product.cuh`` for blocks of ``rows`` images.
+    """Return the constants of the pipeline in ``warpgroup_product.cuh`` for blocks of ``rows`` images.
 
     fixed: bytes of shared memory besides the stages. Raises Unfit.
     """
@@ -88,7 +88,7 @@ def pipeline_defines(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[
 
 
 def packed_size(problem: LinearProblem) -> int:
-    """Return the size of the packed weights in float16 numbers."""
+    """Return the number of float16 in the packed weights."""
     tile = outputs_per_block(problem)
     return ceil_div(problem.outputs, tile) * ceil_div(problem.inputs, DEPTH) * problem.weight_parts * DEPTH * tile
 
@@ -115,13 +115,13 @@ def _configure(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
 
 
 def pack(problem: LinearProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-    """Pack (w, bias) as [core matrices of w, factors, bias]; each output is scaled by a power of two."""
+    """Return (w, bias) as [core matrices of w, factors, bias]; each output is scaled by a power of two."""
     scaled, scales = scale_per_output(problem, arrays)
     return [core_matrices(problem, scaled), (1 / scales).astype(np.float32), as_float32(arrays[1])]
 
 
 def core_matrices(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
-    """Pack scaled weights (inputs, outputs) as wgmma's A in shared memory, flat, with zeros beyond the weights.
+    """Return scaled weights (inputs, outputs) as wgmma's operand A in shared memory: flat, zero-padded.
 
     Axes: (tiles of outputs, k steps, parts, 8 planes, tile, 8 inputs).
     """

@@ -1,1 +1,1 @@
-"""Kernels and registry rows of pooling, activations, softmax, argmax and resizing."""
+"""Hold the kernels and registry rows of pooling, activations, softmax, argmax and resizing."""

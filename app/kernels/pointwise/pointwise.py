@@ -1,4 +1,4 @@
-"""Registry rows of pooling, resizing, activations, softmax and argmax."""
+"""Define the rows of pooling, resizing, activations, softmax and argmax."""
 
 from functools import partial
 from math import prod

@@ -1,1 +1,1 @@
-"""Training's kernels, and their registry rows."""
+"""Hold the kernels of training and their registry rows."""

@@ -1,4 +1,4 @@
-"""The list of training kernels, with purpose and seed systems. app/training/gpu/ launches them."""
+"""List the kernels of training, with purpose and origin. app/training/gpu/ launches them."""
 
 from pathlib import Path
 
@@ -16,17 +16,17 @@ class TrainingKernel(Frozen):
 
     @property
     def entry(self) -> str:
-        """The kernel's function name."""
+        """Return the name of the kernel's function."""
         return f"train_{self.name}"
 
     @property
     def source(self) -> str:
-        """Name of the .cu file."""
+        """Return the name of the .cu file."""
         return f"{self.entry}.cu"
 
     @property
     def path(self) -> Path:
-        """Path of the .cu file."""
+        """Return the path of the .cu file."""
         return FOLDER / self.source
 
 

@@ -1,1 +1,1 @@
-"""``main.py bench``: check every kernel against the reference, time it and compare it."""
+"""Check every kernel against the reference, time it and compare it (``main.py bench``)."""

@@ -1,4 +1,4 @@
-"""The items that ``bench`` times: every layer alone, and with the layers that a kernel may fuse into it. Pure."""
+"""List the items that ``bench`` times: every layer alone, and with the layers that a kernel may fuse into it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -36,21 +36,21 @@ class Item(Frozen):
 
     @property
     def name(self) -> str:
-        """The layers' names, joined: ``conv1+relu1``."""
+        """Return the names of the layers, joined: ``conv1+relu1``."""
         return "+".join(layer.name for layer in self.layers)
 
     @property
     def operation(self) -> str:
-        """The operation's name in the registry."""
+        """Return the registry's name of the operation."""
         return operation(next(iter(self.problems.values())))
 
     @property
     def is_single_convolution(self) -> bool:
-        """Whether this is a convolution alone."""
+        """Return whether the item is a convolution alone."""
         return self.operation == "conv" and len(self.layers) == 1
 
     def apply_reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Apply the layers' NumPy references one after the other. The first that computes gets bytes as float32."""
+        """Return x after the NumPy references of all layers. The first layer that computes gets bytes as float32."""
         for layer in self.layers:
             x = x.astype(np.float32) if x.dtype == np.uint8 and not layer.keeps_bytes else x
             x = layer.reference(x, parameters)
@@ -68,7 +68,7 @@ def network_items(graph: Graph) -> list[Item]:
 
 
 def _pair_item(graph: Graph, at: int) -> Item:
-    """Return the item of two layers with their epilogues, from step ``at`` on, that one kernel computes together."""
+    """Return the item of two layers with their epilogues, from step ``at`` on, which one kernel computes together."""
     problems: dict[str, Problem] = {}
     taken = 0
     for precision in (row for row in OFFERED if row.paired):
@@ -121,7 +121,7 @@ def _input_dtype(steps: Sequence[LayerStep], at: int, stored: str) -> str:
 
 
 def parse_shape_items(text: str) -> list[Item]:
-    """Parse ``C,H,W,M,K,S`` to the item of one convolution. Raises UserError."""
+    """Return the item of one convolution, given ``C,H,W,M,K,S``. Raises UserError."""
     try:
         channels, height, width, maps, kernel, stride = sizes = [*map(int, text.split(","))]
     except ValueError:
@@ -136,7 +136,7 @@ def parse_shape_items(text: str) -> list[Item]:
 
 
 def parse_batch_sizes(options_batch: int, text: str | None) -> list[int]:
-    """Return the batch sizes from ``--batch`` or ``--batches``, ascending. Raises UserError."""
+    """Return the batch sizes of ``--batch`` or ``--batches``, ascending. Raises UserError."""
     if text is None:
         return [options_batch]
     try:
@@ -149,7 +149,7 @@ def parse_batch_sizes(options_batch: int, text: str | None) -> list[int]:
 
 
 def parse_variant_names(only: str | None) -> set[str] | None:
-    """Return the variant names in ``--only``, None for all variants. Raises UserError for an unknown name."""
+    """Return the names of variants in ``--only``; None for all variants. Raises UserError for an unknown name."""
     if only is None:
         return None
     known = {row.name for row in registry.VARIANTS}
@@ -161,7 +161,7 @@ def parse_variant_names(only: str | None) -> set[str] | None:
 
 
 def item_variants(item: Item, only: set[str] | None) -> list[tuple[Problem, Variant]]:
-    """Return the rows of an item's table as (problem, variant): by type, then in the ladder's order."""
+    """Return the rows of an item's table as (problem, variant): by type, then in the order of the ladder."""
     rows = [row for row in registry.variants(item.operation) if only is None or row.name in only]
     return [(problem, row) for problem in item.problems.values() for row in rows if problem.dtype in row.dtypes]
 

@@ -1,4 +1,4 @@
-"""Compile kernels before they are measured, and recognise errors that concern one kernel and leave the card usable."""
+"""Compile kernels before they are measured, and recognise errors after which the card still works."""
 
 import re
 from collections.abc import Sequence
@@ -16,13 +16,14 @@ CUDA_ERRORS = ("CUDADriverError", "CUDARuntimeError")
 
 
 class Wrong(Exception):  # noqa: N818 - a verdict, not an error
-    """A kernel's result is wrong; the text says where and by how much."""
+    """The result of a kernel is wrong; the text says where and by how much."""
 
 
 def compile_variants(rows: Sequence[tuple[Problem, Variant]], arch: str, known: Tuning) -> None:
-    """Compile all rows in parallel, each for its problem, with a progress bar. Failed rows report their error when run.
+    """Compile each row for its problem, in parallel, with a progress bar. A failed row reports its error when run.
 
-    All processors compile, because the card would wait for one. arch: e.g. ``sm_90a``. Raises UserError without NVRTC.
+    All processors compile, because the card would wait for one. arch: such as ``sm_90a``. Raises UserError without
+    NVRTC.
     """
     import_nvrtc()
 
@@ -37,7 +38,7 @@ def compile_variants(rows: Sequence[tuple[Problem, Variant]], arch: str, known: 
 
 
 def failure_reason(error: Exception) -> str | None:
-    """Describe the error in one line if it concerns one kernel alone (compilation or launch); else return None."""
+    """Return the error in one line if it concerns one kernel alone (compilation or launch); otherwise None."""
     if type(error) is RuntimeError:  # the compiler's own errors; CUDA errors have derived classes
         return first_compiler_error(str(error))
     if type(error).__name__ in CUDA_ERRORS and getattr(error, "status", 0) in HARMLESS:
@@ -46,7 +47,7 @@ def failure_reason(error: Exception) -> str | None:
 
 
 def first_compiler_error(text: str) -> str:
-    """Return the compiler's first error on one line."""
+    """Return the first error in the compiler's log, in one line."""
     log = text.partition("\n")[2] or text
     asserted = re.search(r'static assertion failed with "([^"]*)"', log)
     found = asserted or re.search(r"\berror\s*:\s*(.*)", log)

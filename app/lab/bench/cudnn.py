@@ -1,4 +1,4 @@
-"""Time cuDNN's convolutions through PyTorch, if it is installed, to compare with."""
+"""Time cuDNN's convolutions through PyTorch, if it is installed, for comparison."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def cudnn_result(problem: ConvProblem, **figures: Any) -> Result:
 
 
 def time_cudnn(problem: ConvProblem, images: int, clock: Clock, noise: float, l2: str) -> Result:
-    """Time a convolution with bias by cuDNN's fastest algorithm. The input has the arithmetic type.
+    """Return the time of a convolution with bias by cuDNN's fastest algorithm. The input has the arithmetic type.
 
-    Tries both memory layouts, with the whole batch and with pieces that fit the L2 cache. The row holds the fastest;
+    Both memory layouts are tried, with the whole batch and with pieces that fit the L2 cache. The row has the fastest;
     its note names it.
     """
     import torch

@@ -1,4 +1,4 @@
-"""``main.py bench``: every kernel variant checked against float64, timed and compared, layer by layer."""
+"""Run ``main.py bench``: check every kernel variant against float64, time and compare it, layer by layer."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -22,7 +22,7 @@ from app.lab.bench.cases import (
     parse_shape_items,
     parse_variant_names,
 )
-from app.lab.bench.results import DEBUG, Table, table_document, totals
+from app.lab.bench.results import DEBUG, Table, convolution_totals, table_document
 from app.lab.bench.table import as_text
 from app.lab.document import utc_date
 from app.lab.peers.peers import compare
@@ -31,7 +31,7 @@ from app.network.graph import Graph, network_graph
 from app.planning import tuning
 from app.records.bench import Bench
 from app.records.parts import Card, Processor
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 
 
 class Job(Frozen):
@@ -45,17 +45,17 @@ class Job(Frozen):
 
     @property
     def single_convolutions(self) -> list[Item]:
-        """The items that are one convolution alone."""
+        """Return the items that are one convolution alone."""
         return [item for item in self.items if item.is_single_convolution]
 
 
 def bench(request: BenchRequest) -> int:
-    """Time kernels, or with ``--peers`` frameworks. Returns 1 if a result was wrong, else 0. Raises UserError."""
+    """Time kernels, or frameworks with ``--peers``. Return 1 if a result was wrong, otherwise 0. Raises UserError."""
     return compare(request) if request.peers else time_kernels(request)
 
 
 def time_kernels(request: BenchRequest) -> int:
-    """Check and time the kernels, print and write the tables. Returns 1 if a kernel was wrong, else 0.
+    """Check and time the kernels, print and write the tables. Return 1 if a kernel was wrong, otherwise 0.
 
     Raises UserError.
     """
@@ -65,16 +65,16 @@ def time_kernels(request: BenchRequest) -> int:
     if request.plot is not None:
         files.create_chart_folder(request.plot)
     with device.translate_gpu_errors():
-        document, tables = _measure(request, job)
+        document, tables = _measure_items(request, job)
 
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     if request.plot is not None:
-        plots.draw(document, request.plot)
+        plots.draw_charts(document, request.plot)
     return int(any(row.wrong for table in tables for row in table.rows))
 
 
 def job_from_request(request: BenchRequest) -> Job:
-    """Check the whole request before anything is measured. Raises UserError."""
+    """Return what the request times, checked before anything is measured. Raises UserError."""
     if not 0 < request.noise < 1:
         raise UserError(f"--noise {request.noise:g}: give a number between 0 and 1, e.g. 0.01")
     batches = parse_batch_sizes(request.batch, request.batches)
@@ -90,7 +90,7 @@ def job_from_request(request: BenchRequest) -> Job:
     return Job(f"network {graph.network.name}", graph, items, batches, only)
 
 
-def _measure(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
+def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
     with exit_on_interrupt():  # these load CuPy
         from app.lab.bench import peak
         from app.lab.bench.compiling import compile_variants
@@ -107,7 +107,7 @@ def _measure(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
         progress.total = sum(timer.row_count(item) for item in job.items)
         progress.total += sum(timer.row_count(item) for item in job.single_convolutions) * (len(job.batches) - 1)
         progress.total += len(precision_variant_pairs(job.graph, job.only)) * len(job.batches) if job.graph else 0
-        peaks = peak.measure(arch)
+        peaks = peak.measure_peaks(arch)
         tables = {main: [timer.time_item(item, job.graph, main) for item in job.items]}
         if request.save_tuning:
             notes.append(
@@ -142,9 +142,10 @@ def _measure(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
         },
         "peaks": peaks,
         "tables": [table_document(table, peaks) for table in tables[main]],
-        "totals": totals(tables[main]),
+        "totals": convolution_totals(tables[main]),
         "batches": [
-            {"images": size, "totals": totals(tables[size]), "whole_program": whole[size]} for size in job.batches
+            {"images": size, "totals": convolution_totals(tables[size]), "whole_program": whole[size]}
+            for size in job.batches
         ],
         "whole_program": whole[main],
         "notes": notes,
@@ -153,7 +154,7 @@ def _measure(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]:
 
 
 def tuned_times(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned]]:
-    """Return the times of this project's variants by problem and name, as ``auto`` looks them up."""
+    """Return the times of this project's variants by problem and name, in the form that ``auto`` reads."""
     found: dict[Problem, dict[str, tuning.Tuned]] = {}
     for served in tables:
         for row in served.rows:

@@ -40,17 +40,17 @@ class ItemTimer(Frozen):
     step: Callable[[], object]
 
     def row_count(self, item: Item) -> int:
-        """Return the number of rows that the item's table will have, for a progress bar."""
+        """Return how many rows the item's table will have, for a progress bar."""
         served = item_variants(item, self.only)
         cudnn = len(item.problems) if item.is_single_convolution and self.with_cudnn else 0
         debug = sum(row.name == DEBUGGED and problem.dtype == "float32" for problem, row in served)
         return 1 + cudnn + len(served) + (item.is_single_convolution and debug)
 
     def time_item(self, item: Item, graph: Graph | None, images: int) -> Table:
-        """Measure the item on ``images`` images, or on as many as fit in memory. Raises UserError if none fit."""
+        """Return the table of the item, timed on ``images`` images or as many as fit. Raises UserError if none fit."""
         while True:
             try:
-                measured = self._measure(item, images)
+                measured = self._time_rows(item, images)
                 break
             except DeviceMemoryError:
                 if images == 1:
@@ -60,7 +60,7 @@ class ItemTimer(Frozen):
         self.step()
         return Table(item.name, item.operation, item.is_single_convolution, images, item.problems, rows)
 
-    def _measure(self, item: Item, images: int) -> list[Result]:
+    def _time_rows(self, item: Item, images: int) -> list[Result]:
         found: list[Result] = []
         for problem in item.problems.values():
             served = [row for own, row in item_variants(item, self.only) if own == problem]
@@ -84,7 +84,7 @@ class ItemTimer(Frozen):
         return library.time_cudnn(problem, trial.images, trial.clock, self.noise, self.l2)
 
     def time_row(self, trial: Trial, row: Variant, *, debug: bool = False) -> Result:
-        """Check and time one variant. Raises DeviceMemoryError if the reference's or the kernel's arrays do not fit."""
+        """Return the result of one checked and timed variant. Raises DeviceMemoryError if the arrays do not fit."""
         self.step()
         kind = DEBUG if debug else LIBRARY if row.needs_cublas else OURS
         name = f"{row.name}, device debug" if debug else row.name
@@ -108,7 +108,7 @@ class ItemTimer(Frozen):
 
 
 def time_cpu_reference(item: Item, graph: Graph | None, images: int) -> Result:
-    """Time the NumPy reference in float32 on a few images: the best of several runs, scaled to ``images``."""
+    """Return the time of the NumPy reference in float32: the best run on few images, scaled to ``images``."""
     problem = next(iter(item.problems.values()))
     count = max(min(images, int(CPU_FLOPS / problem.flops), CPU_ELEMENTS // prod(item.in_shape)), 1)
     rng = np.random.default_rng(0)

@@ -1,7 +1,7 @@
-"""Random data for any problem, and the correct results in float64; tolerance.py defines the error allowed.
+"""Make random data for any problem and compute the correct results in float64; tolerance.py defines the allowed error.
 
-It shares no code with the kernels and needs no library: sums grow term by term in element-wise arithmetic of CuPy for
-arrays on the card, of NumPy for others.
+The oracle shares no code with the kernels and needs no library. It adds term by term in element-wise arithmetic: by
+CuPy for arrays on the card, by NumPy for others.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ Array = Any  # of NumPy or CuPy
 
 
 def array_module(x: Array) -> Any:
-    """Return the module that computes with this array: CuPy for an array on the card, else NumPy."""
+    """Return the module that computes with this array: CuPy for an array on the card, otherwise NumPy."""
     if isinstance(x, np.ndarray):
         return np
     import cupy
@@ -43,7 +43,8 @@ def array_module(x: Array) -> Any:
 def expected_results(problem: Problem, x: Array, *parameters: Array | None) -> Expected:
     """Return the correct results for x (images, elements) as stored. parameters: as in the problem's arguments.
 
-    They are (images, elements per image) float64. Problems that end in an argmax get the scores it chooses from.
+    Results are (images, elements per image) float64. A problem that ends in an argmax gets the scores before the
+    argmax.
     """
     match problem:
         case ConvProblem() | LinearProblem():
@@ -70,7 +71,7 @@ def expected_results(problem: Problem, x: Array, *parameters: Array | None) -> E
 def apply_variant_bound(row: Variant, problem: Problem, found: Expected, x: Array, *parameters: Any) -> Expected:
     """Return ``found`` with the row's error bound in place of the default, if the row defines one.
 
-    found: the result of ``expected_results`` for the same x and parameters.
+    found: result of ``expected_results`` for the same x and parameters.
     """
     if row.own_error is None or not isinstance(problem, ConvProblem):
         return found
@@ -81,22 +82,22 @@ def apply_variant_bound(row: Variant, problem: Problem, found: Expected, x: Arra
 
 
 def _layer_values_magnitudes(problem: Half, x: Array, w: Array, bias: Array | None = None) -> list[Array]:
-    """Return exact values and magnitudes; if operands are rounded or split, also a plain implementation's results."""
+    """Return exact values and magnitudes; for rounded or split operands, also a plain implementation's results."""
     results = [_compute_layer_float64(problem, x, w, bias), _sum_absolute_terms(problem, x, w, bias)]
     if has_rounded_operands(problem) or has_split_operands(problem):
-        narrow = _rounder("float32" if has_split_operands(problem) else problem.dtype)
+        narrow = _operand_rounder("float32" if has_split_operands(problem) else problem.dtype)
         kept = None if problem.dtype == "tfloat32" else narrow
         results.append(_compute_layer_float64(problem, narrow(x), narrow(w), bias, kept))
     return results
 
 
 def _pair_values_magnitudes(problem: PairProblem, x: Array, *parameters: Array | None) -> list[Array]:
-    """Return exact values, the second layer's magnitudes and plain values (float32 sums, each layer's result stored).
+    """Return exact values, magnitudes of the second layer, and plain values (float32 sums; each layer's result stored).
 
-    Plain sums take undivided pixels and are scaled afterwards, as in the kernels. Divided pixels would be exact for
-    255/255 and weights that float16 holds, an accuracy that no other pixel gets.
+    Plain sums use undivided pixels and are scaled afterwards, as in the kernels. Divided pixels would be exact for
+    255/255 and weights that float16 represents, an accuracy that no other pixel has.
     """
-    narrow = _rounder("float16" if has_rounded_operands(problem) else "float32")
+    narrow = _operand_rounder("float16" if has_rounded_operands(problem) else "float32")
     if isinstance(problem, ConvPairProblem) and problem.resize is not None:
         x = _resize_images(problem.resize, x.reshape(-1, *_image_shape(problem.resize)))
     exact = plain = x.astype(np.float64)
@@ -108,7 +109,7 @@ def _pair_values_magnitudes(problem: PairProblem, x: Array, *parameters: Array |
         magnitude = _sum_absolute_terms(half, exact, w, bias)
         exact = _compute_layer_float64(half, exact, w, bias)
         operands = round_pair_operands(problem, half, plain, w, narrow)
-        plain = _compute_layer_float64(half, *operands, bias, _rounder("float32"), scale=scale)
+        plain = _compute_layer_float64(half, *operands, bias, _operand_rounder("float32"), scale=scale)
         scale = 1.0
     if isinstance(problem, LinearPairProblem) and problem.second.softmax:
         exact, magnitude = _softmax_and_magnitude(exact, magnitude)
@@ -117,7 +118,7 @@ def _pair_values_magnitudes(problem: PairProblem, x: Array, *parameters: Array |
 
 
 def _softmax_and_magnitude(scores: Array, magnitude: Array | None) -> tuple[Array, Array]:
-    """Return the softmax of (images, classes) scores, and the magnitude that its rounding errors scale with.
+    """Return the softmax of scores (images, classes), and the magnitude with which its rounding errors scale.
 
     magnitude: of the scores. An absolute error of a score is a relative error of its probability.
     """
@@ -138,7 +139,7 @@ def _compute_layer_float64(
     *,
     scale: float = 1.0,
 ) -> Array:
-    """Compute the layer in float64, term by term. kept: rounds each partial sum; ``scale`` is applied after that."""
+    """Return the layer in float64, summed term by term. kept: rounds each partial sum; ``scale`` is applied last."""
     shape = (problem.maps, *problem.conv_output_size) if isinstance(problem, ConvProblem) else (problem.outputs,)
     sums = array_module(x).zeros((len(x), *shape))
     for a, b in _product_factors(problem, x.astype(np.float64), w.astype(np.float64)):
@@ -156,7 +157,7 @@ def _compute_layer_float64(
 
 
 def _apply_activation(function: str, x: Array) -> Array:
-    """Apply the activation by the layer's NumPy reference, which also takes CuPy arrays. May change x in place."""
+    """Return x after the layer's NumPy reference, which also takes CuPy arrays. It may change x in place."""
     return ACTIVATIONS[function]("").reference(x, {}) if function else x
 
 
@@ -167,7 +168,7 @@ def _sum_absolute_terms(problem: Half, x: Array, w: Array, bias: Array | None) -
 
 
 def _product_factors(problem: Half, x: Array, w: Array) -> Iterator[tuple[Array, Array]]:
-    """Yield the two factors of each term of the sums, in the kernels' order, ready to broadcast."""
+    """Yield the two factors of each term of the sums, in the order of the kernels, ready to broadcast."""
     if isinstance(problem, LinearProblem):
         w = w.reshape(problem.inputs, problem.outputs)
         for k in range(problem.inputs):
@@ -181,8 +182,8 @@ def _product_factors(problem: Half, x: Array, w: Array) -> Iterator[tuple[Array,
         yield x[:, None, c, p : p + down : stride, q : q + across : stride], w[c, p, q][:, None, None]
 
 
-def _rounder(dtype: str) -> Callable[[Array], Array]:
-    """Return the function that rounds float64 numbers to the bits that this arithmetic keeps of its operands."""
+def _operand_rounder(dtype: str) -> Callable[[Array], Array]:
+    """Return a function that rounds float64 numbers to the bits that this arithmetic keeps of its operands."""
     if dtype == "tfloat32":
         return _to_tf32
     return lambda x: x.astype(dtype).astype(np.float64) if dtype in ("float16", "float32") else x
@@ -194,7 +195,7 @@ def _to_tf32(x: Array) -> Array:
 
 
 def _pool_maps(x: Array, window: int, stride: int, is_max: bool, size: tuple[int, int]) -> Array:
-    """Pool (images, C, H, W) to (images, C, *size). Windows over the border count only the pixels inside."""
+    """Return (images, C, H, W) pooled to (images, C, *size). Windows across the border count only pixels inside."""
     down, across = ((length - 1) * stride + 1 for length in size)
     margins = [(0, max(to + window - 1 - size, 0)) for to, size in zip((down, across), x.shape[2:], strict=True)]
     own = array_module(x)
@@ -217,7 +218,7 @@ def _image_shape(problem: ResizeProblem) -> tuple[int, int, int]:
 
 
 def _resize_images(problem: ResizeProblem, x: Array) -> Array:
-    """Resize (images, C, H, W) bytes to (images, C, size, size) float64; sums are rounded or cut to whole numbers."""
+    """Return bytes (images, C, H, W), resized to (images, C, size, size) float64, rounded or cut to whole numbers."""
     sums, unit = x.astype(np.float64), 2 * problem.size
     edge = problem.rule == "edge"
     for length in (problem.height, problem.width):
@@ -230,7 +231,7 @@ def _resize_images(problem: ResizeProblem, x: Array) -> Array:
 
 
 def images_within_budget(problem: Problem, budget: int = 64 << 20) -> int:
-    """Return how many images keep each float64 array of the oracle within ``budget`` bytes; at least one."""
+    """Return how many images, at least one, keep each float64 array of the oracle within ``budget`` bytes."""
     sizes = [argument.per_image for argument in problem.arguments()]
     for half in (problem.first, problem.second) if isinstance(problem, PairProblem) else (problem,):
         if isinstance(half, ConvProblem):
@@ -247,7 +248,7 @@ def random_images(rng: np.random.Generator, argument: Argument, images: int) -> 
 
 
 def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.ndarray | None]:
-    """Return weights in the problem's layout and bias (or None), scaled so that results are around 1; else []."""
+    """Return weights in the problem's layout and bias (or None), scaled so that results are near 1; otherwise []."""
     if isinstance(problem, PairProblem):
         both = [*random_parameters(rng, problem.first), *random_parameters(rng, problem.second)]
         if isinstance(problem, ConvPairProblem) and both[0] is not None:
@@ -271,5 +272,5 @@ def random_parameters(rng: np.random.Generator, problem: Problem) -> list[np.nda
 
 
 def _round_weights_to_float16(parameters: list[np.ndarray | None]) -> list[np.ndarray | None]:
-    """Round the weights to values that float16 holds. parameters: w and bias of each layer in turn."""
+    """Return the parameters with weights rounded to float16. parameters: w and bias of each layer, in this order."""
     return [a if at % 2 or a is None else a.astype(np.float16).astype(a.dtype) for at, a in enumerate(parameters)]

@@ -1,4 +1,4 @@
-"""Measure the card's peaks: arithmetic in registers, and a copy within device memory."""
+"""Measure the card's peaks: arithmetic rates with operands in registers, and a copy within device memory."""
 
 import ctypes
 from collections.abc import Callable
@@ -24,9 +24,9 @@ NOISE = 0.01
 
 
 class Loop(NamedTuple):
-    """A loop of peak.cu for one kind of instruction. constant: the compile-time constant that selects the loop.
+    """A loop of peak.cu for one kind of instruction. constant: compile-time constant that selects the loop.
 
-    operations: FLOPs of a thread in a round. serves: whether an architecture's number has the instruction.
+    operations: FLOPs of a thread in one round. serves: returns whether an architecture number has the instruction.
     """
 
     constant: str
@@ -44,15 +44,15 @@ LOOPS = {
 }
 
 
-def measure(arch: str) -> Peaks:
-    """Measure the peak of each instruction family of the architecture, and the bandwidth of reads plus writes."""
+def measure_peaks(arch: str) -> Peaks:
+    """Return the peak rate of each instruction family of the architecture, and the bandwidth of reads plus writes."""
     clock, number = Clock(arch), architecture_number(arch)
     rates = {name: _measure_loop_tflops(clock, arch, loop) for name, loop in LOOPS.items() if loop.serves(number)}
     return {"tflops": rates, "gbytes_per_s": _measure_copy_bandwidth(clock)}
 
 
 def _measure_loop_tflops(clock: Clock, arch: str, loop: Loop) -> float:
-    """Return the TFLOP/s that the whole card reaches in the loop."""
+    """Return the TFLOP/s of the whole card in the loop."""
     function = Function(load_cubin(compile_kernel(SOURCE, {loop.constant: 1}, arch)), "peak", threads=THREADS)
     blocks = BLOCKS_EACH * runtime.getDeviceProperties(runtime.getDevice())["multiProcessorCount"]
     out = device_array(THREADS, "float32")

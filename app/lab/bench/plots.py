@@ -12,13 +12,13 @@ from app.lab.bench.results import CPU
 Document = Mapping[str, Any]
 
 
-def draw(document: Document, folder: Path) -> list[Path]:
+def draw_charts(document: Document, folder: Path) -> list[Path]:
     """Write each chart that the document has figures for as ``NAME.svg``; return the paths."""
-    return [files.save(chart, folder / f"{name}.svg") for name, chart in charts(document).items()]
+    return [files.save_chart(chart, folder / f"{name}.svg") for name, chart in chart_by_name(document).items()]
 
 
-def charts(document: Document) -> dict[str, str]:
-    """Return name → SVG: the ladder of all convolutions and of each, their rooflines, and time by batch size."""
+def chart_by_name(document: Document) -> dict[str, str]:
+    """Return the SVG of each chart by name: ladders of the convolutions, rooflines, and time by batch size."""
     ops = [table["item"] for table in document["tables"] if table["is_op"]]
     found = {}
     for item in (None, *ops) if len(ops) > 1 else ops:
@@ -33,21 +33,23 @@ def charts(document: Document) -> dict[str, str]:
 
 
 def ladder_chart(document: Document, item: str | None = None) -> str:
-    """Draw the times of one convolution, or of all together, as bars."""
+    """Return as SVG the times of one convolution, or of all together, as bars."""
     since = {row.name: row.since for row in variants("conv")}
     what = item or "sum of the convolutions"
     return journey.draw_ladder_chart(
-        journey.bars_from_bench(document, item, since=since), _title(document, what), "ladder"
+        journey.bars_from_bench(document, item, since=since), _chart_title(document, what), "ladder"
     )
 
 
 def roofline_chart(document: Document, item: str) -> str:
-    """Draw the roofline of one convolution: its rates below the measured peaks."""
-    return roofline.roofline(roofline.roofline_points(document, item), document["peaks"], _title(document, item))
+    """Return as SVG the roofline of one convolution: its rates below the measured peaks."""
+    return roofline.draw_roofline(
+        roofline.roofline_points(document, item), document["peaks"], _chart_title(document, item)
+    )
 
 
 def batch_size_chart(document: Document) -> str:
-    """Draw the summed time of the convolutions over the batch size, one line for each kernel."""
+    """Return as SVG the summed time of the convolutions by batch size, one line for each kernel."""
     found: dict[tuple[str, str, int | None], list[tuple[float, float]]] = {}
     for batch in document["batches"]:
         for row in batch["totals"]:
@@ -60,5 +62,5 @@ def batch_size_chart(document: Document) -> str:
     return lines.draw_line_chart(title, "images", [panel], logarithmic=True, name="batch-sizes")
 
 
-def _title(document: Document, what: str) -> str:
+def _chart_title(document: Document, what: str) -> str:
     return f"{document['subject']}, {what}: {document['images']:,} images, {document['device']['name']}"

@@ -1,4 +1,4 @@
-"""The results of ``bench`` as records, and the figures derived from them. Pure."""
+"""Define the results of ``bench`` as records, and derive figures from them by pure functions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
@@ -26,11 +26,11 @@ CPU_NAME, CPU_RUNS = "CPU, NumPy", 3
 
 
 class Result(Frozen):
-    """One row: a kernel or library for a problem, its time in ms over the table's images, or why it has none.
+    """One row: a kernel or library for a problem, its time in ms for the table's images, or why it has none.
 
-    error: the worst error ÷ the error allowed. settings: the kernel's parameters that differ from its defaults. note: a
-    remark on the time for readers. wrong: the result was wrong, or the kernel failed. instructions: the registry row's
-    instruction family, empty if unknown. work: products that the kernel computes ÷ the layer's.
+    error: worst error ÷ allowed error. settings: the kernel's parameters that differ from its defaults. note: remark on
+    the time for readers. wrong: the result was wrong, or the kernel failed. instructions: instruction family of the
+    registry row; empty if unknown. work: products that the kernel computes ÷ those of the layer.
     """
 
     kind: str
@@ -65,10 +65,10 @@ class Table(Frozen):
 
 
 def peak_name(instructions: str, dtype: str) -> str:
-    """Return the name of the peak that a kernel with these instructions is compared with.
+    """Return the name of the peak to compare with a kernel that uses these instructions.
 
-    For mma it is the type, for fma it is float32. Other families have ``float16 hfma2`` or ``float16 wgmma``, which
-    int8 is compared with, too.
+    For mma it is the type, for fma it is float32. Other families have ``float16 hfma2`` or ``float16 wgmma``; int8 is
+    compared with the latter, too.
     """
     dtype = BY_DTYPE[dtype].fallback if dtype == INTEGERS else "float16" if dtype == "float16x2" else dtype
     return {"fma": "float32", "mma": dtype}.get(instructions, f"{dtype} {instructions}")
@@ -78,8 +78,8 @@ def executed_operations(problem: Problem) -> int:
     """Return the operations per image that the card executes.
 
     fp32x multiplies the float16 parts of both operands, except low part × low part: three products for one, two if one
-    operand has a single part (a byte, or a weight exact in float16), one if both have. In int8 a product of the second
-    convolution takes half the time of float16's and counts half.
+    operand has a single part (a byte, or a weight exact in float16), one if both have. In int8, a product of the second
+    convolution takes half the time of one in float16 and counts half.
     """
     if isinstance(problem, ConvPairProblem) and problem.dtype == INTEGERS:
         return problem.first.flops + problem.second.flops // 2
@@ -92,20 +92,20 @@ def executed_operations(problem: Problem) -> int:
             layers, exact = [problem], problem.exact
         case _:
             return problem.flops
-    return sum(layer.flops * _multiplications(layer, exact) for layer in layers)
+    return sum(layer.flops * _count_multiplications(layer, exact) for layer in layers)
 
 
-def _multiplications(layer: ConvProblem | LinearProblem, exact: bool) -> int:
+def _count_multiplications(layer: ConvProblem | LinearProblem, exact: bool) -> int:
     return 1 if layer.dtype != "float16x2" else 3 - (layer.input_dtype == "uint8") - exact
 
 
-def rates(
+def achieved_rates(
     problem: Problem, dtype: str, images: int, ms: float, peaks: Peaks, instructions: str = "", work: float = 1.0
 ) -> Achieved:
     """Return the rates of a batch computed in ``ms``, and the larger of its shares of the card's measured peaks.
 
-    instructions: the family that multiplies; if unknown, the fastest of the type counts. work: products that the kernel
-    computes ÷ the layer's. The rate counts the layer's products, the share of the peak the kernel's.
+    instructions: the family that multiplies; if unknown, the fastest family of the type. work: products that the kernel
+    computes ÷ those of the layer. The rate counts the layer's products, the share of the peak counts the kernel's.
     """
     flops, nbytes = problem.flops * images, bytes_moved(problem, images)
     tflops, gbytes = flops / ms / 1e9, nbytes / ms / 1e6
@@ -128,16 +128,16 @@ def rates(
 
 
 def library_ms(results: Sequence[Result], dtype: str) -> float | None:
-    """Return the library's time to compare with: cuBLAS's if it ran in that type, else cuDNN's."""
+    """Return the time in ms of the library to compare with: cuBLAS if it ran in that type, otherwise cuDNN."""
     timed = [row for row in results if row.kind == LIBRARY and row.dtype == dtype and row.ms is not None]
     timed.sort(key=lambda row: row.step is None)  # the registry's library row has a step, cuDNN's has none
     return timed[0].ms if timed else None
 
 
 def previous_ms(results: Sequence[Result], index: int) -> float | None:
-    """Return the time of the last earlier step that ran in the same type; for the debug row, of the same step.
+    """Return the time in ms of the last earlier step in the same type; for the debug row, of the same step.
 
-    results: in the order of the ladder, the debug row behind its step.
+    results: in the order of the ladder, the debug row after its step.
     """
     own = results[index]
     if own.step is None or own.kind not in (OURS, DEBUG):
@@ -146,8 +146,8 @@ def previous_ms(results: Sequence[Result], index: int) -> float | None:
     return before[-1] if before else None
 
 
-def totals(tables: Sequence[Table]) -> list[Total]:
-    """Add up the times of single convolutions for each kernel or library, in the order of the tables.
+def convolution_totals(tables: Sequence[Table]) -> list[Total]:
+    """Return the summed times of single convolutions for each kernel or library, in the order of the tables.
 
     ops: item → ms. sum_ms: None unless every convolution was timed over the same number of images.
     """
@@ -185,14 +185,14 @@ def _speed_ratios(results: Sequence[Result], index: int) -> Ratios:
 
 
 def table_document(table: Table, peaks: Peaks) -> records.Table:
-    """Return the table as its part of the JSON document."""
+    """Return the table in the form of the JSON document."""
     rows: list[records.Row] = []
     for index, row in enumerate(table.rows):
         figures = None
         if row.ms is not None:
             problem, images = table.problems[row.dtype], table.images
             figures = {
-                **rates(problem, row.dtype, images, row.ms, peaks, row.instructions, row.work),
+                **achieved_rates(problem, row.dtype, images, row.ms, peaks, row.instructions, row.work),
                 **({"share": None} if row.kind == CPU else {}),  # shares are of the card's peaks
                 **_speed_ratios(table.rows, index),
             }

@@ -1,4 +1,4 @@
-"""Write a bench document as text. Pure."""
+"""Format a bench document as text, by pure functions."""
 
 from collections.abc import Iterable, Sequence
 
@@ -21,8 +21,8 @@ PROGRAMS = (
 
 
 def as_text(document: Bench, width: int = WIDTH) -> str:
-    """Format the header, a table for each item, the convolutions' sums, the batch sizes and the end-to-end times."""
-    parts = [_header(document, width), *(_item_table(item, width) for item in document["tables"])]
+    """Return the heading, a table for each item, the convolutions' sums, the batch sizes and the end-to-end times."""
+    parts = [_header_lines(document, width), *(_item_table(item, width) for item in document["tables"])]
     if document["totals"]:
         parts.append(_totals_table(document["totals"], width))
         parts += [_batches_table(document["batches"], width)] if len(document["batches"]) > 1 else []
@@ -31,7 +31,7 @@ def as_text(document: Bench, width: int = WIDTH) -> str:
     return "\n\n".join("\n".join(lines) for lines in parts)
 
 
-def _header(document: Bench, width: int) -> list[str]:
+def _header_lines(document: Bench, width: int) -> list[str]:
     peaks = document["peaks"]
     arithmetic = ", ".join(f"{short_peak_name(name)} {rate:.1f}" for name, rate in peaks["tflops"].items())
     pairs = {
@@ -47,7 +47,7 @@ def _header(document: Bench, width: int) -> list[str]:
 
 
 def short_peak_name(name: str) -> str:
-    """Shorten a peak's name for the tables: ``fp16``, ``fp16 wgmma``."""
+    """Return the short name of a peak for the tables: ``fp16``, ``fp16 wgmma``."""
     dtype, *family = name.split()
     return " ".join([SHORT[dtype], *family])
 
@@ -76,12 +76,12 @@ def _kernel_cells(row: Row) -> list[str]:
 
 
 def _name_cells(row: Row | Total) -> tuple[str, str]:
-    """Return a row's first two cells: step and name as in ``02 direct``, and the type."""
+    """Return the first two cells of a row: step and name as in ``02 direct``, and the type."""
     return row["name"] if row["step"] is None else f"{row['step']:02} {row['name']}", SHORT[row["dtype"]]
 
 
 def _ratio_cells(row: Ratios) -> Iterable[str]:
-    """Return a row's cells for its ratios to the library's time and to the previous step's."""
+    """Return the cells of a row for its ratios to the library's time and to the previous step's time."""
     return map(format_factor, (row["library_ratio"], row["previous_ratio"]))
 
 

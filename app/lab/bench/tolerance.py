@@ -1,4 +1,4 @@
-"""Define the tolerance of ``bench``, ``sweep`` and the tests, in one table. Pure; takes NumPy and CuPy arrays alike.
+"""Define the tolerance of ``bench``, ``sweep`` and the tests in one table, for NumPy and CuPy arrays alike.
 
 | arithmetic | error allowed |
 | --- | --- |
@@ -11,13 +11,13 @@
 four roundings |
 | maximum pooling, resizing, ReLU alone, argmax | none |
 
-Activations other than ReLU may err by 8 more roundings of the result. An output that is stored more narrowly than it
-was computed may err by one more. Errors are relative to float64 results of operands that were never rounded to the
-arithmetic type; float64 and float32 represent all operands exactly. NaN never passes.
+An activation other than ReLU may add 8 roundings of the result. An output that is stored in a narrower type than it was
+computed in may add one. Errors are relative to float64 results of operands that were never rounded to the arithmetic
+type; float64 and float32 represent all operands exactly. NaN never passes.
 
-The worst case of rounding errors through two layers is thousands of times the typical error: a tolerance by that rule
-would let float16 pass for float32. So pairs are compared with the actual error of a plain implementation. The added
-roundings are for tensors so small that their greatest error is a matter of luck.
+The worst case of rounding errors through two layers is thousands of times the typical error: a tolerance from the worst
+case would accept float16 as float32. So pairs are compared with the actual error of a plain implementation. The added
+roundings are for tensors so small that their greatest error depends on chance.
 """
 
 from collections.abc import Callable
@@ -42,10 +42,10 @@ OF_PAIRS = 4  # roundings of the second layer's terms, and of a layer's alone in
 class Expected(Frozen):
     """The correct results of a kernel for some images: two or three float64 arrays of one shape.
 
-    exact: without any rounding. magnitude: what the rounding errors of each element scale with; for a pair, the second
-    layer's with exact input. plain: the result of a plain implementation at the same precision (for float16x2: in
-    float32) before it is stored; None where operands are neither rounded nor split. roundings: how
-    many a sum has; None: one for each term, as in kernels that add term by term.
+    exact: without any rounding. magnitude: scale of each element's rounding errors; for a pair, that of the second
+    layer with exact input. plain: result of a plain implementation at the same precision (for float16x2: in float32)
+    before it is stored; None if operands are neither rounded nor split. roundings: number of roundings of a sum; None
+    for one per term, as in kernels that add term by term.
     """
 
     exact: Any
@@ -55,7 +55,7 @@ class Expected(Frozen):
 
 
 def term_count(problem: Problem) -> int:
-    """Return the number of terms summed for one output element."""
+    """Return the number of terms that one output element sums."""
     match problem:
         case ConvProblem():
             return problem.reduction_length
@@ -69,12 +69,12 @@ def term_count(problem: Problem) -> int:
 
 
 def activation_of(problem: Problem) -> str:
-    """Return the name of the activation that the problem is or ends with; empty if there is none."""
+    """Return the name of the activation that is the problem or ends it; empty if there is none."""
     return problem.function if isinstance(problem, ActivationProblem) else getattr(problem, "activation", "")
 
 
 def is_exact(problem: Problem) -> bool:
-    """Return whether nothing is rounded: values are only selected, or the rounding is part of the definition."""
+    """Return whether the problem rounds nothing: it only selects values, or its definition includes the rounding."""
     if isinstance(problem, PoolProblem):
         return problem.is_max
     if isinstance(problem, ActivationProblem):
@@ -83,12 +83,12 @@ def is_exact(problem: Problem) -> bool:
 
 
 def has_rounded_operands(problem: Problem) -> bool:
-    """Return whether operands are rounded to 11 significant bits, not merely stored as float16."""
+    """Return whether the arithmetic rounds operands to 11 significant bits, beyond storing them as float16."""
     return isinstance(problem, ConvProblem | LinearProblem | PairProblem) and BY_DTYPE[problem.dtype].coarse
 
 
 def has_split_operands(problem: Problem) -> bool:
-    """Return whether operands are split into sums of two float16, which makes results as exact as float32's."""
+    """Return whether operands are split into sums of two float16, which makes results as exact as those of float32."""
     return problem.dtype == "float16x2"
 
 
@@ -97,7 +97,7 @@ def round_pair_operands(
 ) -> tuple[Any, Any]:
     """Return x and w (maps last) of one layer of a pair as a plain implementation multiplies them.
 
-    ``narrow`` rounds them, except for int8's second convolution: its inputs are bytes, 255 for 1 and more, and its
+    ``narrow`` rounds them, except in the second convolution of int8: its inputs are bytes, 255 for 1 and more, and its
     weights are whole numbers from -127 to 127 with one scale for each map.
     """
     if problem.dtype != INTEGERS or not isinstance(problem, ConvPairProblem) or half is problem.first:
@@ -109,7 +109,7 @@ def round_pair_operands(
 
 
 def allowed_errors(problem: Problem, expected: Expected) -> tuple[Any, float]:
-    """Return the error allowed for each element, and for the errors' RMS over the tensor (infinite if not limited)."""
+    """Return the error allowed for each element, and for the RMS of all errors (infinite if not limited)."""
     if is_exact(problem):
         return np.zeros_like(expected.exact), np.inf
     computed = epilogue_dtype(problem.dtype)

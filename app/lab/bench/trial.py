@@ -1,7 +1,7 @@
-"""One problem under test: the same random data for every variant, the correct results, and a clock.
+"""Test one problem: the same random data for every variant, the correct results, and a clock.
 
-The batch repeats a block of random images. The block has a prime number of images, so no kernel's tiles repeat at the
-same period. The correct results for the block determine every element of the whole output.
+The batch repeats a block of random images. The number of images in the block is prime, so no kernel's tiles repeat with
+the same period. The correct results for the block determine every element of the whole output.
 """
 
 from functools import cached_property
@@ -52,18 +52,18 @@ class Trial:
         cupy.cuda.Device().synchronize()  # the data have arrived; the clock's stream does not wait for other streams
 
     def bind_variant(self, row: Variant, parameters: Parameters | None = None, *, debug: bool = False) -> Launch:
-        """Bind the variant to this trial's arrays. debug: compile without optimisation.
+        """Return a launch of the variant on this trial's arrays. debug: compile without optimisation.
 
-        Raises DeviceMemoryError if its workspace does not fit, UserError if it needs cuBLAS and there is none.
+        Raises DeviceMemoryError if its workspace does not fit, and UserError if it needs cuBLAS and there is none.
         """
         kernel = Kernel(row, self.problem, self.arch, parameters, debug=debug)
         arrays = [None if array is None else upload(array) for array in kernel.pack(self.parameters)]
         return kernel.bind([self.x, *arrays, *self.outputs.values()], self.images)
 
     def check_outputs(self, launch: Launch) -> float:
-        """Launch once on poisoned outputs and compare every element with the oracle.
+        """Launch once on outputs filled with NaN and compare every element with the oracle.
 
-        Returns the worst error ÷ the error allowed there. Raises Wrong if that is above 1 or not a number.
+        Return the worst error ÷ the allowed error. Raise Wrong if that is above 1 or not a number.
         """
         row = launch.kernel.variant
         cupy.cuda.Device().synchronize()
@@ -95,7 +95,7 @@ class Trial:
             cupy.get_default_memory_pool().free_all_blocks()
 
     def time_launch(self, launch: Launch, noise: float, l2: str) -> Timing:
-        """Measure the device time of one launch over all images, in ms; see Clock.time_enqueued_work."""
+        """Return the device time in ms of one launch over all images, measured by Clock.time_enqueued_work."""
         config = launch.kernel.config
         pieces = ceil_div(self.images, config.images_at_a_time) if config.images_at_a_time else 1
         stream, images = self.clock.stream.ptr, self.images
@@ -108,7 +108,7 @@ class Trial:
     def _expected_with_tolerances(self, row: Variant | None) -> tuple[cupy.ndarray, cupy.ndarray, float]:
         """Return for the block: exact values, the error allowed for each, and the RMS allowed for all errors.
 
-        row: the variant whose error bound replaces the default, if it defines one.
+        row: variant whose error bound replaces the default, if it defines one.
         """
         device = [None if array is None else cupy.asarray(array) for array in self.parameters]
         x = cupy.asarray(self._block)
@@ -127,7 +127,7 @@ class Trial:
 def _worst_error(
     error: cupy.ndarray, tolerance: cupy.ndarray, y: cupy.ndarray, values: cupy.ndarray, first: int
 ) -> float:
-    """Return the largest error ÷ tolerance. Raises Wrong if it is above 1 or NaN."""
+    """Return the largest error ÷ tolerance. Raise Wrong if it is above 1 or NaN."""
     ratio = cupy.where(error == 0, 0.0, error / cupy.maximum(tolerance, 1e-300))
     wrong = ~(ratio <= 1)  # NaN is wrong, too
     bad = int(wrong.sum())

@@ -33,7 +33,7 @@ CPU_IMAGES = 1000  # with more, the processor would take longer than the card fo
 
 
 def precision_variant_pairs(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
-    """Return pairs (precision, variant name): every convolution variant in each of its precisions, and ``auto``."""
+    """Return (precision, variant name) pairs: every convolution variant in each of its precisions, and ``auto``."""
     convolves = any(step.layer.operation == "conv" for step in graph.steps)
     rows = [row for row in registry.variants("conv") if convolves and (not only or row.name in only)]
     return [
@@ -46,9 +46,9 @@ def precision_variant_pairs(graph: Graph, only: set[str] | None) -> list[tuple[s
 def whole_program(
     graph: Graph, arch: str, known: Tuning, batch: int, only: set[str] | None, step: Callable[[], object]
 ) -> list[Program]:
-    """Time the network in each precision by each variant, from page-locked images to readable labels; return the rows.
+    """Return the time of the network by precision and variant, from page-locked images to readable labels.
 
-    Small batches are timed on the processor, too. step: called after each combination.
+    Small batches are also timed on the processor. step: called after each combination.
     """
     images = random_images(graph.network.input_shape, batch)
     rows = [_time_on_cpu(graph, images)] if batch <= CPU_IMAGES else []

@@ -1,1 +1,1 @@
-"""``python -m app.lab.calls``: time what a program sees that calls ``Classifier``, beside PyTorch."""
+"""Time calls of ``Classifier`` as a program sees them, beside PyTorch (``python -m app.lab.calls``)."""

@@ -1,4 +1,4 @@
-"""``python -m app.lab.calls``: the command."""
+"""Run the command ``python -m app.lab.calls``."""
 
 from functools import cache
 from typing import cast
@@ -12,8 +12,8 @@ from app.base.interrupts import exit_ignoring_signals, exit_on_interrupt, instal
 from app.cuda import device
 from app.lab.bench import cudnn
 from app.lab.calls.callers import OurCaller, TorchPool
-from app.lab.calls.kinds import KINDS, NETWORK, chosen
-from app.lab.calls.measure import Setup, measure
+from app.lab.calls.kinds import KINDS, NETWORK, chosen_kinds
+from app.lab.calls.measure import Setup, measure_kind
 from app.lab.calls.text import as_text
 from app.lab.document import utc_date
 from app.network.graph import Graph
@@ -21,7 +21,7 @@ from app.records.calls import Calls
 from app.records.parts import Card
 from app.terminal.console import Parser, run_guarded, whole_number_type
 from app.terminal.options import add_options, option, options, read_request
-from app.terminal.output import Output, check_outputs, publish
+from app.terminal.output import Output, check_outputs, publish_report
 
 PROGRAM = f"python -m {__package__}"
 DESCRIPTION = "Time calls of Classifier as a program sees them, beside PyTorch (GPU)."
@@ -54,20 +54,20 @@ class CallsRequest(Frozen, kw_only=True):
 
 
 def run(request: CallsRequest) -> int:
-    """Time the calls, print and write the times. Returns 1 if our labels were wrong, else 0. Raises UserError."""
-    kinds = chosen(request.only)
+    """Time the calls, print and write the times. Return 1 if our labels were wrong, otherwise 0. Raises UserError."""
+    kinds = chosen_kinds(request.only)
     device.require_gpu(PROGRAM)
     with exit_on_interrupt():
         from app.lab.peers.peers import output_to_stderr, versions
     with device.translate_gpu_errors(), output_to_stderr():
-        setup = on_card(quick=request.quick)
+        setup = card_setup(quick=request.quick)
         with tqdm(desc="calls", unit=" steps", disable=None) as progress:
 
             def step(what: str) -> None:
                 progress.set_postfix_str(what)
                 progress.update()
 
-            rows = [measure(kind, setup, request.rounds, step) for kind in kinds]
+            rows = [measure_kind(kind, setup, request.rounds, step) for kind in kinds]
         setup.peers.close()
     only = f" --only {request.only}" if request.only else ""
     document: Calls = {
@@ -80,12 +80,12 @@ def run(request: CallsRequest) -> int:
         "rounds": request.rounds,
         "rows": rows,
     }
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     return int(any(row["wrong"] for row in rows))
 
 
-def on_card(*, quick: bool) -> Setup:
-    """Return the ``Setup`` of all kinds of calls on the current GPU. Raises UserError."""
+def card_setup(*, quick: bool) -> Setup:
+    """Return the data that all kinds of calls share, on the current GPU. Raises UserError."""
     import cupy
 
     from app.cuda.memory import pinned_array, pinned_copy
@@ -99,7 +99,7 @@ def on_card(*, quick: bool) -> Setup:
         return engine_labels(batch.graph, images, precision)
 
     peers = TorchPool(batch.graph, pinned_array, quick=quick)
-    return Setup(images, labels, OurCaller, peers, pinned_copy, tensor, cupy.cuda.runtime.deviceSynchronize)
+    return Setup(images, labels, OurCaller, peers, pinned_copy, card_tensor, cupy.cuda.runtime.deviceSynchronize)
 
 
 def engine_labels(graph: Graph, images: np.ndarray, precision: str) -> np.ndarray:
@@ -111,8 +111,8 @@ def engine_labels(graph: Graph, images: np.ndarray, precision: str) -> np.ndarra
         return engine.run(images).labels
 
 
-def tensor(array: np.ndarray) -> object:
-    """Copy an array into a PyTorch tensor on the card. Raises UserError without PyTorch."""
+def card_tensor(array: np.ndarray) -> object:
+    """Return a copy of an array as a PyTorch tensor on the card. Raises UserError without PyTorch."""
     if (missing := cudnn.why_no_cudnn()) is not None:
         raise UserError(missing)
     import torch
@@ -120,7 +120,7 @@ def tensor(array: np.ndarray) -> object:
     return torch.from_numpy(array).to("cuda")
 
 
-def parser() -> Parser:
+def command_parser() -> Parser:
     """Return the command's parser."""
     rows = "\n".join(f"  {kind.name:<17} {kind.what}, {kind.precision}" for kind in KINDS)
     made = Parser(prog=PROGRAM, description=DESCRIPTION, epilog=EPILOG.format(rows=rows))
@@ -130,7 +130,7 @@ def parser() -> Parser:
 
 def main() -> int:
     """Run the program; returns its exit code."""
-    found = vars(parser().parse_args())
+    found = vars(command_parser().parse_args())
     check_outputs(found)
     return run(read_request(CallsRequest, found))
 

@@ -1,4 +1,4 @@
-"""The callers that are compared: ``Classifier``, and PyTorch as a careful program uses it."""
+"""Define the callers that are compared: ``Classifier``, and PyTorch as a careful program uses it."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +19,7 @@ STAGED, DIRECT = "staged", "copied directly"  # how PyTorch's images reach the c
 
 
 class Caller(Protocol):
-    """Classifies images. call: the timed function, from images to labels, which its next call may overwrite."""
+    """Classifies images. call: the timed function, from images to labels; its next call may overwrite the labels."""
 
     call: Callable[[Any], Any]
 
@@ -45,7 +45,7 @@ class OurCaller(Caller):
 
 
 class TorchCaller(Caller):
-    """Classifies by a PyTorch network, which callers may share. way: of images from the host, STAGED or DIRECT."""
+    """Classifies by a PyTorch network, which callers may share. way: how images leave the host, STAGED or DIRECT."""
 
     def __init__(self, engine: "TorchCalls", kind: Kind, way: str) -> None:
         self._engine = engine
@@ -60,7 +60,7 @@ class TorchCaller(Caller):
 
 
 class TorchCalls(TorchEngine):
-    """One way to run the network in PyTorch, for calls that each bring different images.
+    """One way to run the network in PyTorch, for calls with different images each time.
 
     pinned: allocates page-locked memory, for the images and labels that PyTorch copies.
     """
@@ -70,14 +70,14 @@ class TorchCalls(TorchEngine):
         super().__init__(graph, images, labels, precision, setting, device)
 
     def staged(self, images: np.ndarray) -> np.ndarray:
-        """Copy the images to page-locked memory first; return labels in ordinary memory."""
-        self._host.copy_(self._tensor(images))
+        """Copy the images to page-locked memory first; return labels in pageable memory."""
+        self._host.copy_(self._as_tensor(images))
         self.run()
         return self._host_labels.numpy().copy()
 
     def direct(self, images: np.ndarray) -> np.ndarray:
-        """Let PyTorch copy the images from where they lie; it does not wait for a copy from page-locked memory."""
-        self._images.copy_(self._tensor(images), non_blocking=True)
+        """Let PyTorch copy the images from their memory; it does not wait for a copy from page-locked memory."""
+        self._images.copy_(self._as_tensor(images), non_blocking=True)
         self.enqueue()
         return self.card_labels()
 
@@ -95,12 +95,12 @@ class TorchCalls(TorchEngine):
         labels: np.ndarray = self.enqueued(images).cpu().numpy()
         return labels
 
-    def _tensor(self, images: np.ndarray) -> Any:
+    def _as_tensor(self, images: np.ndarray) -> Any:
         return self._torch.from_numpy(images.reshape(self._images.shape))
 
 
 class TorchPool:
-    """PyTorch's networks, each made once: compiling one takes up to minutes. quick: try fewer settings."""
+    """PyTorch's networks, each made once, because compiling one takes up to minutes. quick: try fewer settings."""
 
     def __init__(self, graph: Graph, pinned: Any, device: str = "cuda", quick: bool = False) -> None:
         self._graph, self._pinned, self._device, self._quick = graph, pinned, device, quick
@@ -136,7 +136,7 @@ class TorchPool:
         self._made = {}
 
 
-def peers_of(precision: str) -> list[str]:
-    """Return the precisions of PyTorch that ours is compared with: the one that decides, and with fp32 also tf32."""
+def peer_precisions(precision: str) -> list[str]:
+    """Return PyTorch's precisions to compare ours with: the one that decides, and with fp32 also tf32."""
     same = BY_NAME[precision].peers
     return [same, "tf32"] if same == "fp32" else [same]

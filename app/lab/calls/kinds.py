@@ -1,4 +1,4 @@
-"""The kinds of calls that are timed, and their images."""
+"""Define the kinds of calls that are timed, and their images."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ ARRAYS = 8  # different arrays, given in turn; of 10,000 images they exceed the 
 
 
 class Kind(Frozen):
-    """One kind of call. source: where the images lie. enqueues: the call returns labels on the card without waiting."""
+    """One kind of call. source: where the images are. enqueues: the call returns labels on the card without waiting."""
 
     name: str
     images: int
@@ -25,7 +25,7 @@ class Kind(Frozen):
 
     @property
     def what(self) -> str:
-        """Description of a call: number and place of the images, and the answer."""
+        """Return a description of a call: number and source of the images, and the answer."""
         answer = "enqueue" if self.enqueues else "to a label" if self.images == 1 else "to labels"
         count = "1 image" if self.images == 1 else f"{self.images:,} images"
         return f"{count}, {self.source}, {answer}" + ", resident" * self.resident
@@ -45,7 +45,7 @@ KINDS = (
 )
 
 
-def chosen(only: str | None) -> list[Kind]:
+def chosen_kinds(only: str | None) -> list[Kind]:
     """Return the kinds that ``--only`` names, by default all. Raises UserError for an unknown one."""
     by_name = {kind.name: kind for kind in KINDS}
     names = [*by_name] if only is None else only.split(",")
@@ -55,13 +55,13 @@ def chosen(only: str | None) -> list[Kind]:
     return [by_name[name] for name in names]
 
 
-def parts(kind: Kind, total: int) -> list[np.ndarray]:
-    """Return for each array of a kind the indices of its images, out of ``total``."""
+def image_indices(kind: Kind, total: int) -> list[np.ndarray]:
+    """Return, for each array of a kind, the indices of its images among ``total``."""
     starts = (at * total // ARRAYS for at in range(ARRAYS))
     return [(start + np.arange(min(kind.images, total))) % total for start in starts]
 
 
-def arrays(kind: Kind, images: np.ndarray, place: Callable[[np.ndarray], Any]) -> Sequence[Any]:
-    """Return the arrays of a kind, (N, H, W), or (H, W) for a single image. place: puts an array where it belongs."""
-    found = (images[indices, 0] for indices in parts(kind, len(images)))
+def call_arrays(kind: Kind, images: np.ndarray, place: Callable[[np.ndarray], Any]) -> Sequence[Any]:
+    """Return a kind's arrays, (N, H, W), or (H, W) for a single image. place: copies an array to the kind's memory."""
+    found = (images[indices, 0] for indices in image_indices(kind, len(images)))
     return [place(array[0] if kind.images == 1 else array) for array in found]

@@ -1,6 +1,6 @@
-"""Time the calls of one kind: every caller checked, then all in turn, round after round.
+"""Time the calls of one kind: check every caller, then time all of them alternately, round after round.
 
-Each call gets another array than the one before. The clock is the host's: from the call to its return.
+Each call gets another array than the previous call. The time is the host's, from the call to its return.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +13,10 @@ import numpy as np
 
 from app.base.clock import time_call
 from app.base.errors import UserError
-from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool, peers_of
-from app.lab.calls.kinds import CARD, PINNED, Kind, arrays, parts
+from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool, peer_precisions
+from app.lab.calls.kinds import CARD, PINNED, Kind, call_arrays, image_indices
 from app.lab.peers.rounds import one_line
-from app.main_job.statistics import median, speedup, summary
+from app.main_job.statistics import median, speedup, summarise_samples
 from app.records.calls import Call
 from app.records.calls import Caller as CallerRow
 
@@ -29,10 +29,10 @@ Makes = Mapping[str, Callable[[], Caller]]
 
 
 class Setup(NamedTuple):
-    """Data shared by all kinds. images: (N, C, H, W) uint8 in ordinary memory. labels: the engine's, by precision.
+    """Data that all kinds share. images: (N, C, H, W) uint8 in pageable memory. labels: the engine's, by precision.
 
     pinned_copy, card_copy: copy an array to page-locked memory, or into a PyTorch tensor on the card. synchronize:
-    waits for the device, also for a resident kernel's end.
+    waits for the device, also for the end of a resident kernel.
     """
 
     images: np.ndarray
@@ -61,12 +61,12 @@ class Entrant:
     samples: list[float] = field(default_factory=list)
 
     def choose(self, given: Sequence[Any], expected: Sequence[np.ndarray], step: Callable[[str], object]) -> None:
-        """Check and time every setting; keep the fastest. A peer may fail in any way; an error of ours is a bug."""
+        """Check and time every setting; keep the fastest. Record any error of a peer; an error of ours is a bug."""
         faults = []
         for setting, make in self.makes.items():
             step(f"{self.engine} {self.precision}: {setting}")
             try:
-                self._try(setting, make(), given, expected)
+                self._try_setting(setting, make(), given, expected)
             except Exception as error:
                 if self.engine == OURS and not isinstance(error, UserError):
                     raise
@@ -74,9 +74,9 @@ class Entrant:
         if self.caller is None:
             self.reason = faults[0]
 
-    def _try(self, setting: str, caller: Caller, given: Sequence[Any], expected: Sequence[np.ndarray]) -> None:
+    def _try_setting(self, setting: str, caller: Caller, given: Sequence[Any], expected: Sequence[np.ndarray]) -> None:
         with caller.active():
-            answers = [on_host(caller.call(images)).copy() for images in given]
+            answers = [labels_on_host(caller.call(images)).copy() for images in given]
             changed = sum(int((found != right).sum()) for found, right in zip(answers, expected, strict=True))
             most = 0.0 if self.engine == OURS else MOST_CHANGED * sum(map(len, expected))
             if changed > most:
@@ -90,7 +90,7 @@ class Entrant:
             self.answers, self.changed = answers, changed
 
     def take_turn(self, given: Sequence[Any], synchronize: Callable[[], object]) -> None:
-        """Make the calls of one turn; between them, untimed, wait for the device and compare the answer."""
+        """Time the calls of one turn. Between calls, without timing, wait for the device and compare the answer."""
         if self.caller is None:
             return
         synchronize()
@@ -101,38 +101,38 @@ class Entrant:
                 found, ms = time_call(partial(self.caller.call, images))
                 if at >= UNTIMED:
                     self.samples.append(ms)
-                    self.unsteady += not np.array_equal(on_host(found), answer)
+                    self.unsteady += not np.array_equal(labels_on_host(found), answer)
 
     def row(self) -> CallerRow:
-        """Return this engine's record: times, setting, and numbers of labels that differ."""
-        times = summary(self.samples) if self.samples else None
+        """Return the record of this engine: times, setting, and numbers of labels that differ."""
+        times = summarise_samples(self.samples) if self.samples else None
         if times is not None:
             del times["samples"]
         names = ("engine", "precision", "setting", "changed", "unsteady", "reason")
         return cast(CallerRow, {"ms": times, **{name: getattr(self, name) for name in names}})
 
 
-def on_host(labels: Any) -> np.ndarray:
-    """Return labels as an array in host memory, (N,); of an array on the card, this waits for them."""
+def labels_on_host(labels: Any) -> np.ndarray:
+    """Return labels as an array in host memory, (N,); wait for them if they are on the card."""
     found = labels if isinstance(labels, np.ndarray) else labels.get() if hasattr(labels, "get") else labels.cpu()
     return np.atleast_1d(np.asarray(found))
 
 
-def measure(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], object]) -> Call:
-    """Time one kind of call by every engine. step: called with a description before each trial and the rounds."""
+def measure_kind(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], object]) -> Call:
+    """Return the times of one kind of call for every engine. step: called with a description before each part."""
     entrants = [Entrant(OURS, kind.precision, {"": lambda: setup.ours(kind)})]
-    for precision in peers_of(kind.precision):
+    for precision in peer_precisions(kind.precision):
         for engine in (EAGER, COMPILE):
             entrants.append(Entrant(engine, precision, setup.peers.makes(kind, engine, precision)))
     try:
         place = {CARD: setup.card_copy, PINNED: setup.pinned_copy}.get(kind.source, lambda array: array)
-        given = arrays(kind, setup.images, place)
+        given = call_arrays(kind, setup.images, place)
         labels = setup.labels(kind.precision)
-        expected = [labels[indices] for indices in parts(kind, len(setup.images))]
+        expected = [labels[indices] for indices in image_indices(kind, len(setup.images))]
     except UserError as error:  # no PyTorch, or no kernels for the precision on this card
         for entrant in entrants:
             entrant.reason = str(error)
-        return _row(kind, entrants)
+        return _call_record(kind, entrants)
     try:
         for entrant in entrants:
             setup.synchronize()  # a resident kernel may still run
@@ -146,16 +146,16 @@ def measure(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], object]
         for entrant in entrants:
             if entrant.caller is not None:
                 entrant.caller.close()
-    return _row(kind, entrants)
+    return _call_record(kind, entrants)
 
 
-def _row(kind: Kind, entrants: Sequence[Entrant]) -> Call:
-    """Return the record of one kind of call: each engine's times, and our ratios to the fastest peers."""
+def _call_record(kind: Kind, entrants: Sequence[Entrant]) -> Call:
+    """Return the record of one kind of call: times of each engine, and our ratios to the fastest peers."""
     ours, *peers = entrants
     own = median(ours.samples) if ours.samples else None
     medians = {(peer.engine, peer.precision): median(peer.samples) for peer in peers if peer.samples}
-    same, *others = peers_of(kind.precision)
-    best, ratio = _fastest(medians, same, own)
+    same, *others = peer_precisions(kind.precision)
+    best, ratio = _fastest_peer(medians, same, own)
     return {
         "name": kind.name,
         "what": kind.what,
@@ -164,15 +164,15 @@ def _row(kind: Kind, entrants: Sequence[Entrant]) -> Call:
         "callers": [entrant.row() for entrant in entrants],
         "best": best,
         "ratio": ratio,
-        "tf32_ratio": _fastest(medians, others[0], own)[1] if others else None,
+        "tf32_ratio": _fastest_peer(medians, others[0], own)[1] if others else None,
         "wrong": bool(ours.unsteady or ours.changed),
     }
 
 
-def _fastest(
+def _fastest_peer(
     medians: Mapping[tuple[str, str], float], precision: str, own: float | None
 ) -> tuple[str | None, float | None]:
-    """Return the fastest peer in a precision and its median ÷ ours."""
+    """Return the fastest peer in a precision, and its median ÷ ours."""
     times = {engine: ms for (engine, other), ms in medians.items() if other == precision}
     best = min(times, key=times.__getitem__, default=None)
     return best, None if best is None else speedup(times[best], own)

@@ -1,4 +1,4 @@
-"""Format the document of calls as text. Pure."""
+"""Format the document of calls as text, by pure functions."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ COLUMNS = (
 
 
 def as_text(document: Calls, width: int = WIDTH) -> str:
-    """Format the header, and for each kind of call a line for each caller."""
+    """Return the heading, and for each kind of call a line for each caller."""
     pairs = {
         "software": ", ".join(f"{name} {version}" for name, version in document["software"].items()),
         "time": "the host's clock, from the call to its return; each call has other images than the last; "
@@ -25,14 +25,14 @@ def as_text(document: Calls, width: int = WIDTH) -> str:
         "÷ ours": "the caller's median ÷ ours: above 1, ours is faster",
     }
     title = f"{document['network']}: calls of Classifier beside PyTorch"
-    lines = table(COLUMNS, _lines(document), width)
-    notes = [line for row in document["rows"] for note in _notes(row) for line in paragraph(note, width)]
+    lines = table(COLUMNS, _table_rows(document), width)
+    notes = [line for row in document["rows"] for note in _label_notes(row) for line in paragraph(note, width)]
     parts = (heading(title, document, pairs, width), lines, notes)
     return "\n\n".join("\n".join(part) for part in parts if part)
 
 
-def verdict(row: Call) -> str:
-    """Return how many times as fast as the best peer this program is; ``LOST`` precedes a factor below 1."""
+def speed_verdict(row: Call) -> str:
+    """Return the best peer's time ÷ ours; ``LOST`` precedes a factor below 1."""
     ratio, beside = row["ratio"], row["tf32_ratio"]
     if ratio is None:
         return "no comparison"
@@ -42,19 +42,19 @@ def verdict(row: Call) -> str:
 
 
 def format_us(ms: float | None) -> str:
-    """Format milliseconds as microseconds with at least three digits; empty for None."""
+    """Return milliseconds as microseconds with at least three digits; empty for None."""
     return "" if ms is None else f"{ms * 1e3:,.1f}" if ms < 0.1 else f"{ms * 1e3:,.0f}"
 
 
-def _lines(document: Calls) -> Iterator[list[str]]:
+def _table_rows(document: Calls) -> Iterator[list[str]]:
     for row in document["rows"]:
-        yield [f"{row['what']}, {row['precision']}: {verdict(row)}" + " – WRONG LABELS" * row["wrong"]]
+        yield [f"{row['what']}, {row['precision']}: {speed_verdict(row)}" + " – WRONG LABELS" * row["wrong"]]
         ours = row["callers"][0]["ms"]
         for caller in row["callers"]:
-            yield _cells(caller, ours["p50"] if ours else None)
+            yield _caller_cells(caller, ours["p50"] if ours else None)
 
 
-def _cells(caller: Caller, ours: float | None) -> list[str]:
+def _caller_cells(caller: Caller, ours: float | None) -> list[str]:
     name = f"  {TITLES[caller['engine']]} {caller['precision']}"
     times = caller["ms"]
     if times is None:
@@ -64,7 +64,7 @@ def _cells(caller: Caller, ours: float | None) -> list[str]:
     return [name, *figures, f"{times['runs']:,}", factor, caller["setting"]]
 
 
-def _notes(row: Call) -> Iterator[str]:
+def _label_notes(row: Call) -> Iterator[str]:
     """Yield remarks on labels that differ."""
     for caller in row["callers"]:
         start = f"{row['name']}: {TITLES[caller['engine']]} {caller['precision']}"

@@ -1,1 +1,1 @@
-"""Compare reports of one kind: find the rows timed in all of them, and judge whether the second side is faster."""
+"""Compare reports of one kind: find the rows that all of them timed, and judge the difference."""

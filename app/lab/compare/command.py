@@ -1,4 +1,4 @@
-"""``main.py compare``: compare reports of one kind from two sides, row by row."""
+"""Run ``main.py compare``: compare reports of one kind from two sides, row by row."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,15 +15,15 @@ from app.lab.compare.interval import (
     VERDICTS,
     Bounds,
     Runs,
+    change_verdict,
     confidence_intervals,
     exceeds_slowdown,
+    median_of_side,
     percent_change,
-    side_time,
-    verdict,
 )
 from app.lab.compare.rows import KINDS, Timed, report_context, timed_rows
 from app.records.operate import Compare, ComparedRow, Difference
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import WIDTH, Column, format_ms, paragraph, table
 from app.terminal.text import fields as lines_of
 
@@ -57,10 +57,10 @@ Sides = tuple[Sequence[Report], Sequence[Report]]
 
 
 def compare(request: CompareRequest) -> int:
-    """Compare reports, print and write. Returns 1 if a row became slower by over ``fail_above`` %. Raises UserError."""
+    """Compare reports, print and write the result. Return 1 if a row became too slow. Raises UserError."""
     before, after = sides = _read_sides(request)
     reports = [*before, *after]
-    if len(kinds := _distinct(report.document["schema"] for report in reports)) > 1:
+    if len(kinds := _distinct_values(report.document["schema"] for report in reports)) > 1:
         raise UserError(
             f"{_paths_text(reports)} are of different kinds ({' and '.join(kinds)}): name reports of one kind"
         )
@@ -95,12 +95,12 @@ def compare(request: CompareRequest) -> int:
         ],
         "failed": [row["name"] for row in rows if row["failed"]],
     }
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     return int(bool(document["failed"]))
 
 
 def _read_sides(request: CompareRequest) -> Sides:
-    """Read the reports of both sides: one each, or at least two each. Raises UserError."""
+    """Return the reports of both sides: one on each, or at least two on each. Raises UserError."""
     before, after = request.before, request.after
     if after is None:
         if len(before) != 2:
@@ -118,7 +118,7 @@ def _read_sides(request: CompareRequest) -> Sides:
 
 
 def _read_report(path: Path) -> Report:
-    """Read a report of a known kind. Raises UserError."""
+    """Return a report of a known kind. Raises UserError."""
     document: dict[str, Any] = read_json(path, object_check({"schema": _check_schema}, others=True), REMEDY)
     try:
         return Report(path, document, timed_rows(document), report_context(document))
@@ -136,8 +136,8 @@ def _paths_text(reports: Sequence[Report]) -> str:
     return ", ".join(str(report.path) for report in reports)
 
 
-def _distinct(values: Iterable[Any]) -> list[Any]:
-    """Return each value once, in order. Values may be of any JSON type, also unhashable."""
+def _distinct_values(values: Iterable[Any]) -> list[Any]:
+    """Return each different value once, in order. Values may be of any JSON type, also unhashable."""
     found: list[Any] = []
     for value in values:
         if value not in found:
@@ -146,23 +146,23 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
 
 
 def _values_text(values: Sequence[Any]) -> str:
-    return ", ".join(map(format_for_error, _distinct(values)))
+    return ", ".join(map(format_for_error, _distinct_values(values)))
 
 
 def _differing_fields(sides: Sides, place: int) -> list[Difference]:
     """Return the names whose values differ between any two reports, with the distinct values of each side."""
     contexts = [[report.context[place] for report in side] for side in sides]
     names = dict.fromkeys(name for side in contexts for one in side for name in one)
-    found = [(name, [_distinct(one.get(name) for one in side) for side in contexts]) for name in names]
+    found = [(name, [_distinct_values(one.get(name) for one in side) for side in contexts]) for name in names]
     return [
         {"name": name, "before": before, "after": after}
         for name, (before, after) in found
-        if len(_distinct(before + after)) > 1
+        if len(_distinct_values(before + after)) > 1
     ]
 
 
 def _compared_row(before: Runs, after: Runs, bounds: Bounds | None, fail_above: float | None) -> ComparedRow:
-    times = side_time(before), side_time(after)
+    times = median_of_side(before), median_of_side(after)
     change = percent_change(*times)
     return {
         "name": before[0].name,
@@ -171,13 +171,13 @@ def _compared_row(before: Runs, after: Runs, bounds: Bounds | None, fail_above: 
         "after": times[1],
         "percent": change,
         "interval": None if bounds is None else list(bounds),
-        "verdict": verdict(change, bounds, several=len(before) > 1),
+        "verdict": change_verdict(change, bounds, several=len(before) > 1),
         "failed": fail_above is not None and exceeds_slowdown(change, bounds, fail_above),
     }
 
 
 def as_text(document: Compare, width: int = WIDTH) -> str:
-    """Format the comparison: one line for each row that all reports timed."""
+    """Return the comparison: one line for each row that all reports timed."""
     rows, several = document["rows"], document["noise"] == RUNS
     unit = " and ".join(dict.fromkeys(row["unit"] for row in rows))
     _, kind, _ = document["of"].split("/")
@@ -190,7 +190,7 @@ def as_text(document: Compare, width: int = WIDTH) -> str:
     lines = [
         *paragraph(f"{count} documents of kind {kind}, {what} in {unit}; change: of the time", width),
         *lines_of(pairs, width),
-        *table(COLUMNS, map(_cells, rows), width),
+        *table(COLUMNS, map(_row_cells, rows), width),
     ]
     if left_out := document["left_out"]:
         told = ", ".join(f"{one['name']} ({one['before']} before, {one['after']} after)" for one in left_out)
@@ -211,7 +211,7 @@ def as_text(document: Compare, width: int = WIDTH) -> str:
     return "\n".join(lines)
 
 
-def _cells(row: ComparedRow) -> list[str]:
+def _row_cells(row: ComparedRow) -> list[str]:
     bounds = row["interval"]
     return [
         row["name"],

@@ -1,4 +1,4 @@
-"""How much slower rows became: changes, simultaneous 95 % intervals and verdicts. Pure."""
+"""Compute how much slower rows became: changes, simultaneous 95 % intervals and verdicts, by pure functions."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -25,19 +25,19 @@ Bounds = tuple[float, float]
 
 
 def percent_change(before: float, after: float) -> float:
-    """Return by how many percent ``after`` exceeds ``before``; ``before`` is positive."""
+    """Return by how many percent ``after`` exceeds ``before``, which is positive."""
     return (after / before - 1) * 100
 
 
-def side_time(runs: Runs) -> float:
-    """Return the time of one side: its run's median, or the geometric mean of its runs' medians."""
+def median_of_side(runs: Runs) -> float:
+    """Return the time of one side: the median of its run, or the geometric mean of its runs' medians."""
     return runs[0].median if len(runs) == 1 else geometric_mean(run.median for run in runs)
 
 
 def confidence_intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | None]:
-    """Return each row's 95 % interval of the change from the first side to the second, in percent.
+    """Return the 95 % interval of each row's change from the first side to the second, in percent.
 
-    If nothing changed, all intervals together contain 0 in 95 % of cases. None for a row with too few samples. Each
+    If nothing changed, all intervals together contain 0 in 95 % of cases. A row with too few samples gets None. Each
     side has one report, or each has two or more. Equal arguments give equal intervals.
 
     Several reports a side: the runs' medians are the observations, so the interval includes the scatter between runs.
@@ -55,7 +55,7 @@ def confidence_intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | Non
         if observed is None:
             found.append(None)
             continue
-        change, reach = log(side_time(row[1])) - log(side_time(row[0])), critical * observed[1]
+        change, reach = log(median_of_side(row[1])) - log(median_of_side(row[0])), critical * observed[1]
         low, high = max(change - reach, -FARTHEST), min(change + reach, FARTHEST)
         found.append((expm1(low) * 100, expm1(high) * 100))
     return found
@@ -77,7 +77,7 @@ def _part_medians(samples: Sequence[float], parts: int) -> np.ndarray:
 
 
 def _standard_error(before: np.ndarray, after: np.ndarray) -> float:
-    """Return the standard error of the difference of the means, assuming equal variance on both sides."""
+    """Return the standard error of the difference of the means, under equal variance on both sides."""
     squares = sum(float(((side - side.mean()) ** 2).sum()) for side in (before, after))
     return sqrt(squares / (len(before) + len(after) - 2) * (1 / len(before) + 1 / len(after)))
 
@@ -85,9 +85,9 @@ def _standard_error(before: np.ndarray, after: np.ndarray) -> float:
 def _critical_value(rows: Sequence[np.ndarray]) -> float:
     """Return how many standard errors the largest change of all rows exceeds in 5 % of cases if nothing changed.
 
-    rows: (N,) each, the observations of both sides. A rotation test (Langsrud 2005, doi:10.1007/s11222-005-4789-5): if
-    nothing changed, every direction from one side to the other is equally likely, so changes are drawn in random
-    directions. Rows of one run rise and fall together; unlike Bonferroni's rule, this does not count them as
+    rows: observations of both sides, (N,) each. This is a rotation test (Langsrud 2005, doi:10.1007/s11222-005-4789-5):
+    if nothing changed, every direction from one side to the other is equally likely, so changes are drawn in random
+    directions. Rows of one run rise and fall together; unlike Bonferroni's correction, this test does not treat them as
     independent.
     """
     values = np.stack(rows)
@@ -103,16 +103,16 @@ def _critical_value(rows: Sequence[np.ndarray]) -> float:
 
 @lru_cache(maxsize=1)
 def _random_directions(count: int) -> np.ndarray:
-    """Draw DRAWS random unit vectors, (DRAWS, count), whose components sum to 0."""
+    """Return DRAWS random unit vectors, (DRAWS, count), whose components sum to 0."""
     drawn = np.random.default_rng(0).standard_normal((DRAWS, count))
     drawn -= drawn.mean(axis=1, keepdims=True)
     return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
 
-def verdict(change: float, bounds: Bounds | None, several: bool) -> str:
+def change_verdict(change: float, bounds: Bounds | None, several: bool) -> str:
     """Return ``slower`` or ``faster`` for a relevant change whose interval excludes 0, ``unknown`` without an interval.
 
-    several: whether each side has several reports; else the verdict is on the two runs and says so.
+    several: whether each side has several reports; otherwise the verdict concerns only the two runs and says so.
     """
     if bounds is None:
         return UNKNOWN
@@ -122,5 +122,5 @@ def verdict(change: float, bounds: Bounds | None, several: bool) -> str:
 
 
 def exceeds_slowdown(change: float, bounds: Bounds | None, most: float) -> bool:
-    """Return whether the row became slower by over ``most`` percent and its interval, if any, excludes 0."""
+    """Return whether the row became over ``most`` percent slower and its interval, if any, excludes 0."""
     return change > most and (bounds is None or bounds[0] > 0)

@@ -1,4 +1,4 @@
-"""Read from each kind of report what was timed, with which settings and on which machine. Pure."""
+"""Read from each kind of report what was timed, with which settings and on which machine, by pure functions."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -28,7 +28,7 @@ class Timed(Frozen):
 
 
 def _timed_row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> Timed | None:
-    """Return the time under the key ``time`` in a part of a report as a row; None if there is none."""
+    """Return the time at key ``time`` in a part of a report as a row; None if there is none."""
     if part is None or not part.get(time):
         return None
     if not isinstance(name, str):
@@ -96,12 +96,12 @@ def _pipeline_rows(document: PipelineSweep) -> Iterator[Timed | None]:
 
 
 def _make_field_getter(*names: str) -> Callable[[Document], Mapping[str, Any]]:
-    """Return a function that takes the fields with these names out of a document."""
+    """Return a function that returns the fields with these names of a document."""
     return lambda document: {name: document[name] for name in names}
 
 
 def _run_settings(document: Report) -> Mapping[str, Any]:
-    """Return the settings of the main job, without the numbers of runs."""
+    """Return the settings of the main job, except the numbers of runs."""
     settings = {name: value for name, value in document["settings"].items() if name not in ("runs", "layer_runs")}
     return {
         "network": document["network"]["name"],
@@ -112,13 +112,13 @@ def _run_settings(document: Report) -> Mapping[str, Any]:
 
 
 def _machine_names(document: Document) -> Mapping[str, Any]:
-    """Return the names of the card and, where rows may be of the processor, of the processor."""
+    """Return the name of the card and, if rows may be of the processor, that of the processor."""
     named = {"device": document["card"] if "card" in document else document["device"]["name"]}
     return named | ({"cpu": document["cpu"]["name"]} if "cpu" in document else {})
 
 
 def _software_versions(document: Document) -> Mapping[str, Any]:
-    """Return the versions of the driver and libraries, and the main job's weights. A sweep has none of them."""
+    """Return the versions of driver and libraries, and the main job's weights; empty for a sweep."""
     names = ("driver", "cuda", "cupy", "numpy", "onnxruntime")
     weights = {"weights": document["weights"]["sha256"][:12]} if "weights" in document else {}
     device = document.get("device", {})
@@ -134,9 +134,10 @@ def _train_settings(document: Train) -> Mapping[str, Any]:
 
 
 class Kind(Frozen):
-    """How to read a kind of report.
+    """How to read one kind of report.
 
-    settings, machine: what must be equal in all reports. software: versions, whose differences are printed.
+    settings, machine: return what must be equal in all reports. software: returns versions, whose differences are
+    printed.
     """
 
     rows: Callable[[Any], Iterator[Timed | None]]

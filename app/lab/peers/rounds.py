@@ -19,7 +19,7 @@ from app.base.clock import time_call
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.lab.batch import UNWRITTEN, Batch
-from app.main_job.statistics import median, summary
+from app.main_job.statistics import median, summarise_samples
 from app.network.graph import Graph
 from app.records.peers import Row
 

@@ -1,1 +1,1 @@
-"""``main.py profile``: time the kernels, copies and API calls of a run; hardware counters; a timeline."""
+"""Time the kernels, copies and API calls of a run; read hardware counters; draw a timeline (``main.py profile``)."""

@@ -1,4 +1,4 @@
-"""Count and time the host's CUDA API calls in a run, by temporarily wrapping the functions."""
+"""Count and time the host's CUDA API calls in a run, by wrapping the functions temporarily."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -46,7 +46,7 @@ def traced_functions() -> list[Target]:
 
 
 def loaded_cublas() -> Any:
-    """Return CuPy's cuBLAS binding if a kernel has loaded it, else None."""
+    """Return CuPy's cuBLAS binding if a kernel has loaded it, otherwise None."""
     return sys.modules.get("cupy_backends.cuda.libs.cublas")
 
 
@@ -67,7 +67,7 @@ def wrapped_attribute(owner: Any, attribute: str, wrap: Callable[[Function], Fun
 
 @contextmanager
 def recorded_calls(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
-    """Yield a list that collects every call of the targets (default: ``traced_functions()``) while the block runs."""
+    """Yield a list that collects every call of the targets in the block. among: default ``traced_functions()``."""
     calls: list[Call] = []
 
     def make_timed_wrapper(name: str, original: Function) -> Function:
@@ -86,10 +86,10 @@ def recorded_calls(among: Sequence[Target] | None = None) -> Iterator[list[Call]
         yield calls
 
 
-def summary(calls: Sequence[Call], runs: int, host_ms: float) -> list[profile.Call]:
-    """Return each API function's number of calls and times, the most expensive first. Calls and totals are per run.
+def summarise_calls(calls: Sequence[Call], runs: int, host_ms: float) -> list[profile.Call]:
+    """Return the number of calls and the times of each API function, the most expensive first, per run.
 
-    host_ms: the host's time from a run's start to its end; share: the function's part of it.
+    host_ms: time in ms from a run's start to its end on the host; share: part of it that the function took.
     """
     spent: dict[str, list[float]] = {}
     for call in calls:

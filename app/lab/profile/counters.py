@@ -24,7 +24,7 @@ BUSY = 60.0  # %; a kernel waits if no unit reaches this share of its peak: Nsig
 
 
 class Counter(Frozen):
-    """One hardware counter. words: its description; metric: Nsight Compute's name; unit: what it counts."""
+    """One hardware counter. words: its description. metric: Nsight Compute's name. unit: what it counts."""
 
     words: str
     metric: str
@@ -70,7 +70,7 @@ METRICS = (*EFFICIENCIES.values(), *THROUGHPUTS.values())
 
 
 def busiest_unit(throughput: Mapping[str, float | None]) -> str:
-    """Return the busiest unit's name; ``latency`` if none is busy, ``unknown`` without numbers."""
+    """Return the name of the busiest unit; ``latency`` if none is busy, ``unknown`` without numbers."""
     known = {unit: share for unit, share in throughput.items() if share is not None}
     if not known:
         return "unknown"
@@ -79,17 +79,17 @@ def busiest_unit(throughput: Mapping[str, float | None]) -> str:
 
 
 def parse_ncu_shares(text: str) -> list[dict[str, Any]]:
-    """Parse the table that ``ncu --csv --page raw`` prints, by column names; lines before the table are skipped.
+    """Return a row for each kernel launch in the table that ``ncu --csv --page raw`` prints; skip earlier lines.
 
-    Returns a row for each kernel launch, in percent; None where the tool gave no number. load, store: bytes used ÷
-    bytes fetched by global memory instructions. warps: active threads of a warp's 32. throughput: unit (a key of
-    THROUGHPUTS) → share of its peak; bound: the busiest unit.
+    Values are in percent; None if the tool gave no number. load, store: bytes used ÷ bytes fetched by global memory
+    instructions. warps: active threads of a warp's 32. throughput: unit (a key of THROUGHPUTS) → share of its peak.
+    bound: the busiest unit.
     """
     return [_launch_shares(launch) for launch in parse_ncu_launches(text)]
 
 
 def parse_ncu_launches(text: str) -> list[dict[str, str]]:
-    """Return for each launch in ncu's table its cells by column."""
+    """Return the cells of each launch in ncu's table, by column."""
     rows = list(csv.reader(text.splitlines()))
     start = next((i for i, row in enumerate(rows) if row[:1] == ["ID"] and "Kernel Name" in row), None)
     if start is None:
@@ -107,7 +107,7 @@ def _launch_shares(launch: Mapping[str, str]) -> dict[str, Any]:
 
 
 def parse_number(text: str) -> float | None:
-    """Parse a number: ``1,234.5`` → 1234.5; None for ``n/a`` and the like."""
+    """Return the number in a text, ``1,234.5`` → 1234.5; None for ``n/a`` and the like."""
     try:
         value = float(text.replace(",", ""))
     except ValueError:
@@ -125,7 +125,7 @@ def collect_counters(arguments: Sequence[str], entries: Sequence[str]) -> tuple[
 
 
 def run_ncu(arguments: Sequence[str], entries: Sequence[str], metrics: Sequence[str]) -> tuple[str, str | None]:
-    """Run ``main.py`` under ncu as ``collect_counters`` does; return ncu's text, or an empty one and why it failed."""
+    """Run ``main.py`` under ncu as ``collect_counters`` does; return ncu's text, or "" and why it failed."""
     tool = shutil.which("ncu")
     if tool is None:
         return "", "no counters: Nsight Compute (ncu) is not installed or not on PATH"
@@ -152,7 +152,7 @@ def run_ncu(arguments: Sequence[str], entries: Sequence[str], metrics: Sequence[
 
 
 def ncu_failure(text: str, code: int) -> str:
-    """Return why ncu counted nothing: its first error, else its last line, else the exit code."""
+    """Return why ncu counted nothing: its first error, otherwise its last line, otherwise the exit code."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [
         re.sub(r"^==ERROR==\s*|^error:\s*", "", line) for line in lines if line.startswith(("==ERROR==", "error:"))
@@ -161,7 +161,7 @@ def ncu_failure(text: str, code: int) -> str:
 
 
 def label_counter_rows(counted: Sequence[Mapping[str, Any]], launched: Sequence[Span]) -> list[dict[str, Any]]:
-    """Add layer and kernel name to each row of counters. launched: the spans of the same launches, in order."""
+    """Return the rows of counters with layer and kernel name. launched: spans of the same launches, in order."""
     pairs = list(zip(counted, launched, strict=False))
     if all(row["kernel"] == span.entry for row, span in pairs):
         return [{"layer": span.layer, "name": span.name, **row} for row, span in pairs]
@@ -169,16 +169,16 @@ def label_counter_rows(counted: Sequence[Mapping[str, Any]], launched: Sequence[
 
 
 def normalize_count(name: str, value: float, outputs: float) -> float:
-    """Return a counted value as pages show it: per output, or in percent."""
+    """Return a count in the unit that pages show: per output, or in percent."""
     unit = COUNTERS[name].unit
     return value if unit == "%" else value * WEIGHTS[unit] / outputs
 
 
 def counts_by_layer(text: str, layers: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return ncu's counts for each layer. layers: the layer of each launch, in order.
+    """Return ncu's counts for each layer; empty unless the table has every launch. layers: of each launch, in order.
 
-    launches: how many; counts: events are summed over the layer's launches, percentages are of the launch with the most
-    instructions; None where the tool gave no number. Empty unless the table has every launch.
+    launches: their number. counts: events are summed over the layer's launches, percentages are those of the launch
+    with the most instructions; None if the tool gave no number.
     """
     rows = parse_ncu_launches(text)
     if len(rows) != len(layers):
@@ -189,14 +189,14 @@ def counts_by_layer(text: str, layers: Sequence[str]) -> dict[str, dict[str, Any
         instructions = COUNTERS["instructions"].metric
         largest = max(own, key=lambda row: parse_number(row.get(instructions, "")) or 0)
         counts = {
-            name: _value([largest] if counter.unit == "%" else own, counter.metric)
+            name: _metric_value([largest] if counter.unit == "%" else own, counter.metric)
             for name, counter in COUNTERS.items()
         }
         found[layer] = {"launches": len(own), "counts": counts}
     return found
 
 
-def _value(rows: Sequence[Mapping[str, str]], metric: str) -> float | None:
+def _metric_value(rows: Sequence[Mapping[str, str]], metric: str) -> float | None:
     values = [parse_number(row.get(metric, "")) for row in rows]
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None

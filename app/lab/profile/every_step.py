@@ -1,4 +1,4 @@
-"""``main.py profile --every-step``: count hardware events of every ladder step, layer by layer."""
+"""Count hardware events of every ladder step, layer by layer (``main.py profile --every-step``)."""
 
 from collections.abc import Iterator, Mapping
 from typing import cast
@@ -26,10 +26,10 @@ SHOWN = ("issue", "occupancy", "SM", "L1", "L2", "DRAM", "tensor")
 
 
 def count_step_events(graph: Graph, name: str, batch: int, selected: str) -> Counters:
-    """Run ncu on every step of the multiplying operations, on all layers of the network that it serves. Needs a GPU.
+    """Run ncu on every step of the multiplying operations, on each layer that the step can compute. Needs a GPU.
 
-    name: the network's, or its file. batch: images. selected: the card, as ``--device`` names it. The document's
-    ``note`` says why nothing was counted, if so.
+    name: of the network, or its file. batch: number of images. selected: the card, as ``--device`` names it. If nothing
+    was counted, the document's ``note`` gives the reason.
     """
     card = device.describe_gpu()
     known = tuning.load(card["name"])
@@ -66,7 +66,7 @@ def count_step_events(graph: Graph, name: str, batch: int, selected: str) -> Cou
 
 
 def launched_functions(graph: Graph, arch: str, chosen: Choices, row: Variant, batch: int) -> Iterator[tuple[str, str]]:
-    """Yield the layer and function name of each launch of this variant for one batch, in order. Raises UserError."""
+    """Yield layer and function name of each launch of this variant for one batch, in order. Raises UserError."""
     for node in plan(graph, arch, chosen).nodes:
         if node.variant is row:
             config = row.config(node.problem, node.settings)
@@ -89,7 +89,7 @@ def main_arguments(network: str, row: Variant, precision: str, batch: int, selec
 
 
 def as_text(document: Counters, width: int = WIDTH) -> str:
-    """Format a line for each step and layer, in percent, or the reason why there are none."""
+    """Return a line for each step and layer, in percent, or the reason why there are none."""
     head = fields([("card", describe_card(document["device"])), ("network", document["network"])], width)
     columns = [Column(name, left=True) for name in ("kernel", "layer")] + [Column(f"{name} %") for name in SHOWN]
     rows = []

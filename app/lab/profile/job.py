@@ -1,4 +1,4 @@
-"""``main.py profile``: the main job's time by kernels, copies and API calls; a timeline; hardware counters."""
+"""Run ``main.py profile``: the main job's time by kernels, copies and API calls; a timeline; hardware counters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from app.files.writing import replace_atomically
 from app.lab.batch import random_images
 from app.lab.profile import api_calls, counters, every_step
 from app.lab.profile.text import as_text
-from app.main_job.overlap import length, overlap
+from app.main_job.overlap import covered_ms, overlap_ms
 from app.main_job.statistics import median
 from app.network.graph import Graph
 from app.planning import tuning
@@ -32,7 +32,7 @@ from app.planning.plan import plan
 from app.planning.request import NetworkRequest
 from app.records.parts import Card
 from app.records.profile import Counter, Overlap, Profile, Row, Settings, Timeline
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from data_tools.dataset import load_fashion_mnist
 
 if TYPE_CHECKING:  # needs CuPy
@@ -44,7 +44,7 @@ HOST, CARD = 1, 2  # process numbers in the timeline
 
 
 def profile(request: ProfileRequest) -> int:
-    """Profile the main job's pipeline and publish the tables. Returns 0. Raises UserError."""
+    """Profile the main job and publish the tables. Return 0. Raises UserError."""
     with exit_on_interrupt():
         graph, weights, chosen = load_graph(request.network, shapes_only=True)
     if request.every_step:
@@ -55,11 +55,11 @@ def profile(request: ProfileRequest) -> int:
             counted = every_step.count_step_events(
                 graph, request.network.network or graph.network.name, request.batch, request.device
             )
-        publish(counted, every_step.as_text, request.output)
+        publish_report(counted, every_step.as_text, request.output)
         return 0
     with device.translate_gpu_errors():
-        document = _measure(request, graph, chosen, str(weights.path))
-    publish(document, as_text, request.output)
+        document = _profile_run(request, graph, chosen, str(weights.path))
+    publish_report(document, as_text, request.output)
     return 0
 
 
@@ -75,7 +75,7 @@ def _check_every_step(request: ProfileRequest) -> None:
             raise UserError(f"--every-step prints counters alone: leave --{name} out")
 
 
-def _measure(request: ProfileRequest, graph: Graph, chosen: Choices, weights: str) -> Profile:
+def _profile_run(request: ProfileRequest, graph: Graph, chosen: Choices, weights: str) -> Profile:
     from app.engine.gpu import GpuEngine
     from app.engine.request import chunk_size
     from app.lab.profile.spans import Recorder
@@ -92,7 +92,7 @@ def _measure(request: ProfileRequest, graph: Graph, chosen: Choices, weights: st
         outputs = engine.allocate_outputs(request.batch)
 
         def enqueue_and_wait() -> None:
-            """Run the batch in chunks, not as a CUDA graph, which would hide the single launches."""
+            """Run the batch in chunks, because a CUDA graph would hide the single launches."""
             engine.submit(images, outputs)
             engine.wait()
 
@@ -138,7 +138,7 @@ def _measure(request: ProfileRequest, graph: Graph, chosen: Choices, weights: st
         "end_to_end_ms": {"plain": median(plain), "counted": median(counted), "events": median(samples)},
         "rows": span_rows(recorded),
         "overlap": cast(Overlap, mean_overlap(recorded)),
-        "api": api_calls.summary(calls, RUNS, sum(counted) / RUNS),
+        "api": api_calls.summarise_calls(calls, RUNS, sum(counted) / RUNS),
         "trace": None if request.trace is None else str(request.trace),
         "timeline": cast(Timeline | None, stamped),
         "counters": cast(list[Counter], rows),
@@ -205,17 +205,17 @@ def span_rows(runs: Sequence[Sequence[Span]]) -> list[Row]:
 
 
 def mean_overlap(runs: Sequence[Sequence[Span]]) -> dict[str, float]:
-    """Return the mean ms per run spent in copies to and from the host, in kernels, and in both at once."""
+    """Return the mean ms per run of copies to and from the host, of kernels, and of both at once."""
     sums = np.zeros(3)
     for run in runs:
         copies = [(span.start, span.stop) for span in run if span.kind in ("h2d", "d2h")]
         kernels = [(span.start, span.stop) for span in run if span.kind == "kernel"]
-        sums += length(copies), length(kernels), overlap(copies, kernels)
+        sums += covered_ms(copies), covered_ms(kernels), overlap_ms(copies, kernels)
     return dict(zip(("copies_ms", "kernels_ms", "both_ms"), (sums / len(runs)).tolist(), strict=True))
 
 
 def _collect_counters(request: ProfileRequest, run: Sequence[Span]) -> tuple[list[dict[str, Any]], str | None]:
-    """Count the first chunk's kernels; return the rows of the document and the reason why there are none, if so."""
+    """Return the counters of the first chunk's kernels as rows, and the reason if there are none."""
     second = [index for index, span in enumerate(run) if span.kind == "h2d"][1:2]
     launched = [span for span in run[: second[0] if second else None] if span.entry]
     counted, note = counters.collect_counters(rerun_arguments(request), [span.entry for span in launched])
@@ -225,10 +225,10 @@ def _collect_counters(request: ProfileRequest, run: Sequence[Span]) -> tuple[lis
 def trace_event_document(
     spans: Sequence[Span], calls: Sequence[api_calls.Call], zero: float, card: str
 ) -> dict[str, Any]:
-    """Return a trace-event document for Perfetto (ui.perfetto.dev) or chrome://tracing; times in microseconds.
+    """Return a trace-event document for Perfetto (ui.perfetto.dev) or chrome://tracing; times are in microseconds.
 
-    It has a row for the host's API calls and one for each stream. calls: in seconds of the host's clock; zero: that
-    clock's time when the spans' clock was at 0.
+    It has a row for the host's API calls and one for each stream. calls: in seconds of the host's clock. zero: time of
+    that clock when the clock of the spans was at 0.
     """
     rows: dict[tuple[int, int | None], str] = {(HOST, None): "host", (HOST, 0): "API calls", (CARD, None): card}
     rows |= {(CARD, stream): f"stream {stream + 1}" for stream in sorted({span.stream for span in spans})}
@@ -237,18 +237,20 @@ def trace_event_document(
         what = {"name": "process_name"} if thread is None else {"name": "thread_name", "tid": thread}
         events.append({**what, "ph": "M", "pid": process, "args": {"name": name}})
     for call in calls:
-        events.append(_event(HOST, 0, call.name, "api", (call.start - zero) * 1e6, (call.stop - call.start) * 1e6, {}))
+        events.append(
+            _trace_event(HOST, 0, call.name, "api", (call.start - zero) * 1e6, (call.stop - call.start) * 1e6, {})
+        )
     for span in spans:
         label = f"{span.layer} ({span.name})" if span.layer else span.name
         details: dict[str, Any] = {"entry": span.entry} if span.entry else {}
         if span.nbytes:
             details |= {"bytes": span.nbytes, "GB/s": span.nbytes / span.ms / 1e6 if span.ms else None}
         category = "kernel" if span.kind == "kernel" else "copy"
-        events.append(_event(CARD, span.stream, label, category, span.start * 1e3, span.ms * 1e3, details))
+        events.append(_trace_event(CARD, span.stream, label, category, span.start * 1e3, span.ms * 1e3, details))
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _event(
+def _trace_event(
     process: int, thread: int, name: str, category: str, start: float, length: float, details: dict[str, Any]
 ) -> dict[str, Any]:
     where = {"pid": process, "tid": thread, "ts": start, "dur": max(length, 0.0)}

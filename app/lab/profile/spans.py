@@ -1,6 +1,6 @@
 """Record when each kernel and copy of a run began and ended on its stream, by a pair of events around each.
 
-The functions that the engine calls are replaced while a run is recorded; the engine itself is unchanged.
+While a run is recorded, wrappers replace the functions that the engine calls; the engine itself is unchanged.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,8 +33,8 @@ COPIES = {
 class Span(Frozen):
     """One kernel or copy. kind: kernel, h2d, d2h or d2d. start, stop: ms since the recording began.
 
-    layer: the plan's node, empty for the batch's copies. name: the variant and its part, or the copy. stream: its
-    index. entry: name of the kernel's function. nbytes: bytes copied.
+    layer: node of the plan; empty for copies of the batch. name: variant and its part, or the copy. stream: index.
+    entry: name of the kernel's function. nbytes: bytes copied.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Span(Frozen):
 
     @property
     def ms(self) -> float:
-        """Duration in ms."""
+        """Return the duration in ms."""
         return self.stop - self.start
 
 
@@ -80,10 +80,10 @@ def nvtx_range(text: str) -> Iterator[None]:
 
 
 class Recorder:
-    """Records runs of one engine, one after another. The first run creates the events, later ones reuse them.
+    """Records runs of one engine, one after another. The first run creates the events; later runs reuse them.
 
-    With an event between them, no kernel starts before the previous one has ended (``dependent_launch.cuh``). zero: the
-    host's clock when the spans' clock was at 0, to within some microseconds.
+    Because of the events, no kernel starts before the previous one has ended (``dependent_launch.cuh``). zero: the
+    host's clock when the clock of the spans was at 0, to within some microseconds.
     """
 
     def __init__(self, engine: GpuEngine) -> None:
@@ -123,7 +123,7 @@ class Recorder:
             yield
 
     def spans(self) -> list[Span]:
-        """Return the recorded spans in the order of enqueueing; the engine must have waited for the run's end."""
+        """Return the recorded spans in the order of enqueueing; the engine must have waited for the end of the run."""
         at = self._marks.ms[1:]
         timed = (replace(s, start=at[2 * i], stop=at[2 * i + 1]) for i, s in enumerate(self._recorded))
         return remove_queueing_time(list(timed))
@@ -171,7 +171,7 @@ class Recorder:
 
 
 def remove_queueing_time(spans: Sequence[Span]) -> list[Span]:
-    """Remove the time spent waiting for a copy engine: let each copy begin when its copy engine is free."""
+    """Return the spans without the time of waiting for a copy engine: each copy begins when its copy engine is free."""
     result = list(spans)
     for kind in ("h2d", "d2h"):
         places = sorted((i for i, span in enumerate(spans) if span.kind == kind), key=lambda i: spans[i].stop)

@@ -1,6 +1,6 @@
-"""Decode the time stamps that lenet5's convolutions for Hopper write: what each warpgroup did when.
+"""Decode the time stamps of lenet5's convolutions for Hopper, which show each warpgroup's phases.
 
-Pure functions from words of device memory (include/stamps.cuh) to a part of the profile document.
+Pure functions turn words of device memory (include/stamps.cuh) into a part of the profile document.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ POINTS = 100  # of the curves of images over time
 
 
 class Warpgroup(Frozen):
-    """One warpgroup's run. clocks: its start, then the end of each phase; phases: their indices in PHASES."""
+    """One warpgroup's run. clocks: its start, then the end of each phase. phases: their indices in PHASES."""
 
     block: int
     number: int
@@ -46,22 +46,22 @@ class Shares(Frozen):
 
     @property
     def round_count(self) -> int:
-        """Number of rounds until all images are taken: the first warpgroup takes images in each."""
+        """Return the number of rounds until all images are taken; the first warpgroup takes images in each round."""
         return -(-self.images // (self.each * self.blocks * self.warpgroups))
 
     @property
     def max_stamp_count(self) -> int:
-        """The most stamps that a warpgroup writes: two for each of two passes an image, and four more a round."""
+        """Return the most stamps of a warpgroup: two for each of two passes an image, and four more a round."""
         return self.round_count * (4 * self.each + 4)
 
     def image_count(self, block: int, number: int, turn: int) -> int:
-        """Return how many images that warpgroup takes in round ``turn``."""
+        """Return how many images warpgroup ``number`` of a block takes in round ``turn``."""
         first = (block + number * self.blocks + turn * self.blocks * self.warpgroups) * self.each
         return max(min(self.each, self.images - first), 0)
 
 
 def decode_stamps(words: np.ndarray, shares: Shares) -> list[Warpgroup]:
-    """Decode the words, (blocks x warpgroups, HEAD + stamps) uint64, to the warpgroups that ran."""
+    """Return the warpgroups that ran, decoded from words (blocks x warpgroups, HEAD + stamps) uint64."""
     found = []
     for index, row in enumerate(words[: shares.blocks * shares.warpgroups]):
         count = int(row[0])
@@ -75,7 +75,7 @@ def decode_stamps(words: np.ndarray, shares: Shares) -> list[Warpgroup]:
 
 
 def clock_megahertz(groups: Sequence[Warpgroup]) -> float:
-    """Return the multiprocessors' clock rate in MHz, from both clocks at the warpgroups' start and end."""
+    """Return the clock rate of the multiprocessors in MHz, from both clocks at the warpgroups' start and end."""
     spans = ((group.ended_clock - int(group.clocks[0]), group.ended_ns - group.started_ns) for group in groups)
     return median(clocks / nanoseconds * 1e3 for clocks, nanoseconds in spans if nanoseconds > 0)
 
@@ -83,7 +83,7 @@ def clock_megahertz(groups: Sequence[Warpgroup]) -> float:
 def warpgroup_timeline(words: np.ndarray, shares: Shares) -> dict[str, Any]:
     """Return the phases of the warpgroups on one multiprocessor, and the progress of all images over time.
 
-    The multiprocessor is the one with the median time. Times are microseconds since the first warpgroup's start.
+    The multiprocessor is the one with the median time. Times are microseconds since the start of the first warpgroup.
     """
     groups = decode_stamps(words, shares)
     mhz, begun = clock_megahertz(groups), min(group.started_ns for group in groups)
@@ -104,12 +104,12 @@ def warpgroup_timeline(words: np.ndarray, shares: Shares) -> dict[str, Any]:
     return {
         "mhz": mhz,
         "multiprocessor": shown,
-        "warpgroups": [_spans(group, times[shown, group.number]) for group in blocks[shown]],
+        "warpgroups": [_phase_spans(group, times[shown, group.number]) for group in blocks[shown]],
         "images": _image_progress(groups, times, shares),
     }
 
 
-def _spans(group: Warpgroup, at: np.ndarray) -> list[list[Any]]:
+def _phase_spans(group: Warpgroup, at: np.ndarray) -> list[list[Any]]:
     starts, stops = np.round(at[:-1], 3).tolist(), np.round(at[1:], 3).tolist()
     return [
         [PHASES[phase], start, stop] for phase, start, stop in zip(group.phases.tolist(), starts, stops, strict=True)

@@ -1,4 +1,4 @@
-"""Run a batch with lenet5's convolutions for Hopper compiled to write time stamps, replayed as in the main job."""
+"""Measure a timeline: run a batch by lenet5's convolutions for Hopper, compiled to write time stamps."""
 
 from dataclasses import replace
 from typing import Any
@@ -70,7 +70,7 @@ def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Share
 
 
 def with_stamps(variant: Variant, shares: Shares) -> Variant:
-    """Return the variant with its kernel compiled to write stamps."""
+    """Return the variant, changed so that its kernel writes stamps."""
     constants: dict[str, str | int] = {"STAMPS": shares.max_stamp_count, "STAMPED": shares.blocks * shares.warpgroups}
 
     def configure(problem: Problem, parameters: Parameters) -> LaunchConfig:
@@ -81,7 +81,7 @@ def with_stamps(variant: Variant, shares: Shares) -> Variant:
 
 
 def read_stamps(kernel: Kernel, shares: Shares) -> np.ndarray:
-    """Return the last launch's stamps, (blocks x warpgroups, HEAD + stamps) uint64; the device must be idle."""
+    """Return the stamps of the last launch, (blocks x warpgroups, HEAD + stamps) uint64; the device must be idle."""
     words = np.empty((shares.blocks * shares.warpgroups, HEAD + shares.max_stamp_count), np.uint64)
     address = kernel.module().get_global_var("stamps")
     runtime.memcpy(words.ctypes.data, address, words.nbytes, runtime.memcpyDeviceToHost)

@@ -1,1 +1,1 @@
-"""``main.py sweep``: time a kernel over the grid of its parameters, or the pipeline over streams and chunk sizes."""
+"""Time a kernel over a grid of its parameters, or the main job over streams and chunk sizes (``main.py sweep``)."""

@@ -1,4 +1,4 @@
-"""The points of a sweep: the parameters to try on each layer, the loop that measures them, and its results."""
+"""Choose the points of a sweep, which are the parameters to try on each layer; measure them and keep the results."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,17 +25,17 @@ L2 = "cold"
 
 
 class Skip(Exception):  # noqa: N818 - a verdict, not an error
-    """Raised where a point cannot run; the text is the reason."""
+    """A point cannot run; the text is the reason."""
 
 
 @dataclass
 class Target:
     """One layer to sweep, and its results.
 
-    grid: the points to try; it includes the defaults and the best known parameters. points: the measured ones with ms,
-    spread_ms and error_share (worst error ÷ tolerance). skipped: for each reason, the first point left out and the
-    number of such points. finished: number of points tried. rival: the variant that ``auto`` takes now, if it is
-    another one; it is measured in the same run.
+    grid: points to try, including the defaults and the best known parameters. points: measured points with ms,
+    spread_ms and error_share (worst error ÷ tolerance). skipped: for each reason, the first skipped point and the
+    number of such points. finished: number of points tried. rival: variant that ``auto`` now chooses, if it is another
+    one; it is measured in the same run.
     """
 
     layer: str
@@ -53,16 +53,16 @@ class Target:
 
     @property
     def best_point(self) -> Point | None:
-        """The fastest point, None if none was measured."""
+        """Return the fastest point; None if none was measured."""
         return min(self.points, key=itemgetter("ms"), default=None)
 
     @property
     def default_point(self) -> Point | None:
-        """The point with the variant's default parameters, None if it was not measured."""
+        """Return the point with the variant's default parameters; None if it was not measured."""
         return next((point for point in self.points if point["parameters"] == self.default), None)
 
     def tuned_results(self) -> dict[Problem, dict[str, Tuned]]:
-        """Return the tuning times to store: the best point's, and the rival's if it was measured."""
+        """Return the tuning times to store: that of the best point, and that of the rival if it was measured."""
         if self.best_point is None:
             return {}
         found = {self.row.name: Tuned(self.best_point["parameters"], self.best_point["ms"], self.images)}
@@ -71,7 +71,7 @@ class Target:
         return {self.problem: found}
 
     def skip(self, parameters: dict[str, int], reason: str) -> None:
-        """Record a point that cannot run. Reasons that differ only in numbers are counted as one."""
+        """Record a point that cannot run. Reasons that differ only in their numbers count as one."""
         alike = next(
             (known for known in self.skipped if _strip_numbers(known["reason"]) == _strip_numbers(reason)), None
         )
@@ -86,7 +86,7 @@ def _strip_numbers(reason: str) -> str:
 
 
 def parse_settings(texts: Sequence[str], row: Variant) -> dict[str, tuple[int, ...]]:
-    """Return the values to try for each parameter: from ``--set NAME=V,V`` (``texts``), else those the row declares.
+    """Return the values to try for each parameter: those of ``--set NAME=V,V`` (``texts``), otherwise the row's.
 
     Raises UserError if the row has no parameters, for unknown ones, and for values that are not positive integers.
     """
@@ -118,7 +118,7 @@ def make_target(
     values: Mapping[str, Iterable[int]],
     tuning: Tuning,
 ) -> Target:
-    """Make a target with every combination of ``values`` that the row accepts. Raises UserError without any."""
+    """Return a target with every combination of ``values`` that the row accepts. Raises UserError if there is none."""
     target = Target(layer, problem, row, images, [], row.defaults(problem))
     for numbers in product(*values.values()):
         parameters = dict(zip(values, numbers, strict=True))
@@ -143,7 +143,7 @@ def make_target(
 
 
 def format_parameters(parameters: Parameters) -> str:
-    """Format parameters as ``BM=32 BN=64``."""
+    """Return parameters as text: ``BM=32 BN=64``."""
     return " ".join(f"{name}={value}" for name, value in parameters.items())
 
 
@@ -157,7 +157,8 @@ def measure_all(
 ) -> None:
     """Measure all points of all targets. Ctrl-C stops between two points.
 
-    measuring: makes the function that measures a target's points. done: called after each target, finished or not.
+    measuring: makes the function that measures the points of a target. done: called after each target, even an
+    incomplete one.
     """
     total = sum(len(target.grid) for target in targets)
     with (

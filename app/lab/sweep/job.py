@@ -1,4 +1,4 @@
-"""``main.py sweep``: time a kernel over the grid of its parameters and store the best point for this card."""
+"""Run ``main.py sweep``: time a kernel over a grid of its parameters and store the best point for this card."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -17,18 +17,18 @@ from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 from app.lab.sweep.grid import Measure, Target, make_target, measure_all, parse_settings
 from app.lab.sweep.pipeline import sweep_pipeline
-from app.lab.sweep.report import as_document, as_text, draw
+from app.lab.sweep.report import as_document, as_text, draw_heat_maps
 from app.network.graph import Graph, network_graph
 from app.planning import choices, tuning
 from app.planning.matching import Choices
 from app.planning.plan import plan
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 
 ASSUMED_ARCH = "sm_90a"  # used without a card, so that wrong options are found there, too
 
 
 def sweep(request: SweepRequest) -> int:
-    """Sweep a kernel or the pipeline. Returns 0, or 1 if a point gave wrong results. Raises UserError."""
+    """Sweep a kernel or the main job. Return 0, or 1 if a point gave wrong results. Raises UserError."""
     with exit_on_interrupt():
         if request.plot is not None:
             files.check_chart_folder(request.plot)
@@ -94,9 +94,9 @@ def find_targets(
 
 
 def precision_of(row: Variant, wanted: str | None) -> str:
-    """Return the precision to sweep a kernel in: the wanted one, else fp32 or the kernel's first.
+    """Return the precision in which to sweep a kernel: the wanted one, otherwise fp32 or the kernel's first.
 
-    Raises UserError if the kernel does not compute in the wanted one, for which a plan would silently take the first.
+    Raises UserError if the kernel does not compute in the wanted one; a plan would silently take the first.
     """
     own = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
     if wanted not in (None, *own):
@@ -124,7 +124,7 @@ def run_sweep(
     card: str,
     measuring: Callable[[Target], AbstractContextManager[Measure]],
 ) -> int:
-    """Measure, store each layer's best point, publish and draw; return the exit code.
+    """Measure, store the best point of each layer, publish and draw; return the exit code.
 
     measuring: as for ``measure_all``. Raises UserError if Ctrl-C ended it early, or if no point could run.
     """
@@ -138,9 +138,9 @@ def run_sweep(
     report = as_document(request, targets, notes, card, str(tables[-1]) if tables else None)
     finished, total = report["finished"], report["total"]
     if finished:
-        publish(report, as_text, request.output)
+        publish_report(report, as_text, request.output)
     if request.plot is not None:
-        draw(request.plot, request.network, targets)
+        draw_heat_maps(request.plot, request.network, targets)
     if finished < total:
         raise UserError(f"interrupted after {finished} of {total} points: their results are kept")
     if any(target.wrong for target in targets):

@@ -18,7 +18,7 @@ OUT_OF_MEMORY = ("DeviceMemoryError", "OutOfMemoryError")  # from our allocation
 
 
 class PointTimer:
-    """Measures the points of one target while threads compile the points that follow. A context manager.
+    """Measures the points of one target while threads compile the points after it. A context manager.
 
     Raises UserError if the batch does not fit in device memory.
     """
@@ -28,7 +28,9 @@ class PointTimer:
         self._pool = ThreadPoolExecutor(max((os.cpu_count() or 1) // 2, 1))  # the other cores enqueue and check
         try:
             self._compiled = {
-                format_parameters(parameters): self._pool.submit(_compile, target.row, target.problem, parameters, arch)
+                format_parameters(parameters): self._pool.submit(
+                    _compile_into_cache, target.row, target.problem, parameters, arch
+                )
                 for parameters in target.grid
             }
             self._trial = Trial(target.problem, target.images, arch)
@@ -41,7 +43,7 @@ class PointTimer:
             raise
 
     def __call__(self, row: Variant, parameters: dict[str, int]) -> tuple[Timing, float]:
-        """Check and time one point; return its times, and its worst error ÷ tolerance. Raises Skip, Wrong."""
+        """Check and time one point; return its times, and its worst error ÷ tolerance. Raises Skip and Wrong."""
         try:
             if row is self._row:
                 self._compiled.pop(format_parameters(parameters)).result()
@@ -63,6 +65,6 @@ class PointTimer:
         del self._trial  # free its memory before the next trial allocates
 
 
-def _compile(row: Variant, problem: Problem, parameters: dict[str, int], arch: str) -> None:
-    """Compile the row into the disk cache, without keeping its machine code in memory."""
+def _compile_into_cache(row: Variant, problem: Problem, parameters: dict[str, int], arch: str) -> None:
+    """Compile the row into the cache on disk, without keeping its machine code in memory."""
     compile_kernel(row.path, row.config(problem, parameters).defines, arch)

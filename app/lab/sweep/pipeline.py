@@ -1,4 +1,4 @@
-"""``main.py sweep --pipeline``: end-to-end time of the main job over streams and chunk sizes."""
+"""Measure the end-to-end time of the main job over streams and chunk sizes (``main.py sweep --pipeline``)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -7,8 +7,8 @@ from typing import Any, cast
 from app.base.errors import UserError
 from app.base.interrupts import exit_on_interrupt, progress_bar
 from app.commands.sweep import SweepRequest
-from app.drawing.files import save
-from app.drawing.matrix import heat_map
+from app.drawing.files import save_chart
+from app.drawing.matrix import draw_heat_map
 from app.engine.request import STREAMS as DEFAULT_STREAMS
 from app.engine.request import default_chunk
 from app.lab.batch import random_images
@@ -17,7 +17,7 @@ from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import ExecutionPlan
 from app.records.sweep import PipelinePoint, PipelineSweep
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import WIDTH, Column, format_ms, paragraph, table
 
 STREAMS = tuple(range(1, 9))
@@ -30,7 +30,7 @@ Measure = Callable[[int, int], Figures | None]  # None: it does not fit in devic
 
 
 def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan, card: str) -> int:
-    """Time the main job at all points, publish, draw. Returns 0. Raises UserError, also if Ctrl-C stops it early."""
+    """Time the main job at all points, publish and draw. Return 0. Raises UserError, also if Ctrl-C stops it early."""
     with exit_on_interrupt():
         from app.engine.gpu import GpuEngine
         from app.main_job import timing as measure
@@ -44,37 +44,37 @@ def sweep_pipeline(request: SweepRequest, graph: Graph, execution: ExecutionPlan
                 return None
             outputs = engine.allocate_outputs(len(images))
             timing = measure.time_end_to_end(engine, images, outputs, REPEAT, WARMUP)
-            use = measure.typical_usage(engine, images, outputs)
+            use = measure.median_pipeline_usage(engine, images, outputs)
             times = {"ms": timing.median, "p90_ms": timing.percentile(90), "samples": stored_samples(timing.samples)}
             return {**times, "overlap": use["overlap"]}
 
     points = measure_all(grid, run)
     if points:
         report = as_document(request, card, points, len(grid), default)
-        publish(report, as_text, request.output)
-        draw(request, points)
+        publish_report(report, as_text, request.output)
+        draw_times(request, points)
     if len(points) < len(grid):
         raise UserError(f"interrupted after {len(points)} of {len(grid)} points")
     return 0
 
 
-def draw(request: SweepRequest, points: Sequence[PipelinePoint]) -> None:
-    """Draw end-to-end times by chunk size and streams, if any were measured. Raises UserError."""
+def draw_times(request: SweepRequest, points: Sequence[PipelinePoint]) -> None:
+    """Draw the end-to-end times by chunk size and streams, if any were measured. Raises UserError."""
     times = {(point["chunk"], point["streams"]): point["ms"] for point in points if point["ms"] is not None}
     if request.plot is not None and times:
         title = f"{request.network}, {request.batch:,} images, end to end"
-        chart = heat_map(title, "images a chunk", "streams", times)
-        save(chart, request.plot / f"sweep_pipeline_{request.network}_heat.svg")
+        chart = draw_heat_map(title, "images a chunk", "streams", times)
+        save_chart(chart, request.plot / f"sweep_pipeline_{request.network}_heat.svg")
 
 
 def pipeline_grid(batch: int, default: Setting) -> list[Setting]:
-    """Return every number of streams with every chunk size up to the batch, including the default."""
+    """Return every combination of streams and chunk size up to the batch, including the default."""
     chunks = sorted({chunk for chunk in (*CHUNKS, default[1]) if chunk <= batch})
     return [(streams, chunk) for chunk in chunks for streams in STREAMS]
 
 
 def measure_all(grid: Sequence[Setting], measure: Measure) -> list[PipelinePoint]:
-    """Measure a point per setting; its ``ms`` is None if memory does not suffice. Ctrl-C stops between two points."""
+    """Return a point per setting; its ``ms`` is None if memory does not suffice. Ctrl-C stops between two points."""
     points: list[PipelinePoint] = []
     with suppress(KeyboardInterrupt), progress_bar(len(grid), unit=" points") as progress:
         for streams, chunk in grid:
@@ -87,7 +87,7 @@ def measure_all(grid: Sequence[Setting], measure: Measure) -> list[PipelinePoint
 def as_document(
     request: SweepRequest, card: str, points: Sequence[PipelinePoint], total: int, default: Setting
 ) -> PipelineSweep:
-    """Return the measured points, with the best and the default one, as a JSON document."""
+    """Return the JSON document: the measured points, the best point and the default one."""
     measured = [point for point in points if point["ms"] is not None]
     best = min(measured, key=lambda point: point["ms"] or 0.0, default=None)
     usual = next((point for point in measured if (point["streams"], point["chunk"]) == default), None)
@@ -109,7 +109,7 @@ def as_document(
 
 
 def as_text(report: PipelineSweep, width: int = WIDTH) -> str:
-    """Format the document: two tables with chunk sizes down and streams across, and the best point."""
+    """Return the document as text: two tables by chunk size (down) and streams (across), and the best point."""
     lines = [
         *paragraph(
             f"Pipeline of {report['network']}, {report['images']:,} images, {report['precision']}, on "
@@ -136,7 +136,7 @@ def as_text(report: PipelineSweep, width: int = WIDTH) -> str:
 
 
 def _figure_table(report: PipelineSweep, width: int, cell: Callable[[PipelinePoint], str]) -> list[str]:
-    """Format one figure of every point: a row for each chunk size, a column for each number of streams."""
+    """Return a table of one figure of every point: a row per chunk size, a column per number of streams."""
     rows: dict[int, dict[int, str]] = {}
     for point in report["points"]:
         rows.setdefault(point["chunk"], {})[point["streams"]] = "-" if point["ms"] is None else cell(point)

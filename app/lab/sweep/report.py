@@ -1,4 +1,4 @@
-"""Write the report of a sweep as a JSON document, as text and as heat maps."""
+"""Report a sweep as a JSON document, as text and as heat maps."""
 
 from collections.abc import Iterator, Sequence
 from math import inf
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from app.base.precision import SHORT
 from app.commands.sweep import SweepRequest
-from app.drawing.files import save
-from app.drawing.matrix import Times, heat_map
+from app.drawing.files import save_chart
+from app.drawing.matrix import Times, draw_heat_map
 from app.kernels.problems import tuning_key
 from app.lab.stop import describe_stopping_rule
 from app.lab.sweep.grid import L2, NOISE, Target, format_parameters
@@ -24,7 +24,7 @@ FUSED_HINT = "the main job runs layers fused with what follows them: --fused tun
 def as_document(
     request: SweepRequest, targets: Sequence[Target], notes: Sequence[str], card: str, table: str | None
 ) -> Sweep:
-    """Return every layer's points as a JSON document. table: the file that stores the best points, None without any."""
+    """Return the points of every layer as a JSON document. table: file that stores the best points, or None."""
     row = targets[0].row
     return {
         "schema": "lenet5-inference/sweep/1",
@@ -67,7 +67,7 @@ def _layer_document(target: Target) -> SweptLayer:
 
 
 def as_text(report: Sweep, width: int = WIDTH) -> str:
-    """Format the document as tables and paragraphs of at most ``width`` columns."""
+    """Return the document as tables and paragraphs of at most ``width`` columns."""
     kind = "fused with what follows" if report["fused"] else "alone"
     head = (
         f"Sweep of {report['operation']} kernel {report['variant']}, network {report['network']}, "
@@ -77,7 +77,7 @@ def as_text(report: Sweep, width: int = WIDTH) -> str:
     lines = [*paragraph(head, width), *paragraph(checked, width, INDENT)]
     for layer in report["layers"]:
         lines += [*paragraph(f"{layer['layer']} ({layer['problem']})", width), *_points_table(layer, width)]
-        lines += [line for remark in _remarks(layer) for line in paragraph(remark, width, INDENT, 2 * INDENT)]
+        lines += [line for remark in _layer_remarks(layer) for line in paragraph(remark, width, INDENT, 2 * INDENT)]
     last = [f"note: {note}" for note in report["notes"]]
     if report["finished"] < report["total"]:
         last.append(f"interrupted after {report['finished']} of {report['total']} points")
@@ -87,7 +87,7 @@ def as_text(report: Sweep, width: int = WIDTH) -> str:
 
 
 def _points_table(layer: SweptLayer, width: int) -> list[str]:
-    """Format the fastest points as a table, with the default point marked."""
+    """Return a table of the fastest points, with the default point marked."""
     fastest = layer["best_ms"]
     if fastest is None:
         return []
@@ -105,8 +105,8 @@ def _points_table(layer: SweptLayer, width: int) -> list[str]:
     return table((*names, *times, Column("", left=True)), rows, width)
 
 
-def _remarks(layer: SweptLayer) -> Iterator[str]:
-    """Yield the lines below a layer's table: the best point, what auto takes, points left out or wrong."""
+def _layer_remarks(layer: SweptLayer) -> Iterator[str]:
+    """Yield the lines below a layer's table: the best point, what auto takes, and points skipped or wrong."""
     if (more := len(layer["points"]) - SHOWN_POINTS) > 0:
         yield f"… and {more} slower ones (--json has all)"
     if layer["best"]:
@@ -128,7 +128,8 @@ def _remarks(layer: SweptLayer) -> Iterator[str]:
 def layer_time_field(target: Target) -> Field | None:
     """Return the times over the two parameters that matter most; None if no parameter was varied.
 
-    A parameter matters more the slower its worst value is than its best. All other parameters take their best values.
+    A parameter matters more if its worst value is slower relative to its best. All other parameters take their best
+    values.
     """
     varied: dict[str, float] = {}
     for name in target.points[0]["parameters"] if target.points else ():
@@ -143,7 +144,7 @@ def layer_time_field(target: Target) -> Field | None:
 
 
 def _least_times(target: Target, down: str, across: str) -> dict[tuple[int, int], float]:
-    """Return values of two parameters (0 for "") → the least time over all values of the others."""
+    """Return the least time, over all other parameters, for each pair of values of two parameters (0 for "")."""
     best: dict[tuple[int, int], float] = {}
     for point in target.points:
         values = point["parameters"].get(down, 0), point["parameters"].get(across, 0)
@@ -152,7 +153,7 @@ def _least_times(target: Target, down: str, across: str) -> dict[tuple[int, int]
 
 
 def summed_time_field(targets: Sequence[Target]) -> Field | None:
-    """Sum two layers' times over the one parameter of each; None unless there are two layers with one parameter."""
+    """Return the sum of two layers' times over the one parameter of each; None unless there are two such layers."""
     if len(targets) != 2 or len(targets[0].row.tunables) != 1:
         return None
     (name,) = targets[0].row.tunables
@@ -163,12 +164,12 @@ def summed_time_field(targets: Sequence[Target]) -> Field | None:
     return f"{targets[0].layer} {name}", f"{targets[1].layer} {name}", sums
 
 
-def draw(folder: Path, network: str, targets: Sequence[Target]) -> None:
-    """Draw a heat map of each layer, and of two layers together where each has one parameter. Raises UserError."""
+def draw_heat_maps(folder: Path, network: str, targets: Sequence[Target]) -> None:
+    """Draw a heat map of each layer, and of two layers together if each has one parameter. Raises UserError."""
     row, images = targets[0].row, targets[0].images
     found = [(f" {target.layer}", f"_{target.layer}", layer_time_field(target)) for target in targets]
     found.append((", both layers", "", summed_time_field(targets)))
     for where, suffix, field in found:
         if field is not None:
             title = f"{row.operation} {row.name}, {network}{where}, {images:,} images"
-            save(heat_map(title, *field), folder / f"sweep_{row.name}_{network}{suffix}_heat.svg")
+            save_chart(draw_heat_map(title, *field), folder / f"sweep_{row.name}_{network}{suffix}_heat.svg")

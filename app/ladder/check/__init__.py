@@ -1,1 +1,1 @@
-"""``main.py check``: test one kernel on small shapes, on the CPU or on the card."""
+"""Test one kernel on small shapes, on the CPU or on the card (``main.py check``)."""

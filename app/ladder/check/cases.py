@@ -1,4 +1,4 @@
-"""The problems that a kernel is checked on: small ones that no tile divides, or one that the user names. Pure."""
+"""List the problems on which a kernel is checked: small ones that no tile divides, or one that the user names."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -58,28 +58,28 @@ class Case(Frozen):
 
     @cached_property
     def input_images(self) -> np.ndarray:
-        """Random images, (images, elements)."""
+        """Return random images, (images, elements)."""
         return random_images(np.random.default_rng(0), self.problem.arguments()[0], self.images)
 
     @cached_property
     def parameters(self) -> list[np.ndarray | None]:
-        """Random weights and bias in the problem's layout."""
+        """Return random weights and bias in the layout of the problem."""
         return random_parameters(np.random.default_rng(1), self.problem)
 
     def packed_parameters(self) -> list[np.ndarray | None]:
-        """Return the parameters in the kernel's layout."""
+        """Return the parameters in the layout of the kernel."""
         packing = self.row.config(self.problem).packing
         return packing.pack(self.parameters) if packing else self.parameters
 
     @cached_property
     def expected_and_tolerance(self) -> tuple[np.ndarray, np.ndarray]:
-        """The correct results in float64 and the error allowed for each, both (images, elements)."""
+        """Return the correct results in float64 and the error allowed for each, both (images, elements)."""
         found = expected_results(self.problem, self.input_images, *self.parameters)
         found = apply_variant_bound(self.row, self.problem, found, self.input_images, *self.parameters)
         return found.exact, allowed_errors(self.problem, found)[0]
 
     def describe_first_error(self, outputs: Sequence[np.ndarray]) -> str | None:
-        """Compare flat outputs, y and perhaps labels; describe the first wrong element, or return None."""
+        """Compare flat outputs, y and perhaps labels; return a description of the first wrong element, or None."""
         exact, each = self.expected_and_tolerance
         y = outputs[0].reshape(exact.shape)
         with np.errstate(invalid="ignore"):
@@ -95,7 +95,7 @@ class Case(Frozen):
         return None
 
     def _describe_position(self, at: int) -> str:
-        """Describe the output at index ``at`` of y."""
+        """Return a description of the output at index ``at`` of y."""
         if isinstance(self.problem, LinearProblem):
             image, output = divmod(at, self.problem.outputs)
             return f"image {image}, output {output}"
@@ -106,7 +106,7 @@ class Case(Frozen):
 
 
 def _wrong_label(labels: np.ndarray, exact: np.ndarray, each: np.ndarray) -> str | None:
-    """Describe the first label whose score is not the best one within the errors allowed; None if there is none."""
+    """Return a description of the first label whose score is not the best within the allowed errors, or None."""
     for image, (label, scores, slack) in enumerate(zip(labels, exact, each, strict=True)):
         best = int(scores.argmax())
         if label >= len(scores) or scores[best] - scores[label] > slack[best] + slack[label]:
@@ -116,7 +116,7 @@ def _wrong_label(labels: np.ndarray, exact: np.ndarray, each: np.ndarray) -> str
 
 
 def describe_problem(problem: Problem) -> str:
-    """Describe a problem's sizes, and its differences from a plain layer, in a few characters."""
+    """Return a problem's sizes, and its differences from a plain layer, in a few characters."""
     match problem:
         case ConvProblem():
             parts = ["C{} {}x{} M{} K{} S{}".format(*problem.sizes)]
@@ -136,14 +136,14 @@ def describe_problem(problem: Problem) -> str:
     return ", ".join(parts)
 
 
-def types_of(problem: Problem) -> str:
+def type_names(problem: Problem) -> str:
     """Return the types of x in memory and of the arithmetic."""
     read = problem.arguments()[0].dtype
     return problem.dtype if read == problem.dtype else f"{read}, {problem.dtype}"
 
 
 def small_cases(row: Variant, arch: str) -> list[Case]:
-    """Return every shape in the kernel's first type, and for each other type the first shape that it serves."""
+    """Return every shape in the kernel's first type, and for each other type the first shape that it supports."""
     found = []
     for dtype in row.dtypes:
         problems = [_with_type(problem, dtype) for problem in SHAPES[row.operation]]
@@ -156,7 +156,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
 
 
 def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
-    """Return the layer of the network, or the shape, in each type that the kernel serves. Raises UserError."""
+    """Return the layer of the network, or the shape, in each type that the kernel can compute. Raises UserError."""
     if shape is not None:
         problems = [*_shape_problems(row, shape)]
     else:
@@ -199,7 +199,7 @@ def _shape_problems(row: Variant, text: str) -> Iterator[Problem]:
 
 
 def _with_type(problem: Single, dtype: str) -> Problem:
-    """Return the problem in that arithmetic type, stored in the matching type; bytes stay bytes."""
+    """Return the problem in another arithmetic type and its storage type; bytes remain bytes."""
     if isinstance(problem, ConvProblem | LinearProblem):
         stored = storage_dtype(dtype)
         read = "uint8" if problem.input_dtype == "uint8" else stored

@@ -1,4 +1,4 @@
-"""``main.py check``: compare one kernel with the NumPy reference, on the CPU or on the card."""
+"""Run ``main.py check``: compare one kernel with the NumPy reference, on the CPU or on the card."""
 
 import tempfile
 import threading
@@ -19,11 +19,11 @@ from app.cuda import device
 from app.kernels import registry
 from app.kernels.variant import Variant
 from app.lab.bench.compiling import failure_reason
-from app.ladder.check.cases import Case, describe_problem, named_cases, small_cases, types_of
+from app.ladder.check.cases import Case, describe_problem, named_cases, small_cases, type_names
 from app.ladder.emulation.program import COMPILER, ENDLESS, MISSING, Fault, build_variant, why_not_on_cpu
 from app.planning.choices import OPERATIONS
 from app.records.kernels import Check, Verdict
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 from app.terminal.text import Column, paragraph, table
 
 LIKE = "sm_90a"  # architecture whose limits apply on the CPU
@@ -34,7 +34,7 @@ OFF_THE_CARD = "check --device cpu names the line"
 
 
 def check(request: CheckRequest) -> int:
-    """Check the kernel; print for each shape that it is right, or its first error. Returns 1 if one is wrong, else 0.
+    """Check the kernel; print a verdict or the first error for each shape. Return 1 if one is wrong, otherwise 0.
 
     Raises UserError.
     """
@@ -58,7 +58,7 @@ def check(request: CheckRequest) -> int:
         raise UserError(f"{row.operation} kernel '{row.name}' serves none of the shapes on {arch}: name one by --shape")
     found = _check_cases_on_card(cases, arch) if on_card else _check_cases_on_cpu(cases)
     verdicts = [*tqdm(found, total=len(cases), desc=row.name, unit=" shapes", disable=None)]
-    publish(_document(row, card["name"], cases, verdicts), as_text, request.output)
+    publish_report(_check_document(row, card["name"], cases, verdicts), as_text, request.output)
     return int(any(verdict is not None for verdict in verdicts))
 
 
@@ -71,7 +71,7 @@ def _require_cpu_support(row: Variant) -> None:
 
 
 def _check_cases_on_cpu(cases: list[Case]) -> Iterator[str | None]:
-    """Yield each case's first error, or None, in order."""
+    """Yield the first error of each case, or None, in order."""
     with (
         tempfile.TemporaryDirectory() as folder,
         deferred_interrupts() as check_interrupt,
@@ -114,17 +114,17 @@ def _first_error(case: Case, run: Callable[[], list[np.ndarray]]) -> str | None:
 
 
 def _check_cases_on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
-    """Yield each case's first error, or None, in order, from runs on the current card."""
+    """Yield the first error of each case, or None, in order, from runs on the current card."""
     lost = False
     with exit_on_interrupt(), device.translate_gpu_errors():
-        from app.ladder.check.on_card import run
+        from app.ladder.check.on_card import run_case
 
         for case in cases:
             if lost:
                 yield f"{NOT_TRIED}: the card takes no more work of this process"
                 continue
             try:
-                yield _first_error(case, partial(run, case, arch))
+                yield _first_error(case, partial(run_case, case, arch))
             except Exception as error:
                 reason = failure_reason(error)
                 lost = reason is None and device.is_fatal_cuda_error(error)
@@ -133,7 +133,7 @@ def _check_cases_on_card(cases: list[Case], arch: str) -> Iterator[str | None]:
                 yield reason or f"the card stopped it: {' '.join(str(error).split())}; {OFF_THE_CARD}"
 
 
-def _document(row: Variant, where: str, cases: list[Case], verdicts: list[str | None]) -> Check:
+def _check_document(row: Variant, where: str, cases: list[Case], verdicts: list[str | None]) -> Check:
     return {
         "schema": "lenet5-inference/check/1",
         "operation": row.operation,
@@ -143,9 +143,9 @@ def _document(row: Variant, where: str, cases: list[Case], verdicts: list[str | 
         "shapes": [
             {
                 "shape": describe_problem(case.problem),
-                "types": types_of(case.problem),
+                "types": type_names(case.problem),
                 "images": case.images,
-                "verdict": _verdict(reason),
+                "verdict": _verdict_word(reason),
                 "reason": reason,
             }
             for case, reason in zip(cases, verdicts, strict=True)
@@ -153,12 +153,12 @@ def _document(row: Variant, where: str, cases: list[Case], verdicts: list[str | 
     }
 
 
-def _verdict(reason: str | None) -> Verdict:
+def _verdict_word(reason: str | None) -> Verdict:
     return RIGHT if reason is None else NOT_TRIED if reason.startswith(NOT_TRIED) else WRONG
 
 
 def as_text(document: Check, width: int) -> str:
-    """Format the verdict on each shape, each first error, and the number of right shapes."""
+    """Return the verdict on each shape, each first error, and the number of right shapes."""
     kernel = f"{document['operation']} {document['kernel']} ({document['source']})"
     columns = [Column("shape", left=True), Column("type", left=True), Column("images"), Column("verdict", left=True)]
     shapes = document["shapes"]

@@ -1,4 +1,4 @@
-"""Run a case on the current card, with poisoned outputs and guards behind them."""
+"""Run a case on the current card, with outputs filled with 0xFF and guard areas after them."""
 
 import cupy
 import numpy as np
@@ -11,8 +11,8 @@ from app.ladder.emulation.program import Fault
 GUARD = 256  # elements behind an output that no kernel may write
 
 
-def run(case: Case, arch: str) -> list[np.ndarray]:
-    """Return the flat outputs; bytes that the kernel did not write are 0xFF. Raises Fault if a guard was written."""
+def run_case(case: Case, arch: str) -> list[np.ndarray]:
+    """Return the flat outputs; bytes that the kernel did not write are 0xFF. Raise Fault if it wrote a guard area."""
     kernel = Kernel(case.row, case.problem, arch)
     arrays = [
         None if array is None else upload(array) for array in (case.input_images.ravel(), *case.packed_parameters())

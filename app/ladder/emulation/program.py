@@ -1,6 +1,6 @@
-"""Compile a kernel's file by g++, with its PTX functions replaced by C++, and run it in a separate process.
+"""Compile a kernel's file by g++, with C++ in place of its PTX functions, and run it in a separate process.
 
-There it works on arrays between guard pages, and every index into a declared array is checked.
+The process works on arrays between guard pages, and checks every index into a declared array.
 """
 
 import re
@@ -59,7 +59,7 @@ _CALLERS = re.compile(r"^AT((?: [0-9a-f]+)*)$", re.MULTILINE)
 
 
 class Fault(Exception):  # noqa: N818 - a verdict, not an error
-    """Raised for a kernel that breaks a rule of CUDA C++; the text names the array, the line and the thread."""
+    """A kernel breaks a rule of CUDA C++; the text names the array, the line and the thread."""
 
 
 def why_not_on_cpu(row: Variant) -> str | None:
@@ -70,9 +70,9 @@ def why_not_on_cpu(row: Variant) -> str | None:
 
 
 def replace_ptx(name: str, text: str) -> str:
-    """Return a kernel's file, or a header, with its PTX functions and types left out as empty lines.
+    """Return the text of a kernel's file or a header, with empty lines in place of its PTX functions and types.
 
-    The header here that replaces them is included instead, and a shared array refers to the current block's memory.
+    It includes the header here that replaces them, and shared arrays refer to the memory of the current block.
     """
     lines: list[str] = []
     block: list[str] = []
@@ -96,23 +96,23 @@ def replace_ptx(name: str, text: str) -> str:
 
 
 def emulation_headers() -> dict[str, str]:
-    """Return the headers of this folder: name → text."""
+    """Return the text of each header of this folder, by name."""
     return {path.name: path.read_text(encoding="utf-8") for path in HERE.glob("*.h")}
 
 
-def grid_of(launch: KernelLaunch, images: int) -> Grid:
-    """Return the launch's grid on a card of two multiprocessors, where persistent launches have at most two blocks."""
+def emulated_grid(launch: KernelLaunch, images: int) -> Grid:
+    """Return the launch's grid on a card of two multiprocessors; a persistent launch has at most two blocks."""
     x, *others = launch.grid(images)
     return (min(x, 2) if launch.persistent else x, *others)  # type: ignore[return-value]
 
 
-def build(
+def build_program(
     folder: Path, source: Path, main: str, defines: Mapping[str, str | int], flags: Sequence[str], shared: bool = True
 ) -> Path:
     """Compile ``main``, which includes the kernel's file, in a new folder; return the program or library.
 
-    shared: compile what all kernels share first, once in this process. From the fourth on this saves time.
-    Raises UserError without a compiler, or with the first of its errors.
+    shared: compile first what all kernels share, once in this process, which saves time from the fourth kernel on.
+    Raises UserError without a compiler, or with the compiler's first error.
     """
     if COMPILER is None:
         raise UserError(MISSING)
@@ -126,7 +126,7 @@ def build(
     # Not by -D: g++ rejects a precompiled header in which a macro's name occurs, such as C.
     constants = "".join(f"#define {key} {value}\n" for key, value in sorted(defines.items()))
     (folder / "main.cpp").write_text(constants + main, encoding="utf-8")
-    _compile(folder, source.name, words)
+    _run_compiler(folder, source.name, words)
     return folder / "kernel"
 
 
@@ -134,7 +134,8 @@ def build(
 def _compile_shared(compiler: str, flags: Sequence[str]) -> TemporaryDirectory[str]:
     """Compile what all kernels share, which takes g++ two thirds of the time for a kernel; return the folder.
 
-    In it are system.h, a precompiled header of the system's headers, and runtime.o, the functions of the headers here.
+    It contains system.h, a precompiled header of the system's headers, and runtime.o, the functions of the headers
+    here.
     """
     folder = Path((made := TemporaryDirectory()).name)
     _write_sources(folder, INCLUDE_DIR / "common.cuh", DEFINED)
@@ -144,15 +145,15 @@ def _compile_shared(compiler: str, flags: Sequence[str]) -> TemporaryDirectory[s
     (folder / "system.h").write_text("\n".join(["#pragma once", *sorted(included), ""]), encoding="utf-8")
     headers_here = "".join(f'#include "{name}"\n' for name in (*IN_PLACE_OF, "host_program.h"))
     (folder / "runtime.cpp").write_text(headers_here, encoding="utf-8")
-    _compile(folder, "system.h", (*flags, "-x", "c++-header", "system.h"))
-    _compile(folder, "runtime.cpp", (*flags, "-include", "system.h", "-c", "runtime.cpp"))
+    _run_compiler(folder, "system.h", (*flags, "-x", "c++-header", "system.h"))
+    _run_compiler(folder, "runtime.cpp", (*flags, "-include", "system.h", "-c", "runtime.cpp"))
     return made
 
 
 def _write_sources(folder: Path, source: Path, functions: str) -> None:
-    """Write into ``folder`` all that g++ needs: the kernel's file and its headers, without PTX, and those that emulate.
+    """Write into ``folder`` what g++ needs: the kernel's file and its headers, without PTX, and the emulating headers.
 
-    functions: AS_WRITTEN, DECLARED or DEFINED: the form of the emulating headers' inline functions.
+    functions: AS_WRITTEN, DECLARED or DEFINED, the form of the emulating headers' inline functions.
     """
     texts = {name: (INCLUDE_DIR / name).read_text(encoding="utf-8") for name in IN_PLACE_OF}
     texts |= read_with_includes(INCLUDE_DIR / "common.cuh") | read_with_includes(source)
@@ -162,8 +163,8 @@ def _write_sources(folder: Path, source: Path, functions: str) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def _compile(folder: Path, name: str, words: Sequence[str]) -> None:
-    """Run g++ in the folder with these arguments. name: the kernel's. Raises UserError with the first error of g++."""
+def _run_compiler(folder: Path, name: str, words: Sequence[str]) -> None:
+    """Run g++ in the folder with arguments ``words``. name: of the kernel. Raises UserError with the first error."""
     done = subprocess.run([str(COMPILER), *FLAGS, *words], cwd=folder, capture_output=True, text=True)
     if done.returncode:
         found = _ERROR.search(done.stderr)
@@ -173,7 +174,7 @@ def _compile(folder: Path, name: str, words: Sequence[str]) -> None:
 
 
 class Built(Frozen):
-    """A kernel compiled for one problem and number of images. outputs: the problem's arguments that it writes.
+    """A kernel compiled for one problem and number of images. outputs: arguments of the problem that it writes.
 
     seconds: CPU time after which a run is stopped.
     """
@@ -185,9 +186,9 @@ class Built(Frozen):
     seconds: int
 
     def run(self, arrays: Sequence[np.ndarray | None], *, low: bool) -> list[np.ndarray]:
-        """Run it on x and the packed parameters; return the flat outputs, with bytes 0xFF where it wrote nothing.
+        """Run the kernel on x and the packed parameters; return the flat outputs, whose unwritten bytes are 0xFF.
 
-        low: arrays begin at a guard page, otherwise they end at one. Raises Fault.
+        low: arrays begin at a guard page; otherwise they end at one. Raises Fault.
         """
         given = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays if array is not None)
         done = subprocess.run(
@@ -215,7 +216,7 @@ class Built(Frozen):
         return f"{at}{what}{who}"
 
     def _find_source_line(self, callers: re.Match[str] | None) -> str | None:
-        """Return the first line of the kernel's file among the calling functions' lines."""
+        """Return the first line of the kernel's file among the lines of the calling functions."""
         lookup = shutil.which("addr2line")
         if callers is None or not callers[1] or lookup is None:
             return None
@@ -227,7 +228,7 @@ class Built(Frozen):
 def build_variant(
     row: Variant, problem: Problem, parameters: Parameters, images: int, folder: Path, shared: bool = True
 ) -> Built:
-    """Compile the row for the problem in a new folder, as ``build`` does. Raises UserError."""
+    """Compile the row for the problem in a new folder, as ``build_program`` does. Raises UserError."""
     config = row.config(problem, parameters)
     x, *others = problem.arguments()
     outputs = [argument for argument in others if argument.per_image]
@@ -256,11 +257,13 @@ def build_variant(
     included = "".join(f'#include "{name}"\n' for name in ("common.cuh", row.source, "host_program.h"))
     main = f"{included}\nint main(int, char **arguments) {{\n{body}}}\n"
     seconds = SECONDS + int(images * problem.flops / RATE)
-    return Built(build(folder, row.path, main, config.defines, CHECKED, shared), row.source, outputs, images, seconds)
+    return Built(
+        build_program(folder, row.path, main, config.defines, CHECKED, shared), row.source, outputs, images, seconds
+    )
 
 
 def _array_declaration(argument: Argument, images: int, kind: str) -> str:
-    """Return the line that declares an argument; kind: ``input`` for one that is read from standard input."""
+    """Return the line that declares an argument. kind: ``input`` if the program reads it from standard input."""
     if argument.optional:
         return f"void *{argument.name} = nullptr;"
     count = argument.fixed + argument.per_image * images
@@ -272,7 +275,7 @@ def _launch_lines(action: KernelLaunch, entry: str, names: Sequence[str], images
     scalars = ", ".join(map(str, action.scalars))
     places = [f"&{name}" for name in (*names, "images")] + [f"scalars + {at}" for at in range(len(action.scalars))]
     cluster = action.cluster(images) if action.cluster else 1
-    grid = ", ".join(map(str, grid_of(action, images)))
+    grid = ", ".join(map(str, emulated_grid(action, images)))
     shape = f"{{{{{grid}}}, {action.threads}, {action.shared_bytes}, {cluster}}}"
     return [
         "{",

@@ -1,1 +1,1 @@
-"""Training on the GPU by the kernels app/kernels/train/train_*.cu."""
+"""Train on the GPU with the kernels app/kernels/train/train_*.cu."""

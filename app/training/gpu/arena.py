@@ -1,4 +1,4 @@
-"""Arenas: device arrays that each hold all parameters, weights first; gradients and slots have the same layout."""
+"""Define arenas: device arrays that each contain all parameters, weights first, and gradients or slots alike."""
 
 from collections.abc import Mapping
 from math import prod
@@ -17,7 +17,7 @@ class ArenaLayout(Frozen):
     """The layout of an arena, in elements.
 
     places: parameter → slice of its elements. weights: end of the weights, where biases begin. size: of the whole
-    arena. Up to three padding elements between parameters are 0 in every arena and stay 0.
+    arena. Up to three padding elements between parameters are always 0.
     """
 
     shapes: Mapping[str, Shape]
@@ -26,14 +26,14 @@ class ArenaLayout(Frozen):
     size: int
 
     def packed(self, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Pack the arrays into a host array, (size,) float32."""
+        """Return the arrays, packed into a host array, (size,) float32."""
         flat = np.zeros(self.size, np.float32)
         for name, place in self.places.items():
             flat[place] = arrays[name].ravel()
         return flat
 
     def unpacked(self, flat: np.ndarray) -> Arrays:
-        """Unpack an arena in host memory: return copies of the arrays by name, in the order of the shapes."""
+        """Return copies of the arrays in a host copy of an arena, by name, in the order of the shapes."""
         return {name: flat[self.places[name]].reshape(shape).copy() for name, shape in self.shapes.items()}
 
     def view(self, arena: Any, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Launch training's kernels, except for the matrix products (products.py).
+"""Launch the kernels of training, except for the matrix products (products.py).
 
 A launcher takes a stream, usually the number of images, and device arrays; it enqueues its work and returns at once.
 """
@@ -27,19 +27,19 @@ MOST_PARTS = 64
 
 
 def training_kernel(name: str, defines: Mapping[str, str | int], arch: str, *, threads: int) -> Function:
-    """Compile train/train_NAME.cu with these compile-time constants and load it; raises as ``compile_kernel``."""
+    """Return the kernel of train/train_NAME.cu, compiled with these constants. Raises as ``compile_kernel`` does."""
     module = load_cubin(compile_kernel(FOLDER / f"train_{name}.cu", dict(defines), arch))
     return Function(module, f"train_{name}", threads=threads)
 
 
 def partial_sum_count(images: int, pixels: int) -> int:
-    """Return the number of parts of sums over images and pixels. It depends on sizes only, hence so do results."""
+    """Return the number of parts of sums over images and pixels. It depends only on sizes, so results do too."""
     wanted = ceil_div(images * pixels, SUMMED)
     return min(wanted, MOST_PARTS, images)
 
 
 class Gather:
-    """Kernel that gathers images by index, as bytes or as float32 times ``factor``, optionally shifted and flipped."""
+    """Gathers images by index, as bytes or as float32 times ``factor``, optionally shifted and flipped."""
 
     def __init__(
         self, arch: str, shape: Shape, output: str, factor: float, *, shift: int = 0, flip: bool = False
@@ -50,19 +50,19 @@ class Gather:
         )
 
     def __call__(self, stream: Any, images: int, all_images: Any, items: Any, y: Any, key: np.uint64) -> None:
-        """Enqueue y[i] = images[items[i]]. items: int32. key: of the stream of random bits."""
+        """Enqueue y[i] = images[items[i]]. items: int32. key: key of the stream of random bits."""
         self._function(stream, (images, 1, 1), all_images, items, y, key)
 
 
 class Elementwise:
-    """Kernel with one thread per element. size: elements per image."""
+    """Runs a kernel with one thread per element. size: elements per image."""
 
     def __init__(self, name: str, arch: str, size: int, **constants: str | int) -> None:
         self._size = size
         self._function = _load_kernel(name, arch, **constants)
 
     def __call__(self, stream: Any, images: int, *arrays: Any, scalars: tuple[Any, ...] = ()) -> None:
-        """Enqueue the kernel on its arrays. scalars: arguments after the number of images."""
+        """Enqueue the kernel with its arrays. scalars: arguments after the number of images."""
         grid = (ceil_div(images * self._size, BLOCK), 1, 1)
         self._function(stream, grid, *arrays, np.int32(images), *scalars)
 
@@ -73,14 +73,14 @@ def scale_kernel(arch: str, size: int, factor: float) -> Elementwise:
 
 
 def activation_gradient_kernel(arch: str, size: int, function: str) -> Elementwise:
-    """Return the kernel for (y, dy): dy ← dy · slope(y), an activation's gradient. y: its output."""
+    """Return the kernel for (y, dy): dy ← dy · slope(y), the gradient of an activation with output y."""
     return Elementwise("activation_gradient", arch, size, SIZE=size, ACTIVATION=activation_name(function))
 
 
 def pool_gradient_kernel(arch: str, layer: Pool, shape: Shape, function: str) -> Elementwise:
-    """Return the kernel for (x, y, dy, dx): dx from dy. x, y: the layer's input and output.
+    """Return the kernel for (x, y, dy, dx) that computes dx from dy. x, y: input and output of the layer.
 
-    With ``function``, dx is the gradient by the input of the activation that computed x.
+    With ``function``, dx is the gradient with respect to the input of the activation that computed x.
     """
     _, height, width = layer.output_shape(shape)
     window = {
@@ -95,31 +95,31 @@ def pool_gradient_kernel(arch: str, layer: Pool, shape: Shape, function: str) ->
 
 
 class Dropout:
-    """Kernel that multiplies features by 0 or 1 / (1 - share)."""
+    """Multiplies features by 0 or 1 / (1 - share)."""
 
     def __init__(self, arch: str, features: int) -> None:
         self._function = Elementwise("dropout", arch, features, FEATURES=features)
 
     def __call__(self, stream: Any, images: int, x: Any, y: Any, items: Any, key: np.uint64, share: float) -> None:
-        """Enqueue y = x with a random share of its features 0, the others scaled. y may be x; share 0 copies x."""
+        """Enqueue y = x with a random share of its features 0 and the others scaled. y may be x; share 0 copies x."""
         least, factor = dropout_bound(share)
         self._function(stream, images, x, y, items, scalars=(key, np.int32(least), factor))
 
 
 class Transpose:
-    """Kernel that transposes (images, rows, columns) to (images, columns, rows)."""
+    """Transposes (images, rows, columns) to (images, columns, rows)."""
 
     def __init__(self, arch: str, rows: int, columns: int) -> None:
         self._tiles = ceil_div(rows, TILE) * ceil_div(columns, TILE)
         self._function = _load_kernel("transpose", arch, ROWS=rows, COLUMNS=columns)
 
     def __call__(self, stream: Any, images: int, x: Any, y: Any) -> None:
-        """Enqueue y = the transpose of each image's x. y must not overlap x."""
+        """Enqueue y = x with each image transposed. y must not overlap x."""
         self._function(stream, (images * self._tiles, 1, 1), x, y)
 
 
 class ColumnSums:
-    """Kernel that sums over images and pixels, (images, columns, pixels) → (columns,). images: the most per call."""
+    """Sums over images and pixels, (images, columns, pixels) → (columns,). images: most images per call."""
 
     def __init__(self, arch: str, images: int, columns: int, pixels: int = 1) -> None:
         self._columns, self._pixels = columns, pixels
@@ -128,7 +128,7 @@ class ColumnSums:
         self._last = self._function if pixels == 1 else _load_kernel("column_sums", arch, COLUMNS=columns, PIXELS=1)
 
     def __call__(self, stream: Any, images: int, x: Any, y: Any) -> None:
-        """Enqueue y = the columns' sums in x: one launch, or two if each sum is computed in several parts."""
+        """Enqueue y = sums of the columns of x: one launch, or two if each sum is computed in several parts."""
         parts = partial_sum_count(images, self._pixels)
         groups = ceil_div(self._columns, TILE)
         blocks = groups if self._pixels == 1 else self._columns
@@ -138,7 +138,7 @@ class ColumnSums:
 
 
 class CrossEntropy:
-    """Kernel that computes the loss, correct answers and the loss's gradient by the logits."""
+    """Computes the loss, the correct answers, and the gradient of the loss with respect to the logits."""
 
     def __init__(self, arch: str, classes: int) -> None:
         self._classes = classes
@@ -156,7 +156,7 @@ class CrossEntropy:
 
 
 class Update:
-    """Kernels of ``add_l2_gradient`` and ``Optimiser.update``: one launch for all parameters, one for the L2 loss."""
+    """Runs ``add_l2_gradient`` and ``Optimiser.update`` on the GPU: one launch for the L2 loss, one for the rest."""
 
     def __init__(self, arch: str, places: ArenaLayout, optimiser: Optimiser, l2: float) -> None:
         self._layout, self._optimiser, self._l2 = places, optimiser, l2
@@ -181,7 +181,7 @@ class Update:
             self._penalty(stream, (1, 1, 1), self._squares, penalty, np.int32(self._blocks), half)
 
     def _kernel_scalars(self, step: ScheduleStep) -> tuple[float, ...]:
-        """Return the kernel's arguments for a step of the schedule, computed in float64 as in the references."""
+        """Return the arguments of the kernel for a step of the schedule, computed in float64 as in the references."""
         number, rate, momentum = step
         if not isinstance(self._optimiser, AdamW):
             return momentum, rate

@@ -1,4 +1,4 @@
-"""A team of GPUs in one machine that sums by NVIDIA's NCCL, through CuPy's binding."""
+"""Sum over a team of GPUs in one machine by NVIDIA's NCCL, through CuPy's binding."""
 
 import os
 import warnings
@@ -22,7 +22,7 @@ class NcclTeam:
         self._types = {np.dtype(np.float32): nccl.NCCL_FLOAT32, np.dtype(np.float64): nccl.NCCL_FLOAT64}
 
     def all_reduce(self, values: Any) -> None:
-        """Implement ``Team.all_reduce``: enqueue the sum and return at once."""
+        """Sum as ``Team.all_reduce`` does: enqueue the sum and return at once."""
         address, stream = values.data.ptr, cupy.cuda.get_current_stream().ptr
         self._communicator.allReduce(
             address, address, values.size, self._types[values.dtype], self._nccl.NCCL_SUM, stream
@@ -31,9 +31,9 @@ class NcclTeam:
 
 @contextmanager
 def nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
-    """Join the team with GPU ``rank`` as the current GPU; wait until all members have joined.
+    """Join the team with GPU ``rank``, which must be current; wait until all members have joined; yield the team.
 
-    name: from rank 0's ``create_nccl_id``. Raises UserError.
+    name: from ``create_nccl_id`` in rank 0. Raises UserError.
     """
     with _import_nccl() as nccl:
         cupy.cuda.Device(rank).use()
@@ -49,7 +49,7 @@ def nccl_team(rank: int, size: int, name: Any) -> Iterator[NcclTeam]:
 
 
 def create_nccl_id() -> Any:
-    """Return a new, picklable name by which a team's members find each other. Raises UserError."""
+    """Return a new, picklable name by which the members of a team find each other. Raises UserError."""
     with _import_nccl() as nccl:
         return nccl.get_unique_id()
 
@@ -68,7 +68,7 @@ def check_nccl_gpus(count: int) -> None:
 
 @contextmanager
 def _import_nccl() -> Iterator[Any]:
-    """Yield CuPy's binding of NCCL; NCCL's errors in the block become UserErrors. Raises UserError without NCCL."""
+    """Yield CuPy's binding of NCCL; errors of NCCL in the block become UserErrors. Raises UserError without NCCL."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # CuPy's warning of several lines repeats the error below
         from cupy.cuda import nccl

@@ -1,8 +1,8 @@
-"""The matrix products of training on the GPU: fully connected layers, and convolutions with both gradients.
+"""Compute the matrix products of training on the GPU: fully connected layers, and convolutions with both gradients.
 
 All arrays are contiguous float32 on the device, at least as large as needed, and aligned to 16 bytes. Activations are
-(B, C, H, W), convolution filters (K, K, C, M). A call enqueues one or two launches and returns; sizes are not checked.
-The order of a sum depends only on the call's sizes: results are bit-identical on any GPU.
+(B, C, H, W), filters (K, K, C, M). A call enqueues one or two launches and returns; it does not check sizes. The order
+of a sum depends only on the sizes of the call: results are bit-identical on any GPU.
 """
 
 from collections.abc import Callable
@@ -39,9 +39,9 @@ SUM_THREADS = 256
 
 
 class Gemm:
-    """Kernel for y = activation(alpha · op(a) op(b) + beta · y + bias), row-major; splits long sums (split-K).
+    """Computes y = activation(alpha · op(a) op(b) + beta · y + bias), row-major; splits long sums (split-K).
 
-    alpha and beta serve system 5's product; the trainer leaves them 1 and 0. activation: "", "relu", "tanh" or
+    alpha and beta exist for the product of system 5; training uses 1 and 0. activation: "", "relu", "tanh" or
     "sigmoid".
     """
 
@@ -67,7 +67,7 @@ class Gemm:
     ) -> None:
         """Enqueue the product. a: (m, k), or (k, m) if transposed; b: (k, n), or (n, k); bias: (n,); y: (m, n).
 
-        sizes: (m, n, k); m · n must stay below 2^31. y is not read if beta is 0. The first call of a shape may compile
+        sizes: (m, n, k); m · n must be below 2^31. y is not read if beta is 0. The first call with a shape may compile
         and allocate.
         """
         m, n, k = sizes
@@ -81,7 +81,7 @@ class Gemm:
             self._parts.enqueue_sum(stream, (m, n, choice.parts), bias, y, alpha, beta)
 
     def _tile_kernel(self, tile: Tile, cut: bool) -> Function:
-        """Return the kernel for a tile, compiled when first needed. cut: whether it writes partial sums."""
+        """Return the kernel for a tile, compiled at its first use. cut: whether it writes partial sums."""
         if (tile, cut) not in self._products:
             defines = self._defines | tile.defines | {"SPLIT": int(cut)}
             self._products[tile, cut] = training_kernel("gemm", defines, self._arch, threads=tile.threads)
@@ -89,9 +89,9 @@ class Gemm:
 
 
 class ImplicitProduct:
-    """Kernel for a matrix product with windows of images, read directly from the images (implicit GEMM).
+    """Computes a matrix product with windows of images, read directly from the images (implicit GEMM).
 
-    rows, pixels: of one image's result. inner: terms of its sums per tap of the window.
+    rows, pixels: of the result for one image. inner: terms of its sums per tap of the window.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ImplicitProduct:
         self._product = training_kernel(name, defines, arch, threads=self._tile.threads)
 
     def __call__(self, stream: Any, images: int, *arrays: Array) -> None:
-        """Enqueue the product on the kernel's arrays."""
+        """Enqueue the product with the kernel's arrays."""
         rows, pixels = self._tile.block_counts(self._rows, images * self._pixels)
         self._product(stream, (pixels, rows, 1), *arrays, np.int32(images))
 
@@ -122,7 +122,7 @@ def conv_input_gradient_kernel(arch: str, problem: ConvProblem) -> ImplicitProdu
 
 
 class ConvFilterGradient:
-    """Kernel for dw (K, K, C, M) from x (B, C, H, W) and dy (B, M, OH, OW), in a fixed number of partial sums."""
+    """Computes dw (K, K, C, M) from x (B, C, H, W) and dy (B, M, OH, OW), in a fixed number of partial sums."""
 
     def __init__(self, arch: str, problem: ConvProblem) -> None:
         self._rows, self._columns, self._pixels = problem.reduction_length, problem.maps, prod(problem.conv_output_size)
@@ -143,7 +143,7 @@ class ConvFilterGradient:
 
 
 class _Parts:
-    """Workspace for a product's partial sums, (parts, rows, columns), and the launch that adds them."""
+    """Workspace for the partial sums of a product, (parts, rows, columns), and the launch that adds them."""
 
     def __init__(self, arch: str, bias: bool, activation: str) -> None:
         self._arch, self._defines = arch, _epilogue_defines(bias, activation) | {"THREADS": SUM_THREADS}
@@ -151,7 +151,7 @@ class _Parts:
         self._space: Array = None
 
     def workspace(self, elements: int) -> Array:
-        """Return a workspace of at least ``elements`` float32, kept from call to call."""
+        """Return a workspace of at least ``elements`` float32, which later calls reuse."""
         if self._space is None or self._space.size < elements:
             self._space = device_array(elements, "float32")
         return self._space
@@ -171,7 +171,7 @@ class _Parts:
 
 
 def conv_layer_gemms(arch: str, layer: Conv2d, shape: Shape, bias: bool, activation: str) -> Products:
-    """Return a convolution's implicit GEMMs for y, dw and dx. shape: of one image's input."""
+    """Return the implicit GEMMs of a convolution for y, dw and dx. shape: of the input for one image."""
     channels, height, width = shape
     problem = ConvProblem(channels, height, width, layer.maps, layer.kernel, layer.stride, padding=layer.padding)
     forward = conv_forward_kernel(arch, problem, bias, activation)
@@ -179,7 +179,7 @@ def conv_layer_gemms(arch: str, layer: Conv2d, shape: Shape, bias: bool, activat
 
 
 def linear_layer_gemms(arch: str, layer: Linear, shape: Shape, bias: bool, activation: str) -> Products:
-    """Return a fully connected layer's GEMMs for y, dw and dx. shape: of one image's input."""
+    """Return the GEMMs of a fully connected layer for y, dw and dx. shape: of the input for one image."""
     (k,), n = shape, layer.outputs
     forward, weights = Gemm(arch, bias=bias, activation=activation), Gemm(arch, transpose_a=True)
     inputs = Gemm(arch, transpose_b=True)

@@ -1,4 +1,4 @@
-"""The layers' forward and backward passes on the device. Arrays are allocated once, for the largest batch.
+"""Run the forward and backward passes of layers on the device. Arrays are allocated once, for the largest batch.
 
 app/training/gradients.py defines what a stage computes.
 """
@@ -22,7 +22,7 @@ from app.training.settings import Settings
 
 
 class Site(Frozen):
-    """Data shared by all stages. images: the largest batch size. parameters, gradients: arenas."""
+    """Data that all stages share. images: largest batch size. parameters, gradients: arenas."""
 
     arch: str
     images: int
@@ -31,7 +31,7 @@ class Site(Frozen):
     gradients: Any
 
     def allocate_activations(self, shape: Shape) -> Any:
-        """Allocate an array for a batch's activations. shape: of one image's."""
+        """Return an array for the activations of a batch. shape: for one image."""
         return device_array(self.images * prod(shape), "float32")
 
     def parameter_views(self, name: str) -> tuple[Any, Any]:
@@ -40,7 +40,7 @@ class Site(Frozen):
 
 
 class DeviceBatch(Frozen):
-    """A batch on a stream. items: image indices, int32 on the device. epoch: 0 for evaluation, without randomness."""
+    """A batch on a stream. items: indices of images, int32 on the device. epoch: 0 for evaluation (no randomness)."""
 
     stream: Any
     items: Any
@@ -49,11 +49,11 @@ class DeviceBatch(Frozen):
 
 
 class Stage(Frozen):
-    """A layer, or two computed in one pass.
+    """A layer, or two layers computed in one pass.
 
-    y: the output. forward: enqueues y from the previous stage's output. backward(batch, dy, dx, wanted): enqueues the
-    parameters' gradients into their arena and, if ``wanted``, the gradient by the stage's input. It returns the array
-    of the latter: dx, or dy if it was computed in place.
+    y: the output. forward: enqueues y from the output of the previous stage. backward(batch, dy, dx, wanted): enqueues
+    the gradients of the parameters into their arena and, if ``wanted``, the gradient with respect to the stage's input.
+    It returns the array of the latter: dx, or dy if it was computed in place.
     """
 
     y: Any
@@ -65,7 +65,7 @@ class Stage(Frozen):
 def product_stage(site: Site, layer: Conv2d | Linear, shape: Shape, x: Any, function: str, slope: bool) -> Stage:
     """Return the stage of a layer with weights, and of the activation after it if ``function`` names one.
 
-    slope: whether this stage's backward applies the activation's slope; otherwise the next stage's does.
+    slope: whether the backward pass of this stage applies the activation's slope; otherwise the next stage does.
     """
     out = layer.output_shape(shape)
     y = site.allocate_activations(out)
@@ -93,7 +93,7 @@ def product_stage(site: Site, layer: Conv2d | Linear, shape: Shape, x: Any, func
 
 
 def pool_stage(site: Site, layer: Pool, shape: Shape, x: Any, function: str) -> Stage:
-    """Return the stage of a pooling; its backward includes the activation before it if ``function`` names one."""
+    """Return the stage of a pooling. Its backward pass includes the activation before it if ``function`` names one."""
     y = site.allocate_activations(layer.output_shape(shape))
     launch = inference_launch(site, layer, shape, x, y, "float32")
     gradient = pool_gradient_kernel(site.arch, layer, shape, function)
@@ -120,7 +120,7 @@ def activation_stage(site: Site, layer: Activation, shape: Shape, x: Any, slope:
 
 
 def flatten_stage(site: Site, shape: Shape, x: Any) -> Stage:
-    """Return the stage that transposes (C, H, W) to (H, W, C) and back; it does nothing if the order is the same."""
+    """Return the stage that transposes (C, H, W) to (H, W, C) and back, or does nothing if the order is the same."""
     channels, pixels = shape[0], prod(shape[1:])
     if channels == 1 or pixels == 1:
         return Stage(x, lambda batch: None, lambda batch, dy, dx, wanted: dy)
@@ -135,7 +135,7 @@ def flatten_stage(site: Site, shape: Shape, x: Any) -> Stage:
 
 
 def dropout_stage(site: Site, features: int, x: Any, share: float, seed: int, part: int) -> Stage:
-    """Return the stage of the dropout before a layer; in evaluation it copies. part: its number among the dropouts.
+    """Return the stage of the dropout before a layer; in evaluation it copies. part: number of this dropout.
 
     y has a separate array, because the activation before it still needs its output. backward draws the same mask.
     """
@@ -154,17 +154,17 @@ def dropout_stage(site: Site, features: int, x: Any, share: float, seed: int, pa
 
 
 def inference_launch(site: Site, layer: Layer, shape: Shape, x: Any, y: Any, dtype: str) -> Launch:
-    """Return the launch of a weightless layer's inference kernel, which computes y from x, arrays of ``dtype``."""
+    """Return the launch of the inference kernel of a layer without weights; it computes y from x, of type ``dtype``."""
     problem = layer.kernel_problem(shape, (), bias=False, input_dtype=dtype, dtype="float32", output_dtype=dtype)
     assert problem is not None and layer.operation is not None, f"{layer.kind} is a pass of its own"
     variant = next(eligible_variants(layer.operation, problem, site.arch))
     return Kernel(variant, problem, site.arch).bind([x, y], site.images)
 
 
-def stages(site: Site, model: Model, settings: Settings, x: Any, shape: Shape) -> list[Stage]:
+def build_stages(site: Site, model: Model, settings: Settings, x: Any, shape: Shape) -> list[Stage]:
     """Return one stage per trained layer. Activations join the product before them; dropouts precede their layers.
 
-    Pooling's backward includes the activation before it, which saves a pass over the largest arrays.
+    The backward pass of a pooling includes the activation before it, which saves a pass over the largest arrays.
     """
     made: list[Stage] = []
     dropouts = {name: (part, share) for part, (name, share) in enumerate(settings.dropout)}

@@ -1,7 +1,7 @@
-"""Choose tiles and split-K parts for training's products: pure functions of the sizes.
+"""Choose tiles and split-K parts for the products of training, by pure functions of the sizes.
 
-The order of an element's sum depends on the number of parts, not on the tile. The number depends only on the sizes, so
-results are bit-identical on every GPU.
+The order in which an element is summed depends on the number of parts, not on the tile. The number depends only on the
+sizes, so results are bit-identical on every GPU.
 """
 
 from functools import cache
@@ -34,18 +34,18 @@ class Tile(Frozen):
 
     @property
     def threads(self) -> int:
-        """Number of threads per block."""
+        """Return the number of threads per block."""
         return (self.bm // self.tm) * (self.bn // self.tn)
 
     @property
     def lanes_per_row(self) -> int:
-        """Threads along a warp's row: the squarest warp shape that tiles the block; 0 if there is none."""
+        """Return the threads along a row of a warp, for the squarest warp shape that tiles the block; 0 without one."""
         down, across = self.bm // self.tm, self.bn // self.tn
         return next((n for n in (8, 4, 16, 2, 32, 1) if across % n == 0 and down % (32 // n) == 0), 0)
 
     @property
     def is_feasible(self) -> bool:
-        """Whether the tile is possible: whole warps, not too many, and loads that fit registers and shared memory."""
+        """Return whether the tile has whole warps, not too many, and loads that fit registers and shared memory."""
         size = self.bm + self.bn
         shared = 2 * 4 * SLICES[-1] * (size + 8)
         few = size * SLICES[-1] <= self.threads * MOST_LOADS[self.tm * self.tn]
@@ -53,7 +53,7 @@ class Tile(Frozen):
 
     @property
     def defines(self) -> dict[str, str | int]:
-        """The tile's compile-time constants of the kernels."""
+        """Return the compile-time constants of the kernels for this tile."""
         return {"BM": self.bm, "BN": self.bn, "TM": self.tm, "TN": self.tn, "LANES_N": self.lanes_per_row}
 
     def block_counts(self, rows: int, columns: int) -> tuple[int, int]:
@@ -82,13 +82,13 @@ class Split(Frozen):
 def best_split(rows: int, columns: int, depth: int, candidates: tuple[Tile, ...] = ALL_TILES) -> Split:
     """Return the tile and number of parts with the least estimated cost. depth: products per sum."""
     choices = (Split(tile, n) for tile in candidates for n in _candidate_part_counts(tile, rows, columns, depth))
-    return min(choices, key=lambda choice: _cost(choice, rows, columns, depth))
+    return min(choices, key=lambda choice: _estimated_cost(choice, rows, columns, depth))
 
 
 @cache
 def best_tile(rows: int, columns: int, depth: int) -> Tile:
     """Return the tile with the least estimated cost for sums that are not split."""
-    return min(ALL_TILES, key=lambda tile: _cost(Split(tile, 1), rows, columns, depth))
+    return min(ALL_TILES, key=lambda tile: _estimated_cost(Split(tile, 1), rows, columns, depth))
 
 
 def split_k_length(depth: int, parts: int) -> int:
@@ -97,16 +97,16 @@ def split_k_length(depth: int, parts: int) -> int:
 
 
 def slice_depth(inner: int, depth: int) -> int:
-    """Return how many k values to hold in shared memory at a time.
+    """Return how many k values to keep in shared memory at a time.
 
-    This is the largest slice that divides ``inner``, the values per tap, else the one that pads ``depth`` least.
+    This is the largest slice that divides ``inner``, the values per tap, or else the one that pads ``depth`` least.
     """
     fitting = [size for size in SLICES if inner % size == 0]
     return max(fitting) if fitting else min(SLICES, key=lambda size: (ceil_div(depth, size) * size, -size))
 
 
 def threads_per_sum(parts: int) -> int:
-    """Return how many threads add up one element's parts."""
+    """Return how many threads add the parts of one element."""
     return 8 if parts >= 32 else 1
 
 
@@ -117,8 +117,8 @@ def _candidate_part_counts(tile: Tile, rows: int, columns: int, depth: int) -> s
     return {1} | {min(ceil_div(MULTIPROCESSORS * FULL * times, threads), most) for times in (1, 2, 4)}
 
 
-def _cost(choice: Split, rows: int, columns: int, depth: int) -> float:
-    """Estimate the multiply-adds of the busiest multiprocessor, plus delays of loads and shared-memory reads."""
+def _estimated_cost(choice: Split, rows: int, columns: int, depth: int) -> float:
+    """Return an estimate of the multiply-adds of the busiest multiprocessor, with delays of loads and shared reads."""
     tile, (down, across) = choice.tile, choice.tile.block_counts(rows, columns)
     blocks = ceil_div(down * across * choice.parts, MULTIPROCESSORS)
     idle = max(FULL / (blocks * tile.threads), 1)

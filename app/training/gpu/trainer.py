@@ -1,4 +1,4 @@
-"""Train on the current GPU by this project's kernels."""
+"""Train on the current GPU with this project's kernels."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -12,14 +12,14 @@ from app.cuda.device import capability
 from app.cuda.memory import device_array, pinned_array, upload
 from app.training.gpu.arena import arena_layout
 from app.training.gpu.kernels import CrossEntropy, Gather, Update, scale_kernel
-from app.training.gpu.stages import DeviceBatch, Site, inference_launch, stages
+from app.training.gpu.stages import DeviceBatch, Site, build_stages, inference_launch
 from app.training.gradients import Arrays
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
 from app.training.progress import TrainingJob
 from app.training.random_bits import Use, stream_key
 from app.training.settings import Settings
-from app.training.team import Team, share_of
+from app.training.team import Team, member_share
 
 # Enqueues a batch, or one piece of an evaluation, given its number, the indices of its images and the (2,) float64
 # array that receives loss and correct answers.
@@ -27,7 +27,7 @@ Work = Callable[[int, Any, Any], None]
 
 
 class Inputs:
-    """Kernels that prepare the first trained layer's input, float32: gather images, augment in training, resize."""
+    """Prepares the input of the first trained layer, float32: gathers images, augments them in training, resizes."""
 
     def __init__(self, site: Site, model: Model, settings: Settings, images: Any) -> None:
         """images: the whole training set, uint8 on the device."""
@@ -48,7 +48,7 @@ class Inputs:
             self.y, self._scale = site.allocate_activations(shape), scale_kernel(site.arch, prod(shape), factor)
 
     def forward(self, batch: DeviceBatch) -> None:
-        """Enqueue the computation of the input ``y`` for a batch."""
+        """Enqueue the input ``y`` for a batch."""
         gather = self._altered if batch.epoch else self._plain
         key = stream_key(self.seed, Use.AUGMENT, epoch=batch.epoch)
         gather(batch.stream, batch.images, self._images, batch.items, self._gathered, key)
@@ -59,12 +59,12 @@ class Inputs:
 
 
 class DeviceNetwork:
-    """The model's stages and arrays. images, labels: of the whole training set, uint8 on the device."""
+    """The stages and arrays of the model. images, labels: of the whole training set, uint8 on the device."""
 
     def __init__(self, site: Site, model: Model, settings: Settings, images: Any, labels: Any) -> None:
         self._labels = labels
         self._inputs = Inputs(site, model, settings, images)
-        self._stages = stages(site, model, settings, self._inputs.y, self._inputs.shape)
+        self._stages = build_stages(site, model, settings, self._inputs.y, self._inputs.shape)
         self._first = next(place for place, stage in enumerate(self._stages) if stage.has_weights)
         most = max(stage.y.size for stage in self._stages)
         self._slopes = device_array(most, "float32"), device_array(most, "float32")
@@ -73,7 +73,8 @@ class DeviceNetwork:
     def forward(self, batch: DeviceBatch, result: Any, *, total: int, smoothing: float) -> None:
         """Enqueue the forward pass and the loss.
 
-        result: (2,) float64; receives the batch's share of the mean loss of ``total`` images, and its correct answers.
+        result: (2,) float64; receives the batch's share of the mean loss over ``total`` images, and its correct
+        answers.
         """
         self._inputs.forward(batch)
         for stage in self._stages:
@@ -91,7 +92,7 @@ class DeviceNetwork:
 
 
 class GpuTrainer:
-    """Train on the GPU, with images, labels, parameters and slots in device memory.
+    """Trains on the GPU, with images, labels, parameters and slots in device memory.
 
     team: shares the batches. Sums have a fixed order, so results on the same GPU model are bit-identical. ``train``
     waits for the device once. Raises DeviceMemoryError if the device has too little memory.
@@ -118,7 +119,7 @@ class GpuTrainer:
         self._results, self._penalties = device_array(0, "float64"), device_array(0, "float64")
 
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
-        """Implement ``loop.Trainer.train``."""
+        """Train on batches as ``loop.Trainer.train`` does."""
 
         def enqueue_training_batch(number: int, items: Any, result: Any) -> None:
             if items.size:
@@ -129,20 +130,20 @@ class GpuTrainer:
             else:
                 self._gradients.data.memset_async(0, self._gradients.nbytes, self.stream)
             self._team.all_reduce(self._gradients)
-            self._update(number, step + number)
+            self._update_parameters(number, step + number)
 
         found = self._run_batches(batches, enqueue_training_batch)
         penalties = self._penalties[: len(batches)].get() if self.settings.l2 else np.zeros(len(batches))
         return [(loss + float(penalty), correct) for (loss, correct), penalty in zip(found, penalties, strict=True)]
 
-    def _update(self, number: int, step: int) -> None:
+    def _update_parameters(self, number: int, step: int) -> None:
         """Enqueue the optimiser's update after batch ``number`` of this call."""
         slots, penalty = list(self._slots.values()), self._penalties[number : number + 1]
         schedule = one_cycle(step, self.settings.steps, self.settings.rate)
         self._optimise(self.stream, self._parameters, self._gradients, slots, penalty, schedule)
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """Implement ``loop.Trainer.evaluate``."""
+        """Evaluate images as ``loop.Trainer.evaluate`` does."""
 
         def enqueue_evaluation_batch(_: int, some: Any, result: Any) -> None:
             if some.size:
@@ -155,7 +156,7 @@ class GpuTrainer:
 
     def _run_batches(self, batches: Sequence[np.ndarray], work: Work) -> list[tuple[float, int]]:
         """Enqueue all batches and wait; return loss and correct answers of each, summed over the team."""
-        shares = [share_of(batch, self._team) for batch in batches]
+        shares = [member_share(batch, self._team) for batch in batches]
         places = np.concatenate(shares)
         if len(places) > self._items.size:
             self._items = device_array(len(places), "int32")
@@ -178,7 +179,7 @@ class GpuTrainer:
         return [(float(loss), int(correct)) for loss, correct in results.get().reshape(-1, 2)]
 
     def state(self) -> tuple[Arrays, Slots]:
-        """Implement ``loop.Trainer.state``."""
+        """Return the state as ``loop.Trainer.state`` does."""
         self.stream.synchronize()
         slots = {name: self._layout.unpacked(arena.get()) for name, arena in self._slots.items()}
         return self._layout.unpacked(self._parameters.get()), slots

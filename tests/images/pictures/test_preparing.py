@@ -11,7 +11,7 @@ from app.files import shipped
 from app.images.pictures.looks import MEAN, MOST_SHOWN, brightness_note, save_grid
 from app.images.pictures.preparing import Prepared, prepare
 from app.images.pictures.reading import read_picture
-from app.network.graph import Graph, build
+from app.network.graph import Graph, build_graph
 from app.network.weights import load_weights
 from data_tools.idx import read_idx
 from tests.support.outside import FOLDER
@@ -24,7 +24,7 @@ SHAPE = (1, 28, 28)
 @pytest.fixture(scope="module")
 def graph() -> Graph:
     weights = load_weights(shipped.find_shipped_weights("lenet5"))
-    return build(weights.stored_network(), weights)
+    return build_graph(weights.stored_network(), weights)
 
 
 def placed(pixels: np.ndarray, rng: np.random.Generator, *, pasted: bool) -> Image.Image:

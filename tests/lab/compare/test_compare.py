@@ -11,7 +11,7 @@ import pytest
 
 from app.cli import main
 from app.lab.compare.rows import KINDS, report_context, timed_rows
-from app.records.derive import documents, fields
+from app.records.derive import document_types, record_fields
 from app.terminal.text import WIDTH
 from docs.generate.figures import FIGURES
 from tests.support.peers_for_tests import CARD, CPU_USED
@@ -125,7 +125,7 @@ def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Compare:
 
 def test_every_kind_has_its_document_and_is_of_the_version_that_is_written() -> None:
     names = [kind.partition("/")[0] for kind in DOCUMENTS]
-    written = {get_args(fields(documents()[name])["schema"])[0] for name in names}
+    written = {get_args(record_fields(document_types()[name])["schema"])[0] for name in names}
     assert {f"lenet5-inference/{kind}" for kind in DOCUMENTS} == set(KINDS) == written
 
 

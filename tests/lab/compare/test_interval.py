@@ -12,10 +12,10 @@ from app.lab.compare.interval import (
     PARTS,
     VERDICTS,
     Bounds,
+    change_verdict,
     confidence_intervals,
     exceeds_slowdown,
     percent_change,
-    verdict,
 )
 from app.lab.compare.rows import Timed
 from app.main_job.statistics import median
@@ -191,7 +191,7 @@ def test_times_that_lie_as_far_apart_as_can_be(runs: int) -> None:
 
 def test_equal_levels_on_both_sides_are_the_same() -> None:
     (bounds,) = confidence_intervals([([level(2)] * 3, [level(2)] * 3)])
-    assert bounds == (0, 0) and verdict(percent_change(2, 2), bounds, several=True) == "same"
+    assert bounds == (0, 0) and change_verdict(percent_change(2, 2), bounds, several=True) == "same"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_equal_levels_on_both_sides_are_the_same() -> None:
     ],
 )
 def test_verdicts(change: float, bounds: Bounds | None, expected: str, fails: bool) -> None:
-    assert verdict(change, bounds, several=True) == expected and expected in VERDICTS
-    of_one = verdict(change, bounds, several=False)
+    assert change_verdict(change, bounds, several=True) == expected and expected in VERDICTS
+    of_one = change_verdict(change, bounds, several=False)
     assert of_one in VERDICTS and of_one == (f"{expected} run" if expected in ("slower", "faster") else expected)
     assert exceeds_slowdown(change, bounds, 3) is fails

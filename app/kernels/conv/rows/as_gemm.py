@@ -1,4 +1,4 @@
-"""Registry rows of convolutions computed as matrix products: im2col, library, implicit GEMM, and its register tiles."""
+"""Define the rows of convolutions computed as matrix products: im2col, library, implicit GEMM, register tiles."""
 
 from collections.abc import Callable
 from functools import partial
@@ -40,19 +40,22 @@ SQUARE_TUNABLES = {
 
 
 def _check_static_shared_memory(size: int) -> None:
-    """Raise Unfit if tiles exceed static shared memory. size: bytes."""
+    """Raise Unfit if tiles of ``size`` bytes exceed static shared memory."""
     if size > STATIC_SHARED_LIMIT:
         raise Unfit(f"the tiles take {size:,} bytes of shared memory, at most {STATIC_SHARED_LIMIT:,} are planned for")
 
 
 def _tile_grid(problem: ConvProblem, tile: int, rows: int) -> Callable[[int], Grid]:
-    """Return a grid with one block per tile of all images' pixels and group of ``rows`` maps, which vary fastest."""
+    """Return a function of the number of images that gives the grid: a block per tile of pixels and ``rows`` maps.
+
+    Tiles divide the pixels of all images; groups of maps vary fastest.
+    """
     pixels = prod(problem.conv_output_size)
     return lambda images: (ceil_div(images * pixels, tile) * rows, 1, 1)
 
 
 def _workspace(problem: ConvProblem) -> tuple[Argument, ...]:
-    """Return the workspace arrays: im2col matrix (C * K * K, images * pixels), product (M, images * pixels)."""
+    """Return the workspace: im2col matrix (C * K * K, images * pixels), and product (M, images * pixels)."""
     pixels, dtype = prod(problem.conv_output_size), epilogue_dtype(problem.dtype)
     return (
         Argument("unrolled", dtype, per_image=problem.reduction_length * pixels),
@@ -97,7 +100,7 @@ def _configure_im2col_gemm(problem: ConvProblem, parameters: Parameters) -> Laun
 
 
 def _largest_even_k_step(depth: int, most: int) -> int:
-    """Return the longest k step (8 to ``most`` terms) that divides a sum of ``depth`` terms into equal parts."""
+    """Return the largest k step, from 8 to ``most`` terms, that divides ``depth`` terms into equal parts."""
     return next((size for size in range(min(depth, most), 7, -1) if depth % size == 0), min(depth, 16))
 
 
@@ -140,7 +143,7 @@ def _square_tile_defaults(problem: ConvProblem) -> dict[str, int]:
 
 
 def _configure_scalar_tiles(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    """Configure a register tile of TM x TN outputs (TN is 1 if absent) with scalar loads."""
+    """Return the configuration for register tiles of TM x TN outputs (TN is 1 if absent) with scalar loads."""
     bm, bn, bk, tm, tn = (parameters.get(name, 1) for name in SQUARE_TUNABLES)
     if bm % tm or bn % tn:
         raise Unfit("BM must be a multiple of TM, BN one of TN")
@@ -153,7 +156,7 @@ def _configure_scalar_tiles(problem: ConvProblem, parameters: Parameters) -> Lau
 
 
 def _configure_vector_tiles(problem: ConvProblem, parameters: Parameters, stages: int) -> LaunchConfig:
-    """Configure a register tile of TM x TN outputs with four-float loads from ``stages`` block tiles."""
+    """Return the configuration for register tiles of TM x TN outputs with four-float loads from ``stages`` stages."""
     bm, bn, bk, tm, tn = (parameters[name] for name in SQUARE_TUNABLES)
     if tm % 4 or tn % 4:
         raise Unfit("TM and TN must be multiples of four")

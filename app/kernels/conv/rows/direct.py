@@ -1,4 +1,4 @@
-"""Registry rows of direct convolutions: each thread sums whole windows in registers."""
+"""Define the rows of direct convolutions: each thread sums whole windows in registers."""
 
 from collections.abc import Callable
 from functools import partial
@@ -44,22 +44,22 @@ def _map_count_refusal(problem: ConvProblem) -> str | None:
 
 
 def _pixel_grid(problem: ConvProblem, maps: int) -> Callable[[int], Grid]:
-    """Return a grid with one thread for each output pixel of all images; grid y covers ``maps``."""
+    """Return a function of the number of images: a grid with a thread per output pixel; grid y covers ``maps``."""
     return lambda images: (ceil_div(images * prod(problem.conv_output_size), BLOCK), maps, 1)
 
 
 def _tile_count(problem: ConvProblem, tile: int) -> int:
-    """Return the number of tiles in one output map."""
+    """Return the number of tiles that cover one output map."""
     return prod(ceil_div(size, tile) for size in problem.conv_output_size)
 
 
 def _tile_grid(problem: ConvProblem, tile: int, maps: int) -> Callable[[int], Grid]:
-    """Return a grid with one block for each tile of all images; grid y covers ``maps``."""
+    """Return a function of the number of images: a grid with a block per tile; grid y covers ``maps``."""
     return lambda images: (images * _tile_count(problem, tile), maps, 1)
 
 
 def _tile_bytes(problem: ConvProblem, tile: int) -> int:
-    """Return the bytes of shared memory for one channel's input under tile x tile outputs, in the sums' type."""
+    """Return the bytes of one channel's input for tile x tile outputs in shared memory, in the type of the sums."""
     return ((tile - 1) * problem.stride + problem.kernel) ** 2 * ITEMSIZE[epilogue_dtype(problem.dtype)]
 
 
@@ -69,7 +69,7 @@ def _filter_bytes(problem: ConvProblem) -> int:
 
 
 def _default_tile(problem: ConvProblem) -> dict[str, int]:
-    """Return the tile with the fewest idle threads; among equals the largest, which has the smallest share of halo."""
+    """Return the tile with the fewest idle threads; among equals the largest, whose halo is the smallest share."""
     fitting = [tile for tile in TILES if _tile_bytes(problem, tile) + _filter_bytes(problem) <= STATIC_SHARED_LIMIT]
     return {"TILE": min(fitting[::-1] or TILES[:1], key=lambda tile: _tile_count(problem, tile) * tile**2)}
 
@@ -85,7 +85,7 @@ def _check_tile_size(parameters: Parameters) -> int:
 
 
 def _pack(w: np.ndarray, together: int) -> np.ndarray:
-    """Reorder filters (C, K, K, M) to (entries, C, K, K, together), so that slices are contiguous; pad by zeros."""
+    """Return filters (C, K, K, M) as (entries, C, K, K, together), zero-padded, so that slices are contiguous."""
     padded = np.pad(w, ((0, 0), (0, 0), (0, 0), (0, -w.shape[3] % together)))
     return np.moveaxis(padded.reshape(*w.shape[:3], -1, together), 3, 0)
 
@@ -99,11 +99,11 @@ def _configure_constant_slices(
     shared_bytes: int = 0,
     together: int = 1,
 ) -> LaunchConfig:
-    """Configure a kernel that reads its filters from constant memory, which may hold only a slice of them.
+    """Return the configuration of a kernel that reads its filters from constant memory, slice by slice.
 
-    For each slice it copies the filters and launches the kernel; there are as few slices as possible, of nearly equal
-    size. together: number of maps (1 or 2) whose filters form one entry. grid: number of a slice's entries → the grid
-    for a number of images. scalars: of each launch, which also gets the index of the slice's first entry.
+    For each slice, it copies the filters and launches the kernel. The slices are as few as possible and of nearly equal
+    size. together: number of maps (1 or 2) whose filters form one entry. grid: maps the number of entries of a slice to
+    the grid for a number of images. scalars: of each launch, which also gets the index of the slice's first entry.
     """
     entry = problem.reduction_length * together
     entry_bytes = entry * ITEMSIZE[storage_dtype(problem.dtype)]

@@ -1,24 +1,24 @@
 """Compute two neighbouring outputs of a row of K taps with K + 1 products: transforms, and the bound of their error.
 
-The outputs y[i] = Σ g[k] d[i + k], i = 0 and 1, are sums of products of values at points, which Toom and Cook's way to
-multiply polynomials gives when it is transposed: y = A ((G g) * (B d)), with points p[0] to p[K - 1] and infinity, and
+The outputs y[i] = Σ g[k] d[i + k], i = 0 and 1, follow from the Toom-Cook multiplication of polynomials by
+transposition: y = A ((G g) * (B d)), with points p[0] to p[K - 1] and infinity, and
 
-* B (K + 1, K + 1): row j holds the coefficients of Π (x - p[i]) over all i ≠ j; the last row those over all i;
-* G (K + 1, K): row j holds p[j]**k ÷ Π (p[j] - p[i]) over all i ≠ j; the last row takes the last tap;
-* A (2, K + 1): all points, then each times p[j]; infinity counts for the second output alone.
+* B (K + 1, K + 1): row j has the coefficients of Π (x - p[i]) over all i ≠ j; the last row those over all i;
+* G (K + 1, K): row j has p[j]**k ÷ Π (p[j] - p[i]) over all i ≠ j; the last row takes the last tap;
+* A (2, K + 1): row 0 sums over all points, row 1 weights each by p[j]; only row 1 uses infinity.
 
-The points are fractions of powers of two, so that float32 holds A and B exactly. They were found by trying all sets of
-fifteen small fractions: those whose random operands err least, and among nearly equal ones those that are symmetric,
-for then B has more zeros. With random operands, 32 channels, the RMS error ÷ that of a plain float32 sum is 0.8 for
-K = 3, 1.2 for K = 5 and 1.9 for K = 7; the points 0, 1, -1, 2, -1/2 have 1.4 for K = 5.
+The points are fractions of powers of two, so that float32 holds A and B exactly. They were chosen among all sets of
+fifteen small fractions: the sets with the least error for random operands, and of nearly equal ones the symmetric ones,
+whose B has more zeros. With random operands and 32 channels, the RMS error ÷ that of a plain float32 sum is 0.8 for K =
+3, 1.2 for K = 5 and 1.9 for K = 7; the points 0, 1, -1, 2, -1/2 give 1.4 for K = 5.
 
 The error of an output, with u = 2**-24, to first order: B d takes at most K + 1 multiply-adds, G g is rounded once, the
 sum over channels and rows takes C K multiply-adds and A at most K + 1. So the error is at most
 
     (C K + 2 (K + 1) + 1) u Σ |A| (|G g| * (|B| |d|))
 
-where a plain sum has (C K²) u Σ |g| |d|. It includes pixels of the neighbour in the pair, for they cancel only to
-rounding.
+while that of a plain sum is at most (C K²) u Σ |g| |d|. The bound includes pixels of the neighbouring output, because
+they cancel only to rounding.
 """
 
 from collections.abc import Sequence
@@ -71,24 +71,24 @@ def _polynomial_from_roots(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
 
 
 def as_array(matrix: Matrix) -> np.ndarray:
-    """Return the matrix rounded to float64."""
+    """Return the matrix as float64, rounded."""
     return np.array([[float(value) for value in row] for row in matrix])
 
 
 @cache
 def cpp_initialiser(matrix: Matrix) -> str:
-    """Return the matrix as a C++ initialiser of an array of float, which must hold it exactly."""
+    """Return the matrix as a C++ initialiser of an array of float, which must hold its numbers exactly."""
     assert all(Fraction(float(np.float32(float(value)))) == value for row in matrix for value in row)
     return "{" + ",".join("{" + ",".join(f"{float(value)!r}f" for value in row) + "}" for row in matrix) + "}"
 
 
 def transformed_filters(weights: np.ndarray) -> np.ndarray:
-    """Return the filters (C, K, K, M) at the points: (C, K + 1 points, K rows, M) float64."""
+    """Return the filters (C, K, K, M) evaluated at the points: (C, K + 1 points, K rows, M) float64."""
     return np.einsum("jq,cpqm->cjpm", as_array(toom_cook_matrices(weights.shape[2])[1]), weights.astype(np.float64))
 
 
 def error_bound(problem: ConvProblem, x: Any, w: Any, bias: Any) -> tuple[int, Any]:
-    """Return a count of roundings and magnitudes; their product bounds an output's error before activation and pooling.
+    """Return (number of roundings, magnitudes): their product bounds the error before activation and pooling.
 
     x: (images, C * H * W), w: (C, K, K, M), bias: (M,) or None; NumPy or CuPy arrays. Magnitudes: (images, M, OH, OW)
     float64.

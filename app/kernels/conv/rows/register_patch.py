@@ -1,4 +1,4 @@
-"""Registry rows of register patches: direct convolutions of several outputs per thread; the last is fastest in fp32."""
+"""Define the rows of direct convolutions with several outputs per thread; the last is the fastest in fp32."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -38,18 +38,18 @@ PATCH_TUNABLES = {
 
 
 def vector_width(size: int) -> int:
-    """Return the width, in floats, of the widest load or store that divides ``size``."""
+    """Return the width in floats of the widest load or store that divides ``size``."""
     return 4 if size % 4 == 0 else 2 if size % 2 == 0 else 1
 
 
 def _input_row_floats(problem: ConvProblem, tc: int) -> int:
-    """Return the number of inputs that a row of ``tc`` outputs needs, rounded up to whole loads."""
+    """Return the number of floats that a row of ``tc`` outputs needs as input, rounded up to whole loads."""
     vector = vector_width(tc * problem.stride)
     return ceil_div((tc - 1) * problem.stride + problem.kernel, vector) * vector
 
 
 def _patch_defaults(problem: ConvProblem, heights: Sequence[int] = (1, 2, 3, 4)) -> dict[str, int]:
-    """Return the patch of these heights with the least estimated cost: idle threads, loads and scattered stores."""
+    """Return the patch with the least estimated cost: idle threads, loads and scattered stores. heights: TR to try."""
     height, width = (size * problem.pool for size in problem.pooled_size)
 
     def cost(tm: int, tr: int, tc: int) -> float:
@@ -85,9 +85,9 @@ def _drop_keys(values: dict[str, Value], *names: str) -> dict[str, Value]:
 def _configure_patch(
     problem: ConvProblem, parameters: Parameters, stages: int = 2, of_one_row: bool = False
 ) -> LaunchConfig:
-    """Configure register patches; TR and CK are 1 if absent.
+    """Return the configuration of register patches; TR and CK are 1 if absent.
 
-    stages: most stages in shared memory. of_one_row: a block covers one image, and inputs are loaded one by one.
+    stages: most stages in shared memory. of_one_row: a block covers one image, and loads inputs one by one.
     """
     tm, tr, tc, most_groups, most_threads, ck = (parameters.get(name, 1) for name in PATCH_TUNABLES)
     groups = min(ceil_div(problem.maps, tm), most_groups)
@@ -140,7 +140,7 @@ def _configure_patch(
 
 
 def _pack_map_blocks(weights: np.ndarray, problem: ConvProblem, block: int) -> np.ndarray:
-    """Reorder filters (C, K, K, M) to (blocks, C * K * K, block); maps beyond the last are zeros."""
+    """Return filters (C, K, K, M) as (blocks, C * K * K, block); maps beyond the last are zeros."""
     flat = weights.reshape(problem.reduction_length, problem.maps)
     padded = np.pad(flat, ((0, 0), (0, -problem.maps % block)))
     return padded.reshape(problem.reduction_length, -1, block).transpose(1, 0, 2)

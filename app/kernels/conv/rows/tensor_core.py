@@ -1,4 +1,4 @@
-"""Registry row of the tensor-core convolution, and the packing of its filters as mma operands."""
+"""Define the row of the tensor-core convolution, and pack its filters as mma operands."""
 
 from math import inf
 
@@ -31,7 +31,7 @@ TENSOR_TUNABLES = {
 
 
 class FilterWords:
-    """Pack filters as mma operands: k steps of ``channels`` channels, each in 32-bit words.
+    """Packs filters as mma operands: k steps of ``channels`` channels, each in 32-bit words.
 
     A word holds one tfloat32 or two float16: neighbouring channels, or neighbouring taps if there is one channel.
     Split filters are high parts, then low parts, each in words of its own.

@@ -1,4 +1,4 @@
-"""Registry row of the Toom-Cook convolution, which needs fewer multiplications, and the packing of its filters."""
+"""Define the row of the Toom-Cook convolution, which needs fewer multiplications, and pack its filters."""
 
 from itertools import product
 
@@ -43,7 +43,7 @@ TUNABLES = {
 
 
 def _refusal_reason(problem: ConvProblem) -> str | None:
-    """Return why no parameters can serve the problem: outputs computed together must share pixels."""
+    """Return why no parameters suit the problem, or None: outputs computed together must share pixels."""
     if problem.stride != 1:
         return f"computes with stride 1 alone, not {problem.stride}"
     if problem.kernel not in POINTS:
@@ -52,7 +52,7 @@ def _refusal_reason(problem: ConvProblem) -> str | None:
 
 
 def _default_parameters(problem: ConvProblem) -> dict[str, int]:
-    """Return the column of sums with the least estimated cost that fits: idle threads and loads per product."""
+    """Return the tile of sums with the least estimated cost (idle threads, loads per product) that fits."""
     height = problem.pooled_size[0] * problem.pool
 
     def cost(tm: int, tr: int) -> float:
@@ -79,7 +79,7 @@ def _fits_block_limits(problem: ConvProblem, parameters: Parameters) -> bool:
 
 
 def _block_tile(problem: ConvProblem, tr: int, most: int) -> tuple[int, int, int]:
-    """Return how many images, bands of TR rows and pairs of columns a block computes; about ``most`` in product."""
+    """Return the images, bands of TR rows and pairs of columns of a block; their product is about ``most``."""
     height, width = (size * problem.pool for size in problem.pooled_size)
     together = problem.pool if problem.pool % 2 else problem.pool // 2  # fewest pairs of whole pooling windows
     bands, columns = ceil_div(height, tr), ceil_div(width, OUTPUTS * together)
@@ -138,7 +138,7 @@ def _configure_toom_cook(problem: ConvProblem, parameters: Parameters) -> Launch
 
 
 def _pack_transformed_filters(weights: np.ndarray, problem: ConvProblem, block: int) -> np.ndarray:
-    """Transform filters (C, K, K, M) to (blocks, C, K + 1 points, K rows, block); maps beyond the last are zeros."""
+    """Return filters (C, K, K, M) as (blocks, C, K + 1 points, K rows, block), transformed and zero-padded."""
     kernel = problem.kernel
     values = transformed_filters(weights.reshape(problem.channels, kernel, kernel, problem.maps))
     padded = np.pad(values, ((0, 0), (0, 0), (0, 0), (0, -problem.maps % block)))
