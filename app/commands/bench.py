@@ -83,9 +83,9 @@ class BenchRequest(Frozen, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.peers:
-            self._refuse(OF_KERNELS, "is for timing kernels: leave it out with --peers")
+            self._refuse_options(OF_KERNELS, "is for timing kernels: leave it out with --peers")
             if self.search:
-                self._refuse(("rounds",), "is for comparing: leave it out with --search")
+                self._refuse_options(("rounds",), "is for comparing: leave it out with --search")
         else:
             self._refuse_options(OF_PEERS, "needs --peers: add that option, or leave this one out")
             if self.shape is not None and self.network != BenchRequest.network:

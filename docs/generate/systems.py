@@ -17,7 +17,7 @@ from app.main_job.statistics import speedup
 from app.network.definitions import NETWORKS
 from app.network.verdicts import COUNTED
 from app.terminal.text import format_factor, format_ms
-from app.tools.networks import describe, shipped_weights
+from app.tools.networks import network_entry, shipped_weights
 from docs.generate.figures import COMPARED, PEERS, SIZES, Figures, command_for_file
 from docs.generate.tables import markdown_table, wrap_paragraph
 

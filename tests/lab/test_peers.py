@@ -30,7 +30,10 @@ from tests.support.widths import check_widths
 
 
 def row_of(engine: str, setting: str, precision: str, on_card: float | None, whole: float = 0, **more: Any) -> Any:
-    times = {"on_card_ms": on_card and summary([on_card]), "end_to_end_ms": on_card and summary([whole])}
+    times = {
+        "on_card_ms": on_card and summarise_samples([on_card]),
+        "end_to_end_ms": on_card and summarise_samples([whole]),
+    }
     known = {"engine": engine, "setting": setting, "precision": precision, "note": "", "reason": ""}
     counts = {"correct": 9280, "changed": 0, "largest_margin": None, "unsteady": 0, "wrong": False}
     return {**known, **times, **counts, **more}

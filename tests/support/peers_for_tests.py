@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from app.lab.batch import UNWRITTEN, Batch
-from app.lab.bench.results import Table, table_document, totals
+from app.lab.bench.results import Table, convolution_totals, table_document
 from app.lab.peers.rounds import OURS, Candidate, Engine, Entrant
 from app.network.definitions import LENET5, Network
 from app.network.reference import compute_reference

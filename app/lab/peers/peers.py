@@ -30,7 +30,7 @@ from app.network.graph import find_network
 from app.planning import tuning
 from app.records.parts import Card
 from app.records.peers import Comparison, Peers, Row, Search
-from app.terminal.output import publish
+from app.terminal.output import publish_report
 
 DEFAULT_ROUNDS = 7
 PEERS = (torch.TORCH, jax.JAX)
@@ -100,7 +100,7 @@ def compare(request: BenchRequest) -> int:
             else:
                 comparisons = [*compare_all(job, makers, searches, rounds, step)]
     if request.search:
-        publish(settings, search_text, request.output)
+        publish_report(settings, search_text, request.output)
         return 0
     document: Peers = {
         "schema": "lenet5-inference/peers/2",
@@ -112,7 +112,7 @@ def compare(request: BenchRequest) -> int:
         "comparisons": comparisons,
         "notes": [*makers.missing, NO_TENSORRT],
     }
-    publish(document, as_text, request.output)
+    publish_report(document, as_text, request.output)
     return int(any(row["wrong"] for one in comparisons for row in one["rows"]))
 
 

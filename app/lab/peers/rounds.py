@@ -202,7 +202,10 @@ class Entrant:
         """Return the document's row: times in ms."""
         row: dict[str, Any] = {
             **{name: getattr(self.candidate, name) for name in ("engine", "setting", "precision")},
-            **{name: None if self.labels is None else summary(samples) for name, samples in self.samples.items()},
+            **{
+                name: None if self.labels is None else summarise_samples(samples)
+                for name, samples in self.samples.items()
+            },
             **{name: getattr(self, name) for name in ("unsteady", "note", "reason")},
         }
         if self.labels is None:
