@@ -10,7 +10,21 @@ import numpy as np
 from app.base.errors import UserError
 from app.files.checks import format_for_error
 from app.interchange.source import Engine, Source
-from app.layers import Activation, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Relu6, Resize, Sigmoid, Tanh
+from app.layers import (
+    Activation,
+    AvgPool,
+    Conv2d,
+    Flatten,
+    Layer,
+    LeakyRelu,
+    Linear,
+    MaxPool,
+    Relu,
+    Relu6,
+    Resize,
+    Sigmoid,
+    Tanh,
+)
 from app.layers.pool import Pool
 
 MAX_BATCH = 1000
@@ -40,6 +54,8 @@ def logits(source: Source, images: np.ndarray) -> np.ndarray:
             x = _pooled(x, layer)
         elif isinstance(layer, Flatten):
             x = x.reshape(len(x), -1)
+        elif isinstance(layer, LeakyRelu):
+            x = x * (x > 0) + layer.slope * x * (x < 0)
         elif type(layer) in FUNCTIONS:
             x = FUNCTIONS[type(layer)](x)
         bias = source.arrays.get(f"{layer.name}_bias")
@@ -96,6 +112,8 @@ def torch_engine(source: Source) -> Engine | None:
                 case Pool():
                     pool = functional.max_pool2d if layer.is_max else functional.avg_pool2d
                     x = pool(x, layer.window, layer.effective_stride, ceil_mode=layer.ceil)
+                case LeakyRelu():
+                    x = functional.leaky_relu(x, layer.slope)
                 case Activation():
                     x = getattr(functional if layer.kind == "relu6" else torch, layer.kind)(x)
                 case Flatten():

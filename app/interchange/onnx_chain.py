@@ -19,13 +19,9 @@ CHAIN = "export one chain of layers, from the images to the scores"
 RENAMING = ("Cast", "Dropout", "Flatten", "Identity", "Pad", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 CHANNELS_FIRST = ("AveragePool", "BatchNormalization", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
 LABELS_KEPT = ("ArgMax", "Identity", "LogSoftmax", "Softmax")  # what may stand behind a LogSoftmax
-REMEDIES = {
-    "LeakyRelu": "its slope is a number that no activation here has; train with ReLU, tanh or sigmoid",
-    "PRelu": "its slopes are numbers that no activation here has; train with ReLU, tanh or sigmoid",
-}
 WITH_CONSTANTS = (
     *("Add", "BatchNormalization", "Clip", "Conv", "Div", "Dropout", "Gemm", "MatMul", "Mul", "Pad", "ReduceMax"),
-    *("ReduceMean", "Reshape", "Squeeze", "Sub", "Unsqueeze"),
+    *("PRelu", "ReduceMean", "Reshape", "Squeeze", "Sub", "Unsqueeze"),
 )
 READERS: Mapping[str, Callable[[OnnxLayers, Node, list[np.ndarray], list[str]], None]] = {
     "Add": OnnxLayers.read_affine,
@@ -42,10 +38,12 @@ READERS: Mapping[str, Callable[[OnnxLayers, Node, list[np.ndarray], list[str]], 
     "GlobalAveragePool": OnnxLayers.read_global_pooling,
     "GlobalMaxPool": OnnxLayers.read_global_pooling,
     "Identity": OnnxLayers.read_no_op,
+    "LeakyRelu": OnnxLayers.read_leaky_relu,
     "LogSoftmax": OnnxLayers.read_softmax,
     "MatMul": OnnxLayers.read_matrix_product,
     "MaxPool": OnnxLayers.read_pooling,
     "Mul": OnnxLayers.read_affine,
+    "PRelu": OnnxLayers.read_leaky_relu,
     "Pad": OnnxLayers.read_pad,
     "ReduceMax": OnnxLayers.read_mean,
     "ReduceMean": OnnxLayers.read_mean,
@@ -103,7 +101,7 @@ class OnnxGraph(OnnxLayers):
     def _read(self, node: Node) -> None:
         if node.operator not in (*READERS, *KEEPING, *OF_SMALL, "Constant", "Shape"):
             known = f"known are {', '.join(sorted(READERS))}"
-            raise node.fault("has an operator that cannot be imported", REMEDIES.get(node.operator, known))
+            raise node.fault("has an operator that cannot be imported", known)
         if len(node.outputs) != 1:
             raise node.fault(f"has {len(node.outputs)} outputs", CHAIN)
         reads = [name for name in node.inputs if name]

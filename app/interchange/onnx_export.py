@@ -9,7 +9,7 @@ from app.base.errors import pip_install_command
 from app.files.checks import BadValueError
 from app.interchange.layout import to_channels_first
 from app.interchange.named_arrays import Description, torch_name
-from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resize, Shape, Softmax
+from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, LeakyRelu, Linear, Resize, Shape, Softmax
 from app.layers.pool import Pool
 from app.network.foreign import DESCRIPTION
 
@@ -78,6 +78,8 @@ class _Graph:
                 self._add_weighted_layer("Gemm", layer, transB=1)
             case Pool():
                 self._add_pooling(layer, shape)
+            case LeakyRelu():
+                self._add_node("LeakyRelu", layer.name, alpha=layer.slope)
             case Activation():
                 operator = OPERATORS[layer.kind]
                 limits = {f"{layer.name}/{name}": value for name, value in LIMITS.get(operator, {}).items()}

@@ -9,7 +9,7 @@ from app.files.checks import format_for_error
 from app.interchange.folding import BatchNorm
 from app.interchange.layer_stack import LayerStack, in_channels_first, with_equal_padding
 from app.interchange.onnx_values import Constants, Node
-from app.layers import ACTIVATIONS, AvgPool, Conv2d, Flatten, Linear, MaxPool, Shape, Softmax
+from app.layers import ACTIVATIONS, AvgPool, Conv2d, Flatten, LeakyRelu, Linear, MaxPool, Shape, Softmax
 
 FLOAT = 1  # TensorProto's type
 NO_PADS = [0] * 4
@@ -206,6 +206,13 @@ class OnnxLayers:
 
     def read_activation_function(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         self.stack.add(ACTIVATIONS[node.operator.lower()](""))
+
+    def read_leaky_relu(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        slopes = values[0].ravel() if values else np.array([node.take("alpha", 0.01)], np.float32)
+        if not slopes.size or (slopes != slopes[0]).any() or not 0 <= slopes[0] <= 1:
+            shown = ", ".join(f"{slope:g}" for slope in slopes[:4])
+            raise node.fault(f"has slopes {shown or 'of no number'}", "only one from 0 to 1 can be imported")
+        self.stack.add(LeakyRelu("", float(str(slopes[0]))))  # the shortest number of these bits
 
     def read_clip(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         known = [name if name in self.constants else "" for name in node.inputs[1:]]

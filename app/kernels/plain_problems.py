@@ -2,6 +2,7 @@
 
 from app.base.frozen import Frozen
 
+DEFAULT_SLOPE = 0.01  # of a LeakyReLU below 0, as PyTorch's and ONNX's
 ITEMSIZE = {"int8": 1, "uint8": 1, "float16": 2, "float32": 4, "float64": 8}
 
 
@@ -43,7 +44,10 @@ class ResizeProblem(Frozen):
 
 
 class ActivationProblem(Frozen):
-    """Apply ``function`` (relu, relu6, tanh or sigmoid) to ``size`` elements per image."""
+    """Apply a function to ``size`` elements per image.
+
+    function: relu, relu6, tanh, sigmoid, leakyrelu, or leakyrelu:SLOPE where it is not the default.
+    """
 
     size: int
     function: str

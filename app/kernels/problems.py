@@ -43,7 +43,7 @@ class ConvProblem(Frozen):
     kernel: int
     stride: int = 1
     bias: bool = False
-    activation: str = ""  # relu, relu6, tanh, sigmoid or "" for none
+    activation: str = ""  # a function, see ActivationProblem, or "" for none
     pool: int = 1  # window and stride; 1: no pooling
     pool_is_max: bool = False
     input_dtype: str = "float32"
@@ -139,7 +139,7 @@ class LinearProblem(Frozen):
     inputs: int
     outputs: int
     bias: bool = False
-    activation: str = ""  # "", relu, relu6, tanh or sigmoid
+    activation: str = ""  # as a convolution's
     argmax: bool = False
     input_dtype: str = "float32"
     dtype: str = "float32"

@@ -82,7 +82,8 @@ class Conv2d(Layer):
         rest = list(epilogue)
         activation = ""
         if rest and isinstance(rest[0], Activation):
-            activation = rest.pop(0).kind
+            activation = rest[0].function
+            rest.pop(0)
         pool, is_max, ceil = 1, False, False
         if rest and isinstance(rest[0], Pool) and rest[0].window == rest[0].effective_stride:
             pool, is_max, ceil = rest[0].window, rest[0].is_max, rest[0].ceil

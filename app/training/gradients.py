@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Parameters
-from app.layers.activation import Activation, Relu, Relu6, Sigmoid, Tanh
+from app.layers.activation import Activation, LeakyRelu, Relu, Relu6, Sigmoid, Tanh
 from app.layers.conv2d import IM2COL_BYTES, im2col, windows_of
 from app.layers.pool import Pool
 
@@ -23,11 +23,12 @@ Index = tuple[slice, ...]
 Gradients = tuple[np.ndarray | None, Arrays]
 Gradient = Callable[[Any, Array, Array, Array, Parameters, bool], Gradients]
 # The slope of an activation is a function of its output.
-SLOPES: dict[type[Activation], Callable[[np.ndarray], np.ndarray]] = {
-    Relu: lambda y: y > 0,  # 0 at 0, by convention
-    Relu6: lambda y: (y > 0) & (y < 6),
-    Tanh: lambda y: 1 - y * y,
-    Sigmoid: lambda y: y * (1 - y),
+SLOPES: dict[type[Activation], Callable[[Any, np.ndarray], np.ndarray]] = {
+    Relu: lambda _, y: y > 0,  # 0 at 0, by convention
+    Relu6: lambda _, y: (y > 0) & (y < 6),
+    LeakyRelu: lambda layer, y: np.where(y > 0, y.dtype.type(1), y.dtype.type(layer.slope)),
+    Tanh: lambda _, y: 1 - y * y,
+    Sigmoid: lambda _, y: y * (1 - y),
 }
 
 
@@ -40,7 +41,7 @@ def activation_backward(
     layer: Activation, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool
 ) -> Gradients:
     """Compute dx = dy · slope(y)."""
-    return dy * SLOPES[type(layer)](y), {}
+    return dy * SLOPES[type(layer)](layer, y), {}
 
 
 def flatten_backward(layer: Flatten, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:

@@ -62,6 +62,13 @@ STEPS: dict[str, tuple[tuple[int, int, int], list[Step]]] = {  # of ONNX models
         (1, 12, 12),
         [onnx_steps.conv(1, 6), ("Clip", [np.float32(0), np.float32(6)], {}), POOL, FLAT, gemm(150, 10)],
     ),
+    "leaky relu": (
+        (1, 13, 13),
+        [
+            *(onnx_steps.conv(1, 6), ("LeakyRelu", [], {"alpha": 0.3}), POOL, onnx_steps.conv(6, 8), ("LeakyRelu",)),
+            *(FLAT, gemm(72, 16), ("PRelu", [np.full(1, 0.25, np.float32)], {}), gemm(16, 10)),
+        ],
+    ),
     "global average": (
         (1, 10, 10),
         [onnx_steps.conv(1, 8), RELU, onnx_steps.conv(8, 10), RELU, ("GlobalAveragePool",), FLAT, gemm(10, 10)],

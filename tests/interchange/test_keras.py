@@ -96,6 +96,14 @@ MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
         (SIDE, SIDE, 1),
         [conv(3, 1, 3, False), norm(3), plain("ReLU"), FLATTEN, dense(147, 9), norm(9, "gamma"), dense(9, 4)],
     ),
+    "slopes": (
+        (SIDE, SIDE, 1),
+        [
+            *(conv(3, 1, 3), norm(3), plain("LeakyReLU", negative_slope=0.1), plain("MaxPooling2D")),
+            *(conv(2, 3, 4, activation="leaky_relu"), plain("LeakyReLU", alpha=0.5), FLATTEN, dense(16, 6)),
+            *(plain("ReLU", negative_slope=0.25), dense(6, 4), plain("LeakyReLU")),
+        ],
+    ),
     "normalised behind": (
         (SIDE, SIDE, 1),
         [

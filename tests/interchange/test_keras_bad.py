@@ -63,6 +63,8 @@ LAYERS: dict[str, tuple[Any, str]] = {
     "an oblong window": (conv(3, 1, 2, kernel_size=[3, 2]), "has a kernel_size that differs in height and width"),
     "a huge number": (conv(3, 1, 2, strides=10**400), "has strides a huge number; it must be"),
     "causal padding": (conv(3, 1, 2, padding="causal"), "has padding 'causal'; only valid or same"),
+    "a slope below 0": (plain("LeakyReLU", negative_slope=-0.5), "has a slope of -0.5; only one from 0 to 1 can be"),
+    "a slope and a limit": (plain("ReLU", max_value=6.0, negative_slope=0.1), "has a slope and a max_value"),
     "a limit": (plain("ReLU", max_value=5.0), "has max_value 5; only None or 6"),
     "a setting of tomorrow": (conv(3, 1, 2, gain=2), "has the setting 'gain'; this program does not know it"),
     "padding before a pooling": (

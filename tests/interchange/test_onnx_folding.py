@@ -117,6 +117,10 @@ FOLDED: dict[str, tuple[list[Step], str, str]] = {  # the layers that come of it
         "",
     ),
     "relu6": ([conv(), ("Clip", [np.float32(0), np.float32(6)], {}), FLAT, gemm(144)], "conv2d relu6 flatten", ""),
+    "leaky relu": ([conv(), ("LeakyRelu", [], {"alpha": 0.2}), POOL, FLAT, gemm(36)], "conv2d leakyrelu maxpool", ""),
+    "its default": ([conv(), ("LeakyRelu",), norm(4), FLAT, gemm(144)], "conv2d leakyrelu flatten linear", "behind it"),
+    "one slope": ([conv(), ("PRelu", [np.full(1, 0.25, np.float32)], {}), FLAT, gemm(144)], "conv2d leaky", ""),
+    "equal slopes": ([conv(), ("PRelu", [np.full((4, 1, 1), 0.1, np.float32)], {}), FLAT, gemm(144)], "conv2d lea", ""),
     "clip as relu": ([conv(), ("Clip", [np.float32(0)], {}), FLAT, gemm(144)], "conv2d relu flatten linear", ""),
     "padded more at the end": (
         [conv(kernel=4, pads=[1, 1, 2, 2]), FLAT, gemm(256)],
@@ -188,8 +192,15 @@ def test_what_scales_the_images_tells_their_range(kind: str) -> None:
 
 
 BAD: dict[str, tuple[list[Step], str]] = {
-    "leaky relu": ([conv(), ("LeakyRelu", [], {"alpha": 0.1}), FLAT, gemm(144)], r"\(LeakyRelu\) .* train with ReLU"),
-    "a slope for each map": ([conv(), ("PRelu", [floats(4, 1, 1)], {}), FLAT, gemm(144)], r"\(PRelu\) .* its slopes"),
+    "a slope below 0": (
+        [conv(), ("LeakyRelu", [], {"alpha": -0.1}), FLAT, gemm(144)],
+        "has slopes -0.1; only one from",
+    ),
+    "a slope for each map": (
+        [conv(), ("PRelu", [floats(4, 1, 1)], {}), FLAT, gemm(144)],
+        r"\(PRelu\) has slopes .*; on",
+    ),
+    "no slope": ([conv(), ("PRelu", [floats(0)], {}), FLAT, gemm(144)], "has slopes of no number; only one from 0"),
     "negative variance": ([conv(), ("BatchNormalization", [-np.abs(floats(4))] * 4, {}), FLAT], "variance .* negative"),
     "no variance": ([conv(), ("BatchNormalization", [np.full(4, np.nan, np.float32)] * 4, {}), FLAT], "or no number"),
     "other maps": ([conv(), norm(5), FLAT, gemm(144)], r"'n1' has a scale of \(5,\), needs \(4,\)"),

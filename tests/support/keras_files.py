@@ -134,8 +134,11 @@ def computed(model: Model, x: np.ndarray) -> np.ndarray:
             case "BatchNormalization":
                 deviation = np.sqrt(arrays["moving_variance"] + settings["epsilon"])
                 x = (x - arrays["moving_mean"]) / deviation * arrays.get("gamma", 1) + arrays.get("beta", 0)
-        activation = "relu" if kind == "ReLU" else settings.get("activation")
-        x = np.maximum(x, 0) if activation == "relu" else np.tanh(x) if activation == "tanh" else x
+        activation = "leaky_relu" if kind in ("ReLU", "LeakyReLU") else settings.get("activation")
+        default = {"ReLU": 0.0, "LeakyReLU": 0.3}.get(kind, 0.2)
+        slope: float = settings.get("negative_slope", settings.get("alpha", default)) or 0.0
+        x = np.maximum(x, slope * x) if activation == "leaky_relu" else np.maximum(x, 0) if activation == "relu" else x
+        x = np.tanh(x) if activation == "tanh" else x
     return x
 
 

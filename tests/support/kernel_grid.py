@@ -129,6 +129,7 @@ OTHERS: list[Problem] = [
     ActivationProblem(1, "relu"),
     ActivationProblem(4608, "tanh"),
     ActivationProblem(777, "sigmoid"),
+    ActivationProblem(777, "leakyrelu:0.3"),
     SoftmaxProblem(1),
     SoftmaxProblem(10),
     SoftmaxProblem(1000),

@@ -23,7 +23,8 @@ from app.kernels.problems import (
 from app.kernels.variant import Variant
 from app.lab.bench import tolerance
 from app.lab.bench.tolerance import Expected, activation_of, allowed_errors, has_rounded_operands, has_split_operands
-from app.layers import ACTIVATIONS, Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Resize, Softmax
+from app.layers import Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Resize, Softmax
+from app.layers.activation import activation_layer
 from tests.support.kernel_cases import input_shape
 
 Single = ConvProblem | LinearProblem | PlainProblem
@@ -37,7 +38,8 @@ def layers_of(problem: Problem, name: str = "layer") -> list[Layer]:
     """
     if isinstance(problem, PairProblem):
         return [*layers_of(problem.first, f"{name}1"), *layers_of(problem.second, f"{name}2")]
-    activation: list[Layer] = [ACTIVATIONS[function]("activation") for function in [activation_of(problem)] if function]
+    function = activation_of(problem)
+    activation: list[Layer] = [activation_layer(function, "activation")] if function else []
     match problem:
         case ConvProblem():
             pool = (MaxPool if problem.pool_is_max else AvgPool)("pool", problem.pool, ceil=problem.pool_ceil)

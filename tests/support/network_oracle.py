@@ -122,6 +122,8 @@ def computed(layer: Described, x: np.ndarray, arrays: Arrays) -> np.ndarray:
             return pooled(layer, x)
         case "relu":
             return np.where(x > 0, x, 0.0)
+        case "leakyrelu":
+            return np.where(x > 0, x, settings.get("slope", 0.01) * x)
         case "relu6":
             return np.minimum(np.where(x > 0, x, 0.0), 6.0)
         case "tanh":

@@ -81,6 +81,8 @@ def _translate(
         case layers.Relu6():
             limits = {"zero": np.float32(0), "six": np.float32(6)}
             return [node("Clip", x, *limits)], {name: np.asarray(value) for name, value in limits.items()}
+        case layers.LeakyRelu():
+            return [node("LeakyRelu", x, alpha=layer.slope)], constants
         case layers.Activation():
             return [node(type(layer).__name__, x)], constants
         case layers.Softmax():

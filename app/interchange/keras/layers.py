@@ -14,7 +14,7 @@ from app.interchange.keras.chain import NOT_RUN, KerasLayer, KerasModel
 from app.interchange.keras.network import OTHERS, GrowingNetwork
 from app.interchange.keras.settings import Settings
 from app.interchange.numbers import as_float32
-from app.layers import ACTIVATIONS, AvgPool, Conv2d, Linear, MaxPool, Shape, Softmax
+from app.layers import ACTIVATIONS, AvgPool, Conv2d, LeakyRelu, Linear, MaxPool, Shape, Softmax
 from app.network.network import LEAST_SCALE, MAX_SIDE, MOST_SCALE, PIXEL_SCALE
 
 DAMAGED = "get a fresh copy"
@@ -111,17 +111,18 @@ class _LayerReader:
         name = settings.take("activation", "linear")
         if isinstance(name, dict):
             kind, inside = name.get("class_name"), name.get("config")
-            if kind in ("ReLU", "Softmax") and isinstance(inside, dict):
+            if kind in ("LeakyReLU", "ReLU", "Softmax") and isinstance(inside, dict):
                 self.read(replace(settings.layer, kind=kind, settings=inside))
                 return
             name = inside if isinstance(inside, str) else kind
-        if name != "linear":
+        if name == "leaky_relu":
+            self._apply_leaky_relu(settings.layer, 0.2)  # Keras' default for the name
+        elif name != "linear":
             self._apply(settings.layer, name)
 
     def _apply(self, layer: KerasLayer, name: object) -> None:
-        functions = [known for known in computed.ACTIVATIONS if known in ACTIVATIONS]
-        if name not in (*functions, "softmax"):
-            known = ", ".join(("linear", *functions, "softmax"))
+        if name not in (*computed.ACTIVATIONS, "softmax"):
+            known = ", ".join(("linear", *computed.ACTIVATIONS, "leaky_relu", "softmax"))
             raise layer.fault(f"has the activation {format_for_error(name)}", f"known are {known}")
         self._put_weights_first(layer, also=self.network.pending is not None)
         if name == "softmax":
@@ -130,6 +131,13 @@ class _LayerReader:
         self.network.steps.append(computed.ACTIVATIONS[str(name)])
         self.network.add(ACTIVATIONS[str(name)](""))
 
+    def _apply_leaky_relu(self, layer: KerasLayer, slope: float) -> None:
+        if not 0 <= slope <= 1:
+            raise layer.fault(f"has a slope of {slope:g}", "only one from 0 to 1 can be imported")
+        self._put_weights_first(layer, also=self.network.pending is not None)
+        self.network.steps.append(computed.leaky_relu(slope))
+        self.network.add(LeakyRelu("", slope))
+
     def _put_weights_first(self, layer: KerasLayer, also: bool) -> None:
         """Put a layer with weights before one that cannot be the first; ``also`` one with what is pending."""
         if also or not any(self.network.arrays):
@@ -137,9 +145,17 @@ class _LayerReader:
 
     def read_relu(self, settings: Settings) -> None:
         limited = settings.require("max_value", None, 6) == 6
-        for key in ("negative_slope", "alpha", "threshold"):
-            settings.require(key, 0)
+        settings.require("threshold", 0)
+        slope = settings.slope(0)
+        if slope and not limited:
+            self._apply_leaky_relu(settings.layer, slope)
+            return
+        if slope:
+            raise settings.layer.fault("has a slope and a max_value", OTHERS)
         self._apply(settings.layer, "relu6" if limited else "relu")
+
+    def read_leaky_relu(self, settings: Settings) -> None:
+        self._apply_leaky_relu(settings.layer, settings.slope(0.3))
 
     def read_softmax(self, settings: Settings) -> None:
         settings.require("axis", -1, len(self.network.shape))
@@ -251,6 +267,7 @@ READERS: Mapping[str, Callable[[_LayerReader, Settings], None]] = {
     "Flatten": _LayerReader.read_flatten,
     "GlobalAveragePooling2D": _LayerReader.read_global_pooling,
     "GlobalMaxPooling2D": _LayerReader.read_global_pooling,
+    "LeakyReLU": _LayerReader.read_leaky_relu,
     "MaxPooling2D": _LayerReader.read_pooling,
     "ReLU": _LayerReader.read_relu,
     "Rescaling": _LayerReader.read_rescaling,

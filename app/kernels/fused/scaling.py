@@ -119,7 +119,7 @@ def scale_features(problem: ConvPairProblem, arrays: Arrays) -> tuple[tuple[np.n
     w1, bias1, w2, bias2 = arrays
     assert w2 is not None
     bounds = feature_bounds(problem, arrays)
-    if problem.second.activation not in ("", "relu"):
+    if problem.second.activation in BOUNDED:
         return (w1, bias1, w2, bias2), np.ones(len(bounds)) if _all_in_range(bounds, SMALLEST_SPLIT, LARGEST) else None
     scales = power_of_two_scales(bounds)
     return (w1, bias1, _scale_in_dtype(w2, scales), None if bias2 is None else _scale_in_dtype(bias2, scales)), scales

@@ -121,7 +121,7 @@ ROWS: tuple[Variant, ...] = (
         system="lenet5, fa19, mlp",
         configure=_configure_activation,
         dtypes=STORED,
-        summary="ReLU, tanh or sigmoid, one thread per element",
+        summary="any activation, one thread per element",
     ),
     _row(
         "softmax",

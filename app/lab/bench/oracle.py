@@ -26,7 +26,7 @@ from app.kernels.problems import (
 )
 from app.kernels.variant import Variant
 from app.lab.bench.tolerance import Expected, Half, has_rounded_operands, has_split_operands, round_pair_operands
-from app.layers import ACTIVATIONS
+from app.layers.activation import activation_layer
 
 Array = Any  # of NumPy or CuPy
 
@@ -157,7 +157,7 @@ def _compute_layer_float64(
 
 def _apply_activation(function: str, x: Array) -> Array:
     """Apply the activation by the layer's NumPy reference, which also takes CuPy arrays. May change x in place."""
-    return ACTIVATIONS[function]("").reference(x, {}) if function else x
+    return activation_layer(function).reference(x, {}) if function else x
 
 
 def _sum_absolute_terms(problem: Half, x: Array, w: Array, bias: Array | None) -> Array:

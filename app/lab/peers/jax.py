@@ -12,7 +12,7 @@ from app.base.errors import UserError
 from app.base.precision import BY_NAME
 from app.lab.batch import UNWRITTEN, l2_chunk_size
 from app.lab.peers.rounds import Engine
-from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resize, Softmax
+from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, LeakyRelu, Linear, Resize, Softmax
 from app.layers.pool import Pool
 from app.network.graph import Graph
 
@@ -163,6 +163,8 @@ def _apply_layer(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
             return sums / layer.window_pixel_counts(shape)[:, :, None].astype(x.dtype)
         case Activation() if layer.kind in activations:
             return activations[layer.kind](x)
+        case LeakyRelu():
+            return jax.nn.leaky_relu(x, layer.slope)
         case Flatten():
             return x.reshape(len(x), -1)
         case Softmax():

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError
-from app.layers import Activation, Conv2d, Flatten, Linear, Resize, Shape, Softmax
+from app.layers import Activation, Conv2d, Flatten, LeakyRelu, Linear, Resize, Shape, Softmax
 from app.layers.flatten import channels_first_permutation
 from app.layers.pool import Pool
 from app.network.graph import Graph
@@ -110,6 +110,8 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
                     )
             case Activation() if layer.kind in activations:
                 yield activations[layer.kind]()
+            case LeakyRelu():
+                yield nn.LeakyReLU(layer.slope)
             case Flatten():
                 flattened = step.in_shape
                 yield Rows() if channels_last else nn.Flatten()
