@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Callable
 from importlib.metadata import version
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -81,9 +82,16 @@ def _pooled(x: np.ndarray, layer: MaxPool | AvgPool) -> np.ndarray:
     y = np.empty((*x.shape[:2], height, width))
     for i in range(height):
         for j in range(width):
-            top, left = i * layer.effective_stride, j * layer.effective_stride
-            window = x[:, :, top : top + layer.window, left : left + layer.window]  # ends where the image ends
+            starts = [at * layer.effective_stride - layer.padding for at in (i, j)]
+            ends = [start + layer.window for start in starts]
+            rows, columns = (slice(max(start, 0), end) for start, end in zip(starts, ends, strict=True))
+            window = x[:, :, rows, columns]  # ends where the image ends
             y[:, :, i, j] = window.max(axis=(2, 3)) if layer.is_max else window.mean(axis=(2, 3))
+            if isinstance(layer, AvgPool) and layer.count_padding:
+                behind = layer.padding + layer.extra_padding
+                sides = zip(starts, ends, x.shape[2:], strict=True)
+                counts = [min(end, size + behind) - start for start, end, size in sides]
+                y[:, :, i, j] = window.sum(axis=(2, 3)) / prod(counts)
     return y
 
 
@@ -110,8 +118,14 @@ def torch_engine(source: Source) -> Engine | None:
                 case Linear():
                     x = functional.linear(x, weights, bias)
                 case Pool():
-                    pool = functional.max_pool2d if layer.is_max else functional.avg_pool2d
-                    x = pool(x, layer.window, layer.effective_stride, ceil_mode=layer.ceil)
+                    shape, rule = tuple(x.shape[1:]), (layer.window, layer.effective_stride)
+                    beyond = [size for sides in reversed(layer.margins(shape)) for size in sides]
+                    x = functional.pad(x, beyond, value=-np.inf if layer.is_max else 0.0)
+                    if layer.is_max:
+                        x = functional.max_pool2d(x, *rule)
+                    else:
+                        counts = torch.from_numpy(layer.window_pixel_counts(shape)).to(x.dtype)
+                        x = functional.avg_pool2d(x, *rule, divisor_override=1) / counts
                 case LeakyRelu():
                     x = functional.leaky_relu(x, layer.slope)
                 case Activation():

@@ -1,13 +1,16 @@
 """Layers of a foreign model one after another; what only scales and shifts maps is folded into their weights."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 
 from app.files.checks import BadValueError
 from app.interchange.folding import fold_affine
+from app.kernels.problems import pooling_window_count
 from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Shape
+from app.layers.pool import Pool
 from app.network.network import MAX_ACTIVATIONS
 
 MOST_SETTLED = 1024  # maps of a convolution that is added: it has the square of their number of weights
@@ -143,6 +146,53 @@ def with_equal_padding(filters: np.ndarray, before: int, behind: int) -> tuple[n
     """
     more = (max(behind - before, 0), max(before - behind, 0))
     return (np.pad(filters, ((0, 0), (0, 0), more, more)) if any(more) else filters), max(before, behind)
+
+
+def fitting_pool(
+    kind: type[AvgPool | MaxPool],
+    window: int,
+    stride: int,
+    shape: Shape,
+    pads: Sequence[int],
+    ceil: bool = False,
+    counted: bool = False,
+) -> Pool | None:
+    """Return the pooling that does the same on maps (C, H, W), None if there is none.
+
+    pads: rows and columns ahead of the maps, then behind them. counted: whether a mean counts them.
+    """
+    if (
+        len(pads) != 4
+        or len(shape) != 3
+        or pads[0] != pads[1]
+        or not 0 <= min(pads) <= max(pads) < window
+        or stride < 1
+    ):
+        return None
+    before, behind = pads[0], pads[2:]
+    ends = [before + size + more for size, more in zip(shape[1:], behind, strict=True)]
+    if min(ends) < window:
+        return None
+    counts = tuple(
+        pooling_window_count(size, window, stride, ceil, before, more)
+        for size, more in zip(shape[1:], behind, strict=True)
+    )
+    rows, columns = (
+        [min(window, end - at * stride) for at in range(count)] for end, count in zip(ends, counts, strict=True)
+    )
+    counted = counted and kind is AvgPool and any(pads)
+    extras = sorted({max(more - before, 0) for more in behind} - {0})
+    for rounded_up, extra in ((ceil, 0), (True, 0), *((ceil, extra) for extra in extras)):
+        if min(shape[1:]) + 2 * before + extra < window:
+            continue
+        layer: Pool = kind("", window, None if stride == window else stride, rounded_up, before, extra)
+        if counted and isinstance(layer, AvgPool):
+            layer = replace(layer, count_padding=True)
+        if layer.output_shape(shape)[1:] != counts:
+            continue
+        if not counted or (layer.window_pixel_counts(shape) == np.outer(rows, columns)).all():
+            return layer
+    return None
 
 
 def in_channels_first(rows: np.ndarray, maps: Shape) -> np.ndarray:

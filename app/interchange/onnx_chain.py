@@ -8,8 +8,9 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError, format_for_error
-from app.interchange.onnx_layers import FLOAT, NO_PADS, OnnxLayers
+from app.interchange.onnx_layers import FLOAT, OnnxLayers
 from app.interchange.onnx_values import KEEPING, OF_SMALL, Constants, Node
+from app.interchange.onnx_weightless import NO_PADS
 from app.layers import Flatten, Shape
 from app.network.network import CHANNELS
 
@@ -19,6 +20,7 @@ CHAIN = "export one chain of layers, from the images to the scores"
 RENAMING = ("Cast", "Dropout", "Flatten", "Identity", "Pad", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 CHANNELS_FIRST = ("AveragePool", "BatchNormalization", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
 LABELS_KEPT = ("ArgMax", "Identity", "LogSoftmax", "Softmax")  # what may stand behind a LogSoftmax
+READ_PADDED = ("AveragePool", "Cast", "Conv", "Identity", "MaxPool", "Pad", "Transpose")
 WITH_CONSTANTS = (
     *("Add", "BatchNormalization", "Clip", "Conv", "Div", "Dropout", "Gemm", "MatMul", "Mul", "Pad", "ReduceMax"),
     *("PRelu", "ReduceMean", "Reshape", "Squeeze", "Sub", "Unsqueeze"),
@@ -133,8 +135,8 @@ class OnnxGraph(OnnxLayers):
             raise node.fault("stands behind a LogSoftmax", CHAIN)
         if self.stack.channels_last and node.operator in CHANNELS_FIRST:
             raise node.fault("reads maps (N,H,W,C) as (N,C,H,W)", "export it again")
-        if self.pads_ahead != NO_PADS and node.operator not in ("Cast", "Conv", "Identity", "Pad", "Transpose"):
-            raise node.fault("stands behind a Pad", "only a convolution can follow it")
+        if self.pads_ahead != NO_PADS and node.operator not in READ_PADDED:
+            raise node.fault("stands behind a Pad", "only a convolution or pooling can follow it")
         known = len(self.stack.found)
         try:
             READERS[node.operator](self, node, [self.constants[name] for name in constants], constants)

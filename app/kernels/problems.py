@@ -23,14 +23,16 @@ from app.kernels.plain_problems import (
 )
 
 
-def pooling_window_count(size: int, window: int, stride: int, ceil: bool) -> int:
-    """Return the number of pooling windows along an axis of ``size`` pixels, at least ``window``.
+def pooling_window_count(size: int, window: int, stride: int, ceil: bool, before: int = 0, behind: int = 0) -> int:
+    """Return the number of pooling windows along an axis of ``size`` pixels, with padding at least ``window``.
 
-    ceil: remaining pixels get a window that crosses the border, if it begins inside the image.
+    ceil: remaining pixels get a window that crosses the padding's end, if it begins before the image's. before, behind:
+    pixels of padding.
     """
+    padded = before + size + behind
     if ceil:
-        return min(1 - (window - size) // stride, -(-size // stride))
-    return (size - window) // stride + 1
+        return min(1 - (window - padded) // stride, -(-(before + size) // stride))
+    return (padded - window) // stride + 1
 
 
 class ConvProblem(Frozen):
@@ -97,7 +99,7 @@ class ConvProblem(Frozen):
 
 
 class PoolProblem(Frozen):
-    """Average or maximum pooling over window x window pixels, every ``stride`` pixels."""
+    """Average or maximum pooling over window x window pixels, every ``stride`` pixels; see app/layers/pool.py."""
 
     channels: int
     height: int
@@ -106,7 +108,10 @@ class PoolProblem(Frozen):
     stride: int
     is_max: bool
     dtype: str = "float32"
-    ceil: bool = False  # windows over the border count, see app/layers/pool.py; False where there are none
+    ceil: bool = False  # False where no window reaches beyond the padding
+    padding: int = 0
+    extra_padding: int = 0
+    count_padding: bool = False
 
     def __post_init__(self) -> None:
         """Clear ``ceil`` if no window crosses the border, so that equal problems get equal kernels."""
@@ -116,10 +121,14 @@ class PoolProblem(Frozen):
     @property
     def pooled_size(self) -> tuple[int, int]:
         """Height and width of the output."""
-        height, width = (
-            pooling_window_count(size, self.window, self.stride, self.ceil) for size in (self.height, self.width)
-        )
+        rule = self.window, self.stride, self.ceil, self.padding, self.padding + self.extra_padding
+        height, width = (pooling_window_count(size, *rule) for size in (self.height, self.width))
         return height, width
+
+    @property
+    def counted_padding(self) -> int:
+        """Rows, and columns, of padding that a mean counts, on both sides together."""
+        return (2 * self.padding + self.extra_padding) * self.count_padding
 
     @property
     def flops(self) -> int:

@@ -108,22 +108,29 @@ def average_pool_backward(
     layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool
 ) -> Gradients:
     """Distribute each window's gradient evenly over its pixels; windows may overlap."""
-    dx = np.zeros_like(x)
-    share = dy / layer.window_pixel_counts(x.shape[1:]).astype(x.dtype)
-    for place, windows in _window_positions(layer, x, dy):
+    share, ahead = dy / layer.window_pixel_counts(x.shape[1:]).astype(x.dtype), layer.padding
+    dx = np.zeros_like(_padded_ahead(x, ahead))
+    for place, windows in _window_positions(layer, dx, dy):
         dx[place] += share[windows]
-    return dx, {}
+    return dx[:, :, ahead:, ahead:], {}
 
 
 def max_pool_backward(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
     """Pass each window's gradient to its maximum; among equals to the first, by rows."""
+    x = _padded_ahead(x, layer.padding)
     dx = np.zeros_like(x)
     open_ = np.ones_like(y, dtype=bool)  # windows whose maximum is not found yet
     for place, windows in _window_positions(layer, x, dy):
         hit = (x[place] == y[windows]) & open_[windows]
         dx[place] += dy[windows] * hit
         open_[windows] ^= hit
-    return dx, {}
+    return dx[:, :, layer.padding :, layer.padding :], {}
+
+
+def _padded_ahead(x: np.ndarray, padding: int) -> np.ndarray:
+    """Return x with rows and columns of NaN, no window's maximum, ahead of each map."""
+    ahead = padding, 0
+    return np.pad(x, ((0, 0), (0, 0), ahead, ahead), constant_values=np.nan) if padding else x
 
 
 def _window_positions(layer: Pool, x: np.ndarray, dy: np.ndarray) -> Iterator[tuple[Index, Index]]:

@@ -26,6 +26,12 @@ from tests.support.random_networks import RandomNetwork
 from tests.support.random_networks_checked import check_on_card, check_on_cpu, check_plans
 
 PADDED: dict[str, Any] = {"pads": [1] * 4}
+
+
+def pooling(operator: str, window: int, stride: int, pad: int, **more: int) -> Step:
+    return operator, [], {"kernel_shape": [window] * 2, "strides": [stride] * 2, "pads": [pad] * 4, **more}
+
+
 STRIDED = ("conv2d maps=6 kernel=5 stride=2", "tanh", "flatten", "linear outputs=10")
 STEPS: dict[str, tuple[tuple[int, int, int], list[Step]]] = {  # of ONNX models
     "batch norm": (
@@ -69,6 +75,18 @@ STEPS: dict[str, tuple[tuple[int, int, int], list[Step]]] = {  # of ONNX models
             *(FLAT, gemm(72, 16), ("PRelu", [np.full(1, 0.25, np.float32)], {}), gemm(16, 10)),
         ],
     ),
+    "padded poolings": (
+        (1, 13, 13),
+        [
+            *(onnx_steps.conv(1, 6), RELU, pooling("MaxPool", 3, 2, 1), onnx_steps.conv(6, 8), ("Tanh",)),
+            *(
+                pooling("AveragePool", 3, 1, 1, count_include_pad=1),
+                pooling("AveragePool", 3, 2, 1),
+                FLAT,
+                gemm(32, 10),
+            ),
+        ],
+    ),
     "global average": (
         (1, 10, 10),
         [onnx_steps.conv(1, 8), RELU, onnx_steps.conv(8, 10), RELU, ("GlobalAveragePool",), FLAT, gemm(10, 10)],
@@ -91,6 +109,14 @@ LAYERS: dict[str, tuple[tuple[int, int, int], Model]] = {  # of Keras models
         ],
     ),
 }
+LAYERS["padded poolings"] = (
+    (12, 12, 1),
+    [
+        *(conv(3, 1, 6, activation="leaky_relu"), plain("MaxPooling2D", pool_size=3, strides=1, padding="same")),
+        *(plain("AveragePooling2D", pool_size=2, strides=1, padding="same"), conv(3, 6, 8), plain("ReLU")),
+        *(plain("MaxPooling2D", pool_size=3, strides=2, padding="same"), FLATTEN, dense(128, 10)),
+    ],
+)
 Maker = Callable[[Path], Asked]
 
 

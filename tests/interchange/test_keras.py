@@ -129,6 +129,15 @@ MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
         (SIDE, SIDE, 1),
         [conv(3, 1, 3, activation="relu"), norm(3), conv(3, 3, 2, padding="same"), FLATTEN, dense(98, 4)],
     ),
+    "padded poolings": (
+        (SIDE, SIDE, 1),
+        [
+            *(conv(2, 1, 3), plain("MaxPooling2D", pool_size=[3, 3], strides=[1, 1], padding="same")),
+            *(plain("AveragePooling2D", pool_size=4, strides=2, padding="same"), plain("ReLU")),
+            *(plain("AveragePooling2D", pool_size=2, strides=1, padding="same"), plain("MaxPooling2D", strides=2)),
+            *(FLATTEN, dense(12, 4)),
+        ],
+    ),
     "averages of maps": (
         (SIDE, SIDE, 1),
         [conv(3, 1, 3), norm(3), plain("ReLU"), plain("GlobalAveragePooling2D"), dense(3, 4), plain("Softmax")],

@@ -67,10 +67,6 @@ LAYERS: dict[str, tuple[Any, str]] = {
     "a slope and a limit": (plain("ReLU", max_value=6.0, negative_slope=0.1), "has a slope and a max_value"),
     "a limit": (plain("ReLU", max_value=5.0), "has max_value 5; only None or 6"),
     "a setting of tomorrow": (conv(3, 1, 2, gain=2), "has the setting 'gain'; this program does not know it"),
-    "padding before a pooling": (
-        plain("MaxPooling2D", pool_size=3, strides=1, padding="same"),
-        r"'n0' \(MaxPooling2D\) pads before the first row",
-    ),
     "no features": (dense(6, 4), r"'n0' \(Dense\) reads \(6, 6, 1\), not features; put a Flatten before it"),
     "another kernel": (conv(3, 2, 2), r"has a kernel of \(3, 3, 2, 2\), needs \(3, 3, 1, 2\)"),
     "too large a kernel": (conv(7, 1, 2), r"'n0' \(Conv2D\) does not fit \(layer"),

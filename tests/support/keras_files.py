@@ -122,7 +122,10 @@ def computed(model: Model, x: np.ndarray) -> np.ndarray:
             case "Conv2D":
                 x = _windows(x, settings, len(arrays["kernel"]), arrays["kernel"]) + arrays.get("bias", 0)
             case "MaxPooling2D" | "AveragePooling2D":
-                x = _windows(x, {"strides": 2, **settings}, 2, np.max if kind.startswith("M") else np.mean)
+                size, *_ = np.ravel(settings.get("pool_size", 2)).tolist()
+                strides, *_ = np.ravel(settings.get("strides", size)).tolist()
+                what = np.max if kind.startswith("M") else np.mean
+                x = _windows(x, {**settings, "strides": strides}, size, what)
             case "Flatten":
                 x = x.reshape(len(x), -1)
             case "Reshape":

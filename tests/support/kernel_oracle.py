@@ -48,7 +48,8 @@ def layers_of(problem: Problem, name: str = "layer") -> list[Layer]:
         case LinearProblem():
             return [Linear(name, problem.outputs), *activation, *([Softmax("softmax")] if problem.softmax else [])]
         case PoolProblem():
-            return [(MaxPool if problem.is_max else AvgPool)("pool", problem.window, problem.stride, problem.ceil)]
+            rule = problem.window, problem.stride, problem.ceil, problem.padding, problem.extra_padding
+            return [MaxPool("pool", *rule) if problem.is_max else AvgPool("pool", *rule, problem.count_padding)]
         case ResizeProblem():
             return [Resize("resize", problem.size, problem.rule)]
         case ActivationProblem():

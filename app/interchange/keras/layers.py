@@ -13,6 +13,7 @@ from app.interchange.keras import computed
 from app.interchange.keras.chain import NOT_RUN, KerasLayer, KerasModel
 from app.interchange.keras.network import OTHERS, GrowingNetwork
 from app.interchange.keras.settings import Settings
+from app.interchange.layer_stack import fitting_pool
 from app.interchange.numbers import as_float32
 from app.layers import ACTIVATIONS, AvgPool, Conv2d, LeakyRelu, Linear, MaxPool, Shape, Softmax
 from app.network.network import LEAST_SCALE, MAX_SIDE, MOST_SCALE, PIXEL_SCALE
@@ -166,8 +167,6 @@ class _LayerReader:
         window = settings.square("pool_size", 2)
         stride = settings.square("strides", window)
         padding = settings.padding(self.network.shape, window, stride)
-        if padding[0]:
-            raise settings.layer.fault("pads before the first row", "use padding valid, or a larger stride")
         if padding[1] and window > 2 and not POOLINGS[settings.layer.kind].is_max:
             mean = "means are of the pixels inside, as on TensorFlow and JAX; Keras on PyTorch repeats the last ones"
             self.network.notes.append(f"{settings.layer.name} crosses the border: {mean}")
@@ -178,7 +177,12 @@ class _LayerReader:
         # A maximum of numbers times a negative factor is that of the smallest.
         self._put_weights_first(layer, also=kind.is_max and pending is not None and bool((pending[0] < 0).any()))
         self.network.steps.append(computed.pooling(window, stride, padding, kind.is_max))
-        self.network.add(kind("", window, None if stride == window else stride, padding[1] > 0))
+        before, behind = padding
+        maps = (self.network.shape[2], *self.network.shape[:2])
+        pool = fitting_pool(kind, window, stride, maps, [before, before, behind, behind])
+        if pool is None:
+            raise layer.fault(f"reads maps of {maps[1]} x {maps[2]}, less than its window of {window}", OTHERS)
+        self.network.add(pool)
 
     def read_global_pooling(self, settings: Settings) -> None:
         self._require_maps(settings)
