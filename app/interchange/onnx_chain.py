@@ -22,8 +22,8 @@ CHANNELS_FIRST = ("AveragePool", "BatchNormalization", "Conv", "GlobalAveragePoo
 LABELS_KEPT = ("ArgMax", "Identity", "LogSoftmax", "Softmax")  # what may stand behind a LogSoftmax
 READ_PADDED = ("AveragePool", "Cast", "Conv", "Identity", "MaxPool", "Pad", "Transpose")
 WITH_CONSTANTS = (
-    *("Add", "BatchNormalization", "Clip", "Conv", "Div", "Dropout", "Gemm", "MatMul", "Mul", "Pad", "ReduceMax"),
-    *("PRelu", "ReduceMean", "Reshape", "Squeeze", "Sub", "Unsqueeze"),
+    *("Add", "BatchNormalization", "Clip", "Conv", "Div", "Dropout", "Gemm", "MatMul", "Max", "Mul", "Pad"),
+    *("PRelu", "ReduceMax", "ReduceMean", "Reshape", "Squeeze", "Sub", "Unsqueeze"),
 )
 READERS: Mapping[str, Callable[[OnnxLayers, Node, list[np.ndarray], list[str]], None]] = {
     "Add": OnnxLayers.read_affine,
@@ -43,6 +43,7 @@ READERS: Mapping[str, Callable[[OnnxLayers, Node, list[np.ndarray], list[str]], 
     "LeakyRelu": OnnxLayers.read_leaky_relu,
     "LogSoftmax": OnnxLayers.read_softmax,
     "MatMul": OnnxLayers.read_matrix_product,
+    "Max": OnnxLayers.read_maximum,
     "MaxPool": OnnxLayers.read_pooling,
     "Mul": OnnxLayers.read_affine,
     "PRelu": OnnxLayers.read_leaky_relu,
@@ -125,7 +126,7 @@ class OnnxGraph(OnnxLayers):
 
     def _read_activation_node(self, node: Node, constants: list[str]) -> None:
         """Read a node that computes the next activation from the last."""
-        commutes = node.operator in ("Add", "Div", "Mul", "Sub")
+        commutes = node.operator in ("Add", "Div", "Max", "Mul", "Sub")
         reads_last = bool(set(node.inputs if commutes else node.inputs[:1]) & self._at)
         if not reads_last or self._labels or not self.constants.has_all(constants):
             raise node.fault("does not read the layer before it and constants only", CHAIN)

@@ -9,6 +9,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.files.checks import BadValueError, format_for_error
 from app.interchange.engines import onnx_engine
+from app.interchange.folding import BRIGHT
 from app.interchange.layout import convert_arrays, source_array_shapes
 from app.interchange.named_arrays import class_names, parse_description, torch_name
 from app.interchange.numbers import as_float32
@@ -22,7 +23,6 @@ from app.network.network import PIXEL_SCALE, Network, default_names
 from app.network.toml import network_toml, parse_network
 
 OLDEST_OPSET = 13
-BRIGHT = 1 / 16  # images that are multiplied by less are taken as pixels from 0 to 255, others as from 0 to 1
 
 
 def read(content: bytes, asked: Asked) -> Source:

@@ -51,7 +51,7 @@ class WeightlessLayers:
         self._pool_whole_map(node, MaxPool if node.operator == "GlobalMaxPool" else AvgPool)
 
     def read_mean(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        node.require_attribute("noop_with_empty_axes", 0)
+        node.require_attribute("noop_with_empty_axes", 0, 1)  # without axes it is refused anyhow
         if set(self._axes(node, values)) != ({1, 2} if self.stack.channels_last else {2, 3}):
             raise node.fault("is not over height and width", "export another network")
         kept = node.require_attribute("keepdims", 1, 0)
@@ -88,6 +88,11 @@ class WeightlessLayers:
         if kind not in ACTIVATIONS or not limits[0] or known != node.inputs[1:]:
             raise node.fault("has other limits than 0 and 6", "train with ReLU or ReLU6")
         self.stack.add(ACTIVATIONS[kind](""))
+
+    def read_maximum(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        if len(node.inputs) != 2 or len(values) != 1 or values[0].size != 1 or values[0].item() != 0:
+            raise node.fault("has another limit than 0", "train with ReLU")
+        self.stack.add(Relu(""))
 
     def read_softmax(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         node.require_attribute("axis", -1, 1)

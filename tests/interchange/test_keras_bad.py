@@ -63,6 +63,14 @@ LAYERS: dict[str, tuple[Any, str]] = {
     "an oblong window": (conv(3, 1, 2, kernel_size=[3, 2]), "has a kernel_size that differs in height and width"),
     "a huge number": (conv(3, 1, 2, strides=10**400), "has strides a huge number; it must be"),
     "causal padding": (conv(3, 1, 2, padding="causal"), "has padding 'causal'; only valid or same"),
+    "slopes that differ": (
+        ("PReLU", {}, {"alpha": np.array([0.1, 0.2], np.float32)}),
+        "has slopes that differ; only one from 0",
+    ),
+    "uneven zeros": (plain("ZeroPadding2D", padding=[[1, 1], [2, 2]]), "has padding .* only that of rows and columns"),
+    "zeros at the end": (plain("ZeroPadding2D"), r"'n0' \(ZeroPadding2D\) ends the model with zeros around maps"),
+    "a variance below 0": (plain("Normalization", mean=0.0, variance=-1.0), "a mean or variance that is no number, or"),
+    "means of more channels": (plain("Normalization", mean=[1.0, 2.0], variance=1.0), "has 2 numbers as mean for 1"),
     "a slope below 0": (plain("LeakyReLU", negative_slope=-0.5), "has a slope of -0.5; only one from 0 to 1 can be"),
     "a slope and a limit": (plain("ReLU", max_value=6.0, negative_slope=0.1), "has a slope and a max_value"),
     "a limit": (plain("ReLU", max_value=5.0), "has max_value 5; only None or 6"),
@@ -80,6 +88,29 @@ LAYERS: dict[str, tuple[Any, str]] = {
     "another count": (plain("Reshape", target_shape=[5, -1]), "does not make another shape"),
     "an infinite scale": (plain("Rescaling", scale=1e308, offset="1"), "has a wrong offset: '1' is not a number"),
 }
+
+
+CHAINS: dict[str, tuple[Model, str]] = {
+    "behind zeros": (
+        [plain("ZeroPadding2D"), plain("ReLU")],
+        r"'n1' \(ReLU\) stands behind a ZeroPadding2D; only a conv",
+    ),
+    "a maximum of zeros": ([conv(3, 1, 2), plain("ZeroPadding2D"), plain("MaxPooling2D")], "let it pad itself, or pad"),
+    "padded twice": (
+        [plain("ZeroPadding2D"), plain("AveragePooling2D", pool_size=3, padding="same")],
+        "pads what a ZeroPadding2D pads; pad once",
+    ),
+    "behind a log-softmax": (
+        [FLATTEN, dense(36, 4, activation="log_softmax"), dense(4, 4)],
+        r"'n2' \(Dense\) stands behind the log_softmax of n1",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHAINS)
+def test_layers_that_cannot_follow_are_named(case: str, tmp_path: Path) -> None:
+    model, message = CHAINS[case]
+    refused(tmp_path, keras_zip(model, configuration(model, SHAPE)), message)
 
 
 @pytest.mark.parametrize("write", [keras_zip, keras_hdf5], ids=["keras", "h5"])

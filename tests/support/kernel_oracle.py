@@ -23,8 +23,7 @@ from app.kernels.problems import (
 from app.kernels.variant import Variant
 from app.lab.bench import tolerance
 from app.lab.bench.tolerance import Expected, activation_of, allowed_errors, has_rounded_operands, has_split_operands
-from app.layers import Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Resize, Softmax
-from app.layers.activation import activation_layer
+from app.layers import Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Resize, Softmax, activation_layer
 from tests.support.kernel_cases import input_shape
 
 Single = ConvProblem | LinearProblem | PlainProblem

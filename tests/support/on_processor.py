@@ -7,7 +7,7 @@ import numpy as np
 from app.kernels.problems import LinearProblem, PairProblem, Problem
 from app.kernels.variant import Parameters, Variant
 from app.ladder.emulation.program import grid_of
-from app.layers.activation import activation_layer
+from app.layers import activation_layer
 from app.planning.matching import Node
 from tests.support.host_kernels import HostKernel, guarded
 

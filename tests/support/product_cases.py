@@ -15,7 +15,7 @@ import cupy
 from app.cuda import memory
 from app.kernels.problems import ConvProblem
 from app.lab.bench.tolerance import OWN, ROUNDING, SLACK
-from app.layers.activation import activation_layer
+from app.layers import activation_layer
 from app.training.gpu.products import ConvFilterGradient, Gemm, conv_forward_kernel, conv_input_gradient_kernel
 from tests.support.kernel_cases import architecture
 from tests.support.training_device import Build, fetched, poisoned, recorded

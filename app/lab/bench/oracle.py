@@ -26,7 +26,7 @@ from app.kernels.problems import (
 )
 from app.kernels.variant import Variant
 from app.lab.bench.tolerance import Expected, Half, has_rounded_operands, has_split_operands, round_pair_operands
-from app.layers.activation import activation_layer
+from app.layers import activation_layer
 
 Array = Any  # of NumPy or CuPy
 
