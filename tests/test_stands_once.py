@@ -20,7 +20,7 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm")
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
 CAPS = {
     "lines of sources": 54_300,
-    "lines of Python in app without comments, docstrings and blank lines": 30_400,
+    "lines of Python in app without comments, docstrings and blank lines": 30_700,
     "lines of tests": 41_900,
     "tracked files": 945,
 }

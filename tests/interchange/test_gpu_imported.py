@@ -14,6 +14,7 @@ from app.interchange.source import Asked
 from app.network.network import Network
 from app.network.toml import network_toml, parse_network
 from app.tools.import_ import read_foreign
+from tests.interchange.test_exported_files import ARCHIVE, EXPECTED
 from tests.interchange.test_keras import FLATTEN, conv, dense, norm, plain
 from tests.interchange.test_torch_arrays import NETWORK, arrays_of, sequential
 from tests.support import onnx_steps
@@ -140,6 +141,15 @@ def keras_maker(case: str, write: Callable[[Model, object], bytes]) -> Maker:
     return make
 
 
+def exported_maker(name: str) -> Maker:
+    def make(path: Path) -> Asked:
+        ARCHIVE.extractall(path.parent)
+        (path.parent / name).rename(path)
+        return Asked(name="exported")
+
+    return make
+
+
 def state_dict_maker(arrays: dict[str, np.ndarray], network: Network) -> Maker:
     def make(path: Path) -> Asked:
         path.write_bytes(npz_file(arrays))
@@ -156,6 +166,7 @@ KINDS: dict[str, Maker] = {
     **{f"ONNX, {case}": onnx_maker(case) for case in STEPS},
     **{f"Keras, {case}": keras_maker(case, keras_zip) for case in LAYERS},
     "Keras HDF5, rescaled": keras_maker("rescaled", keras_hdf5),
+    **{name: exported_maker(name) for name in EXPECTED},
     "state dict, batch norm": state_dict_maker(sequential(), NETWORK),
     "state dict, strides and tanh": state_dict_maker(
         arrays_of({"conv1": (6, 1, 5, 5), "fc1": (10, 864)}), network_of(*STRIDED)
