@@ -139,7 +139,7 @@ def torch_engine(source: Source) -> Engine | None:
 
 
 def onnx_engine(model: Any, logits: str, fed: Callable[[np.ndarray], np.ndarray], batch: int = 0) -> Engine | None:
-    """Return an engine that runs the model, or None if ONNX Runtime is not installed.
+    """Return an engine that runs the model, or None if ONNX Runtime is not installed. The model may get an output.
 
     logits: the tensor before a softmax. fed: images (B, C, H, W) uint8 → as the model reads them. batch: the only
     number of images that the model takes, 0 for any; above 1,000 there is no engine.
@@ -148,21 +148,19 @@ def onnx_engine(model: Any, logits: str, fed: Callable[[np.ndarray], np.ndarray]
         return None
     try:
         import onnxruntime
-        from onnx import ModelProto, helper
+        from onnx import helper
     except ImportError:
         return None
-    shown_too = ModelProto()
-    shown_too.CopyFrom(model)
     if logits not in {one.name for one in model.graph.output}:
-        shown_too.graph.output.append(helper.make_tensor_value_info(logits, 1, None))
+        model.graph.output.append(helper.make_tensor_value_info(logits, 1, None))
+    content = model.SerializeToString()  # the model itself, twice as large, is not kept
 
     def run(images: np.ndarray) -> np.ndarray:
         settings = onnxruntime.SessionOptions()
         settings.log_severity_level = 4
+        settings.add_session_config_entry("session.disable_prepacking", "1")  # it would copy the weights
         try:
-            session = onnxruntime.InferenceSession(
-                shown_too.SerializeToString(), settings, providers=["CPUExecutionProvider"]
-            )
+            session = onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
             name = session.get_inputs()[0].name
             size = batch or len(images)
             repeated = np.arange(-(-len(images) // size) * size).reshape(-1, size) % len(images)

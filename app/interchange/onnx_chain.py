@@ -97,6 +97,11 @@ class OnnxGraph(OnnxLayers):
         if not {one.name for one in graph.output} & (self._at | self._labels):
             raise BadValueError(f"does not give out what its last node computes; {CHAIN}")
 
+    def forget_numbers(self) -> None:
+        """Drop constants and weights, once they are in a source: who keeps this object shall not keep them twice."""
+        self.constants.forget()
+        self.stack.found.clear()
+
     def as_fed(self, images: np.ndarray) -> np.ndarray:
         """Return images (N,C,H,W) in the shape that the model reads."""
         return images.transpose(0, 2, 3, 1) if self._fed_last else images.reshape(-1, *self.fed_shape)

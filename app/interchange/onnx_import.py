@@ -30,6 +30,7 @@ def read(content: bytes, asked: Asked) -> Source:
     if asked != Asked():
         raise BadValueError("is an ONNX model, which contains its network; leave --network, --size and --symbol out")
     model = _parsed(content)
+    del content  # the model is as large
     opset = _check_model_features(model)
     load_external_data(model, asked.path)
     exported = _described_source(model)
@@ -45,7 +46,9 @@ def read(content: bytes, asked: Asked) -> Source:
         images = chain.as_fed(images)
         return images if chain.reads_bytes else (images * _unit(chain)).astype(np.float32)
 
-    return replace(source, engine=onnx_engine(model, chain.logits, convert_images, chain.batch))
+    engine = onnx_engine(model, chain.logits, convert_images, chain.batch)
+    chain.forget_numbers()
+    return replace(source, engine=engine)
 
 
 def _parsed(content: bytes) -> Any:
