@@ -21,7 +21,7 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm")
 CAPS = {
     "lines of sources": 54_300,
     "lines of Python in app without comments, docstrings and blank lines": 30_700,
-    "lines of tests": 41_900,
+    "lines of tests": 42_100,
     "tracked files": 945,
 }
 

@@ -65,9 +65,9 @@ class LayerStack:
 
     def add(self, layer: Layer) -> None:
         """Add a layer without weights."""
-        kept = isinstance(layer, AvgPool | Flatten)  # a mean of what is scaled and shifted is scaled and shifted
-        if self._pending is not None and isinstance(layer, MaxPool):
-            kept = bool((self._pending.factor >= 0).all())
+        kept = isinstance(layer, Flatten)
+        if self._pending is not None and isinstance(layer, AvgPool | MaxPool):
+            kept = _commutes(layer, self._pending.factor, self._pending.shift)
         if self._pending is not None and not kept:
             self.settle(f"a {layer.kind} follows")
         after = _checked(layer.output_shape(self.shape))
@@ -95,7 +95,7 @@ class LayerStack:
 
     def add_affine(self, factor: np.ndarray, shift: np.ndarray, node: str) -> None:
         """Multiply each map or feature by its factor, then add its shift. node: where from, for notes."""
-        last = self._layer_ahead(factor)
+        last = self._layer_ahead(factor, shift)
         if last is not None:
             weights = np.moveaxis(last.arrays[""], 0, -1)
             folded, bias = fold_affine(weights, last.arrays.get("_bias"), factor, shift)
@@ -110,12 +110,12 @@ class LayerStack:
                 waits = self._pending
                 self._pending = Pending(waits.factor * factor, waits.shift * factor + shift, [*waits.nodes, node])
 
-    def _layer_ahead(self, factor: np.ndarray) -> Found | None:
+    def _layer_ahead(self, factor: np.ndarray, shift: np.ndarray) -> Found | None:
         """Return the layer with weights whose outputs alone a factor and a shift change, if there is one."""
         for one in reversed(self.found if self._pending is None else []):
             if one.arrays:
                 return one
-            if not (isinstance(one.layer, AvgPool) or (isinstance(one.layer, MaxPool) and (factor >= 0).all())):
+            if not (isinstance(one.layer, AvgPool | MaxPool) and _commutes(one.layer, factor, shift)):
                 break
         return None
 
@@ -137,6 +137,13 @@ class LayerStack:
 
     def _note(self, nodes: list[str], what: str) -> None:
         self.notes += [f"{node}: {what}" for node in nodes]
+
+
+def _commutes(pool: AvgPool | MaxPool, factor: np.ndarray, shift: np.ndarray) -> bool:
+    """Return whether what is pooled may be scaled and shifted before: a mean may not count unshifted zeros."""
+    if isinstance(pool, AvgPool):
+        return not (pool.count_padding and shift.any())
+    return bool((factor >= 0).all())
 
 
 def with_equal_padding(filters: np.ndarray, before: int, behind: int) -> tuple[np.ndarray, int]:

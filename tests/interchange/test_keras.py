@@ -147,6 +147,13 @@ MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
             *(plain("ZeroPadding2D"), conv(2, 3, 2, padding="same"), FLATTEN, dense(32, 4)),
         ],
     ),
+    "zeros around what is shifted": (
+        (SIDE, SIDE, 1),
+        [
+            *(conv(3, 1, 3, activation="relu"), norm(3), plain("ZeroPadding2D"), plain("AveragePooling2D")),
+            *(conv(2, 3, 4), FLATTEN, dense(36, 4)),
+        ],
+    ),
     "normalised by numbers": (
         (SIDE, SIDE, 3),
         [

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.interchange.test_keras import FLATTEN, conv, dense, plain
+from tests.interchange.test_keras import FLATTEN, conv, dense, norm, plain
 from tests.interchange.test_keras_bad import SHAPE, refused
 from tests.support.keras_files import Model, configuration, keras_hdf5, keras_zip
 
@@ -64,6 +64,10 @@ CHAINS: dict[str, tuple[Model, str]] = {
         r"'n1' \(ReLU\) stands behind a ZeroPadding2D; only a conv",
     ),
     "a maximum of zeros": ([conv(3, 1, 2), plain("ZeroPadding2D"), plain("MaxPooling2D")], "let it pad itself, or pad"),
+    "a maximum of shifted zeros": (
+        [conv(3, 1, 2, activation="relu"), norm(2), plain("ZeroPadding2D"), plain("MaxPooling2D")],
+        "let it pad itself, or pad what a ReLU gives",
+    ),
     "padded twice": (
         [plain("ZeroPadding2D"), plain("AveragePooling2D", pool_size=3, padding="same")],
         "pads what a ZeroPadding2D pads; pad once",

@@ -63,6 +63,7 @@ SIZES = [  # the shape as exporters compute it: (N, and all that is left)
 ]
 ZEROS: Step = ("Pad", [whole(*[0, 0, 1, 1] * 2)], {})
 WINDOW = {"kernel_shape": [2, 2], "strides": [2, 2]}
+COUNTING: Step = ("AveragePool", [], {**WINDOW, "pads": [1] * 4, "count_include_pad": 1})
 FOLDED: dict[str, tuple[list[Step], str, str]] = {  # the layers that come of it, a note
     "behind a convolution": ([conv(), norm(4), RELU, FLAT, gemm(144)], "conv2d relu flatten linear", "layer before"),
     "behind a mean": ([conv(), MEAN, norm(4), FLAT, gemm(36)], "conv2d avgpool flatten linear", "the layer before"),
@@ -117,6 +118,21 @@ FOLDED: dict[str, tuple[list[Step], str, str]] = {  # the layers that come of it
         [conv(), ("ReduceMean", [whole(2, 3)], {"keepdims": 0, "noop_with_empty_axes": 1}), gemm(4)],
         "conv2d avgpool flatten linear",
         "",
+    ),
+    "behind a mean of zeros": (
+        [conv(), COUNTING, norm(4), RELU, FLAT, gemm(64)],
+        "conv2d avgpool conv2d relu flatten linear",
+        "a convolution of 1 x 1, because a relu follows",
+    ),
+    "before a mean of zeros": (
+        [conv(), RELU, norm(4), COUNTING, FLAT, gemm(64)],
+        "conv2d relu conv2d avgpool flatten linear",
+        "a convolution of 1 x 1, because a avgpool follows",
+    ),
+    "before a mean of pixels": (
+        [conv(), RELU, norm(4), ("AveragePool", [], {**WINDOW, "pads": [1] * 4}), norm(4), FLAT, gemm(64)],
+        "conv2d relu avgpool flatten linear",
+        "folded into the layer behind it",
     ),
     "a pad before a mean": ([conv(), ZEROS, ("AveragePool", [], WINDOW), FLAT, gemm(64)], "conv2d avgpool flatten", ""),
     "a pad behind relu": ([conv(), RELU, ZEROS, ("MaxPool", [], WINDOW), FLAT, gemm(64)], "conv2d relu maxpool", ""),

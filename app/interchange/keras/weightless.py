@@ -100,19 +100,22 @@ class WeightlessReader:
 
     def _pool_zeros(self, layer: KerasLayer, window: int, stride: int) -> None:
         """Pool maps with zeros around them, which a mean counts, and which are no maximum among what a ReLU gives."""
-        behind_relu = self.network.layers and isinstance(self.network.layers[-1], Relu | Relu6 | Sigmoid)
+        layers, pending = self.network.layers, self.network.pending
+        behind_relu = pending is None and layers and isinstance(layers[-1], Relu | Relu6 | Sigmoid)
         if POOLINGS[layer.kind].is_max and not behind_relu:
             raise layer.fault("stands behind a ZeroPadding2D", "let it pad itself, or pad what a ReLU gives")
         zeros, self.zeros = self.zeros, NO_ZEROS
-        self.network.steps.append(lambda x: np.pad(x, ((0, 0), zeros, zeros, (0, 0))))
         self._pool(layer, window, stride, zeros, counted=True)
 
     def _pool(
         self, layer: KerasLayer, window: int, stride: int, padding: tuple[int, int], counted: bool = False
     ) -> None:
         kind, pending = POOLINGS[layer.kind], self.network.pending
-        # A maximum of numbers times a negative factor is that of the smallest.
-        self._put_weights_first(layer, also=kind.is_max and pending is not None and bool((pending[0] < 0).any()))
+        # A maximum of numbers times a negative factor is that of the smallest; zeros in a mean are not shifted.
+        apart = pending is not None and bool((pending[0] < 0).any() if kind.is_max else counted and pending[1].any())
+        self._put_weights_first(layer, also=apart)
+        if counted:
+            self.network.steps.append(lambda x: np.pad(x, ((0, 0), padding, padding, (0, 0))))
         self.network.steps.append(computed.pooling(window, stride, (0, 0) if counted else padding, kind.is_max))
         before, behind = padding
         maps = (self.network.shape[2], *self.network.shape[:2])
