@@ -121,7 +121,8 @@ class WeightlessReader:
         maps = (self.network.shape[2], *self.network.shape[:2])
         pool = fitting_pool(kind, window, stride, maps, [before, before, behind, behind], counted=counted)
         if pool is None:
-            raise layer.fault(f"reads maps of {maps[1]} x {maps[2]}, which its window of {window} does not fit", OTHERS)
+            sides = f"{maps[1]} x {maps[2]}, padded by {before} and {behind}"
+            raise layer.fault(f"reads maps of {sides}, which its window of {window} does not fit", OTHERS)
         self.network.add(pool)
 
     def read_global_pooling(self, settings: Settings) -> None:
