@@ -22,37 +22,37 @@ KINDS, NAMES = "app/layers/activation.py", "app/layers/__init__.py"
 STRUCTS, SLOPES = "app/kernels/include/activations.cuh", "app/training/gradients.py"
 ORACLE, EXPORT = "tests/support/network_oracle.py", "app/interchange/onnx_export.py"
 ROWS = "app/kernels/conv/rows/direct.py"
-NETWORK, KERNEL = "app/network/builtin/leaky.toml", "app/kernels/conv/conv_99_my_own.cu"
-# By file, what to replace by what: LeakyReLU in whole, and a kernel's row.
+NETWORK, KERNEL = "app/network/builtin/soft.toml", "app/kernels/conv/conv_99_my_own.cu"
+# By file, what to replace by what: Softsign in whole, and a kernel's row.
 EDITS: dict[str, list[tuple[str, str]]] = {
     KINDS: [
         (
             "class Tanh(",
-            '''class LeakyRelu(Activation):
-    """y = x, below 0 a hundredth of it."""
+            '''class Softsign(Activation):
+    """y = x / (1 + |x|)."""
 
-    kind: ClassVar[str] = "leaky_relu"
+    kind: ClassVar[str] = "softsign"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Compute y in place."""
-        return np.multiply(x, x.dtype.type(0.01), out=x, where=x < 0)
+        return np.divide(x, 1 + np.abs(x), out=x)
 
 
 class Tanh(''',
         ),
-        ("(Relu, Relu6, Tanh, Sigmoid)}", "(Relu, Relu6, Tanh, Sigmoid, LeakyRelu)}"),
+        ("LeakyRelu, Tanh, Sigmoid)}", "LeakyRelu, Tanh, Sigmoid, Softsign)}"),
     ],
     NAMES: [
-        ("Activation, Relu, ", "Activation, LeakyRelu, Relu, "),
-        ('    "Linear",\n', '    "LeakyRelu",\n    "Linear",\n'),
+        ("Sigmoid, Tanh", "Sigmoid, Softsign, Tanh"),
+        ('    "Softmax",\n', '    "Softmax",\n    "Softsign",\n'),
     ],
     STRUCTS: [
         (
             "struct TANH {",
-            """struct LEAKY_RELU {
+            """struct SOFTSIGN {
     template <typename T>
-    static __device__ __forceinline__ T of(T x) { return x < T(0) ? T(0.01) * x : x; }
-    static __device__ __forceinline__ float times_slope(float dy, float y) { return dy * (y > 0 ? 1.0f : 0.01f); }
+    static __device__ __forceinline__ T of(T x) { return x / (T(1) + (x < T(0) ? -x : x)); }
+    static __device__ __forceinline__ float times_slope(float dy, float y) { return dy * (1 - abs(y)) * (1 - abs(y)); }
 };
 
 struct TANH {""",
@@ -80,19 +80,19 @@ struct TANH {""",
     ORACLE: [
         (
             '        case "tanh":\n',
-            '        case "leaky_relu":\n            return np.where(x > 0, x, 0.01 * x)\n        case "tanh":\n',
+            '        case "softsign":\n            return x / (1 + np.abs(x))\n        case "tanh":\n',
         )
     ],
-    EXPORT: [('OPERATORS = {"relu": "Relu", ', 'OPERATORS = {"relu": "Relu", "leaky_relu": "LeakyRelu", ')],
+    EXPORT: [('OPERATORS = {"relu": "Relu", ', 'OPERATORS = {"relu": "Relu", "softsign": "Softsign", ')],
     SLOPES: [
-        ("import Activation, Relu, ", "import Activation, LeakyRelu, Relu, "),
-        ("    Tanh: ", "    LeakyRelu: lambda y: np.where(y > 0, y.dtype.type(1), y.dtype.type(0.01)),\n    Tanh: "),
+        ("Sigmoid, Tanh", "Sigmoid, Softsign, Tanh"),
+        ("    Tanh: ", "    Softsign: lambda _, y: (1 - np.abs(y)) ** 2,\n    Tanh: "),
     ],
 }
 # A network that has it behind each kind of layer.
-LEAKY = "input = [1, 28, 28]\n" + layers_toml(
-    *("conv2d maps=4 kernel=5", "leaky_relu", "avgpool window=2", "leaky_relu", "flatten"),
-    *("linear outputs=12", "leaky_relu", "linear outputs=10"),
+SOFT = "input = [1, 28, 28]\n" + layers_toml(
+    *("conv2d maps=4 kernel=5", "softsign", "avgpool window=2", "softsign", "flatten"),
+    *("linear outputs=12", "softsign", "linear outputs=10"),
 )
 # Run in the copy. The activation is planned and fused by name alone, and compiled by every kernel that a plan or a
 # training asks for; the kernel is chosen by its name.
@@ -106,16 +106,16 @@ from app.network.definitions import LENET5, NETWORKS
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from tests.support.networks_for_tests import random_graph
-assert "leaky_relu" in ACTIVATIONS
-nodes = plan(random_graph(NETWORKS["leaky"]), "sm_90a").nodes
+assert "softsign" in ACTIVATIONS
+nodes = plan(random_graph(NETWORKS["soft"]), "sm_90a").nodes
 assert [node.name for node in nodes] == [
-    "conv1+leaky_relu1+pool1", "leaky_relu2", "flatten+fc1+leaky_relu3", "fc2+argmax"
+    "conv1+softsign1+pool1", "softsign2", "flatten+fc1+softsign3", "fc2+argmax"
 ], nodes
-row, problem = variants("activation")[0], ActivationProblem(77, "leaky_relu")
+row, problem = variants("activation")[0], ActivationProblem(77, "softsign")
 compile_kernel(row.path, row.config(problem).defines, "sm_90a")
-compile_kernel(FOLDER / "train_activation_gradient.cu", {"SIZE": 77, "ACTIVATION": "LEAKY_RELU"}, "sm_90a")
+compile_kernel(FOLDER / "train_activation_gradient.cu", {"SIZE": 77, "ACTIVATION": "SOFTSIGN"}, "sm_90a")
 for node in nodes:
-    if "leaky" in node.name:
+    if "soft" in node.name:
         compile_kernel(node.variant.path, node.variant.config(node.problem).defines, "sm_90a")
 own = find("conv", "my-own")
 head = plan(random_graph(LENET5), "sm_90a", Choices(kernels={"conv": own})).nodes[0]
@@ -169,7 +169,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert text.count(old) == 1, f"{name}: {old}"
             text = text.replace(old, new)
         (place / name).write_text(text, encoding="utf-8")
-    (place / NETWORK).write_text(LEAKY, encoding="utf-8")
+    (place / NETWORK).write_text(SOFT, encoding="utf-8")
     (place / KERNEL).write_text(SOURCE, encoding="utf-8")
     return place
 
@@ -189,7 +189,7 @@ def test_they_are_compiled_and_planned(copy: Path) -> None:
 
 def test_tests_of_layers_and_gradients_take_it_up(copy: Path) -> None:
     """Reference, fusing rules and gradient."""
-    done = run(copy, *PYTEST, "-k", "leaky or Leaky", *TESTS)
+    done = run(copy, *PYTEST, "-k", "softsign or Softsign", *TESTS)
     assert done.returncode == 0, done.stdout
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None and int(passed[1]) >= 8
@@ -203,7 +203,7 @@ def test_its_kernels_equal_the_reference(copy: Path, request: pytest.FixtureRequ
     """
     seed = request.config.getoption("sample")
     sample = [] if seed is None else ["--sample", str(seed)]
-    done = run(copy, *PYTEST, *sample, "-k", "leaky_relu and not conv_99", *CARD)
+    done = run(copy, *PYTEST, *sample, "-k", "softsign and not conv_99", *CARD)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout
 
 

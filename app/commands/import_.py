@@ -21,13 +21,14 @@ examples:
   python main.py import eng-0001.params --symbol eng-symbol.json --out eng.h5
       arrays of MXNet, with the network that was saved beside them
   python main.py import clothes.keras --out clothes.h5
-      a model that Keras saved, as .keras or .h5, which contains its network
+      a model that Keras 2 or 3 saved, as .keras or .h5, which contains its
+      network
   python main.py --weights old86.h5
       classify with the imported weights
 
 import reads a file of another system and writes a weights file of this program.
-It prints every array and what it did to it, and compares the scores of 64
-random images with those of the file's own layout.
+It prints every array and what it did to it, and compares the scores of up to
+64 random images with those of the file's own layout.
 """
 
 

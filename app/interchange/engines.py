@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Callable
 from importlib.metadata import version
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,21 @@ import numpy as np
 from app.base.errors import UserError
 from app.files.checks import format_for_error
 from app.interchange.source import Engine, Source
-from app.layers import Activation, AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Relu6, Resize, Sigmoid, Tanh
+from app.layers import (
+    Activation,
+    AvgPool,
+    Conv2d,
+    Flatten,
+    Layer,
+    LeakyRelu,
+    Linear,
+    MaxPool,
+    Relu,
+    Relu6,
+    Resize,
+    Sigmoid,
+    Tanh,
+)
 from app.layers.pool import Pool
 
 MAX_BATCH = 1000
@@ -40,6 +55,8 @@ def logits(source: Source, images: np.ndarray) -> np.ndarray:
             x = _pooled(x, layer)
         elif isinstance(layer, Flatten):
             x = x.reshape(len(x), -1)
+        elif isinstance(layer, LeakyRelu):
+            x = x * (x > 0) + layer.slope * x * (x < 0)
         elif type(layer) in FUNCTIONS:
             x = FUNCTIONS[type(layer)](x)
         bias = source.arrays.get(f"{layer.name}_bias")
@@ -65,9 +82,16 @@ def _pooled(x: np.ndarray, layer: MaxPool | AvgPool) -> np.ndarray:
     y = np.empty((*x.shape[:2], height, width))
     for i in range(height):
         for j in range(width):
-            top, left = i * layer.effective_stride, j * layer.effective_stride
-            window = x[:, :, top : top + layer.window, left : left + layer.window]  # ends where the image ends
+            starts = [at * layer.effective_stride - layer.padding for at in (i, j)]
+            ends = [start + layer.window for start in starts]
+            rows, columns = (slice(max(start, 0), end) for start, end in zip(starts, ends, strict=True))
+            window = x[:, :, rows, columns]  # ends where the image ends
             y[:, :, i, j] = window.max(axis=(2, 3)) if layer.is_max else window.mean(axis=(2, 3))
+            if isinstance(layer, AvgPool) and layer.count_padding:
+                behind = layer.padding + layer.extra_padding
+                sides = zip(starts, ends, x.shape[2:], strict=True)
+                counts = [min(end, size + behind) - start for start, end, size in sides]
+                y[:, :, i, j] = window.sum(axis=(2, 3)) / prod(counts)
     return y
 
 
@@ -94,8 +118,16 @@ def torch_engine(source: Source) -> Engine | None:
                 case Linear():
                     x = functional.linear(x, weights, bias)
                 case Pool():
-                    pool = functional.max_pool2d if layer.is_max else functional.avg_pool2d
-                    x = pool(x, layer.window, layer.effective_stride, ceil_mode=layer.ceil)
+                    shape, rule = tuple(x.shape[1:]), (layer.window, layer.effective_stride)
+                    beyond = [size for sides in reversed(layer.margins(shape)) for size in sides]
+                    x = functional.pad(x, beyond, value=-np.inf if layer.is_max else 0.0)
+                    if layer.is_max:
+                        x = functional.max_pool2d(x, *rule)
+                    else:
+                        counts = torch.from_numpy(layer.window_pixel_counts(shape)).to(x.dtype)
+                        x = functional.avg_pool2d(x, *rule, divisor_override=1) / counts
+                case LeakyRelu():
+                    x = functional.leaky_relu(x, layer.slope)
                 case Activation():
                     x = getattr(functional if layer.kind == "relu6" else torch, layer.kind)(x)
                 case Flatten():
@@ -107,7 +139,7 @@ def torch_engine(source: Source) -> Engine | None:
 
 
 def onnx_engine(model: Any, logits: str, fed: Callable[[np.ndarray], np.ndarray], batch: int = 0) -> Engine | None:
-    """Return an engine that runs the model, or None if ONNX Runtime is not installed.
+    """Return an engine that runs the model, or None if ONNX Runtime is not installed. The model may get an output.
 
     logits: the tensor before a softmax. fed: images (B, C, H, W) uint8 → as the model reads them. batch: the only
     number of images that the model takes, 0 for any; above 1,000 there is no engine.
@@ -116,21 +148,19 @@ def onnx_engine(model: Any, logits: str, fed: Callable[[np.ndarray], np.ndarray]
         return None
     try:
         import onnxruntime
-        from onnx import ModelProto, helper
+        from onnx import helper
     except ImportError:
         return None
-    shown_too = ModelProto()
-    shown_too.CopyFrom(model)
     if logits not in {one.name for one in model.graph.output}:
-        shown_too.graph.output.append(helper.make_tensor_value_info(logits, 1, None))
+        model.graph.output.append(helper.make_tensor_value_info(logits, 1, None))
+    content = model.SerializeToString()  # the model itself, twice as large, is not kept
 
     def run(images: np.ndarray) -> np.ndarray:
         settings = onnxruntime.SessionOptions()
         settings.log_severity_level = 4
+        settings.add_session_config_entry("session.disable_prepacking", "1")  # it would copy the weights
         try:
-            session = onnxruntime.InferenceSession(
-                shown_too.SerializeToString(), settings, providers=["CPUExecutionProvider"]
-            )
+            session = onnxruntime.InferenceSession(content, settings, providers=["CPUExecutionProvider"])
             name = session.get_inputs()[0].name
             size = batch or len(images)
             repeated = np.arange(-(-len(images) // size) * size).reshape(-1, size) % len(images)

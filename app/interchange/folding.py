@@ -5,6 +5,8 @@ import numpy as np
 from app.base.frozen import Frozen
 from app.files.checks import BadValueError
 
+BRIGHT = 1 / 16  # images that are multiplied by less are taken as pixels from 0 to 255, others as from 0 to 1
+
 
 class BatchNorm(Frozen):
     """What a trained batch normalisation computes: (x - mean) / sqrt(variance + epsilon) * scale + shift.

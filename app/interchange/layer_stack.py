@@ -1,13 +1,16 @@
 """Layers of a foreign model one after another; what only scales and shifts maps is folded into their weights."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 
 from app.files.checks import BadValueError
 from app.interchange.folding import fold_affine
+from app.kernels.problems import pooling_window_count
 from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Shape
+from app.layers.pool import Pool
 from app.network.network import MAX_ACTIVATIONS
 
 MOST_SETTLED = 1024  # maps of a convolution that is added: it has the square of their number of weights
@@ -62,9 +65,9 @@ class LayerStack:
 
     def add(self, layer: Layer) -> None:
         """Add a layer without weights."""
-        kept = isinstance(layer, AvgPool | Flatten)  # a mean of what is scaled and shifted is scaled and shifted
-        if self._pending is not None and isinstance(layer, MaxPool):
-            kept = bool((self._pending.factor >= 0).all())
+        kept = isinstance(layer, Flatten)
+        if self._pending is not None and isinstance(layer, AvgPool | MaxPool):
+            kept = _commutes(layer, self._pending.factor, self._pending.shift)
         if self._pending is not None and not kept:
             self.settle(f"a {layer.kind} follows")
         after = _checked(layer.output_shape(self.shape))
@@ -92,7 +95,7 @@ class LayerStack:
 
     def add_affine(self, factor: np.ndarray, shift: np.ndarray, node: str) -> None:
         """Multiply each map or feature by its factor, then add its shift. node: where from, for notes."""
-        last = self._layer_ahead(factor)
+        last = self._layer_ahead(factor, shift)
         if last is not None:
             weights = np.moveaxis(last.arrays[""], 0, -1)
             folded, bias = fold_affine(weights, last.arrays.get("_bias"), factor, shift)
@@ -107,12 +110,12 @@ class LayerStack:
                 waits = self._pending
                 self._pending = Pending(waits.factor * factor, waits.shift * factor + shift, [*waits.nodes, node])
 
-    def _layer_ahead(self, factor: np.ndarray) -> Found | None:
+    def _layer_ahead(self, factor: np.ndarray, shift: np.ndarray) -> Found | None:
         """Return the layer with weights whose outputs alone a factor and a shift change, if there is one."""
         for one in reversed(self.found if self._pending is None else []):
             if one.arrays:
                 return one
-            if not (isinstance(one.layer, AvgPool) or (isinstance(one.layer, MaxPool) and (factor >= 0).all())):
+            if not (isinstance(one.layer, AvgPool | MaxPool) and _commutes(one.layer, factor, shift)):
                 break
         return None
 
@@ -136,6 +139,13 @@ class LayerStack:
         self.notes += [f"{node}: {what}" for node in nodes]
 
 
+def _commutes(pool: AvgPool | MaxPool, factor: np.ndarray, shift: np.ndarray) -> bool:
+    """Return whether what is pooled may be scaled and shifted before: a mean may not count unshifted zeros."""
+    if isinstance(pool, AvgPool):
+        return not (pool.count_padding and shift.any())
+    return bool((factor >= 0).all())
+
+
 def with_equal_padding(filters: np.ndarray, before: int, behind: int) -> tuple[np.ndarray, int]:
     """Return filters that compute the same with the same padding on all sides, and that padding.
 
@@ -143,6 +153,53 @@ def with_equal_padding(filters: np.ndarray, before: int, behind: int) -> tuple[n
     """
     more = (max(behind - before, 0), max(before - behind, 0))
     return (np.pad(filters, ((0, 0), (0, 0), more, more)) if any(more) else filters), max(before, behind)
+
+
+def fitting_pool(
+    kind: type[AvgPool | MaxPool],
+    window: int,
+    stride: int,
+    shape: Shape,
+    pads: Sequence[int],
+    ceil: bool = False,
+    counted: bool = False,
+) -> Pool | None:
+    """Return the pooling that does the same on maps (C, H, W), None if there is none.
+
+    pads: rows and columns ahead of the maps, then behind them. counted: whether a mean counts them.
+    """
+    if (
+        len(pads) != 4
+        or len(shape) != 3
+        or pads[0] != pads[1]
+        or not 0 <= min(pads) <= max(pads) < window
+        or stride < 1
+    ):
+        return None
+    before, behind = pads[0], pads[2:]
+    ends = [before + size + more for size, more in zip(shape[1:], behind, strict=True)]
+    if min(ends) < window:
+        return None
+    counts = tuple(
+        pooling_window_count(size, window, stride, ceil, before, more)
+        for size, more in zip(shape[1:], behind, strict=True)
+    )
+    rows, columns = (
+        [min(window, end - at * stride) for at in range(count)] for end, count in zip(ends, counts, strict=True)
+    )
+    counted = counted and kind is AvgPool and any(pads)
+    extras = sorted({max(more - before, 0) for more in behind} - {0})
+    for rounded_up, extra in ((ceil, 0), (True, 0), *((ceil, extra) for extra in extras)):
+        if min(shape[1:]) + 2 * before + extra < window:
+            continue
+        layer: Pool = kind("", window, None if stride == window else stride, rounded_up, before, extra)
+        if counted and isinstance(layer, AvgPool):
+            layer = replace(layer, count_padding=True)
+        if layer.output_shape(shape)[1:] != counts:
+            continue
+        if not counted or (layer.window_pixel_counts(shape) == np.outer(rows, columns)).all():
+            return layer
+    return None
 
 
 def in_channels_first(rows: np.ndarray, maps: Shape) -> np.ndarray:

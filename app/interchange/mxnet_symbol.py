@@ -25,6 +25,7 @@ from app.network.network import MAX_LAYERS, default_names
 
 MAX_NODES = 1000
 MOST = 10**6  # maps, units
+ACT_TYPES = ("relu", "tanh", "sigmoid")
 LONGEST = 10_000  # characters of a setting: nodes may carry anything there
 _INPUT = list_check(whole_number_check(0, MAX_NODES - 1), 2)  # node, output, version
 _NODE = object_check(
@@ -148,8 +149,8 @@ class _Layers:
 
     def add_activation(self, settings: Settings, arrays: list[str]) -> None:
         kind = settings.get("act_type", "")
-        if kind not in ACTIVATIONS:
-            raise BadValueError(f"act_type {format_for_error(kind)} is none of {', '.join(ACTIVATIONS)}")
+        if kind not in ACT_TYPES:
+            raise BadValueError(f"act_type {format_for_error(kind)} is none of {', '.join(ACT_TYPES)}")
         self.add(ACTIVATIONS[kind])
 
     def add_pooling(self, settings: Settings, arrays: list[str]) -> None:

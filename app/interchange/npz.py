@@ -15,9 +15,9 @@ from numpy.lib import format as npy
 
 from app.files.checks import BadValueError, format_for_error
 from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, match_to_network, parse_description
+from app.interchange.numbers import MAX_FILE_BYTES
 from app.interchange.source import Asked, Source
 from app.network.foreign import DESCRIPTION
-from app.network.weights import MAX_BYTES
 
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 MAX_HEADER_BYTES = 1 << 16  # NumPy reads no header of more than 10,000 characters
@@ -47,7 +47,7 @@ def read(content: bytes, asked: Asked) -> Source:
 
 def read_npz(content: bytes) -> NamedArrays:
     """Read all arrays. Raises BadValueError for damage, and for arrays of objects, which would be pickles."""
-    arrays = read_arrays(content, MAX_BYTES)
+    arrays = read_arrays(content, MAX_FILE_BYTES)
     text = arrays.pop(DESCRIPTION, None)
     return NamedArrays(arrays, None if text is None else parse_description(_decode_string_array(text)))
 

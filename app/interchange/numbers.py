@@ -10,6 +10,9 @@ from app.files.checks import BadValueError, format_for_error
 # Between these, the largest of a network's weights is plausible. Floats in the wrong byte order spread over the whole
 # range of float32, 1e-38 to 1e38.
 PLAUSIBLE = (1e-6, 1e6)
+# Of a file, unpacked and with its data beside it, and of its numbers as float32. The comparison of scores doubles them,
+# and the file's own engine keeps the file: import takes up to seven times as much, less than 1 GB.
+MAX_FILE_BYTES = 96 << 20
 
 
 def as_float32(name: str, array: np.ndarray, notes: list[str]) -> np.ndarray:
@@ -33,9 +36,11 @@ def as_float32(name: str, array: np.ndarray, notes: list[str]) -> np.ndarray:
 
 
 def check_numbers(arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise BadValueError for NaN, infinite values, and floats in the wrong byte order. arrays: float32."""
+    """Raise BadValueError for NaN, infinite values, too many, and the wrong byte order. arrays: float32."""
     if not _plausible(arrays.values()) and _plausible([array.byteswap() for array in arrays.values()]):
         raise BadValueError("has big-endian floats, but little-endian ones belong there; swap their bytes")
+    if (size := sum(array.nbytes for array in arrays.values())) > MAX_FILE_BYTES:
+        raise BadValueError(f"holds {size:,} bytes as float32; at most {MAX_FILE_BYTES:,} are read: store less in it")
     for name, array in arrays.items():
         bad = array.size - int(np.isfinite(array).sum())
         if bad:

@@ -8,8 +8,9 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError, format_for_error
-from app.interchange.onnx_layers import FLOAT, NO_PADS, OnnxLayers
+from app.interchange.onnx_layers import FLOAT, OnnxLayers
 from app.interchange.onnx_values import KEEPING, OF_SMALL, Constants, Node
+from app.interchange.onnx_weightless import NO_PADS
 from app.layers import Flatten, Shape
 from app.network.network import CHANNELS
 
@@ -19,13 +20,10 @@ CHAIN = "export one chain of layers, from the images to the scores"
 RENAMING = ("Cast", "Dropout", "Flatten", "Identity", "Pad", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 CHANNELS_FIRST = ("AveragePool", "BatchNormalization", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool")
 LABELS_KEPT = ("ArgMax", "Identity", "LogSoftmax", "Softmax")  # what may stand behind a LogSoftmax
-REMEDIES = {
-    "LeakyRelu": "its slope is a number that no activation here has; train with ReLU, tanh or sigmoid",
-    "PRelu": "its slopes are numbers that no activation here has; train with ReLU, tanh or sigmoid",
-}
+READ_PADDED = ("AveragePool", "Cast", "Conv", "Identity", "MaxPool", "Pad", "Transpose")
 WITH_CONSTANTS = (
-    *("Add", "BatchNormalization", "Clip", "Conv", "Div", "Dropout", "Gemm", "MatMul", "Mul", "Pad", "ReduceMax"),
-    *("ReduceMean", "Reshape", "Squeeze", "Sub", "Unsqueeze"),
+    *("Add", "BatchNormalization", "Clip", "Conv", "Div", "Dropout", "Gemm", "MatMul", "Max", "Mul", "Pad"),
+    *("PRelu", "ReduceMax", "ReduceMean", "Reshape", "Squeeze", "Sub", "Unsqueeze"),
 )
 READERS: Mapping[str, Callable[[OnnxLayers, Node, list[np.ndarray], list[str]], None]] = {
     "Add": OnnxLayers.read_affine,
@@ -42,10 +40,13 @@ READERS: Mapping[str, Callable[[OnnxLayers, Node, list[np.ndarray], list[str]], 
     "GlobalAveragePool": OnnxLayers.read_global_pooling,
     "GlobalMaxPool": OnnxLayers.read_global_pooling,
     "Identity": OnnxLayers.read_no_op,
+    "LeakyRelu": OnnxLayers.read_leaky_relu,
     "LogSoftmax": OnnxLayers.read_softmax,
     "MatMul": OnnxLayers.read_matrix_product,
+    "Max": OnnxLayers.read_maximum,
     "MaxPool": OnnxLayers.read_pooling,
     "Mul": OnnxLayers.read_affine,
+    "PRelu": OnnxLayers.read_leaky_relu,
     "Pad": OnnxLayers.read_pad,
     "ReduceMax": OnnxLayers.read_mean,
     "ReduceMean": OnnxLayers.read_mean,
@@ -96,6 +97,11 @@ class OnnxGraph(OnnxLayers):
         if not {one.name for one in graph.output} & (self._at | self._labels):
             raise BadValueError(f"does not give out what its last node computes; {CHAIN}")
 
+    def forget_numbers(self) -> None:
+        """Drop constants and weights, once they are in a source: who keeps this object shall not keep them twice."""
+        self.constants.forget()
+        self.stack.found.clear()
+
     def as_fed(self, images: np.ndarray) -> np.ndarray:
         """Return images (N,C,H,W) in the shape that the model reads."""
         return images.transpose(0, 2, 3, 1) if self._fed_last else images.reshape(-1, *self.fed_shape)
@@ -103,7 +109,7 @@ class OnnxGraph(OnnxLayers):
     def _read(self, node: Node) -> None:
         if node.operator not in (*READERS, *KEEPING, *OF_SMALL, "Constant", "Shape"):
             known = f"known are {', '.join(sorted(READERS))}"
-            raise node.fault("has an operator that cannot be imported", REMEDIES.get(node.operator, known))
+            raise node.fault("has an operator that cannot be imported", known)
         if len(node.outputs) != 1:
             raise node.fault(f"has {len(node.outputs)} outputs", CHAIN)
         reads = [name for name in node.inputs if name]
@@ -125,7 +131,7 @@ class OnnxGraph(OnnxLayers):
 
     def _read_activation_node(self, node: Node, constants: list[str]) -> None:
         """Read a node that computes the next activation from the last."""
-        commutes = node.operator in ("Add", "Div", "Mul", "Sub")
+        commutes = node.operator in ("Add", "Div", "Max", "Mul", "Sub")
         reads_last = bool(set(node.inputs if commutes else node.inputs[:1]) & self._at)
         if not reads_last or self._labels or not self.constants.has_all(constants):
             raise node.fault("does not read the layer before it and constants only", CHAIN)
@@ -135,8 +141,8 @@ class OnnxGraph(OnnxLayers):
             raise node.fault("stands behind a LogSoftmax", CHAIN)
         if self.stack.channels_last and node.operator in CHANNELS_FIRST:
             raise node.fault("reads maps (N,H,W,C) as (N,C,H,W)", "export it again")
-        if self.pads_ahead != NO_PADS and node.operator not in ("Cast", "Conv", "Identity", "Pad", "Transpose"):
-            raise node.fault("stands behind a Pad", "only a convolution can follow it")
+        if self.pads_ahead != NO_PADS and node.operator not in READ_PADDED:
+            raise node.fault("stands behind a Pad", "only a convolution or pooling can follow it")
         known = len(self.stack.found)
         try:
             READERS[node.operator](self, node, [self.constants[name] for name in constants], constants)

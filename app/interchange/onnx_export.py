@@ -9,7 +9,7 @@ from app.base.errors import pip_install_command
 from app.files.checks import BadValueError
 from app.interchange.layout import to_channels_first
 from app.interchange.named_arrays import Description, torch_name
-from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resize, Shape, Softmax
+from app.layers import Activation, Argmax, AvgPool, Conv2d, Flatten, Layer, LeakyRelu, Linear, Resize, Shape, Softmax
 from app.layers.pool import Pool
 from app.network.foreign import DESCRIPTION
 
@@ -78,6 +78,8 @@ class _Graph:
                 self._add_weighted_layer("Gemm", layer, transB=1)
             case Pool():
                 self._add_pooling(layer, shape)
+            case LeakyRelu():
+                self._add_node("LeakyRelu", layer.name, alpha=layer.slope)
             case Activation():
                 operator = OPERATORS[layer.kind]
                 limits = {f"{layer.name}/{name}": value for name, value in LIMITS.get(operator, {}).items()}
@@ -113,13 +115,22 @@ class _Graph:
         self._add_node(operator, layer.name, **arrays, **attributes)
 
     def _add_pooling(self, layer: Pool, shape: Shape) -> None:
-        """Add a pooling, with end padding that completes the last windows; ONNX's ceil_mode would add windows."""
-        beyond = [end for _, end in layer.end_padding(shape)]
-        attributes = {"pads": [0, 0, *beyond]} if any(beyond) else {}
+        """Add a pooling, with end padding that completes the last windows; ONNX's ceil_mode would add windows.
+
+        Where a mean counts the layer's padding, but not that, a product corrects what ONNX divides by.
+        """
+        margins = layer.margins(shape)
+        attributes: dict[str, Any] = {}
+        if any(map(any, margins)):
+            attributes["pads"] = [margin[side] for side in (0, 1) for margin in margins]
+        if isinstance(layer, AvgPool) and layer.count_padding:
+            attributes["count_include_pad"] = 1
         operator = "MaxPool" if layer.is_max else "AveragePool"
-        self._add_node(
-            operator, layer.name, kernel_shape=[layer.window] * 2, strides=[layer.effective_stride] * 2, **attributes
-        )
+        window, strides = [layer.window] * 2, [layer.effective_stride] * 2
+        self._add_node(operator, layer.name, kernel_shape=window, strides=strides, **attributes)
+        shares = layer.window_pixel_counts(shape) / layer.window**2
+        if "count_include_pad" in attributes and (shares < 1).any():
+            self._add_node("Mul", f"{layer.name}/counted", **{f"{layer.name}/factors": np.float32(1 / shares)})
 
     def _add_node(self, operator: str, output: str, **attributes: Any) -> None:
         """Add a node that reads the last one's output; arrays among the attributes are further, constant inputs."""

@@ -9,6 +9,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.files.checks import BadValueError, format_for_error
 from app.interchange.engines import onnx_engine
+from app.interchange.folding import BRIGHT
 from app.interchange.layout import convert_arrays, source_array_shapes
 from app.interchange.named_arrays import class_names, parse_description, torch_name
 from app.interchange.numbers import as_float32
@@ -22,7 +23,6 @@ from app.network.network import PIXEL_SCALE, Network, default_names
 from app.network.toml import network_toml, parse_network
 
 OLDEST_OPSET = 13
-BRIGHT = 1 / 16  # images that are multiplied by less are taken as pixels from 0 to 255, others as from 0 to 1
 
 
 def read(content: bytes, asked: Asked) -> Source:
@@ -30,6 +30,7 @@ def read(content: bytes, asked: Asked) -> Source:
     if asked != Asked():
         raise BadValueError("is an ONNX model, which contains its network; leave --network, --size and --symbol out")
     model = _parsed(content)
+    del content  # the model is as large
     opset = _check_model_features(model)
     load_external_data(model, asked.path)
     exported = _described_source(model)
@@ -45,7 +46,9 @@ def read(content: bytes, asked: Asked) -> Source:
         images = chain.as_fed(images)
         return images if chain.reads_bytes else (images * _unit(chain)).astype(np.float32)
 
-    return replace(source, engine=onnx_engine(model, chain.logits, convert_images, chain.batch))
+    engine = onnx_engine(model, chain.logits, convert_images, chain.batch)
+    chain.forget_numbers()
+    return replace(source, engine=engine)
 
 
 def _parsed(content: bytes) -> Any:

@@ -1,39 +1,37 @@
-"""Read single nodes of an ONNX graph as layers. Every attribute is checked; unknown ones are refused."""
+"""Read single nodes of an ONNX graph as layers. Every attribute is checked; unknown ones are refused.
 
-from dataclasses import replace
+onnx_weightless.py reads those without weights.
+"""
+
 from math import prod
 
 import numpy as np
 
 from app.files.checks import format_for_error
 from app.interchange.folding import BatchNorm
-from app.interchange.layer_stack import LayerStack, in_channels_first, with_equal_padding
+from app.interchange.layer_stack import in_channels_first, with_equal_padding
 from app.interchange.onnx_values import Constants, Node
-from app.layers import ACTIVATIONS, AvgPool, Conv2d, Flatten, Linear, MaxPool, Shape, Softmax
+from app.interchange.onnx_weightless import NO_PADS, WeightlessLayers
+from app.layers import Conv2d, Linear, Shape
 
 FLOAT = 1  # TensorProto's type
-NO_PADS = [0] * 4
 
 
-class OnnxLayers:
+class OnnxLayers(WeightlessLayers):
     """The layers that the nodes so far make of the images.
 
-    stack: the layers. floats: whether the activations are floats, or still bytes. factor: what images are multiplied by
+    floats: whether the activations are floats, or still bytes. factor: what images are multiplied by
     first, None for nothing. contrast: the same with each map's factors, the largest; None where nothing scales them.
-    logarithms: whether a LogSoftmax was left out. left_out: nodes without effect, by operator. pads_ahead: of a Pad.
+    left_out: nodes without effect, by operator.
     """
 
     def __init__(self, constants: Constants, batch: int, shape: Shape, floats: bool) -> None:
-        self.constants = constants
+        super().__init__(constants, shape)
         self.batch = batch
-        self.stack = LayerStack(shape)
         self.floats = floats
         self.factor: float | None = None
         self.contrast: float | None = None
-        self.logarithms = False
         self.left_out: dict[str, list[str]] = {}
-        self.pads_ahead = NO_PADS
-        self._reordered: Shape | None = None  # the maps whose pixels were flattened in H, W, C order
 
     # Readers of one node. ``values``: its constant inputs; ``names``: their names.
 
@@ -159,76 +157,6 @@ class OnnxLayers:
             )
         return np.full(count, value.item(), value.dtype)
 
-    def read_pooling(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        node.require_attribute("dilations", [1, 1])
-        window, step, ceil = (
-            node.uniform_attribute("kernel_shape", 0),
-            node.uniform_attribute("strides", 1),
-            bool(node.require_attribute("ceil_mode", 0, 1)),
-        )
-        kind = MaxPool if node.operator == "MaxPool" else AvgPool
-        layer = kind("", window, None if step == window else step, ceil)
-        # Padding at the end that completes the last windows is another way of writing ceil.
-        completed = replace(layer, ceil=True)
-        padding = [0, 0, *(end for _, end in completed.end_padding(self.stack.shape))]
-        pads = node.padding(self.stack.shape[1:], window, step)
-        padded = pads != [0] * 4
-        if padded and (ceil or pads != padding):
-            known = f"{[0] * 4} or {padding}"
-            raise node.fault(f"has pads {format_for_error(str(pads))}", f"only {known} can be imported")
-        # Without padding, both values of count_include_pad give the mean of the pixels inside the image.
-        node.require_attribute("storage_order" if kind is MaxPool else "count_include_pad", 0, *([] if padded else [1]))
-        self.stack.add(completed if padded else layer)
-
-    def read_global_pooling(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        self._pool_whole_map(node, MaxPool if node.operator == "GlobalMaxPool" else AvgPool)
-
-    def read_mean(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        node.require_attribute("noop_with_empty_axes", 0)
-        if set(self._axes(node, values)) != ({1, 2} if self.stack.channels_last else {2, 3}):
-            raise node.fault("is not over height and width", "export another network")
-        kept = node.require_attribute("keepdims", 1, 0)
-        self._pool_whole_map(node, AvgPool if node.operator == "ReduceMean" else MaxPool)
-        if not kept:
-            self._flatten()
-
-    def _pool_whole_map(self, node: Node, kind: type[AvgPool | MaxPool]) -> None:
-        shape = self.stack.shape
-        if len(shape) != 3 or shape[1] != shape[2]:
-            raise node.fault(f"reads activations of {shape}", "only square maps have such a pooling window")
-        self.stack.notes.append(f"{node.label}: a pooling window of {shape[1]} x {shape[2]}")
-        self.stack.add(kind("", shape[1]))
-
-    def _axes(self, node: Node, values: list[np.ndarray]) -> list[int]:
-        """Return a node's axes, from its second input or, in old opsets, its attribute."""
-        axes = [int(axis) for axis in values[0].ravel()[:9]] if values else node.take("axes", [0])
-        return [axis + 1 + len(self.stack.shape) if axis < 0 else axis for axis in axes]
-
-    def read_activation_function(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        self.stack.add(ACTIVATIONS[node.operator.lower()](""))
-
-    def read_clip(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        known = [name if name in self.constants else "" for name in node.inputs[1:]]
-        limits = [self.constants[name].ravel()[:2].tolist() if name else [] for name in known]
-        kind = {(0,): "relu", (0, 6): "relu6"}.get(tuple(limit[0] for limit in limits if len(limit) == 1))
-        if kind not in ACTIVATIONS or not limits[0] or known != node.inputs[1:]:
-            raise node.fault("has other limits than 0 and 6", "train with ReLU or ReLU6")
-        self.stack.add(ACTIVATIONS[kind](""))
-
-    def read_softmax(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        node.require_attribute("axis", -1, 1)
-        if node.operator == "Softmax":
-            self.stack.add(Softmax(""))
-        else:
-            self.logarithms = True
-            self.stack.notes.append(f"{node.label}: left out: the labels are the same, the logits those that it reads")
-
-    def read_argmax(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
-        if node.take("axis", 0) not in (-1, 1):
-            raise node.fault("is not over the classes", "export it with axis 1")
-        node.require_attribute("keepdims", 1, 0)
-        node.require_attribute("select_last_index", 0)
-
     def read_flatten(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         node.require_attribute("axis", 1, -len(self.stack.shape))
         self._flatten()
@@ -270,12 +198,6 @@ class OnnxLayers:
         if node.take("perm", [0]) != wanted or len(self.stack.shape) != 3:
             raise node.fault("does not exchange (N,C,H,W) and (N,H,W,C)", "export another network")
         self.stack.channels_last = not self.stack.channels_last
-
-    def _flatten(self) -> None:
-        if len(self.stack.shape) == 3:
-            self._reordered = self.stack.shape if self.stack.channels_last else None
-            self.stack.channels_last = False
-            self.stack.add(Flatten(""))
 
     def read_cast(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
         if node.take("to", 0) != FLOAT:

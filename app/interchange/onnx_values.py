@@ -9,7 +9,7 @@ import numpy as np
 
 from app.files.checks import BadValueError, format_for_error
 from app.files.reading import may_exist, read_file
-from app.network.network import MAX_BYTES
+from app.interchange.numbers import MAX_FILE_BYTES
 
 TYPES = (1, 2, 6, 7, 9, 10, 11)  # of TensorProto: float, uint8, int32, int64, bool, float16, double
 DOMAINS = ("", "ai.onnx")
@@ -55,7 +55,8 @@ def load_external_data(model: Any, path: Path | None) -> None:
         about = {one.key: one.value for one in tensor.external_data}
         name, location = format_for_error(tensor.name), about.get("location", "")
         if location not in contents:
-            contents[location] = memoryview(_read_beside(path, name, location))
+            left = MAX_FILE_BYTES - model.ByteSize() - sum(map(len, contents.values()))
+            contents[location] = memoryview(_read_beside(path, name, location, left))
         size = len(contents[location])
         start = _parse_count(name, about.get("offset", "0"))
         length = _parse_count(name, about.get("length", str(max(size - start, 0))))
@@ -73,8 +74,8 @@ def _external_tensors(graph: Any) -> Iterator[Any]:
             yield tensor
 
 
-def _read_beside(path: Path | None, name: str, location: Any) -> bytes:
-    """Read the whole file of this name beside the model. name: of the array, for errors."""
+def _read_beside(path: Path | None, name: str, location: Any, most: int) -> bytes:
+    """Read the whole file of this name, of at most ``most`` bytes, beside the model. name: of the array, for errors."""
     shown = format_for_error(location)
     plain = isinstance(location, str) and location.isprintable() and location not in ("", ".", "..")
     if path is None or not plain or "/" in location or "\\" in location:
@@ -86,7 +87,7 @@ def _read_beside(path: Path | None, name: str, location: Any) -> bytes:
         raise BadValueError(f"keeps {name} in {shown}, which is not beside it; put both files in one folder")
     if path.exists() and file.samefile(path):
         raise BadValueError(f"keeps {name} in itself as in another file; {TOGETHER}")
-    return read_file(file, MAX_BYTES)
+    return read_file(file, most)
 
 
 def _parse_count(name: str, text: Any) -> int:
@@ -196,6 +197,10 @@ class Constants:
     def define(self, name: str, array: np.ndarray) -> None:
         """Add a constant."""
         self._arrays[name] = array
+
+    def forget(self) -> None:
+        """Drop all constants."""
+        self._tensors, self._arrays = {}, {}
 
     def has_all(self, names: Iterable[str]) -> bool:
         """Return whether all of these are constants."""

@@ -19,10 +19,9 @@ from app.base.frozen import Frozen
 from app.files.checks import BadValueError
 from app.files.formats import START_BYTES, recognise_file_kind
 from app.files.reading import read_file
-from app.interchange.numbers import check_numbers
+from app.interchange.numbers import MAX_FILE_BYTES, check_numbers
 from app.network.definitions import Network
 from app.network.foreign import FORMATS, Format
-from app.network.weights import MAX_BYTES
 
 
 class Asked(Frozen):
@@ -78,7 +77,7 @@ class Source(Frozen):
 
 def read(path: Path, asked: Asked) -> tuple[str, Source]:
     """Read the file; return the name of its format and its content. Raises UserError for every fault."""
-    content = read_file(path, MAX_BYTES)
+    content = read_file(path, MAX_FILE_BYTES)
     found = _choose_format(path, content[:START_BYTES])
     try:
         source: Source = importlib.import_module(f"{__package__}.{found.module}").read(

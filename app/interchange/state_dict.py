@@ -12,9 +12,9 @@ from app.base.errors import pip_install_command
 from app.files.checks import BadValueError, format_for_error
 from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, match_to_network
 from app.interchange.npz import opened_zip
+from app.interchange.numbers import MAX_FILE_BYTES
 from app.interchange.source import Asked, Source
 from app.interchange.torch_arrays import COUNTER
-from app.network.network import MAX_BYTES
 
 REMEDY = "save it with torch.save(model.state_dict(), ...)"
 NESTED = ("model_state_dict", "state_dict", "model")  # where training scripts keep it, beside the optimiser's
@@ -32,7 +32,7 @@ def read_state_dict(content: bytes) -> NamedArrays:
     Raises BadValueError without PyTorch, for damage, and for anything but dense float tensors: it could run code.
     """
     if content.startswith(b"PK"):
-        with opened_zip(content, MAX_BYTES) as archive:  # PyTorch would unpack members of any size
+        with opened_zip(content, MAX_FILE_BYTES) as archive:  # PyTorch would unpack members of any size
             if any(name.endswith("/constants.pkl") for name in archive.namelist()):
                 raise BadValueError(f"is a TorchScript module, which holds code; {REMEDY}")
     try:

@@ -17,20 +17,11 @@ from app.kernels.plain_problems import (
     ActivationProblem,
     ArgmaxProblem,
     Argument,
+    PoolProblem,
     ResizeProblem,
     SoftmaxProblem,
-    input_output_arguments,
+    pooling_window_count,
 )
-
-
-def pooling_window_count(size: int, window: int, stride: int, ceil: bool) -> int:
-    """Return the number of pooling windows along an axis of ``size`` pixels, at least ``window`` pixels.
-
-    ceil: the remaining pixels get a window that crosses the border, if it begins inside the image.
-    """
-    if ceil:
-        return min(1 - (window - size) // stride, -(-size // stride))
-    return (size - window) // stride + 1
 
 
 class ConvProblem(Frozen):
@@ -43,7 +34,7 @@ class ConvProblem(Frozen):
     kernel: int
     stride: int = 1
     bias: bool = False
-    activation: str = ""  # relu, relu6, tanh, sigmoid or "" for none
+    activation: str = ""  # a function, see ActivationProblem, or "" for none
     pool: int = 1  # window and stride; 1: no pooling
     pool_is_max: bool = False
     input_dtype: str = "float32"
@@ -106,50 +97,13 @@ class ConvProblem(Frozen):
         )
 
 
-class PoolProblem(Frozen):
-    """Average or maximum pooling over window x window pixels, every ``stride`` pixels."""
-
-    channels: int
-    height: int
-    width: int
-    window: int
-    stride: int
-    is_max: bool
-    dtype: str = "float32"
-    ceil: bool = False  # windows over the border count, see app/layers/pool.py; False where there are none
-
-    def __post_init__(self) -> None:
-        """Clear ``ceil`` if no window crosses the border, so that equal problems get equal kernels."""
-        if self.ceil and self.pooled_size == replace(self, ceil=False).pooled_size:
-            object.__setattr__(self, "ceil", False)
-
-    @property
-    def pooled_size(self) -> tuple[int, int]:
-        """Return height and width of the output."""
-        height, width = (
-            pooling_window_count(size, self.window, self.stride, self.ceil) for size in (self.height, self.width)
-        )
-        return height, width
-
-    @property
-    def flops(self) -> int:
-        """Return the FLOPs by convention: one per pixel of each window."""
-        return self.channels * prod(self.pooled_size) * self.window**2
-
-    def arguments(self) -> tuple[Argument, ...]:
-        """Return x (C, H, W), y (C, PH, PW)."""
-        return input_output_arguments(
-            self.dtype, self.channels * self.height * self.width, self.channels * prod(self.pooled_size)
-        )
-
-
 class LinearProblem(Frozen):
     """A matrix product with weights (inputs, outputs), then optionally bias, activation, softmax and argmax."""
 
     inputs: int
     outputs: int
     bias: bool = False
-    activation: str = ""  # "", relu, relu6, tanh or sigmoid
+    activation: str = ""  # as a convolution's
     argmax: bool = False
     input_dtype: str = "float32"
     dtype: str = "float32"

@@ -12,7 +12,7 @@ import numpy as np
 from app.base.frozen import Frozen
 from app.base.precision import epilogue_dtype, storage_dtype
 from app.cuda.compiler import KERNEL_DIR, architecture_number
-from app.kernels.plain_problems import ITEMSIZE, Argument
+from app.kernels.plain_problems import DEFAULT_SLOPE, ITEMSIZE, Argument
 from app.kernels.problems import ConvProblem, LinearProblem, PoolProblem, Problem
 
 Grid = tuple[int, int, int]
@@ -258,6 +258,9 @@ def type_defines(problem: ConvProblem | LinearProblem) -> dict[str, str | int]:
 
 def activation_name(function: str) -> str:
     """Return the name of a function's struct in ``include/activations.cuh``; NONE for ""."""
+    kind, _, slope = function.partition(":")
+    if kind == "leakyrelu":  # a struct for each slope, by the bits of its float64
+        return f"LEAKYRELU<{np.float64(slope or DEFAULT_SLOPE).view(np.int64):#x}>"
     return function.upper() or "NONE"
 
 

@@ -1,6 +1,6 @@
 """The layers of a network, one file per kind."""
 
-from app.layers.activation import ACTIVATIONS, Activation, Relu, Relu6, Sigmoid, Tanh
+from app.layers.activation import ACTIVATIONS, Activation, LeakyRelu, Relu, Relu6, Sigmoid, Tanh, activation_layer
 from app.layers.argmax import Argmax
 from app.layers.base import Layer, Parameters, Shape
 from app.layers.conv2d import Conv2d
@@ -18,6 +18,7 @@ __all__ = [
     "Conv2d",
     "Flatten",
     "Layer",
+    "LeakyRelu",
     "Linear",
     "MaxPool",
     "Parameters",
@@ -28,4 +29,5 @@ __all__ = [
     "Sigmoid",
     "Softmax",
     "Tanh",
+    "activation_layer",
 ]

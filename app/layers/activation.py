@@ -1,21 +1,26 @@
-"""Element-wise functions: ReLU, ReLU6, tanh and sigmoid."""
+"""Element-wise functions: ReLU, ReLU6, LeakyReLU, tanh and sigmoid."""
 
 from math import prod
 from typing import ClassVar
 
 import numpy as np
 
-from app.kernels.plain_problems import ActivationProblem
+from app.kernels.plain_problems import DEFAULT_SLOPE, ActivationProblem
 from app.layers.base import Layer, Parameters, Shape
 
 
 class Activation(Layer):
-    """y = f(x) for each element; NaN stays NaN.
+    """y = f(x) for each element, which never falls where x rises; NaN stays NaN.
 
     ``kind`` names f; in capitals, it names the struct in ``app/kernels/include/activations.cuh``.
     """
 
     operation: ClassVar[str] = "activation"
+
+    @property
+    def function(self) -> str:
+        """The name of f in a problem."""
+        return self.kind
 
     def output_shape(self, shape: Shape) -> Shape:
         """Return ``shape``: activations keep it."""
@@ -23,7 +28,7 @@ class Activation(Layer):
 
     def standalone_problem(self, shape: Shape, input_dtype: str, output_dtype: str) -> ActivationProblem | None:
         """Return the problem of a kernel of its own; input and output have one type."""
-        return ActivationProblem(prod(shape), self.kind, input_dtype) if input_dtype == output_dtype else None
+        return ActivationProblem(prod(shape), self.function, input_dtype) if input_dtype == output_dtype else None
 
 
 class Relu(Activation):
@@ -45,6 +50,22 @@ class Relu6(Activation):
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
         """Compute y in place."""
         return np.clip(x, 0, 6, out=x)
+
+
+class LeakyRelu(Activation):
+    """y = x, and slope · x where x < 0; slope: 0 to 1, so that no error grows."""
+
+    slope: float = DEFAULT_SLOPE
+    kind: ClassVar[str] = "leakyrelu"
+
+    @property
+    def function(self) -> str:
+        """The name with the slope, where it is not the default."""
+        return self.kind if self.slope == DEFAULT_SLOPE else f"{self.kind}:{self.slope!r}"
+
+    def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
+        """Compute y in place."""
+        return np.multiply(x, x.dtype.type(self.slope), out=x, where=x < 0)
 
 
 class Tanh(Activation):
@@ -71,4 +92,10 @@ class Sigmoid(Activation):
 
 
 # Every activation by the name that the kernels use; oracles and tests iterate over it.
-ACTIVATIONS: dict[str, type[Activation]] = {layer.kind: layer for layer in (Relu, Relu6, Tanh, Sigmoid)}
+ACTIVATIONS: dict[str, type[Activation]] = {layer.kind: layer for layer in (Relu, Relu6, LeakyRelu, Tanh, Sigmoid)}
+
+
+def activation_layer(function: str, name: str = "") -> Activation:
+    """Return the layer of this name that computes a problem's function."""
+    kind, *settings = function.split(":")
+    return ACTIVATIONS[kind](name, *map(float, settings))

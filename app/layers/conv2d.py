@@ -78,13 +78,14 @@ class Conv2d(Layer):
     def kernel_problem(
         self, shape: Shape, epilogue: Sequence[Layer], *, bias: bool, input_dtype: str, dtype: str, output_dtype: str
     ) -> ConvProblem | None:
-        """Return the kernel's problem; the epilogue may be an activation, then a pooling with stride = window."""
+        """Return the kernel's problem; the epilogue: an activation, then a pooling without padding, stride = window."""
         rest = list(epilogue)
         activation = ""
         if rest and isinstance(rest[0], Activation):
-            activation = rest.pop(0).kind
+            activation = rest[0].function
+            rest.pop(0)
         pool, is_max, ceil = 1, False, False
-        if rest and isinstance(rest[0], Pool) and rest[0].window == rest[0].effective_stride:
+        if rest and isinstance(rest[0], Pool) and rest[0].window == rest[0].effective_stride and not rest[0].is_padded:
             pool, is_max, ceil = rest[0].window, rest[0].is_max, rest[0].ceil
             rest.pop(0)
         if rest:

@@ -12,14 +12,18 @@ from app.layers.base import Layer, Parameters, Shape
 class Pool(Layer):
     """Reduce each window of ``window`` x ``window`` pixels, every ``stride`` (default: window) pixels, to one value.
 
-    Without ``ceil``, rows and columns that do not fill a window are dropped. With ``ceil``, windows may cross the
-    bottom or right border and reduce only the pixels inside the image; a mean divides by their number. This equals
-    PyTorch's ceil_mode, and ONNX's with count_include_pad = 0.
+    The first windows begin ``padding`` rows and columns ahead of the image, the last ones end at most as many and
+    ``extra_padding`` behind it. Windows reduce only their pixels inside the image; a mean divides by their number, with
+    ``count_padding`` by that of the pixels of image and padding. Without ``ceil``, rows and columns that do not fill a
+    window are dropped. With it, the last windows may reach beyond the padding, if they begin before the image's end.
+    This equals PyTorch's padding, ceil_mode and count_include_pad.
     """
 
     window: int
     stride: int | None = None
     ceil: bool = False
+    padding: int = 0
+    extra_padding: int = 0
     operation: ClassVar[str] = "pool"
     is_max: ClassVar[bool]
 
@@ -28,31 +32,39 @@ class Pool(Layer):
         """The stride; without one, the window's size."""
         return self.window if self.stride is None else self.stride
 
-    def output_shape(self, shape: Shape) -> Shape:
-        """Return the shape: (C, H, W) → (C, (H-P)//S + 1, (W-P)//S + 1).
+    @property
+    def is_padded(self) -> bool:
+        """Whether there is padding."""
+        return self.padding + self.extra_padding > 0
 
-        With ``ceil``, for H and for W: min(1 + ceil((H-P)/S), ceil(H/S)); every window begins inside the image.
+    def output_shape(self, shape: Shape) -> Shape:
+        """Return the shape, with E = H + 2 padding + extra_padding for height and likewise for width.
+
+        (C, H, W) → (C, (E-P)//S + 1, …); with ``ceil`` min(1 + ceil((E-P)/S), ceil((H + padding)/S)).
         """
         if self.window < 1 or self.effective_stride < 1:
             raise self.input_shape_error(shape, "a window and a stride of at least 1")
-        if len(shape) != 3 or min(shape[1:]) < self.window:
-            raise self.input_shape_error(shape, f"(C, H, W) with H and W at least {self.window}")
-        return shape[0], *(
-            pooling_window_count(size, self.window, self.effective_stride, self.ceil) for size in shape[1:]
-        )
+        behind = self.padding + self.extra_padding
+        if min(self.padding, self.extra_padding) < 0 or behind >= self.window:
+            raise self.input_shape_error(shape, f"less padding than its window of {self.window}, not {behind}")
+        least = max(self.window - self.padding - behind, 1)
+        if len(shape) != 3 or min(shape[1:]) < least:
+            raise self.input_shape_error(shape, f"(C, H, W) with H and W at least {least}")
+        rule = self.window, self.effective_stride, self.ceil, self.padding, behind
+        return shape[0], *(pooling_window_count(size, *rule) for size in shape[1:])
 
-    def end_padding(self, shape: Shape) -> list[tuple[int, int]]:
-        """Return padding (0, rows), (0, columns) by which the last windows cross the border of an image (C, H, W)."""
-        return [(0, self.window - inside[-1]) for inside in _window_extents_inside(self, shape)]
+    def margins(self, shape: Shape) -> list[tuple[int, int]]:
+        """Return how many rows, then columns, windows reach before and beyond the border of an image (C, H, W)."""
+        reach = zip(shape[1:], self.output_shape(shape)[1:], strict=True)
+        ends = [(count - 1) * self.effective_stride - self.padding + self.window - size for size, count in reach]
+        return [(self.padding, max(end, 0)) for end in ends]
 
     def window_pixel_counts(self, shape: Shape) -> np.ndarray:
-        """Return how many pixels of each window lie inside an image (C, H, W): (PH, PW) integers.
+        """Return how many pixels of each window a mean of an image (C, H, W) counts: (PH, PW) integers.
 
         An axis has length 1 if all windows lie inside along it.
         """
-        rows, columns = (
-            inside if inside[-1] < self.window else [self.window] for inside in _window_extents_inside(self, shape)
-        )
+        rows, columns = _window_extents(self, shape, 0, 0)
         return np.outer(rows, columns)
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
@@ -60,7 +72,7 @@ class Pool(Layer):
         shape = x.shape[1:]
         _, height, width = self.output_shape(shape)
         combine, beyond = (np.maximum, -np.inf) if self.is_max else (np.add, 0.0)
-        margins = self.end_padding(shape)
+        margins = self.margins(shape)
         if any(map(max, margins)):  # padded as N, H, W, C, the order in memory after a convolution
             padded = np.pad(x.transpose(0, 2, 3, 1), ((0, 0), *margins, (0, 0)), constant_values=beyond)
             x = padded.transpose(0, 3, 1, 2)
@@ -79,23 +91,37 @@ class Pool(Layer):
         if input_dtype != output_dtype:
             return None
         channels, height, width = shape
-        return PoolProblem(
-            channels, height, width, self.window, self.effective_stride, self.is_max, input_dtype, self.ceil
-        )
+        window, padding = (self.window, self.effective_stride, self.is_max), (self.padding, self.extra_padding)
+        counted = getattr(self, "count_padding", False) and self.is_padded
+        return PoolProblem(channels, height, width, *window, input_dtype, self.ceil, *padding, counted)
 
 
 @cache
-def _window_extents_inside(layer: Pool, shape: Shape) -> list[list[int]]:
-    """Return for each axis of an image (C, H, W) how many rows, or columns, of each window lie inside."""
-    sizes = zip(shape[1:], layer.output_shape(shape)[1:], strict=True)
-    return [[min(layer.window, size - at * layer.effective_stride) for at in range(count)] for size, count in sizes]
+def _window_extents(layer: Pool, shape: Shape, before: int, behind: int) -> list[list[int]]:
+    """Return for each axis of an image (C, H, W) how many rows, or columns, of each window lie inside.
+
+    before, behind: how much more than the image counts. One number stands for all windows that lie inside.
+    """
+    extents = []
+    for size, count in zip(shape[1:], layer.output_shape(shape)[1:], strict=True):
+        starts = [at * layer.effective_stride - layer.padding for at in range(count)]
+        found = [min(start + layer.window, size + behind) - max(start, -before) for start in starts]
+        extents.append(found if min(found) < layer.window else [layer.window])
+    return extents
 
 
 class AvgPool(Pool):
     """The mean of each window."""
 
+    count_padding: bool = False
     kind: ClassVar[str] = "avgpool"
     is_max: ClassVar[bool] = False
+
+    def window_pixel_counts(self, shape: Shape) -> np.ndarray:
+        """Return what each window's sum is divided by, with ``count_padding`` including its pixels of padding."""
+        ahead = self.padding * self.count_padding
+        rows, columns = _window_extents(self, shape, ahead, ahead + self.extra_padding * self.count_padding)
+        return np.outer(rows, columns)
 
 
 class MaxPool(Pool):

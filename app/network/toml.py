@@ -271,6 +271,7 @@ _LAYER_NAME = _Rule(
 _TYPES: dict[Any, _Rule] = {
     int: _Rule(f"a whole number from 1 to {MAX_NUMBER:,}", whole_number_check(1, MAX_NUMBER)),
     bool: _Rule("true or false", flag),
+    float: _Rule("a number from 0 to 1", number_check(0, 1)),  # a slope
     str: _Rule("one line of text in quotes", text_check()),
 }
 _FROM_ZERO = _Rule(f"a whole number from 0 to {MAX_NUMBER:,}", whole_number_check(0, MAX_NUMBER))

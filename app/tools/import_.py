@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ from app.terminal.text import Column, fields, paragraph, table
 from app.tools.graph import layer_table
 
 IMAGES = 64  # random images to compare logits on
+# Numbers of all compared images between two layers, if there are several images, and in the windows of one: in float64,
+# with the file's own engine beside them, they take less than 1 GB.
+MAX_NUMBERS, MAX_WINDOWS = 1 << 22, 1 << 25
 PLAIN = "plain NumPy in the file's own layout; no engine of this format runs here"
 MAX_CLASSES_BYTES = 1 << 20
 MAX_NAME = 60  # the most characters of a network's name taken from a file's
@@ -55,10 +59,12 @@ def import_(request: ImportRequest) -> int:
     weights = Weights(arrays, source.network.name, request.file, source.classes, source.scale)
     difference = largest_difference(source, build_graph(source.network, weights))
     scale = source.scale if scale is None else scale
+    engine = None if source.engine is None else source.engine.name
+    source = replace(source, arrays={}, engine=None)  # their memory is free for the file to write
     graph = build_graph(network, replace(weights, input_scale=scale))
     about: dict[str, Any] = {"classes": classes, "input_scale": scale}
     save_weights(request.out, arrays, network=network, overwrite=request.output.overwrite, **about)
-    document = _import_document(request, name, source, found, graph, difference)
+    document = _import_document(request, name, source, found, graph, difference, engine)
     publish_report(document, lambda _, width: _import_text(document, graph, width), request.output)
     return 0
 
@@ -68,9 +74,28 @@ def read_foreign(file: Path, asked: Asked) -> tuple[str, Source, list[Converted]
     name, source = read(file, asked)
     try:
         check_layers(source.network.input_shape, source.network.layers)
+        _check_windows(source.network)
         return name, source, convert_arrays(source)
     except (BadValueError, LayerError) as error:
         raise UserError(f"{file}: {error}") from error
+
+
+def _check_windows(network: Network) -> None:
+    """Raise BadValueError for a convolution whose windows the comparison of scores would not copy within 1 GB."""
+    for step in network.steps:
+        filters = step.parameter_shapes.get(step.layer.name, ())
+        size = prod(step.out_shape[1:]) * prod(filters[:-1])
+        if len(filters) == 4 and size > MAX_WINDOWS:
+            raise BadValueError(
+                f"has windows of {size:,} numbers an image in {step.layer.name}, more than the {MAX_WINDOWS:,} that "
+                "import compares; make its images or filters smaller"
+            )
+
+
+def _compared_images(network: Network) -> int:
+    """Return how many images are compared: fewer where there are many numbers between two layers."""
+    largest = max(prod(shape) for step in network.steps for shape in (step.in_shape, step.out_shape))
+    return min(IMAGES, max(MAX_NUMBERS // largest, 1))
 
 
 def _derive_network_name(file: Path) -> str:
@@ -122,7 +147,8 @@ def largest_difference(source: Source, graph: Graph) -> float:
 
     The source's engine computes the latter, or plain NumPy without one. Raises UserError for more than rounding errors.
     """
-    images = np.random.default_rng(0).integers(0, 256, (IMAGES, *graph.network.input_shape), np.uint8)
+    count = _compared_images(graph.network)
+    images = np.random.default_rng(0).integers(0, 256, (count, *graph.network.input_shape), np.uint8)
     kept = tuple(step for step in graph.steps if not isinstance(step.layer, Softmax | Argmax))
     _, ours = replace(graph, steps=kept).forward(images, np.float64)
     with np.errstate(over="ignore", invalid="ignore"):  # infinite and NaN values show in the difference
@@ -137,7 +163,13 @@ REMEDY = "its weights are too large for float32, or damaged: get a fresh copy"
 
 
 def _import_document(
-    request: ImportRequest, name: str, source: Source, found: list[Converted], graph: Graph, difference: float
+    request: ImportRequest,
+    name: str,
+    source: Source,
+    found: list[Converted],
+    graph: Graph,
+    difference: float,
+    engine: str | None,
 ) -> Import:
     """Return the document: the file, the converted arrays, and the check."""
     first = graph.network.layers[0]
@@ -155,7 +187,7 @@ def _import_document(
         "enlarged": enlarged,
         "pixel_scale": graph.input_scale,
         "difference": difference,
-        "engine": None if source.engine is None else source.engine.name,
+        "engine": engine,
         "written": str(request.out),
     }
 
@@ -167,7 +199,8 @@ def _import_text(document: Import, graph: Graph, width: int) -> str:
     images, enlarged = f"pixels of 0 to 255 times {document['pixel_scale']:.6g}", document["enlarged"]
     if enlarged:
         images = f"enlarged to {enlarged['size']} x {enlarged['size']}, rule {enlarged['rule']}; {images}"
-    largest = f"largest difference of the logits of {IMAGES} random images: {document['difference']:.2g}"
+    count = _compared_images(graph.network)
+    largest = f"largest difference of the logits of {count} random images: {document['difference']:.2g}"
     facts = [
         *(("note", note) for note in document["notes"]),
         ("images", images),

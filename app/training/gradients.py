@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Parameters
-from app.layers.activation import Activation, Relu, Relu6, Sigmoid, Tanh
+from app.layers.activation import Activation, LeakyRelu, Relu, Relu6, Sigmoid, Tanh
 from app.layers.conv2d import IM2COL_BYTES, im2col, windows_of
 from app.layers.pool import Pool
 
@@ -23,11 +23,12 @@ Index = tuple[slice, ...]
 Gradients = tuple[np.ndarray | None, Arrays]
 Gradient = Callable[[Any, Array, Array, Array, Parameters, bool], Gradients]
 # The slope of an activation is a function of its output.
-SLOPES: dict[type[Activation], Callable[[np.ndarray], np.ndarray]] = {
-    Relu: lambda y: y > 0,  # 0 at 0, by convention
-    Relu6: lambda y: (y > 0) & (y < 6),
-    Tanh: lambda y: 1 - y * y,
-    Sigmoid: lambda y: y * (1 - y),
+SLOPES: dict[type[Activation], Callable[[Any, np.ndarray], np.ndarray]] = {
+    Relu: lambda _, y: y > 0,  # 0 at 0, by convention
+    Relu6: lambda _, y: (y > 0) & (y < 6),
+    LeakyRelu: lambda layer, y: np.where(y > 0, y.dtype.type(1), y.dtype.type(layer.slope)),
+    Tanh: lambda _, y: 1 - y * y,
+    Sigmoid: lambda _, y: y * (1 - y),
 }
 
 
@@ -40,7 +41,7 @@ def activation_backward(
     layer: Activation, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool
 ) -> Gradients:
     """Return dx = dy · slope(y)."""
-    return dy * SLOPES[type(layer)](y), {}
+    return dy * SLOPES[type(layer)](layer, y), {}
 
 
 def flatten_backward(layer: Flatten, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
@@ -107,22 +108,29 @@ def average_pool_backward(
     layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool
 ) -> Gradients:
     """Return dx: the gradient of each window, spread evenly over its pixels. Windows may overlap."""
-    dx = np.zeros_like(x)
-    share = dy / layer.window_pixel_counts(x.shape[1:]).astype(x.dtype)
-    for place, windows in _window_positions(layer, x, dy):
+    share, ahead = dy / layer.window_pixel_counts(x.shape[1:]).astype(x.dtype), layer.padding
+    dx = np.zeros_like(_padded_ahead(x, ahead))
+    for place, windows in _window_positions(layer, dx, dy):
         dx[place] += share[windows]
-    return dx, {}
+    return dx[:, :, ahead:, ahead:], {}
 
 
 def max_pool_backward(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
     """Return dx: the gradient of each window, at its maximum; among equals at the first, by rows."""
+    x = _padded_ahead(x, layer.padding)
     dx = np.zeros_like(x)
     open_ = np.ones_like(y, dtype=bool)  # windows whose maximum is not found yet
     for place, windows in _window_positions(layer, x, dy):
         hit = (x[place] == y[windows]) & open_[windows]
         dx[place] += dy[windows] * hit
         open_[windows] ^= hit
-    return dx, {}
+    return dx[:, :, layer.padding :, layer.padding :], {}
+
+
+def _padded_ahead(x: np.ndarray, padding: int) -> np.ndarray:
+    """Return x with rows and columns of NaN, no window's maximum, ahead of each map."""
+    ahead = padding, 0
+    return np.pad(x, ((0, 0), (0, 0), ahead, ahead), constant_values=np.nan) if padding else x
 
 
 def _window_positions(layer: Pool, x: np.ndarray, dy: np.ndarray) -> Iterator[tuple[Index, Index]]:

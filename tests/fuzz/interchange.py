@@ -7,6 +7,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, helper
@@ -148,20 +149,41 @@ def make_onnx_of_others(folder: Path) -> Pair:
             "w": (2, 1, 3, 3),
             "scale": (2,),
             "m": (2, 3),
+            "slope": (1,),
             "six": (),
             "b": (3,),
         }.items()
     } | {"six": np.array(6, np.float32), "zero": np.array(0, np.float32), "variance": np.ones(2, np.float32)}
-    whole = {"first": np.array(0), "axis": np.array([0]), "rest": np.array([-1]), "maps": np.array([2, 3])}
+    floats["slope"][:] = 0.25
+    whole = {
+        "pads": np.array([0, 0, 0, 0, 0, 0, 0, 0]),
+        "first": np.array(0),
+        "axis": np.array([0]),
+        "rest": np.array([-1]),
+        "maps": np.array([2, 3]),
+    }
     chain = (
         *(("Sub", "x", "mean"), ("Div", "n0", "six"), ("Conv", "n1", "w"), ("Identity", "n2")),
         *(("BatchNormalization", "n3", "scale", "scale", "scale", "variance"), ("Clip", "n4", "zero", "six")),
-        *(("ReduceMean", "n5", "maps"), ("Squeeze", "n6", "maps"), ("Shape", "n7"), ("Gather", "n8", "first")),
-        *(("Unsqueeze", "n9", "axis"), ("Concat", "n10", "rest"), ("Reshape", "n7", "n11"), ("Gemm", "n12", "m", "b")),
-        ("LogSoftmax", "n13"),
+        *(
+            ("LeakyRelu", "n5"),
+            ("AveragePool", "n6"),
+            ("PRelu", "n7", "slope"),
+            ("Pad", "n8", "pads"),
+            ("MaxPool", "n9"),
+        ),
+        *(("ReduceMean", "n10", "maps"), ("Squeeze", "n11", "maps"), ("Shape", "n12"), ("Gather", "n13", "first")),
+        *(("Unsqueeze", "n14", "axis"), ("Concat", "n15", "rest"), ("Reshape", "n12", "n16")),
+        *(("Gemm", "n17", "m", "b"), ("LogSoftmax", "n18")),
     )
+    padded = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1, "ceil_mode": 1}
+    attributes: dict[str, dict[str, Any]] = {
+        "Concat": {"axis": 0},
+        "AveragePool": padded,
+        "MaxPool": {"kernel_shape": [2, 2], "strides": [2, 2]},
+    }
     nodes = [
-        helper.make_node(operator, reads, [f"n{at}"], **({"axis": 0} if operator == "Concat" else {}))
+        helper.make_node(operator, reads, [f"n{at}"], **attributes.get(operator, {}))
         for at, (operator, *reads) in enumerate(chain)
     ]
     images = helper.make_tensor_value_info("x", 1, ["n", 1, 6, 6])

@@ -32,7 +32,12 @@ MODEL: Model = [
         {"axis": -1, "epsilon": 0.001},
         dict(zip(ROLES, np.full((4, 2), 0.5, np.float32), strict=True)),
     ),
-    ("MaxPooling2D", {"pool_size": [2, 2]}, {}),
+    ("PReLU", {"shared_axes": [1, 2]}, {"alpha": np.full((1, 1, 2), 0.25, np.float32)}),
+    ("Normalization", {"axis": [-1], "mean": [0.5, 0.4], "variance": [0.1, 0.2]}, {}),
+    ("ZeroPadding2D", {"padding": [[0, 1], [0, 1]]}, {}),
+    ("AveragePooling2D", {"pool_size": [2, 2], "strides": [1, 1]}, {}),
+    ("LeakyReLU", {"negative_slope": 0.1}, {}),
+    ("MaxPooling2D", {"pool_size": [3, 3], "strides": [2, 2], "padding": "same"}, {}),
     ("Flatten", {}, {}),
     (
         "Dense",

@@ -15,9 +15,9 @@ TEXTS = [*map(network_toml, NETWORKS.values()), *(random_network(seed).text for 
 INPUTS = ([1, 28], [2, 28, 28], [3, 0, 9], [1, 1024, 2000], [3, 9, 9])
 NUMBERS = (-1, 0, 1, 2, 7, 29, 1000, 99_999, 100_000, 2**31 - 1, 2**63, -(2**70), 10**30, 0.5, 1e308, True, "5", "")
 TYPES: tuple[Any, ...] = (
-    *("argmax", "conv2d", "Conv2d", "linear", "maxpool", "flatten", "resize", "softmax", "relu", "conv3d", 7),
+    *("argmax", "conv2d", "Conv2d", "linear", "maxpool", "flatten", "resize", "softmax", "relu", "leakyrelu", 7),
 )
-KEYS = ("maps", "kernel", "stride", "padding", "bias", "window", "ceil", "outputs", "size", "rule", "name", "colour")
+KEYS = ("maps", "kernel", "stride", "padding", "bias", "window", "ceil", "slope", "outputs", "size", "rule", "name")
 GARBAGE = (
     *("[" * 3000, "a." * 400 + "b = 1", "[[layers]]\n" * 10_000),
     *("[layers]", "= 1", 'x = "', "x = nan", "x = 1e999"),

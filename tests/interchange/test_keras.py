@@ -58,6 +58,15 @@ def plain(kind: str, **settings: Any) -> Any:
 
 FLATTEN = plain("Flatten")
 SHIFTED = plain("Rescaling", scale=1 / 127.5, offset=-1)
+ADAPTED: Any = (
+    "Normalization",
+    {"axis": [-1], "mean": None, "variance": None},
+    {
+        "mean": np.array([100, 120, 130], np.float32),
+        "variance": np.array([4000, 5000, 6000], np.float32),
+        "count": np.array(9),
+    },
+)
 MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
     "a tutorial's": (
         (SIDE, SIDE),
@@ -96,6 +105,14 @@ MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
         (SIDE, SIDE, 1),
         [conv(3, 1, 3, False), norm(3), plain("ReLU"), FLATTEN, dense(147, 9), norm(9, "gamma"), dense(9, 4)],
     ),
+    "slopes": (
+        (SIDE, SIDE, 1),
+        [
+            *(conv(3, 1, 3), norm(3), plain("LeakyReLU", negative_slope=0.1), plain("MaxPooling2D")),
+            *(conv(2, 3, 4, activation="leaky_relu"), plain("LeakyReLU", alpha=0.5), FLATTEN, dense(16, 6)),
+            *(plain("ReLU", negative_slope=0.25), dense(6, 4), plain("LeakyReLU")),
+        ],
+    ),
     "normalised behind": (
         (SIDE, SIDE, 1),
         [
@@ -121,6 +138,40 @@ MODELS: dict[str, tuple[tuple[int, ...], Model]] = {
         (SIDE, SIDE, 1),
         [conv(3, 1, 3, activation="relu"), norm(3), conv(3, 3, 2, padding="same"), FLATTEN, dense(98, 4)],
     ),
+    "zeros around": (
+        (SIDE, SIDE, 1),
+        [
+            *(SHIFTED, plain("ZeroPadding2D", padding=[[2, 1], [2, 1]]), conv(3, 1, 3, strides=2), plain("ReLU")),
+            *(plain("ZeroPadding2D", padding=1), plain("MaxPooling2D", pool_size=3, strides=1)),
+            *(plain("ZeroPadding2D"), plain("AveragePooling2D", pool_size=2, strides=3), plain("Identity")),
+            *(plain("ZeroPadding2D"), conv(2, 3, 2, padding="same"), FLATTEN, dense(32, 4)),
+        ],
+    ),
+    "zeros around what is shifted": (
+        (SIDE, SIDE, 1),
+        [
+            *(conv(3, 1, 3, activation="relu"), norm(3), plain("ZeroPadding2D"), plain("AveragePooling2D")),
+            *(conv(2, 3, 4), FLATTEN, dense(36, 4)),
+        ],
+    ),
+    "normalised by numbers": (
+        (SIDE, SIDE, 3),
+        [
+            *(plain("Normalization", axis=[-1], mean=[0.4, 0.5, 0.6], variance=[0.1, 0.2, 0.3]), conv(3, 3, 2)),
+            *(("PReLU", {"shared_axes": [1, 2]}, {"alpha": np.full((1, 1, 2), 0.25, np.float32)}), FLATTEN),
+            *(dense(98, 4), plain("Activation", activation="log_softmax")),
+        ],
+    ),
+    "normalised by its images": ((SIDE, SIDE, 3), [ADAPTED, conv(3, 3, 2, padding="same"), FLATTEN, dense(162, 4)]),
+    "padded poolings": (
+        (SIDE, SIDE, 1),
+        [
+            *(conv(2, 1, 3), plain("MaxPooling2D", pool_size=[3, 3], strides=[1, 1], padding="same")),
+            *(plain("AveragePooling2D", pool_size=4, strides=2, padding="same"), plain("ReLU")),
+            *(plain("AveragePooling2D", pool_size=2, strides=1, padding="same"), plain("MaxPooling2D", strides=2)),
+            *(FLATTEN, dense(12, 4)),
+        ],
+    ),
     "averages of maps": (
         (SIDE, SIDE, 1),
         [conv(3, 1, 3), norm(3), plain("ReLU"), plain("GlobalAveragePooling2D"), dense(3, 4), plain("Softmax")],
@@ -145,7 +196,7 @@ def test_a_model_computes_what_its_layers_do(case: str, name: str, tmp_path: Pat
     images = np.random.default_rng(1).integers(
         0, 256, (40, size, size, 3 if len(shape) == 3 and shape[2] == 3 else 1), np.uint8
     )
-    scaled = any(kind == "Rescaling" for kind, *_ in model)
+    scaled = any(kind == "Rescaling" for kind, *_ in model) or ADAPTED in model
     read = [("Reshape", {"target_shape": shape}, {}), *model]
     expected = computed([*([] if scaled else [plain("Rescaling", scale=1 / 255)]), *read], images)
     np.testing.assert_allclose(scores_of(graph, images), expected, rtol=0, atol=3e-6 * np.abs(expected).max())

@@ -1,4 +1,4 @@
-"""Keras' files that are hostile, broken, or hold what this program has no layer for: one line, nothing is run."""
+"""Keras' files that are hostile or broken: one line, nothing is run. test_keras_refused.py has other layers."""
 
 import io
 import struct
@@ -41,54 +41,6 @@ def refused(folder: Path, content: bytes, message: str, name: str = "model.keras
     assert "\n" not in str(error.value) and str(error.value).isprintable()
     assert main(["import", str(folder / name), "--out", str(folder / "out.h5")]) == 2
     assert not (folder / "out.h5").exists()
-
-
-LAYERS: dict[str, tuple[Any, str]] = {
-    "code": (
-        plain("Lambda", function={"class_name": "__lambda__", "config": {"code": "4wEA"}}),
-        "'n0' .Lambda. cannot",
-    ),
-    "another layer": (plain("Attention"), r"layer 'n0' \(Attention\) cannot be imported; known are Activation, "),
-    "a function of one's own": (
-        plain("Activation", activation={"module": "builtins", "class_name": "function", "config": "Custom>mine"}),
-        "has the activation 'Custom>mine'; known are linear, relu",
-    ),
-    "another function": (conv(3, 1, 2, activation="gelu"), r"layer 'n0' \(Conv2D\) has the activation 'gelu'"),
-    "channels first": (
-        conv(3, 1, 2, data_format="channels_first"),
-        "has data_format 'channels_first'; only channels_l",
-    ),
-    "groups": (conv(3, 1, 2, groups=2), "has groups 2; only 1"),
-    "a dilation": (conv(3, 1, 2, dilation_rate=[2, 2]), "has a dilation_rate; only 1"),
-    "an oblong window": (conv(3, 1, 2, kernel_size=[3, 2]), "has a kernel_size that differs in height and width"),
-    "a huge number": (conv(3, 1, 2, strides=10**400), "has strides a huge number; it must be"),
-    "causal padding": (conv(3, 1, 2, padding="causal"), "has padding 'causal'; only valid or same"),
-    "a limit": (plain("ReLU", max_value=5.0), "has max_value 5; only None or 6"),
-    "a setting of tomorrow": (conv(3, 1, 2, gain=2), "has the setting 'gain'; this program does not know it"),
-    "padding before a pooling": (
-        plain("MaxPooling2D", pool_size=3, strides=1, padding="same"),
-        r"'n0' \(MaxPooling2D\) pads before the first row",
-    ),
-    "no features": (dense(6, 4), r"'n0' \(Dense\) reads \(6, 6, 1\), not features; put a Flatten before it"),
-    "another kernel": (conv(3, 2, 2), r"has a kernel of \(3, 3, 2, 2\), needs \(3, 3, 1, 2\)"),
-    "too large a kernel": (conv(7, 1, 2), r"'n0' \(Conv2D\) does not fit \(layer"),
-    "another axis": (plain("BatchNormalization", axis=1), "has axis 1; only -1 or 3"),
-    "a third array": (
-        ("Conv2D", conv(3, 1, 2)[1], {**conv(3, 1, 2)[2], "more": np.ones(2)}),
-        "has 3 arrays, not kernel",
-    ),
-    "no array": (("Conv2D", conv(3, 1, 2)[1], {}), "has 0 arrays, not kernel and bias"),
-    "other maps": (plain("Reshape", target_shape=[4, 9, 1]), r"makes \(4, 9, 1\) of \(6, 6, 1\)"),
-    "another count": (plain("Reshape", target_shape=[5, -1]), "does not make another shape"),
-    "an infinite scale": (plain("Rescaling", scale=1e308, offset="1"), "has a wrong offset: '1' is not a number"),
-}
-
-
-@pytest.mark.parametrize("write", [keras_zip, keras_hdf5], ids=["keras", "h5"])
-@pytest.mark.parametrize("case", LAYERS)
-def test_what_no_layer_computes_is_named(case: str, write: Callable[[Model, Any], bytes], tmp_path: Path) -> None:
-    layer, message = LAYERS[case]
-    refused(tmp_path, write([layer], configuration([layer], SHAPE)), message)
 
 
 def test_numbers_that_cannot_be(tmp_path: Path) -> None:

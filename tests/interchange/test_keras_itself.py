@@ -108,6 +108,26 @@ def colours() -> Any:
     )
 
 
+def zeros_around() -> Any:
+    """Zeros of their own, poolings with padding on one side and on both, slopes, a log-softmax."""
+    return keras.Sequential(
+        [
+            *(L.Input((28, 28, 1)), L.ZeroPadding2D(2), L.Conv2D(6, 5, strides=2), L.LeakyReLU(0.2)),
+            *(L.MaxPooling2D(3, 1, padding="same"), L.ZeroPadding2D(((1, 0), (1, 0))), L.Conv2D(8, 4)),
+            *(L.ReLU(negative_slope=0.1), L.AveragePooling2D(2, strides=1, padding="same"), L.ReLU()),
+            *(L.ZeroPadding2D(1), L.MaxPooling2D(3, 2), L.Identity(), L.Flatten(), L.Dense(10, "log_softmax")),
+        ]
+    )
+
+
+def adapted() -> Any:
+    """Normalised by means of images; one slope for all maps."""
+    norm = L.Normalization()
+    norm.adapt(np.random.default_rng(1).random((50, 28, 28, 3), np.float32))
+    slopes = L.PReLU(alpha_initializer=keras.initializers.Constant(0.25), shared_axes=[1, 2])
+    return keras.Sequential([L.Input((28, 28, 3)), norm, L.Conv2D(8, 3), slopes, L.Flatten(), L.Dense(10)])
+
+
 def nested() -> Any:
     augmented = keras.Sequential([L.Input((28, 28, 1)), L.RandomFlip("horizontal"), L.RandomRotation(0.1)])
     features = keras.Sequential([L.Input((28, 28, 1)), L.Conv2D(6, 5), L.BatchNormalization(), L.Activation("relu")])
@@ -133,7 +153,7 @@ def pooled_first() -> Any:
 
 MODELS: tuple[Callable[[], Any], ...] = (
     *(tutorial, lenet, scaled, shifted_and_padded, shifted, normalised_behind_activations),
-    *(functional, colours, nested, features, pooled_first),
+    *(functional, colours, nested, features, pooled_first, zeros_around, adapted),
 )
 
 
@@ -142,7 +162,7 @@ def randomise(model: Any) -> None:
     rng = np.random.default_rng(3)
     for weight in model.weights:
         name, shape = weight.path.rpartition("/")[2], tuple(weight.shape)
-        if name == "seed_generator_state" or "seed" in weight.path:
+        if "seed" in weight.path or name == "alpha" or weight.path.startswith("normalization"):
             continue
         values = rng.standard_normal(shape)
         if name == "kernel":

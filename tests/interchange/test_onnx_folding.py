@@ -61,6 +61,9 @@ SIZES = [  # the shape as exporters compute it: (N, and all that is left)
     ("Concat", ["counts", whole(-1)], {"to_name": "sizes", "axis": 0}),
     ("Reshape", ["@", "sizes"], {}),
 ]
+ZEROS: Step = ("Pad", [whole(*[0, 0, 1, 1] * 2)], {})
+WINDOW = {"kernel_shape": [2, 2], "strides": [2, 2]}
+COUNTING: Step = ("AveragePool", [], {**WINDOW, "pads": [1] * 4, "count_include_pad": 1})
 FOLDED: dict[str, tuple[list[Step], str, str]] = {  # the layers that come of it, a note
     "behind a convolution": ([conv(), norm(4), RELU, FLAT, gemm(144)], "conv2d relu flatten linear", "layer before"),
     "behind a mean": ([conv(), MEAN, norm(4), FLAT, gemm(36)], "conv2d avgpool flatten linear", "the layer before"),
@@ -111,12 +114,39 @@ FOLDED: dict[str, tuple[list[Step], str, str]] = {  # the layers that come of it
     "global average": ([conv(), ("GlobalAveragePool",), FLAT, gemm(4)], "conv2d avgpool flatten linear", "6 x 6"),
     "global maximum": ([conv(), ("GlobalMaxPool",), FLAT, gemm(4)], "conv2d maxpool flatten linear", "6 x 6"),
     "mean": ([conv(), ("ReduceMean", [whole(-1, -2)], {"keepdims": 0}), gemm(4)], "conv2d avgpool flatten linear", "6"),
+    "mean, by tf2onnx": (
+        [conv(), ("ReduceMean", [whole(2, 3)], {"keepdims": 0, "noop_with_empty_axes": 1}), gemm(4)],
+        "conv2d avgpool flatten linear",
+        "",
+    ),
+    "behind a mean of zeros": (
+        [conv(), COUNTING, norm(4), RELU, FLAT, gemm(64)],
+        "conv2d avgpool conv2d relu flatten linear",
+        "a convolution of 1 x 1, because a relu follows",
+    ),
+    "before a mean of zeros": (
+        [conv(), RELU, norm(4), COUNTING, FLAT, gemm(64)],
+        "conv2d relu conv2d avgpool flatten linear",
+        "a convolution of 1 x 1, because a avgpool follows",
+    ),
+    "before a mean of pixels": (
+        [conv(), RELU, norm(4), ("AveragePool", [], {**WINDOW, "pads": [1] * 4}), norm(4), FLAT, gemm(64)],
+        "conv2d relu avgpool flatten linear",
+        "folded into the layer behind it",
+    ),
+    "a pad before a mean": ([conv(), ZEROS, ("AveragePool", [], WINDOW), FLAT, gemm(64)], "conv2d avgpool flatten", ""),
+    "a pad behind relu": ([conv(), RELU, ZEROS, ("MaxPool", [], WINDOW), FLAT, gemm(64)], "conv2d relu maxpool", ""),
     "squeezed": (
         [conv(), ("ReduceMean", [whole(2, 3)], {}), ("Squeeze", [whole(3)], {}), ("Squeeze", [whole(-1)], {}), gemm(4)],
         "conv2d avgpool flatten linear",
         "",
     ),
     "relu6": ([conv(), ("Clip", [np.float32(0), np.float32(6)], {}), FLAT, gemm(144)], "conv2d relu6 flatten", ""),
+    "leaky relu": ([conv(), ("LeakyRelu", [], {"alpha": 0.2}), POOL, FLAT, gemm(36)], "conv2d leakyrelu maxpool", ""),
+    "its default": ([conv(), ("LeakyRelu",), norm(4), FLAT, gemm(144)], "conv2d leakyrelu flatten linear", "behind it"),
+    "one slope": ([conv(), ("PRelu", [np.full(1, 0.25, np.float32)], {}), FLAT, gemm(144)], "conv2d leaky", ""),
+    "equal slopes": ([conv(), ("PRelu", [np.full((4, 1, 1), 0.1, np.float32)], {}), FLAT, gemm(144)], "conv2d lea", ""),
+    "maximum as relu": ([conv(), ("Max", [np.float32(0)], {}), FLAT, gemm(144)], "conv2d relu flatten linear", ""),
     "clip as relu": ([conv(), ("Clip", [np.float32(0)], {}), FLAT, gemm(144)], "conv2d relu flatten linear", ""),
     "padded more at the end": (
         [conv(kernel=4, pads=[1, 1, 2, 2]), FLAT, gemm(256)],
@@ -188,8 +218,16 @@ def test_what_scales_the_images_tells_their_range(kind: str) -> None:
 
 
 BAD: dict[str, tuple[list[Step], str]] = {
-    "leaky relu": ([conv(), ("LeakyRelu", [], {"alpha": 0.1}), FLAT, gemm(144)], r"\(LeakyRelu\) .* train with ReLU"),
-    "a slope for each map": ([conv(), ("PRelu", [floats(4, 1, 1)], {}), FLAT, gemm(144)], r"\(PRelu\) .* its slopes"),
+    "a slope below 0": (
+        [conv(), ("LeakyRelu", [], {"alpha": -0.1}), FLAT, gemm(144)],
+        "has slopes -0.1; only one from",
+    ),
+    "a slope for each map": (
+        [conv(), ("PRelu", [floats(4, 1, 1)], {}), FLAT, gemm(144)],
+        r"\(PRelu\) has slopes .*; on",
+    ),
+    "a maximum of 1": ([conv(), ("Max", [np.float32(1)], {}), FLAT, gemm(144)], "has another limit than 0; train with"),
+    "no slope": ([conv(), ("PRelu", [floats(0)], {}), FLAT, gemm(144)], "has slopes of no number; only one from 0"),
     "negative variance": ([conv(), ("BatchNormalization", [-np.abs(floats(4))] * 4, {}), FLAT], "variance .* negative"),
     "no variance": ([conv(), ("BatchNormalization", [np.full(4, np.nan, np.float32)] * 4, {}), FLAT], "or no number"),
     "other maps": ([conv(), norm(5), FLAT, gemm(144)], r"'n1' has a scale of \(5,\), needs \(4,\)"),
@@ -213,6 +251,10 @@ BAD: dict[str, tuple[list[Step], str]] = {
     "itself as limit": ([conv(), ("Clip", ["@", "@"], {}), FLAT, gemm(144)], "has other limits than 0 and 6"),
     "a pad before pooling": ([conv(), ("Pad", [whole(*[0, 0, 1, 1] * 2)], {}), POOL, FLAT, gemm(64)], "behind a Pad"),
     "a pad at the end": ([FLAT, gemm(192), ("Pad", [whole(0, 0, 0, 0)], {})], "pads with other than zeros around"),
+    "a pad before a maximum": (
+        [conv(), ZEROS, ("MaxPool", [], WINDOW), FLAT, gemm(64)],
+        "stands behind a Pad; let the",
+    ),
     "a mirror": ([("Pad", [whole(*[0, 0, 1, 1] * 2)], {"mode": "reflect"}), conv(), FLAT, gemm(324)], "has mode"),
     "pads of channels": ([("Pad", [whole(*[0, 1, 1, 1] * 2)], {}), conv(5), FLAT], "pads with other than zeros around"),
     "pads of ones": (

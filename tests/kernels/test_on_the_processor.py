@@ -5,20 +5,24 @@ An access beyond the end of an input is a crash; a word that nothing wrote is Na
 
 from collections.abc import Iterable
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 
-from app.kernels.problems import LinearProblem
+from app.kernels.problems import LinearProblem, PoolProblem
 from app.kernels.registry import variants
+from app.kernels.variant import Variant
 from app.ladder.emulation.program import why_not_on_cpu
+from app.network.definitions import Network
 from tests.support.drawn_pairs import DRAWN_PAIRS, TILED_PAIRS
 from tests.support.kernel_cases import GRID, OPERATIONS, STORED, Case, served, small_cases, tuned_cases
 from tests.support.kernel_device import host_arrays
 from tests.support.kernel_grid import RAGGED, exactly, row_of
-from tests.support.kernel_oracle import check, expected
+from tests.support.kernel_oracle import check, expected, layers_of
 from tests.support.on_processor import run_row
+from tests.support.oracle import onnx_outputs
 
 IMAGES = {"conv": 3, "gemm": 70, "conv_pair": 2}  # rows of a product
 # Most and few images, by operation and instruction. The processor stands for a card where two blocks of three or five
@@ -105,6 +109,32 @@ def test_every_element_and_label(case: Case) -> None:
         if labels:
             best = y.reshape(images, -1).argmax(axis=1)
             np.testing.assert_array_equal(labels[0], best)
+
+
+@pytest.mark.parametrize("row", variants("pool"), ids=lambda row: row.name)
+@pytest.mark.parametrize("seed", range(12))
+def test_padded_pooling_equals_pytorch_s_and_onnx_runtime_s(seed: int, row: Variant) -> None:
+    """Every element, on random odd shapes; PyTorch's where it is installed and has such padding."""
+    rng = np.random.default_rng(seed)
+    window, largest, ceil = int(rng.integers(2, 7)), seed % 3 == 0, bool(seed % 2)
+    padding = int(rng.integers(1, window))
+    extra, counted = int(rng.integers(window - padding)), not largest and bool(seed // 3 % 2)
+    height, width = (2 * int(side) + 1 for side in rng.integers(window // 2, 12, 2))
+    stride, dtype = int(rng.integers(1, 5)), "float32"
+    problem = PoolProblem(3, height, width, window, stride, largest, dtype, ceil, padding, extra, counted)
+    (layer,), shape = layers_of(problem), (3, problem.height, problem.width)
+    x = rng.standard_normal((2, *shape)).astype(np.float32)
+    y = run_row(row, problem, x, [])[0].reshape(2, 3, *problem.pooled_size)
+    theirs = [onnx_outputs(Network("alone", "", shape, (layer,)), {}, x)[layer.name]]
+    if extra == 0 and 2 * padding <= window and find_spec("torch"):
+        import torch
+
+        rule = torch.from_numpy(x), window, problem.stride, padding
+        pool = torch.nn.functional.max_pool2d if largest else torch.nn.functional.avg_pool2d
+        own = {} if largest else {"count_include_pad": counted}
+        theirs.append(pool(*rule, ceil_mode=ceil, **own).numpy())
+    for found in theirs:
+        np.testing.assert_allclose(y, found, rtol=0, atol=0 if largest else 2e-6, strict=True)
 
 
 @pytest.mark.parametrize("place", [0, 2], ids=["w1", "w2"])

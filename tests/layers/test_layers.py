@@ -1,6 +1,7 @@
 """Each layer's NumPy reference against ONNX Runtime, and against the networks' oracle in float64."""
 
 import math
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -55,6 +56,21 @@ POOLINGS = [
     for stride in (None, 1, 2, 5)
     for shape in ((1, 9, 7), (3, 4, 11))
 ]
+# Padding ahead, at both ends or more behind; images that are smaller than the window.
+POOLINGS += [
+    (pool("pool", window, stride, ceil, padding, extra), shape)
+    for pool in POOLS
+    for ceil in (False, True)
+    for window, padding, extra in ((2, 1, 0), (2, 0, 1), (3, 1, 0), (3, 1, 1), (4, 2, 0), (5, 1, 2), (5, 4, 0))
+    for stride in (None, 1, 2, 3)
+    for shape in ((1, 9, 7), (3, 4, 11), (2, 1, 3))
+    if min(shape[1:]) + 2 * padding + extra >= window
+]
+POOLINGS += [
+    (replace(layer, count_padding=True), shape)
+    for layer, shape in POOLINGS
+    if isinstance(layer, AvgPool) and layer.is_padded
+]
 OTHERS: list[tuple[Layer, Shape]] = [
     *((activation("activation"), shape) for activation in ACTIVATIONS.values() for shape in ((3, 5, 4), (17,))),
     (Softmax("softmax"), (10,)),
@@ -71,7 +87,9 @@ def _name(case: object) -> str:
     if isinstance(case, Conv2d):
         return f"conv-k{case.kernel}-s{case.stride}-p{case.padding}"
     if isinstance(case, Pool):
-        return f"{case.kind}-{case.window}-by-{case.effective_stride}" + "-ceil" * case.ceil
+        padded = f"-padded-{case.padding}-{case.extra_padding}" * case.is_padded
+        counted = "-counted" * getattr(case, "count_padding", False)
+        return f"{case.kind}-{case.window}-by-{case.effective_stride}" + "-ceil" * case.ceil + padded + counted
     if isinstance(case, bool):
         return "bias" if case else "no-bias"
     return case.kind if isinstance(case, Layer) else "x".join(map(str, case)) if isinstance(case, tuple) else str(case)

@@ -36,9 +36,33 @@ def test_the_networks_are_varied() -> None:
     """Every layer, pooling with incomplete windows, padding, both rules of resizing, colours, several scales."""
     texts = [random_network(seed).text for seed in SEEDS]
     assert len(set(texts)) == len(texts)
-    for wanted in ("resize", "conv2d", "relu", "tanh", "sigmoid", "avgpool", "maxpool", "linear", "softmax"):
+    for wanted in (
+        "resize",
+        "conv2d",
+        "relu",
+        "relu6",
+        "leakyrelu",
+        "tanh",
+        "sigmoid",
+        "avgpool",
+        "maxpool",
+        "linear",
+        "softmax",
+    ):
         assert sum(f'type = "{wanted}"' in text for text in texts) >= 5, wanted
-    for wanted in ("ceil = true", "padding", "stride", '"course"', '"edge"', "bias = true", "bias = false", "[3, "):
+    for wanted in (
+        "ceil = true",
+        "\npadding",
+        "extra_padding",
+        "count_padding = true",
+        "slope",
+        "stride",
+        '"course"',
+        '"edge"',
+        "bias = true",
+        "bias = false",
+        "[3, ",
+    ):
         assert sum(wanted in text for text in texts) >= 3, wanted
     scales = {network_of(random_network(seed)).pixel_scale for seed in SEEDS}
     assert scales == {1 / 255, 1.0, 0.5}

@@ -93,7 +93,7 @@ def keras_members(model: Model, config: Any) -> dict[str, bytes | str]:
     arrays: dict[str, np.ndarray] = {"optimizer/vars/0": np.ones(3)}
     counts: dict[str, int] = {}
     for kind, _, own in model:
-        group = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower().replace("2_d", "2d")
+        group = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower().replace("2_d", "2d").replace("pre_lu", "p_re_lu")
         counts[group] = counts.get(group, -1) + 1
         place = f"layers/{group}{f'_{counts[group]}' * bool(counts[group])}"
         arrays |= {f"{place}/vars/{at}": array for at, array in enumerate(own.values())}
@@ -122,7 +122,16 @@ def computed(model: Model, x: np.ndarray) -> np.ndarray:
             case "Conv2D":
                 x = _windows(x, settings, len(arrays["kernel"]), arrays["kernel"]) + arrays.get("bias", 0)
             case "MaxPooling2D" | "AveragePooling2D":
-                x = _windows(x, {"strides": 2, **settings}, 2, np.max if kind.startswith("M") else np.mean)
+                size, *_ = np.ravel(settings.get("pool_size", 2)).tolist()
+                strides, *_ = np.ravel(settings.get("strides", size)).tolist()
+                what = np.max if kind.startswith("M") else np.mean
+                x = _windows(x, {**settings, "strides": strides}, size, what)
+            case "ZeroPadding2D":
+                pads = np.broadcast_to(np.array(settings.get("padding", 1)), (2, 2)).tolist()
+                x = np.pad(x, ((0, 0), *pads, (0, 0)))
+            case "Normalization":
+                x = x - np.array(arrays.get("mean", settings["mean"]))
+                x = x / np.sqrt(np.array(arrays.get("variance", settings["variance"])))
             case "Flatten":
                 x = x.reshape(len(x), -1)
             case "Reshape":
@@ -134,8 +143,11 @@ def computed(model: Model, x: np.ndarray) -> np.ndarray:
             case "BatchNormalization":
                 deviation = np.sqrt(arrays["moving_variance"] + settings["epsilon"])
                 x = (x - arrays["moving_mean"]) / deviation * arrays.get("gamma", 1) + arrays.get("beta", 0)
-        activation = "relu" if kind == "ReLU" else settings.get("activation")
-        x = np.maximum(x, 0) if activation == "relu" else np.tanh(x) if activation == "tanh" else x
+        activation = "leaky_relu" if kind in ("ReLU", "LeakyReLU", "PReLU") else settings.get("activation")
+        default = {"ReLU": 0.0, "LeakyReLU": 0.3, "PReLU": 0.25}.get(kind, 0.2)
+        slope: float = settings.get("negative_slope", settings.get("alpha", default)) or 0.0
+        x = np.maximum(x, slope * x) if activation == "leaky_relu" else np.maximum(x, 0) if activation == "relu" else x
+        x = np.tanh(x) if activation == "tanh" else x
     return x
 
 

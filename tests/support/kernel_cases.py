@@ -107,6 +107,8 @@ SMALL: dict[str, Sequence[Problem]] = {
         PoolProblem(2, 21, 18, 2, 2, False),
         PoolProblem(3, 8, 10, 3, 2, True, ceil=True),
         PoolProblem(2, 21, 18, 4, 4, False, ceil=True),
+        PoolProblem(2, 9, 6, 3, 2, True, padding=2),
+        PoolProblem(3, 7, 5, 4, 1, False, padding=1, extra_padding=1, count_padding=True),
     ],
     "resize": [ResizeProblem(3, 7, 9, 13), ResizeProblem(2, 5, 3, 9, "course")],
     "activation": [ActivationProblem(77, "tanh")],

@@ -23,7 +23,7 @@ from app.kernels.problems import (
 from app.kernels.variant import Variant
 from app.lab.bench import tolerance
 from app.lab.bench.tolerance import Expected, activation_of, allowed_errors, has_rounded_operands, has_split_operands
-from app.layers import ACTIVATIONS, Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Resize, Softmax
+from app.layers import Activation, Argmax, AvgPool, Conv2d, Layer, Linear, MaxPool, Resize, Softmax, activation_layer
 from tests.support.kernel_cases import input_shape
 
 Single = ConvProblem | LinearProblem | PlainProblem
@@ -37,7 +37,8 @@ def layers_of(problem: Problem, name: str = "layer") -> list[Layer]:
     """
     if isinstance(problem, PairProblem):
         return [*layers_of(problem.first, f"{name}1"), *layers_of(problem.second, f"{name}2")]
-    activation: list[Layer] = [ACTIVATIONS[function]("activation") for function in [activation_of(problem)] if function]
+    function = activation_of(problem)
+    activation: list[Layer] = [activation_layer(function, "activation")] if function else []
     match problem:
         case ConvProblem():
             pool = (MaxPool if problem.pool_is_max else AvgPool)("pool", problem.pool, ceil=problem.pool_ceil)
@@ -46,7 +47,8 @@ def layers_of(problem: Problem, name: str = "layer") -> list[Layer]:
         case LinearProblem():
             return [Linear(name, problem.outputs), *activation, *([Softmax("softmax")] if problem.softmax else [])]
         case PoolProblem():
-            return [(MaxPool if problem.is_max else AvgPool)("pool", problem.window, problem.stride, problem.ceil)]
+            rule = problem.window, problem.stride, problem.ceil, problem.padding, problem.extra_padding
+            return [MaxPool("pool", *rule) if problem.is_max else AvgPool("pool", *rule, problem.count_padding)]
         case ResizeProblem():
             return [Resize("resize", problem.size, problem.rule)]
         case ActivationProblem():
@@ -107,9 +109,7 @@ def operands(problem: Problem, images: int) -> Operands:
     return x, {name: _as_stored(array, epilogue_dtype(problem.dtype)) for name, array in arrays.items()}
 
 
-def held(
-    problem: PairProblem | ConvProblem | LinearProblem, parameters: dict[str, np.ndarray]
-) -> dict[str, np.ndarray]:
+def held(problem: Any, parameters: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """A layer's parameters, its weights such as float16 holds if the problem says so."""
     return {**parameters, "layer": _as_stored(parameters["layer"], "float16")} if problem.exact else parameters
 

@@ -155,7 +155,7 @@ def _passed(layer: Described, known: Known) -> Known:
             return Known(value, np.zeros(value.shape))
         case "relu" | "flatten" | "maxpool":  # select: an error is at most the largest of those selected from
             return Known(value, computed(layer, error, {}))
-        case "tanh" | "sigmoid" | "relu6":  # slopes are at most 1
+        case "tanh" | "sigmoid" | "relu6" | "leakyrelu":  # slopes are at most 1
             return Known(value, error + OWN * ROUNDING["float32"] * np.abs(value) + SUBNORMAL["float32"])
         case "avgpool":
             own = (layer.settings["window"] ** 2 + SLACK) * ROUNDING["float32"]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -67,17 +68,19 @@ def shape_after(kind: str, settings: Mapping[str, Any], shape: tuple[int, ...]) 
     return (settings["outputs"],) if kind == "linear" else shape
 
 
-def windows_along(length: int, settings: Mapping[str, Any]) -> list[slice]:
+def windows_along(length: int, settings: Mapping[str, Any], counted: bool = False) -> list[slice]:
     """The pixels of each pooling window along one axis: whole windows, and with ``ceil`` those that are cut off.
 
-    A window that would begin outside the image is never there.
+    A window that would begin behind the image is never there. Padding belongs to no window, but where it is counted.
     """
-    window = settings["window"]
+    window, padding = settings["window"], settings.get("padding", 0)
     stride = settings.get("stride", window)
-    starts = list(range(0, length - window + 1, stride))
-    if settings.get("ceil", False) and starts[-1] + window < length and starts[-1] + stride < length:
+    end = length + padding + settings.get("extra_padding", 0)
+    starts = list(range(-padding, end - window + 1, stride))
+    if settings.get("ceil", False) and starts[-1] + window < end and starts[-1] + stride < length:
         starts.append(starts[-1] + stride)
-    return [slice(start, min(start + window, length)) for start in starts]
+    first, last = (-padding, end) if counted else (0, length)
+    return [slice(max(start, first), min(start + window, last)) for start in starts]
 
 
 def parameter_shapes(layer: Described) -> dict[str, tuple[int, ...]]:
@@ -122,6 +125,8 @@ def computed(layer: Described, x: np.ndarray, arrays: Arrays) -> np.ndarray:
             return pooled(layer, x)
         case "relu":
             return np.where(x > 0, x, 0.0)
+        case "leakyrelu":
+            return np.where(x > 0, x, settings.get("slope", 0.01) * x)
         case "relu6":
             return np.minimum(np.where(x > 0, x, 0.0), 6.0)
         case "tanh":
@@ -158,6 +163,8 @@ def pooled(layer: Described, x: np.ndarray) -> np.ndarray:
     """The largest number of each window, or the mean of those numbers of it that lie inside the image."""
     window, largest = layer.settings["window"], layer.kind == "maxpool"
     stride = layer.settings.get("stride", window)
+    if layer.settings.get("padding", 0) or layer.settings.get("count_padding", False):
+        return _pooled_padded(layer, x, largest)
     axes = [windows_along(length, layer.settings) for length in layer.shape[1:]]
     y = np.full((len(x), *layer.out_shape), -np.inf if largest else 0.0)
     pixels = np.zeros(layer.out_shape[1:])
@@ -171,6 +178,20 @@ def pooled(layer: Described, x: np.ndarray) -> np.ndarray:
             (np.maximum if largest else np.add)(found, seen, out=found)
             pixels[have] += 1
     return y if largest else y / pixels
+
+
+def _pooled_padded(layer: Described, x: np.ndarray, largest: bool) -> np.ndarray:
+    """Window by window: those at both ends are cut off."""
+    y = np.empty((len(x), *layer.out_shape))
+    counted = layer.settings.get("count_padding", False)
+    inside, divided = (
+        [windows_along(length, layer.settings, counts) for length in layer.shape[1:]] for counts in (False, counted)
+    )
+    for i, j in np.ndindex(*layer.out_shape[1:]):
+        pixels = x[:, :, inside[0][i], inside[1][j]]
+        count = prod(at.stop - at.start for at in (divided[0][i], divided[1][j]))
+        y[:, :, i, j] = pixels.max(axis=(2, 3)) if largest else pixels.sum(axis=(2, 3)) / count
+    return y
 
 
 def resized(x: np.ndarray, size: int, rule: str) -> np.ndarray:

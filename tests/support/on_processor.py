@@ -7,7 +7,7 @@ import numpy as np
 from app.kernels.problems import LinearProblem, PairProblem, Problem
 from app.kernels.variant import Parameters, Variant
 from app.ladder.emulation.program import emulated_grid
-from app.layers import ACTIVATIONS
+from app.layers import activation_layer
 from app.planning.matching import Node
 from tests.support.host_kernels import HostKernel, guarded
 
@@ -55,5 +55,5 @@ def _ordinary(node: Node, x: np.ndarray) -> np.ndarray:
     problem, (w, bias) = node.problem, node.parameters
     assert isinstance(problem, LinearProblem) and w is not None
     y = x.astype(np.float64) @ w.astype(np.float64) + (0 if bias is None else bias)
-    y = ACTIVATIONS[problem.activation]("").reference(y, {}) if problem.activation else y
+    y = activation_layer(problem.activation).reference(y, {}) if problem.activation else y
     return y.astype(problem.output_dtype)

@@ -75,12 +75,17 @@ def _translate(
             operator = {layers.AvgPool: "AveragePool", layers.MaxPool: "MaxPool"}[type(layer)]
             step = layer.window if layer.stride is None else layer.stride
             attributes: dict[str, Any] = {"kernel_shape": [layer.window] * 2, "strides": [step] * 2}
-            return [node(operator, x, **attributes, ceil_mode=int(layer.ceil))], constants
+            behind = layer.padding + layer.extra_padding
+            attributes |= {"pads": [layer.padding] * 2 + [behind] * 2, "ceil_mode": int(layer.ceil)}
+            attributes |= {"count_include_pad": 1} if isinstance(layer, layers.AvgPool) and layer.count_padding else {}
+            return [node(operator, x, **attributes)], constants
         case layers.Resize():
             return _resized(node, layer, x, shape)
         case layers.Relu6():
             limits = {"zero": np.float32(0), "six": np.float32(6)}
             return [node("Clip", x, *limits)], {name: np.asarray(value) for name, value in limits.items()}
+        case layers.LeakyRelu():
+            return [node("LeakyRelu", x, alpha=layer.slope)], constants
         case layers.Activation():
             return [node(type(layer).__name__, x)], constants
         case layers.Softmax():

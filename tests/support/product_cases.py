@@ -15,7 +15,7 @@ import cupy
 from app.cuda import memory
 from app.kernels.problems import ConvProblem
 from app.lab.bench.tolerance import OWN, ROUNDING, SLACK
-from app.layers import ACTIVATIONS
+from app.layers import activation_layer
 from app.training.gpu.products import ConvFilterGradient, Gemm, conv_forward_kernel, conv_input_gradient_kernel
 from tests.support.kernel_cases import architecture
 from tests.support.training_device import Build, fetched, poisoned, recorded
@@ -76,7 +76,7 @@ def spoil(array: np.ndarray) -> None:
 
 def check(found: np.ndarray, exact: np.ndarray, magnitude: np.ndarray, terms: int, activation: str = "") -> None:
     """Every element, to the roundings of its sum; NaN and infinity just where they belong."""
-    wanted = ACTIVATIONS[activation]("").reference(exact.copy(), {}) if activation else exact
+    wanted = activation_layer(activation).reference(exact.copy(), {}) if activation else exact
     finite = np.isfinite(wanted)
     np.testing.assert_array_equal(found[~finite], wanted[~finite])
     allowed = ROUNDING["float32"] * ((terms + SLACK) * magnitude[finite] + OWN * (activation not in ("", "relu")))

@@ -18,7 +18,7 @@ import numpy as np
 from tests.support.network_oracle import Description, described, outputs, parameter_shapes
 from tests.support.networks_for_tests import noise
 
-ACTIVATIONS = ("relu", "tanh", "sigmoid", "relu6")
+ACTIVATIONS = ("relu", "tanh", "sigmoid", "relu6", "leakyrelu")
 SCALES: tuple[tuple[Any, float], ...] = ((None, 1 / 255), ("1/255", 1 / 255), (1, 1.0), (0.5, 0.5))  # text, number
 MOST_PRODUCTS = 6_000_000  # for one image; lenet5 has 3.9 million
 MOST_FEATURES = 3000
@@ -139,7 +139,9 @@ def _lenet5_front(rng: Random) -> tuple[Layers, tuple[int, int, int]]:
 def _activations(rng: Random, chance: float) -> Layers:
     """None, one, or seldom two in a row."""
     count = 0 if rng.random() > chance else 1 + (rng.random() < 0.08)
-    return [{"type": rng.choice((*ACTIVATIONS, "relu"))} for _ in range(count)]
+    kinds = [rng.choice((*ACTIVATIONS, "relu")) for _ in range(count)]
+    slopes = [rng.choice(({}, {"slope": 0.3}, {"slope": 1})) if kind == "leakyrelu" else {} for kind in kinds]
+    return [{"type": kind} | slope for kind, slope in zip(kinds, slopes, strict=True)]
 
 
 def _pool(rng: Random) -> dict[str, Any]:
@@ -148,6 +150,11 @@ def _pool(rng: Random) -> dict[str, Any]:
         pool["stride"] = rng.randint(1, 5)
     if rng.random() < 0.6:
         pool["ceil"] = rng.random() < 0.8
+    if rng.random() < 0.5 and pool["window"] > 1:
+        pool["padding"] = rng.randrange(1, pool["window"])
+        pool["extra_padding"] = rng.randrange(pool["window"] - pool["padding"])
+        if pool["type"] == "avgpool":
+            pool["count_padding"] = rng.random() < 0.7
     return pool
 
 

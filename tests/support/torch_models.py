@@ -69,6 +69,11 @@ def _squeezed(net: Any, x: Tensor) -> Tensor:
     return net.fc(functional.adaptive_avg_pool2d(torch.relu(net.conv1(x)), 1).squeeze(-1).squeeze(-1))
 
 
+def _clamped(net: Any, x: Tensor) -> Tensor:
+    x = torch.clamp(net.conv1(functional.pad(x, (2, 2, 2, 2))), min=0)
+    return net.fc(functional.max_pool2d(x, 2).flatten(1))
+
+
 def _body(channels: int, maps: int, features: int, padding: int = 0) -> nn.Module:
     first = nn.Conv2d(channels, maps, 3, padding=padding)
     return nn.Sequential(first, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(features, 10))
@@ -87,6 +92,22 @@ MODELS: dict[str, tuple[tuple[int, int, int], Callable[[], nn.Module]]] = {
     "relu, maximum": (GREY, lambda: _lenet(nn.ReLU, nn.MaxPool2d)),
     "sigmoid": (GREY, lambda: _lenet(nn.Sigmoid, nn.AvgPool2d)),
     "relu6": (GREY, lambda: _lenet(nn.ReLU6, nn.MaxPool2d)),
+    "leaky relu, padded maximum": (
+        GREY,
+        lambda: nn.Sequential(
+            *(nn.Conv2d(1, 8, 3, bias=False), nn.BatchNorm2d(8), nn.LeakyReLU(0.2), nn.MaxPool2d(3, 2, 1)),
+            *(nn.Conv2d(8, 12, 3, padding="same"), nn.PReLU(), nn.AvgPool2d(3, 2, 1, count_include_pad=False)),
+            *(nn.Flatten(), nn.Linear(588, 10)),
+        ),
+    ),
+    "zeros around, clamped": (GREY, lambda: Called(_clamped, conv1=nn.Conv2d(1, 6, 5), fc=nn.Linear(1176, 10))),
+    "padded mean, ceil": (
+        COLOUR,
+        lambda: nn.Sequential(
+            *(nn.ZeroPad2d((1, 2, 1, 2)), nn.Conv2d(3, 6, 4), nn.Tanh(), nn.AvgPool2d(3, 2, 1), nn.ReLU()),
+            *(nn.MaxPool2d(3, 2, ceil_mode=True), nn.Flatten(), nn.Linear(384, 10)),
+        ),
+    ),
     "no bias": (
         GREY,
         lambda: nn.Sequential(

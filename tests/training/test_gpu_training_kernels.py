@@ -131,6 +131,9 @@ def test_activation_gradient(layer: Activation) -> None:
         (AvgPool("p", window=3, stride=2, ceil=True), (3, 8, 10)),
         (AvgPool("p", window=5, stride=3, ceil=True), (2, 6, 19)),
         (MaxPool("p", window=2, stride=4, ceil=True), (2, 9, 7)),
+        (MaxPool("p", window=3, stride=2, padding=1), (3, 8, 10)),
+        (AvgPool("p", window=3, stride=2, padding=1), (3, 8, 10)),
+        (AvgPool("p", window=4, padding=1, extra_padding=1, count_padding=True), (2, 9, 11)),
         (AvgPool("p", window=2, stride=4, ceil=True), (2, 9, 7)),
     ],
     ids=lambda value: value.kind if isinstance(value, Pool) else "x".join(map(str, value)),
@@ -147,7 +150,7 @@ def test_pool_gradient(layer: Pool, shape: tuple[int, int, int], before: Activat
         assert expected is not None
         expected, _ = GRADIENTS[type(before)](before, x, x, expected, {}, True)
     dx = poisoned(x.size)
-    gradient = pool_gradient_kernel(architecture(), layer, shape, before.kind if before else "")
+    gradient = pool_gradient_kernel(architecture(), layer, shape, before.function if before else "")
     gradient(null(), len(x), uploaded(x), uploaded(y), uploaded(dy), dx)
     np.testing.assert_array_equal(fetched(dx, x.shape), expected)
 

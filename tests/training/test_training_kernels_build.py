@@ -13,7 +13,7 @@ import pytest
 from app.cuda.compiler import ARCHITECTURES
 from app.kernels.problems import ConvProblem
 from app.kernels.train.train import TRAINING_KERNELS
-from app.layers import AvgPool, MaxPool, Relu, Sigmoid, Tanh
+from app.layers import AvgPool, LeakyRelu, MaxPool, Relu, Sigmoid, Tanh
 from app.network.definitions import NETWORKS, Network
 from app.training.optimisers import AdamW, Sgd
 from tests.support.networks_for_tests import ODD, ORDERS, OVERHANG, POOLED, SMOOTH
@@ -131,6 +131,8 @@ CASES: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
     (card.test_pool_gradient, (MaxPool("p", window=3, stride=2, ceil=True), (3, 8, 10), None)),
     (card.test_pool_gradient, (AvgPool("p", window=3, stride=2, ceil=True), (3, 8, 10), Tanh("f"))),
     (card.test_pool_gradient, (AvgPool("p", window=2, stride=4, ceil=True), (2, 9, 7), None)),
+    (card.test_pool_gradient, (MaxPool("p", window=3, stride=2, padding=1), (3, 8, 10), Tanh("f"))),
+    (card.test_pool_gradient, (AvgPool("p", 3, 1, True, 1, 1, count_padding=True), (2, 5, 7), LeakyRelu("f", 0.3))),
     (card.test_transpose, (33, 65)),
     (card.test_column_sums, (1500, 33, 1)),
     (card.test_column_sums, (13, 4, 1000)),

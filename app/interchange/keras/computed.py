@@ -15,6 +15,11 @@ ACTIVATIONS: dict[str, Step] = {
 }
 
 
+def leaky_relu(slope: float) -> Step:
+    """Return a LeakyReLU."""
+    return lambda x: np.where(x < 0, slope * x, x)
+
+
 def convolution(kernel: np.ndarray, bias: np.ndarray | None, stride: int, padding: tuple[int, int]) -> Step:
     """Return a convolution. kernel: (K, K, C, M). padding: rows before and behind, and as many columns."""
     size = len(kernel)

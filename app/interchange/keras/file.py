@@ -15,9 +15,9 @@ from app.files.hdf5_process import read_untrusted
 from app.interchange.keras.chain import KerasLayer, read_model
 from app.interchange.keras.layers import read_layers
 from app.interchange.npz import COMPRESSIONS, opened_zip, unpacked_member
+from app.interchange.numbers import MAX_FILE_BYTES
 from app.interchange.source import Asked, Source
 
-MAX_MODEL_BYTES = 128 << 20  # it lies in memory several times
 MAX_CONFIG_BYTES = 4 << 20
 CONFIG, WEIGHTS, ZIPPED_GROUP, GROUP = "config.json", "model.weights.h5", "layers", "model_weights"
 WHOLE = "save the whole model with model.save('model.keras')"
@@ -37,7 +37,7 @@ def read(content: bytes, asked: Asked) -> Source:
 
 
 def _read_zip(content: bytes) -> tuple[str, Found]:
-    with opened_zip(content, MAX_MODEL_BYTES) as archive:
+    with opened_zip(content, MAX_FILE_BYTES) as archive:
         members = archive.infolist()
         for at, member in enumerate(members):
             _check_member(member, {one.filename for one in members[:at]})
@@ -70,8 +70,6 @@ def _check_member(member: zipfile.ZipInfo, before: set[str]) -> None:
 
 
 def _read_hdf5(content: bytes) -> tuple[str, Found]:
-    if len(content) > MAX_MODEL_BYTES:
-        raise BadValueError(f"has {len(content):,} bytes; of a Keras model {MAX_MODEL_BYTES:,} are read")
     attributes, arrays = _read_group("its content", content, GROUP)
     config = attributes.get("model_config")
     if not isinstance(config, str):
@@ -80,7 +78,7 @@ def _read_hdf5(content: bytes) -> tuple[str, Found]:
 
 
 def _read_group(name: str, content: bytes, group: str) -> tuple[Mapping[str, Attribute], Found]:
-    wanted = Wanted(None, ("model_config",) if group == GROUP else (), MAX_MODEL_BYTES, group=group)
+    wanted = Wanted(None, ("model_config",) if group == GROUP else (), MAX_FILE_BYTES, group=group)
     try:
         found = read_untrusted(Path(name), content, wanted)
     except UserError as error:

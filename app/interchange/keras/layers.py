@@ -2,22 +2,21 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
 from app.base.errors import UserError
 from app.files.checks import format_for_error
-from app.interchange.folding import BatchNorm, fold_batch_norm
+from app.interchange.folding import BRIGHT, BatchNorm, fold_batch_norm
 from app.interchange.keras import computed
 from app.interchange.keras.chain import NOT_RUN, KerasLayer, KerasModel
 from app.interchange.keras.network import OTHERS, GrowingNetwork
 from app.interchange.keras.settings import Settings
+from app.interchange.keras.weightless import DAMAGED, NO_ZEROS, WeightlessReader
 from app.interchange.numbers import as_float32
-from app.layers import ACTIVATIONS, AvgPool, Conv2d, Linear, MaxPool, Shape, Softmax
-from app.network.network import LEAST_SCALE, MAX_SIDE, MOST_SCALE, PIXEL_SCALE
+from app.layers import Conv2d, Linear, Shape
+from app.network.network import LEAST_SCALE, MOST_SCALE, PIXEL_SCALE
 
-DAMAGED = "get a fresh copy"
 FindPaths = Callable[[KerasLayer, Sequence[str], Iterable[str]], dict[str, str]]
 
 
@@ -26,25 +25,32 @@ def read_layers(model: KerasModel, arrays: Mapping[str, np.ndarray], find_paths:
     reader = _LayerReader(arrays, find_paths, GrowingNetwork(model.input_shape))
     for layer in model.layers:
         reader.read(layer)
+    if reader.zeros != NO_ZEROS:
+        raise model.layers[-1].fault("ends the model with zeros around maps", OTHERS)
     if model.layers and reader.network.pending is not None:
         reader.network.keep_pending(model.layers[-1])
     return reader.network
 
 
-class _LayerReader:
+class _LayerReader(WeightlessReader):
     """Reads one layer after another into ``network``."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray], find_paths: FindPaths, network: GrowingNetwork) -> None:
-        self.network = network
+        super().__init__(network)
         self._arrays, self._find_paths = arrays, find_paths
 
     def read(self, layer: KerasLayer) -> None:
         if layer.kind in ONLY_IN_TRAINING:
-            self.network.notes.append(f"{layer.name} ({layer.kind}) is left out: it acts only in training")
+            does = "changes nothing" if layer.kind == "Identity" else "acts only in training"
+            self.network.notes.append(f"{layer.name} ({layer.kind}) is left out: it {does}")
             return
         if layer.kind not in READERS:
             known = f"known are {', '.join(sorted(READERS))}"
             raise layer.fault("cannot be imported", NOT_RUN if layer.kind == "Lambda" else known)
+        if self.ended is not None:
+            raise layer.fault(f"stands behind the log_softmax of {self.ended.name}", OTHERS)
+        if self.zeros != NO_ZEROS and layer.kind not in READ_PADDED:
+            raise layer.fault("stands behind a ZeroPadding2D", "only a convolution or pooling can follow it")
         settings = Settings(layer)
         try:
             READERS[layer.kind](self, settings)
@@ -68,11 +74,6 @@ class _LayerReader:
                 raise settings.layer.fault(f"has a {role} of {arrays[role].shape}, needs {wanted}", DAMAGED)
         return arrays["kernel"], arrays.get("bias"), dict(zip(("", "_bias"), paths.values(), strict=False))
 
-    def _require_maps(self, settings: Settings) -> None:
-        if len(self.network.shape) != 3:
-            raise settings.layer.fault(f"reads {self.network.shape}, not (H, W, C)", "put a Reshape before it")
-        settings.require("data_format", "channels_last")
-
     def _require_features(self, settings: Settings) -> None:
         if len(self.network.shape) != 1:
             raise settings.layer.fault(f"reads {self.network.shape}, not features", "put a Flatten before it")
@@ -87,15 +88,18 @@ class _LayerReader:
         if settings.square("dilation_rate", 1) != 1:
             raise layer.fault("has a dilation_rate", "only 1 can be imported")
         kernel, bias, origins = self._kernel_and_bias(settings, (size, size, network.shape[2], maps))
-        padding = before, behind = settings.padding(network.shape, size, stride)
+        same = settings.padding(self._padded_shape, size, stride)
+        padding = before, behind = same[0] + self.zeros[0], same[1] + self.zeros[1]
+        self.zeros = NO_ZEROS
         network.steps.append(computed.convolution(kernel, bias, stride, padding))
-        if behind and network.pending is not None and network.pending[1].any():
+        if any(padding) and network.pending is not None and network.pending[1].any():
             network.keep_pending(layer)  # the padding is 0, the offset of an image's pixels is not
         arrays = network.absorb(kernel, bias)
         if before != behind:
-            arrays[""] = np.pad(arrays[""], ((1, 0), (1, 0), (0, 0), (0, 0)))
-            network.notes.append(f"{layer.name} pads one side more: its filters get a row and a column of zeros")
-        network.add(Conv2d("", maps, len(arrays[""]), stride, behind), arrays, origins)
+            more = max(behind - before, 0), max(before - behind, 0)
+            arrays[""] = np.pad(arrays[""], (more, more, (0, 0), (0, 0)))
+            network.notes.append(f"{layer.name} pads one side more: its filters get rows and columns of zeros")
+        network.add(Conv2d("", maps, len(arrays[""]), stride, max(padding)), arrays, origins)
         self.read_activation(settings)
 
     def read_dense(self, settings: Settings) -> None:
@@ -111,94 +115,16 @@ class _LayerReader:
         name = settings.take("activation", "linear")
         if isinstance(name, dict):
             kind, inside = name.get("class_name"), name.get("config")
-            if kind in ("ReLU", "Softmax") and isinstance(inside, dict):
+            if kind in ("LeakyReLU", "ReLU", "Softmax") and isinstance(inside, dict):
                 self.read(replace(settings.layer, kind=kind, settings=inside))
                 return
             name = inside if isinstance(inside, str) else kind
-        if name != "linear":
+        if name == "leaky_relu":
+            self._apply_leaky_relu(settings.layer, 0.2)  # Keras' default for the name
+        elif name == "log_softmax":
+            self.end_in_logarithms(settings.layer)
+        elif name != "linear":
             self._apply(settings.layer, name)
-
-    def _apply(self, layer: KerasLayer, name: object) -> None:
-        functions = [known for known in computed.ACTIVATIONS if known in ACTIVATIONS]
-        if name not in (*functions, "softmax"):
-            known = ", ".join(("linear", *functions, "softmax"))
-            raise layer.fault(f"has the activation {format_for_error(name)}", f"known are {known}")
-        self._put_weights_first(layer, also=self.network.pending is not None)
-        if name == "softmax":
-            self.network.add(Softmax(""))
-            return
-        self.network.steps.append(computed.ACTIVATIONS[str(name)])
-        self.network.add(ACTIVATIONS[str(name)](""))
-
-    def _put_weights_first(self, layer: KerasLayer, also: bool) -> None:
-        """Put a layer with weights before one that cannot be the first; ``also`` one with what is pending."""
-        if also or not any(self.network.arrays):
-            self.network.keep_pending(layer)
-
-    def read_relu(self, settings: Settings) -> None:
-        limited = settings.require("max_value", None, 6) == 6
-        for key in ("negative_slope", "alpha", "threshold"):
-            settings.require(key, 0)
-        self._apply(settings.layer, "relu6" if limited else "relu")
-
-    def read_softmax(self, settings: Settings) -> None:
-        settings.require("axis", -1, len(self.network.shape))
-        self._apply(settings.layer, "softmax")
-
-    def read_pooling(self, settings: Settings) -> None:
-        self._require_maps(settings)
-        window = settings.square("pool_size", 2)
-        stride = settings.square("strides", window)
-        padding = settings.padding(self.network.shape, window, stride)
-        if padding[0]:
-            raise settings.layer.fault("pads before the first row", "use padding valid, or a larger stride")
-        if padding[1] and window > 2 and not POOLINGS[settings.layer.kind].is_max:
-            mean = "means are of the pixels inside, as on TensorFlow and JAX; Keras on PyTorch repeats the last ones"
-            self.network.notes.append(f"{settings.layer.name} crosses the border: {mean}")
-        self._pool(settings.layer, window, stride, padding)
-
-    def _pool(self, layer: KerasLayer, window: int, stride: int, padding: tuple[int, int]) -> None:
-        kind, pending = POOLINGS[layer.kind], self.network.pending
-        # A maximum of numbers times a negative factor is that of the smallest.
-        self._put_weights_first(layer, also=kind.is_max and pending is not None and bool((pending[0] < 0).any()))
-        self.network.steps.append(computed.pooling(window, stride, padding, kind.is_max))
-        self.network.add(kind("", window, None if stride == window else stride, padding[1] > 0))
-
-    def read_global_pooling(self, settings: Settings) -> None:
-        self._require_maps(settings)
-        height, width, _ = self.network.shape
-        if height != width:
-            raise settings.layer.fault(f"reads maps of {height} x {width}", "only square ones can be imported")
-        if height > 1:
-            self._pool(settings.layer, height, height, (0, 0))
-        if not settings.require("keepdims", False, True):
-            self._flatten()
-
-    def _flatten(self) -> None:
-        self.network.steps.append(lambda x: x.reshape(len(x), -1))
-        self.network.flatten()
-
-    def read_flatten(self, settings: Settings) -> None:
-        settings.require("data_format", "channels_last")
-        self._flatten()
-
-    def read_reshape(self, settings: Settings) -> None:
-        network, target = self.network, settings.take("target_shape")
-        shape, count = network.shape, prod(network.shape)
-        sizes = target if isinstance(target, list) and all(type(size) is int for size in target) else []
-        known = prod(size for size in sizes if size != -1)
-        wanted = tuple(count // known if size == -1 and known else size for size in sizes)
-        if not wanted or min(wanted) < 1 or prod(wanted) != count:
-            raise settings.layer.fault(f"does not make another shape of {shape}", DAMAGED)
-        images = not network.layers and (len(shape) == 1 or wanted[:2] == shape[:2]) and len(wanted) in (2, 3)
-        scaled_apart = network.pending is not None and network.pending[0].ndim > 0
-        if len(wanted) == 1:
-            self._flatten()
-        elif wanted != shape:
-            if not images or max(wanted[:2]) > MAX_SIDE or scaled_apart:
-                raise settings.layer.fault(f"makes {wanted} of {shape}", "only images and features can be made")
-            network.shape = wanted
-            network.steps.append(lambda x: x.reshape(len(x), *wanted))
 
     def read_rescaling(self, settings: Settings) -> None:
         network, channels = self.network, self.network.shape[-1] if len(self.network.shape) == 3 else 1
@@ -212,6 +138,41 @@ class _LayerReader:
         network.pixel_scale = PIXEL_SCALE if exact else float(factor) if shared else 1.0
         network.scale(np.ones_like(factor) if shared else factor, offset)
         network.notes.append(f"{settings.layer.name} (Rescaling) is the scale of pixels, and part of the next layer")
+
+    def read_prelu(self, settings: Settings) -> None:
+        settings.take("shared_axes")
+        slopes = self._arrays_of(settings.layer, ("alpha",))[0]["alpha"].ravel()
+        if not slopes.size or (slopes != slopes[0]).any():
+            raise settings.layer.fault("has slopes that differ", "only one from 0 to 1 can be imported")
+        self._apply_leaky_relu(settings.layer, float(slopes[0]))
+
+    def read_normalization(self, settings: Settings) -> None:
+        network, layer, channels = self.network, settings.layer, self.network.shape[-1]
+        grey = len(network.shape) == 2
+        settings.require("axis", None, -1, len(network.shape), [-1], [len(network.shape)], [])
+        settings.require("invert", False)
+        if None in (layer.settings.get("mean"), layer.settings.get("variance")):  # it was adapted to images
+            roles = ("mean", "variance", "count")
+            paths = self._find_paths(layer, roles, self._arrays)
+            values = [as_float32(paths[role], self._arrays[paths[role]], network.notes) for role in roles[:2]]
+            settings.take("mean"), settings.take("variance")
+        else:
+            values = [settings.numbers("mean", 0, channels), settings.numbers("variance", 1, channels)]
+        if any(one.size not in (1, 1 if grey else channels) for one in values):
+            raise layer.fault(f"has not one mean and variance for each of {channels:,} channels", OTHERS)
+        mean, variance = (one.astype(np.float64).ravel() for one in values)
+        if not (variance >= 0).all() or not np.isfinite(mean).all():
+            raise layer.fault("has a mean or variance that is no number, or negative", DAMAGED)
+        factor = 1 / np.maximum(np.sqrt(variance), 1e-7)
+        network.steps.append(lambda x: (x - mean) * factor)
+        first = not network.layers and network.pending is None and network.pixel_scale is None
+        if first and factor.max() < BRIGHT:
+            network.pixel_scale = 1.0
+            network.notes.append(
+                f"{layer.name} (Normalization) divides by {1 / factor.max():.3g} and more: pixels to 255"
+            )
+        network.scale(*(one[0] if one.size == 1 else one for one in (factor, -mean * factor)))
+        network.notes.append(f"{layer.name} (Normalization) is part of the next layer")
 
     def read_batch_norm(self, settings: Settings) -> None:
         network, layer = self.network, settings.layer
@@ -236,12 +197,6 @@ class _LayerReader:
         network.notes.append(f"{layer.name} (BatchNormalization) is folded into the layer behind it")
 
 
-POOLINGS: Mapping[str, type[AvgPool] | type[MaxPool]] = {
-    "AveragePooling2D": AvgPool,
-    "GlobalAveragePooling2D": AvgPool,
-    "GlobalMaxPooling2D": MaxPool,
-    "MaxPooling2D": MaxPool,
-}
 READERS: Mapping[str, Callable[[_LayerReader, Settings], None]] = {
     "Activation": _LayerReader.read_activation,
     "AveragePooling2D": _LayerReader.read_pooling,
@@ -251,13 +206,19 @@ READERS: Mapping[str, Callable[[_LayerReader, Settings], None]] = {
     "Flatten": _LayerReader.read_flatten,
     "GlobalAveragePooling2D": _LayerReader.read_global_pooling,
     "GlobalMaxPooling2D": _LayerReader.read_global_pooling,
+    "LeakyReLU": _LayerReader.read_leaky_relu,
     "MaxPooling2D": _LayerReader.read_pooling,
+    "Normalization": _LayerReader.read_normalization,
+    "PReLU": _LayerReader.read_prelu,
     "ReLU": _LayerReader.read_relu,
     "Rescaling": _LayerReader.read_rescaling,
     "Reshape": _LayerReader.read_reshape,
     "Softmax": _LayerReader.read_softmax,
+    "ZeroPadding2D": _LayerReader.read_zero_padding,
 }
-ONLY_IN_TRAINING = (
+READ_PADDED = ("AveragePooling2D", "Conv2D", "MaxPooling2D", "ZeroPadding2D")
+ONLY_IN_TRAINING = (  # or does nothing at all
+    "Identity",
     *("ActivityRegularization", "AlphaDropout", "Dropout", "GaussianDropout", "GaussianNoise", "SpatialDropout2D"),
     *("RandomFlip", "RandomRotation", "RandomTranslation", "RandomZoom", "RandomContrast", "RandomBrightness"),
 )

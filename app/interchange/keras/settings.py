@@ -66,6 +66,11 @@ class Settings:
             raise self.layer.fault(f"has {len(many):,} numbers as {key} for {channels:,} channels", OTHERS)
         return np.array(many if len(many) > 1 else many[0], np.float64)
 
+    def slope(self, default: float) -> float:
+        """Return the slope below 0: ``negative_slope``, Keras 2's ``alpha``, or the default. Raises BadValueError."""
+        found = [float(self.numbers(key, default, 1)) for key in ("negative_slope", "alpha")]
+        return next((one for one in found if one != default), default)
+
     def padding(self, shape: tuple[int, ...], window: int, stride: int) -> tuple[int, int]:
         """Return how many rows padding adds before and behind maps (H, W, C), and as many columns."""
         if self.require("padding", "valid", "same") == "valid":

@@ -162,7 +162,7 @@ def scale_features(
     assert weights is not None
     bounds = feature_bounds(problem, arrays, source)
     last, layers = (problem.second, 2) if isinstance(problem, ConvPairProblem) else (problem, 1)
-    if last.activation not in ("", "relu"):
+    if last.activation in BOUNDED:
         in_range = _all_in_range(bounds, SMALLEST_SPLIT, LARGEST)
         return (*others, weights, bias), Features(np.ones(len(bounds)), bounds, 0) if in_range else None
     layers += source.layers if source else 0

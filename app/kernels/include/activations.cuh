@@ -21,6 +21,15 @@ struct RELU6 {
     static __device__ __forceinline__ float times_slope(float dy, float y) { return dy * (y > 0 && y < 6 ? 1.0f : 0.0f); }
 };
 
+// x, and a share of it below 0, rounded by itself: no kernel adds it unrounded to the next value of a mean.
+template <long long SlopeBits>
+struct LEAKYRELU {
+    static __device__ __forceinline__ double slope() { return __longlong_as_double(SlopeBits); }
+    static __device__ __forceinline__ float of(float x) { return x < 0 ? __fmul_rn(float(slope()), x) : x; }
+    static __device__ __forceinline__ double of(double x) { return x < 0 ? __dmul_rn(slope(), x) : x; }
+    static __device__ __forceinline__ float times_slope(float dy, float y) { return dy * (y > 0 ? 1.0f : float(slope())); }
+};
+
 struct TANH {
     template <typename T>
     static __device__ __forceinline__ T of(T x) { return tanh(x); }

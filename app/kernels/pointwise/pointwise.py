@@ -26,7 +26,8 @@ RESIZED = 16  # approximate outputs per thread of a resizing
 def _pool_defines(problem: PoolProblem) -> dict[str, str | int]:
     sizes = {"CHANNELS": problem.channels, "H": problem.height, "W": problem.width}
     window = {"WINDOW": problem.window, "STRIDE": problem.stride, "IS_MAX": int(problem.is_max)}
-    return uniform_type_defines(problem.dtype) | sizes | window | pooled_size_defines(problem)
+    padding = {"PADDING": problem.padding, "COUNTED": problem.counted_padding}
+    return uniform_type_defines(problem.dtype) | sizes | window | padding | pooled_size_defines(problem)
 
 
 def _configure_pool_direct(problem: PoolProblem, _: Parameters) -> LaunchConfig:

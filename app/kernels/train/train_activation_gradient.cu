@@ -1,5 +1,5 @@
-// The gradient of ReLU, ReLU6, tanh or sigmoid, in place: dy times the slope, which follows from the output y. For the sigmoid
-// it is system 5's element-wise product with a (1 - a).
+// The gradient of an activation, in place: dy times the slope, which follows from the output y. For the sigmoid it is
+// system 5's element-wise product with a (1 - a).
 //
 // From: mlp (there a vector of a (1 - a) first, then a product).
 // Data: y, dy (images, SIZE) float32.

@@ -26,7 +26,7 @@ from app.kernels.problems import (
 )
 from app.kernels.variant import Variant
 from app.lab.bench.tolerance import Expected, Half, has_rounded_operands, has_split_operands, round_pair_operands
-from app.layers import ACTIVATIONS
+from app.layers import activation_layer
 
 Array = Any  # of NumPy or CuPy
 
@@ -53,8 +53,7 @@ def expected_results(problem: Problem, x: Array, *parameters: Array | None) -> E
             found = _pair_values_magnitudes(problem, x, *parameters)
         case PoolProblem():
             maps = x.astype(np.float64).reshape(-1, problem.channels, problem.height, problem.width)
-            window = problem.window, problem.stride, problem.is_max, problem.pooled_size
-            found = [_pool_maps(values, *window) for values in (maps, abs(maps))]
+            found = [_pool_padded_maps(problem, values) for values in (maps, abs(maps))]
         case ResizeProblem():
             found = [_resize_images(problem, x.reshape(-1, *_image_shape(problem)))] * 2
         case ActivationProblem():
@@ -158,7 +157,7 @@ def _compute_layer_float64(
 
 def _apply_activation(function: str, x: Array) -> Array:
     """Return x after the layer's NumPy reference, which also takes CuPy arrays. It may change x in place."""
-    return ACTIVATIONS[function]("").reference(x, {}) if function else x
+    return activation_layer(function).reference(x, {}) if function else x
 
 
 def _sum_absolute_terms(problem: Half, x: Array, w: Array, bias: Array | None) -> Array:
@@ -211,6 +210,18 @@ def _pool_maps(x: Array, window: int, stride: int, is_max: bool, size: tuple[int
     return reduce(add, iterate_window_elements(x, 0.0)) / reduce(
         add, iterate_window_elements(own.ones((1, 1, *x.shape[2:])), 0.0)
     )
+
+
+def _pool_padded_maps(problem: PoolProblem, x: Array) -> Array:
+    """Pool (images, C, H, W); padding ahead counts as nothing, or as zeros."""
+    window, padding = (problem.window, problem.stride, problem.is_max, problem.pooled_size), problem.padding
+    sizes, own, sides = x.shape[2:], array_module(x), [(padding, padding + problem.extra_padding)] * 2
+    padded = own.pad(x, [(0, 0), (0, 0), *sides], constant_values=-np.inf if problem.is_max else 0.0)
+    pooled = _pool_maps(padded, *window)  # of a mean: what counts all padding
+    if problem.is_max or problem.count_padding or not problem.padding + problem.extra_padding:
+        return pooled
+    inside = own.pad(own.ones((1, 1, *sizes)), [(0, 0), (0, 0), *sides])
+    return pooled / _pool_maps(inside, *window)
 
 
 def _image_shape(problem: ResizeProblem) -> tuple[int, int, int]:

@@ -13,7 +13,7 @@ from app.base.errors import UserError
 from app.base.precision import BY_NAME
 from app.lab.batch import ONE_PIECE, UNWRITTEN, l2_chunk_size
 from app.lab.peers.rounds import Engine, one_line
-from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, Linear, Resize, Softmax
+from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, LeakyRelu, Linear, Resize, Softmax
 from app.layers.pool import Pool
 from app.network.graph import Graph
 
@@ -166,13 +166,15 @@ def _apply_layer(jax: Any, layer: Layer, parameters: Any, x: Any) -> Any:
         case Pool():
             window, strides = (1, layer.window, layer.window, 1), (1, layer.effective_stride, layer.effective_stride, 1)
             shape = x.shape[3], *x.shape[1:3]
-            margins = ((0, 0), *layer.end_padding(shape), (0, 0))
+            margins = ((0, 0), *layer.margins(shape), (0, 0))
             if layer.is_max:
                 return lax.reduce_window(x, x.dtype.type(-np.inf), lax.max, window, strides, margins)
             sums = lax.reduce_window(x, x.dtype.type(0), lax.add, window, strides, margins)
             return sums / layer.window_pixel_counts(shape)[:, :, None].astype(x.dtype)
         case Activation() if layer.kind in activations:
             return activations[layer.kind](x)
+        case LeakyRelu():
+            return jax.nn.leaky_relu(x, layer.slope)
         case Flatten():
             return x.reshape(len(x), -1)
         case Softmax():

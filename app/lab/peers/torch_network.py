@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError
-from app.layers import Activation, Conv2d, Flatten, Linear, Resize, Shape, Softmax
+from app.layers import Activation, AvgPool, Conv2d, Flatten, LeakyRelu, Linear, Resize, Shape, Softmax
 from app.layers.flatten import channels_first_permutation
 from app.layers.pool import Pool
 from app.network.graph import Graph
@@ -101,15 +101,16 @@ def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, devic
                 yield fill_parameters(
                     nn.Linear(inputs, layer.outputs, bias=has_bias, device="meta"), layer.name, weights.T
                 )
-            case Pool():
-                if layer.is_max:
-                    yield nn.MaxPool2d(layer.window, layer.effective_stride, ceil_mode=layer.ceil)
+            case Pool() if not layer.extra_padding and 2 * layer.padding <= layer.window:  # PyTorch has no others
+                rule = layer.window, layer.effective_stride, layer.padding
+                if isinstance(layer, AvgPool):
+                    yield nn.AvgPool2d(*rule, ceil_mode=layer.ceil, count_include_pad=layer.count_padding)
                 else:
-                    yield nn.AvgPool2d(
-                        layer.window, layer.effective_stride, ceil_mode=layer.ceil, count_include_pad=False
-                    )
+                    yield nn.MaxPool2d(*rule, ceil_mode=layer.ceil)
             case Activation() if layer.kind in activations:
                 yield activations[layer.kind]()
+            case LeakyRelu():
+                yield nn.LeakyReLU(layer.slope)
             case Flatten():
                 flattened = step.in_shape
                 yield Rows() if channels_last else nn.Flatten()

@@ -42,6 +42,8 @@ SHAPES: dict[str, Sequence[Single]] = {
         PoolProblem(2, 21, 18, 2, 2, False),
         PoolProblem(5, 37, 29, 2, 3, True),
         PoolProblem(3, 8, 10, 3, 2, False, ceil=True),
+        PoolProblem(2, 9, 6, 3, 2, True, padding=1),
+        PoolProblem(3, 7, 5, 4, 1, False, padding=1, extra_padding=1, count_padding=True),
     ],
 }
 IMAGES = {"conv": 3, "gemm": 70, "pool": 3}  # number of images, the rows of a matrix product
@@ -131,6 +133,7 @@ def describe_problem(problem: Problem) -> str:
         case PoolProblem():
             parts = [f"C{problem.channels} {problem.height}x{problem.width} window {problem.window} S{problem.stride}"]
             parts += ["max" if problem.is_max else "mean"] + ["cut at the border"] * problem.ceil
+            parts += [f"padding {problem.padding}"] * (problem.padding > 0)
         case _:
             parts = []
     return ", ".join(parts)

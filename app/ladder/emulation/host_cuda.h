@@ -38,6 +38,11 @@ inline float __int_as_float(unsigned bits) {
     return value;
 }
 inline float __uint_as_float(unsigned bits) { return __int_as_float(bits); }
+inline double __longlong_as_double(long long bits) {
+    double value;
+    std::memcpy(&value, &bits, 8);
+    return value;
+}
 inline unsigned __float_as_uint(float value) {
     unsigned bits;
     std::memcpy(&bits, &value, 4);
@@ -45,6 +50,7 @@ inline unsigned __float_as_uint(float value) {
 }
 // Compiled without contraction: each is rounded by itself.
 inline float __fmul_rn(float a, float b) { return a * b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fdividef(float a, float b) { return a / b; }

@@ -82,11 +82,15 @@ def pool_gradient_kernel(arch: str, layer: Pool, shape: Shape, function: str) ->
 
     With ``function``, dx is the gradient with respect to the input of the activation that computed x.
     """
-    _, height, width = layer.output_shape(shape)
+    problem = layer.standalone_problem(shape, "float32", "float32")
+    assert problem is not None
+    height, width = problem.pooled_size
     window = {
         "WINDOW": layer.window,
         "STRIDE": layer.effective_stride,
         "IS_MAX": int(layer.is_max),
+        "PADDING": layer.padding,
+        "COUNTED": problem.counted_padding,
         "PH": height,
         "PW": width,
     }

@@ -109,7 +109,7 @@ def activation_stage(site: Site, layer: Activation, shape: Shape, x: Any, slope:
     """Return the stage of an activation that does not follow a product directly. slope: as for ``product_stage``."""
     y = site.allocate_activations(shape)
     launch = inference_launch(site, layer, shape, x, y, "float32")
-    slopes = activation_gradient_kernel(site.arch, prod(shape), layer.kind) if slope else None
+    slopes = activation_gradient_kernel(site.arch, prod(shape), layer.function) if slope else None
 
     def backward(batch: DeviceBatch, dy: Any, dx: Any, wanted: bool) -> Any:
         if slopes is not None:
@@ -179,9 +179,10 @@ def build_stages(site: Site, model: Model, settings: Settings, x: Any, shape: Sh
             x = made[-1].y
         function = ""
         if isinstance(layer, Activation):
-            function = layer.kind
+            function = layer.function
         elif isinstance(layer, Conv2d | Linear) and waiting and isinstance(waiting[0], Activation):
-            function = waiting.pop(0).kind
+            function = waiting[0].function
+            waiting.pop(0)
         slope = not (waiting and isinstance(waiting[0], Pool))
         match layer:
             case Conv2d() | Linear():

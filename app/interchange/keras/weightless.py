@@ -1,0 +1,183 @@
+"""Keras' layers without weights as ours: activations, poolings, flattening, and zeros around maps."""
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from app.files.checks import format_for_error
+from app.interchange.keras import computed
+from app.interchange.keras.chain import KerasLayer
+from app.interchange.keras.network import OTHERS, GrowingNetwork
+from app.interchange.keras.settings import Settings
+from app.interchange.layer_stack import fitting_pool
+from app.layers import ACTIVATIONS, AvgPool, LeakyRelu, MaxPool, Relu, Relu6, Sigmoid, Softmax
+from app.network.network import MAX_SIDE
+
+DAMAGED = "get a fresh copy"
+NO_ZEROS = (0, 0)
+
+POOLINGS: Mapping[str, type[AvgPool] | type[MaxPool]] = {
+    "AveragePooling2D": AvgPool,
+    "GlobalAveragePooling2D": AvgPool,
+    "GlobalMaxPooling2D": MaxPool,
+    "MaxPooling2D": MaxPool,
+}
+
+
+class WeightlessReader:
+    """Reads layers without weights into ``network``.
+
+    zeros: rows, and columns, of a ZeroPadding2D before and behind the maps that the next layer reads. ended: the layer
+    that must be the last, if there is one.
+    """
+
+    def __init__(self, network: GrowingNetwork) -> None:
+        self.network = network
+        self.zeros = NO_ZEROS
+        self.ended: KerasLayer | None = None
+
+    def _require_maps(self, settings: Settings) -> None:
+        if len(self.network.shape) != 3:
+            raise settings.layer.fault(f"reads {self.network.shape}, not (H, W, C)", "put a Reshape before it")
+        settings.require("data_format", "channels_last")
+
+    def _apply(self, layer: KerasLayer, name: object) -> None:
+        if name not in (*computed.ACTIVATIONS, "softmax"):
+            known = ", ".join(("linear", *computed.ACTIVATIONS, "leaky_relu", "softmax", "log_softmax"))
+            raise layer.fault(f"has the activation {format_for_error(name)}", f"known are {known}")
+        self._put_weights_first(layer, also=self.network.pending is not None)
+        if name == "softmax":
+            self.network.add(Softmax(""))
+            return
+        self.network.steps.append(computed.ACTIVATIONS[str(name)])
+        self.network.add(ACTIVATIONS[str(name)](""))
+
+    def _apply_leaky_relu(self, layer: KerasLayer, slope: float) -> None:
+        if not 0 <= slope <= 1:
+            raise layer.fault(f"has a slope of {slope:g}", "only one from 0 to 1 can be imported")
+        self._put_weights_first(layer, also=self.network.pending is not None)
+        self.network.steps.append(computed.leaky_relu(slope))
+        self.network.add(LeakyRelu("", slope))
+
+    def _put_weights_first(self, layer: KerasLayer, also: bool) -> None:
+        """Put a layer with weights before one that cannot be the first; ``also`` one with what is pending."""
+        if also or not any(self.network.arrays):
+            self.network.keep_pending(layer)
+
+    def read_relu(self, settings: Settings) -> None:
+        limited = settings.require("max_value", None, 6) == 6
+        settings.require("threshold", 0)
+        slope = settings.slope(0)
+        if slope and not limited:
+            self._apply_leaky_relu(settings.layer, slope)
+            return
+        if slope:
+            raise settings.layer.fault("has a slope and a max_value", OTHERS)
+        self._apply(settings.layer, "relu6" if limited else "relu")
+
+    def read_leaky_relu(self, settings: Settings) -> None:
+        self._apply_leaky_relu(settings.layer, settings.slope(0.3))
+
+    def read_softmax(self, settings: Settings) -> None:
+        settings.require("axis", -1, len(self.network.shape))
+        self._apply(settings.layer, "softmax")
+
+    def read_pooling(self, settings: Settings) -> None:
+        self._require_maps(settings)
+        window = settings.square("pool_size", 2)
+        stride = settings.square("strides", window)
+        padding = settings.padding(self._padded_shape, window, stride)
+        if self.zeros != NO_ZEROS:
+            if padding != (0, 0):
+                raise settings.layer.fault("pads what a ZeroPadding2D pads", "pad once")
+            self._pool_zeros(settings.layer, window, stride)
+            return
+        if padding[1] and window > 2 and not POOLINGS[settings.layer.kind].is_max:
+            mean = "means are of the pixels inside, as on TensorFlow and JAX; Keras on PyTorch repeats the last ones"
+            self.network.notes.append(f"{settings.layer.name} crosses the border: {mean}")
+        self._pool(settings.layer, window, stride, padding)
+
+    def _pool_zeros(self, layer: KerasLayer, window: int, stride: int) -> None:
+        """Pool maps with zeros around them, which a mean counts, and which are no maximum among what a ReLU gives."""
+        layers, pending = self.network.layers, self.network.pending
+        behind_relu = pending is None and layers and isinstance(layers[-1], Relu | Relu6 | Sigmoid)
+        if POOLINGS[layer.kind].is_max and not behind_relu:
+            raise layer.fault("stands behind a ZeroPadding2D", "let it pad itself, or pad what a ReLU gives")
+        zeros, self.zeros = self.zeros, NO_ZEROS
+        self._pool(layer, window, stride, zeros, counted=True)
+
+    def _pool(
+        self, layer: KerasLayer, window: int, stride: int, padding: tuple[int, int], counted: bool = False
+    ) -> None:
+        kind, pending = POOLINGS[layer.kind], self.network.pending
+        # A maximum of numbers times a negative factor is that of the smallest; zeros in a mean are not shifted.
+        apart = pending is not None and bool((pending[0] < 0).any() if kind.is_max else counted and pending[1].any())
+        self._put_weights_first(layer, also=apart)
+        if counted:
+            self.network.steps.append(lambda x: np.pad(x, ((0, 0), padding, padding, (0, 0))))
+        self.network.steps.append(computed.pooling(window, stride, (0, 0) if counted else padding, kind.is_max))
+        before, behind = padding
+        maps = (self.network.shape[2], *self.network.shape[:2])
+        pool = fitting_pool(kind, window, stride, maps, [before, before, behind, behind], counted=counted)
+        if pool is None:
+            sides = f"{maps[1]} x {maps[2]}, padded by {before} and {behind}"
+            raise layer.fault(f"reads maps of {sides}, which its window of {window} does not fit", OTHERS)
+        self.network.add(pool)
+
+    def read_global_pooling(self, settings: Settings) -> None:
+        self._require_maps(settings)
+        height, width, _ = self.network.shape
+        if height != width:
+            raise settings.layer.fault(f"reads maps of {height} x {width}", "only square ones can be imported")
+        if height > 1:
+            self._pool(settings.layer, height, height, (0, 0))
+        if not settings.require("keepdims", False, True):
+            self._flatten()
+
+    def _flatten(self) -> None:
+        self.network.steps.append(lambda x: x.reshape(len(x), -1))
+        self.network.flatten()
+
+    def read_flatten(self, settings: Settings) -> None:
+        settings.require("data_format", "channels_last")
+        self._flatten()
+
+    def read_reshape(self, settings: Settings) -> None:
+        network, target = self.network, settings.take("target_shape")
+        shape, count = network.shape, prod(network.shape)
+        sizes = target if isinstance(target, list) and all(type(size) is int for size in target) else []
+        known = prod(size for size in sizes if size != -1)
+        wanted = tuple(count // known if size == -1 and known else size for size in sizes)
+        if not wanted or min(wanted) < 1 or prod(wanted) != count:
+            raise settings.layer.fault(f"does not make another shape of {shape}", DAMAGED)
+        images = not network.layers and (len(shape) == 1 or wanted[:2] == shape[:2]) and len(wanted) in (2, 3)
+        scaled_apart = network.pending is not None and network.pending[0].ndim > 0
+        if len(wanted) == 1:
+            self._flatten()
+        elif wanted != shape:
+            if not images or max(wanted[:2]) > MAX_SIDE or scaled_apart:
+                raise settings.layer.fault(f"makes {wanted} of {shape}", "only images and features can be made")
+            network.shape = wanted
+            network.steps.append(lambda x: x.reshape(len(x), *wanted))
+
+    @property
+    def _padded_shape(self) -> tuple[int, ...]:
+        """The shape of maps (H, W, C) with the zeros around them."""
+        return (*(side + sum(self.zeros) for side in self.network.shape[:2]), self.network.shape[2])
+
+    def read_zero_padding(self, settings: Settings) -> None:
+        self._require_maps(settings)
+        found = settings.take("padding", [1, 1])
+        sides = found if isinstance(found, list) else [found] * 2
+        ends = [side if isinstance(side, list) else [side] * 2 for side in sides]
+        fits = len(ends) == 2 and ends[0] == ends[1] and len(ends[0]) == 2
+        if not fits or not all(type(one) is int and 0 <= one <= MAX_SIDE for one in ends[0]):
+            raise settings.layer.fault(f"has padding {format_for_error(found)}", "only that of rows and columns alike")
+        before, behind = (one + other for one, other in zip(self.zeros, ends[0], strict=True))
+        self.zeros = before, behind
+
+    def end_in_logarithms(self, layer: KerasLayer) -> None:
+        """Leave a log-softmax out: the labels are the same."""
+        self.network.notes.append(f"{layer.name}: its log_softmax is left out: the labels are the same")
+        self.ended = layer

@@ -1,0 +1,115 @@
+"""Read nodes of an ONNX graph that have no weights: poolings, activations, softmax and the label."""
+
+import numpy as np
+
+from app.interchange.layer_stack import LayerStack, fitting_pool
+from app.interchange.onnx_values import Constants, Node
+from app.layers import ACTIVATIONS, AvgPool, Flatten, LeakyRelu, MaxPool, Relu, Relu6, Shape, Sigmoid, Softmax
+
+NO_PADS = [0] * 4
+
+
+class WeightlessLayers:
+    """The layers without weights; the other readers are its heirs'.
+
+    stack: the layers. logarithms: whether a LogSoftmax was left out. pads_ahead: of a Pad.
+    """
+
+    def __init__(self, constants: Constants, shape: Shape) -> None:
+        self.constants = constants
+        self.stack = LayerStack(shape)
+        self.logarithms = False
+        self.pads_ahead = NO_PADS
+        self._reordered: Shape | None = None  # the maps whose pixels were flattened in H, W, C order
+
+    def read_pooling(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        node.require_attribute("dilations", [1, 1])
+        window, step, ceil = (
+            node.uniform_attribute("kernel_shape", 0),
+            node.uniform_attribute("strides", 1),
+            bool(node.require_attribute("ceil_mode", 0, 1)),
+        )
+        kind = MaxPool if node.operator == "MaxPool" else AvgPool
+        pads = node.padding(self.stack.shape[1:], window, step)
+        counted = bool(node.require_attribute("storage_order" if kind is MaxPool else "count_include_pad", 0, 1))
+        if self.pads_ahead != NO_PADS:
+            if ceil or any(pads) or (kind is MaxPool and not self._at_least_zero()):
+                raise node.fault("stands behind a Pad", "let the pooling pad, or pad what a ReLU gives")
+            pads, counted, self.pads_ahead = self.pads_ahead, True, NO_PADS
+        layer = fitting_pool(kind, window, step, self.stack.shape, pads, ceil, counted and kind is AvgPool)
+        if layer is None:
+            known = "only less than its window, the same ahead of rows and columns, and not less behind them"
+            raise node.fault(f"has pads {pads[:8]}", f"{known}, can be imported")
+        self.stack.add(layer)
+
+    def _at_least_zero(self) -> bool:
+        """Whether no activation is negative, so that zeros around them change no maximum."""
+        kinds = [type(one.layer) for one in self.stack.found if not isinstance(one.layer, AvgPool | MaxPool)]
+        return not self.stack.pending and bool(kinds) and kinds[-1] in (Relu, Relu6, Sigmoid)
+
+    def read_global_pooling(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        self._pool_whole_map(node, MaxPool if node.operator == "GlobalMaxPool" else AvgPool)
+
+    def read_mean(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        node.require_attribute("noop_with_empty_axes", 0, 1)  # without axes it is refused anyhow
+        if set(self._axes(node, values)) != ({1, 2} if self.stack.channels_last else {2, 3}):
+            raise node.fault("is not over height and width", "export another network")
+        kept = node.require_attribute("keepdims", 1, 0)
+        self._pool_whole_map(node, AvgPool if node.operator == "ReduceMean" else MaxPool)
+        if not kept:
+            self._flatten()
+
+    def _pool_whole_map(self, node: Node, kind: type[AvgPool | MaxPool]) -> None:
+        shape = self.stack.shape
+        if len(shape) != 3 or shape[1] != shape[2]:
+            raise node.fault(f"reads activations of {shape}", "only square maps have such a pooling window")
+        self.stack.notes.append(f"{node.label}: a pooling window of {shape[1]} x {shape[2]}")
+        self.stack.add(kind("", shape[1]))
+
+    def _axes(self, node: Node, values: list[np.ndarray]) -> list[int]:
+        """Return a node's axes, from its second input or, in old opsets, its attribute."""
+        axes = [int(axis) for axis in values[0].ravel()[:9]] if values else node.take("axes", [0])
+        return [axis + 1 + len(self.stack.shape) if axis < 0 else axis for axis in axes]
+
+    def read_activation_function(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        self.stack.add(ACTIVATIONS[node.operator.lower()](""))
+
+    def read_leaky_relu(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        slopes = values[0].ravel() if values else np.array([node.take("alpha", 0.01)], np.float32)
+        if not slopes.size or (slopes != slopes[0]).any() or not 0 <= slopes[0] <= 1:
+            shown = ", ".join(f"{slope:g}" for slope in slopes[:4])
+            raise node.fault(f"has slopes {shown or 'of no number'}", "only one from 0 to 1 can be imported")
+        self.stack.add(LeakyRelu("", float(str(slopes[0]))))  # the shortest number of these bits
+
+    def read_clip(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        known = [name if name in self.constants else "" for name in node.inputs[1:]]
+        limits = [self.constants[name].ravel()[:2].tolist() if name else [] for name in known]
+        kind = {(0,): "relu", (0, 6): "relu6"}.get(tuple(limit[0] for limit in limits if len(limit) == 1))
+        if kind not in ACTIVATIONS or not limits[0] or known != node.inputs[1:]:
+            raise node.fault("has other limits than 0 and 6", "train with ReLU or ReLU6")
+        self.stack.add(ACTIVATIONS[kind](""))
+
+    def read_maximum(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        if len(node.inputs) != 2 or len(values) != 1 or values[0].size != 1 or values[0].item() != 0:
+            raise node.fault("has another limit than 0", "train with ReLU")
+        self.stack.add(Relu(""))
+
+    def read_softmax(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        node.require_attribute("axis", -1, 1)
+        if node.operator == "Softmax":
+            self.stack.add(Softmax(""))
+        else:
+            self.logarithms = True
+            self.stack.notes.append(f"{node.label}: left out: the labels are the same, the logits those that it reads")
+
+    def read_argmax(self, node: Node, values: list[np.ndarray], names: list[str]) -> None:
+        if node.take("axis", 0) not in (-1, 1):
+            raise node.fault("is not over the classes", "export it with axis 1")
+        node.require_attribute("keepdims", 1, 0)
+        node.require_attribute("select_last_index", 0)
+
+    def _flatten(self) -> None:
+        if len(self.stack.shape) == 3:
+            self._reordered = self.stack.shape if self.stack.channels_last else None
+            self.stack.channels_last = False
+            self.stack.add(Flatten(""))

@@ -1,0 +1,105 @@
+"""Import takes less than 1 GB for the largest file that it admits, and refuses larger ones before it reads them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from app.base.errors import UserError
+from app.interchange import numbers
+from app.interchange.numbers import MAX_FILE_BYTES
+from app.interchange.source import Asked, read
+from app.layers import Argmax, Flatten, Linear, Relu
+from app.network.network import PIXEL_SCALE, Network
+from app.network.toml import network_toml
+from app.tools import import_
+from tests.interchange.test_keras import conv, dense, plain
+from tests.support.foreign_files import npz_file, onnx_of_others, safetensors_file
+from tests.support.keras_files import configuration, keras_hdf5, keras_zip
+from tests.support.onnx_steps import FLAT, gemm, model_of
+
+ALLOWED = 1 << 30
+MEASURE = """
+import json, resource, sys
+from app.cli import main
+codes = [main(command) for command in json.loads(sys.argv[1])]
+assert not any(codes), codes
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
+"""
+
+
+def write(place: Path, ending: str, units: int) -> list[str]:
+    """A file with 784 weights for each unit of a hidden layer; the command that imports it."""
+    layers = (Flatten("flatten"), Linear("fc1", units), Relu("relu1"), Linear("fc2", 10), Argmax("argmax"))
+    network = Network("wide", "", (1, 28, 28), layers)
+    rng = np.random.default_rng(0)
+    arrays = {"fc1": rng.standard_normal((784, units), np.float32), "fc2": rng.standard_normal((units, 10), np.float32)}
+    file, options = place / f"m{ending}", []
+    if ending in (".keras", ".h5"):
+        model = [plain("Flatten"), dense(784, units, activation="relu"), dense(units, 10)]
+        file.write_bytes((keras_zip if ending == ".keras" else keras_hdf5)(model, configuration(model, (28, 28, 1))))
+    elif ending == ".onnx":
+        file.write_bytes(onnx_of_others(network, arrays, PIXEL_SCALE).SerializeToString())
+    else:
+        (place / "m.toml").write_text(network_toml(network))
+        theirs = {f"{name}.weight": np.ascontiguousarray(array.T) for name, array in arrays.items()}
+        file.write_bytes({".npz": npz_file, ".safetensors": safetensors_file}[ending](theirs))
+        options = ["--network", str(place / "m.toml")]
+    return ["import", str(file), *options, "--out", str(place / "out.h5"), "--overwrite"]
+
+
+def peak(*commands: list[str]) -> int:
+    """Bytes of a process that runs them."""
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, json.dumps(commands)], capture_output=True, text=True, check=True, timeout=300
+    )
+    return int(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("ending", [".onnx", ".keras", ".h5", ".npz", ".safetensors"])
+def test_the_largest_file_takes_less_than_1_gb(ending: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the slope between a small file and one of an eighth of the limit; docs/import.md has the limit's figures."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(import_.__file__).parents[2]))
+    small = peak(write(place, ending, 100))
+    command = write(place, ending, MAX_FILE_BYTES // 8 // 4 // 784)
+    size = (place / f"m{ending}").stat().st_size
+    assert small + (peak(command) - small) * MAX_FILE_BYTES / size < ALLOWED
+
+
+@pytest.mark.parametrize("ending", [".onnx", ".keras", ".h5", ".npz", ".safetensors", ".pt", ".bin", ".params"])
+def test_a_larger_file_is_refused_unread(ending: str, place: Path) -> None:
+    path = place / f"m{ending}"
+    path.touch()
+    os.truncate(path, MAX_FILE_BYTES + 1)
+    with pytest.raises(UserError, match=f"more than the {MAX_FILE_BYTES:,} that are read"):
+        read(path, Asked())
+
+
+def test_numbers_that_widen_count_as_float32(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "m.onnx").write_bytes(model_of([FLAT, gemm(192)]).SerializeToString())
+    read(place / "m.onnx", Asked())  # imports modules, which take the limit's value
+    monkeypatch.setattr(numbers, "MAX_FILE_BYTES", 1000)
+    with pytest.raises(UserError, match="holds 3,860 bytes as float32; at most 1,000 are read: store less in it"):
+        read(place / "m.onnx", Asked())
+
+
+def test_windows_that_would_fill_memory_are_refused(place: Path) -> None:
+    model = [conv(7, 1, 2), plain("GlobalAveragePooling2D"), dense(2, 4)]
+    (place / "m.keras").write_bytes(keras_zip(model, configuration(model, (1000, 1000, 1))))
+    with pytest.raises(
+        UserError, match="has windows of 48,413,764 numbers an image in conv1, more than the 33,554,432"
+    ):
+        import_.read_foreign(place / "m.keras", Asked())
+
+
+@pytest.mark.parametrize(("shape", "count"), [((1, 28, 28), 64), ((1, 500, 500), 16), ((3, 1024, 1024), 1)])
+def test_fewer_images_are_compared_where_activations_are_large(
+    shape: tuple[int, ...], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_, "IMAGES", 64)
+    layers = (Flatten("flatten"), Linear("fc1", 3), Argmax("argmax"))
+    assert import_._compared_images(Network("wide", "", shape, layers)) == count
