@@ -138,7 +138,8 @@ class Node:
         found = self._attributes.pop(name, default)
         if default is None:
             return found
-        found = list(found) if isinstance(default, list) and not isinstance(found, int | float | bytes) else found
+        if isinstance(default, list) and isinstance(found, Iterable) and not isinstance(found, bytes):
+            found = list(found)
         if type(found) is not type(default):
             raise self.fault(f"has a wrong attribute {name}", "export it again")
         return found

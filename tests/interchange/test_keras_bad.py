@@ -173,7 +173,7 @@ ARCHIVES: dict[str, tuple[Callable[[], bytes], str]] = {
         "has no model.weights.h5",
     ),
     "a bomb": (lambda: bomb("assets/zeros", 200 << 20), "unpacks to 209,7.* bytes; at most"),
-    "a large configuration": (lambda: bomb("config.json", 100 << 20), "has a config.json of 104,857,600 bytes; "),
+    "a large configuration": (lambda: bomb("config.json", 50 << 20), "has a config.json of 52,428,800 bytes; "),
     "more than it declares": (understated, "has a wrong configuration|Bad CRC-32"),
     "nested 10,000 deep": (lambda: zipped({**MEMBERS, "config.json": DEEP}), "has a wrong configuration: not JSON"),
     "a name twice": (lambda: zipped({**MEMBERS, "config.json": '{"a": 1, "a": 2}'}), "has the same name twice"),

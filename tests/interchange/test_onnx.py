@@ -144,6 +144,16 @@ def node(model: Any, operator: str) -> Any:
     return next(one for one in model.graph.node if one.op_type == operator)
 
 
+def untyped(operator: str, name: str) -> Callable[[Any], None]:
+    """Take the type of an attribute away, which onnx then reads as None."""
+
+    def change(model: Any) -> None:
+        (found,) = (one for one in node(model, operator).attribute if one.name == name)
+        found.ClearField("type")
+
+    return change
+
+
 def attribute(operator: str, **values: Any) -> Callable[[Any], None]:
     """Set attributes of the first node with this operator."""
 
@@ -213,6 +223,7 @@ BAD: dict[str, tuple[Callable[[Any], None], str]] = {
     "alpha": (attribute("Gemm", alpha=2.0), r"node 'fc1' \(Gemm\) has alpha"),
     "unknown attribute": (attribute("Relu", extra=1), "has the attribute 'extra'"),
     "wrong type": (attribute("Conv", group="one"), "has a wrong attribute group"),
+    "no type": (untyped("AveragePool", "strides"), "has a wrong attribute strides"),
     "huge": (weights(dims=[10**6, 10**6, 10**6, 10**6]), "declares an impossible shape for 'conv1.weight'"),
     "negative": (weights(dims=[-32, 1, 5, -5]), "declares an impossible shape"),
     "too little data": (weights(raw_data=b"abcd"), "has damaged data in 'conv1.weight'"),
