@@ -52,6 +52,7 @@ def separate(picture: np.ndarray) -> Separated:
     else:
         mask, weight = _differing(blurred - ground, ring)
         mask = _without_lines(_without_shadows(mask, blurred, ground, ring))
+        mask &= np.abs(picture - ground).max(axis=2) > TOLERANCE  # blurred edges are wider
         mask = _fill_main_parts(mask, weight, LEAST_PART_IN_PATTERN)
     return Separated(ground.clip(0, 255), mask, float(np.median(away)) <= PLAIN)
 
