@@ -88,7 +88,7 @@ def _clouds(size: Size, rng: Rng) -> np.ndarray:
 def _hand(size: Size, rng: Rng) -> np.ndarray:
     """Return the soft shadow of an arm or a phone that comes in from an edge."""
     y, x = np.mgrid[-1 : 1 : size[0] * 1j, -1 : 1 : size[1] * 1j]
-    angle, soft = rng.uniform(0, 2 * np.pi), rng.uniform(0.01, 0.05)
+    angle, soft = rng.uniform(0, 2 * np.pi), rng.uniform(0.02, 0.06)
     along, across = np.cos(angle) * x + np.sin(angle) * y, np.cos(angle) * y - np.sin(angle) * x
     inside = along - rng.uniform(0, 0.7), rng.uniform(0.15, 0.5) - np.abs(across - rng.uniform(-0.5, 0.5))
     shadow = np.prod([1 / (1 + np.exp(-depth / soft)) for depth in inside], axis=0)
