@@ -22,7 +22,7 @@ LEAST_PART, LEAST_PART_IN_PATTERN = 0.002, 0.2  # of the heaviest part's weight:
 FITTED = 64  # blocks along the longer edge
 KNOTS = 9  # along each edge
 STIFF_AT_BORDER, STIFF = 1e-1, 1e-4  # the weight of its bending, beside a square of the differences from the blocks
-NEAR = 6.0  # of 255: blocks that differ less from the surface are ground, if they join ground
+NEAR = 3.0  # of 255: blocks that differ less from the surface are ground, if they join ground
 TURNS = 40  # the most steps of growth
 
 # Only where the border is not even. Sizes in pixels; a picture has at most 256 along an edge (preparing.py).

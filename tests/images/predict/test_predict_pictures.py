@@ -174,9 +174,10 @@ def test_doubtful_answers_are_marked_in_every_format(
     np.save("one.npy", fashion[1])
     found = {}
     for least in "0", "0.95":
-        code, _, report = predict("photos", "one.npy", "--out", f"{least}.{ending}", "--min-confidence", least, "--show", "s.png")
+        out = f"{least}.{ending}"
+        code, _, report = predict("photos", "one.npy", "--out", out, "--min-confidence", least, "--show", "s.png")
         assert code == 0 and "doubtful  1 of 2 pictures (the column note says why)" in report
-        found[least] = rows(Path(f"{least}.{ending}"))
+        found[least] = rows(Path(out))
     for name in "label", "probability", "note":
         assert found["0"][name] == found["0.95"][name]
     probability, names = found["0"]["probability"], found["0"]["class"]
