@@ -1,9 +1,11 @@
-"""Separate the object on a picture from its ground: a smooth surface, with noise, or with stripes, folds and shadows.
+"""Separate the object on a picture from its ground: a smooth surface, with noise or a pattern, folds and shadows.
 
 Measured figures behind the constants: docs/predict.md, "How well it works".
 """
 
 from __future__ import annotations
+
+from functools import cache
 
 import numpy as np
 
@@ -12,13 +14,23 @@ from app.base.frozen import Frozen
 TOLERANCE = 20  # of 255: colours that differ less from the ground belong to it; JPEG noise stays below
 RING = 0.04  # of the shorter edge: the width of the border that is taken for ground
 DEVIATIONS = 4.5  # of the ground's own variation: what differs less belongs to it
-PLAIN = 4  # of 255: the median difference from a smooth surface, beyond which a ground is not plain
-STRIPED = 0.5  # stripes are believed in if they explain this part of what a smooth surface leaves
-CELLS = 10  # along the longer edge: the resolution of folds and shadows
-# Of the heaviest part's weight: lighter parts are dropped, where the border shows no folds and where it does.
-LEAST_PART, LEAST_PART_IN_FOLDS = 0.002, 0.05
-REFINED = 2  # how often the ground and the object are looked for again, if the ground is not plain
-FITTED = 96  # pixels along the longer edge to which a surface is fitted
+PLAIN = 4  # of 255: the median difference from a smooth surface at the border, beyond which a ground is not plain
+EVEN = 6  # of 255: beyond it for 2 % of the blurred border, shadows and lines are looked for
+LEAST_PART, LEAST_PART_IN_PATTERN = 0.002, 0.2  # of the heaviest part's weight: lighter parts are dropped
+
+# The surface: cubic splines through a grid of knots, fitted to averages of blocks.
+FITTED = 64  # blocks along the longer edge
+KNOTS = 9  # along each edge
+STIFF_AT_BORDER, STIFF = 1e-1, 1e-4  # the weight of its bending, beside a square of the differences from the blocks
+NEAR = 3.0  # of 255: blocks that differ less from the surface are ground, if they join ground
+TURNS = 40  # the most steps of growth
+
+# Only where the border is not even. Sizes in pixels; a picture has at most 256 along an edge (preparing.py).
+BLUR = 2  # radius: patterns become weaker, objects hardly
+LINE = 7  # lines as thin as this, as seams and creases, are no objects
+SHADE, SLOPE, HUE = (0.5, 1.6), 6.0, 12.0  # shadows: their brightness of the ground's, change a pixel, colours' change
+NECK = 9  # shadows join the border's ground at least as wide as this
+LEFT = 0.4  # of the squared differences from the ground: if shadows leave less, they are taken for the object
 
 
 class Separated(Frozen):
@@ -33,19 +45,16 @@ def separate(picture: np.ndarray) -> Separated:
     """Separate a picture, (h, w, 3) float32 from 0 to 255. The mask is empty if nothing differs from the ground."""
     ring = border_ring(picture.shape[:2])
     ground = _fit_surface(picture)
-    away = np.abs(picture - ground)[ring].max(axis=1)
-    plain = float(np.median(away)) <= PLAIN
-    weak = LEAST_PART if float(np.quantile(away, 0.98)) <= TOLERANCE / 2 else LEAST_PART_IN_FOLDS
-    if not plain:
-        ground = ground + _best_stripes(picture - ground)
-    mask = _find_object(picture - ground, ring, weak)
-    for _ in range(0 if plain else REFINED):
-        clear = ~widened(mask, 5)
-        if clear[ring].mean() < 0.3:
-            break
-        ground = ground + _local_shade(picture - ground, clear)
-        mask = _find_object(picture - ground, ring & clear, weak)
-    return Separated(ground.clip(0, 255), mask, plain)
+    blurred = _blur(picture)
+    away, blurred_away = (np.abs(one - ground)[ring].max(axis=1) for one in (picture, blurred))
+    if float(np.quantile(blurred_away, 0.98)) <= EVEN:
+        mask = _fill_main_parts(*_differing(picture - ground, ring), LEAST_PART)
+    else:
+        mask, weight = _differing(blurred - ground, ring)
+        mask = _without_lines(_without_shadows(mask, blurred, ground, ring))
+        mask &= np.abs(picture - ground).max(axis=2) > TOLERANCE  # blurred edges are wider
+        mask = _fill_main_parts(mask, weight, LEAST_PART_IN_PATTERN)
+    return Separated(ground.clip(0, 255), mask, float(np.median(away)) <= PLAIN)
 
 
 def border_ring(shape: tuple[int, ...]) -> np.ndarray:
@@ -61,78 +70,100 @@ def outer_lines(shape: tuple[int, ...], wide: int) -> np.ndarray:
 
 
 def _fit_surface(picture: np.ndarray) -> np.ndarray:
-    """Fit a quadratic surface to each colour, first of the border, then of all pixels that are near the surface."""
-    terms = _quadratic_terms(picture.shape[:2])
-    step = -(-max(picture.shape[:2]) // FITTED)
-    few, their_terms = picture[::step, ::step], terms[::step, ::step]
-    ring = border_ring(few.shape[:2])
-    chosen, surface = ring, np.zeros((6, picture.shape[2]), np.float32)
-    surface[0] = np.median(few[ring], axis=0)
-    for turn in range(6):
-        away = np.abs(few - their_terms @ surface).max(axis=2)
-        near = max(6.0, 2.5 * float(np.median(away[chosen])))
-        chosen = (away <= near) & (ring | (turn >= 3))
-        inside = their_terms[chosen]
-        stiff = np.diag([0, 1, 1, 1, 1, 1]) * (1e-3 if turn < 3 else 1e-6) * len(inside)  # tiny pictures fix no slope
-        surface = np.linalg.lstsq(inside.T @ inside + stiff, inside.T @ few[chosen], rcond=None)[0]
-    return (terms @ surface).astype(np.float32)
+    """Fit a surface to the border, then step by step to all that joins it and is near the surface: (h, w, 3)."""
+    height, width = picture.shape[:2]
+    step = -(-max(height, width) // FITTED)
+    blocks = _block_means(picture, step)
+    starts = [np.arange(0, edge, step) for edge in (height, width)]
+    down, across = (
+        _splines((at + np.append(at[1:], edge)) / 2 / edge) for at, edge in zip(starts, (height, width), strict=True)
+    )
+    ring = border_ring(blocks.shape[:2])
+    chosen, surface = ring, np.broadcast_to(np.median(blocks[ring], axis=0), blocks.shape)
+    for turn in range(TURNS):
+        away = np.abs(blocks - surface).max(axis=2)
+        near = away <= max(NEAR, 2.5 * float(np.median(away[chosen])))
+        before, chosen = chosen, near & (ring if turn < 3 else widened(chosen, 5))
+        if turn > 3 and np.array_equal(before, chosen):
+            break
+        knots = _fit_knots(blocks, chosen, down, across, STIFF_AT_BORDER if turn < 3 else STIFF)
+        surface = _surface(knots, down, across)
+    return _surface(knots, *(_splines((np.arange(edge) + 0.5) / edge) for edge in (height, width)))
 
 
-def _quadratic_terms(shape: tuple[int, ...]) -> np.ndarray:
-    y, x = np.meshgrid(*(np.linspace(-1, 1, edge, dtype=np.float32) for edge in shape), indexing="ij")
-    return np.stack([np.ones_like(x), x, y, x * x, x * y, y * y], axis=2)
+def _block_means(picture: np.ndarray, step: int) -> np.ndarray:
+    rows, columns = (np.arange(0, edge, step) for edge in picture.shape[:2])
+    sums = np.add.reduceat(np.add.reduceat(picture, rows, axis=0), columns, axis=1)
+    counts = (np.diff(at, append=edge) for at, edge in zip((rows, columns), picture.shape, strict=False))
+    return sums / np.multiply.outer(*counts)[..., None]
 
 
-def _best_stripes(rest: np.ndarray) -> np.ndarray:
-    """Return the stripes, down or across, in what a surface leaves; zeros unless they explain enough of it."""
-    both = _stripes_down(rest), _stripes_down(rest.transpose(1, 0, 2)).transpose(1, 0, 2)
-    left = [float(np.median(np.abs(rest - one).max(axis=2))) for one in both]
-    enough = min(left) <= STRIPED * float(np.median(np.abs(rest).max(axis=2)))
-    return both[int(np.argmin(left))] if enough else np.zeros_like(rest)
+def _splines(at: np.ndarray) -> np.ndarray:
+    """Return the values of the cubic B-splines of all knots at (n,) places from 0 to 1: (n, KNOTS)."""
+    away = np.abs(at[:, None] * (KNOTS - 3) + 1 - np.arange(KNOTS))
+    return np.where(away < 1, 2 / 3 - away**2 + away**3 / 2, (2 - away).clip(0) ** 3 / 6)
 
 
-def _stripes_down(rest: np.ndarray) -> np.ndarray:
-    """Return stripes that join the top of (h, w, 3) to its bottom, slanted so that the two ends fit best."""
-    height, width = rest.shape[:2]
-    end = max(1, height // 16)
-    top, bottom = np.median(rest[:end], axis=0), np.median(rest[-end:], axis=0)
-
-    def misfit(shift: int) -> float:
-        ends = top[max(0, -shift) : width - max(0, shift)], bottom[max(0, shift) : width + min(0, shift)]
-        return float(np.median(np.abs(ends[0] - ends[1]))) * (1 + abs(shift) / width)
-
-    shift = min(range(-(width // 8), width // 8 + 1), key=misfit)
-    down = np.linspace(0, 1, height)[:, None]
-    at_top, at_bottom = (np.arange(width) - shift * part for part in (down, down - 1))
-    share = np.where((at_top < 0) | (at_top > width - 1), 1, down)
-    share = np.where((at_bottom < 0) | (at_bottom > width - 1), 0, share)[..., None]
-    top, bottom = (end[np.rint(at).astype(int).clip(0, width - 1)] for end, at in ((top, at_top), (bottom, at_bottom)))
-    return (top * (1 - share) + bottom * share).astype(np.float32)
+def _surface(knots: np.ndarray, down: np.ndarray, across: np.ndarray) -> np.ndarray:
+    return np.einsum("ya,xb,abc->yxc", down, across, knots, optimize=True).astype(np.float32)
 
 
-def _local_shade(rest: np.ndarray, clear: np.ndarray) -> np.ndarray:
-    """Return the smooth part of what the clear pixels show, which fades to zero where none are near."""
-    from PIL.Image import Resampling, fromarray
-
-    height, width = clear.shape
-    cells = tuple(max(2, round(CELLS * edge / max(height, width))) for edge in (width, height))
-    weights = np.asarray(fromarray(clear.astype(np.float32)).resize(cells, Resampling.BOX))
-    shades = []
-    for channel in np.moveaxis(rest * clear[..., None], 2, 0):
-        sums = np.asarray(fromarray(np.ascontiguousarray(channel)).resize(cells, Resampling.BOX))
-        shades.append(np.asarray(fromarray(sums / (weights + 0.1)).resize((width, height), Resampling.BICUBIC)))
-    return np.stack(shades, axis=2)
+def _fit_knots(
+    blocks: np.ndarray, chosen: np.ndarray, down: np.ndarray, across: np.ndarray, stiff: float
+) -> np.ndarray:
+    """Return knots (KNOTS, KNOTS, 3) by penalised least squares (P-splines: Eilers and Marx, 1996)."""
+    y, x = np.nonzero(chosen)
+    terms = (down[y][:, :, None] * across[x][:, None, :]).reshape(len(y), -1)
+    normal = terms.T @ terms / len(y) + stiff * _bending()
+    return np.linalg.solve(normal, terms.T @ blocks[chosen] / len(y)).reshape(KNOTS, KNOTS, -1)
 
 
-def _find_object(rest: np.ndarray, sample: np.ndarray, weak: float) -> np.ndarray:
-    """Return the mask of what differs from the ground more than ``sample``, pixels of the ground, do, without holes."""
+@cache
+def _bending() -> np.ndarray:
+    """Return the quadratic form of the knots that grows with the surface's curvature and, a little, with its slope.
+
+    Tiny pictures fix no slope.
+    """
+    level, slope, curve = (part.T @ part for part in (np.diff(np.eye(KNOTS), order, axis=0) for order in range(3)))
+    curvature = np.kron(curve, level) + 2 * np.kron(slope, slope) + np.kron(level, curve)
+    return curvature + 1e-3 * (np.kron(slope, level) + np.kron(level, slope))
+
+
+def _differing(rest: np.ndarray, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mask of what differs from the ground more than ``sample``, pixels of the ground, do; and its weight.
+
+    rest: (h, w, 3), the differences from the ground.
+    """
     far = _distances(rest, sample)
     mask = (np.abs(rest).max(axis=2) > TOLERANCE) & (far > DEVIATIONS)
-    if not mask.any():
-        return mask
-    without_specks = _filtered(mask, "MedianFilter", 3)
-    solid = without_specks & mask
-    return _without_holes(_main_parts(mask, far.clip(0, 30) * (solid if solid.any() else mask), weak))
+    solid = _filtered(mask, "MedianFilter", 3) & mask  # specks weigh nothing
+    return mask, far.clip(0, 30) * (solid if solid.any() else mask)
+
+
+def _without_shadows(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, ring: np.ndarray) -> np.ndarray:
+    """Drop what joins the border's ground by soft changes of brightness, without a change of colour.
+
+    Shadows and folds do. An object does not, unless its edges are soft: nothing is dropped if little would be left.
+    """
+    brightness = (picture * ground).sum(axis=2) / np.square(ground).sum(axis=2).clip(1)
+    same_hue = np.abs(picture - brightness[..., None] * ground).max(axis=2) < HUE
+    level = brightness * ground.max(axis=2)
+    slope = np.hypot(np.diff(level, axis=0, prepend=level[:1]), np.diff(level, axis=1, prepend=level[:, :1]))
+    soft = same_hue & (brightness > SHADE[0]) & (brightness < SHADE[1]) & (slope < SLOPE)
+    wide = ~widened(~soft, NECK)
+    joined = _spread((wide & ~mask & ring).astype(np.int64), wide) > 0
+    left = mask & ~(soft & widened(joined, NECK))
+    squares = np.square(picture - ground).max(axis=2)
+    return left if squares[left].sum() > LEFT * squares[mask].sum() else mask
+
+
+def _without_lines(mask: np.ndarray) -> np.ndarray:
+    return mask & widened(~widened(~mask, LINE), LINE + 2)
+
+
+def _fill_main_parts(mask: np.ndarray, weight: np.ndarray, least: float) -> np.ndarray:
+    """Keep the connected parts with at least that share of the heaviest one's weight, and fill their holes."""
+    return _without_holes(_main_parts(mask, weight, least)) if mask.any() else mask
 
 
 def _distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
@@ -174,6 +205,12 @@ def _spread_along_rows(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     flat = np.pad(values, ((0, 0), (0, 1))).ravel()
     greatest = np.repeat(np.maximum.reduceat(flat, starts), np.diff(starts, append=flat.size))
     return np.where(apart, greatest, flat).reshape(len(mask), -1)[:, :-1]
+
+
+def _blur(picture: np.ndarray) -> np.ndarray:
+    from PIL import Image, ImageFilter
+
+    return np.asarray(Image.fromarray(picture.astype(np.uint8)).filter(ImageFilter.GaussianBlur(BLUR)), np.float32)
 
 
 def widened(mask: np.ndarray, size: int) -> np.ndarray:

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache, partial
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,7 +133,8 @@ class Seen:
 
     blank: pictures of one colour after preparation. faults: one line for each of the first unreadable pictures. images,
     brightness: number of classified images, and the sum of their mean pixels. doubtful: pictures with a note. shown,
-    names, answers: the first images, their names and classes, for --show.
+    names, answers: the first images, their names, and their probabilities ("?" after them for a note) and classes, for
+    --show.
     """
 
     pictures: int = 0
@@ -177,7 +178,9 @@ class Seen:
         if show and (not self.shown or images.shape[1:] == self.shown[0].shape):
             self.shown.extend(np.rint(images[:left] * scale).astype(np.uint8))
             self.names += part.names[:left]
-            self.answers += map(str, columns.get("class", columns["label"])[:left])
+            names, notes = columns.get("class", columns["label"]), columns.get("note", cycle([""]))
+            answers = zip(names, columns["probability"], notes, strict=False)
+            self.answers += [f"{chance:.0%}{'?' * bool(note)} {name}" for name, chance, note in islice(answers, left)]
 
 
 def gather_inputs(paths: Iterable[str]) -> list[Input]:

@@ -20,7 +20,7 @@ from app.images.predict.inputs import Columns, Part
 from app.terminal.text import Column, table
 
 UNSURE = "unsure"
-DOUBTED = 0.7  # probabilities of pictures below this one are noted: docs/predict.md, "How well it works"
+DOUBTED = 0.6  # probabilities of pictures below this one are noted: docs/predict.md, "How well it works"
 
 
 class Layout(Frozen):

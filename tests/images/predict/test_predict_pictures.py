@@ -17,6 +17,7 @@ from PIL import Image
 
 from app.commands.predict import EPILOG
 from app.engine.classifier import Classifier
+from app.images.predict import command
 from app.network.definitions import LENET5
 from app.network.weights import load_weights, save_weights
 from data_tools.fashion_mnist import CLASSES
@@ -159,8 +160,12 @@ def test_what_is_worth_a_note(predict: Predict, fashion: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "npy", "npz", "parquet"])
-def test_doubtful_answers_are_marked_in_every_format(ending: str, predict: Predict, fashion: np.ndarray) -> None:
-    """By a note, and by "unsure" instead of a name; labels and probabilities stay."""
+def test_doubtful_answers_are_marked_in_every_format(
+    ending: str, predict: Predict, fashion: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a note, and by "unsure" instead of a name; labels and probabilities stay. On contact sheets by a "?"."""
+    sheets: list[Sequence[str]] = []
+    monkeypatch.setattr(command, "save_grid", lambda path, images, names, answers, overwrite: sheets.append(answers))
     cut = Image.new("L", (90, 120), 255)
     cut.paste(0, (0, 30, 60, 90))
     PHOTOS.mkdir()
@@ -169,9 +174,10 @@ def test_doubtful_answers_are_marked_in_every_format(ending: str, predict: Predi
     np.save("one.npy", fashion[1])
     found = {}
     for least in "0", "0.95":
-        code, _, report = predict("photos", "one.npy", "--out", f"{least}.{ending}", "--min-confidence", least)
+        out = f"{least}.{ending}"
+        code, _, report = predict("photos", "one.npy", "--out", out, "--min-confidence", least, "--show", "s.png")
         assert code == 0 and "doubtful  1 of 2 pictures (the column note says why)" in report
-        found[least] = rows(Path(f"{least}.{ending}"))
+        found[least] = rows(Path(out))
     for name in "label", "probability", "note":
         assert found["0"][name] == found["0.95"][name]
     probability, names = found["0"]["probability"], found["0"]["class"]
@@ -179,6 +185,9 @@ def test_doubtful_answers_are_marked_in_every_format(ending: str, predict: Predi
     assert names == [CLASSES[int(label)] for label in found["0"]["label"]]
     wanted = [name if float(chance) >= 0.95 else "unsure" for name, chance in zip(names, probability, strict=True)]
     assert found["0.95"]["class"] == wanted and {*wanted} == {"unsure", "Pullover"}
+    marks = "?", "", ""
+    shown = [f"{float(chance):.0%}{mark} {name}" for chance, mark, name in zip(probability, marks, wanted, strict=True)]
+    assert sheets[1] == shown
 
 
 def rows(path: Path) -> dict[str, list[Any]]:
