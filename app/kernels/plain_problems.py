@@ -1,7 +1,6 @@
 """Define problems of kernels without parameters, and the type of a kernel's argument (see ``problems.py``)."""
 
-from dataclasses import replace
-from math import prod
+from collections.abc import Iterable
 
 from app.base.frozen import Frozen
 
@@ -17,6 +16,15 @@ class Argument(Frozen):
     per_image: int = 0
     fixed: int = 0
     optional: bool = False
+
+
+def bytes_moved(arguments: Iterable[Argument], images: int) -> int:
+    """Return the minimum device-memory traffic in bytes: each argument read or written once for ``images`` images."""
+    return sum(
+        (argument.fixed + argument.per_image * images) * ITEMSIZE[argument.dtype]
+        for argument in arguments
+        if not argument.optional
+    )
 
 
 def input_output_arguments(dtype: str, read: int, written: int) -> tuple[Argument, ...]:
@@ -96,59 +104,3 @@ class ArgmaxProblem(Frozen):
     def arguments(self) -> tuple[Argument, ...]:
         """Return x (classes), labels (1)."""
         return Argument("x", self.dtype, per_image=self.classes), Argument("labels", "uint8", per_image=1)
-
-
-def pooling_window_count(size: int, window: int, stride: int, ceil: bool, before: int = 0, behind: int = 0) -> int:
-    """Return the number of pooling windows along an axis of ``size`` pixels, with padding at least ``window``.
-
-    ceil: remaining pixels get a window that crosses the padding's end, if it begins before the image's. before, behind:
-    pixels of padding.
-    """
-    padded = before + size + behind
-    if ceil:
-        return min(1 - (window - padded) // stride, -(-(before + size) // stride))
-    return (padded - window) // stride + 1
-
-
-class PoolProblem(Frozen):
-    """Average or maximum pooling over window x window pixels, every ``stride`` pixels; see app/layers/pool.py."""
-
-    channels: int
-    height: int
-    width: int
-    window: int
-    stride: int
-    is_max: bool
-    dtype: str = "float32"
-    ceil: bool = False  # False where no window reaches beyond the padding
-    padding: int = 0
-    extra_padding: int = 0
-    count_padding: bool = False
-
-    def __post_init__(self) -> None:
-        """Clear ``ceil`` if no window crosses the border, so that equal problems get equal kernels."""
-        if self.ceil and self.pooled_size == replace(self, ceil=False).pooled_size:
-            object.__setattr__(self, "ceil", False)
-
-    @property
-    def pooled_size(self) -> tuple[int, int]:
-        """Return height and width of the output."""
-        rule = self.window, self.stride, self.ceil, self.padding, self.padding + self.extra_padding
-        height, width = (pooling_window_count(size, *rule) for size in (self.height, self.width))
-        return height, width
-
-    @property
-    def counted_padding(self) -> int:
-        """Rows, and columns, of padding that a mean counts, on both sides together."""
-        return (2 * self.padding + self.extra_padding) * self.count_padding
-
-    @property
-    def flops(self) -> int:
-        """Return the FLOPs by convention: one per pixel of each window."""
-        return self.channels * prod(self.pooled_size) * self.window**2
-
-    def arguments(self) -> tuple[Argument, ...]:
-        """Return x (C, H, W), y (C, PH, PW)."""
-        return input_output_arguments(
-            self.dtype, self.channels * self.height * self.width, self.channels * prod(self.pooled_size)
-        )

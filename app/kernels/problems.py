@@ -13,15 +13,25 @@ from typing import Generic, TypeVar
 from app.base.frozen import Frozen
 from app.base.precision import epilogue_dtype, storage_dtype
 from app.kernels.plain_problems import (
-    ITEMSIZE,
     ActivationProblem,
     ArgmaxProblem,
     Argument,
-    PoolProblem,
     ResizeProblem,
     SoftmaxProblem,
-    pooling_window_count,
+    input_output_arguments,
 )
+
+
+def pooling_window_count(size: int, window: int, stride: int, ceil: bool, before: int = 0, behind: int = 0) -> int:
+    """Return the number of pooling windows along an axis of ``size`` pixels, with padding at least ``window``.
+
+    ceil: remaining pixels get a window that crosses the padding's end, if it begins before the image's. before, behind:
+    pixels of padding.
+    """
+    padded = before + size + behind
+    if ceil:
+        return min(1 - (window - padded) // stride, -(-(before + size) // stride))
+    return (padded - window) // stride + 1
 
 
 class ConvProblem(Frozen):
@@ -94,6 +104,50 @@ class ConvProblem(Frozen):
             Argument("w", storage_dtype(self.dtype), fixed=self.reduction_length * self.maps),
             Argument("bias", epilogue_dtype(self.dtype), fixed=self.maps, optional=not self.bias),
             Argument("y", self.output_dtype, per_image=self.maps * prod(self.pooled_size)),
+        )
+
+
+class PoolProblem(Frozen):
+    """Average or maximum pooling over window x window pixels, every ``stride`` pixels; see app/layers/pool.py."""
+
+    channels: int
+    height: int
+    width: int
+    window: int
+    stride: int
+    is_max: bool
+    dtype: str = "float32"
+    ceil: bool = False  # False where no window reaches beyond the padding
+    padding: int = 0
+    extra_padding: int = 0
+    count_padding: bool = False
+
+    def __post_init__(self) -> None:
+        """Clear ``ceil`` if no window crosses the border, so that equal problems get equal kernels."""
+        if self.ceil and self.pooled_size == replace(self, ceil=False).pooled_size:
+            object.__setattr__(self, "ceil", False)
+
+    @property
+    def pooled_size(self) -> tuple[int, int]:
+        """Return height and width of the output."""
+        rule = self.window, self.stride, self.ceil, self.padding, self.padding + self.extra_padding
+        height, width = (pooling_window_count(size, *rule) for size in (self.height, self.width))
+        return height, width
+
+    @property
+    def counted_padding(self) -> int:
+        """Rows, and columns, of padding that a mean counts, on both sides together."""
+        return (2 * self.padding + self.extra_padding) * self.count_padding
+
+    @property
+    def flops(self) -> int:
+        """Return the FLOPs by convention: one per pixel of each window."""
+        return self.channels * prod(self.pooled_size) * self.window**2
+
+    def arguments(self) -> tuple[Argument, ...]:
+        """Return x (C, H, W), y (C, PH, PW)."""
+        return input_output_arguments(
+            self.dtype, self.channels * self.height * self.width, self.channels * prod(self.pooled_size)
         )
 
 
@@ -242,12 +296,3 @@ def tuning_key(problem: Problem) -> str:
     values = ((field, getattr(problem, field.name)) for field in fields(problem))
     changed = (f"{field.name}={value}" for field, value in values if value != field.default)
     return " ".join([operation(problem), *changed])
-
-
-def bytes_moved(problem: Problem, images: int) -> int:
-    """Return the minimum device-memory traffic in bytes: each argument read or written once for ``images`` images."""
-    return sum(
-        (argument.fixed + argument.per_image * images) * ITEMSIZE[argument.dtype]
-        for argument in problem.arguments()
-        if not argument.optional
-    )

@@ -8,7 +8,8 @@ delayed it. The longest of these times is the predicted time; no kernel with the
 from collections.abc import Mapping
 
 from app.base.frozen import Frozen
-from app.kernels.problems import ConvProblem, LinearProblem, bytes_moved
+from app.kernels.plain_problems import bytes_moved
+from app.kernels.problems import ConvProblem, LinearProblem
 from app.ladder.formulas import WARP, Names, Number, evaluate_formula
 
 # Count → (description, default). Lessons give a formula for each; a count without one gets the default.
@@ -93,7 +94,7 @@ def evaluate_counts(
     found: dict[str, Number] = {
         **names,
         "per_instruction": products_per_instruction(instructions, problem.dtype),
-        "least_bytes": bytes_moved(problem, images) / (outputs * images),
+        "least_bytes": bytes_moved(problem.arguments(), images) / (outputs * images),
     }
     found["products"] = evaluate_formula(COUNTS["products"][1], found)
     for name, formula in formulas.items():

@@ -22,7 +22,8 @@ from app.engine.buffers import StreamBuffers, chunk_slices
 from app.engine.gpu import GpuEngine
 from app.engine.interface import Outputs
 from app.kernels.launch import Kernel, Launch
-from app.kernels.problems import ConvProblem, bytes_moved, without_epilogue
+from app.kernels.plain_problems import bytes_moved
+from app.kernels.problems import ConvProblem, without_epilogue
 from app.main_job.overlap import Timeline, pipeline_usage
 from app.main_job.result import Timing, layer_row
 from app.planning.matching import Node
@@ -84,12 +85,16 @@ def time_on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int
 
     nodes = enumerate(zip(engine.plan.nodes, buffers.launches, strict=True))
     layers = tuple(
-        time_layer(index, launch, node.name, node.flops, bytes_moved(node.problem, count))
+        time_layer(index, launch, node.name, node.flops, bytes_moved(node.problem.arguments(), count))
         for index, (node, launch) in nodes
     )
     op_times = tuple(
         time_layer(
-            index, launch, node.head.name, launch.kernel.problem.flops, bytes_moved(launch.kernel.problem, count)
+            index,
+            launch,
+            node.head.name,
+            launch.kernel.problem.flops,
+            bytes_moved(launch.kernel.problem.arguments(), count),
         )
         for index, node, launch, _ in ops
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from app.commands.graph import GraphRequest
-from app.kernels.problems import bytes_moved
+from app.kernels.plain_problems import bytes_moved
 from app.network.graph import Graph
 from app.network.network import LayerStep
 from app.planning import tuning
@@ -87,7 +87,8 @@ def _launch_row(node: Node) -> Launch:
         "reads": node.reads,
         "writes": list(node.writes),
         "flops": node.flops,
-        "bytes": bytes_moved(node.problem, 2) - bytes_moved(node.problem, 1),  # weights are read once per batch
+        "bytes": bytes_moved(node.problem.arguments(), 2)
+        - bytes_moved(node.problem.arguments(), 1),  # weights are read once per batch
     }
 
 

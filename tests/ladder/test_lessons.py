@@ -11,7 +11,8 @@ from app.commands.parsers import COMMANDS, parser_of
 from app.drawing.sketch import Drawing
 from app.kernels import registry
 from app.kernels.conv.rows.interpolation import toom_cook_matrices
-from app.kernels.problems import ConvProblem, bytes_moved
+from app.kernels.plain_problems import bytes_moved
+from app.kernels.problems import ConvProblem
 from app.lab.profile.counters import COUNTERS, normalize_count
 from app.ladder import tiles
 from app.ladder.card import Card, Layer
@@ -90,7 +91,11 @@ def test_what_passes_from_kernel_to_kernel_is_counted(step: Step, card: Card) ->
     for layer in card.layers(step):
         launches = step.row.config(layer.problem, step.row.defaults(layer.problem)).launches
         several = step.row.needs_cublas or {one.entry for one in launches} - {"", step.row.entry}
-        least = bytes_moved(layer.problem, int(layer.names["BATCH"])) / layer.names["OUTPUTS"] / layer.names["BATCH"]
+        least = (
+            bytes_moved(layer.problem.arguments(), int(layer.names["BATCH"]))
+            / layer.names["OUTPUTS"]
+            / layer.names["BATCH"]
+        )
         assert bool(several) == (layer.counts["memory_bytes"] > least), layer.title
 
 

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.kernels.plain_problems import ArgmaxProblem
+from app.kernels.plain_problems import ArgmaxProblem, bytes_moved
 from app.kernels.problems import (
     ConvProblem,
     LinearProblem,
     PairProblem,
     PoolProblem,
     Problem,
-    bytes_moved,
     operation,
     tuning_key,
 )
@@ -169,10 +168,13 @@ def test_networks_that_the_gpu_route_cannot_run(layers: list[Layer], fault: str)
 
 
 def test_bytes_moved_counts_every_argument_once() -> None:
-    assert bytes_moved(ConvProblem(1, 6, 6, 2, 3, input_dtype="uint8"), 10) == 10 * 36 + 4 * 9 * 2 + 10 * 4 * 16 * 2
-    assert bytes_moved(LinearProblem(5, 3, bias=True, argmax=True), 7) == 4 * (7 * 5 + 15 + 3 + 7 * 3) + 7
-    assert bytes_moved(PoolProblem(2, 4, 4, 2, 2, True, "float64"), 3) == 8 * 3 * (32 + 8)
-    assert bytes_moved(ArgmaxProblem(10), 4) == 4 * 4 * 10 + 4
+    assert (
+        bytes_moved(ConvProblem(1, 6, 6, 2, 3, input_dtype="uint8").arguments(), 10)
+        == 10 * 36 + 4 * 9 * 2 + 10 * 4 * 16 * 2
+    )
+    assert bytes_moved(LinearProblem(5, 3, bias=True, argmax=True).arguments(), 7) == 4 * (7 * 5 + 15 + 3 + 7 * 3) + 7
+    assert bytes_moved(PoolProblem(2, 4, 4, 2, 2, True, "float64").arguments(), 3) == 8 * 3 * (32 + 8)
+    assert bytes_moved(ArgmaxProblem(10).arguments(), 4) == 4 * 4 * 10 + 4
 
 
 def test_keys_of_problems_are_short_and_tell_them_apart() -> None:

@@ -6,6 +6,7 @@ from typing import cast
 
 from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE, INTEGERS
+from app.kernels.plain_problems import bytes_moved
 from app.kernels.problems import (
     ConvPairProblem,
     ConvProblem,
@@ -13,7 +14,6 @@ from app.kernels.problems import (
     LinearProblem,
     PairProblem,
     Problem,
-    bytes_moved,
     tuning_key,
 )
 from app.main_job.statistics import speedup
@@ -107,7 +107,7 @@ def achieved_rates(
     instructions: the family that multiplies; if unknown, the fastest family of the type. work: products that the kernel
     computes ÷ those of the layer. The rate counts the layer's products, the share of the peak counts the kernel's.
     """
-    flops, nbytes = problem.flops * images, bytes_moved(problem, images)
+    flops, nbytes = problem.flops * images, bytes_moved(problem.arguments(), images)
     tflops, gbytes = flops / ms / 1e9, nbytes / ms / 1e6
     # Pooling, activations and so on compute in float32, whatever the storage type.
     multiplies = isinstance(problem, ConvProblem | LinearProblem | PairProblem)
