@@ -189,7 +189,7 @@ def test_sweep_of_the_pipeline(capsys: pytest.CaptureFixture[str], own_tuning: P
 def test_profile(row: Variant | None, capsys: pytest.CaptureFixture[str], own_tuning: Path) -> None:
     """Every kernel and copy in the table; a timeline of whole events with one row a stream."""
     path = own_tuning / "timeline.json"
-    named = ("--conv", row.name) if row else ()
+    named = ("--conv", f"conv2={row.name}" if row.name == "warpgroup" else row.name) if row else ()
     arguments = ("profile", "--batch", "200", "--streams", "3", *named, "--trace", str(path))
     text, document = ran(capsys, own_tuning, *arguments)
     rows = document["rows"]

@@ -35,7 +35,7 @@ CPU_IMAGES = 1000  # with more, the processor would take longer than the card fo
 def precision_variant_pairs(graph: Graph, only: set[str] | None) -> list[tuple[str, str]]:
     """Return (precision, variant name) pairs: every convolution variant in each of its precisions, and ``auto``."""
     convolves = any(step.layer.operation == "conv" for step in graph.steps)
-    rows = [row for row in registry.variants("conv") if convolves and (not only or row.name in only)]
+    rows = [row for row in registry.variants("conv") if convolves and row.taught and (not only or row.name in only)]
     return [
         (precision.name, name)
         for precision in PROGRAMS

@@ -77,7 +77,8 @@ def release_compiled() -> None:
     """Free what torch.compile keeps for functions that are no longer used: machine code, and the memory of graphs."""
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch._dynamo.reset()
+        if (dynamo := sys.modules.get("torch._dynamo")) is not None:  # else nothing was compiled
+            dynamo.reset()
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
