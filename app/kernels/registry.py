@@ -66,5 +66,5 @@ def eligible_variants(operation: str, problem: Problem, arch: str) -> Iterator[V
     """Yield the automatic variants that serve the problem, the highest step first: the candidates of ``auto``."""
     for modules in (TABLES[operation], ANY_SIZES.get(operation, ())):
         for row in reversed(_variants_by_step(operation, modules)):
-            if row.automatic and row.refusal(problem, arch) is None and row.pays(problem):
+            if row.automatic and row.refusal(problem, arch) is None and row.pays(problem, arch):
                 yield row

@@ -106,8 +106,8 @@ class Variant(Frozen):
     of a line. summary: the idea; empty where the file begins with it. limits: problems that it does not serve, in
     words. tunables: parameter → the values that a sweep tries; defaults: problem → parameters without a sweep.
     reads_host: it reads its input just once and in long runs, so the input may be page-locked host memory. automatic:
-    ``auto`` may choose it; other rows run only if named. pays: problem → False if a kernel of another type is estimated
-    to be faster: ``auto`` then takes that. only_arch: the one architecture with its instructions.
+    ``auto`` may choose it; other rows run only if named. pays: problem, architecture → False if a kernel of another
+    type is estimated to be faster: ``auto`` then takes that. only_arch: the one architecture with its instructions.
     instructions: the family that multiplies (fma, hfma2, mma or wgmma), whose peak reports compare with. own_error:
     problem, x, w, bias → the roundings and magnitudes that bound a convolution's errors, if it does not add the terms
     one by one. work: problem → products computed ÷ the layer's. folder: of its file, if not that of its operation.
@@ -131,7 +131,7 @@ class Variant(Frozen):
     tunables: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     defaults: Callable[[Any], dict[str, int]] = lambda _: {}
     automatic: bool = False
-    pays: Callable[[Any], bool] = lambda _: True
+    pays: Callable[[Any, str], bool] = lambda _problem, _arch: True
     needs_cublas: bool = False
     instructions: str = "fma"
     own_error: Callable[[Any, Any, Any, Any], tuple[int, Any]] | None = None

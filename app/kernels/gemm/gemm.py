@@ -5,6 +5,7 @@ from functools import partial
 from app.base.precision import epilogue_dtype
 from app.kernels.plain_problems import ITEMSIZE, Argument
 from app.kernels.problems import LinearProblem
+from app.kernels.tensor_cores import split_pays
 from app.kernels.variant import (
     BLOCK,
     FLOATS,
@@ -227,6 +228,7 @@ ROWS: tuple[Variant, ...] = (
         min_arch=80,
         tunables={"BM": (32, 64, 128), "BN": (16, 32, 64, 128)} | dict.fromkeys(("BK", "WM", "WN"), (16, 32, 64)),
         defaults=_tensor_core_defaults,
+        pays=split_pays,
         instructions="mma",
     ),
     _plain(

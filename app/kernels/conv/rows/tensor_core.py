@@ -6,6 +6,7 @@ import numpy as np
 
 from app.kernels.fused.scaling import rounded_to_tf32, split_tf32
 from app.kernels.problems import ConvProblem
+from app.kernels.tensor_cores import split_pays
 from app.kernels.variant import (
     MAX_GRID_Y,
     KernelLaunch,
@@ -177,14 +178,16 @@ def _refusal_reason(problem: ConvProblem) -> str | None:
     return "fuses no pooling in tfloat32" if problem.pool > 1 and problem.dtype == "tfloat32" else None
 
 
-def _fills_products(problem: ConvProblem) -> bool:
-    """Return whether split operands fill half of the products that the tensor cores compute, in 16 maps x 8 terms.
+def _pays(problem: ConvProblem, arch: str) -> bool:
+    """Return whether split operands pay: they fill half of the tensor cores' products, of 16 maps x 8 terms.
 
     Estimated from times on an H100: of full products tensor cores compute three, and CUDA cores (register-patch) about
     half of one, in the time of one product in tfloat32.
     """
     padded = ceil_div(problem.maps, 16) * 16 * ceil_div(problem.reduction_length, 8) * 8
-    return problem.dtype != "float16x2" or 2 * problem.maps * problem.reduction_length >= padded
+    return split_pays(problem, arch) and (
+        problem.dtype != "float16x2" or 2 * problem.maps * problem.reduction_length >= padded
+    )
 
 
 ROWS: tuple[Variant, ...] = (
@@ -199,7 +202,7 @@ ROWS: tuple[Variant, ...] = (
         refuses=_refusal_reason,
         limits="tensor cores of sm_80 and later; fuses no pooling in tfloat32",
         pools=True,
-        pays=_fills_products,
+        pays=_pays,
         tunables=TENSOR_TUNABLES,
         defaults=_tensor_defaults,
     ),
