@@ -1,6 +1,6 @@
 """Tiles and shared memory of ``include/warpgroup_convolution.cuh``, and the packing of its filters."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 
 import numpy as np
@@ -14,20 +14,10 @@ TILE = 64  # maps of a product
 STEP_BYTES = TILE * 16 * 2  # filters of a k step, one part
 SHARED = 227 << 10  # most bytes of shared memory per block
 ROWS_OF_PIXELS = (5, 8, 10, 12, 16, 20, 24, 32)  # of a tile, eight pixels each: products that wgmma.cuh defines
-MOST_SUMS = {
-    1: 160,
-    2: 128,
-    3: 96,
-    4: 40,
-    5: 40,
-}  # warpgroups of a block → most sums that a thread holds without spilling
-RELATIVE_TIME = {
-    1: 1.35,
-    2: 1.05,
-    3: 1.0,
-    4: 0.97,
-    5: 0.98,
-}  # of so many warpgroups: few hide little of each other's work
+# Warpgroups of a block → most sums that a thread holds without spilling.
+MOST_SUMS = {1: 160, 2: 128, 3: 96, 4: 40, 5: 40}
+# The same → relative time: few hide little of each other's work.
+RELATIVE_TIME = {1: 1.35, 2: 1.05, 3: 1.0, 4: 0.97, 5: 0.98}
 STREAMED_TIME = 1.2  # relative time where filters stream: all warpgroups wait for the slowest
 WAIT_CLOCKS, STORE_CLOCKS = 30, 4  # of a wait for products; of storing a row of eight pixels
 LEAST_USE = 0.3  # share of a tile's products that must count, else mma serves better
@@ -184,9 +174,20 @@ def estimated_clocks(convolution: Convolution, tiles: Tiles, ring: FilterRing) -
     return clocks * tiles.chunks * across * RELATIVE_TIME[tiles.warpgroups] * (STREAMED_TIME if ring.streamed else 1.0)
 
 
-def best_settings(estimates: Iterable[tuple[float, dict[str, int]]], smallest: dict[str, int]) -> dict[str, int]:
-    """Return the settings of the least estimate; the smallest if none fits."""
-    return min(estimates, key=lambda one: one[0], default=(0.0, smallest))[1]
+def fitting_tiles(
+    fit: Callable[[Tiles], FilterRing], chunks: Callable[[int], Iterable[int]]
+) -> Iterator[tuple[Tiles, FilterRing]]:
+    """Yield all tiles that fit, and where the filters then lie. fit: raises Unfit. chunks: numbers for so many rows."""
+    for warpgroups in MOST_SUMS:
+        for rows in ROWS_OF_PIXELS:
+            for count in chunks(rows):
+                tiles = Tiles(warpgroups, rows, count)
+                try:
+                    ring = fit(tiles)
+                except Unfit:
+                    continue
+                if ring.shared_bytes <= SHARED:
+                    yield tiles, ring
 
 
 def core_matrices(parts: list[np.ndarray]) -> np.ndarray:

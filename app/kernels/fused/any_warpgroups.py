@@ -1,7 +1,6 @@
 """Registry row of the kernel that computes any two convolutions by warpgroups on Hopper, and its packing."""
 
-from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -20,7 +19,6 @@ from app.kernels.variant import (
     LaunchConfig,
     Packing,
     Parameters,
-    Unfit,
     Variant,
     ceil_div,
     wgmma_row,
@@ -28,14 +26,13 @@ from app.kernels.variant import (
 from app.kernels.warpgroup_convolution import (
     MOST_SUMS,
     ROWS_OF_PIXELS,
-    SHARED,
     Convolution,
     FilterRing,
     Tiles,
-    best_settings,
     collected_bytes,
     core_matrices,
     estimated_clocks,
+    fitting_tiles,
     pad_to_tiles,
     used_size,
 )
@@ -62,44 +59,37 @@ def _second(problem: ConvPairProblem) -> Convolution:
     )
 
 
-def _fit(problem: ConvPairProblem, warpgroups: int, rows: int) -> tuple[Tiles, int, FilterRing]:
-    """Return the tiles, the bytes of one part of the maps, and where the filters lie. Raises Unfit."""
+def _fit(problem: ConvPairProblem, tiles: Tiles) -> tuple[int, FilterRing]:
+    """Return the bytes of one part of the maps, and where the filters lie. Raises Unfit."""
     first, second, resize = problem.first, _second(problem), problem.resize
     source = first if resize is None else resize
-    tiles = Tiles(warpgroups, rows, ceil_div(second.rows, rows))
     tiles.check(second)
     high = first.pooled_size[0] + 2 * problem.second.padding
-    maps = second.maps_bytes(high, tiles.chunks * rows)
+    maps = second.maps_bytes(high, tiles.chunks * tiles.rows)
     if resize is not None:  # the widened rows lie there first
         maps = max(maps, ceil_div(2 * first.channels * source.height * first.width, 16 * second.parts) * 16)
     pairs = first.channels * (first.height + 2 * first.padding) * (first.width + 2 * first.padding) + any_pair.SLACK
     image = ceil_div(source.channels * source.height * source.width, 16) * 16
     others = 2 * problem.weight_parts * window_fragments_size(problem)
     others += ceil_div((3 if scales_after_activation(problem) else 2) * ceil_div(first.maps, 2) * 8, 16) * 16
-    others += warpgroups * (ceil_div(4 * pairs, 16) * 16 + second.parts * maps + image + 16)
-    return tiles, maps, FilterRing.beside(others, warpgroups * collected_bytes(problem.second), second)
+    others += tiles.warpgroups * (ceil_div(4 * pairs, 16) * 16 + second.parts * maps + image + 16)
+    return maps, FilterRing.beside(others, tiles.warpgroups * collected_bytes(problem.second), second)
 
 
-def _settings(problem: ConvPairProblem) -> Iterator[tuple[float, dict[str, int]]]:
-    """Yield all settings that fit, each with an estimate of its time."""
-    for warpgroups in MOST_SUMS:
-        for rows in ROWS_OF_PIXELS:
-            try:
-                tiles, _, ring = _fit(problem, warpgroups, rows)
-            except Unfit:
-                continue
-            if ring.shared_bytes <= SHARED:
-                yield estimated_clocks(_second(problem), tiles, ring), {"WARPGROUPS": warpgroups, "ROWS": rows}
-
-
+@cache
 def _defaults(problem: ConvPairProblem) -> dict[str, int]:
-    return best_settings(_settings(problem), {"WARPGROUPS": 1, "ROWS": 8})
+    """Return the tiles of the least estimated time; the smallest if none fits."""
+    second = _second(problem)
+    found = fitting_tiles(lambda tiles: _fit(problem, tiles)[1], lambda rows: [ceil_div(second.rows, rows)])
+    tiles, _ = min(found, key=lambda one: estimated_clocks(second, *one), default=(Tiles(1, 8, 1), None))
+    return {"WARPGROUPS": tiles.warpgroups, "ROWS": tiles.rows}
 
 
 def _configure(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig:
     """Configure one block per multiprocessor."""
-    tiles, maps, ring = _fit(problem, parameters["WARPGROUPS"], parameters["ROWS"])
-    second = _second(problem)
+    second, rows = _second(problem), parameters["ROWS"]
+    tiles = Tiles(parameters["WARPGROUPS"], rows, ceil_div(second.rows, rows))
+    maps, ring = _fit(problem, tiles)
     defines = (
         problem_defines(problem) | dict(parameters) | ring.defines() | {"CHUNKS": tiles.chunks, "MAPS_BYTES": maps}
     )

@@ -196,21 +196,13 @@ def balance_products(problem: LinearPairProblem, arrays: Arrays) -> tuple[np.nda
     return w1 * scales, None if bias1 is None else bias1 * scales, w2 / scales[:, None]
 
 
-def scale_per_output(problem: LinearProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Scale a product's matrix (inputs, outputs) by a power of two per output; return it and these factors."""
+def scale_per_output(problem: ConvProblem | LinearProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Scale a layer's weights by a power of two per output, or map; return them (terms, outputs), and these factors."""
     w = arrays[0]
     assert w is not None
-    w = w.astype(np.float64).reshape(problem.inputs, problem.outputs)
+    outputs = problem.maps if isinstance(problem, ConvProblem) else problem.outputs
+    w = w.astype(np.float64).reshape(-1, outputs)
     scales = power_of_two_scales(np.abs(w).max(axis=0))
-    return w * scales, scales
-
-
-def scale_per_map(problem: ConvProblem, arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
-    """Scale a convolution's filters by a power of two per map; return them, (C, K, K, M) float64, and these factors."""
-    w = arrays[0]
-    assert w is not None
-    w = w.astype(np.float64).reshape(problem.channels, problem.kernel, problem.kernel, problem.maps)
-    scales = power_of_two_scales(np.abs(w).max(axis=(0, 1, 2)))
     return w * scales, scales
 
 
@@ -221,12 +213,10 @@ def fits_range(problem: PairProblem | ConvProblem | LinearProblem, arrays: Array
     """
     if not all(array is None or np.isfinite(array).all() for array in arrays):
         return False
-    if isinstance(problem, ConvProblem) and problem.bounded:
-        _, scales = scale_per_map(problem, arrays)
-        return _all_in_range(np.where(scales == LARGEST_SCALE, 0, scales), SMALLEST, GREATEST)
-    if isinstance(problem, ConvProblem) or getattr(problem, "unbounded", False):  # of tfloat32, which has float32's
+    of_tf32 = not problem.bounded if isinstance(problem, ConvProblem) else getattr(problem, "unbounded", False)
+    if of_tf32:  # it has float32's range
         return arrays[0] is not None and _all_in_range(np.abs(arrays[0]).max(), SMALLEST, GREATEST)
-    if isinstance(problem, LinearProblem):
+    if isinstance(problem, ConvProblem | LinearProblem):
         _, scales = scale_per_output(problem, arrays)
         return _all_in_range(np.where(scales == LARGEST_SCALE, 0, scales), SMALLEST, GREATEST)
     if isinstance(problem, LinearPairProblem):

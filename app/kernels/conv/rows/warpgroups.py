@@ -1,12 +1,12 @@
 """Registry row of the kernel that computes any single convolution by warpgroups on Hopper, and its packing."""
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
+from functools import cache, partial
 
 import numpy as np
 
 from app.base.precision import storage_dtype
-from app.kernels.fused.scaling import float16_parts, scale_per_map
+from app.kernels.fused.scaling import float16_parts, scale_per_output
 from app.kernels.plain_problems import Argument
 from app.kernels.problems import ConvProblem
 from app.kernels.variant import (
@@ -26,14 +26,13 @@ from app.kernels.variant import (
 from app.kernels.warpgroup_convolution import (
     MOST_SUMS,
     ROWS_OF_PIXELS,
-    SHARED,
     Convolution,
     FilterRing,
     Tiles,
-    best_settings,
     collected_bytes,
     core_matrices,
     estimated_clocks,
+    fitting_tiles,
     pad_to_tiles,
     used_size,
 )
@@ -63,44 +62,41 @@ def _refusal_reason(problem: ConvProblem) -> str | None:
     return _convolution(problem).refusal_reason()
 
 
-def _fit(problem: ConvProblem, warpgroups: int, rows: int, chunks: int) -> tuple[Tiles, int, FilterRing]:
-    """Return the tiles, the bytes of one part of a band's maps, and where the filters lie. Raises Unfit."""
-    convolution = _convolution(problem)
-    tiles = Tiles(warpgroups, rows, chunks)
+def _fit(problem: ConvProblem, tiles: Tiles) -> tuple[int, FilterRing]:
+    """Return the bytes of one part of a band's maps, and where the filters lie. Raises Unfit."""
+    convolution, rows = _convolution(problem), tiles.rows * tiles.chunks
     tiles.check(convolution)
-    maps = convolution.maps_bytes(convolution.rows_in_memory(rows * chunks), rows * chunks)
-    whole = collected_bytes(problem) if rows * chunks >= convolution.rows else 0  # of bands, results lie apart
-    return tiles, maps, FilterRing.beside(warpgroups * (convolution.parts * maps + 16), warpgroups * whole, convolution)
+    maps = convolution.maps_bytes(convolution.rows_in_memory(rows), rows)
+    whole = collected_bytes(problem) if rows >= convolution.rows else 0  # of bands, results lie apart
+    others = tiles.warpgroups * (convolution.parts * maps + 16)
+    return maps, FilterRing.beside(others, tiles.warpgroups * whole, convolution)
 
 
-def _settings(problem: ConvProblem) -> Iterator[tuple[float, dict[str, int]]]:
-    """Yield all settings that fit, each with an estimate of its time for an image."""
-    convolution = _convolution(problem)
-    for warpgroups in MOST_SUMS:
-        for rows in ROWS_OF_PIXELS:
-            for chunks in range(1, min(ceil_div(convolution.rows, rows), MOST_CHUNKS) + 1):
-                try:
-                    tiles, _, ring = _fit(problem, warpgroups, rows, chunks)
-                except Unfit:
-                    continue
-                if ring.shared_bytes <= SHARED:
-                    bands = ceil_div(convolution.rows, rows * chunks)
-                    clocks = bands * estimated_clocks(convolution, tiles, ring)
-                    # Bands overlap: rows that two of them read are loaded twice.
-                    again = (
-                        bands * convolution.rows_in_memory(rows * chunks) / convolution.rows_in_memory(convolution.rows)
-                    )
-                    yield clocks * again**0.5, {"WARPGROUPS": warpgroups, "ROWS": rows, "CHUNKS": chunks}
-
-
+@cache
 def _defaults(problem: ConvProblem) -> dict[str, int]:
-    return best_settings(_settings(problem), {"WARPGROUPS": 1, "ROWS": 8, "CHUNKS": 1})
+    """Return the tiles of the least estimated time; the smallest if none fits."""
+    convolution = _convolution(problem)
+
+    def chunks(rows: int) -> range:
+        return range(1, min(ceil_div(convolution.rows, rows), MOST_CHUNKS) + 1)
+
+    def clocks(found: tuple[Tiles, FilterRing]) -> float:
+        """Estimate the time of an image. Bands overlap: rows that two of them read are loaded twice."""
+        rows = found[0].rows * found[0].chunks
+        bands = ceil_div(convolution.rows, rows)
+        again = bands * convolution.rows_in_memory(rows) / convolution.rows_in_memory(convolution.rows)
+        return bands * estimated_clocks(convolution, *found) * again**0.5
+
+    found = fitting_tiles(lambda tiles: _fit(problem, tiles)[1], chunks)
+    tiles, _ = min(found, key=clocks, default=(Tiles(1, 8, 1), None))
+    return {"WARPGROUPS": tiles.warpgroups, "ROWS": tiles.rows, "CHUNKS": tiles.chunks}
 
 
 def _configure(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
     convolution = _convolution(problem)
-    tiles, maps, ring = _fit(problem, *(parameters[name] for name in ("WARPGROUPS", "ROWS", "CHUNKS")))
-    if parameters["CHUNKS"] > ceil_div(convolution.rows, parameters["ROWS"]):
+    tiles = Tiles(*(parameters[name] for name in ("WARPGROUPS", "ROWS", "CHUNKS")))
+    maps, ring = _fit(problem, tiles)
+    if tiles.chunks > ceil_div(convolution.rows, tiles.rows):
         raise Unfit("an image has fewer tiles")
     defines = type_defines(problem) | conv_size_defines(problem) | pooling_defines(problem) | dict(parameters)
     defines |= ring.defines() | {
@@ -122,7 +118,8 @@ def _configure(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
 
 def _pack(problem: ConvProblem, arrays: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
     """Pack (w, bias) as [core matrices of w, factors, bias]; each map is scaled by a power of two."""
-    scaled, scales = scale_per_map(problem, arrays)
+    scaled, scales = scale_per_output(problem, arrays)
+    scaled = scaled.reshape(problem.channels, problem.kernel, problem.kernel, problem.maps)
     return [core_matrices(float16_parts(problem, scaled)), pad_to_tiles(1 / scales), pad_to_tiles(arrays[1])]
 
 
