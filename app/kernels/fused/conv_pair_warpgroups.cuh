@@ -9,6 +9,7 @@
 #include "dependent_launch.cuh"
 #include "shared_storage.cuh"
 #include "stamps.cuh"
+#include "warpgroups.cuh"
 #include "wgmma.cuh"
 
 constexpr int WINDOW_ROW_BYTES = 6 * 16;                  // six windows
@@ -37,10 +38,6 @@ __device__ __forceinline__ int thread_in_warpgroup() {
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
     return index % 128;
 }
-
-// The index of this thread's warpgroup. Through a shuffle the compiler knows that it is the same in the whole warp, and
-// keeps addresses that depend on it in uniform registers, where wgmma wants them.
-__device__ __forceinline__ int warpgroup_index() { return __shfl_sync(~0u, threadIdx.x / 128, 0); }
 
 // How many images each warpgroup takes at a time: fewer than Most if there are enough warpgroups for all images.
 template <int Most>

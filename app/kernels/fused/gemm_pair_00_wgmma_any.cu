@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                         const float *__restrict__ factors, const float *__restrict__ bias1, const void *__restrict__ w2,
                         const float *__restrict__ bias2, float *__restrict__ y, unsigned char *__restrict__ labels,
                         int images) {
-    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), t = threadIdx.x, lane = t % 32;
+    const int group = warpgroup_index(), t = threadIdx.x, lane = t % 32;
     const int image0 = blockIdx.x * ROWS, rows = min(ROWS, images - image0);
     x += (long long)image0 * INPUTS, y += (long long)image0 * CLASSES, labels += image0;
     SharedStorage &smem = shared_storage<SharedStorage>();

@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if !ARGMAX
     uint8 *labels = nullptr;
 #endif
-    const int group = __shfl_sync(~0u, threadIdx.x / 128, 0), t = threadIdx.x;
+    const int group = warpgroup_index(), t = threadIdx.x;
     const int image0 = blockIdx.x * ROWS, rows = min(ROWS, images - image0), first = blockIdx.y * TILE;
     x += (long long)image0 * INPUTS, y += (long long)image0 * OUTPUTS;
     if (ARGMAX) labels += image0;

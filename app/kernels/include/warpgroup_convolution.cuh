@@ -14,6 +14,7 @@
 #include "bulk_copy.cuh"
 #include "rounded_activation.cuh"
 #include "shared_storage.cuh"
+#include "warpgroups.cuh"
 #include "wgmma.cuh"
 
 constexpr int THREADS = 128 * WARPGROUPS, TILE_MAPS = 64;
@@ -98,9 +99,6 @@ struct Filters {
         for (int stage = 0; stage < ROUND_STAGES; stage++) wait(0, 0), release();
     }
 };
-
-// The index of this thread's warpgroup. Through a shuffle the compiler knows that it is the same in the whole warp.
-__device__ __forceinline__ int warpgroup_index() { return __shfl_sync(~0u, threadIdx.x / 128, 0); }
 
 __device__ __forceinline__ int pixel_offset(int row, int column) {
     return row * ROW_BYTES + column % Layer::STRIDE * PHASE_BYTES + column / Layer::STRIDE * 16;

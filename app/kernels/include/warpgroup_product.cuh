@@ -10,6 +10,7 @@
 #pragma once
 #include "common.cuh"
 #include "split_half2.cuh"
+#include "warpgroups.cuh"
 
 constexpr int DEPTH = 64, PLANES = DEPTH / 8;  // terms of the sum at a time, eight a plane
 constexpr int STEPS = (INPUTS + DEPTH - 1) / DEPTH;
