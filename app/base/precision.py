@@ -32,6 +32,11 @@ class Precision(Frozen):
     cudnn: str = ""
 
     @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Return the types of the multiplication, each the fallback of the one before."""
+        return (self.dtype, *(BY_DTYPE[self.fallback].dtypes if self.fallback else ()))
+
+    @property
     def allowed_near_tie_share(self) -> float:
         """Return the share of the images whose labels may differ because of near-ties."""
         return 0.01 if self.coarse else 0.001
@@ -68,6 +73,7 @@ ROWS = (
         stored="float16",
         coarse=True,
         paired=True,
+        fallback="float32",
         peers="fp16",
         jax="default",
         cudnn="cuDNN",
@@ -89,8 +95,8 @@ BY_NAME = {row.name: row for row in ROWS}
 BY_DTYPE = {row.dtype: row for row in ROWS}
 OFFERED = tuple(row for row in ROWS if row.offered)
 PRECISIONS = tuple(row.name for row in OFFERED)  # available on the command line
-SINGLE = tuple(row for row in OFFERED if not row.fallback)  # every single layer has a kernel
-OF_PEERS = tuple(row.name for row in ROWS if row.peers == row.name)  # available in other systems
+SINGLE = tuple(row for row in OFFERED if row.peers == row.name)  # every single layer has a kernel
+OF_PEERS = tuple(row.name for row in SINGLE)  # available in other systems
 SHORT = {row.dtype: row.name for row in ROWS} | {"uint8": "u8"}  # short names of types for tables
 DTYPES = tuple(BY_DTYPE)
 INTEGERS = "int8"  # the dtype of which only the second of two convolutions is

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from app.base.errors import UserError, choices_hint
-from app.kernels.problems import Problem
-from app.kernels.variant import Variant
+from app.cuda.compiler import architecture_number
+from app.kernels.problems import ConvProblem, Problem
+from app.kernels.variant import TENSOR_CORES, Variant
 
 # Operation → modules whose ``ROWS`` are its kernels. A run imports only those of the operations that it plans.
 TABLES: dict[str, Sequence[str]] = {
@@ -66,5 +67,15 @@ def eligible_variants(operation: str, problem: Problem, arch: str) -> Iterator[V
     """Yield the automatic variants that serve the problem, the highest step first: the candidates of ``auto``."""
     for modules in (TABLES[operation], ANY_SIZES.get(operation, ())):
         for row in reversed(_variants_by_step(operation, modules)):
-            if row.automatic and row.refusal(problem, arch) is None and row.pays(problem, arch):
+            if row.automatic and row.refusal(problem, arch) is None and _pays(row, problem, arch):
                 yield row
+
+
+def _pays(row: Variant, problem: Problem, arch: str) -> bool:
+    """Return whether ``auto`` may choose a variant that serves the problem.
+
+    On cards with tensor cores, a layer in float16 that does not pay on them runs as fast in float32 on CUDA cores, with
+    results stored in float16.
+    """
+    halves = isinstance(problem, ConvProblem) and problem.dtype == "float16"
+    return row.pays(problem, arch) and not (halves and row.min_arch < TENSOR_CORES <= architecture_number(arch))

@@ -211,7 +211,8 @@ class Variant(Frozen):
 
 # Rows of tensor-core kernels, which ``auto`` may choose.
 ONLY_HOPPER = "sm_90 alone: its instructions are in no other card"
-mma_row = partial(Variant, min_arch=80, instructions="mma", automatic=True)
+TENSOR_CORES = 80  # the first architecture whose tensor cores the kernels use
+mma_row = partial(Variant, min_arch=TENSOR_CORES, instructions="mma", automatic=True)
 wgmma_row = partial(Variant, min_arch=90, only_arch=90, instructions="wgmma", automatic=True)
 
 

@@ -92,7 +92,7 @@ def fusion_candidates(
     The chosen precision comes first, and for each precision the longest epilogue.
     """
     wanted, named = BY_NAME[choices.precision], choices.requested_kernel(steps[0].layer)
-    for dtype in dict.fromkeys((wanted.dtype, wanted.fallback or wanted.dtype, *(named.dtypes if named else ()))):
+    for dtype in dict.fromkeys((*wanted.dtypes, *(named.dtypes if named else ()))):
         for taken in range(len(steps) if choices.fuse else 1, 0, -1):
             problem = _candidate_problem(graph, steps, taken, input_dtype, dtype, wanted.stored)
             if problem is not None:

@@ -12,7 +12,7 @@ from app.base.precision import BY_NAME, DTYPES, INTEGERS
 from app.cuda.compiler import architecture_number
 from app.kernels import registry
 from app.kernels.problems import ConvPairProblem, ConvProblem, LinearProblem, operation
-from app.kernels.variant import Variant
+from app.kernels.variant import TENSOR_CORES, Variant
 from app.layers import Argmax, Shape
 from app.network.graph import Graph
 from app.planning.matching import Choices, Node
@@ -22,7 +22,6 @@ IMAGES = "images"
 LOGITS = "logits"
 LABELS = "labels"
 PIXELS = "pixels"  # output of a layer that keeps bytes
-TENSOR_CORES = 80  # the first architecture whose tensor cores the kernels use
 
 
 class ExecutionPlan(Frozen):

@@ -89,7 +89,7 @@ class Serving(Frozen):
             if found is not None:
                 problem, row, settings, arrays = found
                 own, written = {}, None
-                if _splits(problem) and (source is not None or problem.input_dtype == "uint8"):
+                if self._scales(problem) and (source is not None or problem.input_dtype == "uint8"):
                     arrays, written = self._scale(problem, arrays, at + lead + taken, source)
                 if isinstance(problem, ConvProblem):
                     own = self.choices.tuning.parameters(without_epilogue(problem), row, self.arch)
@@ -157,11 +157,12 @@ class Serving(Frozen):
         if not steps or steps[self._count_leading_flattens(after)].layer.operation not in PAIRS:
             return arrays, None
         scaled, features = scale_features(problem, arrays, source)
-        if features is None:
+        if features is None or not np.isfinite(features.bounds).all():
             return arrays, None
         stored = next(argument.dtype for argument in problem.arguments() if argument.name == "y")
         if BY_NAME[self.choices.precision].dtype == "float16x2":
-            reads = self.select_kernel(after, stored, features).problem.dtype == "float16x2"
+            node = self.select_kernel(after, stored, features)
+            reads = node.problem.dtype == "float16x2" or node.features is not None
         else:
             reader = self._select_pair_kernel(after, stored, features)
             reads = reader is not None and isinstance(reader.problem, LinearPairProblem)
@@ -178,12 +179,15 @@ class Serving(Frozen):
             if served is None:
                 continue
             arrays = arrays or stored_parameters(self.graph, at, [head], form, input_dtype)
-            if not _splits(form):
-                return form, *served, arrays
             given = arrays if source is None else unscale_features(arrays, source.scales)
-            if fits_range(form, given) and _weights_fit_float16(form, *served, given):
+            if not _splits(form) or (fits_range(form, given) and _weights_fit_float16(form, *served, given)):
                 return form, *served, given
         return None
+
+    def _scales(self, problem: Problem) -> TypeGuard[ConvProblem | LinearProblem]:
+        """Return whether a layer's results may be scaled for a later kernel that splits them."""
+        split = BY_NAME[self.choices.precision].dtype == "float16x2"
+        return split and isinstance(problem, ConvProblem | LinearProblem)
 
     def _unsupported_layer_message(self, step: LayerStep, input_dtype: str, source: Features | None) -> str:
         """Return a line that describes the layer and each variant's reason to refuse it."""

@@ -8,7 +8,7 @@ import pytest
 from app.kernels.problems import ConvPairProblem, ConvProblem
 from app.planning.matching import Choices
 from app.planning.plan import plan
-from tests.planning.test_plan_choices import fills_half
+from tests.planning.test_plan_choices import runs_in_float32
 from tests.support.random_networks import uncentred_network
 from tests.support.random_networks_checked import graph_of
 
@@ -26,8 +26,8 @@ def test_every_precision_serves_every_network(seed: int) -> None:
                 continue
             assert planned.arithmetic == "float16x2"
             for node in planned.nodes:
-                alone = isinstance(node.problem, ConvProblem) and not fills_half(node.problem)
-                assert not node.parameters or node.problem.dtype == ("float32" if alone else "float16x2"), node.name
+                slow = runs_in_float32(node.problem, "fp32x") and node.variant.name != "warpgroup"
+                assert not node.parameters or node.problem.dtype == ("float32" if slow else "float16x2"), node.name
 
 
 def test_the_networks_are_what_people_bring() -> None:

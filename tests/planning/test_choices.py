@@ -141,7 +141,7 @@ STORED = serving.stored_parameters
 
 def _where_looked_at(graph: Graph, at: int, heads: Any, problem: Any, input_dtype: str) -> tuple[Any, ...]:
     """Large weights need not be copied to know which kernel serves them, but those that are scaled must."""
-    if isinstance(problem, PairProblem) or problem.dtype == "float16x2":
+    if isinstance(problem, PairProblem) or problem.dtype in ("float16x2", "float32"):
         return STORED(graph, at, heads, problem, input_dtype)
     return (None,) * sum(bool(head.layer.parameter_shapes(head.in_shape)) for head in heads)
 

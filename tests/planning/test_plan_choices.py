@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import cache
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -38,10 +37,10 @@ def _used(planned: ExecutionPlan) -> dict[str, str]:
     return {node.head.name: node.variant.name for node in planned.nodes}
 
 
-def fills_half(problem: ConvProblem) -> bool:
-    """Whether maps and terms fill half of the tensor cores' products, 16 x 8."""
-    shares = (size / (-(-size // unit) * unit) for size, unit in ((problem.maps, 16), (problem.reduction_length, 8)))
-    return prod(shares) >= 0.5
+def runs_in_float32(problem: Any, precision: str) -> bool:
+    """Whether a layer is a convolution that is estimated to be faster on CUDA cores."""
+    dtype, row = BY_NAME[precision].dtype, row_of("conv", "tensor-core")
+    return isinstance(problem, ConvProblem) and not row.pays(replace(problem, dtype=dtype), ARCH)
 
 
 @pytest.mark.grid
@@ -54,8 +53,7 @@ def test_precision_says_how_numbers_are_multiplied_and_stored(network: Network, 
     multiplied, stored = row.dtype, row.stored
     products = [node.problem for node in planned.nodes if node.parameters]
     for problem in products:
-        few = precision == "fp32x" and isinstance(problem, ConvProblem) and not fills_half(problem)
-        assert problem.dtype == ("float32" if few else multiplied)
+        assert problem.dtype == ("float32" if runs_in_float32(problem, precision) else multiplied)
     assert planned.arithmetic == (multiplied if multiplied in {problem.dtype for problem in products} else "float32")
     types = {name: dtype for name, (dtype, _) in planned.buffers.items()}
     assert types[LOGITS] == epilogue_dtype(stored), "scores are never rounded to half precision"

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.kernels.problems import LinearProblem, PairProblem, Problem
+from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, Problem
 from app.kernels.variant import Parameters, Variant
 from app.ladder.emulation.program import emulated_grid
-from app.layers import activation_layer
 from app.planning.matching import Node
 from tests.support.host_kernels import HostKernel, guarded
+from tests.support.kernel_cases import input_shape
+from tests.support.kernel_oracle import layers_of
+from tests.support.kernel_oracle import through as references
 
 
 def run_row(
@@ -52,8 +54,9 @@ def through(node: Node, x: np.ndarray) -> np.ndarray:
 
 
 def _ordinary(node: Node, x: np.ndarray) -> np.ndarray:
-    problem, (w, bias) = node.problem, node.parameters
-    assert isinstance(problem, LinearProblem) and w is not None
-    y = x.astype(np.float64) @ w.astype(np.float64) + (0 if bias is None else bias)
-    y = activation_layer(problem.activation).reference(y, {}) if problem.activation else y
-    return y.astype(problem.output_dtype)
+    problem, layers = node.problem, layers_of(node.problem)
+    assert isinstance(problem, ConvProblem | LinearProblem)
+    names = layers[0].name, f"{layers[0].name}_bias"
+    parameters = {name: array for name, array in zip(names, node.parameters, strict=True) if array is not None}
+    shaped = x.astype(np.float64).reshape(len(x), *input_shape(problem))
+    return references(layers, shaped, parameters).reshape(len(x), -1).astype(problem.output_dtype)

@@ -17,13 +17,14 @@ from app.engine.cpu import CpuEngine
 from app.engine.interface import Outputs
 from app.kernels.plain_problems import ResizeProblem
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem
+from app.kernels.variant import TENSOR_CORES
 from app.network.definitions import Network
 from app.network.graph import Graph, build_graph
 from app.network.reference import compute_reference
 from app.network.toml import parse_network
 from app.network.weights import Weights
 from app.planning.matching import Choices, Node
-from app.planning.plan import TENSOR_CORES, ExecutionPlan, plan
+from app.planning.plan import ExecutionPlan, plan
 from tests.support.kernel_cases import architecture, input_shape
 from tests.support.kernel_device import bits, cases_of, compile_all, on_card
 from tests.support.kernel_oracle import layers_of, through

@@ -1,8 +1,9 @@
 """Define the rows of direct convolutions with several outputs per thread; the last is the fastest in fp32."""
 
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable
+from functools import cache, partial
 from itertools import product
+from math import prod
 from typing import TypeVar
 
 import numpy as np
@@ -48,26 +49,35 @@ def _input_row_floats(problem: ConvProblem, tc: int) -> int:
     return ceil_div((tc - 1) * problem.stride + problem.kernel, vector) * vector
 
 
-def _patch_defaults(problem: ConvProblem, heights: Sequence[int] = (1, 2, 3, 4)) -> dict[str, int]:
-    """Return the patch with the least estimated cost: idle threads, loads and scattered stores. heights: TR to try."""
+def _patch_cost(problem: ConvProblem, tm: int, tr: int, tc: int) -> float:
+    """Return the estimated time of a product, 1 at best: idle threads, loads and scattered stores."""
     height, width = (size * problem.pool for size in problem.pooled_size)
+    groups = min(ceil_div(problem.maps, tm), MOST_GROUPS)
+    waste = ceil_div(problem.maps, tm * groups) * tm * groups / problem.maps
+    waste *= ceil_div(height, tr) * tr / height * (ceil_div(width, tc) * tc / width)
+    products = tm * tr * tc * problem.kernel
+    vector = vector_width(tc * problem.stride)
+    loads = tr * _input_row_floats(problem, tc) / vector * (1.5 if vector > 1 else 1)
+    loads += problem.kernel * tm / vector_width(tm)
+    store = vector_width(tc) if width % vector_width(tc) == 0 else 1
+    scattered = tc / store / problem.pool**2
+    return waste * (1 + loads / products) + 4 * scattered / problem.reduction_length
 
-    def cost(tm: int, tr: int, tc: int) -> float:
-        groups = min(ceil_div(problem.maps, tm), MOST_GROUPS)
-        waste = ceil_div(problem.maps, tm * groups) * tm * groups / problem.maps
-        waste *= ceil_div(height, tr) * tr / height * (ceil_div(width, tc) * tc / width)
-        products = tm * tr * tc * problem.kernel
-        vector = vector_width(tc * problem.stride)
-        loads = tr * _input_row_floats(problem, tc) / vector * (
-            1.5 if vector > 1 else 1
-        ) + problem.kernel * tm / vector_width(tm)
-        store = vector_width(tc) if width % vector_width(tc) == 0 else 1
-        scattered = tc / store / problem.pool**2
-        return waste * (1 + loads / products) + 4 * scattered / problem.reduction_length
 
+def estimated_products(problem: ConvProblem) -> float:
+    """Return how many products take as long at the CUDA cores' peak as an image takes by default."""
+    found = _patch_defaults(problem)
+    pixels = prod(problem.pooled_size) * problem.pool**2
+    cost = _patch_cost(problem, *(found[name] for name in ("TM", "TR", "TC")))
+    return cost * problem.maps * problem.reduction_length * pixels
+
+
+@cache
+def _patch_defaults(problem: ConvProblem, heights: tuple[int, ...] = (1, 2, 3, 4)) -> dict[str, int]:
+    """Return the patch with the least estimated cost. heights: TR to try."""
     shapes: Iterable[tuple[int, int, int]] = product(PATCH_TUNABLES["TM"], heights, range(1, 11))
     fitting = [
-        (cost(tm, tr, tc), tm, tr, tc)
+        (_patch_cost(problem, tm, tr, tc), tm, tr, tc)
         for tm, tr, tc in shapes
         if tr % problem.pool == 0 and tc % problem.pool == 0 and 40 <= tm * tr * tc <= 80
     ]

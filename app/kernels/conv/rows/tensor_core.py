@@ -1,9 +1,13 @@
 """Define the row of the tensor-core convolution, and pack its filters as mma operands."""
 
-from math import inf
+from functools import cache, partial
+from itertools import product
+from math import inf, prod
+from typing import NamedTuple
 
 import numpy as np
 
+from app.kernels.conv.rows.register_patch import estimated_products
 from app.kernels.fused.scaling import rounded_to_tf32, split_tf32
 from app.kernels.problems import ConvProblem
 from app.kernels.tensor_cores import split_pays
@@ -29,6 +33,13 @@ TENSOR_TUNABLES = {
     "WARPS_N": (2, 4, 8),
     "CK": (1, 4, 8, 12, 16, 32),
 }
+# The cost model. In the time of one mma: loads of its pixels from shared memory, and staging one word.
+PIXEL_LOADS, STAGING = 3.0, 0.02
+MOST_WARPS = 32  # of a multiprocessor: more hide no more latency
+OTHER_REGISTERS = 40  # of a thread, beside its sums
+# dtype → products of CUDA cores in the time of one mma, and of storing a result beyond what CUDA cores take for it.
+CUDA_CORE_PRODUCTS = {"float16": (160.0, 16.0), "float16x2": (100.0, 0.0)}
+SHARED, MOST_SHARED = 227 << 10, 64 << 10  # of a multiprocessor; of a block, also on smaller cards
 
 
 class FilterWords:
@@ -77,24 +88,86 @@ class FilterWords:
         return ordered if self.half else rounded_to_tf32(ordered)
 
 
-def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
-    """Return defaults: all maps in one block if they fit, and the tile of about 128 pixels that wastes least.
+class Layout(NamedTuple):
+    """What a block computes and stages, and the grid.
 
-    Split operands have three sums for one: half as many fit a thread.
+    images, rows, columns: of a tile of pixels. plane: words of a staged plane. blocks: of maps; per_image: tiles of
+    pixels of an image, or of several.
     """
-    m_tiles = ceil_div(problem.maps, 16)
-    half, split = problem.dtype == "float16", problem.dtype == "float16x2"
-    mt = next(size for size in ((2, 1) if split else (4, 3, 2, 1)) if m_tiles % size == 0)
-    channels = 1 if problem.channels == 1 else min(16 if half else 8, ceil_div(problem.channels, 2) * 2)
-    nt = min(
-        (size for size in (2, 3, 4, 6, 8) if mt * size <= (8 if split else 16)),
-        key=lambda n: (_computed_pixel_ratio(problem, 32 * n), -n),
-    )
-    found = {"MT": mt, "NT": nt, "WARPS_M": 1, "WARPS_N": 4, "CK": channels}
-    for name, least in (("CK", 2), ("NT", 1), ("MT", 1)):
-        while found[name] > least and _configure_tensor_core(problem, found).launches[0].shared_bytes > 64 << 10:
-            found[name] = max(found[name] // 4 * 2, least) if name == "CK" else found[name] - 1
-    return found
+
+    words: FilterWords
+    images: int
+    rows: int
+    columns: int
+    plane: int
+    shared_bytes: int
+    blocks: int
+    per_image: int
+
+
+def _layout(problem: ConvProblem, parameters: Parameters) -> Layout:
+    """Lay out a block's tile and shared memory. Raises Unfit."""
+    mt, nt, warps_m, warps_n, ck = (parameters[name] for name in TENSOR_TUNABLES)
+    words = FilterWords(problem, ck)
+    if words.half and problem.channels > 1 and ck % 2:
+        raise Unfit("float16 channels are staged in pairs")
+    if ck > max(ceil_div(problem.channels, 2) * 2, 1) or (problem.channels == 1 < ck):
+        raise Unfit(f"there are only {problem.channels} channels to stage")
+    sums = _sums(words, parameters)
+    if sums > 128:
+        raise Unfit(f"{sums} sums do not fit in a thread's registers")
+    height, width = problem.conv_output_size
+    images, rows, columns = _tensor_tile(problem, 8 * nt * warps_n)
+    in_rows, pitch = ((size - 1) * problem.stride + problem.kernel for size in (rows, columns))
+    # As in the kernel: how many neighbouring pixels a lane stores, and the distance of planes for that.
+    run = next((size for size in (4, 2) if nt % size == 0 and width % (2 * size) == columns % (2 * size) == 0), 1)
+    apart = {4: 2, 2: 18, 1: 8}[run]
+    plane = (in_rows * pitch + 31 - apart) // 32 * 32 + apart
+    m_tiles = mt * warps_m
+    input_parts = words.parts if problem.input_dtype == "float32" else 1  # others are exact in one
+    operands = input_parts * images * words.planes * plane + words.parts * words.k_steps * m_tiles * 128
+    operands += 8 * words.k_steps
+    pooled = 16 * m_tiles * (images * rows * columns // 2 * 2 + 1) if problem.pool > 1 else 0
+    blocks = ceil_div(problem.maps, 16 * m_tiles)
+    if blocks > MAX_GRID_Y:
+        raise Unfit(f"{problem.maps} maps need more than {MAX_GRID_Y:,} blocks of {16 * m_tiles}")
+    per_image = ceil_div(height, rows) * ceil_div(width, columns)
+    return Layout(words, images, rows, columns, plane, 4 * max(operands, pooled), blocks, per_image)
+
+
+def _sums(words: FilterWords, parameters: Parameters) -> int:
+    """Return the sums of a thread; split operands have three for one."""
+    return parameters["MT"] * parameters["NT"] * 4 * (3 if words.parts == 2 else 1)
+
+
+@cache
+def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
+    """Return the parameters with the least estimated time; all channels may be staged at once."""
+    tried = TENSOR_TUNABLES | {"CK": (*TENSOR_TUNABLES["CK"], ceil_div(problem.channels, 2) * 2)}
+    points = (dict(zip(tried, values, strict=True)) for values in product(*tried.values()))
+    return min(points, key=partial(_estimated_time, problem))
+
+
+def _estimated_time(problem: ConvProblem, parameters: Parameters) -> tuple[bool, float]:
+    """Return whether a block takes much shared memory, and an image's time relative to other parameters.
+
+    Fitted to the times of 700 points in 68 layers on an H100: docs/fast-path.md, "The cost models".
+    """
+    try:
+        layout = _layout(problem, parameters)
+    except Unfit:
+        return True, inf
+    words, warps = layout.words, parameters["WARPS_M"] * parameters["WARPS_N"]
+    registers = ceil_div(_sums(words, parameters) + OTHER_REGISTERS, 8) * 8
+    resident = min(SHARED // (layout.shared_bytes + 1024), 64 // warps, 65_536 // (32 * warps * registers))
+    if not resident:
+        return True, inf
+    steps = layout.per_image * layout.blocks * words.steps  # of all blocks
+    products = steps * words.k_steps * warps * parameters["MT"] * parameters["NT"] / layout.images
+    each = (3 if words.parts == 2 else 1) + PIXEL_LOADS * words.parts / parameters["MT"]
+    staged = steps * words.planes * layout.plane * words.parts
+    hidden = min(resident * warps / MOST_WARPS, 1.0) ** 0.5
+    return layout.shared_bytes > MOST_SHARED, (products * each + STAGING * staged) / hidden
 
 
 def _tensor_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
@@ -117,56 +190,27 @@ def _whole_windows(most: int, size: int, pool: int) -> int:
     return size if size <= most else most // pool * pool
 
 
-def _computed_pixel_ratio(problem: ConvProblem, pixels: int) -> float:
-    """Return how many pixels the blocks compute per pixel of the output; tiles across the border waste some.
-
-    Infinity if a tile does not hold a pooling window.
-    """
-    try:
-        images, rows, columns = _tensor_tile(problem, pixels)
-    except Unfit:
-        return inf
-    height, width = problem.conv_output_size
-    return pixels * ceil_div(height, rows) * ceil_div(width, columns) / (images * height * width)
-
-
 def _configure_tensor_core(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    mt, nt, warps_m, warps_n, ck = (parameters[name] for name in TENSOR_TUNABLES)
-    half, words = problem.dtype == "float16", FilterWords(problem, ck)
-    if half and problem.channels > 1 and ck % 2:
-        raise Unfit("float16 channels are staged in pairs")
-    if ck > max(ceil_div(problem.channels, 2) * 2, 1) or (problem.channels == 1 < ck):
-        raise Unfit(f"there are only {problem.channels} channels to stage")
-    sums = mt * nt * 4 * (3 if words.parts == 2 else 1)
-    if sums > 128:
-        raise Unfit(f"{sums} sums do not fit in a thread's registers")
-    height, width = problem.conv_output_size
-    images, rows, columns = _tensor_tile(problem, 8 * nt * warps_n)
-    steps, k_steps = words.steps, words.k_steps
-    in_rows, pitch = ((size - 1) * problem.stride + problem.kernel for size in (rows, columns))
-    # As in the kernel: how many neighbouring pixels a lane stores, and the distance of planes for that.
-    run = next((size for size in (4, 2) if nt % size == 0 and width % (2 * size) == columns % (2 * size) == 0), 1)
-    apart = {4: 2, 2: 18, 1: 8}[run]
-    plane = (in_rows * pitch + 31 - apart) // 32 * 32 + apart
-    m_tiles = mt * warps_m
-    input_parts = words.parts if problem.input_dtype == "float32" else 1  # others are exact in one
-    operands = input_parts * images * words.planes * plane + words.parts * k_steps * m_tiles * 128 + 8 * k_steps
-    pooled = 16 * m_tiles * (images * rows * columns // 2 * 2 + 1) if problem.pool > 1 else 0
-    shared = 4 * max(operands, pooled)
-    blocks = ceil_div(problem.maps, 16 * m_tiles)
-    if blocks > MAX_GRID_Y:
-        raise Unfit(f"{problem.maps} maps need more than {MAX_GRID_Y:,} blocks of {16 * m_tiles}")
-    per_image = ceil_div(height, rows) * ceil_div(width, columns)
-    tile: dict[str, str | int] = {"IMAGES": images, "ROWS": rows, "COLUMNS": columns, "SPLIT": words.parts - 1}
+    layout = _layout(problem, parameters)
+    words, images, blocks = layout.words, layout.images, layout.blocks
+    m_tiles = parameters["MT"] * parameters["WARPS_M"]
+    tile: dict[str, str | int] = {
+        "IMAGES": images,
+        "ROWS": layout.rows,
+        "COLUMNS": layout.columns,
+        "SPLIT": words.parts - 1,
+    }
     launch = KernelLaunch(
-        32 * warps_m * warps_n, lambda n: (ceil_div(n, images) * per_image, blocks, 1), shared_bytes=shared
+        32 * parameters["WARPS_M"] * parameters["WARPS_N"],
+        lambda n: (ceil_div(n, images) * layout.per_image, blocks, 1),
+        shared_bytes=layout.shared_bytes,
     )
     return LaunchConfig(
         type_defines(problem) | conv_size_defines(problem) | pooling_defines(problem) | dict(parameters) | tile,
         (launch,),
         packing=weight_reordering_packing(
             problem,
-            blocks * steps * k_steps * m_tiles * 128 * (2 if half else words.parts),
+            blocks * words.steps * words.k_steps * m_tiles * 128 * (2 if words.half else words.parts),
             lambda w: words.pack_fragments(w, m_tiles),
         ),
     )
@@ -179,15 +223,13 @@ def _refusal_reason(problem: ConvProblem) -> str | None:
 
 
 def _pays(problem: ConvProblem, arch: str) -> bool:
-    """Return whether split operands pay: they fill half of the tensor cores' products, of 16 maps x 8 terms.
-
-    Estimated from times on an H100: of full products tensor cores compute three, and CUDA cores (register-patch) about
-    half of one, in the time of one product in tfloat32.
-    """
-    padded = ceil_div(problem.maps, 16) * 16 * ceil_div(problem.reduction_length, 8) * 8
-    return split_pays(problem, arch) and (
-        problem.dtype != "float16x2" or 2 * problem.maps * problem.reduction_length >= padded
-    )
+    """Return whether tensor cores are estimated to be faster than CUDA cores (register-patch)."""
+    if problem.dtype not in CUDA_CORE_PRODUCTS:
+        return True
+    products, stores = CUDA_CORE_PRODUCTS[problem.dtype]
+    _, time = _estimated_time(problem, _tensor_defaults(problem))
+    outputs = problem.maps * prod(problem.conv_output_size)
+    return split_pays(problem, arch) and products * time + stores * outputs < estimated_products(problem)
 
 
 ROWS: tuple[Variant, ...] = (

@@ -1,0 +1,43 @@
+"""The estimates that choose between kernels, held against times that were measured on an H100."""
+
+from typing import Any
+
+import pytest
+
+from app.kernels.problems import ConvProblem
+from tests.support.kernel_grid import row_of
+
+# Channels, height, width, maps, kernel, stride; pool, padding; input: tensor cores' time ÷ that of CUDA cores, in
+# float16 and in split operands; None where nearly equal or not measured (docs/fast-path.md, "The cost models").
+MEASURED = (
+    ((1, 28, 28, 32, 5, 1), 2, 0, "uint8", None, 0.33),
+    ((1, 28, 28, 35, 10, 1), 1, 0, "uint8", 0.61, 0.76),
+    ((35, 19, 19, 13, 11, 1), 1, 0, "float", 0.31, None),
+    ((31, 16, 16, 12, 4, 1), 1, 0, "float", 0.43, 1.37),
+    ((53, 9, 9, 57, 7, 3), 1, 3, "float", 0.29, None),
+    ((66, 11, 11, 67, 4, 3), 1, 0, "float", 0.36, None),
+    ((4, 37, 8, 36, 7, 1), 1, 0, "float", 0.32, None),
+    ((1, 28, 28, 4, 11, 1), 1, 3, "uint8", 1.5, 3.09),
+    ((1, 28, 28, 3, 7, 1), 1, 0, "uint8", 1.66, 3.47),
+    ((1, 28, 28, 53, 2, 1), 3, 0, "uint8", 1.53, 1.64),
+    ((1, 89, 83, 42, 2, 1), 1, 0, "uint8", 1.55, None),
+    ((3, 46, 17, 4, 10, 1), 1, 0, "uint8", 1.58, 3.36),
+    ((3, 54, 54, 3, 3, 1), 1, 0, "uint8", 1.48, 4.18),
+    ((3, 85, 85, 11, 3, 1), 2, 0, "uint8", None, 3.31),
+    ((1, 46, 75, 24, 5, 1), 1, 0, "uint8", None, 2.0),
+    ((42, 43, 40, 4, 6, 2), 1, 0, "float", None, 2.64),
+    ((11, 42, 42, 2, 4, 1), 1, 0, "float", 1.4, 3.38),
+    ((1, 17, 81, 3, 2, 1), 1, 0, "uint8", None, 5.38),
+)
+
+
+@pytest.mark.parametrize(("sizes", "pool", "padding", "source", "half", "split"), MEASURED, ids=str)
+def test_tensor_cores_are_taken_where_they_were_faster(
+    sizes: Any, pool: int, padding: int, source: str, half: float | None, split: float | None
+) -> None:
+    for dtype, stored, measured in (("float16", "float16", half), ("float16x2", "float32", split)):
+        types: dict[str, Any] = {"dtype": dtype, "output_dtype": stored}
+        types |= {"input_dtype": source if source == "uint8" else stored, "pool": pool, "padding": padding}
+        problem = ConvProblem(*sizes, **types)
+        pays = row_of("conv", "tensor-core").pays(problem, "sm_90a")
+        assert measured is None or pays == (measured < 1), dtype
