@@ -23,6 +23,7 @@ pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 SIDE = 5
 KINDS = (MaxPool, AvgPool)
+MAPS = ((4, 4), (5, 3), (7, 6))
 
 
 def graph_of(pool: Pool, height: int, width: int) -> Graph:
@@ -79,16 +80,13 @@ def padded(kind: type[Pool], window: int) -> Iterator[Pool]:
                     yield replace(layer, count_padding=True)
 
 
-@pytest.mark.parametrize(("height", "width"), [(4, 4), (5, 3), (7, 6)])
 @pytest.mark.parametrize("window", [2, 3, 4])
 @pytest.mark.parametrize("kind", KINDS)
-def test_padding_is_exported_and_comes_back(
-    kind: type[Pool], window: int, height: int, width: int, tmp_path: Path
-) -> None:
+def test_padding_is_exported_and_comes_back(kind: type[Pool], window: int, tmp_path: Path) -> None:
     """As ONNX Runtime computes it; what comes back from the graph alone may say it in other words."""
     path = tmp_path / "model.onnx"
-    for pool in padded(kind, window):
-        graph = graph_of(pool, height, width)
+    for at, pool in enumerate(padded(kind, window)):
+        graph = graph_of(pool, *MAPS[(at + at // 3) % len(MAPS)])
         images = np.random.default_rng(0).integers(0, 256, (3, *graph.network.input_shape), np.uint8)
         expected = graph.reference(images)
         close = {"rtol": 0, "atol": 1e-5 * np.abs(expected).max()}
