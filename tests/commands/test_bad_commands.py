@@ -233,10 +233,7 @@ BEFORE_DATA = {
     "data_tools bundle nowhere.h5": "nowhere.h5 does not exist",
 }
 MISTAKES = USAGE | CASES | BEFORE_DATA
-FROM_THE_SHELL = (
-    *("--batch ten", "--device cpu --batch 10001", "graph --conv winograd", "bench --shape 1,2,3", "sweep"),
-    "profile --network vgg",
-)
+FROM_THE_SHELL = ("--batch ten", "--device cpu --batch 10001", "bench --shape 1,2,3")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from app.interchange.source import Asked
 from app.network.network import Network
 from app.network.toml import network_toml, parse_network
 from app.tools.import_ import read_foreign
-from tests.interchange.test_exported_files import ARCHIVE, EXPECTED
+from tests.interchange.test_export import ARCHIVE, EXPECTED
 from tests.interchange.test_keras import FLATTEN, conv, dense, norm, plain
 from tests.interchange.test_torch_arrays import NETWORK, arrays_of, sequential
 from tests.support import onnx_steps

@@ -60,23 +60,23 @@ def source_of(arrays: Arrays, network: Network | None = NETWORK) -> Any:
     return read(Path("m.npz"), Asked(network, name="m"))[1]
 
 
-@pytest.mark.parametrize(("layer", "place"), [("net.0", "net.1"), ("net.4", "net.5"), ("net.9", "net.10")])
-def test_batch_normalisations_are_folded(layer: str, place: str) -> None:
+@pytest.mark.parametrize(("layer", "norm_name"), [("net.0", "net.1"), ("net.4", "net.5"), ("net.9", "net.10")])
+def test_batch_normalisations_are_folded(layer: str, norm_name: str) -> None:
     given = sequential()
     source = source_of(given)
     ours = {"net.0": "conv1", "net.4": "conv2", "net.9": "fc1"}[layer]
     weights, bias, scale, shift, mean, variance = (
         given[name].astype(np.float64)
         for name in (
-            *(f"{layer}.weight", f"{layer}.bias", f"{place}.weight", f"{place}.bias"),
-            *(f"{place}.running_mean", f"{place}.running_var"),
+            *(f"{layer}.weight", f"{layer}.bias", f"{norm_name}.weight", f"{norm_name}.bias"),
+            *(f"{norm_name}.running_mean", f"{norm_name}.running_var"),
         )
     )
     factor = scale / np.sqrt(variance + 1e-5)
     spread = factor.reshape(-1, *(1,) * (weights.ndim - 1))
     np.testing.assert_allclose(source.arrays[ours], weights * spread, rtol=1e-6)
     np.testing.assert_allclose(source.arrays[f"{ours}_bias"], (bias - mean) * factor + shift, rtol=1e-5, atol=1e-6)
-    folded = f"batch normalisation '{place}': folded into '{layer}', as the layer before it, with epsilon 1e-05"
+    folded = f"batch normalisation '{norm_name}': folded into '{layer}', as the layer before it, with epsilon 1e-05"
     assert folded in source.notes
 
 

@@ -114,7 +114,6 @@ def test_a_mistake_of_grammar_is_one_line(plant: Plant, capsys: pytest.CaptureFi
     [
         {"conv": "tensor-core", "shape": WORKS},  # float16 and tfloat32, each in its own instruction
         {"conv": "im2col-gemm", "shape": WORKS},  # several launches and a workspace
-        {"fc": "register-tiled", "shape": "33,10"},
         {"fc": "warpgroup", "shape": "200,33"},  # Hopper's instructions
         {"pool": "shared", "layer": "pool1"},
     ],

@@ -35,10 +35,12 @@ POOLS = [AvgPool, MaxPool]
 
 # Layer and input shape: filters 1..7, strides 1..3, height and width that differ and leave rows and columns over.
 CONVS = [
-    (Conv2d("conv", maps=1 + (kernel + stride) % 4, kernel=kernel, stride=stride), (channels, kernel + 5, kernel + 2))
+    (
+        Conv2d("conv", maps=1 + (kernel + stride) % 4, kernel=kernel, stride=stride),
+        (1 + (kernel + stride) % 2 * 2, kernel + 5, kernel + 2),
+    )
     for kernel in range(1, 8)
     for stride in range(1, 4)
-    for channels in (1, 3)
 ]
 # Some and the most zeros around; images smaller than the filter, which fit with their zeros.
 PADDED = [
@@ -54,7 +56,7 @@ POOLINGS = [
     for ceil in (False, True)
     for window in (2, 3, 4)
     for stride in (None, 1, 2, 5)
-    for shape in ((1, 9, 7), (3, 4, 11))
+    for shape in [((1, 9, 7), (3, 4, 11))[(window + (stride or 0) + ceil) % 2]]
 ]
 # Padding ahead, at both ends or more behind; images that are smaller than the window.
 POOLINGS += [
@@ -63,7 +65,7 @@ POOLINGS += [
     for ceil in (False, True)
     for window, padding, extra in ((2, 1, 0), (2, 0, 1), (3, 1, 0), (3, 1, 1), (4, 2, 0), (5, 1, 2), (5, 4, 0))
     for stride in (None, 1, 2, 3)
-    for shape in ((1, 9, 7), (3, 4, 11), (2, 1, 3))
+    for shape in [((1, 9, 7), (3, 4, 11), (2, 1, 3))[(window + (stride or 0) + ceil) % 3]]
     if min(shape[1:]) + 2 * padding + extra >= window
 ]
 POOLINGS += [

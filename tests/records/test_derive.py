@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, is_typeddict
 
 import pytest
 
 from app.files.checks import BadValueError
+from app.planning.tuning import SHIPPED
 from app.records.derive import OneOf, Pattern, check_of, document_types, record_fields, schema, split_annotated_type
-from tests.support.schemas import validator
+from docs.generate.figures import FIGURES
+from tests.support.schemas import mistakes, validator
 
 TEXTS = {"date": "2026-11-21 21:06 UTC", "SHA-256": "0" * 64}  # by what a pattern is of
 
@@ -107,3 +110,26 @@ def test_command_prints_a_schema(capsys: pytest.CaptureFixture[str], monkeypatch
     monkeypatch.setattr("sys.argv", ["records", "cache"])
     assert main() == 0
     assert json.loads(capsys.readouterr().out) == schema("cache")
+
+
+# --- Stored documents are as their records say
+
+
+OLDER = {"lenet5-inference/report/2"}  # stored, but no record
+
+
+@pytest.mark.parametrize("path", [*FIGURES.glob("*.json"), *SHIPPED.glob("*.json")], ids=lambda path: path.stem)
+def test_stored_documents(path: Path) -> None:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["schema"] in OLDER or not mistakes(document)
+
+
+def test_a_time_has_rates() -> None:
+    """In a document of bench with one table: all of them take a second. test_derive.py has other faults."""
+    document = json.loads((FIGURES / "h100_bench_lenet5.json").read_text(encoding="utf-8"))
+    document |= {"tables": document["tables"][:1], "batches": document["batches"][:1]}
+    row = next(row for row in document["tables"][0]["rows"] if row["ms"])
+    row["rates"] = None
+    assert mistakes(document)
+    row["ms"] = None
+    assert not mistakes(document)

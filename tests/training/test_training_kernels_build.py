@@ -14,7 +14,7 @@ from app.cuda.compiler import ARCHITECTURES
 from app.kernels.problems import ConvProblem
 from app.kernels.train.train import TRAINING_KERNELS
 from app.layers import AvgPool, LeakyRelu, MaxPool, Relu, Sigmoid, Tanh
-from app.network.definitions import NETWORKS, Network
+from app.network.definitions import NETWORKS
 from app.training.optimisers import AdamW, Sgd
 from tests.support.networks_for_tests import ODD, ORDERS, OVERHANG, POOLED, SMOOTH
 from tests.support.training_device import Build, builds, compile_all, settings_of
@@ -166,9 +166,9 @@ def test_kernels(check: Callable[..., None], arguments: tuple[Any, ...], host: N
     check(*arguments)
 
 
-@pytest.mark.parametrize("network", [POOLED, OVERHANG])
-def test_trainer(network: Network, host: None) -> None:
+def test_trainer(host: None, long_form: bool) -> None:
     """Both in one test: they take the same kernels, which another process would compile again."""
     with ThreadPoolExecutor(2) as pool:
-        whole.test_one_batch(network, pool)
-        whole.test_twice_the_same_bits(network, pool)
+        for network in (OVERHANG, *[POOLED] * long_form):
+            whole.test_one_batch(network, pool)
+            whole.test_twice_the_same_bits(network, pool)
