@@ -14,9 +14,10 @@ from app.base.frozen import Frozen
 TOLERANCE = 20  # of 255: colours that differ less from the ground belong to it; JPEG noise stays below
 RING = 0.04  # of the shorter edge: the width of the border that is taken for ground
 DEVIATIONS = 4.5  # of the ground's own variation: what differs less belongs to it
+FEW = 0.02  # of the border's pixels: what fewer of them show does not matter
 SAME = 2  # of 255: the median difference from one colour at the border, up to which the ground has this colour
 PLAIN = 4  # of 255: the median difference from a smooth surface at the border, beyond which a ground is not plain
-EVEN = 6  # of 255: beyond it for 2 % of the blurred border, shadows and lines are looked for
+EVEN = 6  # of 255: beyond it for more than FEW of the blurred border, shadows and lines are looked for
 LEAST_PART, LEAST_PART_IN_PATTERN = 0.002, 0.2  # of the heaviest part's weight: lighter parts are dropped
 
 # The surface: cubic splines through a grid of knots, fitted to averages of blocks.
@@ -52,7 +53,7 @@ def separate(picture: np.ndarray) -> Separated:
         return Separated(ground, mask, True)
     ground = _fit_surface(picture)
     away, blurred_away = (np.abs(one - ground)[ring].max(axis=1) for one in (picture, blurred))
-    if float(np.quantile(blurred_away, 0.98)) <= EVEN:
+    if float(np.quantile(blurred_away, 1 - FEW)) <= EVEN:
         mask = _fill_main_parts(*_differing(picture - ground, ring), LEAST_PART)
     else:
         mask, weight = _differing(blurred - ground, ring)
@@ -72,10 +73,8 @@ def _is_one_colour(mask: np.ndarray, picture: np.ndarray, blurred: np.ndarray, g
     if float(np.median(np.abs(picture - ground)[edge].max(axis=1))) > SAME:
         return False
     darker = mask & edge & (picture.sum(axis=2) < ground.sum(axis=2))
-    if not darker.any():
-        return True
-    left = darker & _without_shadows(mask, blurred, ground, edge)
-    return bool(2 * left.sum() >= darker.sum())
+    few = FEW * edge.sum()
+    return bool(darker.sum() <= few or (darker & ~_without_shadows(mask, blurred, ground, edge)).sum() <= few)
 
 
 def border_ring(shape: tuple[int, ...]) -> np.ndarray:
