@@ -14,8 +14,10 @@ from app.base.frozen import Frozen
 TOLERANCE = 20  # of 255: colours that differ less from the ground belong to it; JPEG noise stays below
 RING = 0.04  # of the shorter edge: the width of the border that is taken for ground
 DEVIATIONS = 4.5  # of the ground's own variation: what differs less belongs to it
+FEW = 0.02  # of the border's pixels: what fewer of them show does not matter
+SAME = 2  # of 255: the median difference from one colour at the border, up to which the ground has this colour
 PLAIN = 4  # of 255: the median difference from a smooth surface at the border, beyond which a ground is not plain
-EVEN = 6  # of 255: beyond it for 2 % of the blurred border, shadows and lines are looked for
+EVEN = 6  # of 255: beyond it for more than FEW of the blurred border, shadows and lines are looked for
 LEAST_PART, LEAST_PART_IN_PATTERN = 0.002, 0.2  # of the heaviest part's weight: lighter parts are dropped
 
 # The surface: cubic splines through a grid of knots, fitted to averages of blocks.
@@ -44,17 +46,35 @@ class Separated(Frozen):
 def separate(picture: np.ndarray) -> Separated:
     """Separate a picture, (h, w, 3) float32 from 0 to 255. The mask is empty if nothing differs from the ground."""
     ring = border_ring(picture.shape[:2])
-    ground = _fit_surface(picture)
     blurred = _blur(picture)
+    ground = np.broadcast_to(np.median(picture[outer_lines(picture.shape[:2], 1)], axis=0), picture.shape)
+    mask = _differs(picture, ground)
+    if _is_one_colour(mask, picture, blurred, ground):
+        return Separated(ground, mask, True)
+    ground = _fit_surface(picture)
     away, blurred_away = (np.abs(one - ground)[ring].max(axis=1) for one in (picture, blurred))
-    if float(np.quantile(blurred_away, 0.98)) <= EVEN:
+    if float(np.quantile(blurred_away, 1 - FEW)) <= EVEN:
         mask = _fill_main_parts(*_differing(picture - ground, ring), LEAST_PART)
     else:
         mask, weight = _differing(blurred - ground, ring)
         mask = _without_lines(_without_shadows(mask, blurred, ground, ring))
-        mask &= np.abs(picture - ground).max(axis=2) > TOLERANCE  # blurred edges are wider
+        mask &= _differs(picture, ground)  # blurred edges are wider
         mask = _fill_main_parts(mask, weight, LEAST_PART_IN_PATTERN)
     return Separated(ground.clip(0, 255), mask, float(np.median(away)) <= PLAIN)
+
+
+def _differs(picture: np.ndarray, ground: np.ndarray) -> np.ndarray:
+    return np.abs(picture - ground).max(axis=2) > TOLERANCE
+
+
+def _is_one_colour(mask: np.ndarray, picture: np.ndarray, blurred: np.ndarray, ground: np.ndarray) -> bool:
+    """Tell whether the edge has the colour ``ground`` but for faint noise, and for objects (mask), not shadows."""
+    edge = outer_lines(mask.shape, 1)
+    if float(np.median(np.abs(picture - ground)[edge].max(axis=1))) > SAME:
+        return False
+    darker = mask & edge & (picture.sum(axis=2) < ground.sum(axis=2))
+    few = FEW * edge.sum()
+    return bool(darker.sum() <= few or (darker & ~_without_shadows(mask, blurred, ground, edge)).sum() <= few)
 
 
 def border_ring(shape: tuple[int, ...]) -> np.ndarray:

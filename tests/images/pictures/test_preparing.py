@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageFilter
 
 from app.base.errors import UserError
 from app.engine.classifier import Classifier
@@ -58,6 +58,33 @@ def test_labels_are_kept_on_light_canvases(
     assert all(one.inverted for one in found)
     labels = graph.forward(np.stack([one.pixels for one in found]), np.float32)[1]
     assert (labels == graph.forward(images[:, None], np.float32)[1]).mean() >= 0.9  # measured: docs/predict.md
+
+
+def without_colour_of_border(image: Image.Image) -> np.ndarray:
+    """The image's input if its ground is the median of its outermost pixels, and all that differs is the object."""
+    factor = -(-max(image.size) // 256)
+    seen = np.asarray(image.reduce(factor)).astype(int)
+    colour = np.median(np.concatenate([seen[0], seen[-1], seen[:, 0], seen[:, -1]]), axis=0).astype(np.uint8)
+    y, x = np.nonzero(np.abs(seen - colour).max(axis=2) > 20)
+    left, top, right, bottom = factor * np.array([x.min(), y.min(), x.max() + 1, y.max() + 1])
+    right, bottom = min(right, image.width), min(bottom, image.height)
+    scale = 28 / max(right - left, bottom - top)
+    size = max(1, round((right - left) * scale)), max(1, round((bottom - top) * scale))
+    way = Image.Resampling.BOX if scale < 1 else Image.Resampling.BICUBIC
+    small = image.resize(size, way, (left, top, right, bottom)).filter(ImageFilter.UnsharpMask(1, 50, 0)).convert("L")
+    ground = Image.fromarray(colour[None, None]).convert("L").getpixel((0, 0))
+    found = Image.new("L", (28, 28))
+    stretched = small.point([round(255 * max(0, ground - level) / ground) for level in range(256)])
+    found.paste(stretched, ((28 - size[0]) // 2, (28 - size[1]) // 2))
+    return np.asarray(found)
+
+
+@pytest.mark.parametrize("pasted", [False, True])
+def test_on_one_colour_all_that_differs_is_the_object(pasted: bool) -> None:
+    rng = np.random.default_rng(5)
+    images = [placed(pixels, rng, pasted=pasted) for pixels in IMAGES]
+    away = [np.abs(prepare(one, SHAPE).pixels[0] - without_colour_of_border(one).astype(int)).max() for one in images]
+    assert np.mean(np.array(away) <= 1) >= 0.98
 
 
 @pytest.mark.parametrize("light", [False, True])
