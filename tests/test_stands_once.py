@@ -22,7 +22,7 @@ CAPS = {
     "lines of sources": 56_400,
     "lines of Python in app without comments, docstrings and blank lines": 31_500,
     "lines of tests": 42_900,
-    "tracked files": 960,
+    "tracked files": 930,
 }
 
 

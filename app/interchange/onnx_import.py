@@ -9,14 +9,13 @@ import numpy as np
 from app.base.errors import UserError
 from app.files.checks import BadValueError, format_for_error
 from app.interchange.engines import onnx_engine
-from app.interchange.folding import BRIGHT
+from app.interchange.layer_stack import BRIGHT
 from app.interchange.layout import convert_arrays, source_array_shapes
 from app.interchange.named_arrays import class_names, parse_description, torch_name
-from app.interchange.numbers import as_float32
 from app.interchange.onnx_chain import OnnxGraph
 from app.interchange.onnx_export import SCORES, onnx_model, require_onnx
 from app.interchange.onnx_values import array_of, load_external_data
-from app.interchange.source import Asked, Source
+from app.interchange.source import Asked, Source, as_float32
 from app.layers import Argmax, Softmax
 from app.network.foreign import DESCRIPTION
 from app.network.network import PIXEL_SCALE, Network, default_names

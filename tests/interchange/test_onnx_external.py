@@ -10,8 +10,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.cli import main
-from app.interchange.numbers import MAX_FILE_BYTES
-from app.interchange.source import Asked, read
+from app.interchange.source import MAX_FILE_BYTES, Asked, read
 from tests.support.foreign_files import SMALL, onnx_of_others
 from tests.support.networks_for_tests import random_graph
 

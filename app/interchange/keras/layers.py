@@ -7,13 +7,12 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.files.checks import format_for_error
-from app.interchange.folding import BRIGHT, BatchNorm, fold_batch_norm
 from app.interchange.keras import computed
-from app.interchange.keras.chain import NOT_RUN, KerasLayer, KerasModel
+from app.interchange.keras.chain import NOT_RUN, KerasLayer, KerasModel, Settings
 from app.interchange.keras.network import OTHERS, GrowingNetwork
-from app.interchange.keras.settings import Settings
 from app.interchange.keras.weightless import DAMAGED, NO_ZEROS, WeightlessReader
-from app.interchange.numbers import as_float32
+from app.interchange.layer_stack import BRIGHT, BatchNorm, fold_batch_norm
+from app.interchange.source import as_float32
 from app.layers import Conv2d, Linear, Shape
 from app.network.network import LEAST_SCALE, MOST_SCALE, PIXEL_SCALE
 

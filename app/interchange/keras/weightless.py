@@ -7,9 +7,8 @@ import numpy as np
 
 from app.files.checks import format_for_error
 from app.interchange.keras import computed
-from app.interchange.keras.chain import KerasLayer
+from app.interchange.keras.chain import KerasLayer, Settings
 from app.interchange.keras.network import OTHERS, GrowingNetwork
-from app.interchange.keras.settings import Settings
 from app.interchange.layer_stack import fitting_pool
 from app.layers import ACTIVATIONS, AvgPool, LeakyRelu, MaxPool, Relu, Relu6, Sigmoid, Softmax
 from app.network.network import MAX_SIDE
