@@ -1,13 +1,14 @@
 """Layers of a foreign model one after another; what only scales and shifts maps is folded into their weights."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
 from app.base.frozen import Frozen
 from app.files.checks import BadValueError
+from app.interchange.chain import Arrays, Found
 from app.kernels.problems import pooling_window_count
 from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Shape
 from app.layers.pool import Pool
@@ -69,16 +70,6 @@ def fold_affine(
 
 
 MOST_SETTLED = 1024  # maps of a convolution that is added: it has the square of their number of weights
-Arrays = dict[str, np.ndarray]
-
-
-@dataclass
-class Found:
-    """One unnamed layer; its arrays in PyTorch's layout and their names in the file, by suffix "" and "_bias"."""
-
-    layer: Layer
-    arrays: Arrays = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -91,7 +82,7 @@ class Pending:
 
 
 class LayerStack:
-    """The layers so far and the shape behind them, (C, H, W) or (features,).
+    """The layers so far, with arrays in PyTorch's layout, and the shape behind them, (C, H, W) or (features,).
 
     channels_last: whether the model has such maps as (H, W, C). notes: what was folded or left out, each in a sentence.
     """
