@@ -10,8 +10,7 @@ import numpy as np
 
 from app.base.errors import UserError, escape_unprintable
 from app.network.graph import Graph, build_graph
-from app.network.quantising import quantise_convolution
-from app.network.rounding import round_layers
+from app.network.rounding import quantise_convolution, round_layers
 from app.network.weights import Weights, load_weights, save_weights
 from app.terminal.output import check_writable
 from data_tools.fashion_mnist import SPLITS, open_split

@@ -257,14 +257,14 @@ def _from_mirrors(files: list[DataFile], directory: Path, failures: list[str]) -
 
 def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) -> list[DataFile]:
     """Copy ``files``, and those of the other split, from the Debian package; return the files that it lacks."""
-    from data_tools import debian
+    from data_tools import download
 
     print_to_stderr(f"no mirror worked; getting the Debian package {DEBIAN_PACKAGE} with apt-get")
     stored = []
     scratch = temporary_path_beside(directory / "scratch")  # a later run removes the folder of a killed process
     try:
         scratch.mkdir()
-        tree = debian.unpack(DEBIAN_PACKAGE, scratch)
+        tree = download.unpack(DEBIAN_PACKAGE, scratch)
         for file in (file for pair in SPLITS.values() for file in pair):
             for path in existing_copies(file, tree / PACKAGE_PATH):
                 # Keep the other split, too, but never replace a file by it.
@@ -274,7 +274,7 @@ def _from_debian(files: list[DataFile], directory: Path, failures: list[str]) ->
                     read_file(path, file)
                     path.replace(directory / path.name)
                     stored.append(file)
-    except (debian.DebianError, OSError) as error:
+    except (download.DebianError, OSError) as error:
         failures.append(f"Debian package {DEBIAN_PACKAGE}: {error}")
         return files
     finally:

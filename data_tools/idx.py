@@ -196,7 +196,7 @@ def _describe_expected_items(ranks: tuple[int, ...]) -> str:
 
 def _not_idx_error(start: bytes, source: _Source) -> BadFileError:
     """Return the error for content of another kind, which it names if the first bytes show it."""
-    from app.files.formats import START_BYTES, recognise_file_kind  # imported only here: to name what is no IDX file
+    from app.files.reading import START_BYTES, recognise_file_kind  # imported only here: to name what is no IDX file
 
     rest = bytearray(START_BYTES - len(start))
     with suppress(zlib.error, BadFileError):

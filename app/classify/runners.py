@@ -81,7 +81,7 @@ def open_runner(request: ClassifyRequest, settings: WorkerSettings) -> Iterator[
         return
     require_dask("--devices" if request.devices else "--workers")
     with exit_on_interrupt():
-        from app.cluster.local import LocalWorker
+        from app.cluster.clusters import LocalWorker
         from app.cluster.runner import IN_FLIGHT, local_runner
     groups = divide_cores(available_cores(), len(workers))
     local = [

@@ -14,7 +14,7 @@ from uuid import uuid4
 from distributed import WorkerPlugin, get_worker
 
 from app.base.errors import UserError
-from app.cluster.settings import silence_dask_logging
+from app.cluster.clusters import silence_dask_logging
 from app.cuda.device import is_fatal_cuda_error
 
 Engine = Callable[[Any], Any]

@@ -18,10 +18,8 @@ from tqdm import tqdm
 
 from app.base.errors import UserError
 from app.base.processes import signals_blocked
-from app.cluster.local import LocalWorker, local_cluster
+from app.cluster.clusters import LocalWorker, apply_defaults, local_cluster, running_cluster, silence_dask_logging
 from app.cluster.plugin import EnginePlugin, Opener, answer_pieces
-from app.cluster.remote import running_cluster
-from app.cluster.settings import apply_defaults, silence_dask_logging
 
 IN_FLIGHT = 2  # tasks at a time in each worker of this machine
 # Least duration of a task; the second for each worker, because one process handles the tasks of all.

@@ -1,4 +1,4 @@
-"""Run NVRTC in child processes, so that any thread can compile and Ctrl-C interrupts it.
+"""Run NVRTC in child processes, many at once, so that any thread can compile and Ctrl-C interrupts it.
 
 NVRTC replaces the process's handlers of SIGINT and SIGTERM while it compiles; Ctrl-C then ended or crashed the whole
 program. Blocking the signals does not help, because other threads still receive them.
@@ -8,10 +8,15 @@ import atexit
 import ctypes
 import marshal
 import signal
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from tqdm import tqdm
 
 from app.base.errors import UserError
+from app.base.interrupts import deferred_interrupts
+from app.base.processor import usable_cores
 from app.files.child_process import Child, answer_requests
 
 _idle: list[Child] = []  # idle processes; list operations are atomic, so threads need no lock
@@ -97,3 +102,22 @@ def _read_program_output(nvrtc: Any, program: ctypes.c_void_p, what: str) -> byt
 def _check_status(nvrtc: Any, status: int) -> None:
     if status:
         raise RuntimeError(nvrtc.nvrtcGetErrorString(status).decode())
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def compile_on_all_cores(compiled: Callable[[Item], Result], items: Sequence[Item], title: str) -> list[Result]:
+    """Return ``compiled(item)`` for each item, in order, computed by one thread per core; show a progress bar.
+
+    If one call raises, or the user interrupts, calls that have not begun are cancelled and the exception is raised.
+    """
+    with deferred_interrupts() as check_interrupt, ThreadPoolExecutor(usable_cores()) as pool:
+
+        def compile_item(item: Item) -> Result:
+            check_interrupt()
+            return compiled(item)
+
+        done = pool.map(compile_item, items)
+        return [*tqdm(done, desc=title, total=len(items), unit=" kernels", disable=None)]

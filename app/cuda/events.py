@@ -1,4 +1,4 @@
-"""Measure time on the device by CUDA events, in milliseconds."""
+"""Measure time on the device by CUDA events, in milliseconds, and use streams that other libraries own."""
 
 from collections.abc import Callable
 
@@ -72,3 +72,19 @@ class Marks:
         """Return the ms from the first event to each event, itself included. The device must have reached them."""
         first, *_ = self._events
         return [cupy.cuda.get_elapsed_time(first, event) for event in self._events[: self._recorded]]
+
+
+class Borrowed:
+    """A stream of another library, given by its pointer, with the protocol that CuPy reads."""
+
+    def __init__(self, pointer: int) -> None:
+        self._pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return the version of CUDA's stream protocol and the stream's pointer."""
+        return 0, self._pointer
+
+
+def stream_from_pointer(pointer: int) -> cupy.cuda.Stream:
+    """Return a CuPy stream for a pointer; its owner must keep the stream alive."""
+    return cupy.cuda.Stream.from_external(Borrowed(pointer))

@@ -1,14 +1,17 @@
-"""Draw the elements that all charts share: text, axes, legends, and the enclosing picture with its alternative text.
-
-A chart is the text of one ``svg`` element, for a page or a file. Colours are classes of style.css: c0 to c7, of which
-c0 is grey; ``full`` fills a shape, ``open`` outlines it. No chart shows anything by colour alone.
-"""
+"""Draw what all charts share, text, axes, legends and the enclosing picture, and sketches; write charts to files."""
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from html import escape
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from html import escape, unescape
 from pathlib import Path
+
+from app.base.errors import UserError
+from app.files.reading import first_bytes, may_exist
+from app.files.writing import replace_atomically
 
 START = '<svg class="chart" '  # of every chart
 STYLE = Path(__file__).with_name("style.css")
@@ -23,9 +26,9 @@ def style_sheet() -> str:
 
 def light_style_sheet() -> str:
     """Return the style sheet for files: light colours only, and no CSS variables, which some viewers do not support."""
-    palettes, _, rules = style_sheet().partition("svg.chart {  /* every ground */\n")
+    palettes, _, rules = style_sheet().partition("chart {  /* every ground */\n")
     light = dict(re.findall(r"(--chart-\w+): (#\w+);", palettes.partition("@media")[0]))
-    return "svg.chart {\n" + re.sub(r"var\((--chart-\w+)\)", lambda found: light[found[1]], rules)
+    return "chart {\n" + re.sub(r"var\((--chart-\w+)\)", lambda found: light[found[1]], rules)
 
 
 def format_number(value: float) -> str:
@@ -149,3 +152,120 @@ def picture(name: str, title: str, description: str, width: float, height: float
 def size_attributes(width: float, height: float, margin: float = 0) -> str:
     """Return the size attributes of an ``svg`` element whose coordinates begin at (-margin, -margin)."""
     return f'viewBox="{0 - margin:g} {0 - margin:g} {width:g} {height:g}" width="{width:g}" height="{height:g}"'
+
+
+GAP, MARGIN = 12, 2
+CELL = 4  # smallest side of a square, in pixels, whose grid lines are drawn
+TIP = (  # defines the arrowhead; the id may occur once in a page, and only one drawing of a page has arrows
+    '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+    f"{path('M0 0L8 4L0 8z', 'tip')}</marker></defs>"
+)
+
+
+@dataclass
+class Drawing:
+    """A picture that grows to contain the shapes that are added to it. summary: the alternative text.
+
+    keys: meanings of each class of shape, for the legend.
+    """
+
+    summary: str
+    keys: dict[str, list[str]] = field(default_factory=dict)
+    parts: list[str] = field(default_factory=list)
+    width: float = 0
+    height: float = 0
+
+    def _grow_to_contain(self, right: float, bottom: float) -> None:
+        self.width, self.height = max(self.width, right), max(self.height, bottom)
+
+    def add_grid(self, x: float, y: float, rows: int, columns: int, cell: float, kind: str = "plain") -> None:
+        """Draw a grid of squares of side ``cell`` pixels; ``kind`` is its class."""
+        width, height = columns * cell, rows * cell
+        across = "".join(f"M{x:g} {y + row * cell:g}h{width:g}" for row in range(1, rows))
+        down = "".join(f"M{x + column * cell:g} {y:g}v{height:g}" for column in range(1, columns))
+        self.parts.append(bar(x, y, width, height, kind))
+        if cell >= CELL:
+            self.parts.append(path(f"{across}{down}", "cells"))
+        self._grow_to_contain(x + width, y + height)
+
+    def add_rectangle(self, x: float, y: float, width: float, height: float, kind: str, title: str = "") -> None:
+        """Draw a rectangle; ``title`` says what it is, also in the legend."""
+        if title and title not in self.keys.setdefault(kind, []):
+            self.keys[kind].append(title)
+        self.parts.append(bar(x, y, width, height, kind, title))
+        self._grow_to_contain(x + width, y + height)
+
+    def text(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> None:
+        """Write one line of text."""
+        self.parts.append(text(words, x, y, kind, anchor))
+        self._grow_to_contain(x + estimate_text_width(words, 11) * {"start": 1, "middle": 0.5, "end": 0}[anchor], y + 4)
+
+    def lines_of_text(self, x: float, y: float, lines: Sequence[str], kind: str = "") -> None:
+        """Write lines of text below one another."""
+        for number, words in enumerate(lines):
+            self.text(x, y + 17 * number, words, kind)
+
+    def arrow(self, x: float, y: float, to_x: float, to_y: float) -> None:
+        """Draw an arrow."""
+        self.parts.append(path(f"M{x:g} {y:g}L{to_x:g} {to_y:g}", "arrow", ' marker-end="url(#tip)"'))
+        self._grow_to_contain(max(x, to_x) + 4, max(y, to_y) + 4)
+
+    def svg(self) -> str:
+        """Return the SVG element."""
+        tip = TIP * any("url(#tip)" in part for part in self.parts)
+        size = size_attributes(self.width + GAP, self.height + GAP, MARGIN)
+        return f'<svg role="img" {size} aria-label="{escape(self.summary)}">{tip}{"".join(self.parts)}</svg>'
+
+
+FILE_START = START.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ')  # of every file that this writes
+
+
+def check_chart_folder(folder: Path) -> None:
+    """Raise UserError if ``folder`` cannot be created or written to. It creates nothing."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    with _convert_os_errors(folder), tempfile.TemporaryFile(dir=existing):
+        pass
+
+
+def create_chart_folder(folder: Path) -> None:
+    """Check the folder and create it. Raises UserError."""
+    check_chart_folder(folder)
+    with _convert_os_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def _convert_os_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"--plot {folder} cannot be written: {error.strerror}; name a folder that you can write to"
+        ) from error
+
+
+def save_chart(chart: str, path: Path, source: str = "") -> Path:
+    """Write a chart as an SVG file and return the path. source: its data, for ``read_chart_source``.
+
+    The file includes the style sheet for light backgrounds. Raises UserError if it cannot be written, or if the path is
+    a file that is no chart of this program.
+    """
+    if may_exist(path) and first_bytes(path, len(FILE_START)) not in (b"", FILE_START.encode()):
+        raise UserError(
+            f"{path} already exists and is not a chart of this program: remove it, or name another --plot folder"
+        )
+    told = f"<metadata>{escape(source)}</metadata>\n" if source else ""
+    head, described, drawn = chart.partition("</desc>\n")
+    text = f"{head}{described}{told}<style>\n{light_style_sheet()}</style>\n{drawn}\n".replace(START, FILE_START, 1)
+    with replace_atomically(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def read_chart_source(path: Path) -> str | None:
+    """Return the ``source`` stored in a saved chart; None if the file or the source is missing."""
+    try:
+        found = re.search(r"<metadata>(.*)</metadata>", path.read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError:
+        return None
+    return found and unescape(found[1])

@@ -22,7 +22,7 @@ import cupy
 import numpy as np
 
 from app.base.errors import UserError
-from app.cuda.graph_capture import BatchGraph
+from app.cuda.graphs import BatchGraph
 from app.cuda.memory import DeviceMemoryError, is_pinned, pinned_array
 from app.engine.buffers import (
     Buffers,

@@ -12,7 +12,7 @@ from functools import partial
 import cupy
 import numpy as np
 
-from app.cuda.kernel_graph import KernelGraph
+from app.cuda.graphs import KernelGraph
 from app.cuda.memory import DeviceMemoryError, map_to_device, pinned_array
 from app.engine.buffers import Buffers, LoadedPlan, next_power_of_two
 from app.engine.interface import Outputs

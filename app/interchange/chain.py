@@ -1,8 +1,10 @@
-"""A sequence of layers before the images' size is known, and the network that it becomes."""
+"""Layers of a foreign model one after another, and the network that they become."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from math import prod
+
+import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
@@ -11,12 +13,44 @@ from app.layers import Argmax, Conv2d, Layer, Linear, Resize, Shape
 from app.layers.pool import Pool
 from app.layers.resize import MAX_SIZE
 from app.network.definitions import Network
+from app.network.network import default_names
+from app.network.toml import network_toml, parse_network
 
 IMAGE = 28  # height and width of Fashion-MNIST's images
 
 
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass
+class Found:
+    """One unnamed layer; its arrays and their names in the file, by suffix "" and "_bias"."""
+
+    layer: Layer
+    arrays: Arrays = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+
+
+def assemble_network(
+    found: Sequence[Found], name: str, summary: str, image: Shape, pixel_scale: float
+) -> tuple[Network, Arrays, dict[str, str]]:
+    """Name the layers as our networks do; return the network, its arrays, and their names in the file.
+
+    The network ends in an argmax and is checked like any other. Raises BadValueError.
+    """
+    names = default_names(one.layer.kind for one in found)
+    named = [*zip(names, found, strict=True)]
+    layers = (*(replace(one.layer, name=layer) for layer, one in named), Argmax("argmax"))
+    try:
+        network = parse_network(network_toml(Network(name, summary, image, layers, pixel_scale)), "its network")
+    except UserError as error:
+        raise BadValueError(f"has a network that cannot be: {error}") from None
+    arrays = {layer + end: array for layer, one in named for end, array in one.arrays.items()}
+    return network, arrays, {layer + end: path for layer, one in named for end, path in one.origins.items()}
+
+
 class Chain(Frozen):
-    """The layers of a foreign network, from the enlarged image to the scores.
+    """The layers of a foreign network, from the enlarged image, whose size is not known, to the scores.
 
     names: our array's name → the file's. notes: what was assumed.
     """

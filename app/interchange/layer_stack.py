@@ -1,29 +1,75 @@
 """Layers of a foreign model one after another; what only scales and shifts maps is folded into their weights."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
+from app.base.frozen import Frozen
 from app.files.checks import BadValueError
-from app.interchange.folding import fold_affine
+from app.interchange.chain import Arrays, Found
 from app.kernels.problems import pooling_window_count
 from app.layers import AvgPool, Conv2d, Flatten, Layer, Linear, MaxPool, Shape
 from app.layers.pool import Pool
 from app.network.network import MAX_ACTIVATIONS
 
+BRIGHT = 1 / 16  # images that are multiplied by less are taken as pixels from 0 to 255, others as from 0 to 1
+
+
+class BatchNorm(Frozen):
+    """What a trained batch normalisation computes: (x - mean) / sqrt(variance + epsilon) * scale + shift.
+
+    Arrays are (maps,) of any float type. name: of the layer or node, for errors.
+    """
+
+    name: str
+    scale: np.ndarray
+    shift: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+    epsilon: float
+
+    def affine(self, maps: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the factor and the shift of each map, float64.
+
+        Raises BadValueError for sizes that do not fit and a negative variance.
+        """
+        given = {"scale": self.scale, "shift": self.shift, "mean": self.mean, "variance": self.variance}
+        arrays = {what: np.asarray(array, np.float64) for what, array in given.items()}
+        for what, array in arrays.items():
+            if array.shape != (maps,):
+                raise BadValueError(f"batch normalisation {self.name} has a {what} of {array.shape}, needs ({maps},)")
+        with np.errstate(all="ignore"):  # infinite and NaN values show in the weights
+            if not (arrays["variance"] + self.epsilon > 0).all():
+                raise BadValueError(f"batch normalisation {self.name} has a variance that is negative or no number")
+            factor = arrays["scale"] / np.sqrt(arrays["variance"] + self.epsilon)
+            return factor, arrays["shift"] - arrays["mean"] * factor
+
+
+def fold_batch_norm(weights: np.ndarray, bias: np.ndarray | None, norm: BatchNorm) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weights and the bias that compute both, float32. weights: (…, maps), in this project's layout.
+
+    Computed in float64 and rounded once. Raises BadValueError for sizes that do not fit and a negative variance.
+    """
+    return fold_affine(weights, bias, *norm.affine(weights.shape[-1]))
+
+
+def fold_affine(
+    weights: np.ndarray, bias: np.ndarray | None, factor: np.ndarray, shift: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the weights and the bias of a layer whose outputs (…, maps) are multiplied and then shifted, float32.
+
+    Raises BadValueError for a bias of another size.
+    """
+    if bias is not None and bias.shape != shift.shape:
+        raise BadValueError(f"has a bias of {bias.shape} for {len(shift):,} maps; get a fresh copy")
+    with np.errstate(all="ignore"):
+        shifted = shift if bias is None else bias.astype(np.float64) * factor + shift
+        return (weights.astype(np.float64) * factor).astype(np.float32), shifted.astype(np.float32)
+
+
 MOST_SETTLED = 1024  # maps of a convolution that is added: it has the square of their number of weights
-Arrays = dict[str, np.ndarray]
-
-
-@dataclass
-class Found:
-    """One unnamed layer; its arrays in PyTorch's layout and their names in the file, by suffix "" and "_bias"."""
-
-    layer: Layer
-    arrays: Arrays = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -36,7 +82,7 @@ class Pending:
 
 
 class LayerStack:
-    """The layers so far and the shape behind them, (C, H, W) or (features,).
+    """The layers so far, with arrays in PyTorch's layout, and the shape behind them, (C, H, W) or (features,).
 
     channels_last: whether the model has such maps as (H, W, C). notes: what was folded or left out, each in a sentence.
     """

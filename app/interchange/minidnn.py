@@ -12,8 +12,7 @@ import numpy as np
 from app.files.checks import BadValueError
 from app.interchange.chain import with_course_rules
 from app.interchange.layout import REMEDY, source_array_shapes
-from app.interchange.numbers import Cursor
-from app.interchange.source import Asked, Source
+from app.interchange.source import Asked, Cursor, Source
 from app.layers import Argmax, Flatten, Resize
 
 

@@ -11,10 +11,8 @@ import numpy as np
 from app.files.checks import BadValueError, format_for_error
 from app.interchange.chain import Chain, network_of, with_course_rules
 from app.interchange.layout import source_array_shapes
-from app.interchange.mxnet_params import read_params
-from app.interchange.mxnet_symbol import read_symbol
-from app.interchange.numbers import as_float32
-from app.interchange.source import Asked, Source
+from app.interchange.mxnet_files import read_params, read_symbol
+from app.interchange.source import Asked, Source, as_float32
 from app.layers import Conv2d, Flatten, Linear, MaxPool, Softmax, Tanh
 from app.network.definitions import Network
 

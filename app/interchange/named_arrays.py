@@ -24,8 +24,7 @@ from app.files.checks import (
 )
 from app.interchange.engines import torch_engine
 from app.interchange.layout import source_array_shapes, to_channels_first
-from app.interchange.numbers import as_float32
-from app.interchange.source import Asked, Source
+from app.interchange.source import Asked, Source, as_float32
 from app.interchange.torch_arrays import BIAS, WEIGHT, fold_batch_norms, guess_network
 from app.layers import Shape
 from app.network.definitions import Network

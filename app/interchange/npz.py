@@ -15,8 +15,7 @@ from numpy.lib import format as npy
 
 from app.files.checks import BadValueError, format_for_error
 from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, match_to_network, parse_description
-from app.interchange.numbers import MAX_FILE_BYTES
-from app.interchange.source import Asked, Source
+from app.interchange.source import MAX_FILE_BYTES, Asked, Source
 from app.network.foreign import DESCRIPTION
 
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}

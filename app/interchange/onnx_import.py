@@ -8,19 +8,18 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError, format_for_error
+from app.interchange.chain import assemble_network
 from app.interchange.engines import onnx_engine
-from app.interchange.folding import BRIGHT
+from app.interchange.layer_stack import BRIGHT
 from app.interchange.layout import convert_arrays, source_array_shapes
 from app.interchange.named_arrays import class_names, parse_description, torch_name
-from app.interchange.numbers import as_float32
 from app.interchange.onnx_chain import OnnxGraph
 from app.interchange.onnx_export import SCORES, onnx_model, require_onnx
 from app.interchange.onnx_values import array_of, load_external_data
-from app.interchange.source import Asked, Source
-from app.layers import Argmax, Softmax
+from app.interchange.source import Asked, Source, as_float32
+from app.layers import Softmax
 from app.network.foreign import DESCRIPTION
-from app.network.network import PIXEL_SCALE, Network, default_names
-from app.network.toml import network_toml, parse_network
+from app.network.network import PIXEL_SCALE
 
 OLDEST_OPSET = 13
 
@@ -110,30 +109,12 @@ def _described_source(model: Any) -> Source | None:
 
 
 def _build_source(chain: OnnxGraph, name: str, metadata: Mapping[str, str]) -> Source:
-    """Name the layers as our networks do, and check the network like any other.
-
-    name: the network's; exporters give all their graphs the same name.
-    """
+    """Make the network and its arrays. name: the network's; exporters give all their graphs the same name."""
     found, notes = chain.stack.found, chain.stack.notes
-    names = default_names(one.layer.kind for one in found)
-    layers = [replace(one.layer, name=name) for one, name in zip(found, names, strict=True)]
-    arrays: dict[str, np.ndarray] = {}
-    origins: dict[str, str] = {}
-    for layer, one in zip(names, found, strict=True):
-        for end, array in one.arrays.items():
-            origins[layer + end] = one.origins.get(end, "")
-            arrays[layer + end] = as_float32(origins[layer + end], array, notes)
-    network = Network(
-        name,
-        "imported from an ONNX model",
-        chain.input_shape,
-        (*layers, Argmax("argmax")),
-        _pixel_scale(chain, notes),
-    )
-    try:
-        network = parse_network(network_toml(network), "its network")
-    except UserError as error:
-        raise BadValueError(f"has a network that cannot be: {error}") from None
+    for one in found:
+        one.arrays = {end: as_float32(one.origins.get(end, ""), array, notes) for end, array in one.arrays.items()}
+    scale = _pixel_scale(chain, notes)
+    network, arrays, origins = assemble_network(found, name, "imported from an ONNX model", chain.input_shape, scale)
     classes = class_names(metadata, network, notes)
     return Source(network, arrays, origins, tuple(notes), classes=classes)
 

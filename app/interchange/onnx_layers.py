@@ -8,8 +8,7 @@ from math import prod
 import numpy as np
 
 from app.files.checks import format_for_error
-from app.interchange.folding import BatchNorm
-from app.interchange.layer_stack import in_channels_first, with_equal_padding
+from app.interchange.layer_stack import BatchNorm, in_channels_first, with_equal_padding
 from app.interchange.onnx_values import Constants, Node
 from app.interchange.onnx_weightless import NO_PADS, WeightlessLayers
 from app.layers import Conv2d, Linear, Shape

@@ -9,7 +9,7 @@ import numpy as np
 
 from app.files.checks import BadValueError, format_for_error
 from app.files.reading import may_exist, read_file
-from app.interchange.numbers import MAX_FILE_BYTES
+from app.interchange.source import MAX_FILE_BYTES
 
 TYPES = (1, 2, 6, 7, 9, 10, 11)  # of TensorProto: float, uint8, int32, int64, bool, float16, double
 DOMAINS = ("", "ai.onnx")

@@ -12,8 +12,7 @@ from app.base.errors import pip_install_command
 from app.files.checks import BadValueError, format_for_error
 from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, match_to_network
 from app.interchange.npz import opened_zip
-from app.interchange.numbers import MAX_FILE_BYTES
-from app.interchange.source import Asked, Source
+from app.interchange.source import MAX_FILE_BYTES, Asked, Source
 from app.interchange.torch_arrays import COUNTER
 
 REMEDY = "save it with torch.save(model.state_dict(), ...)"

@@ -10,8 +10,8 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.files.checks import BadValueError, format_for_error
-from app.interchange.folding import BatchNorm, fold_batch_norm
-from app.interchange.numbers import as_float32
+from app.interchange.layer_stack import BatchNorm, fold_batch_norm
+from app.interchange.source import as_float32
 from app.layers import Argmax, Conv2d, Flatten, Layer, Linear, MaxPool, Relu, Shape
 from app.network.network import PIXEL_SCALE, Network, default_names
 from app.network.toml import NAME, network_toml, parse_network

@@ -7,8 +7,8 @@ from contextlib import suppress
 import numpy as np
 
 from app.base.errors import UserError, pip_install_command
-from app.cuda.graph_capture import DEVICE_WIDE
-from app.cuda.streams import stream_from_pointer
+from app.cuda.events import stream_from_pointer
+from app.cuda.graphs import DEVICE_WIDE
 from app.kernels.variant import LibraryGemm
 
 

@@ -35,7 +35,7 @@ from app.kernels.variant import (
 )
 
 if TYPE_CHECKING:
-    from app.cuda.kernel_graph import KernelGraph
+    from app.cuda.graphs import KernelGraph
 
 MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 MAX_THREADS = 1024  # per block, on every architecture

@@ -12,8 +12,8 @@ from app.cuda.events import EventPair
 from app.cuda.memory import device_array
 from app.kernels.function import Function
 from app.kernels.launch import load_cubin
-from app.lab.stop import has_enough_samples, launches_per_sample
 from app.main_job.result import Timing
+from app.main_job.statistics import has_enough_samples, launches_per_sample
 
 WAIT = Path(__file__).with_name("wait.cu")
 ENQUEUE_US = 20  # of the host per action, a generous estimate

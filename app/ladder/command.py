@@ -12,7 +12,7 @@ from app.ladder.card import Card
 from app.ladder.counting import PARTS
 from app.ladder.lessons import LADDERS, Step
 from app.ladder.lessons import ladder_steps as ladder_of
-from app.ladder.site import check_folder, write_site
+from app.ladder.pages import check_folder, write_site
 from app.ladder.stored import introduction_pages, stored_card, stored_card_named, stored_kernels
 from app.network.graph import network_graph
 from app.records import kernels as records

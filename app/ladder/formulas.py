@@ -13,7 +13,7 @@ from math import ceil, prod
 from operator import mul
 
 from app.base.precision import storage_dtype
-from app.kernels.conv.rows.interpolation import toom_cook_matrices
+from app.kernels.conv.rows.toom_cook import toom_cook_matrices
 from app.kernels.plain_problems import ITEMSIZE
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.kernels.variant import Parameters, Variant

@@ -2,7 +2,7 @@
 
 from itertools import product as product_of
 
-from app.drawing.sketch import Drawing
+from app.drawing.svg import Drawing
 
 
 def draw_matrix_product(

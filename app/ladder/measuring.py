@@ -14,8 +14,8 @@ from app.lab.bench.ladder import ItemTimer
 from app.lab.bench.results import Result, Table, convolution_totals, table_document
 from app.lab.bench.trial import Trial
 from app.lab.document import Row, utc_date
-from app.lab.stop import describe_stopping_rule
 from app.ladder.lessons import LADDERS, Step, ladder_steps
+from app.main_job.statistics import describe_stopping_rule
 from app.network.graph import Graph
 from app.planning import tuning
 

@@ -1,23 +1,36 @@
-"""Build the HTML pages: one for each step, one for each source file, and the index."""
+"""Build the HTML pages, one for each step, one for each source file, and the index; write them into a folder."""
 
+import importlib.util
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
+from pathlib import Path
 from typing import Any
 
+from app.base.errors import UserError, pip_install_command
 from app.base.frozen import Frozen
 from app.base.precision import SHORT
-from app.drawing.sketch import Drawing
+from app.drawing import interactives
+from app.drawing.svg import Drawing
 from app.kernels.problems import LinearProblem
 from app.ladder import tables, tiles
 from app.ladder.card import LATER, Card, Layer
 from app.ladder.counting import CONSTANT_CYCLES, PARTS, ROUND_TRIP
-from app.ladder.differing import FACTOR, WORDS, large_difference_reasons
-from app.ladder.excerpt import GAP, changed_line_count, coloured_lines, excerpt_lines
 from app.ladder.formulas import fill_formulas
-from app.ladder.lessons import LADDERS, Step, all_steps, ladder_steps
-from app.ladder.pictures import Text
+from app.ladder.lessons import (
+    GAP,
+    LADDERS,
+    Step,
+    all_steps,
+    changed_line_count,
+    coloured_lines,
+    excerpt_lines,
+    ladder_steps,
+)
+from app.ladder.pictures import Text, interactives_page, pictures_page
+from app.ladder.tables import FACTOR, WORDS, large_difference_reasons
 from app.terminal.text import format_ms
 
 # Change of a line → its CSS class, and its text for screen readers.
@@ -173,3 +186,46 @@ def _prediction_bars(layer: Layer) -> str:
         drawing.add_rectangle(232, y + 3, max(360 * value / longest, 1), 16, kind, f"{format_ms(value) or 0} ms")
         drawing.text(238 + 360 * value / longest, y + 15, f"{format_ms(value) or 0} ms")
     return drawing.svg()
+
+
+STATIC = Path(__file__).with_name("static")
+NEEDED = {"jinja2": "Jinja2", "pygments": "Pygments", "markdown_it": "markdown-it-py"}  # module → package
+MARK = "made-by-lenet5-inference"  # an empty file that marks a folder whose content may be replaced
+
+
+def check_folder(folder: Path) -> None:
+    """Raise UserError if a site cannot be written to the folder."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is no folder: name another one")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARK).is_file():
+        raise UserError(f"{folder} holds other files than a site's: name an empty or new folder")
+    for module, name in NEEDED.items():
+        if importlib.util.find_spec(module) is None:
+            raise UserError(f"the pages need {name}: {pip_install_command('docs')}")
+
+
+def write_site(folder: Path, card: Card, command: str, more: Sequence[Text] = ()) -> list[Path]:
+    """Write all pages and the files that they load; return the paths. This replaces an earlier site in the folder.
+
+    more: pages that come before the charts and interactives. Raises UserError, also for a folder that contains anything
+    but a site.
+    """
+    check_folder(folder)
+    made = [*Pages(card, command, [*more, pictures_page(card), interactives_page()]).all_pages()]
+    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    try:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.copytree(STATIC, unfinished)  # makes folders above it, too
+        (unfinished / MARK).touch()
+        (unfinished / "charts.css").write_text(interactives.page_style_sheet(), encoding="utf-8")
+        (unfinished / "scripts").mkdir()
+        for name, script in interactives.script_texts().items():
+            (unfinished / "scripts" / name).write_text(script, encoding="utf-8")
+        for page in made:
+            (unfinished / f"{page.name}.html").write_text(page.html, encoding="utf-8")
+        if folder.exists():
+            shutil.rmtree(folder)
+        unfinished.rename(folder)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}") from None
+    return sorted(path for path in folder.rglob("*") if path.is_file())

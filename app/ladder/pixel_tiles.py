@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from app.drawing.sketch import Drawing
-from app.kernels.conv.rows.interpolation import toom_cook_matrices
+from app.drawing.svg import Drawing
+from app.kernels.conv.rows.toom_cook import toom_cook_matrices
 from app.ladder.formulas import WARP
 
 ROOM = 210  # pixels of the longer side of a grid

@@ -5,7 +5,7 @@ A lesson names the kind and gives formulas for its sizes, so that a drawing show
 
 from collections.abc import Callable, Mapping
 
-from app.drawing.sketch import Drawing
+from app.drawing.svg import Drawing
 from app.ladder import matrix_tiles, pixel_tiles
 from app.ladder.formulas import Names, evaluate_formula
 from app.ladder.lessons import Step

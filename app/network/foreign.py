@@ -6,7 +6,7 @@ from shlex import quote
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.files.formats import START_BYTES, recognise_file_kind
+from app.files.reading import START_BYTES, recognise_file_kind
 
 DESCRIPTION = "lenet5-inference"  # name of the entry beside exported arrays that describes the network
 

@@ -1,10 +1,11 @@
-"""Combine a network with its weights: load both, infer and check all shapes, and run the NumPy reference."""
+"""Combine a network with its weights: load or draw them, infer and check all shapes, and run the NumPy reference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
+from math import prod, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,25 @@ from app.base.errors import UserError, did_you_mean_hint, print_to_stderr
 from app.base.frozen import Frozen
 from app.files import shipped
 from app.layers import Argmax, Layer, Parameters, Resize, Shape
-from app.network.definitions import NETWORKS, Network, network_by_name
-from app.network.network import LEAST_SCALE, MOST_SCALE, LayerStep
+from app.network.definitions import NETWORKS, network_by_name
+from app.network.network import LEAST_SCALE, MOST_SCALE, LayerStep, Network
 from app.network.quantised import Quantised
 from app.network.toml import SUFFIX, read_network
 from app.network.weights import DEFAULT_NETWORK, ENDINGS, Weights, check_shapes, load_weights
+
+SEED = 0
+
+
+def random_weights(network: Network) -> Weights:
+    """Return seeded random weights with all possible biases, scaled to keep values finite."""
+    rng = np.random.default_rng(SEED)
+    arrays: dict[str, np.ndarray] = {}
+    for step in network.steps:
+        for name, wanted in step.parameter_shapes.items():
+            scale = 0.1 if name.endswith("_bias") else 1 / sqrt(prod(wanted[:-1]))
+            arrays[name] = (scale * rng.standard_normal(wanted)).astype(np.float32)
+    return Weights(arrays, network.name, Path("random weights"), definition=network)
+
 
 REFERENCE_CHUNK = 128  # images: large enough for the matrix products, small enough for the caches
 
@@ -187,7 +202,5 @@ def shipped_or_random_weights(network: Network) -> Weights:
     found = shipped_weights(network)
     if found is not None:
         return found
-    from app.network.generated import SEED, random_weights
-
     print_to_stderr(f"note: no weights of network {network.name} are shipped: random ones, seed {SEED}")
     return random_weights(network)

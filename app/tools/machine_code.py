@@ -17,7 +17,7 @@ from typing import Any, cast
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.cuda.compiler import compile_kernel
-from app.cuda.on_all_cores import compile_on_all_cores
+from app.cuda.compiler_process import compile_on_all_cores
 from app.kernels.variant import Variant
 from app.records.kernels import Instructions
 from app.tools.resources import example_problems

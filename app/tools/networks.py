@@ -16,7 +16,7 @@ from app.records import networks as records
 from app.records.networks import ListedNetwork, Networks, Promise
 from app.terminal.output import publish_report
 from app.terminal.text import Column, paragraph, table
-from app.training.recipes import default_recipe
+from app.training.settings import default_recipe
 
 LEGEND = "MFLOP: of one image; accuracy: of the weights, on the first Fashion-MNIST test images."
 

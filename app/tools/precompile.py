@@ -9,7 +9,7 @@ from app.base.errors import UserError, print_to_stderr
 from app.base.precision import PRECISIONS
 from app.commands.precompile import PrecompileRequest
 from app.cuda.compiler import check_cache_permissions, compile_kernel, import_nvrtc, is_cached
-from app.cuda.on_all_cores import compile_on_all_cores
+from app.cuda.compiler_process import compile_on_all_cores
 from app.kernels.problems import ConvProblem, without_epilogue
 from app.planning import tuning
 from app.planning.choices import load_graph, resolve_target

@@ -14,7 +14,7 @@ from typing import Any
 from app.base.frozen import Frozen
 from app.base.precision import epilogue_dtype, storage_dtype
 from app.cuda.compiler import architecture_number, compile_kernel, read_with_includes, resource_report
-from app.cuda.on_all_cores import compile_on_all_cores
+from app.cuda.compiler_process import compile_on_all_cores
 from app.kernels.problems import ConvPairProblem, LinearPairProblem, Problem
 from app.kernels.variant import LaunchConfig, Variant, ceil_div
 from app.layers import Conv2d

@@ -11,11 +11,11 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.processor import check_address_space, keep_freed_memory, usable_cores
 from app.cuda.device import translate_gpu_errors
+from app.training.checkpoint import TrainingJob
 from app.training.gradients import Arrays
 from app.training.loop import Trainer
 from app.training.model import add_l2_gradient, cross_entropy
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
-from app.training.progress import TrainingJob
 from app.training.random_bits import FRACTION_BITS, Use, dropout_bound, integers_below, random_bits
 from app.training.settings import Settings
 from app.training.team import Team, member_share

@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 
 from app.base.clock import Timer
+from app.training.checkpoint import EpochResult, Progress
 from app.training.gradients import Arrays
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots
-from app.training.progress import EpochResult, Progress
 from app.training.random_bits import Use, random_order
 from app.training.settings import Settings
 

@@ -8,19 +8,18 @@ import numpy as np
 
 from app.base.errors import UserError, choices_hint
 from app.base.frozen import Frozen
-from app.drawing import files
+from app.drawing import svg
 from app.layers import Linear
 from app.network.definitions import NETWORKS, Network
 from app.network.graph import find_network
 from app.network.toml import network_toml
 from app.training import checkpoint, loop
+from app.training.checkpoint import TrainingJob
 from app.training.cpu_trainer import translate_memory_errors
 from app.training.model import Model, training_model
 from app.training.output_files import OutputFiles, check_file_sizes, choose_files
-from app.training.progress import TrainingJob
-from app.training.recipes import default_recipe
 from app.training.request import TrainRequest
-from app.training.settings import Settings, option_text
+from app.training.settings import Settings, default_recipe, option_text
 from app.training.workers import check_workers
 from data_tools.dataset import Dataset, announce_fashion_mnist, load_fashion_mnist, load_files
 from data_tools.fashion_mnist import open_split
@@ -62,7 +61,7 @@ def load_task(request: TrainRequest, device: str) -> Task:
         network = find_network(request.network)
     places = choose_files(request, network, content)
     if request.plot is not None:
-        files.check_chart_folder(request.plot)
+        svg.check_chart_folder(request.plot)
     if request.data is None:
         _resolve_settings(request, device, stored, network, announce_fashion_mnist("train"))
     data = _load_dataset(request)

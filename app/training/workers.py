@@ -18,8 +18,8 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.processes import LOOK_SECONDS, StopDetector, describe_exit_code, end_with_parent, signals_blocked
 from app.training import loop
+from app.training.checkpoint import TrainingJob
 from app.training.cpu_trainer import open_trainer
-from app.training.progress import TrainingJob
 from app.training.settings import Settings
 from app.training.team import Alone, SharedMemoryTeam, Team, shared_bytes
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app.base.errors import UserError
-from app.drawing import files
+from app.drawing import svg
 from app.lab.bench import plots
 from docs.generate.figures import BENCH, Figures
 
@@ -26,10 +26,10 @@ PICTURES: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
 
 def draw(figures: Path, folder: Path = FOLDER) -> list[Path]:
     """Draw all pictures anew. Raises UserError for a JSON file that is missing or broken."""
-    files.create_chart_folder(folder)
+    svg.create_chart_folder(folder)
     documents = Figures(figures)
     return [
-        files.save_chart(draw_one(documents[name]), folder / picture, source_text(figures / name))
+        svg.save_chart(draw_one(documents[name]), folder / picture, source_text(figures / name))
         for picture, (name, draw_one) in PICTURES.items()
     ]
 
@@ -39,7 +39,7 @@ def stale_pictures(figures: Path, folder: Path = FOLDER) -> list[str]:
     return [
         name
         for name, (json, _) in PICTURES.items()
-        if files.read_chart_source(folder / name) != source_text(figures / json)
+        if svg.read_chart_source(folder / name) != source_text(figures / json)
     ]
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from app.base.interrupts import exit_ignoring_signals
 from app.ladder.card import EXAMPLE
-from app.ladder.site import write_site
+from app.ladder.pages import write_site
 from app.ladder.stored import introduction_pages, stored_card
 from app.terminal.console import Parser, run_guarded
 from docs.generate.records import write_schemas

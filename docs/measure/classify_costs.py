@@ -113,7 +113,7 @@ class Idle:
 
 def _handing_out(labels: int) -> Cluster:
     """Return how many pieces per second idle workers answer through Dask."""
-    from app.cluster.local import LocalWorker
+    from app.cluster.clusters import LocalWorker
     from app.cluster.runner import local_runner
 
     workers = [LocalWorker(f"worker {number}") for number in range(WORKERS)]

@@ -18,8 +18,8 @@ from distributed import Client
 from app import VERSION
 from app.base.errors import UserError
 from app.base.processor import usable_cores
-from app.cluster import plugin, remote
-from app.cluster.local import PREFIX, LocalWorker, scratch_folder
+from app.cluster import plugin
+from app.cluster.clusters import PREFIX, LocalWorker, scratch_folder
 from app.cluster.runner import Runner, cluster_runner, local_runner
 from tests.support.dask_processes import dask_cluster
 from tests.support.stand_in_engine import Answer, Piece, open_engine, open_nothing
@@ -179,7 +179,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.cluster.runner.COUNT_SECONDS", 0.05)
     monkeypatch.setattr("app.cluster.runner.SILENT_SECONDS", 0.2)
     monkeypatch.setattr("app.cluster.runner.EMPTY_SECONDS", 1.0)
-    monkeypatch.setattr(remote, "CONNECT_SECONDS", 2.0)
+    monkeypatch.setattr("app.cluster.clusters.CONNECT_SECONDS", 2.0)
 
 
 def test_the_scheduler_is_stopped(tmp_path: Path, impatient: None, capfd: pytest.CaptureFixture[str]) -> None:
@@ -228,6 +228,6 @@ def test_workers_must_have_this_version_of_this_package(tmp_path: Path, line: st
     ],
 )
 def test_where_no_scheduler_is(monkeypatch: pytest.MonkeyPatch, address: str, reason: str) -> None:
-    monkeypatch.setattr(remote, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("app.cluster.clusters.CONNECT_SECONDS", 0.2)
     with pytest.raises(UserError, match=f"^--scheduler {address} {reason}"):
         squares(address)

@@ -13,7 +13,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.files.child_process import Child
-from data_tools import debian, download, fashion_mnist
+from data_tools import download, fashion_mnist
 from data_tools.fashion_mnist import fetch, open_split
 from data_tools.idx import write_idx
 from tests.data_tools.test_hostile_mirrors import ANSWERS, Server
@@ -241,7 +241,7 @@ def test_debian_package_with_wrong_content(cache: Path, debian_tools: Path, tmp_
 def test_debian_failures(
     cache: Path, debian_tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, reason: str
 ) -> None:
-    monkeypatch.setattr(debian, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(download, "TIMEOUT_SECONDS", 0.2)
     install(tmp_path, "apt-get", f'#!/bin/sh\n[ "$3" = update ] && exit 0\n{script}\n')
     start = time.monotonic()
     with pytest.raises(UserError, match=reason):

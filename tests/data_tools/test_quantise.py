@@ -8,11 +8,16 @@ import pytest
 
 from app.files import shipped
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, Relu
-from app.network import quantising
+from app.network import rounding
 from app.network.definitions import FA19, LENET5
 from app.network.graph import build_graph
-from app.network.quantising import quantise_activations, quantise_convolution
-from app.network.rounding import Rounding, round_layers, round_with_compensation
+from app.network.rounding import (
+    Rounding,
+    quantise_activations,
+    quantise_convolution,
+    round_layers,
+    round_with_compensation,
+)
 from app.network.weights import load_weights, round_to_storage, save_weights
 from data_tools.__main__ import main
 from data_tools.fashion_mnist import CLASSES
@@ -99,7 +104,7 @@ def test_steps_shrink_until_every_greatest_filter_is_127(monkeypatch: pytest.Mon
         used.append((w, products))
         return round_with_compensation(w, products, rounded)
 
-    monkeypatch.setattr(quantising, "round_with_compensation", spied)
+    monkeypatch.setattr(rounding, "round_with_compensation", spied)
     graph, rng = random_graph(ALIKE, bias=False), np.random.default_rng(0)
     graph.parameters["conv1"][:] = rng.random(graph.parameters["conv1"].shape)
     graph.parameters["conv2"][..., 0, :32] = 1

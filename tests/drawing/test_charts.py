@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from app.drawing import files, journey, labels, lines, matrix, roofline, svg, waterfall
+from app.drawing import journey, labels, lines, matrix, roofline, svg, waterfall
 from app.kernels.registry import variants
 
 ROOT = Path(__file__).parents[2]
@@ -172,16 +172,16 @@ HEAT = matrix.draw_heat_map(
 
 def test_a_file_needs_nothing_else(tmp_path: Path) -> None:
     """Neither variables nor a page's style sheet, and every class that it uses has its rule."""
-    path = files.save_chart(HEAT, tmp_path / "heat.svg", "bench.json sha256:<0>")
+    path = svg.save_chart(HEAT, tmp_path / "heat.svg", "bench.json sha256:<0>")
     root = ElementTree.parse(path).getroot()
     style = root.findtext(f"{SVG}style") or ""
     assert root.tag == f"{SVG}svg" and "var(" not in style and "@media" not in style
     used = {kind for element in root.iter() for kind in (element.get("class") or "").split()}
     assert used and all(re.search(rf"\.{kind}\b", style) for kind in used)
-    assert files.read_chart_source(path) == "bench.json sha256:<0>"
+    assert svg.read_chart_source(path) == "bench.json sha256:<0>"
     assert (
-        files.read_chart_source(files.save_chart(HEAT, path)) is None
-        and files.read_chart_source(tmp_path / "none.svg") is None
+        svg.read_chart_source(svg.save_chart(HEAT, path)) is None
+        and svg.read_chart_source(tmp_path / "none.svg") is None
     )
 
 

@@ -15,9 +15,8 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 import cupy
 from cupy.cuda import runtime
 
-from app.cuda import streams
-from app.cuda.graph_capture import BatchGraph
-from app.cuda.kernel_graph import KernelGraph
+from app.cuda import events
+from app.cuda.graphs import BatchGraph, KernelGraph
 from app.cuda.memory import pinned_copy
 from app.engine import gpu
 from app.engine.buffers import chunk_slices, equal_chunk_slices
@@ -152,8 +151,8 @@ def test_a_handle_of_cublas_waits_for_captures(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_borrowed_stream_is_taken_without_a_warning() -> None:
-    assert streams.stream_from_pointer(4711).ptr == 4711
-    assert "ExternalStream" not in Path(streams.__file__).read_text(encoding="utf-8")
+    assert events.stream_from_pointer(4711).ptr == 4711
+    assert "ExternalStream" not in Path(events.__file__).read_text(encoding="utf-8")
 
 
 def test_only_the_same_images_and_outputs_are_those_of_the_last_run() -> None:

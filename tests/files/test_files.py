@@ -20,10 +20,9 @@ from app.base.errors import UserError
 from app.cuda import compiler
 from app.files import shipped
 from app.files.checks import flag, list_check, whole_number_check
-from app.files.formats import START_BYTES, recognise_file_kind
 from app.files.hdf5 import Wanted
 from app.files.hdf5_process import read_untrusted
-from app.files.reading import open_regular, read_file, read_json
+from app.files.reading import START_BYTES, open_regular, read_file, read_json, recognise_file_kind
 from app.network.foreign import FORMATS
 from app.network.weights import load_weights
 from app.planning import tuning

@@ -16,10 +16,9 @@ from app.network.graph import find_network
 from app.network.reference import Reference, load_reference, save_reference
 from app.network.toml import network_toml
 from app.network.weights import Weights, load_weights, save_weights
-from app.training.checkpoint import load_checkpoint, save_checkpoint
+from app.training.checkpoint import EpochResult, load_checkpoint, save_checkpoint
 from app.training.loop import initial_progress
 from app.training.model import training_model
-from app.training.progress import EpochResult
 from data_tools.dataset import load_files
 from tests.fuzz.checksums import repaired
 from tests.fuzz.harness import Pair, Target

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
-from app.interchange import numbers
-from app.interchange.numbers import MAX_FILE_BYTES
-from app.interchange.source import Asked, read
+from app.files.checks import BadValueError
+from app.interchange import source
+from app.interchange.source import MAX_FILE_BYTES, Asked, read
 from app.layers import Argmax, Flatten, Linear, Relu
 from app.network.network import PIXEL_SCALE, Network
 from app.network.toml import network_toml
@@ -81,10 +81,10 @@ def test_a_larger_file_is_refused_unread(ending: str, place: Path) -> None:
 
 def test_numbers_that_widen_count_as_float32(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "m.onnx").write_bytes(model_of([FLAT, gemm(192)]).SerializeToString())
-    read(place / "m.onnx", Asked())  # imports modules, which take the limit's value
-    monkeypatch.setattr(numbers, "MAX_FILE_BYTES", 1000)
-    with pytest.raises(UserError, match="holds 3,860 bytes as float32; at most 1,000 are read: store less in it"):
-        read(place / "m.onnx", Asked())
+    arrays = read(place / "m.onnx", Asked())[1].arrays
+    monkeypatch.setattr(source, "MAX_FILE_BYTES", 1000)
+    with pytest.raises(BadValueError, match="holds 3,860 bytes as float32; at most 1,000 are read: store less in it"):
+        source.check_numbers(arrays)
 
 
 def test_windows_that_would_fill_memory_are_refused(place: Path) -> None:

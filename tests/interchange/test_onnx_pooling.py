@@ -14,8 +14,7 @@ import pytest
 from app.base.errors import UserError
 from app.cli import main
 from app.engine.onnx_runtime import OnnxEngine
-from app.interchange.numbers import MAX_FILE_BYTES
-from app.interchange.source import Asked, read
+from app.interchange.source import MAX_FILE_BYTES, Asked, read
 from app.layers import Argmax, AvgPool, Conv2d, Flatten, Linear, MaxPool
 from app.layers.pool import Pool
 from app.network.graph import Graph, build_graph

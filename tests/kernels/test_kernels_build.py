@@ -22,7 +22,7 @@ from app.kernels.problems import ConvProblem
 from app.kernels.registry import VARIANTS, variants
 from app.kernels.train.train import TRAINING_KERNELS, TrainingKernel
 from app.kernels.variant import ConstantCopy, LaunchConfig, Variant
-from app.ladder.excerpt import code_lines, count_changed_lines
+from app.ladder.lessons import code_lines, count_changed_lines
 from tests.support.kernel_grid import row_of, served
 
 ALL_ROWS: list[Variant | TrainingKernel] = [*VARIANTS, *TRAINING_KERNELS]

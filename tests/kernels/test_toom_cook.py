@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from app.kernels.conv.rows.interpolation import POINTS, as_array, error_bound, toom_cook_matrices, transformed_filters
+from app.kernels.conv.rows.toom_cook import POINTS, as_array, error_bound, toom_cook_matrices, transformed_filters
 from app.kernels.problems import ConvProblem
 from tests.support.kernel_cases import Case, describe
 from tests.support.kernel_device import bits, host_arrays

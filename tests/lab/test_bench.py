@@ -12,7 +12,7 @@ import pytest
 from app.base.errors import UserError
 from app.base.precision import OFFERED, SINGLE
 from app.cuda.compiler import ARCHITECTURES
-from app.drawing import files, journey, roofline
+from app.drawing import journey, roofline, svg
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, LinearProblem, PairProblem, tuning_key, without_epilogue
 from app.lab.bench import job, plots
@@ -29,7 +29,7 @@ from app.lab.bench.results import (
     table_document,
 )
 from app.lab.bench.table import as_text
-from app.lab.stop import LEAST_RUNS, MOST_RUNS, has_enough_samples, launches_per_sample
+from app.main_job.statistics import LEAST_RUNS, MOST_RUNS, has_enough_samples, launches_per_sample
 from app.network.definitions import NETWORKS
 from app.network.graph import network_graph
 from app.planning.matching import Choices
@@ -205,7 +205,7 @@ def test_points_of_the_pictures() -> None:
 
 
 def test_pictures_are_drawn(tmp_path: Path) -> None:
-    files.create_chart_folder(tmp_path / "new")
+    svg.create_chart_folder(tmp_path / "new")
     paths = plots.draw_charts(document(), tmp_path / "new")
     names = {f"{what}{item}.svg" for what in ("ladder", "roofline") for item in ("_conv1", "_conv2")}
     assert {path.name for path in paths} == names | {"ladder.svg", "batch_sizes.svg"}

@@ -7,7 +7,7 @@ import pytest
 
 from app.base.errors import UserError
 from app.base.precision import SHORT
-from app.drawing import files
+from app.drawing import svg
 from app.kernels import registry
 from app.kernels.problems import ConvProblem, Problem
 from app.lab.bench.compiling import Wrong, failure_reason
@@ -259,7 +259,7 @@ def test_one_parameter_and_none() -> None:
 
 
 def test_plots(tmp_path: Path) -> None:
-    files.create_chart_folder(tmp_path / "new")
+    svg.create_chart_folder(tmp_path / "new")
     report.draw_heat_maps(tmp_path / "new", "lenet5", [swept(), swept(depths=(8,))])
     grid = [(streams, chunk) for streams in (1, 2, 3) for chunk in (500, 1000)]
     points = pipeline.measure_all(grid, lambda streams, chunk: {"ms": chunk / streams})

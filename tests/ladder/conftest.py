@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.ladder.card import Card
-from app.ladder.site import write_site
+from app.ladder.pages import write_site
 from app.ladder.stored import introduction_pages, stored_card
 from docs.generate.site import COMMAND
 

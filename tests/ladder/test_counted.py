@@ -8,11 +8,11 @@ import pytest
 
 from app.lab.profile.counters import normalize_count
 from app.ladder.card import Card, Layer
-from app.ladder.differing import COPY, FACTOR, counter_differences, difference_reason
 from app.ladder.formulas import format_exact
 from app.ladder.lessons import Step, all_steps
 from app.ladder.pages import Pages, lesson_to_html
 from app.ladder.stored import stored_card
+from app.ladder.tables import COPY, FACTOR, counter_differences, difference_reason
 
 # Counter → the count that foretells it, and how far it may lie from it.
 FORETOLD = {

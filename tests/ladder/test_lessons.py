@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 from app.commands.parsers import COMMANDS, parser_of
-from app.drawing.sketch import Drawing
+from app.drawing.svg import Drawing
 from app.kernels import registry
-from app.kernels.conv.rows.interpolation import toom_cook_matrices
+from app.kernels.conv.rows.toom_cook import toom_cook_matrices
 from app.kernels.plain_problems import bytes_moved
 from app.kernels.problems import ConvProblem
 from app.lab.profile.counters import COUNTERS, normalize_count

@@ -14,11 +14,21 @@ from app.base.errors import UserError
 from app.cuda.compiler import KERNEL_DIR
 from app.ladder.card import Card
 from app.ladder.counting import PARTS
-from app.ladder.excerpt import GAP, LEAST, MOST, changed_line_count, code_lines, excerpt_lines
-from app.ladder.lessons import LADDERS, Step, all_steps, ladder_steps
-from app.ladder.markdown import anchor, to_html
+from app.ladder.lessons import (
+    GAP,
+    LADDERS,
+    LEAST,
+    MOST,
+    Step,
+    all_steps,
+    changed_line_count,
+    code_lines,
+    excerpt_lines,
+    ladder_steps,
+)
+from app.ladder.pages import MARK, write_site
 from app.ladder.pictures import Text, pictures_page
-from app.ladder.site import MARK, write_site
+from app.ladder.stored import anchor, to_html
 from app.terminal.text import format_ms
 from docs.generate.figures import FIGURES
 from docs.generate.site import COMMAND

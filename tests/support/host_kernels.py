@@ -121,7 +121,7 @@ def on_the_processor() -> Iterator[None]:
     import cupy
 
     from app.cuda import memory
-    from app.training.gpu import arena, kernels, products, stages, trainer
+    from app.training.gpu import kernels, products, stages, trainer
 
     skip_without_compiler()
     replaced = {
@@ -135,7 +135,7 @@ def on_the_processor() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cupy.cuda, "Stream", Stream)
         patch.setattr(cupy.cuda, "get_current_stream", lambda: Stream.null)
-        for module in (memory, arena, kernels, products, stages, trainer):
+        for module in (memory, kernels, products, stages, trainer):
             for name in replaced.keys() & vars(module).keys():
                 patch.setattr(module, name, replaced[name])
         yield

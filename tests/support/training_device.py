@@ -17,8 +17,7 @@ from app.network.definitions import Network
 from app.network.toml import network_toml
 from app.training.model import training_model
 from app.training.optimisers import OPTIMISERS
-from app.training.recipes import RECIPES
-from app.training.settings import Settings
+from app.training.settings import RECIPES, Settings
 
 GUARD = 64  # elements behind an output that no kernel may touch
 Build = tuple[str, tuple[tuple[str, str | int], ...]]  # a kernel, and its compile-time constants
@@ -60,8 +59,7 @@ def recorded() -> Iterator[list[Build]]:
 
 def builds(network: Network, settings: Settings) -> list[Build]:
     """Everything that a trainer compiles for the network before its first batch."""
-    from app.training.gpu.arena import arena_layout
-    from app.training.gpu.kernels import Update
+    from app.training.gpu.kernels import Update, arena_layout
     from app.training.gpu.stages import Site
     from app.training.gpu.trainer import DeviceNetwork
 

@@ -11,12 +11,10 @@ import numpy as np
 
 from app.network.definitions import MLP, Network
 from app.network.toml import network_toml
-from app.training.checkpoint import save_checkpoint
+from app.training.checkpoint import EpochResult, TrainingJob, save_checkpoint
 from app.training.loop import initial_progress
 from app.training.model import training_model
-from app.training.progress import EpochResult, TrainingJob
-from app.training.recipes import RECIPES
-from app.training.settings import Settings
+from app.training.settings import RECIPES, Settings
 from data_tools.idx import write_idx
 from tests.support.shell import started
 from tests.support.shell import wait_for as wait_for

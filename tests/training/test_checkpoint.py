@@ -22,8 +22,7 @@ from app.network.definitions import MLP as MLP_NETWORK
 from app.network.graph import find_network
 from app.network.toml import network_toml
 from app.network.weights import load_weights
-from app.training.checkpoint import header_json, load_checkpoint, parse_header, save_checkpoint
-from app.training.progress import EpochResult
+from app.training.checkpoint import EpochResult, header_json, load_checkpoint, parse_header, save_checkpoint
 from app.training.settings import SETTINGS
 from data_tools.idx import write_idx
 from tests.fuzz.mutate import garbled

@@ -13,7 +13,6 @@ from app.cuda import memory
 from app.layers import ACTIVATIONS, Activation, AvgPool, MaxPool
 from app.layers.pool import Pool
 from app.training.cpu_trainer import augment_images, dropout_mask
-from app.training.gpu.arena import arena_layout
 from app.training.gpu.kernels import (
     ColumnSums,
     CrossEntropy,
@@ -22,6 +21,7 @@ from app.training.gpu.kernels import (
     Transpose,
     Update,
     activation_gradient_kernel,
+    arena_layout,
     pool_gradient_kernel,
     scale_kernel,
 )

@@ -19,10 +19,9 @@ from app.cuda import device
 from app.drawing.svg import format_number
 from app.network.weights import load_weights, round_to_storage
 from app.training import command, cpu_trainer, loop
-from app.training.checkpoint import load_checkpoint, save_checkpoint
+from app.training.checkpoint import EpochResult, load_checkpoint, save_checkpoint
 from app.training.cpu_trainer import dropout_mask
-from app.training.progress import EpochResult
-from app.training.recipes import RECIPES
+from app.training.settings import RECIPES
 from data_tools.idx import write_idx
 from tests.support.schemas import mistakes
 from tests.support.shell import listing, shell

@@ -13,10 +13,10 @@ from unittest.mock import Mock
 import pytest
 
 from app.base.errors import UserError
-from app.drawing import files
+from app.drawing import svg
 from app.files.writing import replace_atomically
 from app.network.weights import load_weights
-from app.training import command, results
+from app.training import command
 from tests.support.shell import Refuses, check_error, listing
 from tests.support.training_for_tests import OWN, Refused, Train, begin, ended, unfinished, wait_for
 from tests.training.test_train_command import CHECKPOINT, MLP, after_saving, check_failure, interrupted_after
@@ -72,8 +72,8 @@ def test_the_longest_names(train: Train, place: Path) -> None:
 @pytest.fixture
 def draws(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("check_chart_folder", "create_chart_folder"):
-        monkeypatch.setattr(files, name, lambda folder: None)
-    monkeypatch.setattr(results, "draw_learning_curve", lambda settings, progress, folder: folder / "curve")
+        monkeypatch.setattr(svg, name, lambda folder: None)
+    monkeypatch.setattr(command, "draw_learning_curve", lambda settings, progress, folder: folder / "curve")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_figures_are_kept_until_they_are_written(
 ) -> None:
     """The checkpoint goes last, and going on with it makes up for what is missing."""
     with monkeypatch.context() as patch:
-        patch.setattr(results, function, Mock(side_effect=error))
+        patch.setattr(command, function, Mock(side_effect=error))
         kept = f"{error}; {CHECKPOINT} stores the last complete epoch: continue with --resume {CHECKPOINT}"
         check_failure(train(*MLP, "--epochs", "2", option, "figures"), kept)
     weights = (place / "mlp_trained.h5").read_bytes()

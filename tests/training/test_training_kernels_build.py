@@ -24,8 +24,7 @@ import cupy
 
 from app.kernels import launch
 from app.kernels.function import Function
-from app.training.gpu.arena import ALIGNMENT, arena_layout
-from app.training.gpu.kernels import MOST_PARTS, partial_sum_count
+from app.training.gpu.kernels import ALIGNMENT, MOST_PARTS, arena_layout, partial_sum_count
 from tests.support.host_kernels import on_the_processor
 from tests.support.product_cases import ConvCase, GemmCase, check_conv, check_gemm
 from tests.training import test_gpu_training as whole

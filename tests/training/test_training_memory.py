@@ -15,7 +15,7 @@ import pytest
 from app.base.errors import UserError
 from app.files.hdf5 import build_hdf5_bytes
 from app.network.graph import find_network
-from app.training import cpu_trainer, results
+from app.training import command, cpu_trainer
 from app.training.cpu_trainer import open_trainer
 from app.training.model import Model, training_model
 from app.training.output_files import check_file_sizes
@@ -50,7 +50,7 @@ def test_before_the_first_epoch(refused: Refused, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("owner", "function", "call"),
-    [(cpu_trainer.CpuTrainer, "_update_parameters", 5), (Model, "gradients", 5), (results, "save_weights", 1)],
+    [(cpu_trainer.CpuTrainer, "_update_parameters", 5), (Model, "gradients", 5), (command, "save_weights", 1)],
     ids=["update", "thread", "end"],
 )
 def test_in_the_midst(

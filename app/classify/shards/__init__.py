@@ -4,7 +4,6 @@
 """
 
 from app.classify.shards.opening import find_shards, open_shard
-from app.classify.shards.reader import ShardReader
-from app.classify.shards.shard import Shard, ShardError
+from app.classify.shards.shard import Shard, ShardError, ShardReader
 
 __all__ = ["Shard", "ShardError", "ShardReader", "find_shards", "open_shard"]

@@ -16,8 +16,7 @@ from app.classify.shards.shard import Shard
 from app.classify.shards.sources import Stored
 from app.files import hdf5_process
 from app.files.checks import BadValueError
-from app.files.formats import START_BYTES, recognise_file_kind
-from app.files.reading import may_exist, open_regular, read_file
+from app.files.reading import START_BYTES, may_exist, open_regular, read_file, recognise_file_kind
 from app.interchange.npz import MAX_HEADER_BYTES, read_header
 from data_tools.dataset import RANKS, channel_dimension, check_type, no_images_error
 from data_tools.idx import read_layout

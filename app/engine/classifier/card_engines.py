@@ -11,8 +11,8 @@ import cupy
 import numpy as np
 from cupy.cuda import runtime
 
+from app.cuda.events import stream_from_pointer
 from app.cuda.memory import pinned_array
-from app.cuda.streams import stream_from_pointer
 from app.engine.buffers import ALIGNED
 from app.engine.classifier.arguments import FLOATS, BadArgumentError, as_batch, check_resize_dtype, is_tensor
 from app.engine.classifier.engines import Engines

@@ -1,16 +1,124 @@
-"""Build the JSON document of ``evaluate`` from a classifier's answers (docs/evaluate.md describes it)."""
+"""Compute metrics of a classifier's answers, and build the JSON document of ``evaluate`` from them.
 
+For N images: truth and answers are (N,) integers from 0; probabilities are (N, classes), finite. A share of zero images
+is None. docs/evaluate.md describes the document.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
 from app.base.frozen import Frozen
-from app.images.evaluate import metrics
 from app.records import evaluate as records
-from app.records.evaluate import Evaluate, Subject
+from app.records.evaluate import Bin, Calibration, ClassAnswers, Evaluate, Macro, McNemar, Subject, Test
 from app.records.parts import Card, Processor
 from data_tools.dataset import Dataset
+
+BINS = 15  # of equal width, in a calibration
+EXACT: Final = "exact binomial"
+APPROXIMATE: Final = "chi-square with continuity correction"
+# Number of images correct for only one of two classifiers up to which the test is exact; there both tests differ by 0.1
+# % at p = 0.05.
+MOST_EXACT = 1000
+
+
+def confusion_matrix(truth: np.ndarray, answers: np.ndarray, classes: int) -> np.ndarray:
+    """Return the number of images by truth (rows) and answer (columns): (classes, classes) int64."""
+    cells = truth.astype(np.int64) * classes + answers
+    return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
+
+
+def class_scores(matrix: np.ndarray) -> list[ClassAnswers]:
+    """Return counts and scores of each class, computed from a confusion matrix."""
+    sums = zip(matrix.sum(axis=1).tolist(), matrix.sum(axis=0).tolist(), matrix.diagonal().tolist(), strict=True)
+    return [
+        {
+            "support": support,
+            "predicted": predicted,
+            "correct": correct,
+            "precision": _share_or_none(correct, predicted),
+            "recall": _share_or_none(correct, support),
+            "f1": _share_or_none(2 * correct, support + predicted),
+        }
+        for support, predicted, correct in sums
+    ]
+
+
+def macro_averages(scores: Sequence[ClassAnswers]) -> Macro:
+    """Return averages over the classes that occur as truth or answer; an undefined share counts as 0."""
+    occurring = [score for score in scores if score["f1"] is not None]
+    rows = ((score["precision"] or 0.0, score["recall"] or 0.0, score["f1"] or 0.0) for score in occurring)
+    precision, recall, f1 = (sum(column) / len(occurring) for column in zip(*rows, strict=True))
+    return {"precision": precision, "recall": recall, "f1": f1}
+
+
+def second_choices(probabilities: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """Return the most probable class besides the answer, (N,); the lowest among equals. Of one class: the answer."""
+    others = probabilities.astype(np.float64)
+    np.put_along_axis(others, answers[:, None].astype(np.intp), -1.0, axis=1)
+    return others.argmax(axis=1)
+
+
+def confidences(probabilities: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """Return the probabilities of the answers, (N,) float64."""
+    return np.take_along_axis(probabilities, answers[:, None].astype(np.intp), axis=1)[:, 0].astype(np.float64)
+
+
+def calibration(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> tuple[list[Bin], Calibration]:
+    """Return answers in bins by probability, and how far probability and accuracy differ.
+
+    confidence: (N,) in [0, 1]; right: (N,) bool; N is at least 1.
+    """
+    places = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    counts = np.bincount(places, minlength=bins).tolist()
+    sums = [np.bincount(places, weights=values, minlength=bins).tolist() for values in (confidence, right)]
+    found: list[Bin] = []
+    gaps = []
+    for at, (count, *totals) in enumerate(zip(counts, *sums, strict=True)):
+        mean, share = (_share_or_none(total, count) for total in totals)
+        found.append(
+            {"low": at / bins, "high": (at + 1) / bins, "images": count, "confidence": mean, "accuracy": share}
+        )
+        gaps.append(0.0 if mean is None or share is None else abs(share - mean))
+    expected = sum(one["images"] * gap for one, gap in zip(found, gaps, strict=True)) / len(confidence)
+    return found, {"expected_error": expected, "greatest_error": max(gaps)}
+
+
+def worst_mistakes(confidence: np.ndarray, right: np.ndarray, most: int) -> np.ndarray:
+    """Return the indices of up to ``most`` wrong answers, the most confident first; among equals, the lowest."""
+    wrong = np.flatnonzero(~right)
+    return wrong[np.argsort(-confidence[wrong], kind="stable")[:most]]
+
+
+def mcnemar(first: np.ndarray, second: np.ndarray) -> McNemar:
+    """Return McNemar's test of two classifiers. first, second: whether each answer is right, (N,) bool."""
+    only_first, only_second = int((first & ~second).sum()), int((second & ~first).sum())
+    p_value, test = two_sided_p_value(only_first, only_second)
+    return {
+        "both_right": int((first & second).sum()),
+        "only_first": only_first,
+        "only_second": only_second,
+        "both_wrong": int((~first & ~second).sum()),
+        "p_value": p_value,
+        "test": test,
+    }
+
+
+def two_sided_p_value(one: int, other: int) -> tuple[float, Test]:
+    """Return the two-sided p-value of two counts that are equally likely a priori, and the name of the test."""
+    tosses = one + other
+    if tosses <= MOST_EXACT:
+        tail = sum(math.comb(tosses, count) for count in range(min(one, other) + 1))
+        return min(1.0, 2 * tail / 2**tosses), EXACT
+    statistic = max(0, abs(one - other) - 1) ** 2 / tosses
+    return math.erfc(math.sqrt(statistic / 2)), APPROXIMATE
+
+
+def _share_or_none(part: float, whole: int) -> float | None:
+    return part / whole if whole else None
+
 
 MISTAKES = 25
 CHANGES = 1000  # the most that the document lists
@@ -49,27 +157,27 @@ def build_document(
 def _summary_record(found: Answers, truth: np.ndarray) -> records.Summary:
     """Return accuracy, top-2 accuracy, macro averages over the classes, and calibration errors of the answers."""
     right = found.labels == truth
-    second = metrics.second_choices(found.probabilities, found.labels) == truth
+    second = second_choices(found.probabilities, found.labels) == truth
     correct, top2 = int(right.sum()), int((right | second).sum())
     return {
         "correct": correct,
         "accuracy": correct / len(truth),
         "top2_correct": top2,
         "top2_accuracy": top2 / len(truth),
-        "macro": metrics.macro_averages(metrics.class_scores(_confusion_matrix(found, truth))),
-        "calibration": metrics.calibration(metrics.confidences(found.probabilities, found.labels), right)[1],
+        "macro": macro_averages(class_scores(_confusion_matrix(found, truth))),
+        "calibration": calibration(confidences(found.probabilities, found.labels), right)[1],
     }
 
 
 def _details_record(found: Answers, truth: np.ndarray) -> records.Details:
     matrix = _confusion_matrix(found, truth)
     right = found.labels == truth
-    confidence = metrics.confidences(found.probabilities, found.labels)
-    of_truth = metrics.confidences(found.probabilities, truth)
+    confidence = confidences(found.probabilities, found.labels)
+    of_truth = confidences(found.probabilities, truth)
     return {
-        "classes": metrics.class_scores(matrix),
+        "classes": class_scores(matrix),
         "confusion": matrix.tolist(),
-        "bins": metrics.calibration(confidence, right)[0],
+        "bins": calibration(confidence, right)[0],
         "mistakes": [
             {
                 "image": index,
@@ -78,13 +186,13 @@ def _details_record(found: Answers, truth: np.ndarray) -> records.Details:
                 "probability": float(confidence[index]),
                 "label_probability": float(of_truth[index]),
             }
-            for index in metrics.worst_mistakes(confidence, right, MISTAKES).tolist()
+            for index in worst_mistakes(confidence, right, MISTAKES).tolist()
         ],
     }
 
 
 def _confusion_matrix(found: Answers, truth: np.ndarray) -> np.ndarray:
-    return metrics.confusion_matrix(truth, found.labels, found.probabilities.shape[1])
+    return confusion_matrix(truth, found.labels, found.probabilities.shape[1])
 
 
 def _comparison_record(found: Answers, other: Answers, truth: np.ndarray | None) -> records.Against:
@@ -94,7 +202,7 @@ def _comparison_record(found: Answers, other: Answers, truth: np.ndarray | None)
     return {
         **other.about,
         "answers": None if truth is None else _summary_record(other, truth),
-        "mcnemar": None if truth is None else metrics.mcnemar(found.labels == truth, other.labels == truth),
+        "mcnemar": None if truth is None else mcnemar(found.labels == truth, other.labels == truth),
         "changed": len(changed),
         "changes": [
             {

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import cast
 
 from app.base.errors import UserError
-from app.files.formats import START_BYTES, recognise_file_kind
 from app.files.hdf5 import printable
-from app.files.reading import read_file
+from app.files.reading import START_BYTES, read_file, recognise_file_kind
 
 LIST = ".txt"
 MAX_LIST_BYTES = 64 << 20

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from app.base.errors import UserError, pip_install_command
-from app.files.formats import START_BYTES, recognise_file_kind
 from app.files.hdf5 import printable
-from app.files.reading import first_bytes, open_regular
+from app.files.reading import START_BYTES, first_bytes, open_regular, recognise_file_kind
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture

@@ -16,9 +16,8 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.processor import usable_cores
 from app.files.checks import BadValueError, format_for_error
-from app.files.formats import START_BYTES, recognise_file_kind
 from app.files.hdf5 import ReadHdf5
-from app.files.reading import first_bytes, read_file
+from app.files.reading import START_BYTES, first_bytes, read_file, recognise_file_kind
 from app.images.pictures.finding import find_pictures
 from app.images.pictures.looks import MOST_SHOWN
 from app.images.pictures.preparing import Prepared, prepare

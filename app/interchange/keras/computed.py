@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from app.interchange.folding import BatchNorm
+from app.interchange.layer_stack import BatchNorm
 
 Step = Callable[[np.ndarray], np.ndarray]
 ACTIVATIONS: dict[str, Step] = {

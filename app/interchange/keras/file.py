@@ -15,8 +15,7 @@ from app.files.hdf5_process import read_untrusted
 from app.interchange.keras.chain import KerasLayer, read_model
 from app.interchange.keras.layers import read_layers
 from app.interchange.npz import COMPRESSIONS, opened_zip, unpacked_member
-from app.interchange.numbers import MAX_FILE_BYTES
-from app.interchange.source import Asked, Source
+from app.interchange.source import MAX_FILE_BYTES, Asked, Source
 
 MAX_CONFIG_BYTES = 4 << 20
 CONFIG, WEIGHTS, ZIPPED_GROUP, GROUP = "config.json", "model.weights.h5", "layers", "model_weights"

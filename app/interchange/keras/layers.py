@@ -7,13 +7,12 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.files.checks import format_for_error
-from app.interchange.folding import BRIGHT, BatchNorm, fold_batch_norm
 from app.interchange.keras import computed
-from app.interchange.keras.chain import NOT_RUN, KerasLayer, KerasModel
+from app.interchange.keras.chain import NOT_RUN, KerasLayer, KerasModel, Settings
 from app.interchange.keras.network import OTHERS, GrowingNetwork
-from app.interchange.keras.settings import Settings
 from app.interchange.keras.weightless import DAMAGED, NO_ZEROS, WeightlessReader
-from app.interchange.numbers import as_float32
+from app.interchange.layer_stack import BRIGHT, BatchNorm, fold_batch_norm
+from app.interchange.source import as_float32
 from app.layers import Conv2d, Linear, Shape
 from app.network.network import LEAST_SCALE, MOST_SCALE, PIXEL_SCALE
 
@@ -77,7 +76,7 @@ class _LayerReader(WeightlessReader):
     def _require_features(self, settings: Settings) -> None:
         if len(self.network.shape) != 1:
             raise settings.layer.fault(f"reads {self.network.shape}, not features", "put a Flatten before it")
-        if not self.network.layers:
+        if not self.network.found:
             self.network.split_features(settings.layer)
 
     def read_convolution(self, settings: Settings) -> None:
@@ -130,7 +129,7 @@ class _LayerReader(WeightlessReader):
         network, channels = self.network, self.network.shape[-1] if len(self.network.shape) == 3 else 1
         factor, offset = settings.numbers("scale", 1, channels), settings.numbers("offset", 0, channels)
         network.steps.append(lambda x: x * factor + offset)
-        if network.layers or network.pending is not None or network.pixel_scale is not None:
+        if network.found or network.pending is not None or network.pixel_scale is not None:
             network.scale(factor, offset)
             return
         shared = not factor.ndim and LEAST_SCALE <= factor <= MOST_SCALE
@@ -165,7 +164,7 @@ class _LayerReader(WeightlessReader):
             raise layer.fault("has a mean or variance that is no number, or negative", DAMAGED)
         factor = 1 / np.maximum(np.sqrt(variance), 1e-7)
         network.steps.append(lambda x: (x - mean) * factor)
-        first = not network.layers and network.pending is None and network.pixel_scale is None
+        first = not network.found and network.pending is None and network.pixel_scale is None
         if first and factor.max() < BRIGHT:
             network.pixel_scale = 1.0
             network.notes.append(
@@ -188,8 +187,7 @@ class _LayerReader(WeightlessReader):
         norm = BatchNorm(format_for_error(layer.name), scale, shift, mean, variance, float(epsilon))
         factor, offset = fold_batch_norm(np.ones((1, count)), None, norm)
         network.steps.append(computed.batch_norm(norm))
-        if network.arrays and network.arrays[-1] and network.pending is None:
-            found = network.arrays[-1]
+        if network.found and (found := network.found[-1].arrays) and network.pending is None:
             found[""], found["_bias"] = fold_batch_norm(found[""], found.get("_bias"), norm)
             network.notes.append(f"{layer.name} (BatchNormalization) is folded into the layer before it")
             return

@@ -1,20 +1,18 @@
 """A network as it grows from Keras' layers, and what waits to be folded into the next one."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import isqrt, prod
 
 import numpy as np
 
 from app.base.errors import UserError
-from app.files.checks import BadValueError
+from app.interchange.chain import Found, assemble_network
 from app.interchange.keras import computed
 from app.interchange.keras.chain import KerasLayer
 from app.interchange.layout import to_channels_first
 from app.interchange.source import Engine, Source
-from app.layers import Argmax, Conv2d, Flatten, Layer, Linear, Shape
-from app.network.network import MAX_ACTIVATIONS, PIXEL_SCALE, Network, default_names
-from app.network.toml import network_toml, parse_network
+from app.layers import Conv2d, Flatten, Layer, Linear, Shape
+from app.network.network import MAX_ACTIVATIONS, PIXEL_SCALE
 
 MOST_KEPT = 1024  # channels of a scaling that becomes a layer of its own
 OTHERS = "export another network"
@@ -22,7 +20,7 @@ Affine = tuple[np.ndarray, np.ndarray]  # factor and offset, () or one for each 
 
 
 class GrowingNetwork:
-    """The layers so far, with their arrays.
+    """The layers so far, with arrays in a weights file's layout.
 
     shape: what the last one gives for an image, as Keras has it: (H, W, C), (H, W) or (features,). pending: factor and
     offset of what the next layer reads, as of a normalisation. pixel_scale: None as long as nothing scales the images.
@@ -31,12 +29,10 @@ class GrowingNetwork:
     def __init__(self, input_shape: Shape) -> None:
         self.shape = self._input_shape = input_shape
         self.notes: list[str] = []
-        self.layers: list[Layer] = []
-        self.arrays: list[dict[str, np.ndarray]] = []  # each layer's, by suffix: "" and "_bias"
+        self.found: list[Found] = []
         self.steps: list[computed.Step] = []  # what Keras computes up to here
         self.pending: Affine | None = None
         self.pixel_scale: float | None = None
-        self._origins: list[dict[str, str]] = []
         self._image: Shape = ()
 
     def add(
@@ -49,9 +45,7 @@ class GrowingNetwork:
         if prod(after) > MAX_ACTIVATIONS:
             raise UserError(f"it gives {prod(after):,} numbers an image, more than {MAX_ACTIVATIONS:,}")
         self.shape = (*after[1:], after[0]) if len(after) == 3 else after
-        self.layers.append(layer)
-        self.arrays.append(dict(arrays or {}))
-        self._origins.append(dict(origins or {}))
+        self.found.append(Found(layer, dict(arrays or {}), dict(origins or {})))
 
     def flatten(self) -> None:
         """Flatten maps, or images without a channel axis; features stay."""
@@ -110,20 +104,11 @@ class GrowingNetwork:
         """Return the network of this name and its arrays. Raises BadValueError."""
         if self.pixel_scale is None:
             self.notes.append("nothing in it scales its images: taken as pixels from 0 to 1")
-        names = default_names(layer.kind for layer in self.layers)
-        layers = [replace(layer, name=name) for layer, name in zip(self.layers, names, strict=True)]
         scale = PIXEL_SCALE if self.pixel_scale is None else self.pixel_scale
-        network = Network(name, "imported from Keras", self._image, (*layers, Argmax("argmax")), scale)
-        try:
-            network = parse_network(network_toml(network), "its network")
-        except UserError as error:
-            raise BadValueError(f"has a network that cannot be: {error}") from None
-        named = [{name + end: one for end, one in own.items()} for name, own in zip(names, self.arrays, strict=True)]
-        paths = [{name + end: one for end, one in own.items()} for name, own in zip(names, self._origins, strict=True)]
-        arrays = to_channels_first(network, {name: one for own in named for name, one in own.items()})
-        origins = {name: one for own in paths for name, one in own.items()}
+        network, arrays, origins = assemble_network(self.found, name, "imported from Keras", self._image, scale)
         engine = Engine("plain NumPy, layer by layer as Keras has them", self._logits)
-        return Source(network, arrays, origins, tuple(dict.fromkeys(self.notes)), engine, unchanged=True)
+        notes = tuple(dict.fromkeys(self.notes))
+        return Source(network, to_channels_first(network, arrays), origins, notes, engine, unchanged=True)
 
     def _logits(self, images: np.ndarray) -> np.ndarray:
         """Compute the model's scores before a softmax of images (B, C, H, W) uint8."""

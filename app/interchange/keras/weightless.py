@@ -7,9 +7,8 @@ import numpy as np
 
 from app.files.checks import format_for_error
 from app.interchange.keras import computed
-from app.interchange.keras.chain import KerasLayer
+from app.interchange.keras.chain import KerasLayer, Settings
 from app.interchange.keras.network import OTHERS, GrowingNetwork
-from app.interchange.keras.settings import Settings
 from app.interchange.layer_stack import fitting_pool
 from app.layers import ACTIVATIONS, AvgPool, LeakyRelu, MaxPool, Relu, Relu6, Sigmoid, Softmax
 from app.network.network import MAX_SIDE
@@ -62,7 +61,7 @@ class WeightlessReader:
 
     def _put_weights_first(self, layer: KerasLayer, also: bool) -> None:
         """Put a layer with weights before one that cannot be the first; ``also`` one with what is pending."""
-        if also or not any(self.network.arrays):
+        if also or not any(one.arrays for one in self.network.found):
             self.network.keep_pending(layer)
 
     def read_relu(self, settings: Settings) -> None:
@@ -100,8 +99,8 @@ class WeightlessReader:
 
     def _pool_zeros(self, layer: KerasLayer, window: int, stride: int) -> None:
         """Pool maps with zeros around them, which a mean counts, and which are no maximum among what a ReLU gives."""
-        layers, pending = self.network.layers, self.network.pending
-        behind_relu = pending is None and layers and isinstance(layers[-1], Relu | Relu6 | Sigmoid)
+        found, pending = self.network.found, self.network.pending
+        behind_relu = pending is None and found and isinstance(found[-1].layer, Relu | Relu6 | Sigmoid)
         if POOLINGS[layer.kind].is_max and not behind_relu:
             raise layer.fault("stands behind a ZeroPadding2D", "let it pad itself, or pad what a ReLU gives")
         zeros, self.zeros = self.zeros, NO_ZEROS
@@ -151,7 +150,7 @@ class WeightlessReader:
         wanted = tuple(count // known if size == -1 and known else size for size in sizes)
         if not wanted or min(wanted) < 1 or prod(wanted) != count:
             raise settings.layer.fault(f"does not make another shape of {shape}", DAMAGED)
-        images = not network.layers and (len(shape) == 1 or wanted[:2] == shape[:2]) and len(wanted) in (2, 3)
+        images = not network.found and (len(shape) == 1 or wanted[:2] == shape[:2]) and len(wanted) in (2, 3)
         scaled_apart = network.pending is not None and network.pending[0].ndim > 0
         if len(wanted) == 1:
             self._flatten()

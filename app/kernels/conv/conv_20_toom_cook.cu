@@ -8,7 +8,7 @@
 // Launch: blockIdx.x = tile of TILE_R bands of TR rows x TILE_C pairs of columns, of IMAGES images; blockIdx.y = block of
 //         BM = GROUPS * TM maps. A thread is one point, one group of TM maps, one band and one pair.
 // Sums run over c, then p, at each point: not the order of `direct`, and rounded otherwise (see
-// rows/interpolation.py).
+// rows/toom_cook.py).
 #include "async_copy.cuh"
 #include "common.cuh"
 #include "shared_storage.cuh"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from app.cuda.compiler import compile_kernel, import_nvrtc
-from app.cuda.on_all_cores import compile_on_all_cores
+from app.cuda.compiler_process import compile_on_all_cores
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
 from app.planning.tuning import Tuning

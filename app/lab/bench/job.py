@@ -11,7 +11,7 @@ from app.base.interrupts import exit_on_interrupt
 from app.base.processor import usable_cores
 from app.commands.bench import BenchRequest
 from app.cuda import device
-from app.drawing import files
+from app.drawing import svg
 from app.kernels.problems import Problem
 from app.lab.bench import cudnn, plots
 from app.lab.bench.cases import (
@@ -26,7 +26,7 @@ from app.lab.bench.results import DEBUG, Table, convolution_totals, table_docume
 from app.lab.bench.table import as_text
 from app.lab.document import utc_date
 from app.lab.peers.peers import compare
-from app.lab.stop import describe_stopping_rule
+from app.main_job.statistics import describe_stopping_rule
 from app.network.graph import Graph, network_graph
 from app.planning import tuning
 from app.records.bench import Bench
@@ -63,7 +63,7 @@ def time_kernels(request: BenchRequest) -> int:
         job = job_from_request(request)
     device.require_gpu("bench")
     if request.plot is not None:
-        files.create_chart_folder(request.plot)
+        svg.create_chart_folder(request.plot)
     with device.translate_gpu_errors():
         document, tables = _measure_items(request, job)
 
@@ -82,7 +82,7 @@ def job_from_request(request: BenchRequest) -> Job:
     if request.save_tuning and only is not None:
         raise UserError("--save-tuning stores times that 'auto' compares with all others: leave --only out")
     if request.plot is not None:
-        files.check_chart_folder(request.plot)
+        svg.check_chart_folder(request.plot)
     if request.shape is not None:
         return Job(f"convolution {request.shape} (C,H,W,M,K,S)", None, parse_shape_items(request.shape), batches, only)
     graph = network_graph(request.network)

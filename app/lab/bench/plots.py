@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from app.base.precision import BY_DTYPE
-from app.drawing import files, journey, lines, roofline
+from app.drawing import journey, lines, roofline, svg
 from app.kernels.registry import variants
 from app.lab.bench.results import CPU
 
@@ -14,7 +14,7 @@ Document = Mapping[str, Any]
 
 def draw_charts(document: Document, folder: Path) -> list[Path]:
     """Write each chart that the document has figures for as ``NAME.svg``; return the paths."""
-    return [files.save_chart(chart, folder / f"{name}.svg") for name, chart in chart_by_name(document).items()]
+    return [svg.save_chart(chart, folder / f"{name}.svg") for name, chart in chart_by_name(document).items()]
 
 
 def chart_by_name(document: Document) -> dict[str, str]:

@@ -16,9 +16,9 @@ from app.engine.request import default_chunk
 from app.kernels import registry
 from app.lab.batch import random_images
 from app.lab.bench.results import CPU_NAME, CPU_RUNS
-from app.lab.stop import MOST_RUNS, PATIENCE
 from app.main_job import timing as measure
 from app.main_job.result import Timing
+from app.main_job.statistics import MOST_RUNS, PATIENCE
 from app.network.graph import Graph
 from app.planning.matching import Choices
 from app.planning.plan import plan

@@ -11,7 +11,7 @@ from app.base.interrupts import exit_on_interrupt
 from app.base.precision import BY_DTYPE
 from app.commands.sweep import SweepRequest
 from app.cuda import device
-from app.drawing import files
+from app.drawing import svg
 from app.kernels import registry
 from app.kernels.problems import Problem
 from app.kernels.variant import Variant
@@ -31,7 +31,7 @@ def sweep(request: SweepRequest) -> int:
     """Sweep a kernel or the main job. Return 0, or 1 if a point gave wrong results. Raises UserError."""
     with exit_on_interrupt():
         if request.plot is not None:
-            files.check_chart_folder(request.plot)
+            svg.check_chart_folder(request.plot)
         graph = network_graph(request.network)
         request = replace(request, network=graph.network.name)  # of a file; documents and plots name the network
         arch, card = choices.resolve_target(None, otherwise=ASSUMED_ARCH)
@@ -43,7 +43,7 @@ def sweep(request: SweepRequest) -> int:
         body = partial(_sweep_layers, request, *find_targets(request, graph, arch, known), card, arch)
     device.require_gpu("a sweep")
     if request.plot is not None:
-        files.create_chart_folder(request.plot)
+        svg.create_chart_folder(request.plot)
     with device.translate_gpu_errors():
         return body()
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 from app.base.errors import UserError
 from app.base.interrupts import exit_on_interrupt, progress_bar
 from app.commands.sweep import SweepRequest
-from app.drawing.files import save_chart
 from app.drawing.matrix import draw_heat_map
+from app.drawing.svg import save_chart
 from app.engine.request import STREAMS as DEFAULT_STREAMS
 from app.engine.request import default_chunk
 from app.lab.batch import random_images

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from app.base.precision import SHORT
 from app.commands.sweep import SweepRequest
-from app.drawing.files import save_chart
 from app.drawing.matrix import Times, draw_heat_map
+from app.drawing.svg import save_chart
 from app.kernels.problems import tuning_key
-from app.lab.stop import describe_stopping_rule
 from app.lab.sweep.grid import L2, NOISE, Target, format_parameters
-from app.main_job.statistics import speedup
+from app.main_job.statistics import describe_stopping_rule, speedup
 from app.records.sweep import Sweep, SweptLayer
 from app.terminal.text import INDENT, WIDTH, Column, format_ms, paragraph, table
 

@@ -13,8 +13,14 @@ from app.kernels.launch import Kernel, Launch
 from app.kernels.registry import eligible_variants
 from app.layers import Activation, Conv2d, Flatten, Layer, Linear, Shape
 from app.layers.pool import Pool
-from app.training.gpu.arena import ArenaLayout
-from app.training.gpu.kernels import ColumnSums, Dropout, Transpose, activation_gradient_kernel, pool_gradient_kernel
+from app.training.gpu.kernels import (
+    ArenaLayout,
+    ColumnSums,
+    Dropout,
+    Transpose,
+    activation_gradient_kernel,
+    pool_gradient_kernel,
+)
 from app.training.gpu.products import conv_layer_gemms, linear_layer_gemms
 from app.training.model import Model
 from app.training.random_bits import Use, stream_key

@@ -10,13 +10,12 @@ import numpy as np
 from app.cuda.compiler import architecture
 from app.cuda.device import capability
 from app.cuda.memory import device_array, pinned_array, upload
-from app.training.gpu.arena import arena_layout
-from app.training.gpu.kernels import CrossEntropy, Gather, Update, scale_kernel
+from app.training.checkpoint import TrainingJob
+from app.training.gpu.kernels import CrossEntropy, Gather, Update, arena_layout, scale_kernel
 from app.training.gpu.stages import DeviceBatch, Site, build_stages, inference_launch
 from app.training.gradients import Arrays
 from app.training.model import Model
 from app.training.optimisers import OPTIMISERS, Slots, one_cycle
-from app.training.progress import TrainingJob
 from app.training.random_bits import Use, stream_key
 from app.training.settings import Settings
 from app.training.team import Team, member_share

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from app.classify.shards import Shard, open_shard, reader, sources
+from app.classify.shards import Shard, open_shard, sources
 from app.files import hdf5_process
 from data_tools.idx import write_idx
 from tests.fuzz.idx import idx, old
@@ -108,7 +108,7 @@ def opened(folder: Path, write: Callable[[Path], object]) -> Shard:
 def test_images_at_any_position(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, expected, sequential = FORMS[form]
     row = expected[0].nbytes
-    monkeypatch.setattr(reader, "CONVERTED_BYTES", 3 * row)
+    monkeypatch.setattr("app.classify.shards.shard.CONVERTED_BYTES", 3 * row)
     monkeypatch.setattr(sources, "BAND_BYTES", 20 * row)
     shard = opened(tmp_path, write)
     assert (shard.count, shard.shape, shard.dtype) == (len(expected), expected.shape[1:], expected.dtype)
@@ -144,7 +144,7 @@ def test_labels_beside_the_images(suffix: str, labels_suffix: str, tmp_path: Pat
 def test_labels_in_hdf5(y: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if y.dtype == bool:
         y = y.astype(np.int8)
-    monkeypatch.setattr(reader, "CONVERTED_BYTES", 100)
+    monkeypatch.setattr("app.classify.shards.shard.CONVERTED_BYTES", 100)
     shard = opened(tmp_path, hdf5(GREY, y))
     np.testing.assert_array_equal(labels_of(shard), LABELS)
     assert not open_shard(shard.path, unlabelled=True).labelled

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.images.evaluate import metrics
-from app.images.evaluate.metrics import APPROXIMATE, EXACT, MOST_EXACT, mcnemar, two_sided_p_value
+from app.images.evaluate import results
+from app.images.evaluate.results import APPROXIMATE, EXACT, MOST_EXACT, mcnemar, two_sided_p_value
 
 
 @st.composite
@@ -28,9 +28,9 @@ def answered(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, int]:
 def test_by_counting(case: tuple[np.ndarray, np.ndarray, int]) -> None:
     truth, answers, classes = case
     pairs = [*zip(truth.tolist(), answers.tolist(), strict=True)]
-    matrix = metrics.confusion_matrix(truth, answers, classes)
+    matrix = results.confusion_matrix(truth, answers, classes)
     assert matrix.tolist() == [[pairs.count((is_, answer)) for answer in range(classes)] for is_ in range(classes)]
-    scores = metrics.class_scores(matrix)
+    scores = results.class_scores(matrix)
     shares: list[tuple[Fraction, Fraction, Fraction]] = []
     for label, score in enumerate(scores):
         own = [answer for is_, answer in pairs if is_ == label]
@@ -43,7 +43,7 @@ def test_by_counting(case: tuple[np.ndarray, np.ndarray, int]) -> None:
         assert same(score["f1"], f1 if own or named else None)
         if own or named:
             shares.append((one, other, f1))
-    averages = metrics.macro_averages(scores)
+    averages = results.macro_averages(scores)
     found = (averages["precision"], averages["recall"], averages["f1"])
     assert all(
         same(one, sum(column) / len(shares)) for one, column in zip(found, zip(*shares, strict=True), strict=True)
@@ -58,7 +58,7 @@ def same(found: float | None, expected: Any) -> bool:
 @given(st.lists(st.tuples(st.integers(0, 96), st.booleans()), min_size=1, max_size=60), st.sampled_from([1, 3, 15]))
 def test_calibration_by_fractions(images: list[tuple[int, bool]], bins: int) -> None:
     """Probabilities are whole 96ths, so that many lie on the border of a bin, to whose left they belong."""
-    found, error = metrics.calibration(
+    found, error = results.calibration(
         np.array([part / 96 for part, _ in images]), np.array([right for _, right in images]), bins
     )
     expected, gaps = Fraction(0), []
@@ -75,29 +75,29 @@ def test_calibration_by_fractions(images: list[tuple[int, bool]], bins: int) -> 
         gaps.append(abs(accuracy - confidence))
         expected += gaps[-1] * Fraction(len(inside), len(images))
     assert same(error["expected_error"], expected) and same(error["greatest_error"], max(gaps))
-    assert len(metrics.calibration(np.ones(1), np.ones(1, bool))[0]) == 15
+    assert len(results.calibration(np.ones(1), np.ones(1, bool))[0]) == 15
 
 
 def test_second_choices() -> None:
     """The most probable class besides the answer, which need not be the most probable; the first of equal ones."""
     rows = [[0.2, 0.5, 0.3], [0.4, 0.2, 0.4], [0.1, 0.8, 0.1], [0.0, 0.0, 1.0]]
     probabilities = np.array(rows, np.float32)
-    assert metrics.second_choices(probabilities, np.array([1, 2, 0, 0], np.uint8)).tolist() == [2, 0, 1, 2]
-    assert metrics.second_choices(np.ones((2, 1), np.float32), np.zeros(2, np.uint8)).tolist() == [0, 0]
+    assert results.second_choices(probabilities, np.array([1, 2, 0, 0], np.uint8)).tolist() == [2, 0, 1, 2]
+    assert results.second_choices(np.ones((2, 1), np.float32), np.zeros(2, np.uint8)).tolist() == [0, 0]
     np.testing.assert_array_equal(probabilities, np.array(rows, np.float32))  # as they were
 
 
 def test_confidences() -> None:
     probabilities = np.array([[0.25, 0.75], [0.5, 0.5]], np.float32)
-    assert metrics.confidences(probabilities, np.array([1, 0], np.uint8)).tolist() == [0.75, 0.5]
+    assert results.confidences(probabilities, np.array([1, 0], np.uint8)).tolist() == [0.75, 0.5]
 
 
 def test_worst_mistakes() -> None:
     confidence = np.array([0.9, 0.5, 0.7, 0.9, 0.99, 0.2])
     right = np.array([False, False, False, False, True, False])
-    assert metrics.worst_mistakes(confidence, right, 4).tolist() == [0, 3, 2, 1]
-    assert metrics.worst_mistakes(confidence, right, 25).tolist() == [0, 3, 2, 1, 5]
-    assert metrics.worst_mistakes(confidence, np.ones(6, bool), 25).tolist() == []
+    assert results.worst_mistakes(confidence, right, 4).tolist() == [0, 3, 2, 1]
+    assert results.worst_mistakes(confidence, right, 25).tolist() == [0, 3, 2, 1, 5]
+    assert results.worst_mistakes(confidence, np.ones(6, bool), 25).tolist() == []
 
 
 # --- McNemar's test

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.images.evaluate import drawing
+from app.images.evaluate import page
 from app.images.evaluate.page import build_html_page
 from app.images.evaluate.results import MISTAKES, Answers, build_document
 from app.images.evaluate.text import as_text
@@ -106,10 +106,10 @@ def test_structure() -> None:
 def test_cells_of_the_matrix() -> None:
     found, _ = made(("a", "b", "c"))
     counts = np.array(found["answers"]["confusion"])
-    reader = Reader(drawing.draw_confusion_matrix(found["answers"], found["classes"]))
+    reader = Reader(page.draw_confusion_matrix(found["answers"], found["classes"]))
     cells = [attributes for tag, attributes in reader.tags if tag == "rect" and attributes["class"] != "ground"]
     assert len(cells) == (counts > 0).sum()
-    assert sum(cell["class"] == drawing.RIGHT for cell in cells) == (counts.diagonal() > 0).sum()
+    assert sum(cell["class"] == page.RIGHT for cell in cells) == (counts.diagonal() > 0).sum()
     numbers = [int(text) for text in reader.texts if text.isdigit()]
     assert numbers == counts[counts > 0].tolist()
     told = f"a taken for b: {counts[0, 1]} of {counts[0].sum()}"
@@ -122,7 +122,7 @@ def test_the_worst_mistakes_are_shown(channels: int, as_floats: bool) -> None:
     found, images = made(None, channels=channels)
     listed = found["answers"]["mistakes"]
     shown = images / np.float32(255) if as_floats else images
-    reader = Reader(drawing.draw_mistakes(found["answers"]["mistakes"], found["classes"], shown))
+    reader = Reader(page.draw_mistakes(found["answers"]["mistakes"], found["classes"], shown))
     uris = [attributes["href"] or "" for tag, attributes in reader.tags if tag == "image"]
     assert len(uris) == len(listed) == MISTAKES
     for one, uri in zip(listed, uris, strict=True):
@@ -173,14 +173,14 @@ def test_many_classes() -> None:
     check_widths(as_text, found)
     assert not any(
         text.isdigit() and int(text) > 40
-        for text in Reader(drawing.draw_confusion_matrix(found["answers"], found["classes"])).texts
+        for text in Reader(page.draw_confusion_matrix(found["answers"], found["classes"])).texts
     )
     Reader(build_html_page(found, images))
 
 
 def test_axis_labels_stand_beside_the_middle_of_their_axes() -> None:
     found, _ = made(("a", "b", "c"))
-    svg = drawing.draw_reliability_diagram(found["answers"])
+    svg = page.draw_reliability_diagram(found["answers"])
     ((left, bottom, right, top),) = re.findall(r'class="mark dashed" d="M([\d.]+) ([\d.]+)L([\d.]+) ([\d.]+)"', svg)
     turned = r'<text transform="translate\(12 ([\d.]+)\) rotate\(-90\)" text-anchor="middle">(.*?)</text>'
     labels = {name: float(y) for y, name in re.findall(turned, svg)}

@@ -1,10 +1,12 @@
-"""Run a Dask cluster of processes on this machine. They end with the program and listen on 127.0.0.1 only."""
+"""Open a Dask cluster: processes on this machine, which end with the program, or a cluster that is already running."""
 
 import asyncio
 import fcntl
+import logging
 import os
 import signal
 import sys
+import warnings
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import field
@@ -18,8 +20,35 @@ import dask
 from distributed import Client, Nanny, Scheduler, SchedulerPlugin, SpecCluster, WorkerPlugin
 from tqdm import tqdm
 
+from app import VERSION
 from app.base.errors import UserError
 from app.base.frozen import Frozen
+
+DEFAULTS = {
+    "distributed": {
+        "scheduler": {
+            "worker-ttl": "30s",  # a worker that is silent for so long is killed, and its pieces go to others
+            "active-memory-manager": {"start": False},  # results are taken at once
+        },
+        "worker": {"profile": {"enabled": False}},  # it samples every thread a hundred times a second
+        "diagnostics": {"nvml": False},  # it would open every GPU in every process
+        "deploy": {"lost-worker-timeout": "1h"},  # a busy machine may take long to start a process again
+    }
+}
+LOGGERS = ("distributed", "distributed.client", "distributed.gc", "tornado", "tornado.application", "asyncio")
+
+
+def apply_defaults() -> None:
+    """Use ``DEFAULTS`` in this process and in the processes that Dask starts from it."""
+    dask.config.update_defaults(DEFAULTS)
+
+
+def silence_dask_logging() -> None:
+    """Silence Dask's logging in this process: exceptions report the errors that matter."""
+    warnings.filterwarnings("ignore", module="distributed")
+    for name in LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+
 
 HOST = "127.0.0.1"
 
@@ -144,3 +173,83 @@ def _open_folder_descriptor(folder: str | Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+CONNECT_SECONDS = 10.0
+REGISTER_SECONDS = 60.0  # the network's weights go to every worker
+# The name under which this package is imported: app, or lenet5_inference.app where it is installed.
+PACKAGE = __name__.partition(".cluster")[0]
+# Builtins only: a worker without the package could not unpickle one of its functions.
+ASK_VERSION = f"__import__('importlib').import_module({PACKAGE!r}).VERSION"
+
+
+@asynccontextmanager
+async def running_cluster(address: str, plugin: WorkerPlugin) -> AsyncIterator[Client]:
+    """Connect to the scheduler at ``tcp://HOST:PORT``; yield a client. In the block, its workers have the plugin.
+
+    Raises UserError if the scheduler or a worker cannot be used.
+    """
+    client = Client(address, asynchronous=True, direct_to_workers=True, set_as_default=False, timeout=CONNECT_SECONDS)
+    try:
+        await _connect(client, address)
+        await _check_worker_versions(client, address)
+        try:
+            async with asyncio.timeout(REGISTER_SECONDS):
+                await client.register_plugin(plugin, name=plugin.name)
+        except TimeoutError:
+            raise UserError(f"--scheduler {address}: it or a worker does not answer: restart it") from None
+        try:
+            yield client
+        finally:
+            if client.status == "running":  # not while it tries to reconnect
+                with suppress(OSError, TimeoutError):
+                    async with asyncio.timeout(CONNECT_SECONDS):
+                        await client.unregister_worker_plugin(plugin.name)
+    finally:
+        with suppress(OSError):
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await client.close(timeout=CONNECT_SECONDS)
+
+
+async def _connect(client: Client, address: str) -> None:
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):  # Dask's timeout misses a stopped process
+            await client
+    except ValueError:
+        raise UserError(f"--scheduler {address} is no address: give it as tcp://HOST:PORT") from None
+    except TypeError:  # Dask's for a missing certificate
+        remedy = "set Dask's distributed.comm.tls, as in docs/scale.md"
+        raise UserError(f"--scheduler {address} needs a certificate: {remedy}") from None
+    except OSError:
+        remedy = "start dask scheduler there, or leave --scheduler out"
+        raise UserError(f"--scheduler {address} does not answer in {CONNECT_SECONDS:g} s: {remedy}") from None
+
+
+async def _check_worker_versions(client: Client, address: str) -> None:
+    """Raise UserError unless there are workers, and the scheduler and all workers have this version of the package."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            found = {
+                f"worker {worker}": version
+                for worker, version in (await client.run(eval, ASK_VERSION, on_error="return")).items()
+            }
+            if not found:
+                raise UserError(f"--scheduler {address} has no workers: start dask worker {address} on every machine")
+            try:
+                found["the scheduler"] = await client.run_on_scheduler(eval, ASK_VERSION)
+            except Exception as error:
+                found["the scheduler"] = error
+    except TimeoutError:
+        raise UserError(f"--scheduler {address}: it or a worker does not answer: restart it") from None
+    for who, version in found.items():
+        if isinstance(version, BaseException):
+            raise UserError(
+                f"{who} cannot load this program ({_format_error_line(version)}): start it with PYTHONPATH naming this "
+                "folder"
+            )
+        if version != VERSION:
+            raise UserError(f"{who} has lenet5-inference {version}, this is {VERSION}: install the same everywhere")
+
+
+def _format_error_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
