@@ -7,9 +7,10 @@ from typing import Any
 
 from app.cuda.device import format_bus_address
 from app.records.bench import Bench
+from app.records.calls import Calls
 from app.records.kernels import Ladder
 from app.records.parts import Card
-from app.records.peers import Calls, Peers
+from app.records.peers import Peers
 from app.terminal.text import fields, paragraph
 
 Row = Mapping[str, Any]

@@ -1,12 +1,12 @@
 """Write the table of docs/api.md: calls of ``Classifier`` beside PyTorch's."""
 
+from app.lab.calls.callers import COMPILE, EAGER, OURS
+from app.lab.calls.text import TITLES, format_us
 from app.lab.document import Row, first_row
 from app.terminal.text import format_factor
 from docs.generate.figures import CALLS, Figures, command_for_file
 from docs.generate.scale import NOT_YET
 from docs.generate.tables import markdown_table, wrap_paragraph
-from docs.measure.calls.callers import COMPILE, EAGER, OURS
-from docs.measure.calls.measure import TITLES, format_us
 
 
 def calls(figures: Figures) -> str:

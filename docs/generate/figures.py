@@ -46,7 +46,7 @@ SCALE = {
     COSTS: ("classify-costs", "docs.measure.classify_costs"),
 }
 CALLS = "h100_calls.json"  # of docs/api.md, may be missing, too
-MODULES = SCALE | {CALLS: ("calls", "docs.measure.calls")}
+MODULES = SCALE | {CALLS: ("calls", "app.lab.calls")}
 CYCLE = "h100_lenet5_fp16_cycle.json"
 LARGEST, LONGEST = 1e15, 4000  # limits of a number, and of a string's characters
 

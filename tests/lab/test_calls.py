@@ -1,4 +1,4 @@
-"""``python -m docs.measure.calls``: how it measures, on the CPU and with made-up peers; its text; PyTorch's ways."""
+"""``python -m app.lab.calls``: how it measures, on the CPU and with made-up peers; what it prints; PyTorch's ways."""
 
 import subprocess
 import sys
@@ -13,28 +13,16 @@ import numpy as np
 import pytest
 
 from app.base.errors import UserError
+from app.lab.calls import measure as measuring
+from app.lab.calls.__main__ import main
+from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool
+from app.lab.calls.kinds import ARRAYS, CARD, KINDS, ORDINARY, PINNED, Kind, call_arrays, chosen_kinds
+from app.lab.calls.measure import Setup, measure_kind
+from app.lab.calls.text import as_text
 from app.network.definitions import LENET5
-from app.records.peers import Calls
+from app.records.calls import Calls
 from docs.generate.__main__ import API
 from docs.generate.figures import CALLS, Figures
-from docs.measure.calls import measure as measuring
-from docs.measure.calls.__main__ import main
-from docs.measure.calls.callers import (
-    ARRAYS,
-    CARD,
-    COMPILE,
-    EAGER,
-    KINDS,
-    ORDINARY,
-    OURS,
-    PINNED,
-    Caller,
-    Kind,
-    TorchPool,
-    call_arrays,
-    chosen_kinds,
-)
-from docs.measure.calls.measure import Setup, as_text, measure_kind
 from tests.docs.conftest import store
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.peers_for_tests import CARD as SOME_CARD
@@ -90,7 +78,7 @@ def document(*rows: Any) -> Calls:
     return {
         "schema": "lenet5-inference/calls/1",
         "date": "2026-01-01 00:00 UTC",
-        "command": "python -m docs.measure.calls",
+        "command": "python -m app.lab.calls",
         "network": "lenet5",
         "device": SOME_CARD,  # type: ignore[typeddict-item]
         "software": {"torch": "2.99"},
@@ -154,9 +142,7 @@ def test_the_text_and_the_table(tmp_path: Path) -> None:
     rows = [
         {"name": kind.name, "what": kind.what, "images": kind.images, "callers": callers, **fields} for kind in KINDS
     ]
-    assert API.render_block("calls", Figures(tmp_path)).startswith(
-        "Not measured yet: run `python -m docs.measure.calls"
-    )
+    assert API.render_block("calls", Figures(tmp_path)).startswith("Not measured yet: run `python -m app.lab.calls")
     store(dict(document(*rows)), tmp_path / CALLS)
     text = as_text(document(*rows))
     assert all(len(line) <= 80 for line in text.splitlines())
@@ -179,9 +165,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match=r"no row is called '1-resistant'.*1-resident"):
         chosen_kinds("1,1-resistant")
     hidden = {"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([sys.executable, "-m", "docs.measure.calls"], capture_output=True, text=True, env=hidden)
+    done = subprocess.run([sys.executable, "-m", "app.lab.calls"], capture_output=True, text=True, env=hidden)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert done.stderr.startswith("error: python -m docs.measure.calls needs an NVIDIA GPU: ")
+    assert done.stderr.startswith("error: python -m app.lab.calls needs an NVIDIA GPU: ")
 
 
 def test_pytorchs_ways_agree() -> None:
@@ -203,7 +189,7 @@ def test_pytorchs_ways_agree() -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_classifier_on_the_card(kind: Kind) -> None:
     """Every kind's answers are the engine's, through the caller that is timed."""
-    from docs.measure.calls.__main__ import card_setup
+    from app.lab.calls.__main__ import card_setup
 
     shared = card_setup(quick=True)
     alone = shared._replace(peers=Pool(), images=shared.images[:1000], labels=lambda p: shared.labels(p)[:1000])

@@ -1,4 +1,4 @@
-"""Run the command ``python -m docs.measure.calls``."""
+"""Run the command ``python -m app.lab.calls``."""
 
 from functools import cache
 from typing import cast
@@ -11,15 +11,17 @@ from app.base.frozen import Frozen
 from app.base.interrupts import exit_ignoring_signals, exit_on_interrupt, install_exit_handlers
 from app.cuda import device
 from app.lab.bench import cudnn
+from app.lab.calls.callers import OurCaller, TorchPool
+from app.lab.calls.kinds import KINDS, NETWORK, chosen_kinds
+from app.lab.calls.measure import Setup, measure_kind
+from app.lab.calls.text import as_text
 from app.lab.document import utc_date
 from app.network.graph import Graph
+from app.records.calls import Calls
 from app.records.parts import Card
-from app.records.peers import Calls
 from app.terminal.console import Parser, run_guarded, whole_number_type
 from app.terminal.options import add_options, option, options, read_request
 from app.terminal.output import Output, check_outputs, publish_report
-from docs.measure.calls.callers import KINDS, NETWORK, OurCaller, TorchPool, chosen_kinds
-from docs.measure.calls.measure import Setup, as_text, measure_kind
 
 PROGRAM = f"python -m {__package__}"
 DESCRIPTION = "Time calls of Classifier as a program sees them, beside PyTorch (GPU)."
@@ -43,7 +45,7 @@ examples:
 
 
 class CallsRequest(Frozen, kw_only=True):
-    """The options of ``python -m docs.measure.calls``."""
+    """The options of ``python -m app.lab.calls``."""
 
     only: str | None = option("time only these rows", metavar="ROW,…")
     rounds: int = option("turns of each caller (default: 7)", 7, type=whole_number_type(1, 1000), metavar="N")

@@ -1,9 +1,9 @@
-"""Time the calls of one kind: check every caller, then time all alternately, round after round. Print the times.
+"""Time the calls of one kind: check every caller, then time all of them alternately, round after round.
 
 Each call gets another array than the previous call. The time is the host's, from the call to its return.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
@@ -13,25 +13,12 @@ import numpy as np
 
 from app.base.clock import time_call
 from app.base.errors import UserError
-from app.lab.document import heading
+from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool, peer_precisions
+from app.lab.calls.kinds import CARD, PINNED, Kind, call_arrays, image_indices
 from app.lab.peers.rounds import one_line
 from app.main_job.statistics import median, speedup, summarise_samples
-from app.records.peers import Call, Calls
-from app.records.peers import Caller as CallerRow
-from app.terminal.text import WIDTH, Column, format_factor, paragraph, table
-from docs.measure.calls.callers import (
-    CARD,
-    COMPILE,
-    EAGER,
-    OURS,
-    PINNED,
-    Caller,
-    Kind,
-    TorchPool,
-    call_arrays,
-    image_indices,
-    peer_precisions,
-)
+from app.records.calls import Call
+from app.records.calls import Caller as CallerRow
 
 WARMUP, TRIES = 5, 9  # untimed calls of a new caller; timed ones that choose between settings
 UNTIMED = 5  # calls at the start of each turn
@@ -189,70 +176,3 @@ def _fastest_peer(
     times = {engine: ms for (engine, other), ms in medians.items() if other == precision}
     best = min(times, key=times.__getitem__, default=None)
     return best, None if best is None else speedup(times[best], own)
-
-
-TITLES = {OURS: "Classifier", EAGER: "PyTorch eager", COMPILE: "torch.compile"}
-COLUMNS = (
-    Column("caller", left=True),
-    *(Column(head) for head in ("median µs", "p10", "p90", "p99", "calls", "÷ ours")),
-    Column("setting", left=True, optional=1),
-)
-
-
-def as_text(document: Calls, width: int = WIDTH) -> str:
-    """Return the heading, and for each kind of call a line for each caller."""
-    pairs = {
-        "software": ", ".join(f"{name} {version}" for name, version in document["software"].items()),
-        "time": "the host's clock, from the call to its return; each call has other images than the last; "
-        f"{document['rounds']} rounds, in each every caller in turn",
-        "labels": "all checked against the engine's before the first timed call, and after each",
-        "÷ ours": "the caller's median ÷ ours: above 1, ours is faster",
-    }
-    title = f"{document['network']}: calls of Classifier beside PyTorch"
-    lines = table(COLUMNS, _table_rows(document), width)
-    notes = [line for row in document["rows"] for note in _label_notes(row) for line in paragraph(note, width)]
-    parts = (heading(title, document, pairs, width), lines, notes)
-    return "\n\n".join("\n".join(part) for part in parts if part)
-
-
-def speed_verdict(row: Call) -> str:
-    """Return the best peer's time ÷ ours; ``LOST`` precedes a factor below 1."""
-    ratio, beside = row["ratio"], row["tf32_ratio"]
-    if ratio is None:
-        return "no comparison"
-    told = f"{format_factor(ratio)} × as fast as the best peer"
-    told = told if ratio >= 1 else f"LOST, {told}"
-    return told if beside is None else f"{told}, {format_factor(beside)} × as fast as the best in tf32"
-
-
-def format_us(ms: float | None) -> str:
-    """Return milliseconds as microseconds with at least three digits; empty for None."""
-    return "" if ms is None else f"{ms * 1e3:,.1f}" if ms < 0.1 else f"{ms * 1e3:,.0f}"
-
-
-def _table_rows(document: Calls) -> Iterator[list[str]]:
-    for row in document["rows"]:
-        yield [f"{row['what']}, {row['precision']}: {speed_verdict(row)}" + " – WRONG LABELS" * row["wrong"]]
-        ours = row["callers"][0]["ms"]
-        for caller in row["callers"]:
-            yield _caller_cells(caller, ours["p50"] if ours else None)
-
-
-def _caller_cells(caller: CallerRow, ours: float | None) -> list[str]:
-    name = f"  {TITLES[caller['engine']]} {caller['precision']}"
-    times = caller["ms"]
-    if times is None:
-        return [name, caller["reason"]]
-    factor = format_factor(times["p50"] / ours) if ours and caller["engine"] != OURS else ""
-    figures = [format_us(times[key]) for key in ("p50", "p10", "p90", "p99")]
-    return [name, *figures, f"{times['runs']:,}", factor, caller["setting"]]
-
-
-def _label_notes(row: Call) -> Iterator[str]:
-    """Yield remarks on labels that differ."""
-    for caller in row["callers"]:
-        start = f"{row['name']}: {TITLES[caller['engine']]} {caller['precision']}"
-        if caller["changed"] and not caller["reason"]:
-            yield f"{start} gave {caller['changed']:,} labels that are not the engine's"
-        if caller["unsteady"]:
-            yield f"{start} gave other labels in {caller['unsteady']:,} timed calls"

@@ -1,1 +1,0 @@
-"""Time calls of ``Classifier`` as a program sees them, beside PyTorch (``python -m docs.measure.calls``)."""
