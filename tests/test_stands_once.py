@@ -21,8 +21,8 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm")
 CAPS = {
     "lines of sources": 56_400,
     "lines of Python in app without comments, docstrings and blank lines": 31_500,
-    "lines of tests": 42_900,
-    "tracked files": 960,
+    "lines of tests": 42_600,
+    "tracked files": 940,
 }
 
 

@@ -21,9 +21,8 @@ from app.training.loop import initial_progress
 from app.training.model import training_model
 from app.training.progress import EpochResult
 from data_tools.dataset import load_files
-from tests.fuzz.checksums import repaired
 from tests.fuzz.harness import Pair, Target
-from tests.fuzz.mutate import damaged
+from tests.fuzz.mutate import damaged, repaired
 from tests.support.training_for_tests import some_settings
 
 RNG = np.random.default_rng(2)
