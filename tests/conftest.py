@@ -47,7 +47,7 @@ settings.load_profile("patient")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What is asked for by hand runs whole; ``make test`` asks for a sample."""
     parser.addoption("--sample", type=int, metavar="SEED", help="of large grids run a sample")
-    parser.addoption("--long", action="store_true", help="every architecture of a kernel, ten times the broken files")
+    parser.addoption("--long", action="store_true", help="every architecture of a kernel, more broken files and photos")
     parser.addoption("--part", type=part_of, default=(1, 1), metavar="K/N", help="run one part of N (make test-all)")
 
 

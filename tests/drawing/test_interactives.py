@@ -12,8 +12,7 @@ import pytest
 from app.drawing import interactives
 from app.kernels import registry
 from app.kernels.problems import ConvProblem
-from tests.support.browser import opened
-from tests.support.nesting import Nesting
+from tests.support.pages import Nesting, opened
 
 CONV1 = ConvProblem(1, 28, 28, 32, 5)
 FUSED = Path(__file__).parents[2] / "app/kernels/fused"

@@ -11,9 +11,9 @@ from app.base.errors import UserError
 from app.files import hdf5_process
 from tests.fuzz import harness
 from tests.fuzz.__main__ import TARGETS
-from tests.fuzz.checksums import lookup3, repaired
 from tests.fuzz.harness import Target, run, verdict
 from tests.fuzz.hdf5 import image
+from tests.fuzz.mutate import lookup3, repaired
 
 FINDS = sorted((Path(harness.__file__).parent / "finds").iterdir())
 SEED = 1

@@ -20,9 +20,8 @@ from app.training.checkpoint import EpochResult, load_checkpoint, save_checkpoin
 from app.training.loop import initial_progress
 from app.training.model import training_model
 from data_tools.dataset import load_files
-from tests.fuzz.checksums import repaired
 from tests.fuzz.harness import Pair, Target
-from tests.fuzz.mutate import damaged
+from tests.fuzz.mutate import damaged, repaired
 from tests.support.training_for_tests import some_settings
 
 RNG = np.random.default_rng(2)

@@ -1,6 +1,6 @@
 """Measure how many labels photos keep on each kind of ground: ``python -m tests.images.measure_photos``.
 
-The photos show Fashion-MNIST's test images (tests/support/photos.py). It prints the rows of docs/predict.md.
+The photos show Fashion-MNIST's test images (tests/support/pictures.py). It prints the rows of docs/predict.md.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from app.images.pictures.preparing import prepare
 from app.images.predict.inputs import Part
 from app.images.predict.writers import Layout
 from data_tools.fashion_mnist import open_split
-from tests.support.photos import GROUNDS, photo
+from tests.support.pictures import GROUNDS, photo
 
 
 class Kept(NamedTuple):

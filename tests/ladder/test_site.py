@@ -32,9 +32,8 @@ from app.ladder.stored import anchor, to_html
 from app.terminal.text import format_ms
 from docs.generate.figures import FIGURES
 from docs.generate.site import COMMAND
-from tests.support.browser import opened
-from tests.support.nesting import Nesting
-from tests.support.stamps_for_tests import document
+from tests.lab.test_timeline import document
+from tests.support.pages import Nesting, opened
 
 MOST_BYTES = 6_000_000
 SECTIONS = ("idea", "tile", "change", "count", "time", "proof", "bound", "exercise")

@@ -1,5 +1,6 @@
 """Networks as TOML: the shipped files, round trips, and every fault with its line."""
 
+import re
 from dataclasses import MISSING, replace
 from pathlib import Path
 
@@ -9,9 +10,9 @@ import pytest
 from app.base.errors import UserError
 from app.layers import AvgPool, Conv2d, Linear, MaxPool
 from app.network.definitions import FOLDER, NETWORKS, Network, network_by_name
-from app.network.graph import build_graph
+from app.network.graph import build_graph, find_network
 from app.network.network import KINDS, LEAST_SCALE, MOST_SCALE, defaults_of
-from app.network.toml import network_toml, parse_network, read_network
+from app.network.toml import MAX_BYTES, network_toml, parse_network, read_network
 from app.network.weights import Weights
 from tests.support.networks_for_tests import random_graph
 from tests.support.random_networks import random_text
@@ -115,3 +116,183 @@ def test_what_is_written_is_read_back() -> None:
     assert {name: seen.get(name) for name in settings} == {
         name: {False} if default is MISSING else {False, True} for name, default in settings.items()
     }
+
+
+# --- Every fault of a network's file: one line with the file, the line and the remedy
+
+
+GOOD = """\
+name = "small" # line 1
+input = [1, 28, 28]
+pixel_scale = "1/255"
+
+[[layers]] # line 5
+type = "conv2d"
+maps = 6
+kernel = 5
+
+[[layers]] # line 10
+type = "relu"
+
+[[layers]] # line 13
+type = "maxpool"
+window = 2
+
+[[layers]] # line 17
+type = "flatten"
+
+[[layers]] # line 20
+type = "linear"
+outputs = 10
+"""
+RELU = '\n[[layers]]\ntype = "relu"\n'
+COMMENTS = "#\n" * (MAX_BYTES // 2)
+FC = '[[layers]]\ntype = "linear"\noutputs = '
+# What replaces what in the good text; the line of the fault, and the fault with its remedy.
+FAULTS: list[tuple[str, str, int, str]] = [
+    # TOML itself
+    ("[1, 28, 28]", "[1, 28, 28", 3, r"not TOML \(Unclosed array in column 1\): correct it"),
+    ("[1, 28, 28]", "[" * 900, 1, "brackets are nested too deeply: no value needs more than one pair"),
+    ("[1, 28, 28]", "[", 3, "not TOML .*: correct it"),
+    ("outputs = 10\n", 'outputs = "ten', 22, r"not TOML \(.* at the end\): correct it"),
+    ("maps = 6", "maps = 6\nmaps = 6", 8, r"not TOML \(Cannot overwrite a value in column 9\)"),
+    ("maps = 6", "maps = 6" + "0" * 980, 7, "maps is 60+…, but must be a whole number from 1 to 99,999"),
+    ("maps = 6", f"maps = 6 #{'x' * 1000}", 7, "it has more than 1,000 characters: break it or store less in it"),
+    ("outputs = 10\n", COMMENTS, 32790, "the text has more than 65,536 characters: store less in it"),
+    # keys
+    ("pixel_scale", "pixelscale", 3, r'a network has no key "pixelscale": .*; did you mean pixel_scale'),
+    ("[[layers]] # line 5", "[extra]\na = 1\n[[layers]]", 5, r'a network has no key "extra": it has name, .*, layers$'),
+    ("kernel = 5", "kernels = 5", 8, r'a conv2d layer has no key "kernels": it has .*; did you mean kernel.$'),
+    ("kernel = 5", '"ker\\tnel" = 5', 5, r"a conv2d layer has no key .*"),
+    ('"relu"', '"relu"\nmaps = 6', 12, r'a relu layer has no key "maps": it has type, name$'),
+    ("outputs = 10", "outputs = 10\npixel_scale = 1", 23, r'a linear layer has no key "pixel_scale": move it above'),
+    ("kernel = 5\n", "", 5, "kernel is missing: a conv2d layer needs it, add it"),
+    ('type = "relu"', "", 10, "the layer has no type: add one of .*relu"),
+    ("input = [1, 28, 28]", "", 1, r"input is missing: .*: input = \[1, 28, 28\]"),
+    # values
+    ('"small"', '"Small"', 1, r'name is "Small", but must be a name of small letters, digits and _, such as lenet5'),
+    ('"small"', "5", 1, r"name is 5, but must be a name"),
+    ('"small"', '"' + "a" * 65 + '"', 1, r'name is "aaaa.*, but must be a name'),
+    ("pixel_scale", 'summary = "\\u0007"\npixel_scale', 3, "summary is .*, but must be one line of text in quotes"),
+    (
+        "[1, 28, 28]",
+        "[1, 28]",
+        2,
+        r"input is \[1, 28\], but must be 1 or 3 channels, then height and width from 1 to 1,024",
+    ),
+    ("[1, 28, 28]", "[2, 28, 28]", 2, r"input is \[2, 28, 28\], but must be 1 or 3 channels"),
+    ("[1, 28, 28]", "[1, 28, 1025]", 2, r"input is \[1, 28, 1025\], but must be 1 or 3 channels"),
+    ("[1, 28, 28]", "[1, 28, true]", 2, r"input is \[1, 28, true\], but must be 1 or 3 channels"),
+    ("[1, 28, 28]", "28", 2, "input is 28, but must be 1 or 3 channels"),
+    ('"1/255"', '"1/0"', 3, r'pixel_scale is "1/0", but must be a number from .* or a fraction such as "1/255"'),
+    ('"1/255"', "0", 3, "pixel_scale is 0, but"),
+    ('"1/255"', "nan", 3, "pixel_scale is NaN, but"),
+    ('"1/255"', "true", 3, "pixel_scale is true, but"),
+    ("maps = 6", "maps = 0", 7, "maps is 0, but must be a whole number from 1 to 99,999"),
+    ("maps = 6", "maps = -6", 7, "maps is -6, but must be a whole number"),
+    ("maps = 6", "maps = 100_000", 7, "maps is 100000, but must be a whole number"),
+    ("maps = 6", "maps = 6.0", 7, "maps is 6.0, but must be a whole number"),
+    ("maps = 6", "maps = true", 7, "maps is true, but must be a whole number"),
+    ("maps = 6", 'maps = "6"', 7, r'maps is "6", but must be a whole number'),
+    ("maps = 6", "maps = [6]", 7, r"maps is \[6\], but must be a whole number"),
+    ("maps = 6", "maps.a = 6", 7, r'maps is {"a": 6}, but must be a whole number'),
+    ("maps = 6", "maps = 6\npadding = -1", 8, "padding is -1, but must be a whole number from 0 to 99,999"),
+    ("maps = 6", "maps = 6\nbias = 1", 8, "bias is 1, but must be true or false"),
+    # kinds and names
+    ('"relu"', '"rellu"', 11, r'unknown layer type "rellu": choose one of .*; did you mean relu'),
+    ('"relu"', "7", 11, "unknown layer type 7: choose one of"),
+    ('"relu"', '"argmax"', 11, "every network ends with an argmax by itself: remove this layer"),
+    ('"relu"', '"relu"\nname = "Relu"', 12, r'name is "Relu", but must be a name like conv1: small letters'),
+    ('"relu"', '"relu"\nname = "conv1_bias"', 12, r'name is "conv1_bias", but must be .* not ending in _bias'),
+    ('"relu"', '"relu"\nname = "conv1"', 10, "a second layer is named conv1: give each layer its own name"),
+    ('"relu"', '"relu"\nname = "argmax"', 12, "name is .*, but must be .* not argmax"),
+    # how layers follow each other
+    ("window = 2\n", "window = 2\n" + RELU * 97, 308, "102 layers, more than 100: remove some"),
+    (
+        "kernel = 5",
+        "kernel = 29",
+        5,
+        r"layer conv1 \(conv2d\) got input of shape \(1, 28, 28\), but needs .* at least 29",
+    ),
+    ("window = 2", "window = 25", 13, r"layer pool1 \(maxpool\) got input of shape \(6, 24, 24\), but needs"),
+    (
+        '"relu"',
+        '"resize"\nsize = 28',
+        10,
+        r"layer resize \(resize\) reads the images, but is not the first layer: move",
+    ),
+    ('"relu"', '"softmax"', 10, r"layer softmax \(softmax\) is followed by other layers: move it to the end or remove"),
+    (
+        'type = "conv2d"\nmaps = 6\nkernel = 5',
+        'type = "relu"',
+        5,
+        r"layer relu1 \(relu\) comes before any weights: put",
+    ),
+    ('type = "flatten"', 'type = "tanh"', 20, r"layer fc1 \(linear\) got input .* put a Flatten before it; change"),
+    (
+        '"linear"\noutputs = 10',
+        '"conv2d"\nmaps = 1\nkernel = 1',
+        20,
+        r"layer conv2 \(conv2d\) got input of shape \(864,\)",
+    ),
+    (
+        'type = "flatten"\n\n[[layers]] # line 20\ntype = "linear"\noutputs = 10',
+        'type = "relu"',
+        17,
+        r"the network ends with maps of shape \(6, 12, 12\): add a flatten and a linear layer",
+    ),
+    ("outputs = 10", "outputs = 257", 20, "the network ends with 257 scores: let it end with 2 to 256 classes"),
+    ("outputs = 10", "outputs = 1", 20, "the network ends with 1 scores: let it end with 2 to 256 classes"),
+    # sizes
+    ("maps = 6", "maps = 99_999", 5, "conv1 gives 57,599,424 numbers an image, more than 16,777,216: reduce"),
+    ("outputs = 10", f"outputs = 99_999\n{FC}1000", 23, "up to fc2 the network has .* weights, more than 134,217,728"),
+    ("kernel = 5", "kernel = 400\npadding = 399", 5, "the windows of conv1 hold .* numbers, more than 268,435,456"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "fault"), FAULTS)
+def test_a_fault_is_one_line_that_names_the_line(old: str, new: str, line: int, fault: str) -> None:
+    assert GOOD.count(old) == 1
+    with pytest.raises(UserError) as error:
+        parse_network(GOOD.replace(old, new), Path("folder/own.toml"))
+    assert re.match(f"folder/own.toml, line {line}: {fault}", str(error.value)), error.value
+    assert len(str(error.value).splitlines()) == 1
+
+
+LAYERS_ELSEWHERE = [
+    ("", 5, r"layers are missing: write \[\[layers\]\] and its keys for each layer"),
+    ('layers = [{type = "flatten"}]', 5, r"layers are not written as tables: write \[\[layers\]\] above"),
+    ('layers = [1]\nsummary = """\n[[layers]]\n"""', 5, "layers are not written as tables"),
+    ("layers = 5", 5, "layers are not written as tables"),
+    ('[layers]\ntype = "relu"', 5, "layers are not written as tables"),
+    ('[["lay\\u0065rs"]]\ntype = "relu"', 1, "layers are not written as tables"),
+]
+
+
+@pytest.mark.parametrize(("layers", "line", "fault"), LAYERS_ELSEWHERE)
+def test_layers_are_tables_of_their_own(layers: str, line: int, fault: str) -> None:
+    """In other notations their lines would not be known."""
+    with pytest.raises(UserError, match=f"own.toml, line {line}: {fault}"):
+        parse_network(f"input = [1, 28, 28]\n\n\n\n{layers}", "own.toml")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_bytes(GOOD.replace("small", "sm\xe4ll").encode("latin-1"))
+    with pytest.raises(UserError, match=r"own.toml, line 1: byte 0xe4 is no UTF-8: store the text as UTF-8"):
+        read_network(path)
+    path.write_bytes(b"#" * (MAX_BYTES + 1))
+    with pytest.raises(UserError, match=r"own\.toml has 65,537 bytes, more than the 65,536 that are read"):
+        find_network(str(path))
+    with pytest.raises(UserError, match="is a directory; name a file in it"):
+        read_network(tmp_path)
+    with pytest.raises(UserError, match=r"missing\.toml does not exist"):
+        find_network(str(tmp_path / "missing.toml"))
+
+
+def test_a_network_without_a_name_is_named_by_its_file(tmp_path: Path) -> None:
+    for stem in ("own", "Own net"):
+        (tmp_path / f"{stem}.toml").write_text(GOOD.replace('name = "small"', ""))
+    assert find_network(str(tmp_path / "own.toml")).name == "own"
+    with pytest.raises(UserError, match=r"Own net.toml, line 1: name is missing, and the file's name does not do: add"):
+        find_network(str(tmp_path / "Own net.toml"))

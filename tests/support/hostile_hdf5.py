@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from app.files.hdf5 import build_hdf5_bytes
-from tests.fuzz.checksums import lookup3
+from tests.fuzz.mutate import lookup3
 
 ARRAYS = {"fc1": np.ones((4, 3), np.float32), "fc2": np.ones((3, 3), np.float32)}
 

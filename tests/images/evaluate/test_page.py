@@ -14,7 +14,7 @@ from app.images.evaluate.results import MISTAKES, Answers, build_document
 from app.images.evaluate.text import as_text
 from app.records.evaluate import Subject
 from data_tools.dataset import Dataset
-from tests.support.nesting import Nesting
+from tests.support.pages import Nesting
 from tests.support.schemas import mistakes
 from tests.support.widths import check_widths
 

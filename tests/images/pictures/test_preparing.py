@@ -18,8 +18,7 @@ from app.network.weights import load_weights
 from data_tools.idx import read_idx
 from tests.images.measure_photos import measure
 from tests.support.outside import FOLDER
-from tests.support.photos import GROUNDS, photo
-from tests.support.pictures import saved
+from tests.support.pictures import GROUNDS, photo, saved
 
 IMAGES = read_idx(FOLDER / "t10k-images-idx3-ubyte.gz", 3)
 SHAPE = (1, 28, 28)

@@ -1,12 +1,37 @@
-"""Open pages in a headless Chromium, where the machine has one: its console, the page after scripts ran, pictures."""
+"""Pages of HTML: elements that must nest; opened in a headless Chromium, where the machine has one."""
 
 import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+
+
+class Nesting(HTMLParser):
+    """Every element but the ``VOID`` ones must be closed in its place. open: the elements around, the innermost last.
+
+    A subclass sets what it collects before it calls this ``__init__``, which reads everything.
+    """
+
+    VOID: tuple[str, ...] = ()
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 CONSOLE = re.compile(r":CONSOLE(?:[(:]\d+\)?)?\] (.*)")
