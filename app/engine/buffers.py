@@ -17,7 +17,9 @@ from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
 
 if TYPE_CHECKING:
     from app.engine.copying import Copy
+    from app.kernels.by_count import AnyLaunch
 
+Weights = list["cupy.ndarray | None"]  # packed, on the device
 # Called before and after each step of a chunk is enqueued: copy in, kernels, copy out.
 Mark = Callable[["StreamBuffers"], None]
 
@@ -28,24 +30,54 @@ class LoadedPlan:
     def __init__(self, plan: ExecutionPlan) -> None:
         self.plan = plan
         self.kernels = [Kernel(node.variant, node.problem, plan.arch, node.settings) for node in plan.nodes]
-        self.weights: list[list[cupy.ndarray | None]] = [
-            [None if array is None else upload(array) for array in kernel.pack(node.parameters)]
-            for kernel, node in zip(self.kernels, plan.nodes, strict=True)
+        self.weights = [
+            _upload_packed(kernel, node.parameters) for kernel, node in zip(self.kernels, plan.nodes, strict=True)
         ]
+        self._for_few: dict[int, tuple[Kernel, Weights]] = {}  # by the node's index
+        for at, node in enumerate(plan.nodes):
+            if node.few is not None:
+                kernel = Kernel(node.few.variant, node.problem, plan.arch, node.few.settings)
+                self._for_few[at] = kernel, _upload_packed(kernel, node.parameters)
+
+    def bind(self, at: int, buffers: Mapping[str, cupy.ndarray], images: int, *, early: bool) -> AnyLaunch:
+        """Return a launch of the kernel of node ``at``, or of its two kernels, on these buffers, by the plan's names.
+
+        images: at most so many. early: as for ``Kernel.bind``.
+        """
+        node = self.plan.nodes[at]
+
+        def bound(kernel: Kernel, weights: Weights) -> Launch:
+            arrays = [buffers[node.reads], *weights, *(buffers[name] for name in node.writes)]
+            return kernel.bind(arrays, images, early=early)
+
+        if node.few is None:
+            return bound(self.kernels[at], self.weights[at])
+        few = bound(*self._for_few[at])
+        if images <= node.few.most:
+            return few
+        from app.kernels.by_count import LaunchByCount  # imported only here: few plans have two kernels for a node
+
+        return LaunchByCount(few, bound(self.kernels[at], self.weights[at]), node.few.most)
 
     @property
     def capturable(self) -> bool:
         """Return whether a CUDA graph can capture the launches of all kernels."""
-        return all(kernel.capturable for kernel in self.kernels)
+        return all(kernel.capturable for kernel in self.kernels)  # those for few images all are
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of device memory that the weights occupy."""
-        return sum(array.nbytes for arrays in self.weights for array in arrays if array is not None)
+        packed = (*self.weights, *(weights for _, weights in self._for_few.values()))
+        return sum(array.nbytes for arrays in packed for array in arrays if array is not None)
 
     def free(self) -> None:
         """Drop the references to kernels and weights, which frees their device memory."""
-        self.kernels, self.weights = [], []
+        self.kernels, self.weights, self._for_few = [], [], {}
+
+
+def _upload_packed(kernel: Kernel, parameters: Sequence[np.ndarray | None]) -> Weights:
+    """Upload a node's parameters as the kernel takes them."""
+    return [None if array is None else upload(array) for array in kernel.pack(parameters)]
 
 
 class Buffers:
@@ -63,10 +95,7 @@ class Buffers:
             name: device_array(images * n, dtype) for name, (dtype, n) in plan.buffers.items() if name not in host
         }
         buffers = {**host, **self.named}
-        self.launches: list[Launch] = [
-            kernel.bind([buffers[node.reads], *arrays, *(buffers[name] for name in node.writes)], images, early=early)
-            for node, kernel, arrays in zip(plan.nodes, loaded.kernels, loaded.weights, strict=True)
-        ]
+        self.launches = [loaded.bind(at, buffers, images, early=early) for at in range(len(plan.nodes))]
 
     @property
     def arrays(self) -> list[cupy.ndarray]:
@@ -86,7 +115,7 @@ class Buffers:
     def enqueue_kernels(self, images: int, stream: int) -> None:
         """Enqueue the kernels for the first ``images`` images. stream: a pointer."""
         for launch in self.launches:
-            launch(stream, images)
+            launch.choose(images)(stream, images)
 
     def copy_out(self, outputs: Outputs, stream: int) -> None:
         """Enqueue the copies of the results to page-locked arrays, or to arrays on the device. stream: a pointer."""

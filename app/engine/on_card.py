@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cupy
 import numpy as np
@@ -14,8 +14,10 @@ from app.cuda.memory import DeviceMemoryError, mapped_address, pinned_array, pla
 from app.engine.buffers import ALIGNED, Buffers, LoadedPlan, next_power_of_two
 from app.engine.copying import copy_in_parts
 from app.engine.interface import Outputs
-from app.kernels.launch import Launch
 from app.planning.plan import IMAGES, LABELS, LOGITS, ExecutionPlan
+
+if TYPE_CHECKING:
+    from app.kernels.by_count import AnyLaunch
 
 GIVEN = (IMAGES, LABELS, LOGITS)  # arrays of each call; the other buffers are kept from call to call
 MOST_BYTES = 1 << 30  # most memory of the kept buffers; more images at a time hardly gain anything
@@ -43,7 +45,7 @@ class OnCard:
         self.most = max_buffered_images(plan)
         self.capacity = 0
         self._buffers: Buffers | None = None
-        self._moved: list[tuple[Launch, int, int]] = []  # launch, position of the argument, index in GIVEN
+        self._moved: list[tuple[AnyLaunch, int, int]] = []  # launch, position of the argument, index in GIVEN
         self._strides = [size * np.dtype(dtype).itemsize for dtype, size in (plan.buffers[name] for name in GIVEN)]
         self._done = cupy.cuda.Event(disable_timing=True)  # recorded once the kept buffers are free
         # The stream that uses the kept buffers; None: they are free. Held, or a new stream could get its pointer.
@@ -187,7 +189,7 @@ class OnCard:
             wanted = self.most = wanted // 2 // STEP * STEP
         self.capacity = wanted
         for node, launch in zip(plan.nodes, self._buffers.launches, strict=True):
-            results = len(launch.kernel.arguments()) - len(node.writes)
+            results = len(launch.choose(1).kernel.arguments()) - len(node.writes)
             names = {0: node.reads, **{results + index: name for index, name in enumerate(node.writes)}}
             self._moved += [(launch, place, GIVEN.index(name)) for place, name in names.items() if name in GIVEN]
 

@@ -140,6 +140,10 @@ class Launch:
         self._nodes: list[Callable[[KernelGraph, int], None]] = []  # what adds the kernels to a graph
         self._steps = [self._make_step(action) for action in config.actions]
 
+    def choose(self, _images: int) -> Launch:
+        """Return the launch itself, which takes any number of images; see ``LaunchByCount``."""
+        return self
+
     def __call__(self, stream: int, images: int) -> None:
         """Enqueue the kernel for the first ``images`` images of the bound buffers. stream: a pointer."""
         for count in self._iter_bound_chunks(images):
@@ -247,8 +251,8 @@ class Entry:
     ) -> None:
         if not 0 < threads <= MAX_THREADS or shared_bytes < 0:
             raise ValueError(f"{entry} cannot have {threads} threads and {shared_bytes} bytes of shared memory a block")
-        self.name = entry
-        self._threads, self._shared_bytes, self._dependent, self._cluster = threads, shared_bytes, dependent, cluster
+        self.name, self._threads, self._shared_bytes, self._cluster = entry, threads, shared_bytes, cluster
+        self._dependent = dependent and supports_dependent_launch()
         self._function = module.get_function(entry)
         if shared_bytes > STATIC_SHARED_LIMIT:
             driver.funcSetAttribute(self._function.ptr, MAX_DYNAMIC_SHARED, shared_bytes)
@@ -260,7 +264,7 @@ class Entry:
         """
         packed = _addresses(values)
         address, handle = ctypes.addressof(packed), self._function.ptr
-        threads, shared, early = self._threads, self._shared_bytes, self._uses_dependent_launch
+        threads, shared, early = self._threads, self._shared_bytes, self._dependent
         alive, grid = (self._function, packed, values), lru_cache(KEPT_SIZES)(grid)  # kept alive by the closure
 
         def launch(stream: int, size: Any, _: Any = alive) -> None:
@@ -270,13 +274,9 @@ class Entry:
             return launch
         return attributed_launcher(handle, packed, (threads, shared), grid, self._cluster, launch, dependent=early)
 
-    @property
-    def _uses_dependent_launch(self) -> bool:
-        return self._dependent and supports_dependent_launch()
-
     def make_node_adder(self, values: Sequence[Any], grid: Callable[[int], Grid]) -> Callable[[KernelGraph, int], None]:
         """Pack ctypes ``values``; return a function of a graph and ``grid``'s argument that adds a launch to it."""
-        packed, dependent, cluster = _addresses(values), self._uses_dependent_launch, self._cluster
+        packed, dependent, cluster = _addresses(values), self._dependent, self._cluster
 
         def add_node(graph: KernelGraph, size: int) -> None:
             graph.add_kernel(

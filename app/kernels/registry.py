@@ -19,7 +19,7 @@ TABLES: dict[str, Sequence[str]] = {
         f"conv.rows.{name}"
         for name in ("direct", "as_gemm", "tensor_core", "register_patch", "toom_cook", "warpgroups")
     ),
-    "gemm": ("gemm.gemm", "gemm.warpgroup"),
+    "gemm": ("gemm.gemm", "gemm.rows_by_count", "gemm.warpgroup"),
     "conv_pair": ("fused.conv_pair",),
     "gemm_pair": ("fused.gemm_pair",),
     **dict.fromkeys(("pool", "softmax", "activation", "argmax", "resize"), ("pointwise.pointwise",)),

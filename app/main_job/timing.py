@@ -30,6 +30,7 @@ from app.planning.matching import Node
 from app.planning.plan import IMAGES
 
 if TYPE_CHECKING:
+    from app.kernels.by_count import AnyLaunch
     from app.records.report import Layer, Pipeline
 
 TRACES = 9
@@ -76,12 +77,12 @@ def time_on_card(engine: GpuEngine, images: np.ndarray, repeat: int, warmup: int
 
     whole_timing = Timing(time_by_events(run_whole_pass, stream, repeat, warmup))
 
-    def time_layer(index: int, launch: Launch, name: str, flops: int, nbytes: int) -> Layer:
+    def time_layer(index: int, launch: AnyLaunch, name: str, flops: int, nbytes: int) -> Layer:
         # Run the layers before it first, so that its input buffer holds real data whatever was timed last.
         for before in buffers.launches[:index]:
             before(stream.ptr, count)
         timing = Timing(time_by_events(lambda: launch(stream.ptr, count), stream, repeat, warmup))
-        return layer_row(name, launch.kernel.variant.name, count, timing, flops * count, nbytes)
+        return layer_row(name, launch.choose(count).kernel.variant.name, count, timing, flops * count, nbytes)
 
     nodes = enumerate(zip(engine.plan.nodes, buffers.launches, strict=True))
     layers = tuple(

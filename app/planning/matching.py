@@ -42,14 +42,22 @@ class Choices(Frozen):
         return self.kernels.get(layer.name, self.kernels.get(layer.operation or ""))
 
 
+class ForFew(Frozen):
+    """A variant and its settings for at most ``most`` images."""
+
+    variant: Variant
+    settings: dict[str, int]
+    most: int
+
+
 class Node(Frozen):
     """A node of the plan: a kernel and the layers that it computes in one launch.
 
     head: the main layer, into which the others are fused. steps: all layers, in the network's order. settings: the
     variant's parameters that differ from its defaults; settings_alone: the same for a convolution measured without its
-    epilogue. parameters: the arrays between input and output, in the problem's layout and dtype, None if absent.
-    features: what is known of the results, if the next kernel reads them scaled. reads, writes: buffer names, in the
-    order of the arguments.
+    epilogue. few: the kernel for few images, if there is another. parameters: the arrays between input and output, in
+    the problem's layout and dtype, None if absent. features: what is known of the results, if the next kernel reads
+    them scaled. reads, writes: buffer names, in the order of the arguments.
     """
 
     head: Layer
@@ -60,6 +68,7 @@ class Node(Frozen):
     parameters: tuple[np.ndarray | None, ...] = field(repr=False)
     features: Features | None = field(default=None, repr=False)
     settings_alone: dict[str, int] = field(default_factory=dict)
+    few: ForFew | None = None
     reads: str = ""
     writes: tuple[str, ...] = ()
 

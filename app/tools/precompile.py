@@ -64,13 +64,15 @@ def as_text(document: Precompile, width: int) -> str:
 
 
 def needed_builds(execution: ExecutionPlan) -> Iterator[Build]:
-    """Yield what the main job compiles: each node's kernel, and each convolution's unfused kernel for its op time."""
+    """Yield what the main job compiles: each node's kernels, and each convolution's unfused kernel for its op time."""
     for node in execution.nodes:
-        configs = [node.variant.config(node.problem, node.settings)]
+        configs = [(node.variant, node.variant.config(node.problem, node.settings))]
+        if node.few is not None:
+            configs.append((node.few.variant, node.few.variant.config(node.problem, node.few.settings)))
         if isinstance(node.problem, ConvProblem):
-            configs.append(node.variant.config(without_epilogue(node.problem), node.settings_alone))
-        for config in configs:
-            yield node.variant.path, tuple(sorted(config.defines.items()))
+            configs.append((node.variant, node.variant.config(without_epilogue(node.problem), node.settings_alone)))
+        for variant, config in configs:
+            yield variant.path, tuple(sorted(config.defines.items()))
 
 
 def _compile_all(builds: list[Build], arch: str) -> int:

@@ -182,10 +182,14 @@ class FakeCard:
 class FakeLaunch:
     """Two pieces of a variant that copies filters, then launches twice, the second kernel as a dependent one."""
 
-    def __init__(self, card: FakeCard) -> None:
+    def __init__(self, card: FakeCard, variant: Any) -> None:
         usual, dependent = (KernelLaunch(32, lambda _: (1, 1, 1), dependent=how) for how in (False, True))
         actions = ConstantCopy("filters", 0, 4), usual, dependent
-        self.kernel, self._card = SimpleNamespace(config=SimpleNamespace(actions=actions)), card
+        self.kernel = SimpleNamespace(config=SimpleNamespace(actions=actions), variant=variant)
+        self._card = card
+
+    def choose(self, _: int) -> Any:
+        return self
 
     def __call__(self, stream: int, images: int) -> None:
         for _ in range(2):
@@ -196,10 +200,10 @@ class FakeLaunch:
 
 def test_recorder(monkeypatch: pytest.MonkeyPatch) -> None:
     card = FakeCard(monkeypatch)
-    launch = FakeLaunch(card)
     variant = SimpleNamespace(name="constant", entry="conv_constant")
+    launch = FakeLaunch(card, variant)
     node = SimpleNamespace(name="conv1+relu1", variant=variant)
-    buffers = SimpleNamespace(stream=SimpleNamespace(ptr=77), launches=[launch])
+    buffers = SimpleNamespace(stream=SimpleNamespace(ptr=77), launches=[launch], chunk=10)
     recorder = spans.Recorder(SimpleNamespace(stream_buffers=[buffers], plan=SimpleNamespace(nodes=[node])))  # type: ignore[arg-type]
     originals = card.runtime.memcpyAsync, card.driver.launchKernel, FakeLaunch.__call__
     for _ in range(2):  # the second recording uses the first one's events

@@ -70,6 +70,7 @@ def _configure(problem: LinearPairProblem, parameters: Parameters) -> LaunchConf
         threads_per_block(hidden),
         lambda images: (ceil_div(images, rows), 1, 1),
         shared_bytes=int(defines["SHARED_BYTES"]),
+        dependent=True,
     )
     return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
 

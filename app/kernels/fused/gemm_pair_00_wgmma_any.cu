@@ -10,10 +10,14 @@
 //       labels (images) uint8.
 // Launch: one block for ROWS images: a warpgroup for 64 hidden values of theirs, and 128 producer threads.
 // Bound by: what the L2 cache delivers where the first layer reads many features; latency where it reads few.
+#include "dependent_launch.cuh"
 #include "rounded_activation.cuh"
 #include "warpgroup_product.cuh"
 #include "second_product.cuh"
 static_assert(HIDDEN == TILE, "the first product computes all hidden values");
+
+// Threads of the second product: all, unless the producers have given their registers away.
+constexpr int SCORERS = THREADS >= 512 ? CONSUMERS : THREADS;
 
 struct SharedStorage {
     unsigned char stages[STAGES_BYTES];
@@ -28,16 +32,31 @@ __device__ __forceinline__ float *hidden_values() { return (float *)(memory + ST
 __device__ __forceinline__ unsigned long long *full() { return shared_storage<SharedStorage>().full; }
 __device__ __forceinline__ unsigned long long *empty() { return shared_storage<SharedStorage>().empty; }
 
-// Hidden values into shared memory: rows of PITCH, a column an image.
+// Of a thread's two hidden values, asked for before the sums are there.
+struct Epilogue {
+    float factor[2] = {}, bias[2] = {};
+    __device__ __forceinline__ Epilogue(const float *factors, const float *bias1, int first) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (first + half * 8 >= HIDDEN) break;
+            factor[half] = __ldg(factors + first + half * 8);
+            if (HAS_BIAS1) bias[half] = __ldg(bias1 + first + half * 8);
+        }
+    }
+};
+
+// The first product, and hidden values into shared memory: rows of PITCH, a column an image.
 template <int Columns>
-__device__ __forceinline__ void store_hidden(const float (&sums)[ROWS / 2], const float *factors, const float *bias1, int t) {
+__device__ __forceinline__ void consume(const float *factors, const float *bias1, int t) {
     const int lane = t % 32, first = t / 32 * 16 + lane / 4;  // and eight more
+    const Epilogue epilogue(factors, bias1, first);
+    float sums[ROWS / 2];
+    multiply<Columns>(sums, t);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int hidden = first + half * 8;
-        if (hidden >= HIDDEN) break;
-        const float factor = __ldg(factors + hidden), bias = HAS_BIAS1 ? __ldg(bias1 + hidden) : 0.0f;
-        float *row = hidden_values() + hidden * PITCH + lane % 4 * 2;
+        if (first + half * 8 >= HIDDEN) break;
+        const float factor = epilogue.factor[half], bias = epilogue.bias[half];
+        float *row = hidden_values() + (first + half * 8) * PITCH + lane % 4 * 2;
 #pragma unroll
         for (int i = 0; i < Columns / 8; i++) {
             const float *pair = sums + 4 * i + 2 * half;
@@ -45,13 +64,6 @@ __device__ __forceinline__ void store_hidden(const float (&sums)[ROWS / 2], cons
                                         activate<ACTIVATION, !SPLIT>(pair[1] * factor + bias)};
         }
     }
-}
-
-template <int Columns>
-__device__ __forceinline__ void consume(const float *factors, const float *bias1, int t) {
-    float sums[ROWS / 2];
-    multiply<Columns>(sums, t);
-    store_hidden<Columns>(sums, factors, bias1, t);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -63,26 +75,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int image0 = blockIdx.x * ROWS, rows = min(ROWS, images - image0);
     x += (long long)image0 * INPUTS, y += (long long)image0 * CLASSES, labels += image0;
     SharedStorage &smem = shared_storage<SharedStorage>();
+    InputVectors vectors;
+    griddepcontrol_launch_dependents();  // the next batch's weights are under way when this one ends
     if (t == CONSUMERS) {
         mbarrier_init(&smem.second_full, 1);
         begin_pipeline(w1);
         cp_async_bulk(smem.second, w2, SECOND_BYTES, &smem.second_full);
     }
+    if (group == GROUPS) {
+        griddepcontrol_wait();  // for the images; the results, which depend on them, come later still
+        begin_images(vectors, x, rows, t - CONSUMERS);
+    }
     __syncthreads();
     if (group == GROUPS) {
         if constexpr (THREADS >= 512) warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
-        produce(x, w1, rows, t - CONSUMERS);
+        produce(vectors, x, w1, rows, t - CONSUMERS);
     } else {
         if constexpr (THREADS >= 512) warpgroup_reg_alloc<CONSUMER_REGISTERS>();
         if (rows > FEW) consume<ROWS>(factors, bias1, t);
         else consume<FEW>(factors, bias1, t);
     }
+    float bias[CLASS_TILES][2];
+    load_second_bias(bias, bias2, lane);
     __syncthreads();  // the second product reads all hidden values
-    if (t >= CONSUMERS) return;
+    if (t >= SCORERS) return;
     mbarrier_wait(&smem.second_full, 0);
-    for (int tile = t / 32 * 8; tile < rows; tile += CONSUMERS / 32 * 8) {
+    for (int tile = t / 32 * 8; tile < rows; tile += SCORERS / 32 * 8) {
         Scores scores;
-        multiply_second(scores, bias2, hidden_values() + tile, (const Fragment *)smem.second, lane);
+        multiply_second(scores, bias, hidden_values() + tile, (const Fragment *)smem.second, lane);
         store_results(scores, y + tile * CLASSES, labels + tile, rows - tile, lane);
     }
 }

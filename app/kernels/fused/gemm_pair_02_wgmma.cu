@@ -244,12 +244,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     else multiply_first<FEW>(values, bias1, t);
     __syncthreads();  // all stages have been read. Of the whole block: racecheck follows no barrier among some of its warps
     if (t < CONSUMERS) store_hidden(values, rows, t);
+    float bias[CLASS_TILES][2];
+    load_second_bias(bias, bias2, lane);
     __syncthreads();
     mbarrier_wait(&shared_storage<SharedStorage>().second_full, 0);
     for (int tile = t / 32 * 8; tile < rows; tile += THREADS / 32 * 8) {
         Scores scores;
         const Fragment *second = (const Fragment *)shared_storage<SharedStorage>().second;
-        multiply_second(scores, bias2, (const float *)memory + tile, second, lane);
+        multiply_second(scores, bias, (const float *)memory + tile, second, lane);
         store_results(scores, y + tile * CLASSES, labels + tile, rows - tile, lane);
     }
 }

@@ -21,17 +21,21 @@ __device__ __forceinline__ void split_tf32(float value, unsigned &high, unsigned
     low = (__float_as_uint(value - __uint_as_float(high)) + 0x1000) & BITS;
 }
 
-// The second product for eight images.
-__device__ __forceinline__ void multiply_second(Scores &scores, const float *bias2, const float *hidden,
+// The biases of a lane's classes, zeros without.
+__device__ __forceinline__ void load_second_bias(float (&bias)[CLASS_TILES][2], const float *bias2, int lane) {
+#pragma unroll
+    for (int i = 0; i < 2 * CLASS_TILES; i++) {
+        const int label = i * 8 + lane / 4;
+        bias[i / 2][i % 2] = HAS_BIAS2 && label < CLASSES ? __ldg(bias2 + label) : 0.0f;
+    }
+}
+
+// The second product for eight images. bias: as load_second_bias gives it.
+__device__ __forceinline__ void multiply_second(Scores &scores, const float (&bias)[CLASS_TILES][2], const float *hidden,
                                                 const Fragment *w2, int lane) {
     float cross[CLASS_TILES][2][4] = {};
 #pragma unroll
-    for (int tile = 0; tile < CLASS_TILES; tile++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int label = tile * 16 + lane / 4 + i / 2 * 8;
-            scores[tile][i] = HAS_BIAS2 && label < CLASSES ? __ldg(bias2 + label) : 0.0f;
-        }
+    for (int i = 0; i < 4 * CLASS_TILES; i++) scores[i / 4][i % 4] = bias[i / 4][i % 4 / 2];
     hidden += lane % 4 * PITCH + lane / 4;
 #pragma unroll 4
     for (int k = 0; k < K_STEPS; k++) {

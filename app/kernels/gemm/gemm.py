@@ -30,16 +30,18 @@ SIDE = 4  # rows and columns of a thread's register tile
 TILE_TUNABLES = {"BM": (16, 32, 64, 128), "BN": (16, 32, 64, 128), "BK": (8, 16, 32)}
 
 
-def _argmax_refusal(problem: LinearProblem) -> str | None:
+def argmax_refusal(problem: LinearProblem) -> str | None:
+    """Return why a kernel without argmax cannot serve the problem, or None."""
     return "does not take the argmax" if problem.argmax else None
 
 
-def _argmax_size_refusal(problem: LinearProblem) -> str | None:
+def argmax_size_refusal(problem: LinearProblem) -> str | None:
+    """Return why a warp cannot compare the outputs, or None."""
     too_many = problem.argmax and problem.outputs > MOST_CLASSES
     return f"fuses argmax over at most {MOST_CLASSES} classes" if too_many else None
 
 
-def _size_defines(problem: LinearProblem) -> dict[str, str | int]:
+def size_defines(problem: LinearProblem) -> dict[str, str | int]:
     """Return the compile-time constants DEPTH and N."""
     return {"DEPTH": problem.inputs, "N": problem.outputs}
 
@@ -105,7 +107,7 @@ def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> La
     launch = KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
     constants: dict[str, str | int] = {**parameters, "ARGMAX": int(problem.argmax)}
     constants |= {"SPLIT": int(split), "W_PARTS": parts}
-    return LaunchConfig(type_defines(problem) | _size_defines(problem) | constants, (launch,))
+    return LaunchConfig(type_defines(problem) | size_defines(problem) | constants, (launch,))
 
 
 def _split_k_defaults(problem: LinearProblem) -> dict[str, int]:
@@ -120,7 +122,7 @@ def _configure_split_k(problem: LinearProblem, parameters: Parameters) -> Launch
     workspace = (Argument("parts", "float32", per_image=parts * problem.outputs),)
     add_up = KernelLaunch(bn, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), parts))
     finish = KernelLaunch(BLOCK, elementwise_grid(problem.outputs), "gemm_split_k_finish")
-    defines = type_defines(problem) | _size_defines(problem) | dict(parameters)
+    defines = type_defines(problem) | size_defines(problem) | dict(parameters)
     return LaunchConfig(defines, (add_up, finish), workspace, max_workspace_images(workspace))
 
 
@@ -152,7 +154,7 @@ def _configure_scalar_tiles(problem: LinearProblem, parameters: Parameters) -> L
     shared = bk * (bm + 4 + bn) * ITEMSIZE[epilogue_dtype(problem.dtype)]
     launch = _launch(problem, bm, bn, bm // tm * (bn // tn), shared)
     return LaunchConfig(
-        type_defines(problem) | _size_defines(problem) | dict(parameters) | {"TM": tm, "TN": tn}, (launch,)
+        type_defines(problem) | size_defines(problem) | dict(parameters) | {"TM": tm, "TN": tn}, (launch,)
     )
 
 
@@ -166,7 +168,7 @@ def _configure_vector_tiles(problem: LinearProblem, parameters: Parameters, stag
         raise Unfit("threads cannot share the loads of a tile out evenly")
     launch = _launch(problem, bm, bn, threads, stages * bk * (bm + 4 + bn) * ITEMSIZE["float32"])
     constants: dict[str, str | int] = {**parameters, "TM": SIDE, "TN": SIDE}
-    return LaunchConfig(type_defines(problem) | _size_defines(problem) | constants, (launch,))
+    return LaunchConfig(type_defines(problem) | size_defines(problem) | constants, (launch,))
 
 
 def _configure_fused_argmax(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
@@ -177,9 +179,9 @@ def _configure_fused_argmax(problem: LinearProblem, parameters: Parameters) -> L
 
 
 # With or without argmax. Columns: step, technique, system, configure, dtypes, since.
-_plain = partial(Variant, "gemm", refuses=_argmax_refusal, limits="no argmax")
+_plain = partial(Variant, "gemm", refuses=argmax_refusal, limits="no argmax")
 _argmax = partial(
-    Variant, "gemm", refuses=_argmax_size_refusal, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
+    Variant, "gemm", refuses=argmax_size_refusal, limits=f"argmax over at most {MOST_CLASSES} classes", automatic=True
 )
 _square = partial(_plain, tunables=TILE_TUNABLES, defaults=_square_tile_defaults)
 ROWS: tuple[Variant, ...] = (

@@ -59,11 +59,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     x += (long long)image0 * INPUTS, y += (long long)image0 * OUTPUTS;
     if (ARGMAX) labels += image0;
     w += (long long)blockIdx.y * STEPS * W_BYTES;
+    InputVectors vectors;
     if (t == CONSUMERS) begin_pipeline(w);
+    if (group == GROUPS) begin_images(vectors, x, rows, t - CONSUMERS);
     __syncthreads();
     if (group == GROUPS) {
         if constexpr (THREADS >= 512) warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
-        produce(x, w, rows, t - CONSUMERS);
+        produce(vectors, x, w, rows, t - CONSUMERS);
     } else {
         if constexpr (THREADS >= 512) warpgroup_reg_alloc<CONSUMER_REGISTERS>();
         if (rows > FEW) consume<ROWS>(y, labels, factors, bias, first, rows, t);

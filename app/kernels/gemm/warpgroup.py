@@ -26,6 +26,7 @@ MOST_TILE = 192  # most outputs per block
 PRODUCERS = 128  # producer threads per block
 SHARED = 227 << 10  # most bytes of shared memory per block
 MOST_STAGES = 8
+MOST_AHEAD = 13  # steps of images, in blocks with registers for them
 MOST_CLASSES = 16  # most classes that a fused argmax can compare, within a warp
 REGISTERS = 512  # registers per thread, summed over a block's warpgroups, which divide them among themselves
 
@@ -57,6 +58,14 @@ def threads_per_block(tile: int) -> int:
     return 128 * ceil_div(tile, 64) + PRODUCERS
 
 
+def steps_ahead(problem: LinearProblem) -> int:
+    """Return how many steps of images a producer has requested: bytes wait in its registers, ten words a step."""
+    if problem.input_dtype != "uint8":
+        return 1
+    steps = ceil_div(problem.inputs, DEPTH)
+    return min(steps, 4 if threads_per_block(outputs_per_block(problem)) >= REGISTERS else MOST_AHEAD)
+
+
 def pipeline_defines(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[str, str | int]:
     """Return the constants of the pipeline in ``warpgroup_product.cuh`` for blocks of ``rows`` images.
 
@@ -80,6 +89,7 @@ def pipeline_defines(problem: LinearProblem, rows: int, fixed: int = 0) -> dict[
         "TILE": tile,
         "ROWS": rows,
         "STAGES": stages,
+        "AHEAD": steps_ahead(problem),
         "LAG": max(min(stages - 2, steps - 1), min(1, stages - 1, steps - 1)),  # without lag if there is one stage
         "PRODUCER_REGISTERS": producers,
         "CONSUMER_REGISTERS": (REGISTERS - producers) // ceil_div(tile, 64) // 8 * 8,

@@ -38,10 +38,11 @@ __device__ __forceinline__ void begin_pipeline(const unsigned char *w) {
 // vector is row t / PLANES, plane t % PLANES; the others lie ROWS_APART rows on each. Images that do not exist are
 // zeros.
 constexpr int ROWS_APART = PRODUCERS / PLANES, VECTORS = (ROWS + ROWS_APART - 1) / ROWS_APART;
-constexpr int AHEAD = BYTES ? 4 : 1;  // steps whose vectors are on their way in registers
 struct InputVector {
     unsigned word[8];  // of bytes the first two
 };
+typedef InputVector InputVectors[AHEAD][VECTORS];  // of the next steps, on their way in registers
+constexpr bool IN_PIECES = BYTES || PARTS == 2;  // images go through registers, where they are split or widened
 __device__ __forceinline__ bool is_row(int i, int t) { return t / PLANES + i * ROWS_APART < ROWS; }
 
 __device__ __forceinline__ void load(InputVector (&vectors)[VECTORS], const INPUT *x, int step, int rows, int t) {
@@ -103,11 +104,9 @@ __device__ __forceinline__ void produce_copies(const INPUT *x, const unsigned ch
     }
 }
 
-// Images go through registers, where they are split or widened; those of the next steps are on their way meanwhile.
-__device__ __forceinline__ void produce_pieces(const INPUT *x, const unsigned char *w, int rows, int t) {
-    InputVector vectors[AHEAD][VECTORS];
-#pragma unroll
-    for (int step = 0; step < AHEAD; step++) load(vectors[step], x, step, rows, t);
+// Images in pieces: those of the first steps are already on their way, those of the next ones meanwhile.
+__device__ __forceinline__ void produce_pieces(InputVectors &vectors, const INPUT *x, const unsigned char *w, int rows,
+                                               int t) {
     KStep at;
 #pragma unroll 1
     while (at.exists()) {
@@ -120,16 +119,26 @@ __device__ __forceinline__ void produce_pieces(const INPUT *x, const unsigned ch
             for (int i = 0; i < VECTORS; i++)
                 if (is_row(i, t)) store(vectors[turn][i], place + i * ROWS_APART * 16);
             publish(at, t);
-            load(vectors[turn], x, at.index + AHEAD, rows, t);
+            if (AHEAD < STEPS) load(vectors[turn], x, at.index + AHEAD, rows, t);
             at.advance();
         }
     }
 }
 
-__device__ __forceinline__ void produce(const INPUT *x, const unsigned char *w, int rows, int t) {
-    x += (long long)(t / PLANES) * INPUTS + t % PLANES * 8;
-    if constexpr (BYTES || PARTS == 2) produce_pieces(x, w, rows, t);
-    else produce_copies(x, w, rows, t);
+// A producer's first vector in memory. t: its number among the producers.
+__device__ __forceinline__ const INPUT *first_vector(const INPUT *x, int t) {
+    return x + (long long)(t / PLANES) * INPUTS + t % PLANES * 8;
+}
+
+// Asks for the images of the first steps; needs no barrier.
+__device__ __forceinline__ void begin_images(InputVectors &vectors, const INPUT *x, int rows, int t) {
+#pragma unroll
+    for (int step = 0; IN_PIECES && step < AHEAD; step++) load(vectors[step], first_vector(x, t), step, rows, t);
+}
+
+__device__ __forceinline__ void produce(InputVectors &vectors, const INPUT *x, const unsigned char *w, int rows, int t) {
+    if constexpr (IN_PIECES) produce_pieces(vectors, first_vector(x, t), w, rows, t);
+    else produce_copies(first_vector(x, t), w, rows, t);
 }
 
 // The sums of a consumer's outputs, t / 32 * 16 + lane / 4 and eight more, for so many images, as wgmma.cuh has them.

@@ -90,16 +90,18 @@ class Recorder:
         self.zero = 0.0
         self._streams = {buffers.stream.ptr: index for index, buffers in enumerate(engine.stream_buffers)}
         self._nodes: dict[int, Node] = {
-            id(launch): node
+            id(launch.choose(count)): node
             for buffers in engine.stream_buffers
             for launch, node in zip(buffers.launches, engine.plan.nodes, strict=True)
+            for count in (1, buffers.chunk)
         }
         self._marks = Marks()  # one at the beginning, and two for each span
         self._recorded: list[Span] = []
-        # The layer being enqueued, its stream, and its actions, one per call.
+        # The layer being enqueued, its stream, its kernel, and its actions, one per call.
         self._node: Node | None = None
         self._stream = 0
         self._actions: Iterator[Action] = iter(())
+        self._variant: Variant | None = None
 
     def reset_clock(self) -> None:
         """Discard the last run and set the clock to 0; the device must be idle."""
@@ -131,7 +133,7 @@ class Recorder:
     def _wrap_layer_launch(self, original: Function) -> Function:
         def launch_layer(launch: Launch, stream: int, images: int) -> None:
             self._node, self._stream = self._nodes[id(launch)], stream
-            self._actions = cycle(launch.kernel.config.actions)
+            self._variant, self._actions = launch.kernel.variant, cycle(launch.kernel.config.actions)
             try:
                 with nvtx_range(self._node.name):
                     original(launch, stream, images)
@@ -156,8 +158,8 @@ class Recorder:
         return call_copy_timed
 
     def _next_action_span(self) -> Span:
-        assert self._node is not None, "kernels are launched by layers"
-        kind, name, entry = describe_action(next(self._actions), self._node.variant)
+        assert self._node is not None and self._variant is not None, "kernels are launched by layers"
+        kind, name, entry = describe_action(next(self._actions), self._variant)
         return Span(kind, self._node.name, name, self._streams[self._stream], entry=entry)
 
     def _call_between_events(

@@ -1,0 +1,102 @@
+// Of few rows, one warp computes 32 columns of TM rows, alone: its weights lie packed in the order in which its lanes
+// read them, so each lane copies what it multiplies itself, far ahead, and no barrier stops the sum.
+//
+// Data: x (rows, DEPTH) INPUT; w packed (blocks of 32 columns, DEPTH / 4, 32, 4) float, padded with zeros; bias (N) or
+//       null; y (rows, N) OUTPUT; with ARGMAX also labels (rows) uint8: the column of the greatest stored value of each
+//       row, the first among equals.
+// Launch: blockIdx.x = TM rows, blockIdx.y = 32 columns, one warp.
+// The sum of an element runs over k in order, as in `naive`: both agree to the bit.
+#include "async_copy.cuh"
+#include "common.cuh"
+#include "mma.cuh"
+
+constexpr int CHUNK = 64, QUADS = CHUNK / 4, X_LOADS = CHUNK / 32;  // terms of the sum at a time
+constexpr int CHUNKS = (DEPTH + CHUNK - 1) / CHUNK;
+constexpr int STAGES = 4;  // chunks in shared memory and in registers: one is multiplied, the others are on their way
+
+static_assert(!ARGMAX || N <= 32, "argmax needs a whole row in one warp");
+
+struct Chunks {
+    Vector<float, 4> weights[STAGES][QUADS][32];
+    Vector<float, 4> inputs[2][TM][QUADS];
+};
+
+extern "C" __global__ void __launch_bounds__(32)
+    gemm_few_rows(const INPUT *__restrict__ x, const float *__restrict__ w, const float *__restrict__ bias,
+                  OUTPUT *__restrict__ y,
+#if ARGMAX
+                  uint8 *__restrict__ labels,
+#endif
+                  int rows) {
+    __shared__ __align__(16) Chunks chunks;
+    const int lane = threadIdx.x, column = blockIdx.y * 32 + lane;
+    const long long row0 = blockIdx.x * (long long)TM;
+    const float *own_w = w + ((long long)blockIdx.y * (CHUNKS * QUADS) * 32 + lane) * 4;
+
+    auto request = [&](int chunk, int stage) {
+        if (chunk < CHUNKS)
+#pragma unroll
+            for (int quad = 0; quad < QUADS; quad++)
+                cp_async_16(&chunks.weights[stage][quad][lane], own_w + (long long)(chunk * QUADS + quad) * 128);
+        cp_async_commit_group();
+    };
+    INPUT ahead[STAGES][TM][X_LOADS];
+    auto load = [&](INPUT(&values)[TM][X_LOADS], int chunk) {
+#pragma unroll
+        for (int i = 0; i < TM * X_LOADS; i++) {
+            const int m = i / X_LOADS, k = chunk * CHUNK + i % X_LOADS * 32 + lane;
+            values[m][i % X_LOADS] = row0 + m < rows && k < DEPTH ? x[(row0 + m) * DEPTH + k] : INPUT(0);
+        }
+    };
+
+    float sums[TM] = {};
+#pragma unroll
+    for (int stage = 0; stage < STAGES; stage++) {
+        if (stage + 1 < STAGES) request(stage, stage);
+        load(ahead[stage], stage);
+    }
+#pragma unroll 1
+    for (int first = 0; first < CHUNKS; first += STAGES)
+#pragma unroll
+        for (int stage = 0; stage < STAGES; stage++) {  // each has its registers: to move those of a load is to wait for it
+            if (first + stage >= CHUNKS) break;
+            auto &inputs = chunks.inputs[stage % 2];
+#pragma unroll
+            for (int i = 0; i < TM * X_LOADS; i++)
+                ((float *)inputs[i / X_LOADS])[i % X_LOADS * 32 + lane] = float(ahead[stage][i / X_LOADS][i % X_LOADS]);
+            load(ahead[stage], first + stage + STAGES);
+            cp_async_wait<STAGES - 2>();
+            __syncwarp();
+            request(first + stage + STAGES - 1, (stage + STAGES - 1) % STAGES);
+#pragma unroll
+            for (int quad = 0; quad < QUADS; quad++) {
+                const Vector<float, 4> b = chunks.weights[stage][quad][lane];
+                Vector<float, 4> a[TM];
+#pragma unroll
+                for (int m = 0; m < TM; m++) a[m] = inputs[m][quad];
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+#pragma unroll
+                    for (int m = 0; m < TM; m++) sums[m] = fmaf(a[m].at[k], b.at[k], sums[m]);
+            }
+        }
+
+    const float shift = HAS_BIAS && column < N ? bias[column] : 0.0f;
+#pragma unroll
+    for (int m = 0; m < TM; m++) {
+        const OUTPUT value = OUTPUT(epilogue<HAS_BIAS, ACTIVATION>(sums[m], shift));
+        const bool exists = column < N && row0 + m < rows;
+        if (exists) y[(row0 + m) * N + column] = value;
+#if ARGMAX
+        float best = column < N ? float(value) : __int_as_float(0xff800000);  // minus infinity
+        int best_column = column < N ? column : N;                           // beaten by any column
+#pragma unroll
+        for (int apart = 16; apart > 0; apart /= 2) {
+            const float other = __shfl_down_sync(0xffffffff, best, apart);
+            const int other_column = __shfl_down_sync(0xffffffff, best_column, apart);
+            if (wins(other, other_column, best, best_column)) best = other, best_column = other_column;
+        }
+        if (lane == 0 && exists) labels[row0 + m] = best_column;
+#endif
+    }
+}

@@ -1,0 +1,154 @@
+"""Define the rows of products for few images, and of wide tiles for many."""
+
+from functools import partial
+
+import numpy as np
+
+from app.kernels.gemm.gemm import TILE_TUNABLES, argmax_refusal, argmax_size_refusal, size_defines
+from app.kernels.plain_problems import ITEMSIZE
+from app.kernels.problems import LinearProblem
+from app.kernels.variant import (
+    STATIC_SHARED_LIMIT,
+    KernelLaunch,
+    LaunchConfig,
+    Parameters,
+    Unfit,
+    Variant,
+    ceil_div,
+    type_defines,
+    weight_reordering_packing,
+)
+
+WARP = 32
+CHUNK = 64  # terms of the sum at a time
+STAGES_FLOATS = 4 * CHUNK * WARP  # few_rows: chunks of weights in shared memory
+ROWS_MMA, COLUMNS_MMA = 8, 8  # few_rows_mma: rows of a warp, columns of a product
+SIDE, WIDE = 4, 8  # wide_tiles: rows and columns of a thread
+# Estimated from times on an H100: docs/fast-path.md, "Wide tiles in float32". In clocks for a term of the sum: a block
+# alone, a warp beside others, and a block of register_tiled beside others, which covers 32 rows and columns.
+ALONE, WARP_CLOCKS, TILED_CLOCKS = 80, 15, 24
+MULTIPROCESSORS, IMAGES = 132, 10_000  # the card and the batch of the estimate
+PAYS = 0.7  # of the time of register_tiled, and less
+
+
+def _configure_few_rows(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
+    tm, blocks = parameters["TM"], ceil_div(problem.outputs, WARP)
+    depth = ceil_div(problem.inputs, CHUNK) * CHUNK
+    if (STAGES_FLOATS + 2 * tm * CHUNK) * ITEMSIZE["float32"] > STATIC_SHARED_LIMIT:
+        raise Unfit(f"chunks of {tm} rows exceed 48 KB of shared memory")
+    launch = KernelLaunch(WARP, lambda images: (ceil_div(images, tm), blocks, 1))
+    constants: dict[str, str | int] = {**parameters, "ARGMAX": int(problem.argmax)}
+    return LaunchConfig(
+        type_defines(problem) | size_defines(problem) | constants,
+        (launch,),
+        packing=weight_reordering_packing(problem, blocks * depth * WARP, partial(pack_lanes, problem)),
+    )
+
+
+def pack_lanes(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
+    """Pack (inputs, outputs) as (blocks of 32 outputs, inputs / 4, 32 outputs, 4 inputs), zeros beyond both."""
+    beyond = -problem.inputs % CHUNK, -problem.outputs % WARP
+    padded = np.pad(weights.reshape(problem.inputs, problem.outputs), ((0, beyond[0]), (0, beyond[1])))
+    return padded.reshape(len(padded) // 4, 4, -1, WARP).transpose(2, 0, 3, 1)
+
+
+def _configure_few_rows_mma(problem: LinearProblem, _: Parameters) -> LaunchConfig:
+    tiles = ceil_div(problem.outputs, COLUMNS_MMA) if problem.argmax else 1
+    blocks = ceil_div(problem.outputs, COLUMNS_MMA * tiles)
+    depth = ceil_div(problem.inputs, CHUNK) * CHUNK
+    launch = KernelLaunch(WARP, lambda images: (ceil_div(images, ROWS_MMA), blocks, 1))
+    constants: dict[str, str | int] = {"NT": tiles, "ARGMAX": int(problem.argmax)}
+    return LaunchConfig(
+        type_defines(problem) | size_defines(problem) | constants,
+        (launch,),
+        packing=weight_reordering_packing(
+            problem, blocks * tiles * COLUMNS_MMA * depth, partial(pack_fragments, problem, tiles)
+        ),
+    )
+
+
+def pack_fragments(problem: LinearProblem, tiles: int, weights: np.ndarray) -> np.ndarray:
+    """Pack (inputs, outputs) as mma_tf32's B: (blocks, inputs / 16, tiles, 32 lanes, 4), zeros beyond both.
+
+    Lane 4 g + t has rows t, t + 4, t + 8 and t + 12 of column g.
+    """
+    beyond = -problem.inputs % CHUNK, -problem.outputs % (COLUMNS_MMA * tiles)
+    padded = np.pad(weights.reshape(problem.inputs, problem.outputs), ((0, beyond[0]), (0, beyond[1])))
+    return padded.reshape(len(padded) // 16, 4, 4, -1, tiles, COLUMNS_MMA).transpose(3, 0, 4, 5, 2, 1)
+
+
+def _wide_defaults(problem: LinearProblem) -> dict[str, int]:
+    """Return the tiles that were the fastest of those measured, of bytes and of floats."""
+    bm = 64 if problem.input_dtype == "uint8" else 80
+    return {"BM": bm, "BN": min(ceil_div(problem.outputs, WIDE) * WIDE, 64), "BK": 16}
+
+
+def _wide_pays(problem: LinearProblem, _: str) -> bool:
+    """Return whether wide tiles are estimated to be faster than ``register_tiled`` by a good margin."""
+    bm, bn, _bk = _wide_defaults(problem).values()
+    warps = ceil_div(bm // SIDE * (bn // WIDE), WARP)
+
+    def clocks(rows: int, columns: int, block: int) -> float:
+        blocks = ceil_div(IMAGES, rows) * ceil_div(problem.outputs, columns)
+        return max(ALONE, blocks / MULTIPROCESSORS * block)
+
+    return clocks(bm, bn, warps * WARP_CLOCKS) <= PAYS * clocks(32, 32, TILED_CLOCKS)
+
+
+def _configure_wide_tiles(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
+    bm, bn, bk = (parameters[name] for name in TILE_TUNABLES)
+    if bm % SIDE or bn % WIDE or bk % 4:
+        raise Unfit("a block of these tiles does not consist of whole tiles of 4 x 8, four terms at a time")
+    if 2 * bk * (bm + 4 + bn) * ITEMSIZE["float32"] > STATIC_SHARED_LIMIT:
+        raise Unfit("the two stages exceed 48 KB of shared memory")
+    threads = ceil_div(bm // SIDE * (bn // WIDE), WARP) * WARP
+    launch = KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
+    return LaunchConfig(type_defines(problem) | size_defines(problem) | dict(parameters), (launch,))
+
+
+ROWS: tuple[Variant, ...] = (
+    Variant(
+        "gemm",
+        10,
+        "few_rows",
+        system="none",
+        configure=_configure_few_rows,
+        dtypes=("float32",),
+        since="register-tiled",
+        refuses=argmax_size_refusal,
+        limits="for few images: where `auto` chooses a kernel for many, the plan has it beside that",
+        tunables={"TM": (1, 2, 4)},
+        defaults=lambda _: {"TM": 2},
+        taught=False,
+    ),
+    Variant(
+        "gemm",
+        11,
+        "wide_tiles",
+        system="none",
+        configure=_configure_wide_tiles,
+        dtypes=("float32",),
+        since="register-tiled",
+        refuses=argmax_refusal,
+        limits="no argmax",
+        tunables={"BM": (64, 80, 128), "BN": (32, 64, 128), "BK": (16, 32)},
+        defaults=_wide_defaults,
+        automatic=True,
+        pays=_wide_pays,
+        taught=False,
+    ),
+    Variant(
+        "gemm",
+        12,
+        "few_rows_mma",
+        system="none",
+        configure=_configure_few_rows_mma,
+        dtypes=("tfloat32",),
+        since="few-rows",
+        refuses=argmax_size_refusal,
+        limits="for few images, as few-rows",
+        min_arch=80,
+        instructions="mma",
+        taught=False,
+    ),
+)

@@ -1,0 +1,57 @@
+"""Choose a second kernel for few images, which the first would leave on few multiprocessors.
+
+Both add the terms of each sum in the same order, so results do not depend on the batch. What may differ is the tile,
+and in float32, where all kernels add in one order, the kernel itself.
+"""
+
+from math import prod
+
+from app.kernels.problems import ConvProblem, LinearProblem, Problem
+from app.kernels.registry import find
+from app.kernels.variant import Parameters, Variant, ceil_div
+from app.planning.matching import ForFew
+
+# Estimated from times on an H100: docs/fast-path.md, "Few images in float32 and tfloat32".
+# Kernel of a convolution → outputs that all threads of its small tiles compute in the time that a thread of its large
+# ones takes for one; most images.
+CONVOLUTIONS = {"register-patch": (4500, 512), "tensor-core": (3000, 256)}
+# Kernel of a product for few images → its rows per warp, and the warps that take about half of the time of one large
+# tile; most images.
+PRODUCTS = {"few-rows": (2, 2000, 512), "few-rows-mma": (8, 660, 256)}
+LARGE = ("naive", "shared-tiled", "register-tiled", "wide-tiles", "tensor-core")  # kernels of products
+MOST_CHANNELS = 8  # in shared memory at a time
+
+
+def kernel_for_few(problem: Problem, row: Variant, settings: Parameters, arch: str) -> ForFew | None:
+    """Return the kernel for few images beside ``row`` with its settings; None if that serves any number."""
+    if isinstance(problem, LinearProblem) and row.name in LARGE:
+        found = _product(problem, "few-rows-mma" if row.name == "tensor-core" else "few-rows")
+    elif isinstance(problem, ConvProblem) and row.name in CONVOLUTIONS:
+        found = _convolution(problem, row, {**row.defaults(problem), **settings})
+    else:
+        return None
+    return None if found.most < 1 or found.variant.refusal(problem, arch, found.settings) else found
+
+
+def _product(problem: LinearProblem, name: str) -> ForFew:
+    row = find("gemm", name)
+    assert row is not None
+    per_warp, warps, most = PRODUCTS[name]
+    (launch,) = row.config(problem).launches
+    return ForFew(row, {}, min(per_warp * warps // launch.grid(1)[1], most))
+
+
+def _convolution(problem: ConvProblem, row: Variant, settings: dict[str, int]) -> ForFew:
+    """Return the row with small tiles. CK of the tensor cores, the order of the terms, stays."""
+    at_once, most = CONVOLUTIONS[row.name]
+    if row.name == "tensor-core":
+        small = {**settings, "MT": 1, "NT": 1, "WARPS_M": 1, "WARPS_N": 4}
+        sums = 4 * settings["MT"] * settings["NT"]
+        most = most if problem.dtype == "tfloat32" else 0
+    else:
+        channels = next(ck for ck in range(MOST_CHANNELS, 0, -1) if problem.channels % ck == 0)
+        columns = ceil_div(2, problem.pool) * problem.pool
+        small = {"TM": 1, "TR": problem.pool, "TC": columns, "GROUPS": 8, "THREADS": 128, "CK": channels}
+        sums = settings["TM"] * settings["TR"] * settings["TC"]
+    outputs = problem.maps * prod(problem.conv_output_size)
+    return ForFew(row, small, min(at_once * sums // outputs, most))

@@ -1,0 +1,59 @@
+"""On a card: logits have the same bits for every batch size, below, at and above each layer's switch."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cupy", reason="CuPy is not installed")
+
+from app.cuda.device import describe_gpu
+from app.cuda.memory import pinned_copy
+from app.engine.classifier import Classifier
+from app.engine.gpu import GpuEngine
+from app.network.definitions import NETWORKS
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from tests.support.networks_for_tests import ODD, random_graph, random_images
+
+pytestmark = pytest.mark.gpu
+ALL = {**NETWORKS, ODD.name: ODD}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+@pytest.mark.parametrize("name", ALL)
+def test_logits_keep_their_bits_across_the_switches(name: str, precision: str) -> None:
+    """Engines for one chunk of exactly so many images bind one kernel, an engine for more images both."""
+    graph = random_graph(ALL[name])
+    execution = plan(graph, describe_gpu()["architecture"], Choices(precision))
+    switches = sorted({node.few.most for node in execution.nodes if node.few is not None})
+    assert switches
+    counts = sorted({1, *(most + more for most in switches for more in (0, 1))})
+    images = pinned_copy(random_images(ALL[name], counts[-1]))
+
+    def logits_of(engine: GpuEngine, count: int) -> np.ndarray:
+        outputs = engine.allocate_outputs(count, logits=True)
+        assert outputs.logits is not None
+        outputs.logits.fill(np.nan)
+        engine.run(images[:count], outputs)
+        np.testing.assert_array_equal(outputs.labels, outputs.logits.argmax(axis=1))
+        return np.array(outputs.logits).view(np.uint32)
+
+    with GpuEngine(execution, chunk=counts[-1], streams=1, always_in_chunks=True) as whole:
+        wanted = logits_of(whole, counts[-1])
+        for count in counts[:-1]:
+            np.testing.assert_array_equal(logits_of(whole, count), wanted[:count], err_msg=f"{count} of many")
+            with GpuEngine(execution, chunk=count, streams=1) as small:
+                np.testing.assert_array_equal(logits_of(small, count), wanted[:count], err_msg=f"{count} alone")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_a_classifier_gives_one_image_the_bits_of_a_batch(precision: str) -> None:
+    images = random_images(NETWORKS["lenet5"], 700)
+    with Classifier("lenet5", device="cuda", precision=precision) as classifier:
+
+        def logits_of(count: int) -> np.ndarray:
+            classifier(images[:count])
+            return np.array(classifier.logits).view(np.uint32)
+
+        wanted = logits_of(len(images))
+        for count in (1, 2, 15, 16, 70, 71, 257, 513):
+            np.testing.assert_array_equal(logits_of(count), wanted[:count], err_msg=str(count))

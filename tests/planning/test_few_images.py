@@ -1,0 +1,119 @@
+"""Kernels for few images: every batch size gives the same bits, and the larger tiles run from the switch on."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.kernels.problems import ConvProblem, LinearProblem
+from app.kernels.registry import variants
+from app.network.definitions import NETWORKS
+from app.planning.few_images import LARGE, kernel_for_few
+from app.planning.matching import Choices
+from app.planning.plan import plan
+from tests.support.kernel_cases import Case, describe
+from tests.support.kernel_device import host_arrays
+from tests.support.kernel_grid import row_of
+from tests.support.networks_for_tests import random_graph
+from tests.support.on_processor import run_row
+from tests.support.requests import named_choices
+
+ARCH = "sm_90a"
+ROWS = 21  # off every tile's edge, and more than two of them
+PRODUCTS = [
+    LinearProblem(37, 33, bias=True, activation="relu", input_dtype="uint8"),
+    LinearProblem(130, 10, bias=True, argmax=True),
+    LinearProblem(259, 45),
+]
+CONVOLUTIONS = [
+    ConvProblem(1, 11, 9, 5, 3, bias=True, activation="relu", pool=2, input_dtype="uint8"),
+    ConvProblem(5, 9, 13, 19, 3, stride=2, padding=1, bias=True),
+    ConvProblem(12, 10, 7, 6, 2, pool=3, pool_is_max=True, pool_ceil=True),
+]
+
+
+def cases() -> Iterator[Any]:
+    """Each large kernel with each problem that it serves, in both types."""
+    rows = [row for row in variants("gemm") if row.name in LARGE]
+    rows += [row_of("conv", name) for name in ("register-patch", "tensor-core")]
+    for row in rows:
+        for dtype in ("float32", "tfloat32"):
+            for problem in PRODUCTS if row.operation == "gemm" else CONVOLUTIONS:
+                problem = replace(problem, dtype=dtype)
+                if dtype == "tfloat32" and isinstance(problem, ConvProblem):
+                    problem = replace(problem, pool=1, pool_ceil=False)
+                if row.refusal(problem, ARCH) is None:
+                    yield pytest.param(Case(row, problem), id=f"{row.name}-{describe(problem)}")
+
+
+@pytest.mark.parametrize("case", [*cases()])
+def test_every_batch_size_gives_the_same_bits(case: Case) -> None:
+    """The large kernel with all images against the other with one, two, and all of them; labels too."""
+    few = kernel_for_few(case.problem, case.row, {}, ARCH)
+    assert few is not None and few.most >= 1
+    x, arrays = host_arrays(case.problem, ROWS if case.row.operation == "gemm" else 3)
+    wanted = run_row(case.row, case.problem, x, arrays)
+    assert np.isfinite(wanted[0]).all() and np.ptp(wanted[0]) > 0
+    for images in (1, 2, len(x)):
+        found = run_row(few.variant, case.problem, x[:images], arrays, few.settings)
+        for result, whole in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(result.view(np.uint8), whole[: len(result)].view(np.uint8))
+
+
+def test_only_automatic_kernels_of_these_types_have_one() -> None:
+    """Named kernels run for every batch, and so do kernels that add in an order of their own."""
+    patch, product = row_of("conv", "register-patch"), row_of("gemm", "register-tiled")
+    assert kernel_for_few(PRODUCTS[0], row_of("gemm", "split-k"), {}, ARCH) is None
+    assert kernel_for_few(replace(PRODUCTS[0], dtype="float64"), row_of("gemm", "naive"), {}, ARCH) is None
+    assert kernel_for_few(CONVOLUTIONS[0], row_of("conv", "direct"), {}, ARCH) is None
+    huge = ConvProblem(3, 512, 512, 64, 3)
+    assert kernel_for_few(huge, patch, {}, ARCH) is None, "one image fills the card"
+    graph = random_graph(NETWORKS["lenet5"])
+    assert all(node.few for node in plan(graph, ARCH, Choices("fp32")).nodes)
+    named = plan(graph, ARCH, named_choices(precision="fp32", kernels={"conv2": patch.name, "fc1": product.name}))
+    assert [node.few is None for node in named.nodes] == [False, True, True, False]
+
+
+def test_larger_layers_switch_earlier() -> None:
+    patch = row_of("conv", "register-patch")
+    limits = []
+    for maps in (8, 16, 64):
+        few = kernel_for_few(ConvProblem(8, 20, 20, maps, 3), patch, {"TM": 4, "TR": 2, "TC": 8}, ARCH)
+        assert few is not None
+        limits.append(few.most)
+    assert limits == sorted(limits, reverse=True) and limits[0] > limits[-1]
+    products = [kernel_for_few(LinearProblem(64, n), row_of("gemm", "naive"), {}, ARCH) for n in (10, 512, 4096)]
+    assert [few and few.most for few in products] == [512, 250, 31]
+
+
+@pytest.mark.parametrize("images", [1, 4, 5, 9])
+def test_a_launch_by_count_runs_the_kernel_for_that_many(images: int) -> None:
+    """Also when added to a graph, and with addresses set for both."""
+    module = pytest.importorskip("app.kernels.by_count", reason="CuPy is not installed")
+    said: list[tuple[str, Any]] = []
+
+    class Said:
+        workspace = ()
+        launches_only_kernels = True
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __call__(self, stream: int, count: int) -> None:
+            said.append((self.name, (stream, count)))
+
+        def add_to(self, graph: str, count: int) -> None:
+            said.append((self.name, (graph, count)))
+
+        def set_argument_address(self, place: int, address: int) -> None:
+            said.append((self.name, (place, address)))
+
+    launch = module.LaunchByCount(Said("few"), Said("many"), 4)
+    which = "few" if images <= 4 else "many"
+    launch(7, images)
+    launch.add_to("graph", images)
+    launch.set_argument_address(0, 99)
+    assert said == [(which, (7, images)), (which, ("graph", images)), ("few", (0, 99)), ("many", (0, 99))]
+    assert launch.choose(images).name == which and launch.launches_only_kernels
