@@ -15,7 +15,7 @@ TOLERANCE = 20  # of 255: colours that differ less from the ground belong to it;
 RING = 0.04  # of the shorter edge: the width of the border that is taken for ground
 DEVIATIONS = 4.5  # of the ground's own variation: what differs less belongs to it
 FEW = 0.02  # of the border's pixels: what fewer of them show does not matter
-SAME = 2  # of 255: the median difference from one colour at the border, up to which the ground has this colour
+NOISE, SAME = 2, 1  # of 255: the edge's median difference from one colour; blurred, without noise
 ROUGH = 4  # of 255: the median difference from a smooth surface at the border, beyond which a ground is rough
 EVEN = 6  # of 255: beyond it for more than FEW of the blurred border, a ground is not plain
 LEAST_PART, LEAST_PART_IN_PATTERN = 0.002, 0.2  # of the heaviest part's weight: lighter parts are dropped
@@ -73,9 +73,10 @@ def _differs(picture: np.ndarray, ground: np.ndarray) -> np.ndarray:
 
 
 def _is_one_colour(mask: np.ndarray, picture: np.ndarray, blurred: np.ndarray, ground: np.ndarray) -> bool:
-    """Tell whether the edge has the colour ``ground`` but for faint noise, and for objects (mask), not shadows or lines."""
+    """Tell whether the edge has the ground's colour, but for faint noise and objects (mask): no shadows or lines."""
     edge = outer_lines(mask.shape, 1)
-    if float(np.median(np.abs(picture - ground)[edge].max(axis=1))) > SAME:
+    sharp, soft = (float(np.median(np.abs(one - ground)[edge].max(axis=1))) for one in (picture, blurred))
+    if sharp > NOISE or min(sharp, soft) > SAME:
         return False
     darker = mask & edge & (picture.sum(axis=2) < ground.sum(axis=2))
     few = FEW * edge.sum()
