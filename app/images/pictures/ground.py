@@ -14,10 +14,10 @@ from app.base.frozen import Frozen
 TOLERANCE = 20  # of 255: colours that differ less from the ground belong to it; JPEG noise stays below
 RING = 0.04  # of the shorter edge: the width of the border that is taken for ground
 DEVIATIONS = 4.5  # of the ground's own variation: what differs less belongs to it
-FEW = 0.02  # of the border's pixels: what fewer of them show does not matter
+FEW = 0.05  # of the edge's pixels: fewer that show a shadow or a line may be an object
 NOISE, SAME = 2, 1  # of 255: the edge's median difference from one colour; blurred, without noise
 ROUGH = 4  # of 255: the median difference from a smooth surface at the border, beyond which a ground is rough
-EVEN = 6  # of 255: beyond it for more than FEW of the blurred border, a ground is not plain
+EVEN = 6  # of 255: beyond it for 2 % of the blurred border, a ground is not plain
 LEAST_PART, LEAST_PART_IN_PATTERN = 0.002, 0.2  # of the heaviest part's weight: lighter parts are dropped
 
 # The surface: cubic splines through a grid of knots, fitted to averages of blocks.
@@ -57,7 +57,7 @@ def separate(picture: np.ndarray) -> Separated:
         return Separated(ground, mask, plain=True, rough=False)
     ground = _fit_surface(picture)
     away, blurred_away = (np.abs(one - ground)[ring].max(axis=1) for one in (picture, blurred))
-    plain = float(np.quantile(blurred_away, 1 - FEW)) <= EVEN
+    plain = float(np.quantile(blurred_away, 0.98)) <= EVEN
     if plain:
         mask = _fill_main_parts(*_differing(picture - ground, ring), LEAST_PART)
     else:
