@@ -14,10 +14,10 @@ from app.base.frozen import Frozen
 TOLERANCE = 20  # of 255: colours that differ less from the ground belong to it; JPEG noise stays below
 RING = 0.04  # of the shorter edge: the width of the border that is taken for ground
 DEVIATIONS = 4.5  # of the ground's own variation: what differs less belongs to it
-FEW = 0.02  # of the border's pixels: what fewer of them show does not matter
-SAME = 2  # of 255: the median difference from one colour at the border, up to which the ground has this colour
-PLAIN = 4  # of 255: the median difference from a smooth surface at the border, beyond which a ground is not plain
-EVEN = 6  # of 255: beyond it for more than FEW of the blurred border, shadows and lines are looked for
+FEW = 0.05  # of the edge's pixels: fewer that show a shadow or a line may be an object
+NOISE, SAME = 2, 1  # of 255: the edge's median difference from one colour; blurred, without noise
+ROUGH = 4  # of 255: the median difference from a smooth surface at the border, beyond which a ground is rough
+EVEN = 6  # of 255: beyond it for 2 % of the blurred border, a ground is not plain
 LEAST_PART, LEAST_PART_IN_PATTERN = 0.002, 0.2  # of the heaviest part's weight: lighter parts are dropped
 
 # The surface: cubic splines through a grid of knots, fitted to averages of blocks.
@@ -36,11 +36,15 @@ LEFT = 0.4  # of the squared differences from the ground: if shadows leave less,
 
 
 class Separated(Frozen):
-    """ground: its colours, also under the object, (h, w, 3) float32. mask: the object, (h, w). plain: the ground."""
+    """ground: its colours, also under the object, (h, w, 3) float32. mask: the object, (h, w).
+
+    plain: whether nearly all of the border follows the modelled ground. rough: whether most of it does not.
+    """
 
     ground: np.ndarray
     mask: np.ndarray
     plain: bool
+    rough: bool
 
 
 def separate(picture: np.ndarray) -> Separated:
@@ -50,17 +54,18 @@ def separate(picture: np.ndarray) -> Separated:
     ground = np.broadcast_to(np.median(picture[outer_lines(picture.shape[:2], 1)], axis=0), picture.shape)
     mask = _differs(picture, ground)
     if _is_one_colour(mask, picture, blurred, ground):
-        return Separated(ground, mask, True)
+        return Separated(ground, mask, plain=True, rough=False)
     ground = _fit_surface(picture)
     away, blurred_away = (np.abs(one - ground)[ring].max(axis=1) for one in (picture, blurred))
-    if float(np.quantile(blurred_away, 1 - FEW)) <= EVEN:
+    plain = float(np.quantile(blurred_away, 0.98)) <= EVEN
+    if plain:
         mask = _fill_main_parts(*_differing(picture - ground, ring), LEAST_PART)
     else:
         mask, weight = _differing(blurred - ground, ring)
         mask = _without_lines(_without_shadows(mask, blurred, ground, ring))
         mask &= _differs(picture, ground)  # blurred edges are wider
         mask = _fill_main_parts(mask, weight, LEAST_PART_IN_PATTERN)
-    return Separated(ground.clip(0, 255), mask, float(np.median(away)) <= PLAIN)
+    return Separated(ground.clip(0, 255), mask, plain, float(np.median(away)) > ROUGH)
 
 
 def _differs(picture: np.ndarray, ground: np.ndarray) -> np.ndarray:
@@ -68,13 +73,17 @@ def _differs(picture: np.ndarray, ground: np.ndarray) -> np.ndarray:
 
 
 def _is_one_colour(mask: np.ndarray, picture: np.ndarray, blurred: np.ndarray, ground: np.ndarray) -> bool:
-    """Tell whether the edge has the colour ``ground`` but for faint noise, and for objects (mask), not shadows."""
+    """Tell whether the edge has the ground's colour, but for faint noise and objects (mask): no shadows or lines."""
     edge = outer_lines(mask.shape, 1)
-    if float(np.median(np.abs(picture - ground)[edge].max(axis=1))) > SAME:
+    sharp, soft = (float(np.median(np.abs(one - ground)[edge].max(axis=1))) for one in (picture, blurred))
+    if sharp > NOISE or min(sharp, soft) > SAME:
         return False
     darker = mask & edge & (picture.sum(axis=2) < ground.sum(axis=2))
     few = FEW * edge.sum()
-    return bool(darker.sum() <= few or (darker & ~_without_shadows(mask, blurred, ground, edge)).sum() <= few)
+    if darker.sum() <= few:
+        return True
+    objects = _without_lines(mask & ~_shadows(mask, blurred, ground, edge))
+    return bool((darker & ~objects).sum() <= few)
 
 
 def border_ring(shape: tuple[int, ...]) -> np.ndarray:
@@ -161,10 +170,14 @@ def _differing(rest: np.ndarray, sample: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _without_shadows(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, ring: np.ndarray) -> np.ndarray:
-    """Drop what joins the border's ground by soft changes of brightness, without a change of colour.
+    """Drop shadows and folds; nothing if little would be left, as of objects with soft edges."""
+    left = mask & ~_shadows(mask, picture, ground, ring)
+    squares = np.square(picture - ground).max(axis=2)
+    return left if squares[left].sum() > LEFT * squares[mask].sum() else mask
 
-    Shadows and folds do. An object does not, unless its edges are soft: nothing is dropped if little would be left.
-    """
+
+def _shadows(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, ring: np.ndarray) -> np.ndarray:
+    """Return what joins the border's ground by soft changes of brightness, without a change of colour."""
     brightness = (picture * ground).sum(axis=2) / np.square(ground).sum(axis=2).clip(1)
     same_hue = np.abs(picture - brightness[..., None] * ground).max(axis=2) < HUE
     level = brightness * ground.max(axis=2)
@@ -172,9 +185,7 @@ def _without_shadows(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, 
     soft = same_hue & (brightness > SHADE[0]) & (brightness < SHADE[1]) & (slope < SLOPE)
     wide = ~widened(~soft, NECK)
     joined = _spread((wide & ~mask & ring).astype(np.int64), wide) > 0
-    left = mask & ~(soft & widened(joined, NECK))
-    squares = np.square(picture - ground).max(axis=2)
-    return left if squares[left].sum() > LEFT * squares[mask].sum() else mask
+    return soft & widened(joined, NECK)
 
 
 def _without_lines(mask: np.ndarray) -> np.ndarray:

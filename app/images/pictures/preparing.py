@@ -117,7 +117,7 @@ def _lifted_from_ground(grey: np.ndarray, found: Separated, box: Box, inverted: 
 
     size = grey.shape[::-1]
     ground = np.asarray(fromarray(np.rint(found.ground @ LUMA)).resize(size, Resampling.BILINEAR, box))
-    mask = np.ones_like(found.mask) if found.plain or not found.mask.any() else widened(found.mask, 3)
+    mask = widened(found.mask, 3) if found.rough and found.mask.any() else np.ones_like(found.mask)
     inside = np.asarray(fromarray(mask.astype(np.float32)).resize(size, Resampling.BOX, box))
     lifted = (ground - grey) / ground.clip(1) if inverted else (grey - ground) / (255 - ground).clip(1)
     return np.rint((255 * inside * lifted).clip(0, 255)).astype(np.uint8)
