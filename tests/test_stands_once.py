@@ -20,9 +20,9 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm")
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
 CAPS = {
     "lines of sources": 56_800,
-    "lines of Python in app without comments, docstrings and blank lines": 31_600,
-    "lines of tests": 42_900,
-    "tracked files": 930,
+    "lines of Python in app without comments, docstrings and blank lines": 31_550,
+    "lines of tests": 43_100,
+    "tracked files": 925,
 }
 
 
