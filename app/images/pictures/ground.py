@@ -14,7 +14,7 @@ from app.base.frozen import Frozen
 TOLERANCE = 20  # of 255: colours that differ less from the ground belong to it; JPEG noise stays below
 RING = 0.04  # of the shorter edge: the width of the border that is taken for ground
 DEVIATIONS = 4.5  # of the ground's own variation: what differs less belongs to it
-FEW = 0.05  # of the edge's pixels: fewer that show a shadow or a line may be an object
+FEW = 0.03  # of the edge's pixels: fewer that show a shadow or a line may be an object
 NOISE, SAME = 2, 1  # of 255: the edge's median difference from one colour; blurred, without noise
 ROUGH = 4  # of 255: the median difference from a smooth surface at the border, beyond which a ground is rough
 EVEN = 6  # of 255: beyond it for 2 % of the blurred border, a ground is not plain
