@@ -80,7 +80,7 @@ def test_parts_that_passed_are_skipped(
 # --- The planted errors that prove the sanitizers' harness
 
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 FAKE_TOOL = """#!/bin/sh
 # compute-sanitizer --tool TOOL --error-exitcode CODE PYTHON -m tests.planted ERROR
 echo "$2 sees $8"

@@ -82,10 +82,10 @@ def test_the_plain_run_has_one_plan(stub: Asked, capsys: pytest.CaptureFixture[s
 
 
 def test_fused_kernels_and_convolutions_alone(stub: Asked, cache: Path) -> None:
-    """One build a launch of the plan, and one more for each convolution that is also timed alone."""
+    """One build a launch of the plan, one more for few images, and for each convolution that is also timed alone."""
     execution = plan(random_graph(LENET5), "sm_90a", Choices())
     builds = list(needed_builds(execution))
-    assert len(builds) == len(execution.nodes) + 2
+    assert len(builds) == len(execution.nodes) + sum(node.few is not None for node in execution.nodes) + 2
     assert len(set(builds)) == len(builds)
     assert main(["precompile", "--arch", "sm_90a", "--precision", "fp32"]) == 0
     assert len(stub) == len(builds) == len(list(cache.iterdir()))
