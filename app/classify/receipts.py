@@ -92,7 +92,7 @@ class Unfinished:
         return self._arrays["labels"].temporary
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether the results of all images are stored."""
         return not self._left
 

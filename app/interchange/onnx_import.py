@@ -28,7 +28,7 @@ def read(content: bytes, asked: Asked) -> Source:
     """Read an ONNX model: its graph gives the network. Raises BadValueError."""
     if asked != Asked():
         raise BadValueError("is an ONNX model, which contains its network; leave --network, --size and --symbol out")
-    model = _parsed(content)
+    model = _parse_model(content)
     del content  # the model is as large
     opset = _check_model_features(model)
     load_external_data(model, asked.path)
@@ -50,7 +50,7 @@ def read(content: bytes, asked: Asked) -> Source:
     return replace(source, engine=engine)
 
 
-def _parsed(content: bytes) -> Any:
+def _parse_model(content: bytes) -> Any:
     model = require_onnx().ModelProto()
     from google.protobuf.message import DecodeError
 

@@ -9,7 +9,7 @@ from math import prod
 from app.kernels.problems import ConvProblem, LinearProblem, Problem
 from app.kernels.registry import find
 from app.kernels.variant import Parameters, Variant, ceil_div
-from app.planning.matching import ForFew
+from app.planning.matching import FewImagesKernel
 
 # Estimated from times on an H100: docs/fast-path.md, "Few images in float32 and tfloat32".
 # Kernel of a convolution → outputs that all threads of its small tiles compute in the time that a thread of its large
@@ -18,30 +18,30 @@ CONVOLUTIONS = {"register-patch": (4500, 512), "tensor-core": (3000, 256)}
 # Kernel of a product for few images → its rows per warp, and the warps that take about half of the time of one large
 # tile; most images.
 PRODUCTS = {"few-rows": (2, 2000, 512), "few-rows-mma": (8, 660, 256)}
-LARGE = ("naive", "shared-tiled", "register-tiled", "wide-tiles", "tensor-core")  # kernels of products
+LARGE_TILE_PRODUCTS = ("naive", "shared-tiled", "register-tiled", "wide-tiles", "tensor-core")  # kernels of products
 MOST_CHANNELS = 8  # in shared memory at a time
 
 
-def kernel_for_few(problem: Problem, row: Variant, settings: Parameters, arch: str) -> ForFew | None:
+def kernel_for_few_images(problem: Problem, row: Variant, settings: Parameters, arch: str) -> FewImagesKernel | None:
     """Return the kernel for few images beside ``row`` with its settings; None if that serves any number."""
-    if isinstance(problem, LinearProblem) and row.name in LARGE:
-        found = _product(problem, "few-rows-mma" if row.name == "tensor-core" else "few-rows")
+    if isinstance(problem, LinearProblem) and row.name in LARGE_TILE_PRODUCTS:
+        found = _product_for_few_images(problem, "few-rows-mma" if row.name == "tensor-core" else "few-rows")
     elif isinstance(problem, ConvProblem) and row.name in CONVOLUTIONS:
-        found = _convolution(problem, row, {**row.defaults(problem), **settings})
+        found = _convolution_for_few_images(problem, row, {**row.defaults(problem), **settings})
     else:
         return None
     return None if found.most < 1 or found.variant.refusal(problem, arch, found.settings) else found
 
 
-def _product(problem: LinearProblem, name: str) -> ForFew:
+def _product_for_few_images(problem: LinearProblem, name: str) -> FewImagesKernel:
     row = find("gemm", name)
     assert row is not None
     per_warp, warps, most = PRODUCTS[name]
     (launch,) = row.config(problem).launches
-    return ForFew(row, {}, min(per_warp * warps // launch.grid(1)[1], most))
+    return FewImagesKernel(row, {}, min(per_warp * warps // launch.grid(1)[1], most))
 
 
-def _convolution(problem: ConvProblem, row: Variant, settings: dict[str, int]) -> ForFew:
+def _convolution_for_few_images(problem: ConvProblem, row: Variant, settings: dict[str, int]) -> FewImagesKernel:
     """Return the row with small tiles. CK of the tensor cores, the order of the terms, stays."""
     at_once, most = CONVOLUTIONS[row.name]
     if row.name == "tensor-core":
@@ -54,4 +54,4 @@ def _convolution(problem: ConvProblem, row: Variant, settings: dict[str, int]) -
         small = {"TM": 1, "TR": problem.pool, "TC": columns, "GROUPS": 8, "THREADS": 128, "CK": channels}
         sums = settings["TM"] * settings["TR"] * settings["TC"]
     outputs = problem.maps * prod(problem.conv_output_size)
-    return ForFew(row, small, min(at_once * sums // outputs, most))
+    return FewImagesKernel(row, small, min(at_once * sums // outputs, most))

@@ -60,12 +60,12 @@ class Case:
         return graph_of(uncentred_network(int(self.network)))
 
 
-def serves(row: Variant) -> bool:
+def may_be_fastest(row: Variant) -> bool:
     """Whether a kernel may be the fastest: one of tensor cores, or the fastest of CUDA cores."""
     return row.instructions in FAMILIES or row.name == "register-patch"
 
 
-def choices(case: Case, graph: Graph, arch: str, known: Tuning) -> Iterator[tuple[str, Choices]]:
+def list_choices(case: Case, graph: Graph, arch: str, known: Tuning) -> Iterator[tuple[str, Choices]]:
     """What ``auto`` takes, first, and every other choice, with a name."""
     auto = Choices(case.precision, tuning=known)
     yield "", auto
@@ -82,10 +82,10 @@ def choices(case: Case, graph: Graph, arch: str, known: Tuning) -> Iterator[tupl
             entries = {**known.entries, tuning_key(problem): {row.name: Tuned(point, 1e-9, MOST_IMAGES)}}
             yield f"{node.name}: {row.name} {point}", replace(auto, tuning=Tuning(entries))
         layers = [layer for layer in node.layers if layer.operation in ("conv", "gemm")]
-        others = [other for other in registry.variants(kind) if other != row and serves(other)]
+        others = [other for other in registry.variants(kind) if other != row and may_be_fastest(other)]
         if isinstance(problem, PairProblem):
             yield from ((f"{node.name}: {other.name}", replace(auto, kernels={kind: other})) for other in others)
-            others = [one for one in registry.variants(kind.removesuffix("_pair")) if serves(one)]
+            others = [one for one in registry.variants(kind.removesuffix("_pair")) if may_be_fastest(one)]
         for layer, other in product(layers, others):
             yield f"{layer.name}: {other.name}", replace(auto, kernels={layer.name: other})
 
@@ -94,7 +94,7 @@ def compile_choices(case: Case, arch: str, known: Mapping[str, object]) -> list[
     """Compile the kernels of a case; return the names of the choices that plan."""
     names = []
     graph = case.graph()
-    for name, wanted in choices(case, graph, arch, Tuning(known)):  # type: ignore[arg-type]
+    for name, wanted in list_choices(case, graph, arch, Tuning(known)):  # type: ignore[arg-type]
         try:
             for node in plan(graph, arch, wanted).nodes:
                 compile_kernel(node.variant.path, node.variant.config(node.problem, node.settings).defines, arch)
@@ -154,7 +154,7 @@ def time_case(case: Case) -> dict[str, object]:
     graph, known, times = case.graph(), tuning.load(card["name"]), {}
     kernels: dict[str, float] = {}
     images = 0
-    for name, wanted in choices(case, graph, card["architecture"], known):
+    for name, wanted in list_choices(case, graph, card["architecture"], known):
         try:
             times[name], found, count = time_plan(graph, card["architecture"], wanted)
         except UserError:
@@ -165,7 +165,7 @@ def time_case(case: Case) -> dict[str, object]:
     return {**row, "ms": times[""], "best": best, "best_ms": times[best], "choices": len(times), "times": times}
 
 
-def take_card(number: object) -> None:
+def see_one_card(number: object) -> None:
     """Let a process see one card."""
     os.environ["CUDA_VISIBLE_DEVICES"] = number.get()  # type: ignore[attr-defined]
 
@@ -191,7 +191,7 @@ def main() -> int:
     for number in numbers:
         cards.put(number)
     rows = []
-    with ProcessPoolExecutor(len(numbers), context, initializer=take_card, initargs=(cards,)) as pool:
+    with ProcessPoolExecutor(len(numbers), context, initializer=see_one_card, initargs=(cards,)) as pool:
         for row in pool.map(time_case, cases):
             rows.append(row)
             factor = row["ms"] / row["best_ms"]  # type: ignore[operator]

@@ -105,7 +105,7 @@ class Layout(NamedTuple):
     per_image: int
 
 
-def _layout(problem: ConvProblem, parameters: Parameters) -> Layout:
+def _tile_layout(problem: ConvProblem, parameters: Parameters) -> Layout:
     """Lay out a block's tile and shared memory. Raises Unfit."""
     mt, nt, warps_m, warps_n, ck = (parameters[name] for name in TENSOR_TUNABLES)
     words = FilterWords(problem, ck)
@@ -113,7 +113,7 @@ def _layout(problem: ConvProblem, parameters: Parameters) -> Layout:
         raise Unfit("float16 channels are staged in pairs")
     if ck > max(ceil_div(problem.channels, 2) * 2, 1) or (problem.channels == 1 < ck):
         raise Unfit(f"there are only {problem.channels} channels to stage")
-    sums = _sums(words, parameters)
+    sums = _sums_per_thread(words, parameters)
     if sums > 128:
         raise Unfit(f"{sums} sums do not fit in a thread's registers")
     height, width = problem.conv_output_size
@@ -135,7 +135,7 @@ def _layout(problem: ConvProblem, parameters: Parameters) -> Layout:
     return Layout(words, images, rows, columns, plane, 4 * max(operands, pooled), blocks, per_image)
 
 
-def _sums(words: FilterWords, parameters: Parameters) -> int:
+def _sums_per_thread(words: FilterWords, parameters: Parameters) -> int:
     """Return the sums of a thread; split operands have three for one."""
     return parameters["MT"] * parameters["NT"] * 4 * (3 if words.parts == 2 else 1)
 
@@ -154,11 +154,11 @@ def _estimated_time(problem: ConvProblem, parameters: Parameters) -> tuple[bool,
     Fitted to the times of 700 points in 68 layers on an H100: docs/fast-path.md, "The cost models".
     """
     try:
-        layout = _layout(problem, parameters)
+        layout = _tile_layout(problem, parameters)
     except Unfit:
         return True, inf
     words, warps = layout.words, parameters["WARPS_M"] * parameters["WARPS_N"]
-    registers = ceil_div(_sums(words, parameters) + OTHER_REGISTERS, 8) * 8
+    registers = ceil_div(_sums_per_thread(words, parameters) + OTHER_REGISTERS, 8) * 8
     resident = min(SHARED // (layout.shared_bytes + 1024), 64 // warps, 65_536 // (32 * warps * registers))
     if not resident:
         return True, inf
@@ -191,7 +191,7 @@ def _whole_windows(most: int, size: int, pool: int) -> int:
 
 
 def _configure_tensor_core(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    layout = _layout(problem, parameters)
+    layout = _tile_layout(problem, parameters)
     words, images, blocks = layout.words, layout.images, layout.blocks
     m_tiles = parameters["MT"] * parameters["WARPS_M"]
     tile: dict[str, str | int] = {
@@ -222,7 +222,7 @@ def _refusal_reason(problem: ConvProblem) -> str | None:
     return "fuses no pooling in tfloat32" if problem.pool > 1 and problem.dtype == "tfloat32" else None
 
 
-def _pays(problem: ConvProblem, arch: str) -> bool:
+def _tensor_cores_pay(problem: ConvProblem, arch: str) -> bool:
     """Return whether tensor cores are estimated to be faster than CUDA cores (register-patch)."""
     if problem.dtype not in CUDA_CORE_PRODUCTS:
         return True
@@ -244,7 +244,7 @@ ROWS: tuple[Variant, ...] = (
         refuses=_refusal_reason,
         limits="tensor cores of sm_80 and later; fuses no pooling in tfloat32",
         pools=True,
-        pays=_pays,
+        pays=_tensor_cores_pay,
         tunables=TENSOR_TUNABLES,
         defaults=_tensor_defaults,
     ),
