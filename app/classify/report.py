@@ -42,7 +42,10 @@ class Share:
         return self.seconds.wait + self.seconds.compute
 
     def bottleneck(self, device_limit: str) -> str:
-        """Return what took the most time, a key of ``LIMITS``. device_limit: what limits the device itself."""
+        """Return what took the most time, a key of ``LIMITS``: disk, decompression or ``device_limit``.
+
+        device_limit: the key for time spent on the device, such as ``bus`` or ``kernels``.
+        """
         spent = {"disk": self.seconds.read, "decompression": self.seconds.decompress, device_limit: self.device_seconds}
         return max(spent, key=spent.__getitem__)
 

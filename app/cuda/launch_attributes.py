@@ -63,8 +63,9 @@ def attributed_launcher(
     """Return a function of a stream pointer and a size that launches ``function``.
 
     values: addresses of the arguments, read at each launch. block: threads, and bytes of dynamic shared memory. grid:
-    maps a size to the grid. cluster: maps a size to the blocks per cluster, which are neighbours along x. launch_plain:
-    function that launches sizes without attributes; CuPy's launch takes less host time.
+    maps a size to the grid. cluster: maps a size to the blocks per cluster, which are neighbours along x.
+    launch_plain: function that launches sizes that need no attributes; CuPy's launch takes less host time. dependent:
+    whether the kernel may start before the one ahead of it ends.
     """
     kernel = ctypes.c_void_p(function)
     early = _Attribute(number=PROGRAMMATIC, value=(1, 0, 0))

@@ -72,11 +72,11 @@ class Convolution(Frozen):
         return None
 
     def rows_in_memory(self, tile_rows: int) -> int:
-        """Return how many rows of the maps so many rows of the result read."""
+        """Return how many rows of the maps ``tile_rows`` rows of the result read."""
         return (tile_rows - 1) * self.stride + self.kernel
 
     def maps_bytes(self, height: int, tile_rows: int) -> int:
-        """Return the bytes of one part of maps of so many rows, of which tiles read ``tile_rows`` of the result."""
+        """Return the bytes of one part of maps of ``height`` rows, read by tiles of ``tile_rows`` result rows."""
         phase_bytes = ceil_div(self.padded_width, self.stride) * 16
         row_bytes = self.stride * phase_bytes
         last_column = ceil_div(self.columns, 8) * 8 - 1 + (self.kernel - 1) // self.stride

@@ -1,7 +1,7 @@
-"""Choose a second kernel for few images, which the first would leave on few multiprocessors.
+"""Choose a second kernel for few images, because the large tiles of the first would occupy few multiprocessors.
 
-Both add the terms of each sum in the same order, so results do not depend on the batch. What may differ is the tile,
-and in float32, where all kernels add in one order, the kernel itself.
+Both kernels add the terms of each sum in the same order, so results do not depend on the batch size. A convolution
+keeps its kernel and takes smaller tiles. A matrix product takes another kernel.
 """
 
 from math import prod
@@ -12,18 +12,28 @@ from app.kernels.variant import Parameters, Variant, ceil_div
 from app.planning.matching import FewImagesKernel
 
 # Estimated from times on an H100: docs/fast-path.md, "Few images in float32 and tfloat32".
-# Kernel of a convolution → outputs that all threads of its small tiles compute in the time that a thread of its large
-# ones takes for one; most images.
+# Kernel of a convolution → (outputs that the whole GPU computes with small tiles in the time in which one thread of a
+# large tile computes one sum, most images for small tiles).
 CONVOLUTIONS = {"register-patch": (4500, 512), "tensor-core": (3000, 256)}
-# Kernel of a product for few images → its rows per warp, and the warps that take about half of the time of one large
-# tile; most images.
+# Kernel of a product for few images → (its rows per warp, warps that together take about half of the time of one large
+# tile, most images for this kernel).
 PRODUCTS = {"few-rows": (2, 2000, 512), "few-rows-mma": (8, 660, 256)}
-LARGE_TILE_PRODUCTS = ("naive", "shared-tiled", "register-tiled", "wide-tiles", "tensor-core")  # kernels of products
+# Kernels of products for many images.
+LARGE_TILE_PRODUCTS = (
+    "naive",
+    "shared-tiled",
+    "register-tiled",
+    "wide-tiles",
+    "tensor-core",
+)
 MOST_CHANNELS = 8  # in shared memory at a time
 
 
 def kernel_for_few_images(problem: Problem, row: Variant, settings: Parameters, arch: str) -> FewImagesKernel | None:
-    """Return the kernel for few images beside ``row`` with its settings; None if that serves any number."""
+    """Return the kernel for few images of a layer that ``row`` computes; None if ``row`` computes any number.
+
+    settings: parameters of ``row`` that differ from its defaults. arch: such as ``sm_90a``.
+    """
     if isinstance(problem, LinearProblem) and row.name in LARGE_TILE_PRODUCTS:
         found = _product_for_few_images(problem, "few-rows-mma" if row.name == "tensor-core" else "few-rows")
     elif isinstance(problem, ConvProblem) and row.name in CONVOLUTIONS:
@@ -42,7 +52,7 @@ def _product_for_few_images(problem: LinearProblem, name: str) -> FewImagesKerne
 
 
 def _convolution_for_few_images(problem: ConvProblem, row: Variant, settings: dict[str, int]) -> FewImagesKernel:
-    """Return the row with small tiles. CK of the tensor cores, the order of the terms, stays."""
+    """Return the same kernel with small tiles. tensor-core keeps CK, because CK fixes the order of the terms."""
     at_once, most = CONVOLUTIONS[row.name]
     if row.name == "tensor-core":
         small = {**settings, "MT": 1, "NT": 1, "WARPS_M": 1, "WARPS_N": 4}

@@ -43,7 +43,7 @@ class Choices(Frozen):
 
 
 class FewImagesKernel(Frozen):
-    """A variant and its settings for at most ``most`` images."""
+    """A kernel that runs instead of the node's if there are at most ``most`` images, and its settings."""
 
     variant: Variant
     settings: dict[str, int]

@@ -30,9 +30,9 @@ class Trainer(Protocol):
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
         """Compute the gradients of the mean loss of each batch and update the parameters once per batch.
 
-        batches: indices of images in the training set. epoch: counted from 1. step: number of the first batch since the
-        start of the training, counted from 0. Return loss (with L2) and correct answers of each batch, before its
-        update.
+        batches: for each batch, the indices of its images in the training set, (B,) integers. epoch: counted
+        from 1. step: number of the first batch since the start of the training, counted from 0. Return the loss (with
+        L2) and the number of correct answers of each batch, before its update.
         """
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:

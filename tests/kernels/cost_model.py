@@ -1,4 +1,4 @@
-"""Is the kernel that ``auto`` takes the fastest? Time it beside every other choice, on known and random networks.
+"""Time the kernels that ``auto`` chooses beside all other choices, on known and random networks.
 
 ``python -m tests.kernels.cost_model --count 40 --json FILE`` needs a GPU. The choices of a network in one precision:
 other tiles of each kernel, other kernels for each layer or pair, and pairs taken apart. A pass over images that lie on
@@ -61,12 +61,12 @@ class Case:
 
 
 def may_be_fastest(row: Variant) -> bool:
-    """Whether a kernel may be the fastest: one of tensor cores, or the fastest of CUDA cores."""
+    """Return whether a kernel may be the fastest: it uses tensor cores, or is the fastest on CUDA cores."""
     return row.instructions in FAMILIES or row.name == "register-patch"
 
 
 def list_choices(case: Case, graph: Graph, arch: str, known: Tuning) -> Iterator[tuple[str, Choices]]:
-    """What ``auto`` takes, first, and every other choice, with a name."""
+    """Yield (name, choices): first what ``auto`` chooses, with an empty name, then every other choice."""
     auto = Choices(case.precision, tuning=known)
     yield "", auto
     rng = Random(case.network)
@@ -91,7 +91,7 @@ def list_choices(case: Case, graph: Graph, arch: str, known: Tuning) -> Iterator
 
 
 def compile_choices(case: Case, arch: str, known: Mapping[str, object]) -> list[str]:
-    """Compile the kernels of a case; return the names of the choices that plan."""
+    """Compile the kernels of a case. Return the names of the choices for which a plan exists."""
     names = []
     graph = case.graph()
     for name, wanted in list_choices(case, graph, arch, Tuning(known)):  # type: ignore[arg-type]
@@ -105,7 +105,7 @@ def compile_choices(case: Case, arch: str, known: Mapping[str, object]) -> list[
 
 
 def time_plan(graph: Graph, arch: str, wanted: Choices) -> tuple[float, dict[str, float], int]:
-    """Median ms of a pass, ms of each kernel by itself, and the number of images."""
+    """Return the median ms of a pass, the ms of each kernel alone, and the number of images."""
     import cupy
 
     from app.engine.gpu import GpuEngine
@@ -149,7 +149,7 @@ def time_plan(graph: Graph, arch: str, wanted: Choices) -> tuple[float, dict[str
 
 
 def time_case(case: Case) -> dict[str, object]:
-    """The document's row of one case."""
+    """Time all choices of a case and return its row of the JSON document."""
     card = describe_gpu()
     graph, known, times = case.graph(), tuning.load(card["name"]), {}
     kernels: dict[str, float] = {}
@@ -166,12 +166,12 @@ def time_case(case: Case) -> dict[str, object]:
 
 
 def see_one_card(number: object) -> None:
-    """Let a process see one card."""
+    """Make one card, its number taken from a queue, the only one that this process sees."""
     os.environ["CUDA_VISIBLE_DEVICES"] = number.get()  # type: ignore[attr-defined]
 
 
 def main() -> int:
-    """Compile, time, print and write."""
+    """Compile all choices, time them, print a line per case and write the JSON document."""
     parser = Parser(prog="python -m tests.kernels.cost_model", description=__doc__)
     parser.add_argument("--count", type=whole_number_type(0, 10_000), default=40, help="random networks (default: 40)")
     parser.add_argument("--seed", type=whole_number_type(0, 2**31), default=0, help="the first network (default: 0)")

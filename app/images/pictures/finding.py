@@ -44,12 +44,12 @@ def find_pictures(paths: Iterable[Path | str]) -> list[Path]:
 
 
 def stream_stdin_names() -> Iterator[str]:
-    """Yield each name of a list on standard input as soon as its line, or its zero byte, is there. Raises UserError."""
+    """Yield each file name on standard input as soon as its line end or zero byte arrives. Raises UserError."""
     return _split_file_names(_read_stdin_chunks(sys.maxsize), STANDARD_INPUT)
 
 
 def _read_stdin_chunks(most: int) -> Iterator[bytes]:
-    """Yield what comes on standard input, piece by piece. Raises UserError, also beyond ``most`` bytes."""
+    """Yield the bytes of standard input as they arrive. Raises UserError, also beyond ``most`` bytes."""
     count = 0
     try:
         while piece := cast(BufferedReader, sys.stdin.buffer).read1():

@@ -38,7 +38,10 @@ LEAST_WITHOUT_SHADOWS = (
 
 
 class Separated(Frozen):
-    """ground: its colours, also under the object, (h, w, 3) float32. mask: the object, (h, w).
+    """A picture's background (ground) and its object.
+
+    ground: RGB from 0 to 255 of the ground, also under the object, (h, w, 3) float32. mask: where the object is, (h, w)
+    bool.
 
     plain: whether nearly all of the border follows the modelled ground. rough: whether most of it does not.
     """
@@ -50,7 +53,10 @@ class Separated(Frozen):
 
 
 def separate_object(picture: np.ndarray) -> Separated:
-    """Separate a picture, (h, w, 3) float32 from 0 to 255. The mask is empty if nothing differs from the ground."""
+    """Separate the object on a picture, (h, w, 3) float32 RGB from 0 to 255, from the ground.
+
+    The mask is empty if nothing differs from the ground.
+    """
     ring = border_mask(picture.shape[:2])
     blurred = _blur(picture)
     ground = np.broadcast_to(np.median(picture[frame_mask(picture.shape[:2], 1)], axis=0), picture.shape)
@@ -75,7 +81,10 @@ def _exceeds_tolerance(picture: np.ndarray, ground: np.ndarray) -> np.ndarray:
 
 
 def _is_one_colour(mask: np.ndarray, picture: np.ndarray, blurred: np.ndarray, ground: np.ndarray) -> bool:
-    """Tell whether the edge has the ground's colour, but for faint noise and objects (mask): no shadows or lines."""
+    """Return whether the outermost pixels have the ground's one colour, apart from faint noise and objects.
+
+    Shadows and lines that reach the edge are no objects. mask: pixels that differ from the ground.
+    """
     edge = frame_mask(mask.shape, 1)
     sharp, soft = (float(np.median(np.abs(one - ground)[edge].max(axis=1))) for one in (picture, blurred))
     if sharp > NOISE or min(sharp, soft) > SAME:
@@ -89,14 +98,14 @@ def _is_one_colour(mask: np.ndarray, picture: np.ndarray, blurred: np.ndarray, g
 
 
 def border_mask(shape: tuple[int, ...]) -> np.ndarray:
-    """Return which pixels of (h, w) are taken for the border."""
+    """Return which pixels of a picture of ``shape`` (h, w) are taken for its border: (h, w) bool."""
     return frame_mask(shape, max(1, round(RING * min(shape))))
 
 
-def frame_mask(shape: tuple[int, ...], wide: int) -> np.ndarray:
-    """Return the frame of so many pixels of (h, w)."""
+def frame_mask(shape: tuple[int, ...], width: int) -> np.ndarray:
+    """Return where the outermost ``width`` pixels of a picture of ``shape`` (h, w) are: (h, w) bool."""
     found = np.ones(shape, bool)
-    found[wide:-wide, wide:-wide] = False
+    found[width:-width, width:-width] = False
     return found
 
 
@@ -162,9 +171,10 @@ def _bending_energy() -> np.ndarray:
 
 
 def _object_mask_and_weight(rest: np.ndarray, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mask of what differs from the ground more than ``sample``, pixels of the ground, do; and its weight.
+    """Return a mask of the object, and each pixel's weight in it: (h, w) bool, (h, w) float32.
 
-    rest: (h, w, 3), the differences from the ground.
+    rest: (h, w, 3), the differences from the ground. sample: (h, w) bool, pixels of the ground; the object differs more
+    than they do.
     """
     far = _mahalanobis_distances(rest, sample)
     mask = (np.abs(rest).max(axis=2) > TOLERANCE) & (far > DEVIATIONS)
@@ -173,7 +183,7 @@ def _object_mask_and_weight(rest: np.ndarray, sample: np.ndarray) -> tuple[np.nd
 
 
 def _drop_shadows(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, ring: np.ndarray) -> np.ndarray:
-    """Drop shadows and folds; nothing if little would be left, as of objects with soft edges."""
+    """Remove shadows and folds from the mask; nothing if little would be left, as of objects with soft edges."""
     left = mask & ~_shadow_mask(mask, picture, ground, ring)
     squares = np.square(picture - ground).max(axis=2)
     return left if squares[left].sum() > LEAST_WITHOUT_SHADOWS * squares[mask].sum() else mask
@@ -196,12 +206,12 @@ def _drop_thin_lines(mask: np.ndarray) -> np.ndarray:
 
 
 def _keep_filled_heavy_parts(mask: np.ndarray, weight: np.ndarray, least: float) -> np.ndarray:
-    """Keep the connected parts with at least that share of the heaviest one's weight, and fill their holes."""
+    """Keep connected parts that weigh at least ``least`` of the heaviest part's weight, and fill their holes."""
     return _fill_holes(_keep_heavy_parts(mask, weight, least)) if mask.any() else mask
 
 
 def _mahalanobis_distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
-    """Return Mahalanobis distances from the ground: what varies in it (its shade more than its hue) counts less."""
+    """Return Mahalanobis distances from the ground, (h, w): directions in which the ground itself varies count less."""
     values = rest[sample]
     sizes = np.abs(values).max(axis=1)
     usual = values[sizes <= max(3.0, 3 * float(np.median(sizes)))]
@@ -210,7 +220,7 @@ def _mahalanobis_distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
 
 
 def _keep_heavy_parts(mask: np.ndarray, weight: np.ndarray, weak: float) -> np.ndarray:
-    """Keep the connected parts whose pixels weigh most; those along the border weigh a tenth."""
+    """Keep connected parts that weigh at least ``weak`` of the heaviest part; those along the border count a tenth."""
     numbers = np.where(mask, np.arange(1, mask.size + 1).reshape(mask.shape), 0)
     parts, at = np.unique(_spread_maximum(numbers, mask).ravel(), return_inverse=True)
     weights = np.bincount(at, weight.ravel())
@@ -248,7 +258,7 @@ def _blur(picture: np.ndarray) -> np.ndarray:
 
 
 def dilate(mask: np.ndarray, size: int) -> np.ndarray:
-    """Dilate by a square of ``size`` pixels."""
+    """Dilate a mask, (h, w) bool, by a square of ``size`` x ``size`` pixels; size is odd."""
     return _apply_filter(mask, "MaxFilter", size)
 
 

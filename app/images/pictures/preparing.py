@@ -31,7 +31,10 @@ CUT = 0.02  # of the picture's outermost pixels
 
 
 class Prepared(Frozen):
-    """A network's input. pixels: (C, H, W) uint8. inverted: whether it was negated. doubts: as the column note says."""
+    """A picture as a network's input. pixels: (C, H, W) uint8. inverted: whether they were negated.
+
+    doubts: why the answer may be wrong, as in the column ``note`` of ``predict``.
+    """
 
     pixels: np.ndarray
     inverted: bool
@@ -39,7 +42,7 @@ class Prepared(Frozen):
 
 
 def prepare_picture(image: Picture, shape: tuple[int, int, int], invert: str = "auto") -> Prepared:
-    """Prepare an image of mode L or RGB for a network with inputs of ``shape`` (C, H, W); C is 1 (grey) or 3 (RGB).
+    """Convert an image of mode L or RGB to a network's input of ``shape`` (C, H, W); C is 1 (grey) or 3 (RGB).
 
     The object is separated from its ground and scaled to fit by area averaging, slightly sharpened, and centred. It is
     negated if ``invert`` is "yes", or "auto" and the object is darker than its ground; "auto" never negates for a
@@ -83,7 +86,7 @@ def _has_light_border(image: Picture) -> bool:
 
 
 def _bounding_box(mask: np.ndarray) -> Box:
-    """Return the box of the mask; of everything if it is empty."""
+    """Return the smallest box around the mask; the whole picture if the mask is empty."""
     rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
     if not rows.size:
         return 0, 0, mask.shape[1], mask.shape[0]
@@ -96,9 +99,10 @@ def _scale_box(box: Box, factor: int, size: tuple[int, int]) -> Box:
 
 
 def _is_darker_than_ground(grey: np.ndarray, found: Separated) -> bool:
-    """Compare what is darker than the ground with what is lighter, by squares; on light and dark grounds with bias.
+    """Return whether the object is darker than its ground: compare the squared differences of both signs.
 
-    White paper under a dark object is lighter than a light ground, and so are lights on a dark one.
+    On a light ground an object counts as dark more easily, on a dark ground as light: few objects are lighter than a
+    light ground.
     """
     ground = found.ground @ LUMA
     typical = float(np.median(ground))
@@ -124,7 +128,7 @@ def _stretch_from_ground(grey: np.ndarray, found: Separated, box: Box, inverted:
 
 
 def _find_doubts(found: Separated, small: bool) -> tuple[str, ...]:
-    """Say what makes the answer doubtful: the ground, the size of the object, or where it lies."""
+    """Return what makes the answer doubtful: the ground, the size of the object, or where it lies."""
     doubts = {
         "ground not plain": not found.plain,
         "nearly empty": found.mask.mean() < EMPTY,

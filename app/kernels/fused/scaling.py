@@ -80,13 +80,16 @@ def split_float16(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarra
 
 
 def rounded_to_tf32(values: np.ndarray) -> np.ndarray:
-    """Round float32 to 11 significant bits, ties away from zero: tfloat32, the tensor cores' input."""
+    """Round float32 to tfloat32, the tensor cores' input: 11 significant bits, ties away from zero."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def split_tf32(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Split float32 into (high, low), both rounded to 11 significant bits; low is the remainder of finite numbers."""
+    """Split float32 into two tfloat32 (float32 with 11 significant bits), (high, low), of the same shape.
+
+    high + low approximates a finite number to some 22 bits. For infinities and NaN, high is the number and low is 0.
+    """
     high = _round_finite_to_tf32(values)
     return high, _round_finite_to_tf32(np.subtract(values, high, out=np.zeros_like(high), where=np.isfinite(high)))
 

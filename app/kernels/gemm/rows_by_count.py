@@ -1,4 +1,4 @@
-"""Define the rows of products for few images, and of wide tiles for many."""
+"""Define the kernels of matrix products for few images, and the one with wide tiles for many."""
 
 from functools import partial
 
@@ -27,8 +27,8 @@ THREAD_ROWS, THREAD_COLUMNS = 4, 8  # wide_tiles: rows and columns of a thread
 # Estimated from times on an H100: docs/fast-path.md, "Wide tiles in float32". In clocks for a term of the sum: a block
 # alone, a warp beside others, and a block of register_tiled beside others, which covers 32 rows and columns.
 LONE_BLOCK_CLOCKS, WARP_CLOCKS, TILED_CLOCKS = 80, 15, 24
-MULTIPROCESSORS, IMAGES = 132, 10_000  # the card and the batch of the estimate
-WORTHWHILE = 0.7  # of the time of register_tiled, and less
+MULTIPROCESSORS, IMAGES = 132, 10_000  # the GPU and the batch that the estimate assumes
+WORTHWHILE = 0.7  # at most this share of the time of register_tiled
 
 
 def _configure_few_rows(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
@@ -46,7 +46,7 @@ def _configure_few_rows(problem: LinearProblem, parameters: Parameters) -> Launc
 
 
 def pack_lanes(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
-    """Pack (inputs, outputs) as (blocks of 32 outputs, inputs / 4, 32 outputs, 4 inputs), zeros beyond both."""
+    """Pack (inputs, outputs) as (blocks of 32 outputs, inputs / 4, 32 outputs, 4 inputs); pad both with zeros."""
     beyond = -problem.inputs % CHUNK, -problem.outputs % WARP
     padded = np.pad(weights.reshape(problem.inputs, problem.outputs), ((0, beyond[0]), (0, beyond[1])))
     return padded.reshape(len(padded) // 4, 4, -1, WARP).transpose(2, 0, 3, 1)
@@ -68,7 +68,7 @@ def _configure_few_rows_mma(problem: LinearProblem, _: Parameters) -> LaunchConf
 
 
 def pack_fragments(problem: LinearProblem, tiles: int, weights: np.ndarray) -> np.ndarray:
-    """Pack (inputs, outputs) as mma_tf32's B: (blocks, inputs / 16, tiles, 32 lanes, 4), zeros beyond both.
+    """Pack (inputs, outputs) as mma_tf32's B: (blocks, inputs / 16, tiles, 32 lanes, 4); pad both with zeros.
 
     Lane 4 g + t has rows t, t + 4, t + 8 and t + 12 of column g.
     """
@@ -78,13 +78,13 @@ def pack_fragments(problem: LinearProblem, tiles: int, weights: np.ndarray) -> n
 
 
 def _wide_defaults(problem: LinearProblem) -> dict[str, int]:
-    """Return the tiles that were the fastest of those measured, of bytes and of floats."""
+    """Return the tiles that measured fastest, for inputs of bytes or of floats."""
     bm = 64 if problem.input_dtype == "uint8" else 80
     return {"BM": bm, "BN": min(ceil_div(problem.outputs, THREAD_COLUMNS) * THREAD_COLUMNS, 64), "BK": 16}
 
 
 def _wide_tiles_pay(problem: LinearProblem, _: str) -> bool:
-    """Return whether wide tiles are estimated to be faster than ``register_tiled`` by a good margin."""
+    """Return whether wide tiles are estimated to take at most ``WORTHWHILE`` of the time of ``register_tiled``."""
     bm, bn, _bk = _wide_defaults(problem).values()
     warps = ceil_div(bm // THREAD_ROWS * (bn // THREAD_COLUMNS), WARP)
 

@@ -1,4 +1,4 @@
-"""Define the kinds of calls that are timed, and their images."""
+"""Define the timed calls of ``Classifier`` by batch size, precision and place of the images; make the images."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +14,10 @@ ARRAYS = 8  # different arrays, given in turn; of 10,000 images they exceed the 
 
 
 class Kind(Frozen):
-    """One kind of call. source: where the images are. enqueues: the call returns labels on the card without waiting."""
+    """One kind of call of ``Classifier``. source: where the images lie.
+
+    enqueues: whether the call returns labels on the GPU without waiting for them.
+    """
 
     name: str
     images: int
