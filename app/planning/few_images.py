@@ -19,13 +19,7 @@ CONVOLUTIONS = {"register-patch": (4500, 512), "tensor-core": (3000, 256)}
 # tile, most images for this kernel).
 PRODUCTS = {"few-rows": (2, 2000, 512), "few-rows-mma": (8, 660, 256)}
 # Kernels of products for many images.
-LARGE_TILE_PRODUCTS = (
-    "naive",
-    "shared-tiled",
-    "register-tiled",
-    "wide-tiles",
-    "tensor-core",
-)
+LARGE_TILE_PRODUCTS = ("naive", "shared-tiled", "register-tiled", "wide-tiles", "tensor-core")
 MOST_CHANNELS = 8  # in shared memory at a time
 
 
