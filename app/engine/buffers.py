@@ -42,7 +42,7 @@ class LoadedPlan:
     def bind(self, at: int, buffers: Mapping[str, cupy.ndarray], images: int, *, early: bool) -> AnyLaunch:
         """Return a launch of the kernel of node ``at``, or of its two kernels, on these buffers, by the plan's names.
 
-        images: at most so many. early: as for ``Kernel.bind``.
+        images: the most per launch. early: as for ``Kernel.bind``.
         """
         node = self.plan.nodes[at]
 

@@ -177,7 +177,10 @@ def estimated_clocks(convolution: Convolution, tiles: Tiles, ring: FilterRing) -
 def fitting_tiles(
     fit: Callable[[Tiles], FilterRing], chunks: Callable[[int], Iterable[int]]
 ) -> Iterator[tuple[Tiles, FilterRing]]:
-    """Yield all tiles that fit, and where the filters then lie. fit: raises Unfit. chunks: numbers for so many rows."""
+    """Yield all tiles that fit, and the place of the filters in shared memory.
+
+    fit: returns that place, or raises Unfit. chunks: number of rows → numbers of chunks to try.
+    """
     for warpgroups in MOST_SUMS:
         for rows in ROWS_OF_PIXELS:
             for count in chunks(rows):
@@ -191,7 +194,7 @@ def fitting_tiles(
 
 
 def core_matrices(parts: list[np.ndarray]) -> np.ndarray:
-    """Pack parts (C, K, K, M) as wgmma's A, flat, zeros beyond channels and maps.
+    """Pack parts (C, K, K, M) as wgmma's operand A: flat, channels and maps padded with zeros.
 
     Axes: (tiles of 64 maps, taps, parts, planes of 8 channels, 8 groups of maps, 8 maps, 8 channels).
     """

@@ -38,25 +38,27 @@ def layer_forward(layer: Layer, x: np.ndarray, parameters: Parameters) -> np.nda
 
 
 def activation_backward(
-    layer: Activation, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool
+    layer: Activation, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool
 ) -> Gradients:
     """Return dx = dy · slope(y)."""
     return dy * SLOPES[type(layer)](layer, y), {}
 
 
-def flatten_backward(layer: Flatten, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
+def flatten_backward(
+    layer: Flatten, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool
+) -> Gradients:
     """Return dy (B, H·W·C) in the shape and order of the input, dx (B, C, H, W)."""
     images, channels, height, width = x.shape
     return dy.reshape(images, height, width, channels).transpose(0, 3, 1, 2), {}
 
 
-def linear_backward(layer: Linear, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
+def linear_backward(layer: Linear, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool) -> Gradients:
     """Return dx = dy wᵀ and dw = xᵀ dy."""
     gradients = {layer.name: x.T @ dy} | _bias_gradient(layer, dy, parameters)
-    return dy @ parameters[layer.name].T if wanted else None, gradients
+    return dy @ parameters[layer.name].T if needs_dx else None, gradients
 
 
-def conv2d_backward(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
+def conv2d_backward(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool) -> Gradients:
     """Return dk = im2col(x)ᵀ dy, and dx: the sum of the windows' gradients dy kᵀ, each at the position of its window.
 
     Both are matrix products over pieces of im2col that fit in cache.
@@ -67,7 +69,7 @@ def conv2d_backward(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Pa
     dk = np.zeros((filters[..., 0].size, maps), x.dtype)
     padding, (_, _, rows_of_x, columns_of_x) = layer.padding, x.shape
     padded = len(x), rows_of_x + 2 * padding, columns_of_x + 2 * padding, x.shape[1]
-    dx = np.zeros(padded, x.dtype) if wanted else None
+    dx = np.zeros(padded, x.dtype) if needs_dx else None
     few = max(IM2COL_BYTES // (height * width * len(dk) * x.itemsize), 1)
     turned = np.ascontiguousarray(filters.transpose(3, 1, 0, 2)).reshape(maps, -1)  # (M, K·K·C) as _scatter has it
     windows = windows_of(x, layer.kernel, layer.stride, padding)
@@ -105,7 +107,7 @@ def _col2im(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, wid
 
 
 def average_pool_backward(
-    layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool
+    layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool
 ) -> Gradients:
     """Return dx: the gradient of each window, spread evenly over its pixels. Windows may overlap."""
     share, ahead = dy / layer.window_pixel_counts(x.shape[1:]).astype(x.dtype), layer.padding
@@ -115,7 +117,7 @@ def average_pool_backward(
     return dx[:, :, ahead:, ahead:], {}
 
 
-def max_pool_backward(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
+def max_pool_backward(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool) -> Gradients:
     """Return dx: the gradient of each window, at its maximum; among equals at the first, by rows."""
     x = _padded_ahead(x, layer.padding)
     dx = np.zeros_like(x)

@@ -65,7 +65,7 @@ def _patch_cost(problem: ConvProblem, tm: int, tr: int, tc: int) -> float:
 
 
 def estimated_products(problem: ConvProblem) -> float:
-    """Return how many products take as long at the CUDA cores' peak as an image takes by default."""
+    """Return the estimated time of one image with the default patch, in multiply-adds at the CUDA cores' peak rate."""
     found = _patch_defaults(problem)
     pixels = prod(problem.pooled_size) * problem.pool**2
     cost = _patch_cost(problem, *(found[name] for name in ("TM", "TR", "TC")))
