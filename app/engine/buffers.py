@@ -108,7 +108,7 @@ class Buffers:
         return sum(array.nbytes for array in self.arrays)
 
     def copy_in(self, images: np.ndarray, stream: int) -> None:
-        """Enqueue the copy of page-locked images to the device. stream: a pointer."""
+        """Enqueue the copy of page-locked images, (n, C, H, W), to the device. stream: a pointer."""
         target, copy = self.named[IMAGES].data.ptr, runtime.memcpyAsync
         copy(target, images.ctypes.data, images.nbytes, runtime.memcpyHostToDevice, stream)
 

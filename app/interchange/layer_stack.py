@@ -31,7 +31,7 @@ class BatchNorm(Frozen):
     epsilon: float
 
     def affine(self, maps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the factor and the shift of each map, float64.
+        """Return the factor and the shift of each map, both (maps,) float64.
 
         Raises BadValueError for sizes that do not fit and a negative variance.
         """
@@ -48,7 +48,7 @@ class BatchNorm(Frozen):
 
 
 def fold_batch_norm(weights: np.ndarray, bias: np.ndarray | None, norm: BatchNorm) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights and the bias that compute both, float32. weights: (…, maps), in this project's layout.
+    """Fold a batch normalisation into the layer before it: return its weights (…, maps) and bias (maps,), float32.
 
     Computed in float64 and rounded once. Raises BadValueError for sizes that do not fit and a negative variance.
     """

@@ -41,7 +41,7 @@ def read(content: bytes, asked: Asked) -> Source:
     source = _build_source(chain, asked.name, {one.key: one.value for one in model.metadata_props})
 
     def convert_images(images: np.ndarray) -> np.ndarray:
-        """Return the images as the model reads them: bytes, or floats from 0 to 255 or 1."""
+        """Return images in the model's dtype and range: uint8, or float32 from 0 to 255 or from 0 to 1."""
         images = chain.as_fed(images)
         return images if chain.reads_bytes else (images * _unit(chain)).astype(np.float32)
 

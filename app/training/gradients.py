@@ -1,7 +1,7 @@
 """Compute gradients of the layers in NumPy. A layer class without a gradient function cannot be trained.
 
 A gradient function takes the layer, its input x and output y, the gradient dy of the loss with respect to y, the
-parameters, and whether dx, the gradient with respect to x, is wanted (for the first layer it is not). It returns dx, or
+parameters, and whether dx, the gradient with respect to x, is needed (for the first layer it is not). It returns dx, or
 None, and the gradients of the parameters by name, all in the float type of x. A convolution repeats its im2col, which
 costs less than keeping K² copies of x.
 """
@@ -40,7 +40,7 @@ def layer_forward(layer: Layer, x: np.ndarray, parameters: Parameters) -> np.nda
 def activation_backward(
     layer: Activation, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool
 ) -> Gradients:
-    """Return dx = dy · slope(y)."""
+    """Return dx = dy · slope(y), in the shape of y."""
     return dy * SLOPES[type(layer)](layer, y), {}
 
 
@@ -53,7 +53,7 @@ def flatten_backward(
 
 
 def linear_backward(layer: Linear, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool) -> Gradients:
-    """Return dx = dy wᵀ and dw = xᵀ dy."""
+    """Return dx = dy wᵀ (B, in) and dw = xᵀ dy (in, out)."""
     gradients = {layer.name: x.T @ dy} | _bias_gradient(layer, dy, parameters)
     return dy @ parameters[layer.name].T if needs_dx else None, gradients
 
@@ -109,7 +109,7 @@ def _col2im(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, wid
 def average_pool_backward(
     layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool
 ) -> Gradients:
-    """Return dx: the gradient of each window, spread evenly over its pixels. Windows may overlap."""
+    """Return dx (B, C, H, W): the gradient of each window, spread evenly over its pixels. Windows may overlap."""
     share, ahead = dy / layer.window_pixel_counts(x.shape[1:]).astype(x.dtype), layer.padding
     dx = np.zeros_like(_padded_ahead(x, ahead))
     for place, windows in _window_positions(layer, dx, dy):
@@ -118,7 +118,7 @@ def average_pool_backward(
 
 
 def max_pool_backward(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool) -> Gradients:
-    """Return dx: the gradient of each window, at its maximum; among equals at the first, by rows."""
+    """Return dx (B, C, H, W): the gradient of each window, at its maximum; of equal ones at the first, by rows."""
     x = _padded_ahead(x, layer.padding)
     dx = np.zeros_like(x)
     open_ = np.ones_like(y, dtype=bool)  # windows whose maximum is not found yet

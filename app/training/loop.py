@@ -36,7 +36,10 @@ class Trainer(Protocol):
         """
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """Return mean loss and correct answers, without smoothing, augmentation and dropout."""
+        """Return the mean loss and the number of correct answers of the images with indices ``items``, (n,) integers.
+
+        Label smoothing, augmentation and dropout are off.
+        """
 
     def state(self) -> tuple[Arrays, Slots]:
         """Return float32 copies of the parameters and of the optimiser's slots."""
@@ -48,7 +51,7 @@ class DivergedError(Exception):
 
 @lru_cache(1)  # called every epoch
 def split_validation(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the training images and of the validation images, chosen by the seed; read-only."""
+    """Return the sorted indices of the training and the validation images, (n,) int64, read-only; the seed chooses."""
     mixed = random_order(settings.seed, Use.SPLIT, np.arange(settings.images))
     parts = np.sort(mixed[settings.validation :]), np.sort(mixed[: settings.validation])
     for part in parts:

@@ -55,7 +55,7 @@ class Inexact(Exception):  # noqa: N818 - a verdict, not an error
 
 
 def power_of_two_scales(largest: np.ndarray | float) -> np.ndarray:
-    """Return for each number the power of two that scales it to between LARGEST / 2 and LARGEST.
+    """Return for each number the power of two that scales it to between LARGEST / 2 and LARGEST: float64, same shape.
 
     Zeros get LARGEST_SCALE, infinite numbers and NaN get 1.
     """
@@ -66,7 +66,7 @@ def power_of_two_scales(largest: np.ndarray | float) -> np.ndarray:
 
 
 def layer_scale(weights: np.ndarray, bias: np.ndarray | None = None) -> float:
-    """Return one power of two for all weights of a layer, at most LARGEST_SCALE. bias: added in float32, limits it."""
+    """Return one power of two for all weights of a layer, at most LARGEST_SCALE; a large bias makes it smaller."""
     largest = np.abs(weights).max()
     if bias is not None:
         largest = np.maximum(largest, np.abs(bias).max() / LARGEST_BIAS2)
@@ -101,7 +101,7 @@ def _round_finite_to_tf32(values: np.ndarray) -> np.ndarray:
 def float16_parts(
     problem: PairProblem | ConvProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0
 ) -> list[np.ndarray]:
-    """Return the float16 operands for float64 weights: rounded, or split in two halves. Raises Inexact."""
+    """Return float16 operands for float64 weights of any shape: [rounded], or [high, low]. Raises Inexact."""
     if problem.weight_parts == 2:
         return [*split_float16(values, low_scale)]
     rounded = values.astype(np.float16)

@@ -59,7 +59,7 @@ def chosen_kinds(only: str | None) -> list[Kind]:
 
 
 def image_indices(kind: Kind, total: int) -> list[np.ndarray]:
-    """Return, for each array of a kind, the indices of its images among ``total``."""
+    """Return for each of the ``ARRAYS`` arrays the indices of its images among ``total``: (kind.images,) int64."""
     starts = (at * total // ARRAYS for at in range(ARRAYS))
     return [(start + np.arange(min(kind.images, total))) % total for start in starts]
 
