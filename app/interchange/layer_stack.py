@@ -18,7 +18,7 @@ BRIGHT = 1 / 16  # images that are multiplied by less are taken as pixels from 0
 
 
 class BatchNorm(Frozen):
-    """What a trained batch normalisation computes: (x - mean) / sqrt(variance + epsilon) * scale + shift.
+    """A trained batch normalisation: (x - mean) / sqrt(variance + epsilon) * scale + shift.
 
     Arrays are (maps,) of any float type. name: of the layer or node, for errors.
     """

@@ -101,7 +101,7 @@ class Cursor:
 
 
 class Asked(Frozen):
-    """What the user said about the file; None for what was left out. A reader refuses what it does not use.
+    """Options that the user gave for the file, None if absent. A reader refuses options that it does not use.
 
     network: names layers. symbol: an MXNet symbol file. size: height and width of the images that the layers read.
     name, path: for a network that the file does not name, and where the file is; they are not the user's, so they are

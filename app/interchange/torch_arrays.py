@@ -1,4 +1,4 @@
-"""What a file of PyTorch's arrays does not say: where its batch normalisations stand, and which network it is of."""
+"""Infer what a file of PyTorch's arrays does not contain: the place of batch normalisations, and the network."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

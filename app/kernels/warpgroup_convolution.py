@@ -86,7 +86,10 @@ class Convolution(Frozen):
 
 
 class Tiles(Frozen):
-    """How a block computes a convolution: warpgroups, each with maps of its own; tiles of ``rows`` rows, ``chunks``."""
+    """The tiles of a convolution. warpgroups: of a block, each with its maps in shared memory.
+
+    rows: of pixels in a tile. chunks: tiles in a band of an image, one after another.
+    """
 
     warpgroups: int
     rows: int

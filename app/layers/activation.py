@@ -1,4 +1,4 @@
-"""Element-wise functions: ReLU, ReLU6, LeakyReLU, tanh and sigmoid."""
+"""Define the activations, element-wise functions: ReLU, ReLU6, LeakyReLU, tanh and sigmoid."""
 
 from math import prod
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Flatten, which turns feature maps into one row of features per image."""
+"""Define Flatten, which turns feature maps into one row of features per image."""
 
 from math import prod
 from typing import ClassVar

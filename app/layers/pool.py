@@ -1,4 +1,4 @@
-"""Average and maximum pooling."""
+"""Define average and maximum pooling."""
 
 from functools import cache, reduce
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Softmax, which turns scores into probabilities."""
+"""Define Softmax, which turns scores into probabilities."""
 
 from typing import ClassVar
 

@@ -110,7 +110,7 @@ class Entrant:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this is our own program."""
+        """Whether the engine is this program's, not a peer's."""
         return self.candidate.engine == OURS
 
     def prepare(self, batch: Batch) -> None:
