@@ -85,7 +85,7 @@ def _draw_windows(
     drawing.arrow(x + side, y + side / 2, out + at_column * cell, 22 + (at_row + 0.5) * cell)
     foot = 22 + high * cell + FOOT
     drawing.add_grid(0, foot, kernel, kernel, min(cell, 10), "taps")
-    drawing.lines_of_text(kernel * min(cell, 10) + 12, foot + 12, tap_notes)
+    drawing.add_text_lines(kernel * min(cell, 10) + 12, foot + 12, tap_notes)
     return drawing
 
 
@@ -113,7 +113,7 @@ def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride:
     drawing.add_grid(0, foot, kernel, kernel, 10, "taps")
     drawing.add_rectangle(0, foot, kernel * 10, 10, "thread", "taps that one row of values serves")
     reads, products = rows * wide + kernel * maps, rows * columns * kernel * maps
-    drawing.lines_of_text(
+    drawing.add_text_lines(
         kernel * 10 + 12,
         foot + 12,
         [
@@ -160,7 +160,7 @@ def draw_toom_cook(kernel: int, maps: int, rows: int, threads: int) -> Drawing:
             446, top, cell, cell, "own", "two neighbouring outputs of a row, each a sum of those sums"
         )
     foot = 22 + count * (cell + 4) + FOOT
-    drawing.lines_of_text(
+    drawing.add_text_lines(
         0,
         foot,
         [

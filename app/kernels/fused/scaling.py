@@ -118,7 +118,7 @@ def as_float32(bias: np.ndarray | None) -> np.ndarray | None:
 def feature_bounds(problem: Scalable, arrays: Arrays, source: Features | None = None) -> np.ndarray:
     """Return an upper bound of each result map over all possible images: (maps,) float64.
 
-    source: what a layer alone reads, if not bytes.
+    source: bounds of the input of a single layer; None if it reads bytes.
     """
     with np.errstate(invalid="ignore"):  # infinite weights
         if isinstance(problem, ConvPairProblem):
@@ -177,7 +177,10 @@ def scale_features(
 
 
 def unscale_features(arrays: Arrays, scales: np.ndarray) -> tuple[np.ndarray | None, ...]:
-    """Divide the features' factors out of the first product's matrix (maps x pixels, hidden); return all parameters."""
+    """Return parameters whose first matrix, (maps x pixels, hidden), is divided by the scales of its inputs.
+
+    arrays: the matrix and the other parameters, which stay. scales: (maps,) float64.
+    """
     w1, *rest = arrays
     assert w1 is not None
     return _scale_in_dtype(w1.reshape(len(scales), -1), 1 / scales[:, None]).reshape(w1.shape), *rest
