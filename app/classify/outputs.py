@@ -133,7 +133,7 @@ class OutputFolder:
                 self._unfinished[number] = Unfinished(self.folder / UNFINISHED, paths, shapes)
             unfinished = self._unfinished[number]
             unfinished.write(first - begin, {"labels": labels, "logits": logits}, correct)
-            return self._finish_shard(number) if unfinished.complete else None
+            return self._finish_shard(number) if unfinished.is_complete else None
         except BaseException:
             self.discard_unfinished(number)
             raise

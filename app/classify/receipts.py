@@ -92,12 +92,12 @@ class Unfinished:
         return self._arrays["labels"].temporary
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether the results of all images are stored."""
         return not self._left
 
     def write(self, first: int, results: Mapping[str, np.ndarray | None], correct: int | None) -> None:
-        """Store results from row ``first`` on, except rows that are stored already. Raises UserError."""
+        """Store results, (n, …) by kind, from row ``first`` on, unless they are stored already. Raises UserError."""
         if first in self._written:
             return
         for kind, array in self._arrays.items():

@@ -41,9 +41,12 @@ class Share:
         """Return the seconds spent waiting for the device or computing on it."""
         return self.seconds.wait + self.seconds.compute
 
-    def bottleneck(self, of_device: str) -> str:
-        """Return what took the most time, a key of ``LIMITS``. of_device: what limits the device itself."""
-        spent = {"disk": self.seconds.read, "decompression": self.seconds.decompress, of_device: self.device_seconds}
+    def bottleneck(self, device_limit: str) -> str:
+        """Return what took the most time, a key of ``LIMITS``: disk, decompression or ``device_limit``.
+
+        device_limit: the key for time spent on the device, such as ``bus`` or ``kernels``.
+        """
+        spent = {"disk": self.seconds.read, "decompression": self.seconds.decompress, device_limit: self.device_seconds}
         return max(spent, key=spent.__getitem__)
 
 

@@ -88,7 +88,7 @@ class Worker:
             )
 
     def _run_feeder(self, index: int) -> None:
-        """Classify blocks until the flights end; this is the target of feeder thread ``index``."""
+        """Classify blocks until the flights end: what feeder thread ``index`` runs."""
         with self._flights.open_feeder() as feeder:
             try:
                 body = self._engine.feed(index)
@@ -158,7 +158,10 @@ POLL_SECONDS = 0.1  # between two checks for Ctrl-C
 
 
 class LocalRunner:
-    """Run several pieces at a time on a worker; more if they are small or compressed, to keep all feeders busy."""
+    """Classify several pieces of shards at a time on one worker.
+
+    Small and compressed pieces occupy few of the threads that read images, so more of them run at a time.
+    """
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker

@@ -18,7 +18,7 @@ examples:
   python main.py --json before-1.json
       write a report; so before-2.json, after-1.json and so on, in turn
   python main.py compare before-*.json -- after-*.json
-      what became slower or faster, row by row; five reports a side are good
+      what became slower or faster, row by row; five reports per side are good
   python main.py compare before-*.json -- after-*.json --fail-above 3%
       for CI: exit code 1 if a row became slower by over 3 %, beyond noise
   python main.py compare before-1.json after-1.json
@@ -30,11 +30,11 @@ or train. compare refuses reports of different machines or settings. Changes
 below 1 % are 'same'.
 
 If the program did not change, compare finds a slower or faster row in at most
-5 % of cases, however many rows there are. With several reports a side that
+5 % of cases, however many rows there are. With several reports per side that
 holds for the program: the intervals know how far its runs lie apart. With one
-a side it holds for these two runs only: on a busy machine, runs of the same
+per side it holds for these two runs only: on a busy machine, runs of the same
 program may lie 10 % apart. Then the verdict is 'slower run' or 'faster run',
-and exit code 1 of --fail-above may mean a slow run: give CI several a side.
+and exit code 1 of --fail-above may mean a slow run: give CI several per side.
 """
 FAILED = "a row became slower by over --fail-above"
 

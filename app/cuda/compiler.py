@@ -85,7 +85,7 @@ def build_hash(path: str) -> str:
         return hashlib.sha256(repr((os.fstat(file.fileno()).st_size, notes)).encode()).hexdigest()
 
 
-def architecture(major: int, minor: int) -> str:
+def architecture_name(major: int, minor: int) -> str:
     """Return NVRTC's name for the compute capability major.minor, e.g. (9, 0) → ``sm_90a``."""
     return "sm_90a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
 
@@ -111,7 +111,7 @@ def read_with_includes(path: Path) -> dict[str, str]:
     return found
 
 
-def options(defines: Mapping[str, str | int], arch: str, debug: bool = False) -> tuple[str, ...]:
+def compile_options(defines: Mapping[str, str | int], arch: str, debug: bool = False) -> tuple[str, ...]:
     """Return NVRTC's options: target, language, a -D for each compile-time constant, and line numbers or debugging."""
     constants = (f"-D{name}={value}" for name, value in sorted(defines.items()))
     mode = "--device-debug" if debug else "--generate-line-info"
@@ -125,7 +125,7 @@ def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, d
     Raises UserError if NVRTC is missing or the cache cannot be written. A kernel that does not compile is a bug: it
     raises RuntimeError with file, options and the compiler's log.
     """
-    library, texts, flags = find_library(), read_with_includes(path), options(defines, arch, debug)
+    library, texts, flags = find_library(), read_with_includes(path), compile_options(defines, arch, debug)
     cached = _cache_path(library, path, texts, flags)
     cubin = _read_cached(cached)
     if cubin is None:
@@ -136,7 +136,10 @@ def compile_kernel(path: Path, defines: Mapping[str, str | int], arch: str, *, d
 
 def is_cached(path: Path, defines: Mapping[str, str | int], arch: str) -> bool:
     """Return whether the cache has undamaged machine code of this kernel. Raises UserError as ``compile_kernel``."""
-    return _read_cached(_cache_path(find_library(), path, read_with_includes(path), options(defines, arch))) is not None
+    return (
+        _read_cached(_cache_path(find_library(), path, read_with_includes(path), compile_options(defines, arch)))
+        is not None
+    )
 
 
 def check_cache_permissions() -> None:
@@ -161,7 +164,7 @@ def resource_report(path: Path, defines: Mapping[str, str | int], arch: str) -> 
     library = find_library()
     uncached = ("--no-cache",) if library.version >= (12, 9) else ()  # NVRTC's cache would give no log
     _, log = _compile(
-        library, path.name, read_with_includes(path), (*options(defines, arch), "--ptxas-options=-v", *uncached)
+        library, path.name, read_with_includes(path), (*compile_options(defines, arch), "--ptxas-options=-v", *uncached)
     )
     return log
 

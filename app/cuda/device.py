@@ -11,7 +11,7 @@ from typing import Any
 from app.base.errors import UserError
 from app.base.interrupts import exit_on_interrupt
 from app.cuda.cards import describe_gpu_count, device_number, original_device_number, start_driver
-from app.cuda.compiler import CUPY, architecture, import_nvrtc
+from app.cuda.compiler import CUPY, architecture_name, import_nvrtc
 
 OLDEST_ARCHITECTURE = (7, 5)
 _TEXTS = {
@@ -162,7 +162,7 @@ def describe_gpu() -> dict[str, Any]:
         "name": properties["name"].decode(),
         "number": original_device_number(current),
         "bus": cupy.cuda.runtime.deviceGetPCIBusId(current),
-        "architecture": architecture(*capability()),
+        "architecture": architecture_name(*capability()),
         "multiprocessors": properties["multiProcessorCount"],
         "memory_bytes": properties["totalGlobalMem"],
         "driver": kernel_driver_version(),

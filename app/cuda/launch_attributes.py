@@ -56,15 +56,16 @@ def attributed_launcher(
     block: tuple[int, int],
     grid: Callable[[Any], tuple[int, int, int]],
     cluster: Callable[[Any], int] | None,
-    usual: Callable[[int, Any], None],
+    launch_plain: Callable[[int, Any], None],
     *,
     dependent: bool,
 ) -> Callable[[int, Any], None]:
     """Return a function of a stream pointer and a size that launches ``function``.
 
     values: addresses of the arguments, read at each launch. block: threads, and bytes of dynamic shared memory. grid:
-    maps a size to the grid. cluster: maps a size to the blocks per cluster, which are neighbours along x. usual:
-    function that launches sizes without attributes; CuPy's launch takes less host time.
+    maps a size to the grid. cluster: maps a size to the blocks per cluster, which are neighbours along x.
+    launch_plain: function that launches sizes that need no attributes; CuPy's launch takes less host time. dependent:
+    whether the kernel may start before the one ahead of it ends.
     """
     kernel = ctypes.c_void_p(function)
     early = _Attribute(number=PROGRAMMATIC, value=(1, 0, 0))
@@ -83,7 +84,7 @@ def attributed_launcher(
     def launch(stream: int, size: Any) -> None:
         found = configured(size)
         if found is None:
-            usual(stream, size)
+            launch_plain(stream, size)
         else:
             found[0].stream = stream
             launch_kernel_ex(found[1], kernel, values)  # a global: ``profile`` replaces it

@@ -17,7 +17,7 @@ Key = tuple[str, str]  # a step's name and number format (dtype)
 class Bar(Frozen):
     """One bar. ms: measured. predicted_ms: predicted before the measurement, None without a prediction.
 
-    ratio: time of the step that it continues ÷ time of this step, None without one. step: None for other systems, 0 for
+    ratio: time of the step that it continues ÷ time of this step, None without bar. step: None for other systems, 0 for
     cuBLAS; both are grey. link: address of the step's page, or empty.
     """
 
@@ -49,7 +49,7 @@ def step_label(name: str, dtype: str, step: int | None) -> str:
 def measured_predecessor(
     since: Mapping[str, str | None], name: str, dtype: str, is_measured: Callable[[str, str], bool]
 ) -> Key | None:
-    """Return the nearest measured predecessor of a step, in the same format or otherwise fp32; None without one."""
+    """Return the nearest measured predecessor of a step, in the same format or otherwise fp32; None without bar."""
     while (before := since.get(name)) is not None:
         for key in ((before, dtype), (before, "float32")):
             if is_measured(*key):
@@ -90,7 +90,7 @@ def draw_ladder_chart(bars: Sequence[Bar], title: str, name: str = "journey") ->
 
     Raises ValueError without bars.
     """
-    times = [ms for one in bars for ms in (one.ms, one.predicted_ms) if ms is not None]
+    times = [ms for bar in bars for ms in (bar.ms, bar.predicted_ms) if ms is not None]
     if not times:
         raise ValueError("a journey needs a step")
     low, high = 10 ** (math.floor(math.log10(min(times)))), max(times) * 1.05
@@ -99,58 +99,58 @@ def draw_ladder_chart(bars: Sequence[Bar], title: str, name: str = "journey") ->
     parts = [svg.text(title, 8, 20, "head"), *_draw_legend(bars)]
     decades = svg.decades(low, high)
     parts += svg.horizontal_axis(decades, scale, TOP - 4, bottom, lambda tick: f"{svg.tick_text(tick)} ms")
-    for place, one in enumerate(bars):
-        parts += _bar_row(one, TOP + place * HEIGHT, scale)
+    for place, bar in enumerate(bars):
+        parts += _bar_row(bar, TOP + place * HEIGHT, scale)
     return svg.picture(name, title, _describe_bars(bars), LEFT + WIDTH + RIGHT, bottom + 28, parts)
 
 
-def _bar_row(one: Bar, top: float, scale: svg.Scale) -> Iterable[str]:
-    colour, end, middle = BY_DTYPE[one.dtype].colour if one.step else "c0", scale(one.ms), top + HEIGHT / 2
+def _bar_row(bar: Bar, top: float, scale: svg.Scale) -> Iterable[str]:
+    colour, end, middle = BY_DTYPE[bar.dtype].colour if bar.step else "c0", scale(bar.ms), top + HEIGHT / 2
     inner = HEIGHT - 8
-    label = svg.text(one.label, LEFT - 8, middle + 4, anchor="end")
-    yield f'<a href="{escape(one.link)}">{label}</a>' if one.link else label
+    label = svg.text(bar.label, LEFT - 8, middle + 4, anchor="end")
+    yield f'<a href="{escape(bar.link)}">{label}</a>' if bar.link else label
     yield svg.bar(
-        LEFT, top + 4, end - LEFT, inner, f"{colour} {'open' if one.is_slower else 'full'}", _bar_tooltip(one)
+        LEFT, top + 4, end - LEFT, inner, f"{colour} {'open' if bar.is_slower else 'full'}", _bar_tooltip(bar)
     )
-    if one.is_slower:  # stripes, so that losers also stand out without colour
+    if bar.is_slower:  # stripes, so that losers also stand out without colour
         at = range(int(LEFT) + 6, int(end) - 2, 10)
         yield svg.path(
             "".join(f"M{x} {top + 4 + inner:g}l{min(inner, end - x):.4g} {-inner:g}" for x in at), f"{colour} thin"
         )
     after = end
-    if one.predicted_ms is not None:
-        x = scale(one.predicted_ms)
+    if bar.predicted_ms is not None:
+        x = scale(bar.predicted_ms)
         yield svg.path(
             f"M{x:.5g} {top + 3:g}v{HEIGHT - 6}M{x - 4:.5g} {top + 3:g}h8M{x - 4:.5g} {top + HEIGHT - 3:g}h8", "mark"
         )
         after = max(end, x + 4)
-    yield svg.text(f"{svg.format_number(one.ms)} ms{_ratio_text(one)}", after + 6, middle + 4)
+    yield svg.text(f"{svg.format_number(bar.ms)} ms{_ratio_text(bar)}", after + 6, middle + 4)
 
 
-def _ratio_text(one: Bar) -> str:
-    return "" if one.ratio is None else f"  ×{svg.format_number(one.ratio)}{' slower' if one.is_slower else ''}"
+def _ratio_text(bar: Bar) -> str:
+    return "" if bar.ratio is None else f"  ×{svg.format_number(bar.ratio)}{' slower' if bar.is_slower else ''}"
 
 
-def _bar_tooltip(one: Bar) -> str:
-    before = "" if one.predicted_ms is None else f", predicted {svg.format_number(one.predicted_ms)} ms"
-    return f"{one.label}: {svg.format_number(one.ms)} ms{before}"
+def _bar_tooltip(bar: Bar) -> str:
+    before = "" if bar.predicted_ms is None else f", predicted {svg.format_number(bar.predicted_ms)} ms"
+    return f"{bar.label}: {svg.format_number(bar.ms)} ms{before}"
 
 
 def _draw_legend(bars: Sequence[Bar]) -> list[str]:
-    formats = dict.fromkeys(one.dtype for one in bars if one.step)
+    formats = dict.fromkeys(bar.dtype for bar in bars if bar.step)
     entries = {SHORT[dtype]: svg.bar(-8, -6, 16, 12, f"{BY_DTYPE[dtype].colour} full") for dtype in formats}
-    if not all(one.step for one in bars):
+    if not all(bar.step for bar in bars):
         entries["other systems"] = svg.bar(-8, -6, 16, 12, "c0 full")
-    if any(one.is_slower for one in bars):
+    if any(bar.is_slower for bar in bars):
         sample = svg.bar(-8, -6, 16, 12, "c1 open") + svg.path("M-6 6l12 -12", "c1 thin")
         entries["slower than the step that it continues"] = sample
-    if any(one.predicted_ms is not None for one in bars):
+    if any(bar.predicted_ms is not None for bar in bars):
         entries["predicted"] = svg.path("M0 -7v14M-4 -7h8M-4 7h8", "mark")
     return svg.legend(entries, 8, 46)
 
 
 def _describe_bars(bars: Sequence[Bar]) -> str:
     """Return a description of every bar in words, which is the chart's alternative text."""
-    slower = [one.label for one in bars if one.is_slower]
+    slower = [bar.label for bar in bars if bar.is_slower]
     lost = f" Slower than the steps that they continue: {', '.join(slower)}." if slower else ""
     return f"Bars on a logarithmic scale, shorter is faster. {'; '.join(map(_bar_tooltip, bars))}.{lost}"

@@ -42,7 +42,7 @@ class LoadedPlan:
     def bind(self, at: int, buffers: Mapping[str, cupy.ndarray], images: int, *, early: bool) -> AnyLaunch:
         """Return a launch of the kernel of node ``at``, or of its two kernels, on these buffers, by the plan's names.
 
-        images: at most so many. early: as for ``Kernel.bind``.
+        images: the most per launch. early: as for ``Kernel.bind``.
         """
         node = self.plan.nodes[at]
 
@@ -108,7 +108,7 @@ class Buffers:
         return sum(array.nbytes for array in self.arrays)
 
     def copy_in(self, images: np.ndarray, stream: int) -> None:
-        """Enqueue the copy of page-locked images to the device. stream: a pointer."""
+        """Enqueue the copy of page-locked images, (n, C, H, W), to the device. stream: a pointer."""
         target, copy = self.named[IMAGES].data.ptr, runtime.memcpyAsync
         copy(target, images.ctypes.data, images.nbytes, runtime.memcpyHostToDevice, stream)
 

@@ -27,7 +27,7 @@ class Outputs(NamedTuple):
 
     @property
     def arrays(self) -> list[np.ndarray]:
-        """Return the labels, and the logits if they are wanted."""
+        """Return [labels], or [labels, logits] if there are logits."""
         return [self.labels] if self.logits is None else [self.labels, self.logits]
 
     def copy(self) -> Outputs:

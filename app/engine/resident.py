@@ -109,8 +109,8 @@ class ResidentKernel:
             self._abandon()
             raise
         if images.ndim == 2:
-            return self._labels[answer[-2]].copy(), lambda: _logits(answer, 1)[0]
-        return _words(answer, count)[:, -1, 0].astype(UINT8), lambda: _logits(answer, count)
+            return self._labels[answer[-2]].copy(), lambda: _answer_logits(answer, 1)[0]
+        return _answer_words(answer, count)[:, -1, 0].astype(UINT8), lambda: _answer_logits(answer, count)
 
     def _check(self) -> None:
         """Start the kernel again if it has ended without an answer. Raise the driver's error if it has failed."""
@@ -149,7 +149,7 @@ class ResidentKernel:
         """Compile the kernel; return a function that launches it, with all arguments bound."""
         plan = loaded_plan.plan
         entry = Entry(
-            load_cubin(compile_kernel(SOURCE, constants(plan), plan.arch)),
+            load_cubin(compile_kernel(SOURCE, compile_time_constants(plan), plan.arch)),
             ENTRY,
             threads=128 * (4 if plan.arithmetic == "float16" else 3),  # warpgroups as in the kernel
             shared_bytes=SHARED_BYTES,
@@ -165,7 +165,7 @@ class ResidentKernel:
         return entry.make_launcher(values, lambda blocks: (blocks, 1, 1))
 
 
-def constants(plan: ExecutionPlan) -> dict[str, str | int]:
+def compile_time_constants(plan: ExecutionPlan) -> dict[str, str | int]:
     """Return the kernel's compile-time constants: those of the two kernels whose arithmetic it repeats."""
     convolutions, products = (node.variant.config(node.problem, node.settings).defines for node in plan.nodes)
     own = {"ROWS", "STAGES", "FEW", "STEP_BLOCKS"}  # of the launch for many images
@@ -202,11 +202,11 @@ def _forms_by_shape(requests: np.ndarray, shape: Shape, words: int) -> dict[Shap
     return found
 
 
-def _words(answer: tuple[int, ...], count: int) -> np.ndarray:
+def _answer_words(answer: tuple[int, ...], count: int) -> np.ndarray:
     """Return the answers to ``count`` images as words and flags: (count, classes + 1, 2) uint32."""
     return np.array(answer, np.uint32).reshape(count, -1, 2)
 
 
-def _logits(answer: tuple[int, ...], count: int) -> np.ndarray:
+def _answer_logits(answer: tuple[int, ...], count: int) -> np.ndarray:
     """Return the logits in the answers to ``count`` images: (count, classes) float32."""
-    return _words(answer, count)[:, :-1, 0].copy().view(np.float32)
+    return _answer_words(answer, count)[:, :-1, 0].copy().view(np.float32)

@@ -62,7 +62,7 @@ def _answer_descriptions(file: StrictFile, request: dict[str, Any], _: _Memory) 
 
 
 def _answer_rows(file: StrictFile, request: dict[str, Any], memory: _Memory) -> dict[str, Any]:
-    array = file.rows(request["dataset"], request["first"], request["count"], memory.allocate)
+    array = file.read_rows(request["dataset"], request["first"], request["count"], memory.allocate)
     return {"rows": (array.dtype.str, array.shape, memory.offsets[0])}
 
 

@@ -100,7 +100,7 @@ class StrictFile:
             raise UserError(f"{self._path} has {much} in one group; copy the needed arrays to a new file")
         return found
 
-    def array(
+    def read_array(
         self,
         name: str,
         max_bytes: int = MAX_ARRAY_BYTES,
@@ -116,10 +116,10 @@ class StrictFile:
             dataset = self._open_dataset(name, max_bytes, too_large)
             return self._read_rows(name, dataset, 0, len(dataset) if dataset.shape else 1, allocate)
 
-    def rows(self, name: str, first: int, count: int, allocate: Allocate = _allocate_ordinary) -> np.ndarray:
-        """Return ``count`` rows, from row ``first`` on, of the dataset ``name`` of the root, as ``array`` does.
+    def read_rows(self, name: str, first: int, count: int, allocate: Allocate = _allocate_ordinary) -> np.ndarray:
+        """Return ``count`` rows, from row ``first`` on, of the dataset ``name`` of the root, as ``read_array`` does.
 
-        Raises UserError as ``array`` does, and if the dataset does not have these rows.
+        Raises UserError as ``read_array`` does, and if the dataset does not have these rows.
         """
         with _faults_as_user_errors(self._path):
             dataset = self._open_dataset(name, sys.maxsize)
@@ -128,7 +128,7 @@ class StrictFile:
             return self._read_rows(name, dataset, first, count, allocate)
 
     def describe(self, name: str) -> Described:
-        """Describe the root's dataset ``name``, of any size. Otherwise raises UserError as ``array`` does."""
+        """Describe the root's dataset ``name``, of any size. Otherwise raises UserError as ``read_array`` does."""
         with _faults_as_user_errors(self._path):
             dataset = self._open_dataset(name, sys.maxsize)
             if dataset.chunks:
@@ -285,6 +285,6 @@ def read_contents(file: StrictFile, wanted: Wanted, allocate: Allocate = _alloca
     left = wanted.max_bytes  # for all together, because different datasets may share their storage
     for name in names if wanted.arrays is None else wanted.arrays:
         if name in names:
-            arrays[name] = file.array(name, left, allocate, wanted.too_large)
+            arrays[name] = file.read_array(name, left, allocate, wanted.too_large)
             left -= arrays[name].nbytes
     return Contents(names, arrays, {name: value for name, value in attributes.items() if value is not None})

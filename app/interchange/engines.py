@@ -48,11 +48,11 @@ def logits(source: Source, images: np.ndarray) -> np.ndarray:
     x = (first.reference(images, {}) if isinstance(first, Resize) else images).astype(np.float64) * source.scale
     for layer in source.network.layers:
         if isinstance(layer, Conv2d):
-            x = _convolved(x, source.arrays[layer.name].astype(np.float64), layer)
+            x = _convolve(x, source.arrays[layer.name].astype(np.float64), layer)
         elif isinstance(layer, Linear):
             x = np.einsum("bi,oi->bo", x, source.arrays[layer.name].astype(np.float64))
         elif isinstance(layer, MaxPool | AvgPool):
-            x = _pooled(x, layer)
+            x = _pool(x, layer)
         elif isinstance(layer, Flatten):
             x = x.reshape(len(x), -1)
         elif isinstance(layer, LeakyRelu):
@@ -65,7 +65,7 @@ def logits(source: Source, images: np.ndarray) -> np.ndarray:
     return x
 
 
-def _convolved(x: np.ndarray, filters: np.ndarray, layer: Conv2d) -> np.ndarray:
+def _convolve(x: np.ndarray, filters: np.ndarray, layer: Conv2d) -> np.ndarray:
     kernel, stride, beyond = layer.kernel, layer.stride, (layer.padding, layer.padding)
     x = np.pad(x, ((0, 0), (0, 0), beyond, beyond))
     height, width = (x.shape[2] - kernel) // stride + 1, (x.shape[3] - kernel) // stride + 1
@@ -77,7 +77,7 @@ def _convolved(x: np.ndarray, filters: np.ndarray, layer: Conv2d) -> np.ndarray:
     return y
 
 
-def _pooled(x: np.ndarray, layer: MaxPool | AvgPool) -> np.ndarray:
+def _pool(x: np.ndarray, layer: MaxPool | AvgPool) -> np.ndarray:
     height, width = layer.output_shape(x.shape[1:])[1:]
     y = np.empty((*x.shape[:2], height, width))
     for i in range(height):

@@ -18,7 +18,7 @@ BRIGHT = 1 / 16  # images that are multiplied by less are taken as pixels from 0
 
 
 class BatchNorm(Frozen):
-    """What a trained batch normalisation computes: (x - mean) / sqrt(variance + epsilon) * scale + shift.
+    """A trained batch normalisation: (x - mean) / sqrt(variance + epsilon) * scale + shift.
 
     Arrays are (maps,) of any float type. name: of the layer or node, for errors.
     """
@@ -31,7 +31,7 @@ class BatchNorm(Frozen):
     epsilon: float
 
     def affine(self, maps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the factor and the shift of each map, float64.
+        """Return the factor and the shift of each map, both (maps,) float64.
 
         Raises BadValueError for sizes that do not fit and a negative variance.
         """
@@ -48,7 +48,7 @@ class BatchNorm(Frozen):
 
 
 def fold_batch_norm(weights: np.ndarray, bias: np.ndarray | None, norm: BatchNorm) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights and the bias that compute both, float32. weights: (…, maps), in this project's layout.
+    """Fold a batch normalisation into the layer before it: return its weights (…, maps) and bias (maps,), float32.
 
     Computed in float64 and rounded once. Raises BadValueError for sizes that do not fit and a negative variance.
     """
@@ -89,7 +89,7 @@ class LayerStack:
 
     def __init__(self, shape: Shape) -> None:
         self.found: list[Found] = []
-        self.shape = _checked(shape)
+        self.shape = _check_shape(shape)
         self.channels_last = False
         self.notes: list[str] = []
         self._pending: Pending | None = None
@@ -113,10 +113,10 @@ class LayerStack:
         """Add a layer without weights."""
         kept = isinstance(layer, Flatten)
         if self._pending is not None and isinstance(layer, AvgPool | MaxPool):
-            kept = _commutes(layer, self._pending.factor, self._pending.shift)
+            kept = _commutes_with_pooling(layer, self._pending.factor, self._pending.shift)
         if self._pending is not None and not kept:
             self.settle(f"a {layer.kind} follows")
-        after = _checked(layer.output_shape(self.shape))
+        after = _check_shape(layer.output_shape(self.shape))
         if self._pending is not None and isinstance(layer, Flatten):
             pixels = self.shape[1] * self.shape[2]
             self._pending.factor, self._pending.shift = (
@@ -130,7 +130,7 @@ class LayerStack:
         waits = self._pending
         if waits is not None and isinstance(layer, Conv2d) and layer.padding and waits.shift.any():
             self.settle("padding follows, whose zeros are not shifted")
-        after = _checked(layer.output_shape(self.shape))
+        after = _check_shape(layer.output_shape(self.shape))
         if self._pending is not None:
             arrays = arrays | _folded_ahead(arrays, self._pending)
             origins = {"_bias": self._pending.nodes[-1]} | origins
@@ -161,7 +161,7 @@ class LayerStack:
         for one in reversed(self.found if self._pending is None else []):
             if one.arrays:
                 return one
-            if not (isinstance(one.layer, AvgPool | MaxPool) and _commutes(one.layer, factor, shift)):
+            if not (isinstance(one.layer, AvgPool | MaxPool) and _commutes_with_pooling(one.layer, factor, shift)):
                 break
         return None
 
@@ -185,7 +185,7 @@ class LayerStack:
         self.notes += [f"{node}: {what}" for node in nodes]
 
 
-def _commutes(pool: AvgPool | MaxPool, factor: np.ndarray, shift: np.ndarray) -> bool:
+def _commutes_with_pooling(pool: AvgPool | MaxPool, factor: np.ndarray, shift: np.ndarray) -> bool:
     """Return whether what is pooled may be scaled and shifted before: a mean may not count unshifted zeros."""
     if isinstance(pool, AvgPool):
         return not (pool.count_padding and shift.any())
@@ -254,7 +254,7 @@ def in_channels_first(rows: np.ndarray, maps: Shape) -> np.ndarray:
     return rows.reshape(-1, height, width, channels).transpose(0, 3, 1, 2).reshape(rows.shape)
 
 
-def _checked(shape: Shape) -> Shape:
+def _check_shape(shape: Shape) -> Shape:
     """Return the shape. Raises BadValueError for one of more numbers than a network may have, before they are made."""
     if prod(shape) > MAX_ACTIVATIONS:
         raise BadValueError(f"{prod(shape):,} numbers an image are more than {MAX_ACTIVATIONS:,}; get a fresh copy")

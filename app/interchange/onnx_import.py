@@ -28,7 +28,7 @@ def read(content: bytes, asked: Asked) -> Source:
     """Read an ONNX model: its graph gives the network. Raises BadValueError."""
     if asked != Asked():
         raise BadValueError("is an ONNX model, which contains its network; leave --network, --size and --symbol out")
-    model = _parsed(content)
+    model = _parse_model(content)
     del content  # the model is as large
     opset = _check_model_features(model)
     load_external_data(model, asked.path)
@@ -41,7 +41,7 @@ def read(content: bytes, asked: Asked) -> Source:
     source = _build_source(chain, asked.name, {one.key: one.value for one in model.metadata_props})
 
     def convert_images(images: np.ndarray) -> np.ndarray:
-        """Return the images as the model reads them: bytes, or floats from 0 to 255 or 1."""
+        """Return images in the model's dtype and range: uint8, or float32 from 0 to 255 or from 0 to 1."""
         images = chain.as_fed(images)
         return images if chain.reads_bytes else (images * _unit(chain)).astype(np.float32)
 
@@ -50,7 +50,7 @@ def read(content: bytes, asked: Asked) -> Source:
     return replace(source, engine=engine)
 
 
-def _parsed(content: bytes) -> Any:
+def _parse_model(content: bytes) -> Any:
     model = require_onnx().ModelProto()
     from google.protobuf.message import DecodeError
 

@@ -30,7 +30,7 @@ def read_safetensors(content: bytes) -> NamedArrays:
         raise BadValueError(f"is no valid safetensors file: {format_for_error(str(error))}; get a fresh copy") from None
     if len(tensors) > MAX_ARRAYS:
         raise BadValueError(f"holds {len(tensors):,} arrays; at most {MAX_ARRAYS:,} are read: store less in it")
-    arrays = {name: _array(name, tensor) for name, tensor in tensors if not name.endswith(COUNTER)}
+    arrays = {name: _to_numpy(name, tensor) for name, tensor in tensors if not name.endswith(COUNTER)}
     metadata = header.get("__metadata__") or {}
     text = metadata.get(DESCRIPTION)
     return NamedArrays(arrays, None if text is None else parse_description(text), metadata)
@@ -50,7 +50,7 @@ def safetensors_content(named: NamedArrays) -> bytes:
     return content
 
 
-def _array(name: str, tensor: Any) -> np.ndarray:
+def _to_numpy(name: str, tensor: Any) -> np.ndarray:
     if tensor["dtype"] not in FLOATS:
         kinds = ", ".join(FLOATS)
         raise BadValueError(f"{format_for_error(name)} has type {tensor['dtype']}; store it as one of {kinds}")

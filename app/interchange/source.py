@@ -52,7 +52,7 @@ def as_float32(name: str, array: np.ndarray, notes: list[str]) -> np.ndarray:
 
 def check_numbers(arrays: Mapping[str, np.ndarray]) -> None:
     """Raise BadValueError for NaN, infinite values, too many, and the wrong byte order. arrays: float32."""
-    if not _plausible(arrays.values()) and _plausible([array.byteswap() for array in arrays.values()]):
+    if not _are_plausible(arrays.values()) and _are_plausible([array.byteswap() for array in arrays.values()]):
         raise BadValueError("has big-endian floats, but little-endian ones belong there; swap their bytes")
     if (size := sum(array.nbytes for array in arrays.values())) > MAX_FILE_BYTES:
         raise BadValueError(f"holds {size:,} bytes as float32; at most {MAX_FILE_BYTES:,} are read: store less in it")
@@ -62,7 +62,7 @@ def check_numbers(arrays: Mapping[str, np.ndarray]) -> None:
             raise BadValueError(f"{name} contains {bad:,} NaN or infinite values; get a fresh copy")
 
 
-def _plausible(arrays: Iterable[np.ndarray]) -> bool:
+def _are_plausible(arrays: Iterable[np.ndarray]) -> bool:
     with np.errstate(invalid="ignore"):
         largest = np.max([np.abs(array).max() for array in arrays], initial=0)
     return bool(PLAUSIBLE[0] <= largest <= PLAUSIBLE[1])
@@ -101,7 +101,7 @@ class Cursor:
 
 
 class Asked(Frozen):
-    """What the user said about the file; None for what was left out. A reader refuses what it does not use.
+    """Options that the user gave for the file, None if absent. A reader refuses options that it does not use.
 
     network: names layers. symbol: an MXNet symbol file. size: height and width of the images that the layers read.
     name, path: for a network that the file does not name, and where the file is; they are not the user's, so they are

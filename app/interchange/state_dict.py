@@ -59,11 +59,11 @@ def read_state_dict(content: bytes) -> NamedArrays:
         others = ", ".join(format_for_error(key) for key in list(found)[:8] if key != nested) or "nothing else"
         notes = (f"the arrays are those of its {nested}; left out: {others}",)
         found = found[nested]
-    arrays = {name: _array(name, one, torch) for name, one in found.items() if not str(name).endswith(COUNTER)}
+    arrays = {name: _to_numpy(name, one, torch) for name, one in found.items() if not str(name).endswith(COUNTER)}
     return NamedArrays(arrays, notes=notes)
 
 
-def _array(name: Any, tensor: Any, torch: Any) -> np.ndarray:
+def _to_numpy(name: Any, tensor: Any, torch: Any) -> np.ndarray:
     if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
         raise BadValueError(
             f"{format_for_error(name)} is no tensor but {format_for_error(type(tensor).__name__)}; save only "

@@ -1,4 +1,4 @@
-"""What a file of PyTorch's arrays does not say: where its batch normalisations stand, and which network it is of."""
+"""Infer what a file of PyTorch's arrays does not contain: the place of batch normalisations, and the network."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -91,7 +91,7 @@ def guess_network(arrays: Mapping[str, np.ndarray], name: str) -> Network | None
     shapes = {key.rpartition(".")[0]: array.shape for key, array in arrays.items() if key.endswith(f".{WEIGHT}")}
     if not _is_chain(list(shapes.values())):
         return None
-    found = {network_toml(network): network for network in _fitting(shapes, name)}
+    found = {network_toml(network): network for network in _fitting_networks(shapes, name)}
     return next(iter(found.values())) if len(found) == 1 else None
 
 
@@ -109,7 +109,7 @@ def _is_chain(shapes: list[Shape]) -> bool:
     )
 
 
-def _fitting(shapes: Mapping[str, Shape], name: str) -> Iterator[Network]:
+def _fitting_networks(shapes: Mapping[str, Shape], name: str) -> Iterator[Network]:
     """Yield the networks in which the first product reads as many features as there are."""
     kernels = [shape[2] for shape in shapes.values() if len(shape) == 4]
     features = next(shape[1] for shape in shapes.values() if len(shape) == 2)

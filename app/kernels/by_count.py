@@ -1,4 +1,4 @@
-"""Launch one of two kernels that give the same results to the bit: one for few images, one for more."""
+"""Launch one of two kernels with bit-identical results: one for few images, one for more."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 class LaunchByCount:
-    """Launches of both kernels, bound to the same arrays except for their weights; used like a ``Launch``.
+    """Launch ``few`` for at most ``most`` images, ``many`` for more. It is used like a ``Launch``.
 
-    most: images up to which ``few`` runs.
+    Both are bound to the same arrays, except that each has weights in its layout.
     """
 
     def __init__(self, few: Launch, many: Launch, most: int) -> None:
         self._few, self._many, self._most = few, many, most
 
     def choose(self, images: int) -> Launch:
-        """Return the launch for so many images."""
+        """Return the launch that runs for ``images`` images."""
         return self._few if images <= self._most else self._many
 
     def __call__(self, stream: int, images: int) -> None:
@@ -40,7 +40,7 @@ class LaunchByCount:
 
     @property
     def workspace(self) -> list[cupy.ndarray]:
-        """Return the scratch arrays of both."""
+        """Return the scratch arrays of both launches."""
         return [*self._few.workspace, *self._many.workspace]
 
     def set_argument_address(self, place: int, address: int) -> None:

@@ -72,11 +72,11 @@ class Convolution(Frozen):
         return None
 
     def rows_in_memory(self, tile_rows: int) -> int:
-        """Return how many rows of the maps so many rows of the result read."""
+        """Return how many rows of the maps ``tile_rows`` rows of the result read."""
         return (tile_rows - 1) * self.stride + self.kernel
 
     def maps_bytes(self, height: int, tile_rows: int) -> int:
-        """Return the bytes of one part of maps of so many rows, of which tiles read ``tile_rows`` of the result."""
+        """Return the bytes of one part of maps of ``height`` rows, read by tiles of ``tile_rows`` result rows."""
         phase_bytes = ceil_div(self.padded_width, self.stride) * 16
         row_bytes = self.stride * phase_bytes
         last_column = ceil_div(self.columns, 8) * 8 - 1 + (self.kernel - 1) // self.stride
@@ -86,7 +86,10 @@ class Convolution(Frozen):
 
 
 class Tiles(Frozen):
-    """How a block computes a convolution: warpgroups, each with maps of its own; tiles of ``rows`` rows, ``chunks``."""
+    """The tiles of a convolution. warpgroups: of a block, each with its maps in shared memory.
+
+    rows: of pixels in a tile. chunks: tiles in a band of an image, one after another.
+    """
 
     warpgroups: int
     rows: int
@@ -177,7 +180,10 @@ def estimated_clocks(convolution: Convolution, tiles: Tiles, ring: FilterRing) -
 def fitting_tiles(
     fit: Callable[[Tiles], FilterRing], chunks: Callable[[int], Iterable[int]]
 ) -> Iterator[tuple[Tiles, FilterRing]]:
-    """Yield all tiles that fit, and where the filters then lie. fit: raises Unfit. chunks: numbers for so many rows."""
+    """Yield all tiles that fit, and the place of the filters in shared memory.
+
+    fit: returns that place, or raises Unfit. chunks: number of rows → numbers of chunks to try.
+    """
     for warpgroups in MOST_SUMS:
         for rows in ROWS_OF_PIXELS:
             for count in chunks(rows):
@@ -191,7 +197,7 @@ def fitting_tiles(
 
 
 def core_matrices(parts: list[np.ndarray]) -> np.ndarray:
-    """Pack parts (C, K, K, M) as wgmma's A, flat, zeros beyond channels and maps.
+    """Pack parts (C, K, K, M) as wgmma's operand A: flat, channels and maps padded with zeros.
 
     Axes: (tiles of 64 maps, taps, parts, planes of 8 channels, 8 groups of maps, 8 maps, 8 channels).
     """

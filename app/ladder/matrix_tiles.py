@@ -51,7 +51,7 @@ def draw_matrix_product(
     drawing.arrow(depth * cell, top + (down + high / 2) * cell, left + along * cell, top + (down + high / 2) * cell)
     middle = left + (along + broad / 2) * cell
     drawing.arrow(middle, 36 + depth * cell, middle, top + down * cell)
-    drawing.lines_of_text(
+    drawing.add_text_lines(
         left + columns * cell + 16,
         top + 12,
         [
@@ -99,7 +99,7 @@ def draw_mma_fragments(terms: int, down: int, across: int, rows_are: str, column
         for quarter in (0, 1):
             x, y = (lane_column + 4 * quarter) * cell, top + (lane_row + 8 * half) * cell
             drawing.add_rectangle(x, y, cell, cell, "neighbour", "its words of the left")
-    drawing.lines_of_text(
+    drawing.add_text_lines(
         left + 8 * cell + 18,
         top + 12,
         [
@@ -127,7 +127,7 @@ def draw_kernel_passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
             drawing.text(x + 170, 36, "memory", "quiet", "middle")
             drawing.text(x + 170, 84, between[number], "quiet", "middle")
     if terms:
-        drawing.lines_of_text(0, 112, [f"an image's {pixels:,} values become {terms * columns:,}"])
+        drawing.add_text_lines(0, 112, [f"an image's {pixels:,} values become {terms * columns:,}"])
     return drawing
 
 
@@ -156,7 +156,7 @@ def draw_stage_ring(stages: int, producers: int, consumers: int, tile: int, rows
         f"consumer threads multiply {tile} outputs x {rows} images from it by wgmma."
     )
     drawing.add_rectangle(0, 20, 130, 60, "neighbour", "threads that bring pieces of both matrices")
-    drawing.lines_of_text(10, 46, [f"{producers} producers", "copy ahead"])
+    drawing.add_text_lines(10, 46, [f"{producers} producers", "copy ahead"])
     for number in range(stages):
         drawing.add_rectangle(190 + number * 40, 25, 36, 50, "shared", "a stage of shared memory, with two barriers")
         drawing.text(208 + number * 40, 55, str(number + 1), "", "middle")
@@ -165,5 +165,5 @@ def draw_stage_ring(stages: int, producers: int, consumers: int, tile: int, rows
     drawing.arrow(132, 50, 186, 50)
     drawing.arrow(right, 50, right + 50, 50)
     drawing.add_rectangle(right + 54, 20, 190, 60, "own", "threads that multiply, and hold the sums")
-    drawing.lines_of_text(right + 64, 46, [f"{consumers} consumers: wgmma,", f"{tile} outputs × {rows} images"])
+    drawing.add_text_lines(right + 64, 46, [f"{consumers} consumers: wgmma,", f"{tile} outputs × {rows} images"])
     return drawing

@@ -34,8 +34,8 @@ def draw_global_window(rows: int, columns: int, kernel: int, stride: int, thread
         f"it. Filter taps come from {taps}, one for the whole warp."
     )
     heads = f"input channel {high} × {wide}, global memory", f"output map {rows} × {columns}"
-    of_taps = f"{kernel} × {kernel} taps of one filter: {taps}", "one value serves all 32 threads of a warp"
-    return _draw_windows(drawing, rows, columns, kernel, stride, heads, "plain", of_taps)
+    tap_notes = f"{kernel} × {kernel} taps of one filter: {taps}", "one value serves all 32 threads of a warp"
+    return _draw_windows(drawing, rows, columns, kernel, stride, heads, "plain", tap_notes)
 
 
 def draw_shared_tile(tile: int, kernel: int, stride: int, taps: str) -> Drawing:
@@ -47,8 +47,8 @@ def draw_shared_tile(tile: int, kernel: int, stride: int, taps: str) -> Drawing:
     )
     heads = f"input tile {side} × {side}, shared memory", f"outputs of the block {tile} × {tile}"
     copied = f"{side**2:,} pixels for {tile**2:,} threads: {side**2 / tile**2:.2f} copied by each"
-    of_taps = f"{kernel} × {kernel} taps: {taps}", copied
-    return _draw_windows(drawing, tile, tile, kernel, stride, heads, "shared", of_taps)
+    tap_notes = f"{kernel} × {kernel} taps: {taps}", copied
+    return _draw_windows(drawing, tile, tile, kernel, stride, heads, "shared", tap_notes)
 
 
 def _draw_windows(
@@ -59,7 +59,7 @@ def _draw_windows(
     stride: int,
     heads: tuple[str, str],
     kind: str,
-    of_taps: Sequence[str],
+    tap_notes: Sequence[str],
 ) -> Drawing:
     """Return a drawing of what two neighbouring threads read of the input, their outputs, and the taps below.
 
@@ -85,7 +85,7 @@ def _draw_windows(
     drawing.arrow(x + side, y + side / 2, out + at_column * cell, 22 + (at_row + 0.5) * cell)
     foot = 22 + high * cell + FOOT
     drawing.add_grid(0, foot, kernel, kernel, min(cell, 10), "taps")
-    drawing.lines_of_text(kernel * min(cell, 10) + 12, foot + 12, of_taps)
+    drawing.add_text_lines(kernel * min(cell, 10) + 12, foot + 12, tap_notes)
     return drawing
 
 
@@ -113,7 +113,7 @@ def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride:
     drawing.add_grid(0, foot, kernel, kernel, 10, "taps")
     drawing.add_rectangle(0, foot, kernel * 10, 10, "thread", "taps that one row of values serves")
     reads, products = rows * wide + kernel * maps, rows * columns * kernel * maps
-    drawing.lines_of_text(
+    drawing.add_text_lines(
         kernel * 10 + 12,
         foot + 12,
         [
@@ -160,7 +160,7 @@ def draw_toom_cook(kernel: int, maps: int, rows: int, threads: int) -> Drawing:
             446, top, cell, cell, "own", "two neighbouring outputs of a row, each a sum of those sums"
         )
     foot = 22 + count * (cell + 4) + FOOT
-    drawing.lines_of_text(
+    drawing.add_text_lines(
         0,
         foot,
         [

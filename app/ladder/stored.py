@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Link = Callable[[str], str | None]  # a link's target → its address in the page; None: keep the text without a link
 
 
-def anchor(heading: str) -> str:
+def heading_anchor(heading: str) -> str:
     """Return the anchor of a heading, as GitHub forms it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
@@ -49,7 +49,7 @@ def _adapt_to_site(tokens: list[Token], link: Link) -> Iterator[Token]:
         if token.type == "html_block" and token.content.startswith("<!--"):
             continue
         if token.type == "heading_open" and following is not None:
-            token.attrSet("id", anchor(following.content))
+            token.attrSet("id", heading_anchor(following.content))
         if token.type in ("th_open", "td_open"):
             row = token.type == "td_open" and first
             token.attrs = {"scope": "row" if row else "col"} if row or token.type == "th_open" else {}

@@ -1,4 +1,4 @@
-"""Element-wise functions: ReLU, ReLU6, LeakyReLU, tanh and sigmoid."""
+"""Define the activations, element-wise functions: ReLU, ReLU6, LeakyReLU, tanh and sigmoid."""
 
 from math import prod
 from typing import ClassVar
@@ -37,7 +37,7 @@ class Relu(Activation):
     kind: ClassVar[str] = "relu"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute y in place."""
+        """Compute y in x's memory, of any shape and float type."""
         # Zeros for one image instead of a scalar 0: NumPy's loop over two arrays is three times as fast.
         return np.maximum(x, np.zeros_like(x[:1]), out=x)
 
@@ -48,7 +48,7 @@ class Relu6(Activation):
     kind: ClassVar[str] = "relu6"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute y in place."""
+        """Compute y in x's memory, of any shape and float type."""
         return np.clip(x, 0, 6, out=x)
 
 
@@ -64,7 +64,7 @@ class LeakyRelu(Activation):
         return self.kind if self.slope == DEFAULT_SLOPE else f"{self.kind}:{self.slope!r}"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute y in place."""
+        """Compute y in x's memory, of any shape and float type."""
         return np.multiply(x, x.dtype.type(self.slope), out=x, where=x < 0)
 
 
@@ -74,7 +74,7 @@ class Tanh(Activation):
     kind: ClassVar[str] = "tanh"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute y in place."""
+        """Compute y in x's memory, of any shape and float type."""
         return np.tanh(x, out=x)
 
 
@@ -84,7 +84,7 @@ class Sigmoid(Activation):
     kind: ClassVar[str] = "sigmoid"
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute y in place."""
+        """Compute y in x's memory, of any shape and float type."""
         with np.errstate(over="ignore"):  # far below 0, exp(-x) is infinite and its reciprocal 0, as it should be
             np.exp(np.negative(x, out=x), out=x)
         x += 1

@@ -1,4 +1,4 @@
-"""Argmax, which turns scores into labels."""
+"""Define Argmax, which turns scores into labels."""
 
 from typing import ClassVar
 

@@ -45,7 +45,7 @@ class Layer(Frozen, ABC):
         return {}
 
     def flops(self, shape: Shape) -> int:
-        """Return the FLOPs for one image (a multiply-add is two): those of its problem, 0 without one."""
+        """Return the FLOPs for one image of ``shape``; a multiply-add is two. Layers that no kernel computes have 0."""
         stored = "uint8" if self.keeps_bytes else "float32"
         problem = self.kernel_problem(
             shape, [], bias=False, input_dtype=stored, dtype="float32", output_dtype="float32"

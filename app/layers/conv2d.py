@@ -1,4 +1,4 @@
-"""Two-dimensional convolution (cross-correlation), optionally with zero padding."""
+"""Define the two-dimensional convolution (cross-correlation), optionally with zero padding."""
 
 from collections.abc import Sequence
 from typing import ClassVar

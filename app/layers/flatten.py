@@ -1,4 +1,4 @@
-"""Flatten, which turns feature maps into one row of features per image."""
+"""Define Flatten, which turns feature maps into one row of features per image."""
 
 from math import prod
 from typing import ClassVar
@@ -9,9 +9,9 @@ from app.layers.base import Layer, Parameters, Shape
 
 
 class Flatten(Layer):
-    """(C, H, W) → (H·W·C), in the H, W, C order of system 1's weights files.
+    """Flatten (C, H, W) to (H·W·C,), in the order H, W, C that the weights files expect.
 
-    On the GPU it costs nothing: activations stay in C, H, W order and the rows of the next fully connected layer are
+    On the GPU it costs nothing: activations stay in C, H, W order, and the rows of the next fully connected layer are
     permuted once, when its weights are loaded (see ``channels_first_permutation``).
     """
 

@@ -1,4 +1,4 @@
-"""Fully connected layer."""
+"""Define the fully connected layer."""
 
 from collections.abc import Sequence
 from typing import ClassVar

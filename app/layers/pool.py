@@ -1,4 +1,4 @@
-"""Average and maximum pooling."""
+"""Define average and maximum pooling."""
 
 from functools import cache, reduce
 from typing import ClassVar
@@ -118,7 +118,10 @@ class AvgPool(Pool):
     is_max: ClassVar[bool] = False
 
     def window_pixel_counts(self, shape: Shape) -> np.ndarray:
-        """Return what each window's sum is divided by, with ``count_padding`` including its pixels of padding."""
+        """Return the number of pixels by which each window's sum is divided, (OH, OW) int64.
+
+        With ``count_padding`` the pixels of padding count.
+        """
         ahead = self.padding * self.count_padding
         rows, columns = _window_extents(self, shape, ahead, ahead + self.extra_padding * self.count_padding)
         return np.outer(rows, columns)

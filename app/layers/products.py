@@ -19,7 +19,7 @@ COMPARED = 256  # least number of results to compare before rows count as rounde
 
 
 class Alike(NamedTuple):
-    """Which rows a matrix library rounds alike.
+    """Which rows of a product a matrix library rounds as it rounds a small group of rows.
 
     rows: how many of a group, from its first. margin: how many rows at either end of a block round differently from a
     group; None: all may. straight: whether x @ weights rounds a group as its definition does, weights.T @ x.T; for few

@@ -1,4 +1,4 @@
-"""Softmax, which turns scores into probabilities."""
+"""Define Softmax, which turns scores into probabilities."""
 
 from typing import ClassVar
 
@@ -24,7 +24,7 @@ class Softmax(Layer):
         return shape
 
     def reference(self, x: np.ndarray, parameters: Parameters) -> np.ndarray:
-        """Compute y in place."""
+        """Compute y in x's memory, (B, classes)."""
         with np.errstate(invalid="ignore"):  # infinity - infinity
             x -= x.max(axis=1, keepdims=True)
         np.exp(x, out=x)

@@ -72,7 +72,7 @@ class Cycle(Frozen):
 
 
 def repeat_images(images: np.ndarray, batch: int) -> Iterator[np.ndarray]:
-    """Yield the images repeatedly, the last time only some of them, until it has yielded ``batch`` images."""
+    """Yield the images, (N, C, H, W), again and again, ``batch`` images in all; the last array may be shorter."""
     for start in range(0, batch, len(images)):
         yield images[: batch - start]
 

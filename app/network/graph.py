@@ -173,7 +173,7 @@ def load_network(network: str | None, weights: Path | None, *, shapes_only: bool
 
 
 def network_graph(network: str) -> Graph:
-    """Return the graph of a network, by name or file, with weights to measure. Raises UserError for an unknown one."""
+    """Return a network's graph, by name or file, with its shipped weights or random ones. Raises UserError."""
     return load_network(network, None, shapes_only=True)[0]
 
 

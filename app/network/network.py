@@ -52,7 +52,7 @@ def default_names(kinds: Iterable[str]) -> list[str]:
 
 
 def defaults_of(layer: Layer | type[Layer]) -> dict[str, Any]:
-    """Return a layer's keys (the fields of its class except the name) with their defaults; MISSING without one."""
+    """Return a layer's keys (the fields of its class except the name) with their defaults, MISSING if there is none."""
     return {one.name: one.default for one in fields(layer) if one.name != "name"}
 
 

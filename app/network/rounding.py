@@ -75,7 +75,7 @@ def round_layers(graph: Graph, images: np.ndarray) -> Iterator[RoundedLayer]:
 
 
 def round_to_half(values: np.ndarray) -> np.ndarray:
-    """Return the values rounded to the nearest float16 numbers, in the array's type."""
+    """Return the values rounded to the nearest float16 numbers, as float64 of the same shape."""
     return values.astype(np.float16).astype(np.float64)
 
 
@@ -115,7 +115,7 @@ def gram_matrix(graph: Graph, at: int, images: np.ndarray, inputs: int, rounded:
 
 
 def relative_error(w: np.ndarray, rounded: np.ndarray, products: np.ndarray) -> float:
-    """Return |x (rounded - w)| / |x w| over all rows x, given xᵀ x; 0 if x w is zero."""
+    """Return |x (rounded - w)| / |x w| over all rows x, given ``products`` = xᵀ x; 0 if x w is zero."""
     change, whole = (float(np.sum((products @ part) * part)) for part in (rounded - w, w))
     return (max(change, 0.0) / whole) ** 0.5 if whole > 0 else 0.0
 

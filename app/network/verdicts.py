@@ -140,7 +140,7 @@ def share_as_count(share: float, images: int) -> int:
 
 
 def compare_labels(labels: np.ndarray, reference: Reference, source: str, dtype: str = "float32") -> Agreement:
-    """Return the comparison with the reference's labels, as many as both have. dtype: type of the products."""
+    """Compare labels (N,) with as many of the reference's labels. dtype: type of the layers' products."""
     compared, precision = min(len(labels), len(reference.labels)), BY_DTYPE[dtype]
     near = reference.margins < precision.near_tie * reference.magnitudes.astype(np.float64)
     differences = tuple(

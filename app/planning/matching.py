@@ -42,8 +42,8 @@ class Choices(Frozen):
         return self.kernels.get(layer.name, self.kernels.get(layer.operation or ""))
 
 
-class ForFew(Frozen):
-    """A variant and its settings for at most ``most`` images."""
+class FewImagesKernel(Frozen):
+    """A kernel that runs instead of the node's if there are at most ``most`` images, and its settings."""
 
     variant: Variant
     settings: dict[str, int]
@@ -68,7 +68,7 @@ class Node(Frozen):
     parameters: tuple[np.ndarray | None, ...] = field(repr=False)
     features: Features | None = field(default=None, repr=False)
     settings_alone: dict[str, int] = field(default_factory=dict)
-    few: ForFew | None = None
+    few: FewImagesKernel | None = None
     reads: str = ""
     writes: tuple[str, ...] = ()
 

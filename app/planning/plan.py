@@ -85,16 +85,16 @@ def plan(graph: Graph, arch: str, choices: Choices | None = None, *, input_dtype
     integers = any(getattr(node.problem, "dtype", "") == INTEGERS for node in nodes)
     if BY_NAME[choices.precision].dtype == INTEGERS and not integers:
         raise UserError(f"{_int8_unavailable_reason(graph, arch, choices, input_dtype)}; or use --precision fp16")
-    return _assign_buffers([_with_kernel_for_few(node, arch, choices) for node in nodes], graph, arch, input_dtype)
+    return _assign_buffers([_with_few_images_kernel(node, arch, choices) for node in nodes], graph, arch, input_dtype)
 
 
-def _with_kernel_for_few(node: Node, arch: str, choices: Choices) -> Node:
+def _with_few_images_kernel(node: Node, arch: str, choices: Choices) -> Node:
     """Return the node with a second kernel for few images; a pair, and a kernel that the user named, has none."""
     if not isinstance(node.problem, ConvProblem | LinearProblem) or choices.requested_kernel(node.head) is not None:
         return node
-    from app.planning.few_images import kernel_for_few  # imported only here: the default plan has pairs alone
+    from app.planning.few_images import kernel_for_few_images  # imported only here: the default plan has pairs alone
 
-    return replace(node, few=kernel_for_few(node.problem, node.variant, node.settings, arch))
+    return replace(node, few=kernel_for_few_images(node.problem, node.variant, node.settings, arch))
 
 
 def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:

@@ -61,7 +61,7 @@ class Tuning(Frozen):
     entries: Mapping[str, Mapping[str, Tuned]] = field(default_factory=dict)
 
     def measured_result(self, problem: Problem, row: Variant, arch: str) -> Tuned | None:
-        """Return a variant's measured result; None without one, or if its parameters are no longer valid."""
+        """Return a variant's measured result; None if it was not measured, or if its parameters are no longer valid."""
         tuned = self.entries.get(tuning_key(problem), {}).get(row.name)
         if tuned is None or not set(tuned.parameters) <= set(row.tunables):
             return None

@@ -88,7 +88,7 @@ class NetworkAccuracy(TypedDict):
 
 
 class Accuracy(TypedDict):
-    """Number of correct answers of every shipped network, and its verdict (`accuracy --json FILE`)."""
+    """Number of correct answers of every shipped network, and whether it is as expected (`accuracy --json FILE`)."""
 
     schema: Literal["lenet5-inference/accuracy/1"]
     device: Annotated[str, "`NumPy on the CPU`, `ONNX Runtime on the CPU`, or the card: its name, number, PCI address"]

@@ -82,7 +82,7 @@ class ComparedRow(TypedDict):
     verdict: Annotated[
         str,
         OneOf(("slower", "faster", "slower run", "faster run", "same", "unknown")),
-        "`slower run` and `faster run`: of one document a side, which tell of two runs only",
+        "`slower run` and `faster run`: of one document per side, which tell of two runs only",
     ]
     failed: Annotated[bool, "slower by over fail_above percent"]
 
@@ -104,7 +104,7 @@ class Compare(TypedDict):
     after: Annotated[list[str], Length(1)]
     noise: Annotated[
         Literal["runs", "samples"],
-        "what the intervals know: how far runs lie apart (several documents a side), or the noise of the samples "
+        "what the intervals know: how far runs lie apart (several documents per side), or the noise of the samples "
         "within a run",
     ]
     fail_above: Annotated[Amount | None, "percent"]

@@ -59,7 +59,7 @@ class Ratio(TypedDict):
 
 
 class Comparison(TypedDict):
-    """One network and batch size."""
+    """Times of all engines for one network and batch size."""
 
     network: str
     digest: Annotated[Sha256, "of the network's computation"]
@@ -82,7 +82,7 @@ class Peers(TypedDict):
 
 
 class Search(TypedDict):
-    """What a peer's settings took for one network, precision and batch size. A setting is tried once."""
+    """Times of all settings of a peer for one network, precision and batch size. Each setting is tried once."""
 
     network: str
     digest: Annotated[Sha256, "of the network's computation"]

@@ -169,7 +169,7 @@ class Clock(TypedDict):
 
 
 class Power(TypedDict):
-    """Energy and power of the card while the batch is repeated."""
+    """Energy and power that the GPU takes while it classifies the batch again and again."""
 
     seconds: Amount
     images: Annotated[Positive, "classified meanwhile"]

@@ -199,7 +199,7 @@ def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(PLAIN, _replace_unencodable)
 
 
-def _ascii_locale() -> bool:
+def _is_ascii_locale() -> bool:
     """Return whether the locale can show only ASCII although Python would write UTF-8."""
     told = any(name in os.environ for name in ("PYTHONIOENCODING", "PYTHONUTF8"))
     return not told and locale.nl_langinfo(locale.CODESET) == "ANSI_X3.4-1968"
@@ -255,7 +255,7 @@ def _prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             ours = getattr(stream, "name", None) in ("<stdout>", 1, 2)  # not a test's
-            stream.reconfigure(encoding="ascii" if ours and _ascii_locale() else None, errors=PLAIN)
+            stream.reconfigure(encoding="ascii" if ours and _is_ascii_locale() else None, errors=PLAIN)
 
 
 MAX_BATCH = 10**12

@@ -48,7 +48,7 @@ def check_outputs(options: Mapping[str, object]) -> None:
     ]
     for at, (name, path) in enumerate(written):
         for other, read in named[at + 1 :]:
-            if same_file(path, read):
+            if is_same_file(path, read):
                 raise UserError(f"--{name} {path} is the same file as {other}: name different files")
     resumed = options.get("resume")
     for name, path in written:
@@ -84,7 +84,7 @@ def _named_files(options: Mapping[str, object], names: Iterable[str]) -> list[tu
     return [(name, Path(str(value))) for name, value in each if value not in (None, NO_FILE.get(name))]
 
 
-def same_file(one: Path, other: Path) -> bool:
+def is_same_file(one: Path, other: Path) -> bool:
     """Return whether both paths are the same file, or will be once written, through any links."""
     try:
         return one.samefile(other)

@@ -79,7 +79,7 @@ def _example_instructions(row: Variant, layer: str, problems: Sequence[Any], arc
 
 
 def find_nvdisasm() -> str:
-    """Return the path of ``nvdisasm``. Raises UserError without one."""
+    """Return the path of ``nvdisasm``. Raises UserError if there is none."""
     tool = shutil.which("nvdisasm")
     if tool is None:
         raise UserError(f"needs nvdisasm, which is not on PATH: {REMEDY}")

@@ -1,7 +1,7 @@
 """Compute gradients of the layers in NumPy. A layer class without a gradient function cannot be trained.
 
 A gradient function takes the layer, its input x and output y, the gradient dy of the loss with respect to y, the
-parameters, and whether dx, the gradient with respect to x, is wanted (for the first layer it is not). It returns dx, or
+parameters, and whether dx, the gradient with respect to x, is needed (for the first layer it is not). It returns dx, or
 None, and the gradients of the parameters by name, all in the float type of x. A convolution repeats its im2col, which
 costs less than keeping K² copies of x.
 """
@@ -38,25 +38,27 @@ def layer_forward(layer: Layer, x: np.ndarray, parameters: Parameters) -> np.nda
 
 
 def activation_backward(
-    layer: Activation, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool
+    layer: Activation, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool
 ) -> Gradients:
-    """Return dx = dy · slope(y)."""
+    """Return dx = dy · slope(y), in the shape of y."""
     return dy * SLOPES[type(layer)](layer, y), {}
 
 
-def flatten_backward(layer: Flatten, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
+def flatten_backward(
+    layer: Flatten, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool
+) -> Gradients:
     """Return dy (B, H·W·C) in the shape and order of the input, dx (B, C, H, W)."""
     images, channels, height, width = x.shape
     return dy.reshape(images, height, width, channels).transpose(0, 3, 1, 2), {}
 
 
-def linear_backward(layer: Linear, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
-    """Return dx = dy wᵀ and dw = xᵀ dy."""
+def linear_backward(layer: Linear, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool) -> Gradients:
+    """Return dx = dy wᵀ (B, in) and dw = xᵀ dy (in, out)."""
     gradients = {layer.name: x.T @ dy} | _bias_gradient(layer, dy, parameters)
-    return dy @ parameters[layer.name].T if wanted else None, gradients
+    return dy @ parameters[layer.name].T if needs_dx else None, gradients
 
 
-def conv2d_backward(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
+def conv2d_backward(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool) -> Gradients:
     """Return dk = im2col(x)ᵀ dy, and dx: the sum of the windows' gradients dy kᵀ, each at the position of its window.
 
     Both are matrix products over pieces of im2col that fit in cache.
@@ -67,7 +69,7 @@ def conv2d_backward(layer: Conv2d, x: Array, y: Array, dy: Array, parameters: Pa
     dk = np.zeros((filters[..., 0].size, maps), x.dtype)
     padding, (_, _, rows_of_x, columns_of_x) = layer.padding, x.shape
     padded = len(x), rows_of_x + 2 * padding, columns_of_x + 2 * padding, x.shape[1]
-    dx = np.zeros(padded, x.dtype) if wanted else None
+    dx = np.zeros(padded, x.dtype) if needs_dx else None
     few = max(IM2COL_BYTES // (height * width * len(dk) * x.itemsize), 1)
     turned = np.ascontiguousarray(filters.transpose(3, 1, 0, 2)).reshape(maps, -1)  # (M, K·K·C) as _scatter has it
     windows = windows_of(x, layer.kernel, layer.stride, padding)
@@ -105,9 +107,9 @@ def _col2im(layer: Conv2d, columns: np.ndarray, dx: np.ndarray, height: int, wid
 
 
 def average_pool_backward(
-    layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool
+    layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool
 ) -> Gradients:
-    """Return dx: the gradient of each window, spread evenly over its pixels. Windows may overlap."""
+    """Return dx (B, C, H, W): the gradient of each window, spread evenly over its pixels. Windows may overlap."""
     share, ahead = dy / layer.window_pixel_counts(x.shape[1:]).astype(x.dtype), layer.padding
     dx = np.zeros_like(_padded_ahead(x, ahead))
     for place, windows in _window_positions(layer, dx, dy):
@@ -115,8 +117,8 @@ def average_pool_backward(
     return dx[:, :, ahead:, ahead:], {}
 
 
-def max_pool_backward(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, wanted: bool) -> Gradients:
-    """Return dx: the gradient of each window, at its maximum; among equals at the first, by rows."""
+def max_pool_backward(layer: Pool, x: Array, y: Array, dy: Array, parameters: Parameters, needs_dx: bool) -> Gradients:
+    """Return dx (B, C, H, W): the gradient of each window, at its maximum; of equal ones at the first, by rows."""
     x = _padded_ahead(x, layer.padding)
     dx = np.zeros_like(x)
     open_ = np.ones_like(y, dtype=bool)  # windows whose maximum is not found yet

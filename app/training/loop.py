@@ -30,13 +30,16 @@ class Trainer(Protocol):
     def train(self, batches: Sequence[np.ndarray], epoch: int, step: int) -> list[tuple[float, int]]:
         """Compute the gradients of the mean loss of each batch and update the parameters once per batch.
 
-        batches: indices of images in the training set. epoch: counted from 1. step: number of the first batch since the
-        start of the training, counted from 0. Return loss (with L2) and correct answers of each batch, before its
-        update.
+        batches: for each batch, the indices of its images in the training set, (B,) integers. epoch: counted
+        from 1. step: number of the first batch since the start of the training, counted from 0. Return the loss (with
+        L2) and the number of correct answers of each batch, before its update.
         """
 
     def evaluate(self, items: np.ndarray) -> tuple[float, int]:
-        """Return mean loss and correct answers, without smoothing, augmentation and dropout."""
+        """Return the mean loss and the number of correct answers of the images with indices ``items``, (n,) integers.
+
+        Label smoothing, augmentation and dropout are off.
+        """
 
     def state(self) -> tuple[Arrays, Slots]:
         """Return float32 copies of the parameters and of the optimiser's slots."""
@@ -48,7 +51,7 @@ class DivergedError(Exception):
 
 @lru_cache(1)  # called every epoch
 def split_validation(settings: Settings) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the training images and of the validation images, chosen by the seed; read-only."""
+    """Return the sorted indices of the training and the validation images, (n,) int64, read-only; the seed chooses."""
     mixed = random_order(settings.seed, Use.SPLIT, np.arange(settings.images))
     parts = np.sort(mixed[settings.validation :]), np.sort(mixed[: settings.validation])
     for part in parts:

@@ -48,7 +48,7 @@ def integers_below(bits: np.ndarray, below: int) -> np.ndarray:
 
 
 def unit_fractions(bits: np.ndarray) -> np.ndarray:
-    """Return bits as float64 in [0, 1), multiples of 2**-24."""
+    """Return uint64 bits as float64 in [0, 1), multiples of 2**-24, of the same shape."""
     return (bits >> np.uint64(64 - FRACTION_BITS)).astype(np.float64) / (1 << FRACTION_BITS)
 
 
@@ -58,7 +58,7 @@ def dropout_bound(share: float) -> tuple[int, np.float32]:
 
 
 def random_order(seed: int, use: Use, items: np.ndarray, *, epoch: int = 0) -> np.ndarray:
-    """Return the items in random order, sorted by their random bits."""
+    """Return the items, (n,) integers, in a random order, which depends only on seed, use and epoch."""
     return items[np.argsort(random_bits(seed, use, items, epoch=epoch)[:, 0], kind="stable")]
 
 

@@ -87,5 +87,5 @@ def shared_bytes(size: int) -> int:
 
 
 def member_share(items: np.ndarray, team: Team) -> np.ndarray:
-    """Return this member's contiguous share of the items; lengths of shares differ by at most 1."""
+    """Return this member's contiguous share of the items, (n, …); lengths of shares differ by at most 1."""
     return items[len(items) * team.rank // team.size : len(items) * (team.rank + 1) // team.size]

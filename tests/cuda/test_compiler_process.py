@@ -13,7 +13,7 @@ from app.base.errors import UserError
 from app.cuda import compiler
 from app.cuda.compiler import (
     ARCHITECTURES,
-    architecture,
+    architecture_name,
     architecture_number,
     compile_kernel,
     read_with_includes,
@@ -153,7 +153,7 @@ def test_the_library_is_the_one_that_compiles() -> None:
 
 def test_architectures_have_names_and_numbers() -> None:
     cards = [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)]
-    assert tuple(architecture(*card) for card in cards) == ARCHITECTURES
+    assert tuple(architecture_name(*card) for card in cards) == ARCHITECTURES
     assert [architecture_number(name) for name in ARCHITECTURES] == [75, 80, 86, 89, 90, 100, 120]
 
 

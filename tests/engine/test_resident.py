@@ -13,7 +13,7 @@ from app.base.errors import UserError
 from app.cuda.compiler import compile_kernel
 from app.engine import resident
 from app.engine.gpu import GpuEngine
-from app.engine.resident import MOST, ResidentKernel, constants
+from app.engine.resident import MOST, ResidentKernel, compile_time_constants
 from app.network.definitions import LENET5, MLP
 from app.network.graph import Graph
 from app.planning.matching import Choices
@@ -191,7 +191,7 @@ def exact() -> Graph:
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32x"])
 def test_it_compiles_for_hopper(precision: str) -> None:
-    found = constants(plan(exact(), "sm_90a", Choices(precision=precision)))
+    found = compile_time_constants(plan(exact(), "sm_90a", Choices(precision=precision)))
     assert b"\0resident_wgmma\0" in compile_kernel(resident.SOURCE, found, "sm_90a")
 
 

@@ -28,7 +28,7 @@ def opened_strictly(path: Path, in_memory: bool = False) -> Iterator[StrictFile]
 
 def read_strictly(path: Path, in_memory: bool = False, name: str = "x") -> np.ndarray:
     with opened_strictly(path, in_memory) as file:
-        return file.array(name)
+        return file.read_array(name)
 
 
 def _soft(file: h5py.File, directory: Path) -> None:
@@ -144,10 +144,10 @@ def test_names(tmp_path: Path) -> None:
         file["outside"] = h5py.ExternalLink("absent.h5", "/x")
     with opened_strictly(tmp_path / "file.h5") as opened:
         assert opened.names() == ("alias", "outside", "soft", "x")
-        np.testing.assert_array_equal(opened.array("alias"), VALUES)
+        np.testing.assert_array_equal(opened.read_array("alias"), VALUES)
         for path in ("group/y", "soft/y", "/", "/x", "."):
             with pytest.raises(UserError, match="is missing"):
-                opened.array(path)
+                opened.read_array(path)
 
 
 @pytest.mark.parametrize(
@@ -185,9 +185,9 @@ def test_reads_highly_compressed_zeros(tmp_path: Path) -> None:
 
 def test_max_bytes(tmp_path: Path) -> None:
     with opened_strictly(write_hdf5(tmp_path / "file.h5", {"x": VALUES})) as file:
-        assert file.array("x", max_bytes=48).nbytes == 48
+        assert file.read_array("x", max_bytes=48).nbytes == 48
         with pytest.raises(UserError, match="48 bytes, more than the 47"):
-            file.array("x", max_bytes=47)
+            file.read_array("x", max_bytes=47)
 
 
 def test_attributes(tmp_path: Path) -> None:
@@ -229,8 +229,8 @@ def test_a_text_is_shown_whole_or_its_end_is_marked() -> None:
 def test_two_images_at_once_are_two_files() -> None:
     first, second = (build_hdf5_bytes({"x": VALUES + i}, {}) for i in range(2))
     with open_strict(Path("f.h5"), first) as a, open_strict(Path("f.h5"), second) as b:
-        assert a.array("x")[0, 0] == 0
-        assert b.array("x")[0, 0] == 1
+        assert a.read_array("x")[0, 0] == 0
+        assert b.read_array("x")[0, 0] == 1
 
 
 def test_image_is_reproducible() -> None:

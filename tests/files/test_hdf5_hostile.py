@@ -69,7 +69,7 @@ def test_names_are_listed_in_one_pass_and_no_more_than_a_thousand(tmp_path: Path
         assert len(opened.names()) == 1000
         assert time.process_time() - before < 1
         with pytest.raises(UserError) as caught:
-            opened.array(opened.names()[-1], max_bytes=1)
+            opened.read_array(opened.names()[-1], max_bytes=1)
     assert str(caught.value).isprintable() and "'z\\n" in str(caught.value)
     with h5py.File(path, "a") as file:
         del file["d0001"]
@@ -84,9 +84,9 @@ def test_a_dataset_by_two_names(tmp_path: Path) -> None:
         file["x"] = VALUES
         file["y\n"] = file["x"]
     with opened_strictly(tmp_path / "file.h5") as opened:
-        assert opened.array("y\n").shape == opened.array("y\n").shape == VALUES.shape
+        assert opened.read_array("y\n").shape == opened.read_array("y\n").shape == VALUES.shape
         with pytest.raises(UserError, match=r"dataset 'x' is dataset 'y\\n' by another name"):
-            opened.array("x")
+            opened.read_array("x")
 
 
 HOSTILE_SEEDS = (*range(20, 26), 10, 55, 178, 393, 893, 1161)

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from app.base.errors import UserError
-from app.images.pictures.preparing import prepare
+from app.images.pictures.preparing import prepare_picture
 from app.images.pictures.reading import read_picture
 from data_tools.dataset import load_files
 from data_tools.idx import read_idx
@@ -103,7 +103,7 @@ def make_picture(_: Path) -> Pair:
     def read(path: Path) -> None:
         image = read_picture(path)
         assert image.mode in ("L", "RGB") and image.info["frames"] >= 1
-        assert prepare(image, SHAPE).pixels.shape == SHAPE
+        assert prepare_picture(image, SHAPE).pixels.shape == SHAPE
 
     return lambda rng: damaged(rng, rng.choice(goods)), read
 

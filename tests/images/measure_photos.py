@@ -12,7 +12,7 @@ from PIL import Image
 
 from app.base.clock import Timer
 from app.engine.classifier import Classifier
-from app.images.pictures.preparing import prepare
+from app.images.pictures.preparing import prepare_picture
 from app.images.predict.inputs import Part
 from app.images.predict.writers import Layout
 from data_tools.fashion_mnist import open_split
@@ -36,7 +36,7 @@ def measure(images: np.ndarray, truth: np.ndarray, ground: str, count: int, seed
     files = [photo(images[index], ground, rng) for index in drawn]
     pictures = [Image.open(io.BytesIO(file)).convert("RGB") for file in files]
     timer = Timer()
-    found = [prepare(picture, (1, 28, 28)) for picture in pictures]
+    found = [prepare_picture(picture, (1, 28, 28)) for picture in pictures]
     milliseconds = timer.seconds * 1e3 / count
     wanted = classifier(images[drawn][:, None])
     part = Part([""] * count, [0] * count, np.stack([one.pixels for one in found]), True, [one.doubts for one in found])

@@ -1,4 +1,4 @@
-"""Is the kernel that ``auto`` takes the fastest? Time it beside every other choice, on known and random networks.
+"""Time the kernels that ``auto`` chooses beside all other choices, on known and random networks.
 
 ``python -m tests.kernels.cost_model --count 40 --json FILE`` needs a GPU. The choices of a network in one precision:
 other tiles of each kernel, other kernels for each layer or pair, and pairs taken apart. A pass over images that lie on
@@ -60,13 +60,13 @@ class Case:
         return graph_of(uncentred_network(int(self.network)))
 
 
-def serves(row: Variant) -> bool:
-    """Whether a kernel may be the fastest: one of tensor cores, or the fastest of CUDA cores."""
+def may_be_fastest(row: Variant) -> bool:
+    """Return whether a kernel may be the fastest: it uses tensor cores, or is the fastest on CUDA cores."""
     return row.instructions in FAMILIES or row.name == "register-patch"
 
 
-def choices(case: Case, graph: Graph, arch: str, known: Tuning) -> Iterator[tuple[str, Choices]]:
-    """What ``auto`` takes, first, and every other choice, with a name."""
+def list_choices(case: Case, graph: Graph, arch: str, known: Tuning) -> Iterator[tuple[str, Choices]]:
+    """Yield (name, choices): first what ``auto`` chooses, with an empty name, then every other choice."""
     auto = Choices(case.precision, tuning=known)
     yield "", auto
     rng = Random(case.network)
@@ -82,19 +82,19 @@ def choices(case: Case, graph: Graph, arch: str, known: Tuning) -> Iterator[tupl
             entries = {**known.entries, tuning_key(problem): {row.name: Tuned(point, 1e-9, MOST_IMAGES)}}
             yield f"{node.name}: {row.name} {point}", replace(auto, tuning=Tuning(entries))
         layers = [layer for layer in node.layers if layer.operation in ("conv", "gemm")]
-        others = [other for other in registry.variants(kind) if other != row and serves(other)]
+        others = [other for other in registry.variants(kind) if other != row and may_be_fastest(other)]
         if isinstance(problem, PairProblem):
             yield from ((f"{node.name}: {other.name}", replace(auto, kernels={kind: other})) for other in others)
-            others = [one for one in registry.variants(kind.removesuffix("_pair")) if serves(one)]
+            others = [one for one in registry.variants(kind.removesuffix("_pair")) if may_be_fastest(one)]
         for layer, other in product(layers, others):
             yield f"{layer.name}: {other.name}", replace(auto, kernels={layer.name: other})
 
 
 def compile_choices(case: Case, arch: str, known: Mapping[str, object]) -> list[str]:
-    """Compile the kernels of a case; return the names of the choices that plan."""
+    """Compile the kernels of a case. Return the names of the choices for which a plan exists."""
     names = []
     graph = case.graph()
-    for name, wanted in choices(case, graph, arch, Tuning(known)):  # type: ignore[arg-type]
+    for name, wanted in list_choices(case, graph, arch, Tuning(known)):  # type: ignore[arg-type]
         try:
             for node in plan(graph, arch, wanted).nodes:
                 compile_kernel(node.variant.path, node.variant.config(node.problem, node.settings).defines, arch)
@@ -105,7 +105,7 @@ def compile_choices(case: Case, arch: str, known: Mapping[str, object]) -> list[
 
 
 def time_plan(graph: Graph, arch: str, wanted: Choices) -> tuple[float, dict[str, float], int]:
-    """Median ms of a pass, ms of each kernel by itself, and the number of images."""
+    """Return the median ms of a pass, the ms of each kernel alone, and the number of images."""
     import cupy
 
     from app.engine.gpu import GpuEngine
@@ -149,12 +149,12 @@ def time_plan(graph: Graph, arch: str, wanted: Choices) -> tuple[float, dict[str
 
 
 def time_case(case: Case) -> dict[str, object]:
-    """The document's row of one case."""
+    """Time all choices of a case and return its row of the JSON document."""
     card = describe_gpu()
     graph, known, times = case.graph(), tuning.load(card["name"]), {}
     kernels: dict[str, float] = {}
     images = 0
-    for name, wanted in choices(case, graph, card["architecture"], known):
+    for name, wanted in list_choices(case, graph, card["architecture"], known):
         try:
             times[name], found, count = time_plan(graph, card["architecture"], wanted)
         except UserError:
@@ -165,13 +165,13 @@ def time_case(case: Case) -> dict[str, object]:
     return {**row, "ms": times[""], "best": best, "best_ms": times[best], "choices": len(times), "times": times}
 
 
-def take_card(number: object) -> None:
-    """Let a process see one card."""
+def see_one_card(number: object) -> None:
+    """Make one card, its number taken from a queue, the only one that this process sees."""
     os.environ["CUDA_VISIBLE_DEVICES"] = number.get()  # type: ignore[attr-defined]
 
 
 def main() -> int:
-    """Compile, time, print and write."""
+    """Compile all choices, time them, print a line per case and write the JSON document."""
     parser = Parser(prog="python -m tests.kernels.cost_model", description=__doc__)
     parser.add_argument("--count", type=whole_number_type(0, 10_000), default=40, help="random networks (default: 40)")
     parser.add_argument("--seed", type=whole_number_type(0, 2**31), default=0, help="the first network (default: 0)")
@@ -191,7 +191,7 @@ def main() -> int:
     for number in numbers:
         cards.put(number)
     rows = []
-    with ProcessPoolExecutor(len(numbers), context, initializer=take_card, initargs=(cards,)) as pool:
+    with ProcessPoolExecutor(len(numbers), context, initializer=see_one_card, initargs=(cards,)) as pool:
         for row in pool.map(time_case, cases):
             rows.append(row)
             factor = row["ms"] / row["best_ms"]  # type: ignore[operator]

@@ -14,8 +14,8 @@ from app.cuda.compiler import (
     KERNEL_DIR,
     architecture_number,
     compile_kernel,
+    compile_options,
     import_nvrtc,
-    options,
     read_with_includes,
 )
 from app.kernels.problems import ConvProblem
@@ -185,7 +185,7 @@ def ptx_of(row: Variant, dtype: str, texts: Mapping[str, str] | None = None, **c
     names = [name.encode() for name in headers]
     program = binding.createProgram(texts[row.source], row.source, [*headers.values()], names)
     try:
-        _, language, _, *defines = options(row.config(problem).defines | constants, "sm_90a")
+        _, language, _, *defines = compile_options(row.config(problem).defines | constants, "sm_90a")
         binding.compileProgram(program, ("--gpu-architecture=compute_90a", language, *defines))
         ptx = binding.getPTX(program)
         return ptx.decode() if isinstance(ptx, bytes) else str(ptx)

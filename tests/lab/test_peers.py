@@ -16,7 +16,7 @@ from app.files import shipped
 from app.lab import batch as batch_module
 from app.lab.batch import Batch
 from app.lab.peers import peers
-from app.lab.peers.peers import Makers, output_to_stderr
+from app.lab.peers.peers import EngineFactories, output_to_stderr
 from app.lab.peers.rounds import OURS, Engine
 from app.lab.peers.text import as_text, speedups_over_peers
 from app.main_job.statistics import summarise_samples
@@ -127,7 +127,11 @@ def test_command(
     def ours(_: Any, __: Any, labels: np.ndarray, precision: str) -> Engine:
         return OurFake(answer[: len(labels)], labels, [], precision)
 
-    monkeypatch.setattr(peers, "find_makers", lambda *_: Makers(ours, {}, ["torch is left out: broken"], lambda: None))
+    monkeypatch.setattr(
+        peers,
+        "find_engine_factories",
+        lambda *_: EngineFactories(ours, {}, ["torch is left out: broken"], lambda: None),
+    )
     code, text, document = benched("--peers --batches 40,20 --rounds 2 --precision fp16,fp32x")
     assert code == wrong and document["schema"] == "lenet5-inference/peers/2"
     options = "--network lenet5 --batches 40,20 --rounds 2 --precision fp16,fp32x"

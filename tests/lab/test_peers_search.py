@@ -15,7 +15,7 @@ from app.lab.batch import ONE_PIECE, Batch
 from app.lab.peers import peers, torch
 from app.lab.peers import search as module
 from app.lab.peers.jax import SETTINGS as JAX_SETTINGS
-from app.lab.peers.peers import EAGER, Job, Makers, compare_all, search, why_unknown
+from app.lab.peers.peers import EAGER, EngineFactories, Job, compare_all, search, why_unknown
 from app.lab.peers.rounds import OURS, Engine
 from app.lab.peers.search import Searches, fastest_settings
 from app.lab.peers.text import search_text
@@ -181,12 +181,12 @@ def batch(few_runs: None, monkeypatch: pytest.MonkeyPatch) -> Batch:
     return found
 
 
-def makers(batch: Batch, diary: list[str], check_card: Any = lambda: None) -> Makers:
+def factories(batch: Batch, diary: list[str], check_card: Any = lambda: None) -> EngineFactories:
     def make(kind: type[FakeEngine], name: str, _: Any, __: Any, labels: np.ndarray, precision: str) -> Engine:
         return kind(batch.truth[: len(labels)], labels, diary, name)
 
     found = {engine: {name: partial(make, Peer, name) for name in settings} for engine, settings in FEW.items()}
-    return Makers(partial(make, OurFake, OURS), found, [], check_card)
+    return EngineFactories(partial(make, OurFake, OURS), found, [], check_card)
 
 
 JOB = Job(["lenet5"], ["fp32", "fp32x", "fp16"], [20, 40], ["ours", "torch", "jax"])
@@ -200,7 +200,7 @@ def test_a_search_tries_each_setting_once(batch: Batch) -> None:
     diary: list[str] = []
     steps: list[str] = []
     first = searches()
-    found = [*search(JOB, makers(batch, diary), first, steps.append)]
+    found = [*search(JOB, factories(batch, diary), first, steps.append)]
     assert [(one["images"], one["precision"], one["engine"]) for one in found] == [
         (images, precision, engine) for engine in FEW for images in (20, 40) for precision in ("fp32", "fp16")
     ]
@@ -213,7 +213,7 @@ def test_a_search_tries_each_setting_once(batch: Batch) -> None:
     text = check_widths(search_text, first.document(found))
     assert text.count(f"torch fp32, {BROKEN}: no such layout") == 1
     again: list[str] = []
-    assert [*search(JOB, makers(batch, again), searches(), steps.append)] == found and not again
+    assert [*search(JOB, factories(batch, again), searches(), steps.append)] == found and not again
 
 
 def test_an_interrupted_search_goes_on(batch: Batch) -> None:
@@ -230,9 +230,9 @@ def test_an_interrupted_search_goes_on(batch: Batch) -> None:
     one = Job(["lenet5"], ["fp32"], [40], ["torch", "jax"])
     diary: list[str] = []
     with pytest.raises(Interrupt):
-        next(search(one, makers(batch, diary), searches(), stop))
+        next(search(one, factories(batch, diary), searches(), stop))
     assert len(known(searches())["ms"]) + len(known(searches())["failed"]) == 3
-    assert len([*search(one, makers(batch, diary), searches(), lambda _: None)]) == 2
+    assert len([*search(one, factories(batch, diary), searches(), lambda _: None)]) == 2
     assert tried(diary) == [*chain(*FEW.values())]
 
 
@@ -244,7 +244,7 @@ def test_a_setting_that_breaks_the_card_is_stored_and_ends_the_search(batch: Bat
             raise RuntimeError("illegal address")
 
     with pytest.raises(UserError, match=rf"^torch {BROKEN} fp32 left the card unusable \(illegal address\); .*again"):
-        [*search(Job(["lenet5"], ["fp32"], [40], ["torch"]), makers(batch, [], check), searches(), lambda _: None)]
+        [*search(Job(["lenet5"], ["fp32"], [40], ["torch"]), factories(batch, [], check), searches(), lambda _: None)]
     assert (set(known(searches())["ms"]), set(known(searches())["failed"])) == ({EAGER, SLOW}, {BROKEN})
 
 
@@ -256,7 +256,7 @@ def test_a_comparison_times_the_fastest_settings_and_eager(batch: Batch) -> None
             first.add(known(first, engine), setting, TIMES.get(setting, []), "no such layout")
     first.add(known(first), "of another version of this program", [0.1, 0.1], "")
     diary: list[str] = []
-    small, large = compare_all(JOB, makers(batch, diary), first, 1, lambda _: None)
+    small, large = compare_all(JOB, factories(batch, diary), first, 1, lambda _: None)
     assert [(row["engine"], row["setting"], row["precision"]) for row in large["rows"]] == [
         *(("ours", "", "fp32"), ("ours", "", "fp32x")),
         *(("torch", FAST, "fp32"), ("torch", SLOW, "fp32"), ("torch", EAGER, "fp32")),
@@ -272,7 +272,7 @@ def test_a_comparison_times_the_fastest_settings_and_eager(batch: Batch) -> None
 
 
 def test_the_command_searches(batch: Batch, some_card: None, benched: Benched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "find_makers", lambda *_: makers(batch, []))
+    monkeypatch.setattr(peers, "find_engine_factories", lambda *_: factories(batch, []))
     code, text, document = benched("--peers --search --batch 40 --precision fp32x")
     assert code == 0 and document["schema"] == "lenet5-inference/peer-settings/1"
     assert [one["engine"] for one in document["searches"]] == ["torch", "jax"] and document["card"] == CARD["name"]
@@ -282,9 +282,9 @@ def test_the_command_searches(batch: Batch, some_card: None, benched: Benched, m
 def test_peers_that_cannot_run_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.lab.bench.cudnn.why_no_cudnn", lambda: None)
     monkeypatch.setattr("app.lab.peers.jax.why_no_jax", lambda: "JAX sees no GPU")
-    found = peers.find_makers(["ours", "torch", "jax"], OurFake, lambda: None)
+    found = peers.find_engine_factories(["ours", "torch", "jax"], OurFake, lambda: None)
     assert found.missing == ["jax is left out: JAX sees no GPU"]
     assert {name: [*settings] for name, settings in found.peers.items()} == {"torch": [*map(str, torch.SETTINGS)]}
     monkeypatch.setattr("app.lab.peers.jax.why_no_jax", lambda: None)
-    found = peers.find_makers(["jax"], OurFake, lambda: None)
+    found = peers.find_engine_factories(["jax"], OurFake, lambda: None)
     assert not found.missing and {name: [*each] for name, each in found.peers.items()} == {"jax": [*JAX_SETTINGS]}

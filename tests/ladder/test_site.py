@@ -28,7 +28,7 @@ from app.ladder.lessons import (
 )
 from app.ladder.pages import MARK, write_site
 from app.ladder.pictures import Text, pictures_page
-from app.ladder.stored import anchor, to_html
+from app.ladder.stored import heading_anchor, to_html
 from app.terminal.text import format_ms
 from docs.generate.figures import FIGURES
 from docs.generate.site import COMMAND
@@ -231,7 +231,7 @@ def test_constructs(text: str, html: str) -> None:
 
 
 def test_names_of_headings() -> None:
-    assert anchor("Pooling, element-wise, softmax") == "pooling-element-wise-softmax"
+    assert heading_anchor("Pooling, element-wise, softmax") == "pooling-element-wise-softmax"
 
 
 LOOKED_AT = ("index", "conv-direct", "learn", "pictures", "interactives")

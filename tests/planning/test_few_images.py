@@ -10,7 +10,7 @@ import pytest
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.kernels.registry import variants
 from app.network.definitions import NETWORKS
-from app.planning.few_images import LARGE, kernel_for_few
+from app.planning.few_images import LARGE_TILE_PRODUCTS, kernel_for_few_images
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from tests.support.kernel_cases import Case, describe
@@ -36,7 +36,7 @@ CONVOLUTIONS = [
 
 def cases() -> Iterator[Any]:
     """Each large kernel with each problem that it serves, in both types."""
-    rows = [row for row in variants("gemm") if row.name in LARGE]
+    rows = [row for row in variants("gemm") if row.name in LARGE_TILE_PRODUCTS]
     rows += [row_of("conv", name) for name in ("register-patch", "tensor-core")]
     for row in rows:
         for dtype in ("float32", "tfloat32"):
@@ -51,7 +51,7 @@ def cases() -> Iterator[Any]:
 @pytest.mark.parametrize("case", [*cases()])
 def test_every_batch_size_gives_the_same_bits(case: Case) -> None:
     """The large kernel with all images against the other with one, two, and all of them; labels too."""
-    few = kernel_for_few(case.problem, case.row, {}, ARCH)
+    few = kernel_for_few_images(case.problem, case.row, {}, ARCH)
     assert few is not None and few.most >= 1
     x, arrays = host_arrays(case.problem, ROWS if case.row.operation == "gemm" else 3)
     wanted = run_row(case.row, case.problem, x, arrays)
@@ -65,11 +65,11 @@ def test_every_batch_size_gives_the_same_bits(case: Case) -> None:
 def test_only_automatic_kernels_of_these_types_have_one() -> None:
     """Named kernels run for every batch, and so do kernels that add in an order of their own."""
     patch, product = row_of("conv", "register-patch"), row_of("gemm", "register-tiled")
-    assert kernel_for_few(PRODUCTS[0], row_of("gemm", "split-k"), {}, ARCH) is None
-    assert kernel_for_few(replace(PRODUCTS[0], dtype="float64"), row_of("gemm", "naive"), {}, ARCH) is None
-    assert kernel_for_few(CONVOLUTIONS[0], row_of("conv", "direct"), {}, ARCH) is None
+    assert kernel_for_few_images(PRODUCTS[0], row_of("gemm", "split-k"), {}, ARCH) is None
+    assert kernel_for_few_images(replace(PRODUCTS[0], dtype="float64"), row_of("gemm", "naive"), {}, ARCH) is None
+    assert kernel_for_few_images(CONVOLUTIONS[0], row_of("conv", "direct"), {}, ARCH) is None
     huge = ConvProblem(3, 512, 512, 64, 3)
-    assert kernel_for_few(huge, patch, {}, ARCH) is None, "one image fills the card"
+    assert kernel_for_few_images(huge, patch, {}, ARCH) is None, "one image fills the card"
     graph = random_graph(NETWORKS["lenet5"])
     assert all(node.few for node in plan(graph, ARCH, Choices("fp32")).nodes)
     named = plan(graph, ARCH, named_choices(precision="fp32", kernels={"conv2": patch.name, "fc1": product.name}))
@@ -80,11 +80,11 @@ def test_larger_layers_switch_earlier() -> None:
     patch = row_of("conv", "register-patch")
     limits = []
     for maps in (8, 16, 64):
-        few = kernel_for_few(ConvProblem(8, 20, 20, maps, 3), patch, {"TM": 4, "TR": 2, "TC": 8}, ARCH)
+        few = kernel_for_few_images(ConvProblem(8, 20, 20, maps, 3), patch, {"TM": 4, "TR": 2, "TC": 8}, ARCH)
         assert few is not None
         limits.append(few.most)
     assert limits == sorted(limits, reverse=True) and limits[0] > limits[-1]
-    products = [kernel_for_few(LinearProblem(64, n), row_of("gemm", "naive"), {}, ARCH) for n in (10, 512, 4096)]
+    products = [kernel_for_few_images(LinearProblem(64, n), row_of("gemm", "naive"), {}, ARCH) for n in (10, 512, 4096)]
     assert [few and few.most for few in products] == [512, 250, 31]
 
 

@@ -48,11 +48,13 @@ def _write_nowhere() -> None:
     """Raise cudaErrorIllegalAddress, as every later call of the process does."""
     from cupy.cuda import runtime  # here: processes without a GPU load this file, too
 
-    from app.cuda.compiler import architecture, compile_kernel
+    from app.cuda.compiler import architecture_name, compile_kernel
     from app.cuda.device import capability
     from app.kernels.launch import load_cubin
 
-    module = load_cubin(compile_kernel(Path(__file__).with_name("write_nowhere.cu"), {}, architecture(*capability())))
+    module = load_cubin(
+        compile_kernel(Path(__file__).with_name("write_nowhere.cu"), {}, architecture_name(*capability()))
+    )
     _modules.append(module)
     module.get_function("write_nowhere")((1,), (1,), (0,))
     runtime.deviceSynchronize()

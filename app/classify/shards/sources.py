@@ -62,7 +62,7 @@ BAND_BYTES = 16 << 20  # rows that HDF5 reads at a time; at least one row of chu
 
 
 class ArrayReader(AbstractContextManager["ArrayReader"]):
-    """Reader of an array's bytes. Raises UserError if the file has changed since ``Stored`` was made."""
+    """Reader of an array's bytes. Raises UserError if the file has changed since its header was read."""
 
     def __init__(self, stored: Stored) -> None:
         self.stored = stored

@@ -23,11 +23,11 @@ BYTES = np.dtype(np.uint8)  # the one object of its kind that NumPy gives its ar
 
 
 class Engines:
-    """A classifier's engines on the CPU; ``CardEngines`` runs them on a GPU. One call at a time.
+    """The CPU engines of one ``Classifier``, one for each shape and dtype of images; ``CardEngines``: those of a GPU.
 
-    The first call with a shape and type of image opens an engine. choices: options for GPU kernels, without tuning.
-    arithmetic: the coarsest type of any layer's products; None before the first plan. place: makes the device the
-    current one of the calling thread.
+    The first call with a new shape or dtype opens its engine. Only one thread may call at a time. choices: kernel
+    options of a GPU, None on the CPU. arithmetic: the least precise dtype in which a layer multiplies; None before the
+    first plan. place: context manager that makes the device the current one of the calling thread.
     """
 
     device = "cpu"

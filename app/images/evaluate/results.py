@@ -25,13 +25,16 @@ MOST_EXACT = 1000
 
 
 def confusion_matrix(truth: np.ndarray, answers: np.ndarray, classes: int) -> np.ndarray:
-    """Return the number of images by truth (rows) and answer (columns): (classes, classes) int64."""
+    """Return the number of images of each true class (row) with each answer (column): (classes, classes) int64.
+
+    truth, answers: the classes of N images, (N,) integers from 0.
+    """
     cells = truth.astype(np.int64) * classes + answers
     return np.bincount(cells, minlength=classes * classes).reshape(classes, classes)
 
 
 def class_scores(matrix: np.ndarray) -> list[ClassAnswers]:
-    """Return counts and scores of each class, computed from a confusion matrix."""
+    """Return counts and scores of each class, computed from a confusion matrix, (classes, classes) integers."""
     sums = zip(matrix.sum(axis=1).tolist(), matrix.sum(axis=0).tolist(), matrix.diagonal().tolist(), strict=True)
     return [
         {
@@ -55,14 +58,17 @@ def macro_averages(scores: Sequence[ClassAnswers]) -> Macro:
 
 
 def second_choices(probabilities: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """Return the most probable class besides the answer, (N,); the lowest among equals. Of one class: the answer."""
+    """Return the most probable class other than the answer, (N,) int64; the lowest of equally probable ones.
+
+    If there is only one class, return the answer. probabilities: (N, classes) float. answers: (N,) integers.
+    """
     others = probabilities.astype(np.float64)
     np.put_along_axis(others, answers[:, None].astype(np.intp), -1.0, axis=1)
     return others.argmax(axis=1)
 
 
 def confidences(probabilities: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """Return the probabilities of the answers, (N,) float64."""
+    """Return the probabilities of the answers, (N,) float64, from those of all classes, (N, classes)."""
     return np.take_along_axis(probabilities, answers[:, None].astype(np.intp), axis=1)[:, 0].astype(np.float64)
 
 
@@ -87,7 +93,10 @@ def calibration(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> 
 
 
 def worst_mistakes(confidence: np.ndarray, right: np.ndarray, most: int) -> np.ndarray:
-    """Return the indices of up to ``most`` wrong answers, the most confident first; among equals, the lowest."""
+    """Return the indices, (n,) int64, of up to ``most`` wrong answers: the most confident first, then the lowest index.
+
+    confidence: (N,) float. right: (N,) bool.
+    """
     wrong = np.flatnonzero(~right)
     return wrong[np.argsort(-confidence[wrong], kind="stable")[:most]]
 

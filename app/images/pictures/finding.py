@@ -12,14 +12,14 @@ from app.base.errors import UserError
 from app.files.hdf5 import printable
 from app.files.reading import START_BYTES, read_file, recognise_file_kind
 
-LIST = ".txt"
+LIST_ENDING = ".txt"
 MAX_LIST_BYTES = 64 << 20
 STANDARD_INPUT = "standard input"
 BINARY = re.compile(rb"[\x01-\x08\x0e-\x1f]")  # pictures begin with such bytes, file names hardly ever
 # Endings of the files that are taken from a folder.
-READ = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm")
+READABLE_ENDINGS = (".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".webp", ".bmp", ".gif", ".ppm", ".pgm", ".pbm")
 # Pictures that cannot be read. They are found, so that reading reports them.
-UNREAD = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2")
+UNREADABLE_ENDINGS = (".tif", ".tiff", ".heic", ".heif", ".avif", ".jxl", ".jp2")
 
 
 def find_pictures(paths: Iterable[Path | str]) -> list[Path]:
@@ -36,7 +36,7 @@ def find_pictures(paths: Iterable[Path | str]) -> list[Path]:
     for path in map(Path, paths):
         if str(path) == "-":
             found += _find_listed_pictures([b"".join(_read_stdin_chunks(MAX_LIST_BYTES))], STANDARD_INPUT)
-        elif path.suffix.lower() == LIST and not _is_folder(path):
+        elif path.suffix.lower() == LIST_ENDING and not _is_folder(path):
             found += _find_listed_pictures([read_file(path, MAX_LIST_BYTES)], printable(str(path)))
         else:
             found += _find_in_folder(path)
@@ -44,12 +44,12 @@ def find_pictures(paths: Iterable[Path | str]) -> list[Path]:
 
 
 def stream_stdin_names() -> Iterator[str]:
-    """Yield each name of a list on standard input as soon as its line, or its zero byte, is there. Raises UserError."""
+    """Yield each file name on standard input as soon as its line end or zero byte arrives. Raises UserError."""
     return _split_file_names(_read_stdin_chunks(sys.maxsize), STANDARD_INPUT)
 
 
 def _read_stdin_chunks(most: int) -> Iterator[bytes]:
-    """Yield what comes on standard input, piece by piece. Raises UserError, also beyond ``most`` bytes."""
+    """Yield the bytes of standard input as they arrive. Raises UserError, also beyond ``most`` bytes."""
     count = 0
     try:
         while piece := cast(BufferedReader, sys.stdin.buffer).read1():
@@ -111,11 +111,13 @@ def _find_in_folder(path: Path) -> Iterator[Path]:
             count += 1
             yield Path(folder, name)
     if not count:
-        raise UserError(f"{printable(str(path))} holds no pictures ({', '.join(READ)}): name another folder")
+        raise UserError(
+            f"{printable(str(path))} holds no pictures ({', '.join(READABLE_ENDINGS)}): name another folder"
+        )
 
 
 def _is_picture(name: str) -> bool:
-    return not name.startswith(".") and name.lower().endswith((*READ, *UNREAD))
+    return not name.startswith(".") and name.lower().endswith((*READABLE_ENDINGS, *UNREADABLE_ENDINGS))
 
 
 def _natural_sort_key(name: str) -> tuple[list[tuple[int, str]], str]:

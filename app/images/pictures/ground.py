@@ -25,18 +25,23 @@ FITTED = 64  # blocks along the longer edge
 KNOTS = 9  # along each edge
 STIFF_AT_BORDER, STIFF = 1e-1, 1e-4  # the weight of its bending, beside a square of the differences from the blocks
 NEAR = 3.0  # of 255: blocks that differ less from the surface are ground, if they join ground
-TURNS = 40  # the most steps of growth
+MOST_GROWTH_STEPS = 40  # the most steps of growth
 
 # Only where the border is not even. Sizes in pixels; a picture has at most 256 along an edge (preparing.py).
 BLUR = 2  # radius: patterns become weaker, objects hardly
 LINE = 7  # lines as thin as this, as seams and creases, are no objects
 SHADE, SLOPE, HUE = (0.5, 1.6), 6.0, 12.0  # shadows: their brightness of the ground's, change a pixel, colours' change
 NECK = 9  # shadows join the border's ground at least as wide as this
-LEFT = 0.4  # of the squared differences from the ground: if shadows leave less, they are taken for the object
+LEAST_WITHOUT_SHADOWS = (
+    0.4  # of the squared differences from the ground: if shadows leave less, they are taken for the object
+)
 
 
 class Separated(Frozen):
-    """ground: its colours, also under the object, (h, w, 3) float32. mask: the object, (h, w).
+    """A picture's background (ground) and its object.
+
+    ground: RGB from 0 to 255 of the ground, also under the object, (h, w, 3) float32. mask: where the object is, (h, w)
+    bool.
 
     plain: whether nearly all of the border follows the modelled ground. rough: whether most of it does not.
     """
@@ -47,34 +52,40 @@ class Separated(Frozen):
     rough: bool
 
 
-def separate(picture: np.ndarray) -> Separated:
-    """Separate a picture, (h, w, 3) float32 from 0 to 255. The mask is empty if nothing differs from the ground."""
-    ring = border_ring(picture.shape[:2])
+def separate_object(picture: np.ndarray) -> Separated:
+    """Separate the object on a picture, (h, w, 3) float32 RGB from 0 to 255, from the ground.
+
+    The mask is empty if nothing differs from the ground.
+    """
+    ring = border_mask(picture.shape[:2])
     blurred = _blur(picture)
-    ground = np.broadcast_to(np.median(picture[outer_lines(picture.shape[:2], 1)], axis=0), picture.shape)
-    mask = _differs(picture, ground)
+    ground = np.broadcast_to(np.median(picture[frame_mask(picture.shape[:2], 1)], axis=0), picture.shape)
+    mask = _exceeds_tolerance(picture, ground)
     if _is_one_colour(mask, picture, blurred, ground):
         return Separated(ground, mask, plain=True, rough=False)
     ground = _fit_surface(picture)
     away, blurred_away = (np.abs(one - ground)[ring].max(axis=1) for one in (picture, blurred))
     plain = float(np.quantile(blurred_away, 0.98)) <= EVEN
     if plain:
-        mask = _fill_main_parts(*_differing(picture - ground, ring), LEAST_PART)
+        mask = _keep_filled_heavy_parts(*_object_mask_and_weight(picture - ground, ring), LEAST_PART)
     else:
-        mask, weight = _differing(blurred - ground, ring)
-        mask = _without_lines(_without_shadows(mask, blurred, ground, ring))
-        mask &= _differs(picture, ground)  # blurred edges are wider
-        mask = _fill_main_parts(mask, weight, LEAST_PART_IN_PATTERN)
+        mask, weight = _object_mask_and_weight(blurred - ground, ring)
+        mask = _drop_thin_lines(_drop_shadows(mask, blurred, ground, ring))
+        mask &= _exceeds_tolerance(picture, ground)  # blurred edges are wider
+        mask = _keep_filled_heavy_parts(mask, weight, LEAST_PART_IN_PATTERN)
     return Separated(ground.clip(0, 255), mask, plain, float(np.median(away)) > ROUGH)
 
 
-def _differs(picture: np.ndarray, ground: np.ndarray) -> np.ndarray:
+def _exceeds_tolerance(picture: np.ndarray, ground: np.ndarray) -> np.ndarray:
     return np.abs(picture - ground).max(axis=2) > TOLERANCE
 
 
 def _is_one_colour(mask: np.ndarray, picture: np.ndarray, blurred: np.ndarray, ground: np.ndarray) -> bool:
-    """Tell whether the edge has the ground's colour, but for faint noise and objects (mask): no shadows or lines."""
-    edge = outer_lines(mask.shape, 1)
+    """Return whether the outermost pixels have the ground's one colour, apart from faint noise and objects.
+
+    Shadows and lines that reach the edge are no objects. mask: pixels that differ from the ground.
+    """
+    edge = frame_mask(mask.shape, 1)
     sharp, soft = (float(np.median(np.abs(one - ground)[edge].max(axis=1))) for one in (picture, blurred))
     if sharp > NOISE or min(sharp, soft) > SAME:
         return False
@@ -82,19 +93,19 @@ def _is_one_colour(mask: np.ndarray, picture: np.ndarray, blurred: np.ndarray, g
     few = FEW * edge.sum()
     if darker.sum() <= few:
         return True
-    objects = _without_lines(mask & ~_shadows(mask, blurred, ground, edge))
+    objects = _drop_thin_lines(mask & ~_shadow_mask(mask, blurred, ground, edge))
     return bool((darker & ~objects).sum() <= few)
 
 
-def border_ring(shape: tuple[int, ...]) -> np.ndarray:
-    """Return which pixels of (h, w) are taken for the border."""
-    return outer_lines(shape, max(1, round(RING * min(shape))))
+def border_mask(shape: tuple[int, ...]) -> np.ndarray:
+    """Return which pixels of a picture of ``shape`` (h, w) are taken for its border: (h, w) bool."""
+    return frame_mask(shape, max(1, round(RING * min(shape))))
 
 
-def outer_lines(shape: tuple[int, ...], wide: int) -> np.ndarray:
-    """Return the frame of so many pixels of (h, w)."""
+def frame_mask(shape: tuple[int, ...], width: int) -> np.ndarray:
+    """Return where the outermost ``width`` pixels of a picture of ``shape`` (h, w) are: (h, w) bool."""
     found = np.ones(shape, bool)
-    found[wide:-wide, wide:-wide] = False
+    found[width:-width, width:-width] = False
     return found
 
 
@@ -105,19 +116,20 @@ def _fit_surface(picture: np.ndarray) -> np.ndarray:
     blocks = _block_means(picture, step)
     starts = [np.arange(0, edge, step) for edge in (height, width)]
     down, across = (
-        _splines((at + np.append(at[1:], edge)) / 2 / edge) for at, edge in zip(starts, (height, width), strict=True)
+        _bspline_values((at + np.append(at[1:], edge)) / 2 / edge)
+        for at, edge in zip(starts, (height, width), strict=True)
     )
-    ring = border_ring(blocks.shape[:2])
+    ring = border_mask(blocks.shape[:2])
     chosen, surface = ring, np.broadcast_to(np.median(blocks[ring], axis=0), blocks.shape)
-    for turn in range(TURNS):
+    for turn in range(MOST_GROWTH_STEPS):
         away = np.abs(blocks - surface).max(axis=2)
         near = away <= max(NEAR, 2.5 * float(np.median(away[chosen])))
-        before, chosen = chosen, near & (ring if turn < 3 else widened(chosen, 5))
+        before, chosen = chosen, near & (ring if turn < 3 else dilate(chosen, 5))
         if turn > 3 and np.array_equal(before, chosen):
             break
         knots = _fit_knots(blocks, chosen, down, across, STIFF_AT_BORDER if turn < 3 else STIFF)
-        surface = _surface(knots, down, across)
-    return _surface(knots, *(_splines((np.arange(edge) + 0.5) / edge) for edge in (height, width)))
+        surface = _evaluate_surface(knots, down, across)
+    return _evaluate_surface(knots, *(_bspline_values((np.arange(edge) + 0.5) / edge) for edge in (height, width)))
 
 
 def _block_means(picture: np.ndarray, step: int) -> np.ndarray:
@@ -127,13 +139,13 @@ def _block_means(picture: np.ndarray, step: int) -> np.ndarray:
     return sums / np.multiply.outer(*counts)[..., None]
 
 
-def _splines(at: np.ndarray) -> np.ndarray:
+def _bspline_values(at: np.ndarray) -> np.ndarray:
     """Return the values of the cubic B-splines of all knots at (n,) places from 0 to 1: (n, KNOTS)."""
     away = np.abs(at[:, None] * (KNOTS - 3) + 1 - np.arange(KNOTS))
     return np.where(away < 1, 2 / 3 - away**2 + away**3 / 2, (2 - away).clip(0) ** 3 / 6)
 
 
-def _surface(knots: np.ndarray, down: np.ndarray, across: np.ndarray) -> np.ndarray:
+def _evaluate_surface(knots: np.ndarray, down: np.ndarray, across: np.ndarray) -> np.ndarray:
     return np.einsum("ya,xb,abc->yxc", down, across, knots, optimize=True).astype(np.float32)
 
 
@@ -143,12 +155,12 @@ def _fit_knots(
     """Return knots (KNOTS, KNOTS, 3) by penalised least squares (P-splines: Eilers and Marx, 1996)."""
     y, x = np.nonzero(chosen)
     terms = (down[y][:, :, None] * across[x][:, None, :]).reshape(len(y), -1)
-    normal = terms.T @ terms / len(y) + stiff * _bending()
+    normal = terms.T @ terms / len(y) + stiff * _bending_energy()
     return np.linalg.solve(normal, terms.T @ blocks[chosen] / len(y)).reshape(KNOTS, KNOTS, -1)
 
 
 @cache
-def _bending() -> np.ndarray:
+def _bending_energy() -> np.ndarray:
     """Return the quadratic form of the knots that grows with the surface's curvature and, a little, with its slope.
 
     Tiny pictures fix no slope.
@@ -158,47 +170,48 @@ def _bending() -> np.ndarray:
     return curvature + 1e-3 * (np.kron(slope, level) + np.kron(level, slope))
 
 
-def _differing(rest: np.ndarray, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mask of what differs from the ground more than ``sample``, pixels of the ground, do; and its weight.
+def _object_mask_and_weight(rest: np.ndarray, sample: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return a mask of the object, and each pixel's weight in it: (h, w) bool, (h, w) float32.
 
-    rest: (h, w, 3), the differences from the ground.
+    rest: (h, w, 3), the differences from the ground. sample: (h, w) bool, pixels of the ground; the object differs more
+    than they do.
     """
-    far = _distances(rest, sample)
+    far = _mahalanobis_distances(rest, sample)
     mask = (np.abs(rest).max(axis=2) > TOLERANCE) & (far > DEVIATIONS)
-    solid = _filtered(mask, "MedianFilter", 3) & mask  # specks weigh nothing
+    solid = _apply_filter(mask, "MedianFilter", 3) & mask  # specks weigh nothing
     return mask, far.clip(0, 30) * (solid if solid.any() else mask)
 
 
-def _without_shadows(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, ring: np.ndarray) -> np.ndarray:
-    """Drop shadows and folds; nothing if little would be left, as of objects with soft edges."""
-    left = mask & ~_shadows(mask, picture, ground, ring)
+def _drop_shadows(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, ring: np.ndarray) -> np.ndarray:
+    """Remove shadows and folds from the mask; nothing if little would be left, as of objects with soft edges."""
+    left = mask & ~_shadow_mask(mask, picture, ground, ring)
     squares = np.square(picture - ground).max(axis=2)
-    return left if squares[left].sum() > LEFT * squares[mask].sum() else mask
+    return left if squares[left].sum() > LEAST_WITHOUT_SHADOWS * squares[mask].sum() else mask
 
 
-def _shadows(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, ring: np.ndarray) -> np.ndarray:
+def _shadow_mask(mask: np.ndarray, picture: np.ndarray, ground: np.ndarray, ring: np.ndarray) -> np.ndarray:
     """Return what joins the border's ground by soft changes of brightness, without a change of colour."""
     brightness = (picture * ground).sum(axis=2) / np.square(ground).sum(axis=2).clip(1)
     same_hue = np.abs(picture - brightness[..., None] * ground).max(axis=2) < HUE
     level = brightness * ground.max(axis=2)
     slope = np.hypot(np.diff(level, axis=0, prepend=level[:1]), np.diff(level, axis=1, prepend=level[:, :1]))
     soft = same_hue & (brightness > SHADE[0]) & (brightness < SHADE[1]) & (slope < SLOPE)
-    wide = ~widened(~soft, NECK)
-    joined = _spread((wide & ~mask & ring).astype(np.int64), wide) > 0
-    return soft & widened(joined, NECK)
+    wide = ~dilate(~soft, NECK)
+    joined = _spread_maximum((wide & ~mask & ring).astype(np.int64), wide) > 0
+    return soft & dilate(joined, NECK)
 
 
-def _without_lines(mask: np.ndarray) -> np.ndarray:
-    return mask & widened(~widened(~mask, LINE), LINE + 2)
+def _drop_thin_lines(mask: np.ndarray) -> np.ndarray:
+    return mask & dilate(~dilate(~mask, LINE), LINE + 2)
 
 
-def _fill_main_parts(mask: np.ndarray, weight: np.ndarray, least: float) -> np.ndarray:
-    """Keep the connected parts with at least that share of the heaviest one's weight, and fill their holes."""
-    return _without_holes(_main_parts(mask, weight, least)) if mask.any() else mask
+def _keep_filled_heavy_parts(mask: np.ndarray, weight: np.ndarray, least: float) -> np.ndarray:
+    """Keep connected parts that weigh at least ``least`` of the heaviest part's weight, and fill their holes."""
+    return _fill_holes(_keep_heavy_parts(mask, weight, least)) if mask.any() else mask
 
 
-def _distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
-    """Return Mahalanobis distances from the ground: what varies in it (its shade more than its hue) counts less."""
+def _mahalanobis_distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
+    """Return Mahalanobis distances from the ground, (h, w): directions in which the ground itself varies count less."""
     values = rest[sample]
     sizes = np.abs(values).max(axis=1)
     usual = values[sizes <= max(3.0, 3 * float(np.median(sizes)))]
@@ -206,31 +219,31 @@ def _distances(rest: np.ndarray, sample: np.ndarray) -> np.ndarray:
     return np.linalg.norm(rest @ np.linalg.cholesky(np.linalg.inv(covariance)), axis=2)
 
 
-def _main_parts(mask: np.ndarray, weight: np.ndarray, weak: float) -> np.ndarray:
-    """Keep the connected parts whose pixels weigh most; those along the border weigh a tenth."""
+def _keep_heavy_parts(mask: np.ndarray, weight: np.ndarray, weak: float) -> np.ndarray:
+    """Keep connected parts that weigh at least ``weak`` of the heaviest part; those along the border count a tenth."""
     numbers = np.where(mask, np.arange(1, mask.size + 1).reshape(mask.shape), 0)
-    parts, at = np.unique(_spread(numbers, mask).ravel(), return_inverse=True)
+    parts, at = np.unique(_spread_maximum(numbers, mask).ravel(), return_inverse=True)
     weights = np.bincount(at, weight.ravel())
-    along_border = np.bincount(at, (mask & border_ring(mask.shape)).ravel()) > 0.1 * np.bincount(at)
+    along_border = np.bincount(at, (mask & border_mask(mask.shape)).ravel()) > 0.1 * np.bincount(at)
     weights *= np.where(along_border, 0.1, 1) * (parts > 0)
     return (weights >= weak * weights.max())[at].reshape(mask.shape) & mask
 
 
-def _without_holes(mask: np.ndarray) -> np.ndarray:
-    outside = _spread((~mask & outer_lines(mask.shape, 1)).astype(np.int64), ~mask)
+def _fill_holes(mask: np.ndarray) -> np.ndarray:
+    outside = _spread_maximum((~mask & frame_mask(mask.shape, 1)).astype(np.int64), ~mask)
     return outside == 0
 
 
-def _spread(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def _spread_maximum(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Give the pixels of each connected part of the mask the greatest value in it."""
     while True:
-        spread = _spread_along_rows(_spread_along_rows(values, mask).T, mask.T).T
+        spread = _spread_maximum_along_rows(_spread_maximum_along_rows(values, mask).T, mask.T).T
         if np.array_equal(spread, values):
             return values
         values = spread
 
 
-def _spread_along_rows(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+def _spread_maximum_along_rows(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     apart = np.pad(mask, ((0, 0), (0, 1))).ravel()  # a column more keeps the rows' ends apart
     starts = np.flatnonzero(np.diff(apart, prepend=~apart[:1]))
     flat = np.pad(values, ((0, 0), (0, 1))).ravel()
@@ -244,12 +257,12 @@ def _blur(picture: np.ndarray) -> np.ndarray:
     return np.asarray(Image.fromarray(picture.astype(np.uint8)).filter(ImageFilter.GaussianBlur(BLUR)), np.float32)
 
 
-def widened(mask: np.ndarray, size: int) -> np.ndarray:
-    """Dilate by a square of ``size`` pixels."""
-    return _filtered(mask, "MaxFilter", size)
+def dilate(mask: np.ndarray, size: int) -> np.ndarray:
+    """Dilate a mask, (h, w) bool, by a square of ``size`` x ``size`` pixels; size is odd."""
+    return _apply_filter(mask, "MaxFilter", size)
 
 
-def _filtered(mask: np.ndarray, name: str, size: int) -> np.ndarray:
+def _apply_filter(mask: np.ndarray, name: str, size: int) -> np.ndarray:
     from PIL import Image, ImageFilter
 
     return np.asarray(Image.fromarray(mask.astype(np.uint8)).filter(getattr(ImageFilter, name)(size))) > 0

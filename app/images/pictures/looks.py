@@ -19,7 +19,7 @@ PAPER, INK = (64, 72, 88), "white"
 MEAN = 72.94  # mean brightness of Fashion-MNIST's training images, of 255
 # Where the mean of a training image lies: 1 % are darker, 1 % brighter. And where means of many of them lie: between
 # sandals alone (34.9) and coats alone (98.3), with a margin of 3.
-ONE, MANY = (16, 146), (32, 101)
+MEANS_OF_ONE, MEANS_OF_MANY = (16, 146), (32, 101)
 
 
 def save_grid(
@@ -55,7 +55,7 @@ def brightness_note(mean: float, count: int) -> str | None:
     The allowed range is that of single training images for one picture, and narrows to that of many, of any classes.
     The note means nothing for weights trained on other data.
     """
-    low, high = (many + (one - many) / math.sqrt(count) for one, many in zip(ONE, MANY, strict=True))
+    low, high = (many + (one - many) / math.sqrt(count) for one, many in zip(MEANS_OF_ONE, MEANS_OF_MANY, strict=True))
     if low <= mean <= high:
         return None
     return (

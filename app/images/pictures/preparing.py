@@ -13,7 +13,7 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.images.pictures.ground import Separated, border_ring, outer_lines, separate, widened
+from app.images.pictures.ground import Separated, border_mask, dilate, frame_mask, separate_object
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -31,15 +31,18 @@ CUT = 0.02  # of the picture's outermost pixels
 
 
 class Prepared(Frozen):
-    """A network's input. pixels: (C, H, W) uint8. inverted: whether it was negated. doubts: as the column note says."""
+    """A picture as a network's input. pixels: (C, H, W) uint8. inverted: whether they were negated.
+
+    doubts: why the answer may be wrong, as in the column ``note`` of ``predict``.
+    """
 
     pixels: np.ndarray
     inverted: bool
     doubts: tuple[str, ...] = ()
 
 
-def prepare(image: Picture, shape: tuple[int, int, int], invert: str = "auto") -> Prepared:
-    """Prepare an image of mode L or RGB for a network with inputs of ``shape`` (C, H, W); C is 1 (grey) or 3 (RGB).
+def prepare_picture(image: Picture, shape: tuple[int, int, int], invert: str = "auto") -> Prepared:
+    """Convert an image of mode L or RGB to a network's input of ``shape`` (C, H, W); C is 1 (grey) or 3 (RGB).
 
     The object is separated from its ground and scaled to fit by area averaging, slightly sharpened, and centred. It is
     negated if ``invert`` is "yes", or "auto" and the object is darker than its ground; "auto" never negates for a
@@ -58,15 +61,15 @@ def prepare(image: Picture, shape: tuple[int, int, int], invert: str = "auto") -
         return Prepared(255 - pixels if inverted else pixels, inverted)
     factor = -(-max(image.size) // TRIMMED_AT)
     reduced = np.asarray(image.reduce(factor).convert("RGB")).astype(np.float32)
-    found = separate(reduced)
+    found = separate_object(reduced)
     box = _bounding_box(found.mask)
-    border = np.median(found.ground[border_ring(found.mask.shape)], axis=0)
+    border = np.median(found.ground[border_mask(found.mask.shape)], axis=0)
     inverted = invert == "yes" or (automatic and _is_darker_than_ground(reduced @ LUMA, found))
-    content = _enlarged(box, factor, image.size)
-    small = _to_channels_first(_scaled(image, content, (width, height)).convert(mode))
+    content = _scale_box(box, factor, image.size)
+    small = _to_channels_first(_crop_and_scale(image, content, (width, height)).convert(mode))
     ground = np.rint(border @ LUMA if channels == 1 else border).astype(np.uint8).reshape(-1, 1, 1)
     if channels == 1 and (automatic or (ground.item() >= 128) == inverted):
-        small, ground = _lifted_from_ground(small[0], found, box, inverted)[None], np.zeros_like(ground)
+        small, ground = _stretch_from_ground(small[0], found, box, inverted)[None], np.zeros_like(ground)
     elif inverted:
         small, ground = 255 - small, 255 - ground
     pixels = np.empty(shape, np.uint8)
@@ -79,26 +82,27 @@ def prepare(image: Picture, shape: tuple[int, int, int], invert: str = "auto") -
 
 def _has_light_border(image: Picture) -> bool:
     grey = np.asarray(image.convert("L"))
-    return bool(np.median(grey[outer_lines(grey.shape, 1)]) >= 128)
+    return bool(np.median(grey[frame_mask(grey.shape, 1)]) >= 128)
 
 
 def _bounding_box(mask: np.ndarray) -> Box:
-    """Return the box of the mask; of everything if it is empty."""
+    """Return the smallest box around the mask; the whole picture if the mask is empty."""
     rows, columns = (np.flatnonzero(mask.any(axis=axis)) for axis in (1, 0))
     if not rows.size:
         return 0, 0, mask.shape[1], mask.shape[0]
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
 
-def _enlarged(box: Box, factor: int, size: tuple[int, int]) -> Box:
+def _scale_box(box: Box, factor: int, size: tuple[int, int]) -> Box:
     left, top, right, bottom = (factor * at for at in box)
     return left, top, min(right, size[0]), min(bottom, size[1])
 
 
 def _is_darker_than_ground(grey: np.ndarray, found: Separated) -> bool:
-    """Compare what is darker than the ground with what is lighter, by squares; on light and dark grounds with bias.
+    """Return whether the object is darker than its ground: compare the squared differences of both signs.
 
-    White paper under a dark object is lighter than a light ground, and so are lights on a dark one.
+    On a light ground an object counts as dark more easily, on a dark ground as light: few objects are lighter than a
+    light ground.
     """
     ground = found.ground @ LUMA
     typical = float(np.median(ground))
@@ -111,30 +115,30 @@ def _is_darker_than_ground(grey: np.ndarray, found: Separated) -> bool:
     return darker >= lighter if typical >= DARK else lighter < LITTLE * darker
 
 
-def _lifted_from_ground(grey: np.ndarray, found: Separated, box: Box, inverted: bool) -> np.ndarray:
+def _stretch_from_ground(grey: np.ndarray, found: Separated, box: Box, inverted: bool) -> np.ndarray:
     """Return (h, w) bytes in which the modelled ground is 0 and white, or black if ``inverted``, is 255."""
     from PIL.Image import Resampling, fromarray
 
     size = grey.shape[::-1]
     ground = np.asarray(fromarray(np.rint(found.ground @ LUMA)).resize(size, Resampling.BILINEAR, box))
-    mask = widened(found.mask, 3) if found.rough and found.mask.any() else np.ones_like(found.mask)
+    mask = dilate(found.mask, 3) if found.rough and found.mask.any() else np.ones_like(found.mask)
     inside = np.asarray(fromarray(mask.astype(np.float32)).resize(size, Resampling.BOX, box))
     lifted = (ground - grey) / ground.clip(1) if inverted else (grey - ground) / (255 - ground).clip(1)
     return np.rint((255 * inside * lifted).clip(0, 255)).astype(np.uint8)
 
 
 def _find_doubts(found: Separated, small: bool) -> tuple[str, ...]:
-    """Say what makes the answer doubtful: the ground, the size of the object, or where it lies."""
+    """Return what makes the answer doubtful: the ground, the size of the object, or where it lies."""
     doubts = {
         "ground not plain": not found.plain,
         "nearly empty": found.mask.mean() < EMPTY,
-        "cut at the border": found.mask[outer_lines(found.mask.shape, 1)].mean() > CUT,
+        "cut at the border": found.mask[frame_mask(found.mask.shape, 1)].mean() > CUT,
         "very small": small,
     }
     return tuple(name for name, holds in doubts.items() if holds)
 
 
-def _scaled(image: Picture, box: Box, most: tuple[int, int]) -> Picture:
+def _crop_and_scale(image: Picture, box: Box, most: tuple[int, int]) -> Picture:
     """Crop to the box, scale as large as fits in ``most`` (width, height), and sharpen."""
     from PIL import ImageFilter
     from PIL.Image import Resampling

@@ -32,7 +32,7 @@ _one_large = Lock()
 
 
 class UnreadablePicture(UserError):  # noqa: N818
-    """Raised if a file is no picture, damaged, too large or of an unsupported kind; others may be readable."""
+    """A file is no picture, damaged, too large or of an unsupported kind. Other pictures may still be readable."""
 
 
 def require_pillow() -> None:

@@ -21,12 +21,12 @@ from app.images.pictures.finding import stream_stdin_names
 from app.images.pictures.looks import brightness_note, save_grid
 from app.images.pictures.reading import require_pillow
 from app.images.predict.inputs import Input, Part, Seen, cut_into_parts, gather_inputs, image_count, read_prepared
-from app.images.predict.writers import STDOUT, WRITERS, Layout, Write, check_output_suffix, writer
+from app.images.predict.writers import STDOUT, WRITERS, Layout, Write, check_output_suffix, open_writer
 from app.main_job.images import fitting_graph
 from app.network.graph import REFERENCE_CHUNK
 from app.planning.request import NetworkRequest
 from app.records.classify import Predict, Unreadable
-from app.terminal.output import same_file, write_json
+from app.terminal.output import is_same_file, write_json
 from app.terminal.text import fields, terminal_width
 from data_tools.dataset import Dataset
 from data_tools.fashion_mnist import CLASSES
@@ -136,7 +136,7 @@ def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: in
     columns = terminal_width(request.output.wide) if readable else None
     overwrite = request.output.overwrite
     with (
-        writer(request.out, overwrite=overwrite, form=request.format or CSV, width=columns) as write,
+        open_writer(request.out, overwrite=overwrite, form=request.format or CSV, width=columns) as write,
         progress_bar(total, unit=" images", unit_scale=True) as progress,
     ):
         for part in cut_into_parts(inputs, shape, request.invert or "auto", batch, seen, progress):
@@ -162,7 +162,7 @@ def _classify_inputs(request: PredictRequest, inputs: Sequence[Input], total: in
 def _check_pictures_not_overwritten(show: Path, inputs: Sequence[Input]) -> None:
     """Raise UserError if ``--show`` would replace a picture that is to be classified."""
     for path in (path for one in inputs if isinstance(one, list) for path in one):
-        if same_file(show, path):
+        if is_same_file(show, path):
             raise UserError(f"--show {show} is one of the pictures ({printable(str(path))}): name another file")
 
 

@@ -20,7 +20,7 @@ from app.files.hdf5 import ReadHdf5
 from app.files.reading import START_BYTES, first_bytes, read_file, recognise_file_kind
 from app.images.pictures.finding import find_pictures
 from app.images.pictures.looks import MOST_SHOWN
-from app.images.pictures.preparing import Prepared, prepare
+from app.images.pictures.preparing import Prepared, prepare_picture
 from app.images.pictures.reading import MAX_PIXELS, UnreadablePicture, read_picture, require_pillow
 from data_tools.dataset import Dataset, channel_dimension, channels_first, check_type, copy_pixels_or_floats, load_files
 from data_tools.idx import MAX_BYTES, MAX_FILE_BYTES, OLD_MAGIC, TOO_LARGE
@@ -210,9 +210,9 @@ def gather_inputs(paths: Iterable[str]) -> list[Input]:
     return inputs
 
 
-def image_count(one: Input) -> int:
+def image_count(source: Input) -> int:
     """Return the number of images of an input."""
-    return len(one) if isinstance(one, list) else len(one.images)
+    return len(source) if isinstance(source, list) else len(source.images)
 
 
 def read_prepared(path: Path, shape: PictureShape, invert: str) -> Made:
@@ -221,7 +221,7 @@ def read_prepared(path: Path, shape: PictureShape, invert: str) -> Made:
         picture = read_picture(path, MAX_PIXELS)
     except UnreadablePicture as error:
         return error
-    return prepare(picture, shape, invert), picture.info["frames"]
+    return prepare_picture(picture, shape, invert), picture.info["frames"]
 
 
 def cut_into_parts(

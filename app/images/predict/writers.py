@@ -88,7 +88,7 @@ PARQUET = ".parquet"
 
 
 @contextmanager
-def writer(out: str | None, *, overwrite: bool, form: str, width: int | None) -> Iterator[Write]:
+def open_writer(out: str | None, *, overwrite: bool, form: str, width: int | None) -> Iterator[Write]:
     """Yield a function that takes the columns of all images, part by part; write them when the block ends.
 
     out: a file, or ``-`` or None for standard output, which gets a table of ``width`` columns, or without a width the

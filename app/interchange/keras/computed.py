@@ -1,4 +1,4 @@
-"""What Keras computes, layer by layer in plain NumPy on (B, H, W, C): it checks what the import folded and moved."""
+"""Compute Keras' layers in plain NumPy on (B, H, W, C) float64, to check the layers that ``import`` made of them."""
 
 from collections.abc import Callable
 
@@ -16,12 +16,15 @@ ACTIVATIONS: dict[str, Step] = {
 
 
 def leaky_relu(slope: float) -> Step:
-    """Return a LeakyReLU."""
+    """Return a function that computes LeakyReLU. slope: for x < 0."""
     return lambda x: np.where(x < 0, slope * x, x)
 
 
 def convolution(kernel: np.ndarray, bias: np.ndarray | None, stride: int, padding: tuple[int, int]) -> Step:
-    """Return a convolution. kernel: (K, K, C, M). padding: rows before and behind, and as many columns."""
+    """Return a function that computes a convolution, (B, H, W, C) → (B, OH, OW, M).
+
+    kernel: (K, K, C, M). bias: (M,). padding: rows before and after the image, and as many columns.
+    """
     size = len(kernel)
 
     def run(x: np.ndarray) -> np.ndarray:
@@ -39,12 +42,12 @@ def convolution(kernel: np.ndarray, bias: np.ndarray | None, stride: int, paddin
 
 
 def product(kernel: np.ndarray, bias: np.ndarray | None) -> Step:
-    """Return a matrix product. kernel: (in, out)."""
+    """Return a function that computes a fully connected layer, (B, in) → (B, out). kernel: (in, out). bias: (out,)."""
     return lambda x: x @ kernel.astype(np.float64) + (0 if bias is None else bias)
 
 
 def pooling(window: int, stride: int, padding: tuple[int, int], is_max: bool) -> Step:
-    """Return a pooling, which leaves the padding out."""
+    """Return a function that computes the maximum or mean of each window, (B, H, W, C); padding does not count."""
 
     def run(x: np.ndarray) -> np.ndarray:
         x = np.pad(x, ((0, 0), padding, padding, (0, 0)), constant_values=np.nan)
@@ -56,5 +59,5 @@ def pooling(window: int, stride: int, padding: tuple[int, int], is_max: bool) ->
 
 
 def batch_norm(norm: BatchNorm) -> Step:
-    """Return a batch normalisation of the last axis."""
+    """Return a function that computes a batch normalisation over the last axis."""
     return lambda x: (x - norm.mean) / np.sqrt(norm.variance + norm.epsilon) * norm.scale + norm.shift

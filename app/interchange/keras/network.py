@@ -75,7 +75,7 @@ class GrowingNetwork:
         self.pending = (factor, offset) if (factor != 1).any() or offset.any() else None
 
     def keep_pending(self, layer: KerasLayer) -> None:
-        """Make a layer of its own of what is pending, or of nothing: the first layer must have weights."""
+        """Add a layer for the pending scale and offset, or the identity, because the first layer must have weights."""
         count = self.shape[-1]
         if count > MOST_KEPT or len(self.shape) == 2:
             raise layer.fault("cannot read what scalings before it leave", OTHERS)
@@ -89,7 +89,10 @@ class GrowingNetwork:
         self.add(Conv2d("", count, 1) if maps else Linear("", count), arrays)
 
     def absorb(self, weights: np.ndarray, bias: np.ndarray | None) -> dict[str, np.ndarray]:
-        """Return weights (…, in, out) and the bias, "_bias", which compute what is pending, too. Rounded once."""
+        """Fold the pending scale and offset into weights (…, in, out) and bias (out,).
+
+        Return {"": weights, "_bias": bias}, float32, computed in float64 and rounded once.
+        """
         found = {"": weights} | ({} if bias is None else {"_bias": bias})
         if self.pending is None:
             return found

@@ -154,7 +154,7 @@ def _numbered_conv_defines(number: int, problem: ConvProblem) -> dict[str, str |
 
 
 def row_fragments_of(parts: list[np.ndarray]) -> np.ndarray:
-    """Pack the parts of the second filters, one after the other, flat."""
+    """Pack the parts, each (C, K, K, M), of the second filters, one after the other, as a flat array."""
     return np.stack([row_fragments(part) for part in parts]).reshape(-1)
 
 

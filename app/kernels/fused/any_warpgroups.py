@@ -99,7 +99,7 @@ def _configure(problem: ConvPairProblem, parameters: Parameters) -> LaunchConfig
 
 
 def pack(problem: ConvPairProblem, arrays: Arrays) -> list[np.ndarray | None]:
-    """Pack as step 0 does, but the second filters as core matrices, and its factors and biases for whole tiles."""
+    """Pack as ``any_pair.pack``, but the second filters as core matrices, their factors and biases in whole tiles."""
     *first, filters2, factors2, bias2 = any_pair.pack(problem, arrays, core_matrices)
     return [*first, filters2, pad_to_tiles(factors2), pad_to_tiles(bias2)]
 

@@ -184,7 +184,7 @@ def window_fragments(filters: np.ndarray) -> np.ndarray:
 def core_matrices(filters: np.ndarray, channels: int = 8) -> np.ndarray:
     """Pack (32, 5, 5, 64) as wgmma core matrices: (25 taps, 32/channels, 8 groups of maps, 8 maps, channels).
 
-    The 16 bytes of a map are contiguous.
+    channels: 8 of float16 or 16 of int8, the 16 contiguous bytes of a map. The dtype stays.
     """
     parts = filters.reshape(-1, channels, 25, 8, 8)  # axes: of channels, channel, tap, group, map
     return np.ascontiguousarray(parts.transpose(2, 0, 3, 4, 1))

@@ -55,7 +55,7 @@ class Inexact(Exception):  # noqa: N818 - a verdict, not an error
 
 
 def power_of_two_scales(largest: np.ndarray | float) -> np.ndarray:
-    """Return for each number the power of two that scales it to between LARGEST / 2 and LARGEST.
+    """Return for each number the power of two that scales it to between LARGEST / 2 and LARGEST: float64, same shape.
 
     Zeros get LARGEST_SCALE, infinite numbers and NaN get 1.
     """
@@ -66,7 +66,7 @@ def power_of_two_scales(largest: np.ndarray | float) -> np.ndarray:
 
 
 def layer_scale(weights: np.ndarray, bias: np.ndarray | None = None) -> float:
-    """Return one power of two for all weights of a layer, at most LARGEST_SCALE. bias: added in float32, limits it."""
+    """Return one power of two for all weights of a layer, at most LARGEST_SCALE; a large bias makes it smaller."""
     largest = np.abs(weights).max()
     if bias is not None:
         largest = np.maximum(largest, np.abs(bias).max() / LARGEST_BIAS2)
@@ -80,13 +80,16 @@ def split_float16(values: np.ndarray, low_scale: float = 1.0) -> tuple[np.ndarra
 
 
 def rounded_to_tf32(values: np.ndarray) -> np.ndarray:
-    """Round float32 to 11 significant bits, ties away from zero: tfloat32, the tensor cores' input."""
+    """Round float32 to tfloat32, the tensor cores' input: 11 significant bits, ties away from zero."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def split_tf32(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Split float32 into (high, low), both rounded to 11 significant bits; low is the remainder of finite numbers."""
+    """Split float32 into two tfloat32 (float32 with 11 significant bits), (high, low), of the same shape.
+
+    high + low approximates a finite number to some 22 bits. For infinities and NaN, high is the number and low is 0.
+    """
     high = _round_finite_to_tf32(values)
     return high, _round_finite_to_tf32(np.subtract(values, high, out=np.zeros_like(high), where=np.isfinite(high)))
 
@@ -98,7 +101,7 @@ def _round_finite_to_tf32(values: np.ndarray) -> np.ndarray:
 def float16_parts(
     problem: PairProblem | ConvProblem | LinearProblem, values: np.ndarray, low_scale: float = 1.0
 ) -> list[np.ndarray]:
-    """Return the float16 operands for float64 weights: rounded, or split in two halves. Raises Inexact."""
+    """Return float16 operands for float64 weights of any shape: [rounded], or [high, low]. Raises Inexact."""
     if problem.weight_parts == 2:
         return [*split_float16(values, low_scale)]
     rounded = values.astype(np.float16)
@@ -115,7 +118,7 @@ def as_float32(bias: np.ndarray | None) -> np.ndarray | None:
 def feature_bounds(problem: Scalable, arrays: Arrays, source: Features | None = None) -> np.ndarray:
     """Return an upper bound of each result map over all possible images: (maps,) float64.
 
-    source: what a layer alone reads, if not bytes.
+    source: bounds of the input of a single layer; None if it reads bytes.
     """
     with np.errstate(invalid="ignore"):  # infinite weights
         if isinstance(problem, ConvPairProblem):
@@ -174,7 +177,10 @@ def scale_features(
 
 
 def unscale_features(arrays: Arrays, scales: np.ndarray) -> tuple[np.ndarray | None, ...]:
-    """Divide the features' factors out of the first product's matrix (maps x pixels, hidden); return all parameters."""
+    """Return parameters whose first matrix, (maps x pixels, hidden), is divided by the scales of its inputs.
+
+    arrays: the matrix and the other parameters, which stay. scales: (maps,) float64.
+    """
     w1, *rest = arrays
     assert w1 is not None
     return _scale_in_dtype(w1.reshape(len(scales), -1), 1 / scales[:, None]).reshape(w1.shape), *rest

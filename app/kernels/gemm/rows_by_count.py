@@ -1,4 +1,4 @@
-"""Define the rows of products for few images, and of wide tiles for many."""
+"""Define the kernels of matrix products for few images, and the one with wide tiles for many."""
 
 from functools import partial
 
@@ -23,12 +23,12 @@ WARP = 32
 CHUNK = 64  # terms of the sum at a time
 STAGES_FLOATS = 4 * CHUNK * WARP  # few_rows: chunks of weights in shared memory
 ROWS_MMA, COLUMNS_MMA = 8, 8  # few_rows_mma: rows of a warp, columns of a product
-SIDE, WIDE = 4, 8  # wide_tiles: rows and columns of a thread
+THREAD_ROWS, THREAD_COLUMNS = 4, 8  # wide_tiles: rows and columns of a thread
 # Estimated from times on an H100: docs/fast-path.md, "Wide tiles in float32". In clocks for a term of the sum: a block
 # alone, a warp beside others, and a block of register_tiled beside others, which covers 32 rows and columns.
-ALONE, WARP_CLOCKS, TILED_CLOCKS = 80, 15, 24
-MULTIPROCESSORS, IMAGES = 132, 10_000  # the card and the batch of the estimate
-PAYS = 0.7  # of the time of register_tiled, and less
+LONE_BLOCK_CLOCKS, WARP_CLOCKS, TILED_CLOCKS = 80, 15, 24
+MULTIPROCESSORS, IMAGES = 132, 10_000  # the GPU and the batch that the estimate assumes
+WORTHWHILE = 0.7  # at most this share of the time of register_tiled
 
 
 def _configure_few_rows(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
@@ -46,7 +46,7 @@ def _configure_few_rows(problem: LinearProblem, parameters: Parameters) -> Launc
 
 
 def pack_lanes(problem: LinearProblem, weights: np.ndarray) -> np.ndarray:
-    """Pack (inputs, outputs) as (blocks of 32 outputs, inputs / 4, 32 outputs, 4 inputs), zeros beyond both."""
+    """Pack (inputs, outputs) as (blocks of 32 outputs, inputs / 4, 32 outputs, 4 inputs); pad both with zeros."""
     beyond = -problem.inputs % CHUNK, -problem.outputs % WARP
     padded = np.pad(weights.reshape(problem.inputs, problem.outputs), ((0, beyond[0]), (0, beyond[1])))
     return padded.reshape(len(padded) // 4, 4, -1, WARP).transpose(2, 0, 3, 1)
@@ -68,7 +68,7 @@ def _configure_few_rows_mma(problem: LinearProblem, _: Parameters) -> LaunchConf
 
 
 def pack_fragments(problem: LinearProblem, tiles: int, weights: np.ndarray) -> np.ndarray:
-    """Pack (inputs, outputs) as mma_tf32's B: (blocks, inputs / 16, tiles, 32 lanes, 4), zeros beyond both.
+    """Pack (inputs, outputs) as mma_tf32's B: (blocks, inputs / 16, tiles, 32 lanes, 4); pad both with zeros.
 
     Lane 4 g + t has rows t, t + 4, t + 8 and t + 12 of column g.
     """
@@ -78,30 +78,30 @@ def pack_fragments(problem: LinearProblem, tiles: int, weights: np.ndarray) -> n
 
 
 def _wide_defaults(problem: LinearProblem) -> dict[str, int]:
-    """Return the tiles that were the fastest of those measured, of bytes and of floats."""
+    """Return the tiles that measured fastest, for inputs of bytes or of floats."""
     bm = 64 if problem.input_dtype == "uint8" else 80
-    return {"BM": bm, "BN": min(ceil_div(problem.outputs, WIDE) * WIDE, 64), "BK": 16}
+    return {"BM": bm, "BN": min(ceil_div(problem.outputs, THREAD_COLUMNS) * THREAD_COLUMNS, 64), "BK": 16}
 
 
-def _wide_pays(problem: LinearProblem, _: str) -> bool:
-    """Return whether wide tiles are estimated to be faster than ``register_tiled`` by a good margin."""
+def _wide_tiles_pay(problem: LinearProblem, _: str) -> bool:
+    """Return whether wide tiles are estimated to take at most ``WORTHWHILE`` of the time of ``register_tiled``."""
     bm, bn, _bk = _wide_defaults(problem).values()
-    warps = ceil_div(bm // SIDE * (bn // WIDE), WARP)
+    warps = ceil_div(bm // THREAD_ROWS * (bn // THREAD_COLUMNS), WARP)
 
     def clocks(rows: int, columns: int, block: int) -> float:
         blocks = ceil_div(IMAGES, rows) * ceil_div(problem.outputs, columns)
-        return max(ALONE, blocks / MULTIPROCESSORS * block)
+        return max(LONE_BLOCK_CLOCKS, blocks / MULTIPROCESSORS * block)
 
-    return clocks(bm, bn, warps * WARP_CLOCKS) <= PAYS * clocks(32, 32, TILED_CLOCKS)
+    return clocks(bm, bn, warps * WARP_CLOCKS) <= WORTHWHILE * clocks(32, 32, TILED_CLOCKS)
 
 
 def _configure_wide_tiles(problem: LinearProblem, parameters: Parameters) -> LaunchConfig:
     bm, bn, bk = (parameters[name] for name in TILE_TUNABLES)
-    if bm % SIDE or bn % WIDE or bk % 4:
+    if bm % THREAD_ROWS or bn % THREAD_COLUMNS or bk % 4:
         raise Unfit("a block of these tiles does not consist of whole tiles of 4 x 8, four terms at a time")
     if 2 * bk * (bm + 4 + bn) * ITEMSIZE["float32"] > STATIC_SHARED_LIMIT:
         raise Unfit("the two stages exceed 48 KB of shared memory")
-    threads = ceil_div(bm // SIDE * (bn // WIDE), WARP) * WARP
+    threads = ceil_div(bm // THREAD_ROWS * (bn // THREAD_COLUMNS), WARP) * WARP
     launch = KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
     return LaunchConfig(type_defines(problem) | size_defines(problem) | dict(parameters), (launch,))
 
@@ -134,7 +134,7 @@ ROWS: tuple[Variant, ...] = (
         tunables={"BM": (64, 80, 128), "BN": (32, 64, 128), "BK": (16, 32)},
         defaults=_wide_defaults,
         automatic=True,
-        pays=_wide_pays,
+        pays=_wide_tiles_pay,
         taught=False,
     ),
     Variant(

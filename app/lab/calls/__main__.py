@@ -103,7 +103,7 @@ def card_setup(*, quick: bool) -> Setup:
 
 
 def engine_labels(graph: Graph, images: np.ndarray, precision: str) -> np.ndarray:
-    """Return the labels of the engine that the main job runs."""
+    """Return the labels, (N,) uint8, that the main job's engine gives images (N, C, H, W)."""
     from app.engine.opening import open_engine
     from app.planning.matching import Choices
 

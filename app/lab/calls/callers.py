@@ -70,13 +70,13 @@ class TorchCalls(TorchEngine):
         super().__init__(graph, images, labels, precision, setting, device)
 
     def staged(self, images: np.ndarray) -> np.ndarray:
-        """Copy the images to page-locked memory first; return labels in pageable memory."""
+        """Classify images after a copy to page-locked memory; return labels (N,) uint8 in pageable memory."""
         self._host.copy_(self._as_tensor(images))
         self.run()
         return self._host_labels.numpy().copy()
 
     def direct(self, images: np.ndarray) -> np.ndarray:
-        """Let PyTorch copy the images from their memory; it does not wait for a copy from page-locked memory."""
+        """Classify images that PyTorch copies from their own memory; it does not wait for page-locked memory."""
         self._images.copy_(self._as_tensor(images), non_blocking=True)
         self.enqueue()
         return self.card_labels()
@@ -91,7 +91,7 @@ class TorchCalls(TorchEngine):
         return self._labels
 
     def from_card(self, images: Any) -> np.ndarray:
-        """Classify a tensor on the card; return the labels as a NumPy array."""
+        """Classify a tensor on the card; return the labels as a NumPy array, (N,) uint8."""
         labels: np.ndarray = self.enqueued(images).cpu().numpy()
         return labels
 

@@ -1,4 +1,4 @@
-"""Define the kinds of calls that are timed, and their images."""
+"""Define the timed calls of ``Classifier`` by batch size, precision and place of the images; make the images."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +14,10 @@ ARRAYS = 8  # different arrays, given in turn; of 10,000 images they exceed the 
 
 
 class Kind(Frozen):
-    """One kind of call. source: where the images are. enqueues: the call returns labels on the card without waiting."""
+    """One kind of call of ``Classifier``. source: where the images lie.
+
+    enqueues: whether the call returns labels on the GPU without waiting for them.
+    """
 
     name: str
     images: int
@@ -56,7 +59,7 @@ def chosen_kinds(only: str | None) -> list[Kind]:
 
 
 def image_indices(kind: Kind, total: int) -> list[np.ndarray]:
-    """Return, for each array of a kind, the indices of its images among ``total``."""
+    """Return for each of the ``ARRAYS`` arrays the indices of its images among ``total``: (kind.images,) int64."""
     starts = (at * total // ARRAYS for at in range(ARRAYS))
     return [(start + np.arange(min(kind.images, total))) % total for start in starts]
 

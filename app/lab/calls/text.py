@@ -32,7 +32,7 @@ def as_text(document: Calls, width: int = WIDTH) -> str:
 
 
 def speed_verdict(row: Call) -> str:
-    """Return the best peer's time ÷ ours; ``LOST`` precedes a factor below 1."""
+    """Return the ratio of the best peer's time to ours as text, with ``LOST`` ahead if the peer was faster."""
     ratio, beside = row["ratio"], row["tf32_ratio"]
     if ratio is None:
         return "no comparison"

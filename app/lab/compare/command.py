@@ -40,7 +40,7 @@ HOLDS = "If nothing changed, a row is found slower or faster in at most 5 % of c
 KNOWN = {
     RUNS: f"{HOLDS}: the intervals know how far runs of one side lie apart.",
     SAMPLES: f"{HOLDS}; but of these two runs, not of the program. The intervals know the noise within a run, and not "
-    "how far runs of one program lie apart. To judge the program, name several reports a side: BEFORE... -- AFTER...",
+    "how far runs of one program lie apart. To judge the program, name several reports per side: BEFORE... -- AFTER...",
 }
 
 

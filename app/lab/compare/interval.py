@@ -9,7 +9,7 @@ import numpy as np
 
 from app.lab.compare.rows import LEAST_TIME, MOST_TIME, Timed
 
-LEAST_SAMPLES = 5  # needed on either side for an interval from one run a side
+LEAST_SAMPLES = 5  # needed on either side for an interval from one run per side
 DRAWS = 10_000
 RELEVANT = 1.0  # percent: two runs of the same program differ by as much
 SLOWER, FASTER, SAME, UNKNOWN = "slower", "faster", "same", "unknown"
@@ -40,10 +40,10 @@ def confidence_intervals(rows: Sequence[tuple[Runs, Runs]]) -> list[Bounds | Non
     If nothing changed, all intervals together contain 0 in 95 % of cases. A row with too few samples gets None. Each
     side has one report, or each has two or more. Equal arguments give equal intervals.
 
-    Several reports a side: the runs' medians are the observations, so the interval includes the scatter between runs.
+    Several reports per side: the runs' medians are the observations, so the interval includes the scatter between runs.
     With one row it is Student's interval for their logarithms.
 
-    One report a side: only the noise within the runs is known. Successive samples are correlated, so the observations
+    One report per side: only the noise within the runs is known. Successive samples are correlated, so the observations
     are medians of consecutive parts of a run: halves, thirds and fifths. The widest of these intervals counts. It is
     too narrow if the parts are still correlated.
     """

@@ -134,7 +134,7 @@ def _train_settings(document: Train) -> Mapping[str, Any]:
 
 
 class Kind(Frozen):
-    """How to read one kind of report.
+    """Functions that read one kind of report for a comparison.
 
     settings, machine: return what must be equal in all reports. software: returns versions, whose differences are
     printed.

@@ -62,8 +62,8 @@ class Job(Frozen):
         return [own for own in self.precisions if OURS in self.engines and BY_NAME[own].peers == precision]
 
 
-class Makers(NamedTuple):
-    """What makes the engines. ours: makes our own in a precision. peers: peer → setting → what makes its engine.
+class EngineFactories(NamedTuple):
+    """Functions that make engines. ours: our engine in a precision. peers: peer → setting → function for its engine.
 
     missing: why peers do not run here. check_card: raises an error if the card no longer answers.
     """
@@ -88,7 +88,7 @@ def compare(request: BenchRequest) -> int:
     rounds = request.rounds or DEFAULT_ROUNDS
     searches = Searches(card["name"], {engine: versions(PACKAGES[engine]) for engine in PEERS})
     with device.translate_gpu_errors(), output_to_stderr():
-        makers = find_makers(job.engines, ours, deviceSynchronize)
+        factories = find_engine_factories(job.engines, ours, deviceSynchronize)
         with tqdm(desc="peers", unit=" turns", disable=None) as progress:
 
             def step(what: str) -> None:
@@ -96,9 +96,9 @@ def compare(request: BenchRequest) -> int:
                 progress.update()
 
             if request.search:
-                settings = searches.document([*search(job, makers, searches, step)])
+                settings = searches.document([*search(job, factories, searches, step)])
             else:
-                comparisons = [*compare_all(job, makers, searches, rounds, step)]
+                comparisons = [*compare_all(job, factories, searches, rounds, step)]
     if request.search:
         publish_report(settings, search_text, request.output)
         return 0
@@ -110,7 +110,7 @@ def compare(request: BenchRequest) -> int:
         "software": versions(),
         "rounds": rounds,
         "comparisons": comparisons,
-        "notes": [*makers.missing, NO_TENSORRT],
+        "notes": [*factories.missing, NO_TENSORRT],
     }
     publish_report(document, as_text, request.output)
     return int(any(row["wrong"] for one in comparisons for row in one["rows"]))
@@ -151,8 +151,13 @@ def _names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
     return names
 
 
-def find_makers(engines: Sequence[str], ours: Callable[..., Engine], check_card: Callable[[], object]) -> Makers:
-    """Return what makes these engines, without the peers that cannot run here. ours, check_card: as in ``Makers``."""
+def find_engine_factories(
+    engines: Sequence[str], ours: Callable[..., Engine], check_card: Callable[[], object]
+) -> EngineFactories:
+    """Return functions that make ``engines``, without peers that cannot run here.
+
+    ours, check_card: as in ``EngineFactories``.
+    """
     found: dict[str, Mapping[str, Callable[..., Engine]]] = {
         torch.TORCH: {str(one): partial(torch.TorchEngine, setting=one) for one in torch.SETTINGS},
         jax.JAX: {name: partial(jax.JaxEngine, in_pieces=pieces) for name, pieces in jax.SETTINGS.items()},
@@ -160,15 +165,17 @@ def find_makers(engines: Sequence[str], ours: Callable[..., Engine], check_card:
     why = {torch.TORCH: cudnn.why_no_cudnn, jax.JAX: jax.why_no_jax}
     missing = {name: reason for name in PEERS if name in engines and (reason := why[name]()) is not None}
     peers = {name: found[name] for name in PEERS if name in engines and name not in missing}
-    return Makers(ours, peers, [f"{name} is left out: {reason}" for name, reason in missing.items()], check_card)
+    return EngineFactories(
+        ours, peers, [f"{name} is left out: {reason}" for name, reason in missing.items()], check_card
+    )
 
 
-def search(job: Job, makers: Makers, searches: Searches, step: Callable[[str], object]) -> Iterator[Search]:
+def search(job: Job, factories: EngineFactories, searches: Searches, step: Callable[[str], object]) -> Iterator[Search]:
     """Try each setting that was not tried yet and may be the fastest; yield what is then known of each peer.
 
     Stores each setting's times at once. Raises UserError if a setting leaves the card unusable: its failure is stored.
     """
-    for engine, settings in makers.peers.items():  # JAX keeps the memory that it once took: PyTorch goes first
+    for engine, settings in factories.peers.items():  # JAX keeps the memory that it once took: PyTorch goes first
         for batch, precision in product(_batches(job, checked=False), job.peer_precisions):
             known = searches.of(batch.graph.network, precision, len(batch.images), engine)
             for setting, make in settings.items():
@@ -186,7 +193,7 @@ def search(job: Job, makers: Makers, searches: Searches, step: Callable[[str], o
                     continue
                 try:
                     torch.release_compiled()
-                    makers.check_card()
+                    factories.check_card()
                 except Exception as error:
                     again = "what it did is stored: run the command again to go on with the other settings"
                     raise UserError(f"{candidate.title} left the card unusable ({one_line(error)}); {again}") from error
@@ -194,7 +201,7 @@ def search(job: Job, makers: Makers, searches: Searches, step: Callable[[str], o
 
 
 def compare_all(
-    job: Job, makers: Makers, searches: Searches, rounds: int, step: Callable[[str], object]
+    job: Job, factories: EngineFactories, searches: Searches, rounds: int, step: Callable[[str], object]
 ) -> Iterator[Comparison]:
     """Time ours beside the peers' fastest settings and eager PyTorch, in turn; yield each network's and batch's."""
     for batch in _batches(job, checked=True):
@@ -202,13 +209,15 @@ def compare_all(
         rows: list[Row] = []
         unknown: dict[str, str] = {}
         for precision in job.peer_precisions:
-            known = [searches.of(network, precision, images, engine) for engine in makers.peers]
-            unknown[precision] = why_unknown(known, makers.peers)
-            chosen = [] if unknown[precision] else fastest_settings(known, makers.peers)
-            chosen += [(torch.TORCH, EAGER)] if torch.TORCH in makers.peers else []
-            candidates = [Candidate(OURS, "", own, partial(makers.ours, precision=own)) for own in job.ours(precision)]
+            known = [searches.of(network, precision, images, engine) for engine in factories.peers]
+            unknown[precision] = why_unknown(known, factories.peers)
+            chosen = [] if unknown[precision] else fastest_settings(known, factories.peers)
+            chosen += [(torch.TORCH, EAGER)] if torch.TORCH in factories.peers else []
+            candidates = [
+                Candidate(OURS, "", own, partial(factories.ours, precision=own)) for own in job.ours(precision)
+            ]
             candidates += [
-                Candidate(engine, setting, precision, partial(makers.peers[engine][setting], precision=precision))
+                Candidate(engine, setting, precision, partial(factories.peers[engine][setting], precision=precision))
                 for engine, setting in dict.fromkeys(chosen)
             ]
             entrants = _entrants(candidates, batch)

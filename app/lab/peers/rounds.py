@@ -109,8 +109,8 @@ class Entrant:
     unsteady: int = 0
 
     @property
-    def ours(self) -> bool:
-        """Whether this is our own program."""
+    def is_ours(self) -> bool:
+        """Whether the engine is this program's, not a peer's."""
         return self.candidate.engine == OURS
 
     def prepare(self, batch: Batch) -> None:
@@ -137,7 +137,7 @@ class Entrant:
     def close(self) -> None:
         """Close the engine. What a peer broke may keep it from being closed."""
         engine, self.engine = self.engine, None
-        with nullcontext() if self.ours else suppress(Exception):
+        with nullcontext() if self.is_ours else suppress(Exception):
             if engine is not None:
                 engine.close()
 
@@ -149,7 +149,7 @@ class Entrant:
         try:
             action()
         except Exception as error:
-            if self.ours and not isinstance(error, UserError):
+            if self.is_ours and not isinstance(error, UserError):
                 raise
             self.reason, self.labels = one_line(error), None
             self.close()
@@ -212,7 +212,7 @@ class Entrant:
             row |= {"correct": None, "changed": None, "largest_margin": None, "wrong": False}
         else:
             row |= batch.score(self.labels, self.arithmetic)
-            row["wrong"] |= self.ours and self.unsteady > 0
+            row["wrong"] |= self.is_ours and self.unsteady > 0
         return cast(Row, row)
 
 

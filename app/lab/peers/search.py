@@ -1,4 +1,4 @@
-"""What the peers' settings took: each is tried once, and its times are stored at once.
+"""Store the times of the peers' settings: each setting is tried once, and its times are stored at once.
 
 One file per card holds them: the shipped one, overridden by the user's in the cache. Times of other versions of a
 peer's packages do not count.
@@ -30,7 +30,7 @@ class Searches:
         self._merge(self._path)
 
     def of(self, network: Network, precision: str, images: int, engine: str) -> Search:
-        """Return what is known of a peer, in the versions that are installed."""
+        """Return the stored times and failures of a peer, for the versions that are installed."""
         new: Search = {
             "network": network.name,
             "digest": network.digest,

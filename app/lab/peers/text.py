@@ -104,9 +104,9 @@ def _ratio_cells(entry: Ratio) -> list[str]:
     ]
 
 
-def _notes(one: Comparison) -> Iterator[str]:
+def _notes(comparison: Comparison) -> Iterator[str]:
     """Yield remarks on the rows: our kernels, the peers' settings."""
-    for row in one["rows"]:
+    for row in comparison["rows"]:
         start = f"{row['engine']} {row['precision']}: "
         about = ", ".join(filter(None, (row["setting"], row["note"])))
         if about and not row["reason"]:

@@ -1,4 +1,4 @@
-"""A network as PyTorch modules."""
+"""Build a network from PyTorch modules."""
 
 from collections.abc import Callable, Iterator
 from types import FunctionType

@@ -285,7 +285,10 @@ def main_arguments(network: str, row: Variant, precision: str, batch: int, selec
 
 
 def as_text(document: Counters, width: int = WIDTH) -> str:
-    """Return a line for each step and layer, in percent, or the reason why there are none."""
+    """Return the document as text: a line of hardware counters in percent for each step and layer.
+
+    If the counters could not be read, the text gives the reason.
+    """
     head = fields([("card", describe_card(document["device"])), ("network", document["network"])], width)
     columns = [Column(name, left=True) for name in ("kernel", "layer")] + [Column(f"{name} %") for name in SHOWN]
     rows = []

@@ -69,7 +69,7 @@ class Case(Frozen):
         return random_parameters(np.random.default_rng(1), self.problem)
 
     def packed_parameters(self) -> list[np.ndarray | None]:
-        """Return the parameters in the layout of the kernel."""
+        """Return the weights and bias in the layout that the kernel reads."""
         packing = self.row.config(self.problem).packing
         return packing.pack(self.parameters) if packing else self.parameters
 

@@ -188,7 +188,7 @@ class ColumnSums:
 
 
 class CrossEntropy:
-    """Computes the loss, the correct answers, and the gradient of the loss with respect to the logits."""
+    """Computes the cross-entropy loss, the number of correct answers, and the gradient with respect to the logits."""
 
     def __init__(self, arch: str, classes: int) -> None:
         self._classes = classes

@@ -57,9 +57,9 @@ class DeviceBatch(Frozen):
 class Stage(Frozen):
     """A layer, or two layers computed in one pass.
 
-    y: the output. forward: enqueues y from the output of the previous stage. backward(batch, dy, dx, wanted): enqueues
-    the gradients of the parameters into their arena and, if ``wanted``, the gradient with respect to the stage's input.
-    It returns the array of the latter: dx, or dy if it was computed in place.
+    y: the output. forward: enqueues y from the output of the previous stage. backward(batch, dy, dx,
+    needs_dx): enqueues the gradients of the parameters into their arena and, if ``needs_dx``, the gradient with respect
+    to the stage's input. It returns the array of the latter: dx, or dy if it was computed in place.
     """
 
     y: Any
@@ -85,13 +85,13 @@ def product_stage(site: Site, layer: Conv2d | Linear, shape: Shape, x: Any, func
         products = linear_layer_gemms(site.arch, layer, shape, bias is not None, function)
     forward, to_weights, to_input = products
 
-    def backward(batch: DeviceBatch, dy: Any, dx: Any, wanted: bool) -> Any:
+    def backward(batch: DeviceBatch, dy: Any, dx: Any, needs_dx: bool) -> Any:
         if slopes is not None:
             slopes(batch.stream, batch.images, y, dy)
         if sums is not None:
             sums(batch.stream, batch.images, dy, dbias)
         to_weights(batch.stream, batch.images, x, dy, dw)
-        if wanted:
+        if needs_dx:
             to_input(batch.stream, batch.images, dy, w, dx)
         return dx
 
@@ -104,7 +104,7 @@ def pool_stage(site: Site, layer: Pool, shape: Shape, x: Any, function: str) -> 
     launch = inference_launch(site, layer, shape, x, y, "float32")
     gradient = pool_gradient_kernel(site.arch, layer, shape, function)
 
-    def backward(batch: DeviceBatch, dy: Any, dx: Any, wanted: bool) -> Any:
+    def backward(batch: DeviceBatch, dy: Any, dx: Any, needs_dx: bool) -> Any:
         gradient(batch.stream, batch.images, x, y, dy, dx)
         return dx
 
@@ -117,7 +117,7 @@ def activation_stage(site: Site, layer: Activation, shape: Shape, x: Any, slope:
     launch = inference_launch(site, layer, shape, x, y, "float32")
     slopes = activation_gradient_kernel(site.arch, prod(shape), layer.function) if slope else None
 
-    def backward(batch: DeviceBatch, dy: Any, dx: Any, wanted: bool) -> Any:
+    def backward(batch: DeviceBatch, dy: Any, dx: Any, needs_dx: bool) -> Any:
         if slopes is not None:
             slopes(batch.stream, batch.images, y, dy)
         return dy
@@ -129,11 +129,11 @@ def flatten_stage(site: Site, shape: Shape, x: Any) -> Stage:
     """Return the stage that transposes (C, H, W) to (H, W, C) and back, or does nothing if the order is the same."""
     channels, pixels = shape[0], prod(shape[1:])
     if channels == 1 or pixels == 1:
-        return Stage(x, lambda batch: None, lambda batch, dy, dx, wanted: dy)
+        return Stage(x, lambda batch: None, lambda batch, dy, dx, needs_dx: dy)
     y = site.allocate_activations(shape)
     there, back = Transpose(site.arch, channels, pixels), Transpose(site.arch, pixels, channels)
 
-    def backward(batch: DeviceBatch, dy: Any, dx: Any, wanted: bool) -> Any:
+    def backward(batch: DeviceBatch, dy: Any, dx: Any, needs_dx: bool) -> Any:
         back(batch.stream, batch.images, dy, dx)
         return dx
 
@@ -152,7 +152,7 @@ def dropout_stage(site: Site, features: int, x: Any, share: float, seed: int, pa
         key = stream_key(seed, Use.DROPOUT, part=part, epoch=batch.epoch)
         function(batch.stream, batch.images, before, after, batch.items, key, share if batch.epoch else 0.0)
 
-    def backward(batch: DeviceBatch, dy: Any, dx: Any, wanted: bool) -> Any:
+    def backward(batch: DeviceBatch, dy: Any, dx: Any, needs_dx: bool) -> Any:
         apply_dropout(batch, dy, dy)
         return dy
 

@@ -7,7 +7,7 @@ from typing import Any
 import cupy
 import numpy as np
 
-from app.cuda.compiler import architecture
+from app.cuda.compiler import architecture_name
 from app.cuda.device import capability
 from app.cuda.memory import device_array, pinned_array, upload
 from app.training.checkpoint import TrainingJob
@@ -103,7 +103,7 @@ class GpuTrainer:
         settings = job.settings
         self.settings, self._team = settings, team
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        arch = architecture(*capability())
+        arch = architecture_name(*capability())
         self._layout = arena_layout(job.model.shapes)
         self._parameters = upload(self._layout.packed(job.progress.parameters))
         self._gradients = upload(np.zeros(self._layout.size, np.float32))

@@ -11,7 +11,7 @@ from app.base.errors import UserError
 from app.engine.classifier import Classifier
 from app.files import shipped
 from app.images.pictures.looks import MEAN, MOST_SHOWN, brightness_note, save_grid
-from app.images.pictures.preparing import Prepared, prepare
+from app.images.pictures.preparing import Prepared, prepare_picture
 from app.images.pictures.reading import read_picture
 from app.network.graph import Graph, build_graph
 from app.network.weights import load_weights
@@ -53,7 +53,7 @@ def test_labels_are_kept_on_light_canvases(
     found = []
     for pixels in images:
         (tmp_path / "picture").write_bytes(saved(placed(pixels, rng, pasted=pasted), kind))
-        found.append(prepare(read_picture(tmp_path / "picture"), SHAPE))
+        found.append(prepare_picture(read_picture(tmp_path / "picture"), SHAPE))
     assert all(one.inverted for one in found)
     labels = graph.forward(np.stack([one.pixels for one in found]), np.float32)[1]
     assert (labels == graph.forward(images[:, None], np.float32)[1]).mean() >= 0.9  # measured: docs/predict.md
@@ -82,14 +82,17 @@ def without_colour_of_border(image: Image.Image) -> np.ndarray:
 def test_on_one_colour_all_that_differs_is_the_object(pasted: bool) -> None:
     rng = np.random.default_rng(5)
     images = [placed(pixels, rng, pasted=pasted) for pixels in IMAGES]
-    away = [np.abs(prepare(one, SHAPE).pixels[0] - without_colour_of_border(one).astype(int)).max() for one in images]
+    away = [
+        np.abs(prepare_picture(one, SHAPE).pixels[0] - without_colour_of_border(one).astype(int)).max()
+        for one in images
+    ]
     assert np.mean(np.array(away) <= 1) >= 0.98
 
 
 @pytest.mark.parametrize("light", [False, True])
 def test_pictures_of_the_networks_size_are_taken_as_they_are(light: bool) -> None:
     for pixels in IMAGES:
-        found = prepare(Image.fromarray(255 - pixels if light else pixels), SHAPE)
+        found = prepare_picture(Image.fromarray(255 - pixels if light else pixels), SHAPE)
         assert found.inverted == light
         np.testing.assert_array_equal(found.pixels, pixels[None])
 
@@ -125,44 +128,45 @@ def drawn(ground: int, ink: int, size: tuple[int, int] = (120, 90)) -> Image.Ima
 def test_the_ground_becomes_black_unless_told_otherwise(
     ground: int, ink: int, invert: str, inverted: bool, expected: tuple[int, int]
 ) -> None:
-    found = prepare(drawn(ground, ink), SHAPE, invert)
+    found = prepare_picture(drawn(ground, ink), SHAPE, invert)
     assert found.inverted == inverted
     assert corners(found) == {expected[0]} and abs(int(found.pixels[0, 14, 14]) - expected[1]) <= 1
 
 
 def test_the_longest_edge_fills_the_network_and_the_other_is_centred() -> None:
-    found = prepare(drawn(0, 255), (1, 32, 40)).pixels[0]
+    found = prepare_picture(drawn(0, 255), (1, 32, 40)).pixels[0]
     rows, columns = np.flatnonzero(found.any(axis=1)), np.flatnonzero(found.any(axis=0))
     assert (rows[0], rows[-1], columns[0], columns[-1]) == (6, 25, 0, 39)  # 40 × 20: no scale but 1
-    tall = prepare(drawn(0, 255).transpose(Image.Transpose.ROTATE_90), (1, 32, 40)).pixels[0]
+    tall = prepare_picture(drawn(0, 255).transpose(Image.Transpose.ROTATE_90), (1, 32, 40)).pixels[0]
     assert np.flatnonzero(tall.any(axis=0)).tolist() == [*range(12, 28)]
 
 
 def test_a_network_with_colours_gets_them_and_is_not_given_negatives_unasked() -> None:
     image = Image.new("RGB", (60, 60), (240, 230, 220))
     image.paste((200, 20, 40), (20, 10, 40, 50))
-    found = prepare(image, (3, 28, 28))
+    found = prepare_picture(image, (3, 28, 28))
     assert not found.inverted
     assert found.pixels[:, 14, 14].tolist() == [200, 20, 40] and found.pixels[:, 0, 0].tolist() == [240, 230, 220]
-    assert prepare(image, (3, 28, 28), "yes").pixels[:, 0, 0].tolist() == [15, 25, 35]
+    assert prepare_picture(image, (3, 28, 28), "yes").pixels[:, 0, 0].tolist() == [15, 25, 35]
 
 
 def test_other_channels_are_refused() -> None:
     with pytest.raises(UserError, match="reads 2 channels, and pictures have 1 or 3: give it arrays"):
-        prepare(drawn(0, 255), (2, 28, 28))
+        prepare_picture(drawn(0, 255), (2, 28, 28))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 900), (900, 1), (3, 2)])
 def test_pictures_of_any_shape_become_inputs(size: tuple[int, int]) -> None:
     for ground in (0, 255):
-        found = prepare(Image.new("L", size, ground), SHAPE)
+        found = prepare_picture(Image.new("L", size, ground), SHAPE)
         assert found.pixels.shape == SHAPE and found.pixels.dtype == np.uint8 and not found.pixels.any()
 
 
 def test_small_specks_of_noise_are_no_content() -> None:
     noise = np.random.default_rng(2).normal(0, 5, (600, 800))
     pixels = (np.asarray(drawn(220, 0, (800, 600))) + noise).clip(0, 255).astype(np.uint8)
-    assert 12 <= prepare(Image.fromarray(pixels), SHAPE).pixels[0].any(axis=1).sum() <= 16  # 40 × 20 becomes 28 × 14
+    rows = prepare_picture(Image.fromarray(pixels), SHAPE).pixels[0].any(axis=1)
+    assert 12 <= rows.sum() <= 16  # 40 × 20 becomes 28 × 14
 
 
 def test_what_the_network_saw_is_one_picture(tmp_path: Path) -> None:
@@ -203,7 +207,7 @@ def test_labels_are_kept(ground: str, long_form: bool) -> None:
 
 
 def doubts(image: Image.Image) -> set[str]:
-    return {*prepare(image, (1, 28, 28)).doubts}
+    return {*prepare_picture(image, (1, 28, 28)).doubts}
 
 
 def test_doubts_are_said() -> None:
@@ -223,7 +227,7 @@ def test_doubts_are_said() -> None:
 def test_light_that_falls_off_is_no_object(angle: int) -> None:
     light = np.linspace(255, 120, 300, dtype=np.uint8)[None].repeat(200, 0)
     light[60:140, 130:170] = 20
-    found = prepare(Image.fromarray(light).rotate(angle), (1, 28, 28))
+    found = prepare_picture(Image.fromarray(light).rotate(angle), (1, 28, 28))
     assert found.inverted and not found.doubts
     np.testing.assert_array_equal(found.pixels[0, :, [6, 21]], 0)  # 40 × 80 becomes 14 × 28
     assert found.pixels[0, :, 7:21].min() > 200
@@ -246,6 +250,6 @@ LIGHTS = {
 def test_lamps_shadows_and_lines_are_no_objects(light: str) -> None:
     seen = LIGHTS[light].astype(np.uint8)
     seen[60:140, 130:170] = 10
-    pixels = prepare(Image.fromarray(seen), (1, 28, 28)).pixels[0]
+    pixels = prepare_picture(Image.fromarray(seen), (1, 28, 28)).pixels[0]
     np.testing.assert_array_equal(pixels[3:25, [1, 26]], 0)  # 40 × 80 becomes 14 × 28; stumps of lines stay
     assert pixels[3:25, 9:17].min() > 200

@@ -12,7 +12,7 @@ from PIL import Image
 
 from app.base.errors import UserError
 from app.images.pictures import finding
-from app.images.pictures.finding import UNREAD, _split_file_names, find_pictures
+from app.images.pictures.finding import UNREADABLE_ENDINGS, _split_file_names, find_pictures
 from app.images.pictures.reading import UnreadablePicture, read_picture
 from tests.support.pictures import BOMBS, GREY, GROUND, HEIGHT, KINDS, RGB, WIDTH, L, cut, png, saved
 
@@ -138,7 +138,7 @@ def test_a_folder_gives_its_pictures_in_natural_order(tmp_path: Path) -> None:
 
 
 def test_pictures_that_cannot_be_read_are_not_left_out_in_silence(tmp_path: Path) -> None:
-    wanted = make(tmp_path, *(f"photo{ending}" for ending in sorted(UNREAD)))
+    wanted = make(tmp_path, *(f"photo{ending}" for ending in sorted(UNREADABLE_ENDINGS)))
     assert sorted(find_pictures([tmp_path])) == wanted
 
 

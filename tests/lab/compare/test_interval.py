@@ -86,7 +86,7 @@ def test_false_alarms_of_one_report_a_side(name: str, rows: int, commands: int) 
 
 
 def of_levels(rng: np.random.Generator, draw: Draw, runs: int, rows: int, common: bool, slower: float) -> list[bool]:
-    """Which rows are found to have changed, of ``runs`` a side; common: all rows of a run have its level."""
+    """Which rows are found to have changed, of ``runs`` per side; common: all rows of a run have its level."""
     levels = np.stack([draw(rng, 2 * runs) for _ in range(rows)])
     if common:
         levels = levels[:1] + 0.001 * rng.standard_normal(levels.shape)

@@ -1,4 +1,4 @@
-"""Test ``main.py compare A... -- B...``: several reports a side, and what is refused of them."""
+"""Test ``main.py compare A... -- B...``: several reports per side, and what is refused of them."""
 
 import json
 import math
@@ -24,7 +24,7 @@ def noisy(document: dict[str, Any], rng: random.Random, spread: float, factor: f
 
 @pytest.fixture
 def compared_sides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Sides:
-    """Compares several reports a side; returns exit code, text and JSON."""
+    """Compares several reports per side; returns exit code, text and JSON."""
 
     def run(before: list[dict[str, Any]], after: list[dict[str, Any]], *options: str) -> tuple[int, str, Any]:
         names = []

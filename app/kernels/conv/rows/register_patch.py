@@ -65,7 +65,7 @@ def _patch_cost(problem: ConvProblem, tm: int, tr: int, tc: int) -> float:
 
 
 def estimated_products(problem: ConvProblem) -> float:
-    """Return how many products take as long at the CUDA cores' peak as an image takes by default."""
+    """Return the estimated time of one image with the default patch, in multiply-adds at the CUDA cores' peak rate."""
     found = _patch_defaults(problem)
     pixels = prod(problem.pooled_size) * problem.pool**2
     cost = _patch_cost(problem, *(found[name] for name in ("TM", "TR", "TC")))
@@ -93,11 +93,11 @@ def _drop_keys(values: dict[str, Value], *names: str) -> dict[str, Value]:
 
 
 def _configure_patch(
-    problem: ConvProblem, parameters: Parameters, stages: int = 2, of_one_row: bool = False
+    problem: ConvProblem, parameters: Parameters, stages: int = 2, one_image: bool = False
 ) -> LaunchConfig:
     """Return the configuration of register patches; TR and CK are 1 if absent.
 
-    stages: most stages in shared memory. of_one_row: a block covers one image, and loads inputs one by one.
+    stages: most stages in shared memory. one_image: a block covers one image, and loads inputs one by one.
     """
     tm, tr, tc, most_groups, most_threads, ck = (parameters.get(name, 1) for name in PATCH_TUNABLES)
     groups = min(ceil_div(problem.maps, tm), most_groups)
@@ -114,10 +114,10 @@ def _configure_patch(
     tile_c = min(columns, most)
     tile_r = min(rows, max(most // tile_c, 1))
     tile_r = ceil_div(rows, ceil_div(rows, tile_r))
-    images = 1 if of_one_row else max(most // (rows * columns), 1)
+    images = 1 if one_image else max(most // (rows * columns), 1)
     threads = ceil_div(images * tile_r * tile_c * groups, 32) * 32
     block_maps = tm * groups
-    vector = 1 if of_one_row else vector_width(tc * problem.stride)
+    vector = 1 if one_image else vector_width(tc * problem.stride)
     in_rows = (tile_r * tr - 1) * problem.stride + problem.kernel
     pitch = ceil_div((tile_c * tc - 1) * problem.stride + problem.kernel, vector) * vector
     inputs = images * ck * in_rows * pitch
@@ -163,7 +163,7 @@ ROWS: tuple[Variant, ...] = (
         16,
         "register_row",
         system="fa19, k7",
-        configure=partial(_configure_patch, stages=1, of_one_row=True),
+        configure=partial(_configure_patch, stages=1, one_image=True),
         dtypes=("float32",),
         since="unrolled",
         tunables=_drop_keys(PATCH_TUNABLES, "TR", "CK"),

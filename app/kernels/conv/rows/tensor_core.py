@@ -1,4 +1,4 @@
-"""Define the row of the tensor-core convolution, and pack its filters as mma operands."""
+"""Define the tensor-core convolution, estimate its time, and pack its filters as mma operands."""
 
 from functools import cache, partial
 from itertools import product
@@ -60,9 +60,10 @@ class FilterWords:
         self.k_steps = ceil_div(self.planes * problem.kernel * self.taps_q, 8)
 
     def pack_fragments(self, weights: np.ndarray, m_tiles: int) -> np.ndarray:
-        """Pack (C, K, K, M) for the kernel, zero-padded.
+        """Pack weights (C, K, K, M) as mma operand A, padded with zeros.
 
-        Axes: (blocks, steps, parts, k_steps, m_tiles, 32 lanes, 4 words, numbers per word); no parts unless split.
+        The result is (blocks, steps, parts, k_steps, m_tiles, 32 lanes, 4 words, numbers per word). Filters
+        that are not split have no axis ``parts``.
         """
         c, k, m = self.problem.channels, self.problem.kernel, self.problem.maps
         width = 2 if self.half else 1
@@ -89,10 +90,10 @@ class FilterWords:
 
 
 class Layout(NamedTuple):
-    """What a block computes and stages, and the grid.
+    """The tile that a block computes, its shared memory, and the grid.
 
-    images, rows, columns: of a tile of pixels. plane: words of a staged plane. blocks: of maps; per_image: tiles of
-    pixels of an image, or of several.
+    images, rows, columns: size of a tile of pixels. plane: 32-bit words of a staged plane. blocks: blocks that share
+    the maps. per_image: tiles per image, or per group of ``images`` images.
     """
 
     words: FilterWords
@@ -105,7 +106,7 @@ class Layout(NamedTuple):
     per_image: int
 
 
-def _layout(problem: ConvProblem, parameters: Parameters) -> Layout:
+def _tile_layout(problem: ConvProblem, parameters: Parameters) -> Layout:
     """Lay out a block's tile and shared memory. Raises Unfit."""
     mt, nt, warps_m, warps_n, ck = (parameters[name] for name in TENSOR_TUNABLES)
     words = FilterWords(problem, ck)
@@ -113,7 +114,7 @@ def _layout(problem: ConvProblem, parameters: Parameters) -> Layout:
         raise Unfit("float16 channels are staged in pairs")
     if ck > max(ceil_div(problem.channels, 2) * 2, 1) or (problem.channels == 1 < ck):
         raise Unfit(f"there are only {problem.channels} channels to stage")
-    sums = _sums(words, parameters)
+    sums = _sums_per_thread(words, parameters)
     if sums > 128:
         raise Unfit(f"{sums} sums do not fit in a thread's registers")
     height, width = problem.conv_output_size
@@ -135,30 +136,30 @@ def _layout(problem: ConvProblem, parameters: Parameters) -> Layout:
     return Layout(words, images, rows, columns, plane, 4 * max(operands, pooled), blocks, per_image)
 
 
-def _sums(words: FilterWords, parameters: Parameters) -> int:
-    """Return the sums of a thread; split operands have three for one."""
+def _sums_per_thread(words: FilterWords, parameters: Parameters) -> int:
+    """Return how many sums a thread holds in registers; split operands need three for each result."""
     return parameters["MT"] * parameters["NT"] * 4 * (3 if words.parts == 2 else 1)
 
 
 @cache
 def _tensor_defaults(problem: ConvProblem) -> dict[str, int]:
-    """Return the parameters with the least estimated time; all channels may be staged at once."""
+    """Return the parameters with the least estimated time. CK may also be the number of all channels."""
     tried = TENSOR_TUNABLES | {"CK": (*TENSOR_TUNABLES["CK"], ceil_div(problem.channels, 2) * 2)}
     points = (dict(zip(tried, values, strict=True)) for values in product(*tried.values()))
     return min(points, key=partial(_estimated_time, problem))
 
 
 def _estimated_time(problem: ConvProblem, parameters: Parameters) -> tuple[bool, float]:
-    """Return whether a block takes much shared memory, and an image's time relative to other parameters.
+    """Return a sort key: whether a block exceeds ``MOST_SHARED``, then an image's time in units of one mma.
 
     Fitted to the times of 700 points in 68 layers on an H100: docs/fast-path.md, "The cost models".
     """
     try:
-        layout = _layout(problem, parameters)
+        layout = _tile_layout(problem, parameters)
     except Unfit:
         return True, inf
     words, warps = layout.words, parameters["WARPS_M"] * parameters["WARPS_N"]
-    registers = ceil_div(_sums(words, parameters) + OTHER_REGISTERS, 8) * 8
+    registers = ceil_div(_sums_per_thread(words, parameters) + OTHER_REGISTERS, 8) * 8
     resident = min(SHARED // (layout.shared_bytes + 1024), 64 // warps, 65_536 // (32 * warps * registers))
     if not resident:
         return True, inf
@@ -171,9 +172,9 @@ def _estimated_time(problem: ConvProblem, parameters: Parameters) -> tuple[bool,
 
 
 def _tensor_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
-    """Return the images, rows and columns of a block's tile, at most ``pixels`` pixels in all, and whole windows.
+    """Return the images, rows and columns of a block's tile: at most ``pixels`` pixels, in whole pooling windows.
 
-    Raises Unfit if a pooling window has more.
+    Raises Unfit if one pooling window has more pixels.
     """
     height, width = problem.conv_output_size
     pool = problem.pool
@@ -186,12 +187,12 @@ def _tensor_tile(problem: ConvProblem, pixels: int) -> tuple[int, int, int]:
 
 
 def _whole_windows(most: int, size: int, pool: int) -> int:
-    """Return how many of ``size`` pixels a tile of ``most`` takes: all, or the most that end with a window."""
+    """Return the pixels of a side of a tile: ``size`` if ``most`` allows, else the most that end with a window."""
     return size if size <= most else most // pool * pool
 
 
 def _configure_tensor_core(problem: ConvProblem, parameters: Parameters) -> LaunchConfig:
-    layout = _layout(problem, parameters)
+    layout = _tile_layout(problem, parameters)
     words, images, blocks = layout.words, layout.images, layout.blocks
     m_tiles = parameters["MT"] * parameters["WARPS_M"]
     tile: dict[str, str | int] = {
@@ -222,7 +223,7 @@ def _refusal_reason(problem: ConvProblem) -> str | None:
     return "fuses no pooling in tfloat32" if problem.pool > 1 and problem.dtype == "tfloat32" else None
 
 
-def _pays(problem: ConvProblem, arch: str) -> bool:
+def _tensor_cores_pay(problem: ConvProblem, arch: str) -> bool:
     """Return whether tensor cores are estimated to be faster than CUDA cores (register-patch)."""
     if problem.dtype not in CUDA_CORE_PRODUCTS:
         return True
@@ -244,7 +245,7 @@ ROWS: tuple[Variant, ...] = (
         refuses=_refusal_reason,
         limits="tensor cores of sm_80 and later; fuses no pooling in tfloat32",
         pools=True,
-        pays=_pays,
+        pays=_tensor_cores_pay,
         tunables=TENSOR_TUNABLES,
         defaults=_tensor_defaults,
     ),
