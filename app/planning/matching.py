@@ -73,6 +73,12 @@ class Node(Frozen):
     writes: tuple[str, ...] = ()
 
     @property
+    def kernels(self) -> tuple[tuple[Variant, dict[str, int]], ...]:
+        """Return the kernel and its settings, then those of the kernel for few images, if there is one."""
+        few = () if self.few is None else ((self.few.variant, self.few.settings),)
+        return (self.variant, self.settings), *few
+
+    @property
     def layers(self) -> tuple[Layer, ...]:
         """All layers of the node."""
         return tuple(step.layer for step in self.steps)

@@ -66,9 +66,7 @@ def as_text(document: Precompile, width: int) -> str:
 def needed_builds(execution: ExecutionPlan) -> Iterator[Build]:
     """Yield what the main job compiles: each node's kernels, and each convolution's unfused kernel for its op time."""
     for node in execution.nodes:
-        configs = [(node.variant, node.variant.config(node.problem, node.settings))]
-        if node.few is not None:
-            configs.append((node.few.variant, node.few.variant.config(node.problem, node.few.settings)))
+        configs = [(variant, variant.config(node.problem, settings)) for variant, settings in node.kernels]
         if isinstance(node.problem, ConvProblem):
             configs.append((node.variant, node.variant.config(without_epilogue(node.problem), node.settings_alone)))
         for variant, config in configs:

@@ -8,15 +8,17 @@ the card is timed. All processors compile, then every visible card times its sha
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import prod
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -42,7 +44,7 @@ KNOWN = tuple(NETWORKS)
 FILES = tuple(sorted(str(path) for path in Path("docs/networks").glob("*.toml")))
 MOST_TILES = 10  # of a kernel, drawn
 MOST_IMAGES, MOST_BYTES = 10_000, 6 << 30
-WARMUP, SERIES, PASSES = 2, 5, 3
+SERIES, PASSES = 5, 3
 FAMILIES = ("mma", "wgmma")
 
 
@@ -97,7 +99,8 @@ def compile_choices(case: Case, arch: str, known: Mapping[str, object]) -> list[
     for name, wanted in list_choices(case, graph, arch, Tuning(known)):  # type: ignore[arg-type]
         try:
             for node in plan(graph, arch, wanted).nodes:
-                compile_kernel(node.variant.path, node.variant.config(node.problem, node.settings).defines, arch)
+                for variant, settings in node.kernels:
+                    compile_kernel(variant.path, variant.config(node.problem, settings).defines, arch)
         except UserError:
             continue
         names.append(name)
@@ -106,8 +109,7 @@ def compile_choices(case: Case, arch: str, known: Mapping[str, object]) -> list[
 
 def time_plan(graph: Graph, arch: str, wanted: Choices) -> tuple[float, dict[str, float], int]:
     """Return the median ms of a pass, the ms of each kernel alone, and the number of images."""
-    import cupy
-
+    from app.cuda.events import time_by_events
     from app.engine.gpu import GpuEngine
 
     execution = plan(graph, arch, wanted)
@@ -120,32 +122,19 @@ def time_plan(graph: Graph, arch: str, wanted: Choices) -> tuple[float, dict[str
         buffers.named[IMAGES].data.copy_from_host(images.ctypes.data, images.nbytes)
         stream = buffers.stream
 
-        def passes(number: int) -> None:
-            for _ in range(number):
-                for launch in buffers.launches:
+        def run(launches: Sequence[Any]) -> None:
+            for _ in range(PASSES):
+                for launch in launches:
                     launch(stream.ptr, count)
 
-        passes(WARMUP)
-        found = []
-        for _ in range(SERIES):
-            start, end = cupy.cuda.Event(), cupy.cuda.Event()
-            start.record(stream)
-            passes(PASSES)
-            end.record(stream)
-            end.synchronize()
-            found.append(cupy.cuda.get_elapsed_time(start, end) / PASSES)
-        parts = {}
-        for node, launch in zip(execution.nodes, buffers.launches, strict=True):
-            start, end = cupy.cuda.Event(), cupy.cuda.Event()
-            start.record(stream)
-            for _ in range(PASSES):
-                launch(stream.ptr, count)
-            end.record(stream)
-            end.synchronize()
-            parts[f"{node.name}: {node.variant.name}"] = cupy.cuda.get_elapsed_time(start, end) / PASSES
+        found = time_by_events(partial(run, buffers.launches), stream, SERIES, warmup=1)
+        parts = {
+            f"{node.name}: {node.variant.name}": time_by_events(partial(run, [launch]), stream, 1)[0] / PASSES
+            for node, launch in zip(execution.nodes, buffers.launches, strict=True)
+        }
     finally:
         engine.close()
-    return median(found), parts, count
+    return median(found) / PASSES, parts, count
 
 
 def time_case(case: Case) -> dict[str, object]:

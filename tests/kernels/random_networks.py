@@ -60,7 +60,8 @@ def prepare(seed: int, folder: Path, arch: str, card: str) -> Prepared:
     table = tuning.load(card)
     for precision in PRECISIONS:
         for node in plan(graph, arch, Choices(precision, tuning=table)).nodes:
-            compile_kernel(node.variant.path, node.variant.config(node.problem, node.settings).defines, arch)
+            for variant, settings in node.kernels:
+                compile_kernel(variant.path, variant.config(node.problem, settings).defines, arch)
     return Prepared(seed, path, images, compute_reference(graph, images))
 
 

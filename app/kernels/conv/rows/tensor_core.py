@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.kernels.conv.rows.register_patch import estimated_products
+from app.kernels.conv.rows.register_patch import REGISTERS, estimated_products
 from app.kernels.fused.scaling import rounded_to_tf32, split_tf32
 from app.kernels.problems import ConvProblem
 from app.kernels.tensor_cores import split_pays
@@ -160,7 +160,7 @@ def _estimated_time(problem: ConvProblem, parameters: Parameters) -> tuple[bool,
         return True, inf
     words, warps = layout.words, parameters["WARPS_M"] * parameters["WARPS_N"]
     registers = ceil_div(_sums_per_thread(words, parameters) + OTHER_REGISTERS, 8) * 8
-    resident = min(SHARED // (layout.shared_bytes + 1024), 64 // warps, 65_536 // (32 * warps * registers))
+    resident = min(SHARED // (layout.shared_bytes + 1024), 64 // warps, REGISTERS // (32 * warps * registers))
     if not resident:
         return True, inf
     steps = layout.per_image * layout.blocks * words.steps  # of all blocks
@@ -227,10 +227,12 @@ def _tensor_cores_pay(problem: ConvProblem, arch: str) -> bool:
     """Return whether tensor cores are estimated to be faster than CUDA cores (register-patch)."""
     if problem.dtype not in CUDA_CORE_PRODUCTS:
         return True
+    if not split_pays(problem, arch):
+        return False
     products, stores = CUDA_CORE_PRODUCTS[problem.dtype]
     _, time = _estimated_time(problem, _tensor_defaults(problem))
     outputs = problem.maps * prod(problem.conv_output_size)
-    return split_pays(problem, arch) and products * time + stores * outputs < estimated_products(problem)
+    return products * time + stores * outputs < estimated_products(problem)
 
 
 ROWS: tuple[Variant, ...] = (
