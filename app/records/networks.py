@@ -171,6 +171,7 @@ class Settings(TypedDict):
     images: Count
     validation: Annotated[Count, "images held out"]
     data: Annotated[str, "SHA-256 of the images and labels"]
+    start: Annotated[str, "SHA-256 of the weights file that it starts from; empty for random weights"]
 
 
 class Epoch(TypedDict):

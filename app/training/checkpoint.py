@@ -88,7 +88,7 @@ class TrainingJob(Frozen):
     device: str
 
 
-SCHEMA = 4
+SCHEMA = 5
 SUFFIX = ".checkpoint"
 MAX_BYTES = 1 << 30
 Stamp = tuple[int, int, int] | None

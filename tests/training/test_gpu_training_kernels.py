@@ -219,12 +219,17 @@ def test_cross_entropy_of_what_is_no_number(value: float) -> None:
 
 
 @pytest.mark.parametrize("l2", [0.0, 0.02])
-@pytest.mark.parametrize("optimiser", [Sgd(), Sgd(0.1), AdamW(), AdamW(0.1)], ids=repr)
+@pytest.mark.parametrize(
+    "optimiser", [Sgd(), Sgd(0.1), AdamW(), AdamW(0.1), Sgd(0.1, keep_zeros=True), AdamW(keep_zeros=True)], ids=repr
+)
 def test_update(optimiser: Optimiser, l2: float) -> None:
     """To the bit over some steps; the L2 part of the loss to float64's rounding."""
     shapes = {"a_bias": (5,), "a": (33, 19), "b": (3, 3, 2, 7), "b_bias": (7,)}
     places = arena_layout(shapes)
     parameters = {name: normal(*shape) for name, shape in shapes.items()}
+    if optimiser.keep_zeros:
+        for array in parameters.values():
+            array.ravel()[::3] = 0
     slots = {slot: {name: np.abs(normal(*shape)) for name, shape in shapes.items()} for slot in optimiser.slots}
     arena = uploaded(places.packed(parameters))
     own_slots = [uploaded(places.packed(slots[slot])) for slot in optimiser.slots]
@@ -239,4 +244,5 @@ def test_update(optimiser: Optimiser, l2: float) -> None:
     np.testing.assert_equal(places.unpacked(arena.get()), parameters)
     for slot, own in zip(optimiser.slots, own_slots, strict=True):
         np.testing.assert_equal(places.unpacked(own.get()), slots[slot])
-    assert np.count_nonzero(arena.get()) == sum(array.size for array in parameters.values())  # between them still 0
+    assert np.count_nonzero(arena.get()) == sum(map(np.count_nonzero, parameters.values()))  # between them still 0
+    assert optimiser.keep_zeros == (np.count_nonzero(parameters["a"]) < parameters["a"].size)

@@ -212,7 +212,7 @@ class Update:
         self._layout, self._optimiser, self._l2 = places, optimiser, l2
         self._blocks = ceil_div(places.size, BLOCK)
         name = {AdamW: "adamw", Sgd: "sgd"}[type(optimiser)]
-        self._function = _load_kernel(name, arch, HAS_L2=int(l2 > 0))
+        self._function = _load_kernel(name, arch, HAS_L2=int(l2 > 0), KEEP_ZEROS=int(optimiser.keep_zeros))
         self._squares = device_array(self._blocks, "float64") if l2 else None
         self._penalty = _load_kernel("penalty", arch) if l2 else None
 

@@ -15,7 +15,7 @@ from app.training.gpu.kernels import CrossEntropy, Gather, Update, arena_layout,
 from app.training.gpu.stages import DeviceBatch, Site, build_stages, inference_launch
 from app.training.gradients import Arrays
 from app.training.model import Model
-from app.training.optimisers import OPTIMISERS, Slots, one_cycle
+from app.training.optimisers import Slots, build_optimiser, one_cycle
 from app.training.random_bits import Use, stream_key
 from app.training.settings import Settings
 from app.training.team import Team, member_share
@@ -107,7 +107,7 @@ class GpuTrainer:
         self._layout = arena_layout(job.model.shapes)
         self._parameters = upload(self._layout.packed(job.progress.parameters))
         self._gradients = upload(np.zeros(self._layout.size, np.float32))
-        optimiser = OPTIMISERS[settings.optimiser](settings.weight_decay)
+        optimiser = build_optimiser(settings)
         self._slots = {name: upload(self._layout.packed(job.progress.slots[name])) for name in optimiser.slots}
         self._most = min(settings.batch, len(job.images))
         site = Site(arch, self._most, self._layout, self._parameters, self._gradients)
