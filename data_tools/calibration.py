@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError, escape_unprintable
+from app.kernels.sparsity import is_two_of_four
 from app.network.graph import Graph, build_graph
 from app.network.pruning import sparsify_layers
 from app.network.rounding import CompensatedLayer, quantise_convolution, round_layers
-from app.network.sparsity import is_two_of_four
 from app.network.weights import Weights, load_weights, save_weights
 from app.terminal.output import check_writable
 from data_tools.fashion_mnist import SPLITS, open_split

@@ -20,7 +20,7 @@ TABLES: dict[str, Sequence[str]] = {
         for name in ("direct", "as_gemm", "tensor_core", "register_patch", "toom_cook", "warpgroups")
     ),
     "gemm": ("gemm.gemm", "gemm.rows_by_count", "gemm.warpgroup"),
-    "conv_pair": ("fused.conv_pair",),
+    "conv_pair": ("fused.conv_pair", "fused.sparse_pair"),
     "gemm_pair": ("fused.gemm_pair",),
     **dict.fromkeys(("pool", "softmax", "activation", "argmax", "resize"), ("pointwise.pointwise",)),
 }

@@ -26,7 +26,7 @@ def load_graph(request: NetworkRequest, *, shapes_only: bool = False) -> tuple[G
 def choices_of(request: NetworkRequest, graph: Graph) -> Choices:
     """Resolve the choices of a request, without tuning. Raises UserError for kernels that are unknown or do not fit."""
     named = {option: _parse_kernel_option(graph, option, text) for option, text in request.kernels.items()}
-    return Choices(request.precision, request.fuse, _requested_variants(request, named))
+    return Choices(request.precision, request.fuse, _requested_variants(request, named), sparse=request.sparse)
 
 
 def check_architecture(arch: str) -> None:

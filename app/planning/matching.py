@@ -23,13 +23,15 @@ PAIRS: dict[str, Any] = {"conv": ConvPairProblem, "gemm": LinearPairProblem}  # 
 class Choices(Frozen):
     """The user's choices: precision (a name of app/base/precision.py), fusion, and kernels by layer or operation.
 
-    A kernel that is None or absent is chosen by ``auto``, from the measured results in ``tuning``.
+    A kernel that is None or absent is chosen by ``auto``, from the measured results in ``tuning``. sparse: whether
+    kernels for 2:4 sparse weights may run.
     """
 
     precision: str = "fp32"
     fuse: bool = True
     kernels: Mapping[str, Variant | None] = field(default_factory=dict)
     tuning: Tuning = field(default_factory=Tuning)
+    sparse: bool = True
 
     @property
     def named_pairs(self) -> dict[str, Variant]:

@@ -44,6 +44,7 @@ class NetworkRequest(Frozen, kw_only=True):
         choices=("auto", *PRECISIONS),
     )
     fuse: bool = option("run each layer as a separate kernel", True, name="--no-fuse")
+    sparse: bool = option("multiply 2:4 sparse weights as dense ones", True, name="--no-sparse")
 
     @property
     def kernels(self) -> dict[str, str]:

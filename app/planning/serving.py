@@ -30,6 +30,7 @@ from app.kernels.problems import (
     operation,
     without_epilogue,
 )
+from app.kernels.sparsity import is_two_of_four
 from app.kernels.variant import Variant
 from app.layers import Activation, Flatten, Resize
 from app.network.graph import Graph
@@ -112,6 +113,9 @@ class Serving(Frozen):
         if found is None:
             return None
         problem, heads, taken = found
+        if isinstance(problem, ConvPairProblem):
+            sparse = self.choices.sparse and is_two_of_four(graph.parameters[heads[1].layer.name])
+            problem = replace(problem, sparse=sparse)
         enlarges = isinstance(problem, ConvPairProblem) and problem.resize is not None
         reads = start + enlarges  # the step of the first convolution
         named = self.choices.named_pairs.get(operation(problem))

@@ -41,6 +41,7 @@ RUN: dict[str, tuple[str, tuple[str, str], tuple[str, str]]] = {
     "--latency": ("", (ERROR, "--latency is for the GPU: leave it out on the CPU"), (EFFECT, "layers")),
     "--precision": ("fp16", (ERROR, "--precision fp16 is for the GPU: leave it out on the CPU"), (EFFECT, "precision")),
     "--no-fuse": ("", (NOTE, "--no-fuse: for the GPU, without effect"), (EFFECT, "settings")),
+    "--no-sparse": ("", (NOTE, "--no-sparse: for the GPU, without effect"), (EFFECT, "")),  # the weights are dense
     "--streams": ("2", (NOTE, "--streams: for the GPU, without effect"), (EFFECT, "settings")),
     "--chunk": ("2", (NOTE, "--chunk: for the GPU, without effect"), (EFFECT, "settings")),
     "--repeat": ("3", (EFFECT, "settings"), (EFFECT, "settings")),

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.kernels.sparsity import is_two_of_four
 from app.network.definitions import LENET5
 from app.network.graph import build_graph
 from app.network.pruning import sparsify_layers
-from app.network.sparsity import is_two_of_four
 from app.network.weights import load_weights
 from data_tools.__main__ import main
 from tests.support.bundle_for_tests import IMAGES, trained
@@ -30,7 +30,7 @@ def test_sparsify_prunes_conv2_and_round_and_quantise_keep_it(
     assert not found.expected_correct and found.definition == LENET5
     assert str(found.recipe).endswith("conv2 pruned 2:4 with error compensation on 50 training images")
     (layer,) = sparsify_layers(build_graph(LENET5, before), IMAGES[:50, None])
-    for name, array in (before.arrays | layer.arrays).items():
+    for name, array in {**before.arrays, **layer.arrays}.items():
         np.testing.assert_array_equal(found.arrays[name], array, strict=True)
     narrow, integers = tmp_path / "sparse16.h5", tmp_path / "sparse8.h5"
     assert main(["round", str(out), str(narrow), "--images", "50"]) == 0

@@ -6,21 +6,15 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from app.kernels.sparsity import is_two_of_four
 from app.network.definitions import LENET5
 from app.network.graph import Graph
 from app.network.pruning import greatest_two, prune_with_compensation, sparsify_layers
 from app.network.rounding import DAMPING, quantise_convolution, round_layers
-from app.network.sparsity import is_two_of_four
 from tests.support.networks_for_tests import random_graph, random_images
+from tests.support.sparsity import drawn_two_of_four
 
 COUNT = 60
-
-
-def drawn_two_of_four(rng: np.random.Generator, kernel: int = 5, channels: int = 32, maps: int = 64) -> np.ndarray:
-    """Filters (K, K, in, out) with two weights at random places of each four, float32."""
-    filters = rng.standard_normal((kernel, kernel, channels // 4, 4, maps)).astype(np.float32)
-    order = rng.permuted(np.broadcast_to(np.arange(4)[:, None], filters.shape), axis=3)
-    return np.where(order < 2, filters, 0).reshape(kernel, kernel, channels, maps)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int8])

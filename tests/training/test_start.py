@@ -6,19 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.kernels.sparsity import is_two_of_four
 from app.network.definitions import LENET5, MLP
-from app.network.sparsity import is_two_of_four
 from app.network.weights import load_weights, save_weights
 from app.training.optimisers import OPTIMISERS, ScheduleStep
-from tests.network.test_pruning import drawn_two_of_four
 from tests.support.networks_for_tests import random_graph
+from tests.support.sparsity import drawn_two_of_four
 from tests.support.training_for_tests import OWN, Refused, Train
 from tests.training.test_train_command import interrupted_after
 
 
 def sparse_weights(path: Path, bias: bool = False) -> dict[str, np.ndarray]:
     """Write random weights of lenet5, with conv2 2:4 sparse; return them."""
-    arrays = random_graph(LENET5, bias=bias).parameters
+    arrays = dict(random_graph(LENET5, bias=bias).parameters)
     arrays["conv2"][:] = drawn_two_of_four(np.random.default_rng(5)) / 30
     save_weights(path, arrays, network=LENET5)
     return arrays

@@ -1,0 +1,108 @@
+"""Sparse filters as Hopper's products want them: read back bit by bit, as the instruction reads them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from app.kernels.fused.sparse_pair import compressed_filters, kept_places, metadata_words
+from app.kernels.variant import Unfit
+from app.network.definitions import LENET5
+from app.network.graph import Graph
+from app.planning.matching import Choices
+from app.planning.plan import notices, plan
+from tests.kernels.test_pair_rows import packed
+from tests.support.kernel_grid import convolution_pair, row_of, sparsely, typed
+from tests.support.networks_for_tests import random_graph
+from tests.support.sparsity import drawn_two_of_four
+
+
+def read_back(compressed: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """The dense filters (32, 25, 64) that products make of kept weights (16, 25, 64) and metadata, thread by thread."""
+    dense = np.zeros((32, 25, 64), compressed.dtype)
+    for tap in range(25):
+        vector, word, pair = tap // 8, tap % 8 // 2, tap % 2
+        for thread in range(128):
+            warp, g, t = thread // 32, thread % 32 // 4, thread % 4
+            if t // 2 != pair:
+                continue
+            register = int(words[vector, thread, word])
+            for upper in range(2):
+                row = 16 * warp + 8 * upper + g
+                for four in range(4):
+                    nibble = register >> (16 * upper + 4 * four) & 15
+                    group = 4 * (t % 2) + four
+                    first, second = nibble & 3, nibble >> 2
+                    assert first < second
+                    dense[4 * group + first, tap, row] = compressed[2 * group, tap, row]
+                    dense[4 * group + second, tap, row] = compressed[2 * group + 1, tap, row]
+    return dense
+
+
+@pytest.mark.parametrize("density", [1.0, 0.5, 0.0])
+def test_metadata_and_kept_weights_are_the_filters(density: float) -> None:
+    """All six patterns of every four, at every tap, also where a four has one weight or none."""
+    rng = np.random.default_rng(4)
+    filters = drawn_two_of_four(rng).transpose(2, 0, 1, 3)
+    filters = np.where(rng.random(filters.shape) < density, filters, 0)
+    places = kept_places(filters)
+    compressed, words = compressed_filters(filters, places), metadata_words(places)
+    assert places.shape == (8, 2, 5, 5, 64) and compressed.shape == (16, 5, 5, 64) and compressed.dtype == np.float32
+    assert words.shape == (4, 128, 4) and words.dtype == np.uint32
+    assert not words[3, :, 1:].any() and not words[3, 2::4, 0].any()  # of the taps after the last
+    np.testing.assert_array_equal(
+        read_back(compressed.reshape(16, 25, 64), words), filters.reshape(32, 25, 64), strict=True
+    )
+    if density == 1:
+        assert len({tuple(pair) for pair in places[3].reshape(2, -1).T}) == 6
+
+
+def sparse_graph() -> Graph:
+    """lenet5 with random weights that float16 holds, conv2 2:4 sparse."""
+    graph = random_graph(LENET5, bias=False)
+    parameters = {**graph.parameters, "conv2": drawn_two_of_four(np.random.default_rng(6)) / 30}
+    exact = {name: array.astype(np.float16).astype(np.float32) for name, array in parameters.items()}
+    return replace(graph, parameters=exact)
+
+
+def chosen(graph: Graph, precision: str, arch: str = "sm_90a", sparse: bool = True) -> str:
+    """The kernel of both convolutions."""
+    asked = Choices(precision, sparse=sparse)
+    planned = plan(graph, arch, asked)
+    name = planned.nodes[0].variant.name
+    told = [note for note in notices(planned, asked) if "2:4 sparse" in note]
+    assert told == (["conv2 2:4 sparse: half of its products are skipped"] if "sparse" in name else [])
+    return name
+
+
+def test_sparse_weights_run_on_sparse_kernels_and_one_weight_more_does_not() -> None:
+    graph = sparse_graph()
+    assert [chosen(graph, precision) for precision in ("fp16", "fp32x")] == ["wgmma-sparse", "wgmma-sparse-exact"]
+    assert [chosen(graph, p, sparse=False) for p in ("fp16", "fp32x")] == ["wgmma", "wgmma-exact"]
+    assert chosen(graph, "fp16", "sm_80") == "mma"
+    conv1 = graph.parameters["conv1"] * np.float32(1.001)  # which float16 does not hold
+    inexact = replace(graph, parameters={**graph.parameters, "conv1": conv1})
+    assert [chosen(inexact, precision) for precision in ("fp16", "fp32x")] == ["wgmma-sparse", "wgmma-split"]
+    filters = graph.parameters["conv2"].copy()
+    filters[tuple(np.argwhere(filters == 0)[4321])] = 0.5
+    dense = replace(graph, parameters={**graph.parameters, "conv2": filters})
+    assert [chosen(dense, precision) for precision in ("fp16", "fp32x")] == ["wgmma", "wgmma-exact"]
+
+
+@pytest.mark.parametrize("factor", [1e-8, 1e-3, 1e8])
+def test_powers_of_two_keep_filters_of_any_size_sparse(factor: float) -> None:
+    """Those that float16 would round to zero, or to infinity."""
+    row, problem = row_of("conv_pair", "wgmma-sparse"), typed(sparsely(convolution_pair()), "float16")
+    w1 = np.random.default_rng(7).standard_normal((1, 5, 5, 32)).astype(np.float32)
+    w2 = (drawn_two_of_four(np.random.default_rng(8)).transpose(2, 0, 1, 3) * factor).astype(np.float32)
+    _, filters2, scales = packed(row, problem, [w1, None, w2, None])
+    assert filters2 is not None and scales is not None and np.isfinite(scales).all()
+    kept = filters2[: 25 * 2048].view(np.float16)
+    assert np.isfinite(kept).all() and np.count_nonzero(kept) == np.count_nonzero(w2)
+
+
+def test_images_of_a_warpgroup_have_registers() -> None:
+    row, problem = row_of("conv_pair", "wgmma-sparse"), typed(sparsely(convolution_pair()), "float16")
+    assert [row.config(problem, {"images": n}).launches[0].threads for n in (2, 3, 4)] == [640, 384, 384]
+    with pytest.raises(Unfit, match="no registers for 5 images"):
+        row.config(problem, {"images": 5})
