@@ -68,9 +68,9 @@ examples:
 Of every four consecutive input maps, each pixel of each filter keeps two
 weights: those without which the layer's results change most, given that the
 weights that stay compensate. It prunes convolutions that read a multiple of
-four maps. sparsify reads the first --images training images of Fashion-MNIST
-and never the test images, replaces no file and promises no counts. round and
-quantise keep the zeros.
+four maps, and fits all later layers to their former results. sparsify reads
+the first --images training images of Fashion-MNIST and never the test images,
+replaces no file and promises no counts. round and quantise keep the zeros.
 """,
 }
 
@@ -117,7 +117,7 @@ def sparsify_weights(options: argparse.Namespace) -> None:
     arrays = dict(weights.arrays)
     for layer in sparsify_layers(graph, images):
         arrays |= layer.arrays
-        _print_errors(layer, "the two greatest of four")
+        _print_errors(layer, "weights as they were, of four the two greatest")
     _save(options, weights, f"{', '.join(_dense_layers(weights))} pruned 2:4 with error compensation", arrays=arrays)
 
 

@@ -20,7 +20,7 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm")
 # commit that needs it, and say in its message what the lines buy and what was tried in order to save as many elsewhere.
 CAPS = {
     "lines of sources": 57_400,
-    "lines of Python in app without comments, docstrings and blank lines": 31_750,
+    "lines of Python in app without comments, docstrings and blank lines": 31_800,
     "lines of tests": 43_500,
     "tracked files": 932,
 }

@@ -19,7 +19,7 @@ clips more. Small limits would need finer filter steps and coarsen all other fil
 the greatest.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -29,7 +29,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.kernels.sparsity import is_two_of_four
-from app.layers import AvgPool, Conv2d, Parameters, Relu
+from app.layers import AvgPool, Conv2d, Layer, Parameters, Relu
 from app.layers.conv2d import im2col, windows_of
 from app.network.graph import REFERENCE_CHUNK, Graph
 from app.network.quantised import BYTE, SIGNED, Quantised
@@ -115,21 +115,31 @@ def round_with_compensation(
 
 def gram_matrix(graph: Graph, at: int, images: np.ndarray, inputs: int, rounded: Rounding = lambda x: x) -> np.ndarray:
     """Return xᵀ x (inputs, inputs) over all rows x of the input of step ``at`` on these images, after ``rounded``."""
-    from tqdm import tqdm  # imported only here: nothing else here needs it
-
-    step = graph.steps[at]
-    layer = step.layer
-    batch = BLOCK_BYTES // (8 * inputs * prod(step.out_shape[1:]))
-    batch = min(max(batch, 1), REFERENCE_CHUNK)
     found = np.zeros((inputs, inputs))
-    for first in tqdm(range(0, len(images), batch), desc=layer.name, unit=" batches", disable=None):
-        x = rounded(graph.input_of(at, images[first : first + batch], np.float64))
-        if isinstance(layer, Conv2d):
-            windows = windows_of(x, layer.kernel, layer.stride, layer.padding)
-            x = im2col(windows, np.empty(windows.size))
-        x = np.pad(x, ((0, 0), (0, inputs - x.shape[1])), constant_values=1)  # what a bias is multiplied by
+    for (x,) in input_rows([graph], at, images, inputs, rounded):
         found += x.T @ x
     return found
+
+
+def input_rows(
+    graphs: Sequence[Graph], at: int, images: np.ndarray, inputs: int, rounded: Rounding = lambda x: x
+) -> Iterator[list[np.ndarray]]:
+    """Yield the inputs of step ``at`` in parts of the images: for each graph rows x (rows, inputs), float64."""
+    from tqdm import tqdm  # imported only here: nothing else here needs it
+
+    step = graphs[0].steps[at]
+    batch = BLOCK_BYTES // (8 * inputs * prod(step.out_shape[1:]))
+    batch = min(max(batch, 1), REFERENCE_CHUNK)
+    for first in tqdm(range(0, len(images), batch), desc=step.layer.name, unit=" batches", disable=None):
+        part = images[first : first + batch]
+        yield [_as_rows(step.layer, rounded(graph.input_of(at, part, np.float64)), inputs) for graph in graphs]
+
+
+def _as_rows(layer: Layer, x: np.ndarray, inputs: int) -> np.ndarray:
+    if isinstance(layer, Conv2d):
+        windows = windows_of(x, layer.kernel, layer.stride, layer.padding)
+        x = im2col(windows, np.empty(windows.size))
+    return np.pad(x, ((0, 0), (0, inputs - x.shape[1])), constant_values=1)  # what a bias is multiplied by
 
 
 def relative_error(w: np.ndarray, rounded: np.ndarray, products: np.ndarray) -> float:

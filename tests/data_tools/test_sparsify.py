@@ -23,14 +23,17 @@ def test_sparsify_prunes_conv2_and_round_and_quantise_keep_it(
 ) -> None:
     source, out = trained(tmp_path / "mine.h5", "lenet5"), tmp_path / "sparse.h5"
     assert main(["sparsify", str(source), str(out), "--images", "50"]) == 0
-    change, wrote = capsys.readouterr().out.splitlines()
-    ours, plain = map(float, re.findall(r"[\d.]+e-\d\d", change))
-    assert change.startswith("conv2: ") and 0 < ours < plain and wrote == f"wrote {out}"
+    *changes, wrote = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in changes] == ["conv2", "fc1", "fc2"] and wrote == f"wrote {out}"
+    for line in changes:
+        ours, plain = map(float, re.findall(r"[\d.]+e-\d\d", line))
+        assert 0 < ours <= plain
     before, found = load_weights(source), load_weights(out)
     assert not found.expected_correct and found.definition == LENET5
     assert str(found.recipe).endswith("conv2 pruned 2:4 with error compensation on 50 training images")
-    (layer,) = sparsify_layers(build_graph(LENET5, before), IMAGES[:50, None])
-    for name, array in {**before.arrays, **layer.arrays}.items():
+    layers = sparsify_layers(build_graph(LENET5, before), IMAGES[:50, None])
+    changed = {name: array for layer in layers for name, array in layer.arrays.items()}
+    for name, array in {**before.arrays, **changed}.items():
         np.testing.assert_array_equal(found.arrays[name], array, strict=True)
     narrow, integers = tmp_path / "sparse16.h5", tmp_path / "sparse8.h5"
     assert main(["round", str(out), str(narrow), "--images", "50"]) == 0

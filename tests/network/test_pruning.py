@@ -9,7 +9,7 @@ import pytest
 from app.kernels.sparsity import is_two_of_four
 from app.network.definitions import LENET5
 from app.network.graph import Graph
-from app.network.pruning import greatest_two, prune_with_compensation, sparsify_layers
+from app.network.pruning import fit_weights, greatest_two, sparsify_layers
 from app.network.rounding import DAMPING, quantise_convolution, round_layers
 from tests.support.networks_for_tests import random_graph, random_images
 from tests.support.sparsity import drawn_two_of_four
@@ -43,7 +43,7 @@ def test_each_four_lose_the_pair_without_which_least_squares_fit_best() -> None:
     """By trying every pair of one group, with the other group whole."""
     rng = np.random.default_rng(2)
     x, w = rng.standard_normal((40, 8)) @ rng.standard_normal((8, 8)), rng.standard_normal((8, 5))
-    found = prune_with_compensation(w, x.T @ x)
+    found = fit_weights(w, x.T @ x, x.T @ x @ w, 8)
     damped = np.vstack([x, np.sqrt(DAMPING * np.square(x).sum() / 8) * np.eye(8)])
     for output in range(5):
         y = damped @ w[:, output]
@@ -61,6 +61,15 @@ def test_each_four_lose_the_pair_without_which_least_squares_fit_best() -> None:
         np.testing.assert_allclose(found[kept, output], fit, rtol=1e-9)
 
 
+def test_later_layers_get_the_least_squares_fit_of_their_former_results() -> None:
+    rng = np.random.default_rng(3)
+    x, y, w = rng.standard_normal((30, 6)), rng.standard_normal((30, 4)), rng.standard_normal((6, 4))
+    found = fit_weights(w, x.T @ x, x.T @ y, 0)
+    weight = np.sqrt(DAMPING * np.square(x).sum() / 6) * np.eye(6)
+    wanted = np.linalg.lstsq(np.vstack([x, weight]), np.vstack([y, weight @ w]), rcond=None)[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-9)
+
+
 def pruned(graph: Graph, images: np.ndarray) -> Graph:
     arrays = {name: array for layer in sparsify_layers(graph, images) for name, array in layer.arrays.items()}
     return replace(graph, parameters={**graph.parameters, **arrays})
@@ -69,17 +78,19 @@ def pruned(graph: Graph, images: np.ndarray) -> Graph:
 def test_scores_of_other_images_are_closer_than_with_the_two_greatest() -> None:
     graph = random_graph(LENET5, bias=True)
     given, held_out = np.split(random_images(LENET5, 2 * COUNT), 2)
-    (layer,) = sparsify_layers(graph, given)
-    assert layer.name == "conv2" and list(layer.arrays) == ["conv2"] and 0 < layer.error < layer.plain
+    layer, *later = sparsify_layers(graph, given)
+    assert [each.name for each in (layer, *later)] == ["conv2", "fc1", "fc2"]
+    assert all(0 < each.error < each.plain for each in (layer, *later))
+    fitted = replace(
+        graph, parameters={**graph.parameters, **{k: v for e in (layer, *later) for k, v in e.arrays.items()}}
+    )
     w = graph.parameters["conv2"]
     plain = np.where(greatest_two(w.reshape(-1, 64)).reshape(w.shape), w, 0)
     assert is_two_of_four(layer.arrays["conv2"]) and is_two_of_four(plain)
     expected = graph.reference(held_out)
-    errors = [
-        np.square(replace(graph, parameters={**graph.parameters, "conv2": each}).reference(held_out) - expected).sum()
-        for each in (layer.arrays["conv2"], plain)
-    ]
-    assert 0 < errors[0] < 0.6 * errors[1]
+    alone = [replace(graph, parameters={**graph.parameters, **each}) for each in (layer.arrays, {"conv2": plain})]
+    errors = [np.square(each.reference(held_out) - expected).sum() for each in (fitted, *alone)]
+    assert 0 < errors[1] < 0.6 * errors[2] and errors[0] < errors[2]
 
 
 def test_rounding_and_quantising_keep_the_zeros() -> None:
