@@ -20,7 +20,7 @@ import numpy as np
 from app.kernels.sparsity import GROUP, KEPT, is_two_of_four
 from app.layers import Conv2d
 from app.network.graph import Graph
-from app.network.rounding import CompensatedLayer, damped, input_rows
+from app.network.rounding import CompensatedLayer, damped, gram_matrix, input_rows
 
 
 def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLayer]:
@@ -52,6 +52,8 @@ def sparsify_layers(graph: Graph, images: np.ndarray) -> Iterator[CompensatedLay
 
 def _products(changed: Graph, graph: Graph, at: int, images: np.ndarray, inputs: int) -> tuple[np.ndarray, ...]:
     """Return x'ᵀ x', x'ᵀ x and xᵀ x of step ``at``'s inputs x' in the changed graph and x in the other."""
+    if changed is graph:
+        return (gram_matrix(graph, at, images, inputs),) * 3
     found = np.zeros((3, inputs, inputs))
     for new, old in input_rows([changed, graph], at, images, inputs):
         found += new.T @ new, new.T @ old, old.T @ old
