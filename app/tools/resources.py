@@ -99,11 +99,12 @@ def example_problems(row: Variant) -> Iterator[tuple[str, list[Problem]]]:
 
 
 def _pair_problems(row: Variant, network: Network) -> list[Problem]:
-    """Return the network's first two such layers as pairs: in each of the row's types, then with exact weights."""
+    """Return the network's first two such layers as pairs: in each of the row's types, then exact, then sparse ones."""
     name, pair = EXAMPLE_PAIRS[row.operation]
     whole = [[_layer_problems(network, f"{name}{number}", dtype) for number in (1, 2)] for dtype in row.dtypes]
     found = [pair(*(list(filter(None, layer))[-1] for layer in both)) for both in whole]
-    return [*found, *(replace(problem, exact=True) for problem in found if problem.activation_parts == 2)]
+    found += [replace(problem, exact=True) for problem in found if problem.activation_parts == 2]
+    return [*found, *(replace(problem, sparse=True) for problem in found if "sparse" in row.name)]
 
 
 def _layer_problems(network: Network, name: str, dtype: str) -> list[Problem | None]:

@@ -36,6 +36,7 @@ from tests.support.scaled_networks import (
     unit_scaled,
 )
 from tests.support.shell import user_error
+from tests.support.sparsity import two_of_four
 
 Factors = tuple[float, float, float, float]
 ARCHES, PRECISIONS = ("sm_80", "sm_90a"), ("fp32x", "fp16")  # mma; wgmma, where that serves
@@ -165,7 +166,11 @@ def test_what_float16_does_not_hold_is_split_into_tfloat32(arch: str, factors: F
 
 def test_every_kernel_of_two_layers_is_met_above() -> None:
     met = set()
-    for graph, arch, precision in product((unbiased(), rounded_unbiased()), ("sm_80", "sm_90a"), ("fp32x", "fp16")):
+    exact = rounded_unbiased()
+    filters = exact.parameters["conv2"]
+    kept = two_of_four(np.random.default_rng(0), filters.shape)
+    sparse = replace(exact, parameters={**exact.parameters, "conv2": filters * kept})
+    for graph, arch, precision in product((unbiased(), exact, sparse), ("sm_80", "sm_90a"), ("fp32x", "fp16")):
         met |= {(node.variant.source, precision) for node in plan(graph, arch, Choices(precision)).nodes}
     integers, _ = plan(with_bytes(unbiased()), "sm_90a", Choices("int8")).nodes  # see test_integers.py
     met.add((integers.variant.source, "int8"))

@@ -34,10 +34,11 @@ struct Products {
     }
 };
 
+typedef Float16Policy<IMAGES, WARPGROUPS, SharedStorage, Products> Policy;
+
 extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS, 1)
     conv_pair_wgmma(const unsigned char *__restrict__ x, const uint4 *__restrict__ filters1,
                     const unsigned char *__restrict__ filters2, const float *__restrict__ scales,
                     float16 *__restrict__ y, int images) {
-    convolve_pair<IMAGES, WARPGROUPS>(Float16Policy<IMAGES, WARPGROUPS, SharedStorage, Products>(), x, filters1,
-                                      filters2, scales, y, images);
+    convolve_pair<IMAGES, WARPGROUPS>(Policy(), x, filters1, filters2, scales, y, images);
 }
