@@ -20,6 +20,10 @@ CONVOLUTIONS = {"register-patch": (4500, 512), "tensor-core": (3000, 256)}
 PRODUCTS = {"few-rows": (2, 2000, 512), "few-rows-mma": (8, 660, 256)}
 # Kernels of products for many images.
 LARGE_TILE_PRODUCTS = ("naive", "shared-tiled", "register-tiled", "wide-tiles", "tensor-core")
+# Terms of a long sum and of its parts. One warp takes 4.4 ns for a term, so it would sum 4,096 of them in 18 us.
+LONG_SUM, PART = 4096, 512
+# Those of the kernels that cut sums into parts, and their types.
+PARTED = {"register-tiled": ("float32",), "wide-tiles": ("float32",), "tensor-core": ("tfloat32",)}
 MOST_CHANNELS = 8  # in shared memory at a time
 
 
@@ -29,7 +33,7 @@ def kernel_for_few_images(problem: Problem, row: Variant, settings: Parameters, 
     settings: parameters of ``row`` that differ from its defaults. arch: such as ``sm_90a``.
     """
     if isinstance(problem, LinearProblem) and row.name in LARGE_TILE_PRODUCTS:
-        found = _product_for_few_images(problem, "few-rows-mma" if row.name == "tensor-core" else "few-rows")
+        found = _product_for_few_images(problem, "few-rows-mma" if row.name == "tensor-core" else "few-rows", settings)
     elif isinstance(problem, ConvProblem) and row.name in CONVOLUTIONS:
         found = _convolution_for_few_images(problem, row, {**row.defaults(problem), **settings})
     else:
@@ -37,12 +41,20 @@ def kernel_for_few_images(problem: Problem, row: Variant, settings: Parameters, 
     return None if found.most < 1 or found.variant.refusal(problem, arch, found.settings) else found
 
 
-def _product_for_few_images(problem: LinearProblem, name: str) -> FewImagesKernel:
+def part_settings(problem: Problem, row: Variant) -> dict[str, int]:
+    """Return the parameter of both kernels of a product with long sums that cuts the sums into parts; else nothing."""
+    in_parts = isinstance(problem, LinearProblem) and row.name in PARTED and problem.dtype in PARTED[row.name]
+    long = isinstance(problem, LinearProblem) and problem.inputs >= LONG_SUM and not problem.argmax
+    return {"PART": PART} if in_parts and long else {}
+
+
+def _product_for_few_images(problem: LinearProblem, name: str, settings: Parameters) -> FewImagesKernel:
     row = find("gemm", name)
     assert row is not None
     per_warp, warps, most = PRODUCTS[name]
-    (launch,) = row.config(problem).launches
-    return FewImagesKernel(row, {}, min(per_warp * warps // launch.grid(1)[1], most))
+    launch = row.config(problem).launches[0]
+    part = {name: value for name, value in settings.items() if name == "PART"}
+    return FewImagesKernel(row, part, min(per_warp * warps // launch.grid(1)[1], most))
 
 
 def _convolution_for_few_images(problem: ConvProblem, row: Variant, settings: dict[str, int]) -> FewImagesKernel:

@@ -92,9 +92,11 @@ def _with_few_images_kernel(node: Node, arch: str, choices: Choices) -> Node:
     """Return the node with a second kernel for few images; a pair, and a kernel that the user named, has none."""
     if not isinstance(node.problem, ConvProblem | LinearProblem) or choices.requested_kernel(node.head) is not None:
         return node
-    from app.planning.few_images import kernel_for_few_images  # imported only here: the default plan has pairs alone
+    from app.planning.few_images import kernel_for_few_images, part_settings  # only here: the default plan has pairs
 
-    return replace(node, few=kernel_for_few_images(node.problem, node.variant, node.settings, arch))
+    settings = node.settings | part_settings(node.problem, node.variant)
+    few = kernel_for_few_images(node.problem, node.variant, settings, arch)
+    return node if few is None else replace(node, few=few, settings=settings)
 
 
 def _check_kernels(graph: Graph, kernels: Mapping[str, Variant | None]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.kernels.registry import variants
 from app.network.definitions import NETWORKS
-from app.planning.few_images import LARGE_TILE_PRODUCTS, kernel_for_few_images
+from app.planning.few_images import LARGE_TILE_PRODUCTS, kernel_for_few_images, part_settings
 from app.planning.matching import Choices
 from app.planning.plan import plan
 from tests.support.kernel_cases import Case, describe
@@ -26,6 +26,7 @@ PRODUCTS = [
     LinearProblem(37, 33, bias=True, activation="relu", input_dtype="uint8"),
     LinearProblem(130, 10, bias=True, argmax=True),
     LinearProblem(259, 45),
+    LinearProblem(4099, 9, bias=True, activation="tanh"),  # a sum in parts, the last one short
 ]
 CONVOLUTIONS = [
     ConvProblem(1, 11, 9, 5, 3, bias=True, activation="relu", pool=2, input_dtype="uint8"),
@@ -51,15 +52,29 @@ def cases() -> Iterator[Any]:
 @pytest.mark.parametrize("case", [*cases()])
 def test_every_batch_size_gives_the_same_bits(case: Case) -> None:
     """The large kernel with all images against the other with one, two, and all of them; labels too."""
-    few = kernel_for_few_images(case.problem, case.row, {}, ARCH)
+    settings = part_settings(case.problem, case.row)
+    few = kernel_for_few_images(case.problem, case.row, settings, ARCH)
     assert few is not None and few.most >= 1
     x, arrays = host_arrays(case.problem, ROWS if case.row.operation == "gemm" else 3)
-    wanted = run_row(case.row, case.problem, x, arrays)
+    wanted = run_row(case.row, case.problem, x, arrays, settings)
     assert np.isfinite(wanted[0]).all() and np.ptp(wanted[0]) > 0
     for images in (1, 2, len(x)):
         found = run_row(few.variant, case.problem, x[:images], arrays, few.settings)
         for result, whole in zip(found, wanted, strict=True):
             np.testing.assert_array_equal(result.view(np.uint8), whole[: len(result)].view(np.uint8))
+
+
+def test_long_sums_are_in_parts_for_any_number_of_images() -> None:
+    long, tiled = replace(PRODUCTS[3], inputs=9216), row_of("gemm", "register-tiled")
+    few = kernel_for_few_images(long, tiled, settings := part_settings(long, tiled), ARCH)
+    assert few is not None and few.settings == settings == {"PART": 512}
+    first, last = few.variant.config(long, few.settings).launches
+    assert first.grid(1)[2] == 18 and last.entry == "gemm_few_rows_finish"
+    for problem, row in ((replace(long, inputs=4095), tiled), (replace(long, argmax=True), tiled)):
+        assert part_settings(problem, row) == {}
+    assert part_settings(replace(long, dtype="float16"), row_of("gemm", "tensor-core")) == {}
+    node = plan(random_graph(NETWORKS["fa19"]), ARCH, named_choices(precision="tf32")).nodes[4]
+    assert node.name.startswith("flatten+fc1") and node.settings["PART"] == 512 and node.few is not None
 
 
 def test_only_automatic_kernels_of_these_types_have_one() -> None:

@@ -46,6 +46,11 @@ def size_defines(problem: LinearProblem) -> dict[str, str | int]:
     return {"DEPTH": problem.inputs, "N": problem.outputs}
 
 
+def part_define(problem: LinearProblem, parameters: Parameters) -> dict[str, str | int]:
+    """Return the constant PART: terms that are summed before they are added to the total, by default all."""
+    return {"PART": min(parameters.get("PART", problem.inputs), problem.inputs)}
+
+
 def _configure_cublas(problem: LinearProblem, _: Parameters) -> LaunchConfig:
     widens, narrows = problem.input_dtype != "float32", problem.output_dtype != "float32"
     workspace: tuple[Argument, ...] = ()
@@ -106,7 +111,7 @@ def _configure_tensor_core(problem: LinearProblem, parameters: Parameters) -> La
     threads = 32 * (bm // wm) * (bn // wn)
     launch = KernelLaunch(threads, lambda images: (ceil_div(images, bm), ceil_div(problem.outputs, bn), 1))
     constants: dict[str, str | int] = {**parameters, "ARGMAX": int(problem.argmax)}
-    constants |= {"SPLIT": int(split), "W_PARTS": parts}
+    constants |= {"SPLIT": int(split), "W_PARTS": parts} | part_define(problem, parameters)
     return LaunchConfig(type_defines(problem) | size_defines(problem) | constants, (launch,))
 
 
@@ -175,7 +180,8 @@ def _configure_fused_argmax(problem: LinearProblem, parameters: Parameters) -> L
     if problem.argmax and problem.outputs > parameters["BN"]:
         raise Unfit("argmax needs a whole row of outputs in one block: BN is too small")
     config = _configure_vector_tiles(problem, parameters, stages=2)
-    return LaunchConfig(config.defines | {"ARGMAX": int(problem.argmax)}, config.actions)
+    constants = part_define(problem, parameters) | {"ARGMAX": int(problem.argmax)}
+    return LaunchConfig(config.defines | constants, config.actions)
 
 
 # With or without argmax. Columns: step, technique, system, configure, dtypes, since.
