@@ -75,7 +75,7 @@ def attributed_launcher(
         blocks = cluster(size) if cluster else 1
         together = _Attribute(number=CLUSTER_DIMENSION, value=(blocks, 1, 1))  # omitted for 1: it would slow the launch
         attributes = [early] * dependent + [together] * (blocks > 1)
-        if not attributes:
+        if not attributes or not grid(size)[0]:
             return None
         array = (_Attribute * len(attributes))(*attributes)
         config = _Config(grid(size), (block[0], 1, 1), block[1], attributes=array, attribute_count=len(attributes))

@@ -268,7 +268,9 @@ class Entry:
         alive, grid = (self._function, packed, values), lru_cache(KEPT_SIZES)(grid)  # kept alive by the closure
 
         def launch(stream: int, size: Any, _: Any = alive) -> None:
-            driver.launchKernel(handle, *grid(size), threads, 1, 1, shared, stream, address, 0)
+            blocks = grid(size)
+            if blocks[0]:
+                driver.launchKernel(handle, *blocks, threads, 1, 1, shared, stream, address, 0)
 
         if not early and self._cluster is None:
             return launch
@@ -279,11 +281,12 @@ class Entry:
         packed, dependent, cluster = _addresses(values), self._dependent, self._cluster
 
         def add_node(graph: KernelGraph, size: int) -> None:
-            graph.add_kernel(
-                *(self._function.ptr, ctypes.addressof(packed), grid(size), self._threads, self._shared_bytes),
-                dependent=dependent,
-                cluster=cluster(size) if cluster else 1,
-            )
+            if (blocks := grid(size))[0]:
+                graph.add_kernel(
+                    *(self._function.ptr, ctypes.addressof(packed), blocks, self._threads, self._shared_bytes),
+                    dependent=dependent,
+                    cluster=cluster(size) if cluster else 1,
+                )
 
         return add_node
 

@@ -9,6 +9,7 @@ from app.cuda.device import describe_gpu
 from app.cuda.memory import pinned_copy
 from app.engine.classifier import Classifier
 from app.engine.gpu import GpuEngine
+from app.kernels.gemm.warpgroup import FEW_IMAGES
 from app.network.definitions import NETWORKS
 from app.planning.matching import Choices
 from app.planning.plan import plan
@@ -18,13 +19,18 @@ pytestmark = pytest.mark.gpu
 ALL = {**NETWORKS, ODD.name: ODD}
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32"])
-@pytest.mark.parametrize("name", ALL)
+SLICED = [(name, precision) for name in ("fa19", "k7") for precision in ("fp16", "fp32x")]  # whose sums are long
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"), [*((name, precision) for name in ALL for precision in ("fp32", "tf32")), *SLICED]
+)
 def test_logits_keep_their_bits_across_the_switches(name: str, precision: str) -> None:
     """Engines for one chunk of exactly so many images bind one kernel, an engine for more images both."""
     graph = random_graph(ALL[name])
     execution = plan(graph, describe_gpu()["architecture"], Choices(precision))
     switches = sorted({node.few.most for node in execution.nodes if node.few is not None})
+    switches += [FEW_IMAGES] if (name, precision) in SLICED else []
     assert switches
     counts = sorted({1, *(most + more for most in switches for more in (0, 1))})
     images = pinned_copy(random_images(ALL[name], counts[-1]))

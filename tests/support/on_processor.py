@@ -33,6 +33,8 @@ def run_row(
     results = [_poisoned(images * result.per_image, result.dtype) for result in others if result.per_image]
     workspace = [_poisoned(array.fixed + images * array.per_image, array.dtype) for array in config.workspace]
     for launch in config.launches:
+        if not launch.grid(images)[0]:
+            continue
         entry = launch.entry or row.entry
         kernel = HostKernel(row.path, entry, config.defines, launch.threads, launch.shared_bytes)
         scalars = map(np.int32, (images, *launch.scalars))

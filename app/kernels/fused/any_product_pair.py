@@ -14,6 +14,9 @@ from app.kernels.gemm.warpgroup import (
     outputs_per_block,
     packed_size,
     pipeline_defines,
+    slice_count,
+    sliced_launches,
+    slices_workspace,
     threads_per_block,
 )
 from app.kernels.plain_problems import Argument
@@ -72,7 +75,12 @@ def _configure(problem: LinearPairProblem, parameters: Parameters) -> LaunchConf
         shared_bytes=int(defines["SHARED_BYTES"]),
         dependent=True,
     )
-    return LaunchConfig(defines, (launch,), packing=Packing(takes, partial(pack, problem)))
+    packing, slices = Packing(takes, partial(pack, problem)), slice_count(first)
+    if slices == 1:
+        return LaunchConfig(defines, (launch,), packing=packing)
+    finish = replace(launch, grid=lambda images: (ceil_div(images, 8), 1, 1))
+    actions = sliced_launches(launch, "gemm_pair_wgmma_any", lambda n: (ceil_div(n, rows), slices, 1), finish)
+    return LaunchConfig(defines, tuple(actions), slices_workspace(first, hidden), packing=packing)
 
 
 def pack(problem: LinearPairProblem, arrays: Arrays) -> list[np.ndarray | None]:

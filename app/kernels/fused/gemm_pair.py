@@ -24,6 +24,7 @@ from app.kernels.variant import (
 DEPTH = {"float16": 128, "float16x2": 64}  # wgmma kernel: terms of the first sum per stage
 CLASSES = 16  # wgmma kernels: rows of the second product per tile
 FEW = 8  # wgmma kernel: up to this many images use a cluster of blocks, or fewer columns
+LONG_SUM = 4096  # terms that one block would add for too long, if images are few
 MOST_BLOCKS = 8  # of a cluster: what CUDA calls its portable size
 PRODUCT_TUNABLES = {"ROWS": (16, 32, 48, 64, 80, 96, 128), "STAGES": (2, 3, 4)}
 
@@ -94,6 +95,8 @@ def _wgmma_refusal_reason(problem: LinearPairProblem) -> str | None:
     reason = _refusal_reason(problem)
     if reason is None and (first.inputs % 128 or first.outputs != 128 or second.outputs > CLASSES):
         return f"takes multiples of 128 inputs, 128 hidden values and at most {CLASSES} classes"
+    if reason is None and first.inputs >= LONG_SUM:
+        return f"adds one term after another, at most {LONG_SUM:,}: wgmma-any cuts long sums"
     return reason
 
 

@@ -1,0 +1,44 @@
+"""Long sums of the wgmma products, by g++: few images, a block for each slice, get the bits of one block for all slices."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.kernels.gemm import warpgroup
+from app.kernels.problems import LinearPairProblem, LinearProblem, operation
+from tests.support.kernel_device import host_arrays
+from tests.support.kernel_grid import row_of
+from tests.support.on_processor import run_row
+
+IMAGES = 11  # more than one tile of eight columns
+LONG = LinearProblem(4104, 72, bias=True, activation="tanh")  # 65 steps, the last one short
+HIDDEN = replace(LONG, outputs=40, activation="relu", output_dtype="float32")
+
+
+@pytest.mark.parametrize(("dtype", "stored"), [("float16", "float16"), ("float16x2", "float32")])
+@pytest.mark.parametrize("row", ["warpgroup", "wgmma-any"])
+def test_few_images_get_the_bits_of_many(row: str, dtype: str, stored: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = replace(LONG if row == "warpgroup" else HIDDEN, dtype=dtype, input_dtype=stored)
+    problem: Any = first
+    if row == "wgmma-any":
+        problem = LinearPairProblem(first, LinearProblem(40, 10, bias=True, argmax=True, dtype=dtype))
+    variant = row_of(operation(problem), row)
+    x, arrays = host_arrays(problem, IMAGES)
+    kernels = [launch.entry for launch in variant.config(problem).launches if launch.grid(IMAGES)[0]]
+    assert [entry.rpartition("_")[2] for entry in kernels] == ["slice", "finish"]
+    few = {images: run_row(variant, problem, x[:images], arrays) for images in (1, IMAGES)}
+    monkeypatch.setattr(warpgroup, "FEW_IMAGES", 0)
+    whole = run_row(variant, problem, x, arrays)
+    assert np.isfinite(whole[0]).all() and np.ptp(whole[0]) > 0
+    for results in few.values():
+        for result, wanted in zip(results, whole, strict=True):
+            np.testing.assert_array_equal(result.view(np.uint8), wanted[: len(result)].view(np.uint8))
+
+
+def test_short_sums_and_the_fused_argmax_are_one_slice() -> None:
+    for problem in (replace(LONG, inputs=4032), replace(LONG, outputs=10, activation="", argmax=True)):
+        problem = replace(problem, dtype="float16", input_dtype="float16")
+        config = row_of("gemm", "warpgroup").config(problem)
+        assert len(config.launches) == 1 and not config.workspace and config.defines["SLICES"] == 1
