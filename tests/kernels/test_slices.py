@@ -1,4 +1,4 @@
-"""Long sums of the wgmma products, by g++: few images, a block for each slice, get the bits of one block for all slices."""
+"""Long sums of the wgmma products, by g++: few images, a block for each slice, get the bits of one block of many."""
 
 from dataclasses import replace
 from typing import Any
