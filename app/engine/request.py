@@ -13,6 +13,7 @@ from app.terminal.output import Output
 
 STREAMS = 4  # chunks in flight at once
 LARGEST_CHUNK = 4096  # images; larger chunks gain nothing
+UNDIVIDED = 256  # images; the copy of so few takes less time than the kernels of a further chunk
 DEFAULT_WARMUP = 5  # untimed runs
 UNLABELLED = "none"  # value of --labels
 
@@ -54,15 +55,18 @@ class Pipeline(Frozen, kw_only=True):
         metavar="N",
     )
     chunk: int | None = option(
-        "number of images copied to the GPU at a time (default: a fifth of the batch, at most 4096)",
+        "number of images copied to the GPU at a time (default: a batch of up to 256, else a fifth, at most 4096)",
         type=whole_number_type(1),
         metavar="N",
     )
 
 
 def default_chunk(batch: int) -> int:
-    """Return the default number of images per chunk: a fifth of the batch, which fills the GPU and hides the copies."""
-    return min(max(-(-batch // 5), 1), LARGEST_CHUNK)
+    """Return the default number of images per chunk.
+
+    A fifth of the batch fills the GPU and hides the copies; a small batch is one chunk.
+    """
+    return max(batch, 1) if batch <= UNDIVIDED else min(-(-batch // 5), LARGEST_CHUNK)
 
 
 def chunk_size(asked: int | None, batch: int, *, streamed: bool = False) -> int:

@@ -15,9 +15,12 @@ from app.planning.matching import FewImagesKernel
 # Kernel of a convolution → (outputs that the whole GPU computes with small tiles in the time in which one thread of a
 # large tile computes one sum, most images for small tiles).
 CONVOLUTIONS = {"register-patch": (4500, 512), "tensor-core": (3000, 256)}
-# Kernel of a product for few images → (its rows per warp, warps that together take about half of the time of one large
-# tile, most images for this kernel).
-PRODUCTS = {"few-rows": (2, 2000, 512), "few-rows-mma": (8, 660, 256)}
+# Kernel of a product for few images → (its rows per warp, warps that together take at most some half of the time of one
+# large tile).
+PRODUCTS = {"few-rows": (2, 2000), "few-rows-mma": (8, 1000)}
+# Most images for these kernels. Alone, they are faster for twice as many. But the shortest chunks of 10,000 images have
+# 1,000 images and run beside others, where large tiles leave them more of the GPU.
+MOST_ROWS = 960
 # Kernels of products for many images.
 LARGE_TILE_PRODUCTS = ("naive", "shared-tiled", "register-tiled", "wide-tiles", "tensor-core")
 # Terms of a long sum and of its parts. One warp takes 4.4 ns for a term, so it would sum 4,096 of them in 18 us.
@@ -51,10 +54,10 @@ def part_settings(problem: Problem, row: Variant) -> dict[str, int]:
 def _product_for_few_images(problem: LinearProblem, name: str, settings: Parameters) -> FewImagesKernel:
     row = find("gemm", name)
     assert row is not None
-    per_warp, warps, most = PRODUCTS[name]
-    launch = row.config(problem).launches[0]
+    per_warp, warps = PRODUCTS[name]
+    (launch,) = row.config(problem).launches
     part = {name: value for name, value in settings.items() if name == "PART"}
-    return FewImagesKernel(row, part, min(per_warp * warps // launch.grid(1)[1], most))
+    return FewImagesKernel(row, part, min(per_warp * warps // launch.grid(1)[1], MOST_ROWS))
 
 
 def _convolution_for_few_images(problem: ConvProblem, row: Variant, settings: dict[str, int]) -> FewImagesKernel:

@@ -20,7 +20,7 @@ class Kernel(TypedDict):
     dtypes: Annotated[list[str], Length(1)]
     min_arch: str
     pools: Annotated[bool, "can pool in the same kernel"]
-    automatic: Annotated[bool, "`auto` may take it"]
+    automatic: Annotated[bool, "`auto` may take it for any number of images"]
     system: Annotated[str, "where the idea is from"]
     summary: str
     limits: str

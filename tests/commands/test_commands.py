@@ -19,6 +19,7 @@ from app.network.definitions import NETWORKS
 from app.network.graph import find_network
 from app.network.toml import read_network
 from app.network.weights import load_weights, save_weights
+from app.planning.few_images import PRODUCTS
 from app.tools import kernels, networks, resources
 from tests.support.networks_for_tests import random_graph
 from tests.support.schemas import mistakes
@@ -170,6 +171,7 @@ def test_every_kernel_is_listed(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert {(k["operation"], k["name"]) for k in document["kernels"]} == {(v.operation, v.name) for v in VARIANTS}
     assert [kernel["name"] for kernel in document["training"]] == [kernel.name for kernel in TRAINING_KERNELS]
 
+    assert " ".join(out.split()).count("only for few images, or by name") == len(PRODUCTS), "plans take these, too"
     end = " ".join(out.splitlines()[-2:])
     for told in ("--conv", "--fc", "--pool", "conv1=", "auto", "measured faster", "highest step"):
         assert told in end

@@ -63,7 +63,7 @@ def test_equal_pieces() -> None:
 
 def test_default_chunk() -> None:
     assert default_chunk(10_000) == 2000
-    assert default_chunk(1) == default_chunk(5) == 1
+    assert [default_chunk(batch) for batch in (0, 1, 100, 256, 257, 1000)] == [1, 1, 100, 256, 52, 200]
     assert default_chunk(10**9) == 4096
     assert chunk_size(None, 10_000) == 2000 and chunk_size(None, 10_000, streamed=True) == 3334
     assert chunk_size(700, 10_000) == chunk_size(700, 10_000, streamed=True) == 700

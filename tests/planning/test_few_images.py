@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
+from app.engine.request import default_chunk
 from app.kernels.problems import ConvProblem, LinearProblem
 from app.kernels.registry import variants
 from app.network.definitions import NETWORKS
@@ -79,7 +81,7 @@ def test_long_sums_are_in_parts_for_any_number_of_images() -> None:
 
 def test_only_automatic_kernels_of_these_types_have_one() -> None:
     """Named kernels run for every batch, and so do kernels that add in an order of their own."""
-    patch, product = row_of("conv", "register-patch"), row_of("gemm", "register-tiled")
+    patch, tiled = row_of("conv", "register-patch"), row_of("gemm", "register-tiled")
     assert kernel_for_few_images(PRODUCTS[0], row_of("gemm", "split-k"), {}, ARCH) is None
     assert kernel_for_few_images(replace(PRODUCTS[0], dtype="float64"), row_of("gemm", "naive"), {}, ARCH) is None
     assert kernel_for_few_images(CONVOLUTIONS[0], row_of("conv", "direct"), {}, ARCH) is None
@@ -87,7 +89,7 @@ def test_only_automatic_kernels_of_these_types_have_one() -> None:
     assert kernel_for_few_images(huge, patch, {}, ARCH) is None, "one image fills the card"
     graph = random_graph(NETWORKS["lenet5"])
     assert all(node.few for node in plan(graph, ARCH, Choices("fp32")).nodes)
-    named = plan(graph, ARCH, named_choices(precision="fp32", kernels={"conv2": patch.name, "fc1": product.name}))
+    named = plan(graph, ARCH, named_choices(precision="fp32", kernels={"conv2": patch.name, "fc1": tiled.name}))
     assert [node.few is None for node in named.nodes] == [False, True, True, False]
 
 
@@ -100,7 +102,23 @@ def test_larger_layers_switch_earlier() -> None:
         limits.append(few.most)
     assert limits == sorted(limits, reverse=True) and limits[0] > limits[-1]
     products = [kernel_for_few_images(LinearProblem(64, n), row_of("gemm", "naive"), {}, ARCH) for n in (10, 512, 4096)]
-    assert [few and few.most for few in products] == [512, 250, 31]
+    assert [few and few.most for few in products] == [960, 250, 31]
+    products = [
+        kernel_for_few_images(LinearProblem(64, n, dtype="tfloat32"), row_of("gemm", "tensor-core"), {}, ARCH)
+        for n in (10, 128, 4096)
+    ]
+    assert [few and few.most for few in products] == [960, 500, 15]
+
+
+def test_no_chunk_of_ten_thousand_images_takes_a_product_for_few() -> None:
+    """Chunks run beside each other, where the kernel for few images takes more of the GPU than the one for many."""
+    nodes = [
+        node
+        for network, precision in product(NETWORKS.values(), ("fp32", "tf32"))
+        for node in plan(random_graph(network), ARCH, Choices(precision)).nodes
+    ]
+    limits = [node.few.most for node in nodes if node.few is not None and isinstance(node.problem, LinearProblem)]
+    assert limits and max(limits) < default_chunk(10_000) // 2, "the first chunk and the last have half the length"
 
 
 @pytest.mark.parametrize("images", [1, 4, 5, 9])

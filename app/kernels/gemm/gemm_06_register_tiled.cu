@@ -97,12 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             if (ARGMAX && wins(float(value), n, best, best_n)) best = value, best_n = n;
         }
 #if ARGMAX
-#pragma unroll
-        for (int apart = LANES_N / 2; apart > 0; apart /= 2) {
-            const float other = __shfl_down_sync(0xffffffff, best, apart, LANES_N);
-            const int other_n = __shfl_down_sync(0xffffffff, best_n, apart, LANES_N);
-            if (wins(other, other_n, best, best_n)) best = other, best_n = other_n;
-        }
+        find_best_of_lanes<LANES_N>(best, best_n);
         if (thread_n == 0 && row < rows) labels[row] = best_n;
 #endif
     }

@@ -167,12 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             if (ARGMAX && wins(float(value), n, best, best_n)) best = value, best_n = n;
         }
 #if ARGMAX
-#pragma unroll
-        for (int apart = 2; apart > 0; apart /= 2) {
-            const float other = __shfl_down_sync(0xffffffff, best, apart, 4);
-            const int other_n = __shfl_down_sync(0xffffffff, best_n, apart, 4);
-            if (wins(other, other_n, best, best_n)) best = other, best_n = other_n;
-        }
+        find_best_of_lanes<4>(best, best_n);
         if (t == 0 && row < rows) labels[row] = best_n;
 #endif
     }

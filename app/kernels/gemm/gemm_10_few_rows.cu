@@ -104,12 +104,7 @@ extern "C" __global__ void __launch_bounds__(32)
 #if ARGMAX
         float best = column < N ? float(value) : __int_as_float(0xff800000);  // minus infinity
         int best_column = column < N ? column : N;                           // beaten by any column
-#pragma unroll
-        for (int apart = 16; apart > 0; apart /= 2) {
-            const float other = __shfl_down_sync(0xffffffff, best, apart);
-            const int other_column = __shfl_down_sync(0xffffffff, best_column, apart);
-            if (wins(other, other_column, best, best_column)) best = other, best_column = other_column;
-        }
+        find_best_of_lanes<32>(best, best_column);
         if (lane == 0 && exists) labels[row0 + m] = best_column;
 #endif
     }

@@ -101,12 +101,7 @@ extern "C" __global__ void __launch_bounds__(32)
         if (ARGMAX && wins(float(value), column, best, best_column)) best = value, best_column = column;
     }
 #if ARGMAX
-#pragma unroll
-    for (int apart = 2; apart > 0; apart /= 2) {
-        const float other = __shfl_down_sync(0xffffffff, best, apart, 4);
-        const int other_column = __shfl_down_sync(0xffffffff, best_column, apart, 4);
-        if (wins(other, other_column, best, best_column)) best = other, best_column = other_column;
-    }
+    find_best_of_lanes<4>(best, best_column);
     if (t == 0 && row < rows) labels[row] = best_column;
 #endif
 #endif
