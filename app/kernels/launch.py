@@ -208,9 +208,8 @@ class Launch:
             dependent=action.dependent and self._early,
             cluster=action.cluster,
         )
-        scalars = [ctypes.c_int(scalar) for scalar in action.scalars]
         grid = _limit_persistent_grid(action.grid) if action.persistent else action.grid
-        values = [*self._pointers, self._images, *scalars]
+        values = [*self._pointers, self._images, *map(ctypes.c_int, action.scalars)]
         self._nodes.append(entry.make_node_adder(values, grid))
         return entry.make_launcher(values, grid)
 
@@ -268,8 +267,7 @@ class Entry:
         alive, grid = (self._function, packed, values), lru_cache(KEPT_SIZES)(grid)  # kept alive by the closure
 
         def launch(stream: int, size: Any, _: Any = alive) -> None:
-            blocks = grid(size)
-            if blocks[0]:
+            if (blocks := grid(size))[0]:
                 driver.launchKernel(handle, *blocks, threads, 1, 1, shared, stream, address, 0)
 
         if not early and self._cluster is None:
