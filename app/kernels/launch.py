@@ -119,8 +119,7 @@ class Launch:
     """A kernel bound to its arguments; call it with a stream pointer and the number of images."""
 
     def __init__(self, kernel: Kernel, arrays: Sequence[cupy.ndarray | None], images: int, early: bool) -> None:
-        self.kernel = kernel
-        self.capacity = images
+        self.kernel, self.capacity = kernel, images
         config = kernel.config
         self._piece = min(config.images_at_a_time or images, images)
         self.workspace = [device_array(a.fixed + a.per_image * self._piece, a.dtype) for a in config.workspace]
