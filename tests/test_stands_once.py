@@ -21,7 +21,7 @@ LESSONS = (ROOT / "app" / "kernels" / "conv", ROOT / "app" / "kernels" / "gemm")
 CAPS = {
     "lines of sources": 56_800,
     "lines of Python in app without comments, docstrings and blank lines": 31_550,
-    "lines of tests": 43_200,
+    "lines of tests": 43_250,
     "tracked files": 925,
 }
 
