@@ -22,7 +22,6 @@ SHARED_LIMIT = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103
 STATIC_SHARED_LIMIT = 48 << 10
 BLOCK = 256  # threads per block in kernels with one output element per thread
 MAX_GRID_Y = 65_535
-NO_BLOCKS: Grid = (0, 0, 0)
 FLOATS = ("float32", "float64")
 STORED = (*FLOATS, "float16")
 # Operation → folder of its kernels; all other operations are pointwise.
@@ -36,10 +35,8 @@ class Unfit(Exception):  # noqa: N818 - a verdict, not an error
 class KernelLaunch(Frozen):
     """One launch of a kernel: threads per block, grid for a number of images, scalars, dynamic shared memory.
 
-    A grid of NO_BLOCKS is left out.
-
     Every kernel takes the arrays of the problem, those of the workspace, ``int images``, and the scalars, in this
-    order.
+    order. A grid without blocks is not launched.
     """
 
     threads: int

@@ -11,7 +11,6 @@ from app.kernels.plain_problems import Argument
 from app.kernels.problems import LinearProblem
 from app.kernels.variant import (
     BLOCK,
-    NO_BLOCKS,
     ONLY_HOPPER,
     Action,
     Grid,
@@ -36,6 +35,7 @@ MOST_AHEAD = 13  # steps of images, in blocks with registers for them
 MOST_CLASSES = 16  # most classes that a fused argmax can compare, within a warp
 # Of a long sum a step takes 0.4 us if the block is alone, and all of fa19's 316 steps 125 us.
 LONG_SUM, SLICE_STEPS = 64, 8  # steps of a sum that is cut into slices, and of a slice
+NO_BLOCKS: Grid = (0, 0, 0)
 FEW_IMAGES = 512  # up to so many images each slice has a block
 REGISTERS = 512  # registers per thread, summed over a block's warpgroups, which divide them among themselves
 

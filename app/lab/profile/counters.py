@@ -267,8 +267,7 @@ def launched_functions(graph: Graph, arch: str, chosen: Choices, row: Variant, b
         if node.variant is row:
             config = row.config(node.problem, node.settings)
             pieces = ceil_div(batch, config.images_at_a_time) if config.images_at_a_time else 1
-            launches = [launch for launch in config.launches if launch.grid(batch)[0]]
-            yield from [(node.head.name, launch.entry or row.entry) for launch in launches] * pieces
+            yield from [(node.head.name, x.entry or row.entry) for x in config.launches if x.grid(batch)[0]] * pieces
 
 
 def main_arguments(network: str, row: Variant, precision: str, batch: int, selected: str) -> list[str]:
