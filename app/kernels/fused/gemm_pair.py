@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from app.cuda.compiler import architecture_number
 from app.kernels.fused.scaling import LOW_SCALE, Arrays, as_float32, balance_products, float16_parts, split_tf32
 from app.kernels.problems import LinearPairProblem
 from app.kernels.variant import (
@@ -25,6 +26,7 @@ DEPTH = {"float16": 128, "float16x2": 64}  # wgmma kernel: terms of the first su
 CLASSES = 16  # wgmma kernels: rows of the second product per tile
 FEW = 8  # wgmma kernel: up to this many images use a cluster of blocks, or fewer columns
 LONG_SUM = 4096  # terms that one block would add for too long, if images are few
+HOPPER = 90  # the architecture of wgmma-any
 MOST_BLOCKS = 8  # of a cluster: what CUDA calls its portable size
 PRODUCT_TUNABLES = {"ROWS": (16, 32, 48, 64, 80, 96, 128), "STAGES": (2, 3, 4)}
 
@@ -95,9 +97,14 @@ def _wgmma_refusal_reason(problem: LinearPairProblem) -> str | None:
     reason = _refusal_reason(problem)
     if reason is None and (first.inputs % 128 or first.outputs != 128 or second.outputs > CLASSES):
         return f"takes multiples of 128 inputs, 128 hidden values and at most {CLASSES} classes"
-    if reason is None and first.inputs >= LONG_SUM:
+    if reason is None and _is_long(problem):
         return f"adds one term after another, at most {LONG_SUM:,}: wgmma-any cuts long sums"
     return reason
+
+
+def _is_long(problem: LinearPairProblem) -> bool:
+    """Return whether the first sum is one that wgmma-any cuts into slices."""
+    return problem.first.inputs >= LONG_SUM
 
 
 def _configure_products_wgmma(problem: LinearPairProblem, parameters: Parameters) -> LaunchConfig:
@@ -192,6 +199,7 @@ ROWS: tuple[Variant, ...] = (
         refuses=_refusal_reason,
         limits="sizes that fit whole tiles, no activation but ReLU",
         tunables=PRODUCT_TUNABLES,
+        pays=lambda problem, arch: not (_is_long(problem) and architecture_number(arch) == HOPPER),
         # float16x2: 48 rows fit cards with 99 KB of shared memory per block.
         defaults=lambda problem: {"ROWS": 48 if problem.activation_parts == 2 else 80, "STAGES": 2},
     ),
