@@ -26,9 +26,9 @@ def style_sheet() -> str:
 
 def light_style_sheet() -> str:
     """Return the style sheet for files: light colours only, and no CSS variables, which some viewers do not support."""
-    palettes, _, rules = style_sheet().partition("chart {  /* every ground */\n")
+    palettes, _, rules = style_sheet().partition("svg.chart {  /* every ground */\n")
     light = dict(re.findall(r"(--chart-\w+): (#\w+);", palettes.partition("@media")[0]))
-    return "chart {\n" + re.sub(r"var\((--chart-\w+)\)", lambda found: light[found[1]], rules)
+    return "svg.chart {\n" + re.sub(r"var\((--chart-\w+)\)", lambda found: light[found[1]], rules)
 
 
 def format_number(value: float) -> str:

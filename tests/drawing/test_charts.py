@@ -176,6 +176,7 @@ def test_a_file_needs_nothing_else(tmp_path: Path) -> None:
     root = ElementTree.parse(path).getroot()
     style = root.findtext(f"{SVG}style") or ""
     assert root.tag == f"{SVG}svg" and "var(" not in style and "@media" not in style
+    assert style.lstrip().startswith("svg.chart {\n  display: block")  # the rule of the ground and the font
     used = {kind for element in root.iter() for kind in (element.get("class") or "").split()}
     assert used and all(re.search(rf"\.{kind}\b", style) for kind in used)
     assert svg.read_chart_source(path) == "bench.json sha256:<0>"
