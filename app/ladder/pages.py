@@ -81,7 +81,7 @@ class Pages:
             yield self.step_page(step)
             yield self.source_page(step)
         for text in self.more:
-            yield self._fill_template("text", text.name, text.title, {"body": text.body})
+            yield self._fill_template(text.template, text.name, text.title, {"body": text.body, **text.values})
 
     def index_page(self) -> Page:
         """Return the index page: all steps, with the times of the first network."""

@@ -1,7 +1,9 @@
 """Build the pages of charts and of interactives: one card's measurements, step by step and as a whole."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from html import escape
+from typing import Any
 
 from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE
@@ -16,11 +18,16 @@ Layers = Sequence[tuple[Step, Sequence[Layer]]]
 
 
 class Text(Frozen):
-    """A further page of the site: its name without ``.html``, its title, and its HTML body."""
+    """A further page of the site: its name without ``.html``, its title, and its body, which is HTML.
+
+    template, values: the template that takes the body, and what else it needs.
+    """
 
     name: str
     title: str
     body: str
+    template: str = "text"
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 def pictures_page(card: Card) -> Text:
