@@ -9,7 +9,7 @@ from app.base.frozen import Frozen
 from app.base.precision import BY_DTYPE, SHORT
 from app.drawing import svg
 
-HEIGHT, LEFT, WIDTH, RIGHT, TOP = 24, 210, 560, 190, 66
+HEIGHT, LEFT, WIDTH, RIGHT, TOP = 24, 160, 560, 150, 66
 SAME = 0.03  # relative differences below this count as none
 Key = tuple[str, str]  # a step's name and number format (dtype)
 
@@ -100,15 +100,15 @@ def draw_ladder_chart(bars: Sequence[Bar], title: str, name: str = "journey") ->
     decades = svg.decades(low, high)
     parts += svg.horizontal_axis(decades, scale, TOP - 4, bottom, lambda tick: f"{svg.tick_text(tick)} ms")
     for place, bar in enumerate(bars):
-        parts += _bar_row(bar, TOP + place * HEIGHT, scale)
+        row = "".join(_bar_row(bar, TOP + place * HEIGHT, scale))
+        parts.append(f'<a href="{escape(bar.link)}">{row}</a>' if bar.link else row)
     return svg.picture(name, title, _describe_bars(bars), LEFT + WIDTH + RIGHT, bottom + 28, parts)
 
 
 def _bar_row(bar: Bar, top: float, scale: svg.Scale) -> Iterable[str]:
     colour, end, middle = BY_DTYPE[bar.dtype].colour if bar.step else "c0", scale(bar.ms), top + HEIGHT / 2
     inner = HEIGHT - 8
-    label = svg.text(bar.label, LEFT - 8, middle + 4, anchor="end")
-    yield f'<a href="{escape(bar.link)}">{label}</a>' if bar.link else label
+    yield svg.text(bar.label, LEFT - 8, middle + 4, anchor="end")
     yield svg.bar(
         LEFT, top + 4, end - LEFT, inner, f"{colour} {'open' if bar.is_slower else 'full'}", _bar_tooltip(bar)
     )
