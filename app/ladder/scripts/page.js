@@ -264,14 +264,16 @@
     const [file] = find("file").files;
     if (!file) return;
     find("prepared").textContent = `Preparing ${file.name} …`;
-    try {
-      const picture = await read(file), found = prepare.preparePicture(picture, SIDE, find("invert").value);
-      show(found.pixels);
-      const notes = [found.inverted ? "negated" : "not negated", ...found.doubts];
-      find("prepared").textContent = `${file.name}, ${picture.width} × ${picture.height} pixels: ${notes.join(", ")}.`;
-    } catch {
+    const picture = await read(file).catch(() => null);
+    if (file !== find("file").files[0]) return; // another one was chosen meanwhile
+    if (picture === null) {
       find("prepared").textContent = `${file.name} is no picture that this browser can read: save it as PNG or JPEG.`;
+      return;
     }
+    const found = prepare.preparePicture(picture, SIDE, find("invert").value);
+    show(found.pixels);
+    const notes = [found.inverted ? "negated" : "not negated", ...found.doubts];
+    find("prepared").textContent = `${file.name}, ${picture.width} × ${picture.height} pixels: ${notes.join(", ")}.`;
   }
 
   for (const id of ["desk", "sources", "why", "layers"]) find(id).hidden = false;

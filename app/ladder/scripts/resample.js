@@ -55,15 +55,19 @@ const resample = (() => {
     });
   }
 
-  // Resize one axis: of the pixels count neighbours, stride apart, in each of the lines.
+  // A weight in fixed point, to the nearest, halves away from 0.
+  const fixed = (weight) => Math.sign(weight) * Math.floor(Math.abs(weight) * 2 ** BITS + 0.5);
+
+  // Resize along one axis, whose neighbours are stride apart. lines: where each begins in source and target.
   function resizeAxis(source, target, lines, stride, places) {
-    const exact = source instanceof Uint8Array;
-    for (const { from, to } of lines) places.forEach(({ first, weights }, at) => {
-      let sum = exact ? 2 ** (BITS - 1) : 0;
-      weights.forEach((weight, i) => {
-        sum += source[from + (first + i) * stride] * (exact ? Math.sign(weight) * Math.floor(Math.abs(weight) * 2 ** BITS + 0.5) : weight);
-      });
-      target[to + at * stride] = exact ? clip(Math.floor(sum / 2 ** BITS)) : sum;
+    const exact = source instanceof Uint8Array; // of other values the weights are not rounded
+    places.forEach(({ first, weights }, at) => {
+      const taps = exact ? weights.map(fixed) : weights;
+      for (const { from, to } of lines) {
+        let sum = exact ? 2 ** (BITS - 1) : 0;
+        for (let i = 0; i < taps.length; i++) sum += source[from + (first + i) * stride] * taps[i];
+        target[to + at * stride] = exact ? clip(Math.floor(sum / 2 ** BITS)) : sum;
+      }
     });
   }
 
