@@ -1,8 +1,10 @@
 """Test the playground's JavaScript: it computes what the reference, NumPy and Pillow compute."""
 
+import ast
 import base64
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from PIL import Image, ImageFilter
 
 from app.base.errors import UserError
+from app.images.pictures import ground, preparing, reading
 from app.images.pictures.preparing import Prepared, prepare_picture
 from app.ladder import playground
 from app.ladder.playground import page_script, playground_page
@@ -158,6 +161,35 @@ def test_pictures_are_resampled_as_pillow_does(tmp_path: Path) -> None:
     found = evaluate(ANY, page_script(PURE), f"[{listed}]", tmp_path)
     for call, values, picture in zip(asked, found, expected, strict=True):
         assert values == np.asarray(picture).ravel().tolist(), call[:40]
+
+
+def test_the_rules_have_the_constants_of_predict() -> None:
+    compared = []
+    for name, modules in {"ground": [ground], "surface": [ground], "prepare": [preparing, reading]}.items():
+        text = page_script((name,)).replace("[", "(").replace("]", ")")
+        for constant, value in re.findall(r"\b([A-Z][A-Z_]+) = ([\d.e-]+|\([\d., ]+\))[,;]", text):
+            (own,) = (vars(module)[constant] for module in modules if constant in vars(module))
+            assert ast.literal_eval(value) == own, constant
+            compared.append(constant)
+    assert len(compared) == 29
+
+
+def test_masks_are_what_pillow_and_numpy_make_of_them(tmp_path: Path) -> None:
+    rng, asked, expected = np.random.default_rng(4), [], []
+    for share in (0.2, 0.45, 0.5, 0.55, 0.7):
+        height, width = (int(edge) for edge in rng.integers(12, 40, 2))
+        mask, weights = rng.random((height, width)) < share, rng.random((height, width))
+        mask[2:10, 1:9] = True
+        here = f"{{ width: {width}, height: {height}, data: {mask.ravel().astype(int).tolist()} }}"
+        solid = ground._apply_filter(mask, "MedianFilter", 3) & mask
+        asked += [f"dilate({here}, 5)", f"withoutSpecks({here})", f"withoutLines({here})", f"filled({here})"]
+        expected += [ground.dilate(mask, 5), solid, ground._drop_thin_lines(mask), ground._fill_holes(mask)]
+        asked.append(f"heavyParts({here}, {weights.ravel().tolist()}, 0.02)")
+        expected.append(ground._keep_heavy_parts(mask, weights, 0.02))
+    listed = ", ".join(as_list(f"masks.{one}.data") for one in asked)
+    found = evaluate(ANY, page_script(PURE), f"[{listed}]", tmp_path)
+    for call, values, wanted in zip(asked, found, expected, strict=True):
+        assert values == wanted.ravel().astype(int).tolist(), call[:60]
 
 
 def drawn_pictures(samples: Split) -> dict[str, Image.Image]:

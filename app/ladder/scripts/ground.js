@@ -4,11 +4,11 @@ const ground = (() => {
   const TOLERANCE = 20, DEVIATIONS = 4.5, FEW = 0.03, NOISE = 2, SAME = 1, ROUGH = 4, EVEN = 6;
   const LEAST_PART = 0.002, LEAST_PART_IN_PATTERN = 0.2, BLUR = 2;
   const SHADE = [0.5, 1.6], SLOPE = 6, HUE = 12, NECK = 9, LEAST_WITHOUT_SHADOWS = 0.4;
-  const COLOURS = [0, 1, 2];
+  const colours = [0, 1, 2];
 
   const sum = (data, at) => data[3 * at] + data[3 * at + 1] + data[3 * at + 2];
   // The greatest difference of a pixel's colours.
-  const apart = (one, other, at) => Math.max(...COLOURS.map((c) => Math.abs(one[3 * at + c] - other[3 * at + c])));
+  const apart = (one, other, at) => Math.max(...colours.map((c) => Math.abs(one[3 * at + c] - other[3 * at + c])));
   const farFrom = (picture, base) =>
     masks.make(picture.width, picture.height, (at) => apart(picture.data, base, at) > TOLERANCE);
 
@@ -23,12 +23,12 @@ const ground = (() => {
     const { width, height, data } = soft, brightness = new Float64Array(width * height), level = new Float64Array(width * height);
     for (let at = 0; at < width * height; at++) {
       let product = 0, square = 0;
-      for (const c of COLOURS) { product += data[3 * at + c] * base[3 * at + c]; square += base[3 * at + c] ** 2; }
+      for (const c of colours) { product += data[3 * at + c] * base[3 * at + c]; square += base[3 * at + c] ** 2; }
       brightness[at] = product / Math.max(square, 1);
-      level[at] = brightness[at] * Math.max(...COLOURS.map((c) => base[3 * at + c]));
+      level[at] = brightness[at] * Math.max(...colours.map((c) => base[3 * at + c]));
     }
     const gentle = masks.make(width, height, (at) => {
-      const hue = Math.max(...COLOURS.map((c) => Math.abs(data[3 * at + c] - brightness[at] * base[3 * at + c])));
+      const hue = Math.max(...colours.map((c) => Math.abs(data[3 * at + c] - brightness[at] * base[3 * at + c])));
       const up = at >= width ? level[at] - level[at - width] : 0, side = at % width ? level[at] - level[at - 1] : 0;
       return hue < HUE && brightness[at] > SHADE[0] && brightness[at] < SHADE[1] && Math.hypot(up, side) < SLOPE;
     });
@@ -66,7 +66,7 @@ const ground = (() => {
 
   // Mahalanobis distances from the ground: directions in which the ground itself varies count less.
   function distances(rest, sample) {
-    const size = (at) => Math.max(...COLOURS.map((c) => Math.abs(rest[3 * at + c])));
+    const size = (at) => Math.max(...colours.map((c) => Math.abs(rest[3 * at + c])));
     const ring = masks.places(sample), most = Math.max(3, 3 * surface.median(ring.map(size)));
     const usual = ring.filter((at) => size(at) <= most);
     const covariance = Array.from({ length: 9 }, (_, i) => {
@@ -76,7 +76,7 @@ const ground = (() => {
     const form = inverse(covariance);
     return Float64Array.from({ length: rest.length / 3 }, (_, at) => {
       let square = 0;
-      for (const a of COLOURS) for (const b of COLOURS) square += rest[3 * at + a] * form[3 * a + b] * rest[3 * at + b];
+      for (const a of colours) for (const b of colours) square += rest[3 * at + a] * form[3 * a + b] * rest[3 * at + b];
       return Math.sqrt(square);
     });
   }
@@ -97,7 +97,7 @@ const ground = (() => {
   function separate(picture) {
     const { width, height, data } = picture, soft = resample.blur(picture, BLUR);
     const outer = masks.places(masks.frame(width, height, 1)), ring = masks.border(width, height);
-    const colour = COLOURS.map((c) => surface.median(outer.map((at) => data[3 * at + c])));
+    const colour = colours.map((c) => surface.median(outer.map((at) => data[3 * at + c])));
     const flat = Float64Array.from(data, (_, i) => colour[i % 3]), differing = farFrom(picture, flat);
     if (isOneColour(differing, picture, soft, flat)) return { ground: flat, mask: differing, plain: true, rough: false };
     const base = surface.fit(picture);

@@ -2,7 +2,7 @@
 "use strict";
 const surface = (() => {
   const FITTED = 64, KNOTS = 9, TERMS = KNOTS * KNOTS; // blocks along the longer edge; knots along each
-  const STIFF_AT_BORDER = 1e-1, STIFF = 1e-4, NEAR = 3, MOST_STEPS = 40;
+  const STIFF_AT_BORDER = 1e-1, STIFF = 1e-4, NEAR = 3, MOST_GROWTH_STEPS = 40;
 
   function median(values) {
     const sorted = Float64Array.from(values).sort(), half = sorted.length >> 1;
@@ -103,7 +103,7 @@ const surface = (() => {
     const down = middles(rows, height), across = middles(columns, width);
     const mean = [0, 1, 2].map((c) => median(masks.places(ring).map((at) => values[at * 3 + c])));
     let chosen = ring, knots, here = values.map((_, i) => mean[i % 3]);
-    for (let turn = 0; turn < MOST_STEPS; turn++) {
+    for (let turn = 0; turn < MOST_GROWTH_STEPS; turn++) {
       const away = Array.from(chosen.data, (_, at) =>
         Math.max(...[0, 1, 2].map((c) => Math.abs(values[at * 3 + c] - here[at * 3 + c]))));
       const most = Math.max(NEAR, 2.5 * median(masks.places(chosen).map((at) => away[at])));
