@@ -42,12 +42,13 @@ def pictures_page(card: Card) -> Text:
 
 
 class Journey(Frozen):
-    """A ladder in one picture. chart: SVG. first: the bar of its plain loop; fastest: that of its fastest step.
+    """A ladder in one picture. wide, narrow: SVG, for screens and for phones.
 
-    same: the fastest step in the number format of the first.
+    first, fastest: the bars of its first and its fastest step. same: of the fastest in the first one's number format.
     """
 
-    chart: str
+    wide: str
+    narrow: str
     first: Bar
     same: Bar
     fastest: Bar
@@ -67,9 +68,10 @@ def draw_journey(card: Card) -> Journey | None:
         return None
     others = [bar for bar in bars if not bar.step]
     bench, first = card.benches[network], own[0]
-    title = f"{network}, both convolutions: {bench['images']:,} images, {bench['device']['name']}"
+    what, on = f"{network}, both convolutions", f"{bench['images']:,} images, {bench['device']['name']}"
     return Journey(
-        journey.draw_ladder_chart([*others, *own], title),
+        journey.draw_ladder_chart([*others, *own], f"{what}: {on}"),
+        journey.draw_ladder_chart([*others, *own], what, "journey-narrow", journey.NARROW),
         first,
         min((bar for bar in own if bar.dtype == first.dtype), key=lambda bar: bar.ms),
         min(own, key=lambda bar: bar.ms),
