@@ -81,11 +81,16 @@ class Split(NamedTuple):
 
 def read_ahead(split: str, data_dir: Path | None = None) -> None:
     """Start to read an existing split in another thread. A later ``open_split`` returns it, or reports the fault."""
-    for directory in search_dirs(data_dir):
-        if all(existing_copies(file, directory) for file in SPLITS[split]):
-            with suppress(RuntimeError):  # no more threads can be started
-                _ahead[split, directory] = ThreadPoolExecutor(1).submit(_read_split, split, directory)
-            return
+    directory = find_directory(split, data_dir)
+    if directory is not None:
+        with suppress(RuntimeError):  # no more threads can be started
+            _ahead[split, directory] = ThreadPoolExecutor(1).submit(_read_split, split, directory)
+
+
+def find_directory(split: str, data_dir: Path | None = None) -> Path | None:
+    """Return the first of ``search_dirs`` with files of the split, which it does not check; None if there is none."""
+    directories = search_dirs(data_dir)
+    return next((one for one in directories if all(existing_copies(file, one) for file in SPLITS[split])), None)
 
 
 def open_split(split: str, data_dir: Path | None = None, allocate: Allocate | None = None) -> Split:

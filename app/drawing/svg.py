@@ -26,9 +26,9 @@ def style_sheet() -> str:
 
 def light_style_sheet() -> str:
     """Return the style sheet for files: light colours only, and no CSS variables, which some viewers do not support."""
-    palettes, _, rules = style_sheet().partition("chart {  /* every ground */\n")
+    palettes, _, rules = style_sheet().partition("svg.chart {  /* every ground */\n")
     light = dict(re.findall(r"(--chart-\w+): (#\w+);", palettes.partition("@media")[0]))
-    return "chart {\n" + re.sub(r"var\((--chart-\w+)\)", lambda found: light[found[1]], rules)
+    return "svg.chart {\n" + re.sub(r"var\((--chart-\w+)\)", lambda found: light[found[1]], rules)
 
 
 def format_number(value: float) -> str:
@@ -132,10 +132,15 @@ def vertical_axis(ticks: Iterable[float], y: Scale, left: float, right: float, l
     return parts
 
 
-def legend(entries: Mapping[str, str], x: float, y: float) -> list[str]:
-    """Return a row of samples with their meanings. entries: meaning → SVG element drawn around (0, 0)."""
-    parts = []
+def legend(entries: Mapping[str, str], x: float, y: float, right: float = math.inf) -> list[str]:
+    """Return samples with their meanings, in rows 22 pixels apart that end before ``right``.
+
+    entries: meaning → SVG element drawn around (0, 0).
+    """
+    parts, left = [], x
     for meaning, sample in entries.items():
+        if x > left and x + 20 + estimate_text_width(meaning) > right:
+            x, y = left, y + 22
         parts.append(f'<g transform="translate({x + 8:g} {y - 4:g})">{sample}</g>')
         parts.append(text(meaning, x + 20, y, "quiet"))
         x += 20 + estimate_text_width(meaning) + 16

@@ -13,6 +13,7 @@ from app.ladder.counting import PARTS
 from app.ladder.lessons import LADDERS, Step
 from app.ladder.lessons import ladder_steps as ladder_of
 from app.ladder.pages import check_folder, write_site
+from app.ladder.playground import find_samples, playground_page
 from app.ladder.stored import introduction_pages, stored_card, stored_card_named, stored_kernels
 from app.network.graph import network_graph
 from app.records import kernels as records
@@ -57,7 +58,8 @@ def ladder(request: LadderRequest) -> int:
     document = _ladder_document(card, name, notes)
     publish_report(document, as_text, request.output)
     if request.pages is not None:
-        files = write_site(request.pages, card, COMMAND.format(name), introduction_pages())
+        more = [*introduction_pages(), playground_page(find_samples())]
+        files = write_site(request.pages, card, COMMAND.format(name), more)
         if request.output.json != "-":
             print(f"\n{request.pages / 'index.html'}: {len(files)} files; open it in a browser")
     return int(any(row["wrong"] for one in document["tables"] for row in one["rows"]))

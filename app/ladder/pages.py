@@ -13,7 +13,7 @@ from app.base.errors import UserError, pip_install_command
 from app.base.frozen import Frozen
 from app.base.precision import SHORT
 from app.drawing import interactives
-from app.drawing.svg import Drawing
+from app.drawing.svg import Drawing, format_number
 from app.kernels.problems import LinearProblem
 from app.ladder import tables, tiles
 from app.ladder.card import LATER, Card, Layer
@@ -29,7 +29,7 @@ from app.ladder.lessons import (
     excerpt_lines,
     ladder_steps,
 )
-from app.ladder.pictures import Text, interactives_page, pictures_page
+from app.ladder.pictures import Text, draw_journey, interactives_page, pictures_page
 from app.ladder.tables import FACTOR, WORDS, large_difference_reasons
 from app.terminal.text import format_ms
 
@@ -66,7 +66,7 @@ class Pages:
 
         loader = PackageLoader(__package__)
         found = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-        found.filters |= {"coded": text_to_html, "prose": lesson_to_html}
+        found.filters |= {"coded": text_to_html, "prose": lesson_to_html, "digits": format_number}
         found.globals |= {"short": SHORT, "kinds": KINDS, "counter_words": WORDS, "parts": PARTS, "factor": FACTOR}
         return found
 
@@ -81,23 +81,29 @@ class Pages:
             yield self.step_page(step)
             yield self.source_page(step)
         for text in self.more:
-            yield self._fill_template("text", text.name, text.title, {"body": text.body})
+            yield self._fill_template(text.template, text.name, text.title, {"body": text.body, **text.values})
 
     def index_page(self) -> Page:
-        """Return the index page: all steps, with the times of the first network."""
+        """Return the index page: the journey as one picture, then all steps, with the times of the first network."""
         ladders, sizes = [], list[dict[str, str]]()
         for operation, name in LADDERS.items():
             rows, heads = [], dict[str, None]()
             for step in ladder_steps(operation):
                 layers = [layer for layer in self.card.layers(step) if layer.network == self.card.networks[0]]
                 heads |= dict.fromkeys(layer.title for layer in layers)
-                times = [cell for layer in layers for cell in (format_ms(layer.prediction.ms), tables.ms_text(layer))]
-                rows.append({"step": step, "changed": changed_line_count(step), "times": times})
+                times = [(tables.ms_text(layer), format_ms(layer.prediction.ms)) for layer in layers]
+                rows.append({"step": step, "times": times})
             sizes += [_size_texts(layer) for layer in self.card.layers(ladder_steps(operation)[0])]
             ladders.append({"operation": operation, "name": name.capitalize(), "heads": [*heads], "rows": rows})
-        images = next(iter(self.card.benches.values()))["images"]
+        images = self.card.benches[self.card.networks[0]]["images"]
         rates = {"round_trip": ROUND_TRIP, "constant_cycles": CONSTANT_CYCLES}
-        values = {"ladders": ladders, "sizes": sizes, "images": f"{images:,}", **rates}
+        values = {
+            "ladders": ladders,
+            "sizes": sizes,
+            "images": f"{images:,}",
+            "journey": draw_journey(self.card),
+            **rates,
+        }
         return self._fill_template("index", "index", "All steps", values)
 
     def source_page(self, step: Step) -> Page:

@@ -71,10 +71,11 @@ def test_the_journey_has_every_step_and_marks_losers(network: str) -> None:
 
 def test_bars_are_in_proportion_to_the_logarithms_of_times() -> None:
     one, ten, hundred = (journey.Bar(str(ms), "float32", ms, step=1) for ms in (1.0, 10.0, 100.0))
-    root = parsed(journey.draw_ladder_chart([one, ten, hundred], "three"))
-    rows = [rect for rect in root.iter("rect") if float(rect.get("x", 0)) == journey.LEFT]
-    widths = [float(rect.get("width", 0)) for rect in rows]
-    assert widths[2] - widths[1] == pytest.approx(widths[1] - widths[0], rel=0.01)
+    for layout in (journey.WIDE, journey.NARROW):
+        root = parsed(journey.draw_ladder_chart([one, ten, hundred], "three", layout=layout))
+        rows = [rect for rect in root.iter("rect") if float(rect.get("x", 0)) == layout.left]
+        widths = [float(rect.get("width", 0)) for rect in rows]
+        assert widths[2] - widths[1] == pytest.approx(widths[1] - widths[0], rel=0.01)
     with pytest.raises(ValueError, match="needs a step"):
         journey.draw_ladder_chart([], "none")
 
@@ -176,6 +177,7 @@ def test_a_file_needs_nothing_else(tmp_path: Path) -> None:
     root = ElementTree.parse(path).getroot()
     style = root.findtext(f"{SVG}style") or ""
     assert root.tag == f"{SVG}svg" and "var(" not in style and "@media" not in style
+    assert style.lstrip().startswith("svg.chart {\n  display: block")  # the rule of the ground and the font
     used = {kind for element in root.iter() for kind in (element.get("class") or "").split()}
     assert used and all(re.search(rf"\.{kind}\b", style) for kind in used)
     assert svg.read_chart_source(path) == "bench.json sha256:<0>"

@@ -64,9 +64,9 @@ def _run(page: Path, profile: Path, *flags: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=True)
 
 
-def opened(page: Path, profile: Path) -> Opened:
-    """Open a page from its file. profile: an empty folder for Chromium's own files."""
-    done = _run(page, profile, "--dump-dom")
+def opened(page: Path, profile: Path, *, size: str = "800,600") -> Opened:
+    """Open a page from its file. profile: an empty folder for Chromium's own files. size: of the window."""
+    done = _run(page, profile, "--dump-dom", f"--window-size={size}")
     return Opened(done.stdout, CONSOLE.findall(done.stderr))
 
 
