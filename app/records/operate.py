@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal, TypedDict
 
 from app.records.derive import Length, OneOf
-from app.records.parts import AboveZero, Amount, Asked, Count
+from app.records.parts import AboveZero, Amount, Count, RequestedPrecision
 
 Area = Literal["system", "packages", "extras", "GPU", "files", "environment"]
 
@@ -50,7 +50,7 @@ class Precompile(TypedDict):
     schema: Literal["lenet5-inference/precompile/1"]
     network: str
     architecture: str
-    precisions: Annotated[list[Asked], Length(1)]
+    precisions: Annotated[list[RequestedPrecision], Length(1)]
     kernels: Annotated[Count, "that the main job needs"]
     compiled: Annotated[Count, "of them; the others were in the cache"]
     seconds: Amount

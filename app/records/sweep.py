@@ -3,7 +3,7 @@
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from app.records.derive import Range
-from app.records.parts import Amount, Asked, Count, Parameters, Positive, Precision, Samples
+from app.records.parts import Amount, Count, Parameters, Positive, Precision, RequestedPrecision, Samples
 
 
 class Point(TypedDict):
@@ -89,7 +89,7 @@ class PipelineSweep(TypedDict):
     schema: Literal["lenet5-inference/pipeline-sweep/1"]
     card: str
     network: str
-    precision: Asked
+    precision: RequestedPrecision
     images: Positive
     runs: Positive
     warmup: Count

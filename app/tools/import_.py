@@ -12,10 +12,10 @@ from app.base.errors import UserError
 from app.commands.import_ import ImportRequest
 from app.files.checks import BadValueError, format_for_error, text_check
 from app.files.reading import may_exist, read_file
-from app.interchange.engines import logits
-from app.interchange.layout import Converted, convert_arrays
+from app.interchange.engines import numpy_logits
+from app.interchange.layout import ConvertedArray, convert_arrays
 from app.interchange.named_arrays import NoNetworkError
-from app.interchange.source import Asked, Source, read
+from app.interchange.source import ImportOptions, Source, read
 from app.layers import Argmax, Resize, Softmax
 from app.network.definitions import Network
 from app.network.graph import Graph, build_graph, find_network
@@ -39,7 +39,7 @@ CLOSE = 1e-3  # relative to the largest logit: float32 engines round in another 
 
 def import_(request: ImportRequest) -> int:
     """Read, convert, compare, write and report. Return 0. Raises UserError, and then writes nothing."""
-    asked = Asked(
+    asked = ImportOptions(
         None if request.network is None else find_network(request.network),
         request.symbol,
         request.size,
@@ -69,7 +69,7 @@ def import_(request: ImportRequest) -> int:
     return 0
 
 
-def read_foreign(file: Path, asked: Asked) -> tuple[str, Source, list[Converted]]:
+def read_foreign(file: Path, asked: ImportOptions) -> tuple[str, Source, list[ConvertedArray]]:
     """Return the format of the file, its checked content, and the converted arrays. Raises UserError."""
     name, source = read(file, asked)
     try:
@@ -152,7 +152,7 @@ def largest_difference(source: Source, graph: Graph) -> float:
     kept = tuple(step for step in graph.steps if not isinstance(step.layer, Softmax | Argmax))
     _, ours = replace(graph, steps=kept).forward(images, np.float64)
     with np.errstate(over="ignore", invalid="ignore"):  # infinite and NaN values show in the difference
-        theirs = logits(source, images) if source.engine is None else source.engine.logits(images)
+        theirs = numpy_logits(source, images) if source.engine is None else source.engine.logits(images)
         difference = float(np.abs(ours - theirs).max())
     if not difference <= CLOSE * max(float(np.abs(ours).max()), 1e-30):
         raise UserError(f"the converted network gives other scores (by {difference:.2g}); {REMEDY}")
@@ -166,7 +166,7 @@ def _import_document(
     request: ImportRequest,
     name: str,
     source: Source,
-    found: list[Converted],
+    found: list[ConvertedArray],
     graph: Graph,
     difference: float,
     engine: str | None,
