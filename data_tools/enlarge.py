@@ -1,4 +1,4 @@
-"""Resize image files, with output bit-identical to that of the networks' Resize layer."""
+"""Resize image files; the output is bit-identical to that of the networks' Resize layer."""
 
 import argparse
 import os
@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def resize_files(options: argparse.Namespace) -> None:
-    """Resize every file and print its name. Raises UserError; no file remains incomplete."""
+    """Resize every file and print its name. Raises UserError. An interruption leaves no incomplete file."""
     if not 1 <= options.size <= MAX_SIZE:
         raise UserError(f"--size {options.size} is not between 1 and {MAX_SIZE:,}")
     layer = Resize("resize", options.size, options.rule)
@@ -114,11 +114,11 @@ def _write(path: Path, layer: Resize, images: np.ndarray) -> None:
             "choose a smaller --size"
         )
     with tqdm(total=len(images), desc=path.name, unit=" images", disable=None) as bar:
-        write_idx_parts(path, shape, _resized(images, layer, bar.update), overwrite=False)
+        write_idx_parts(path, shape, _resize_parts(images, layer, bar.update), overwrite=False)
     print(escape_unprintable(f"{path}: {len(images):,} images of {size} x {size}"))
 
 
-def _resized(images: np.ndarray, layer: Resize, done: Callable[[int], object]) -> Iterator[np.ndarray]:
+def _resize_parts(images: np.ndarray, layer: Resize, done: Callable[[int], object]) -> Iterator[np.ndarray]:
     for at in range(0, len(images), CHUNK):
         part = images[at : at + CHUNK]
         yield layer.reference(part, {})

@@ -11,7 +11,7 @@ import pytest
 
 from app.base.interrupts import SIGNALS
 from app.base.processes import describe_exit_code, signals_blocked
-from app.base.processor import available_cores, divide_cores, format_cores, usable_cores
+from app.base.processor import core_count, core_numbers, divide_cores, format_cores
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,7 +64,7 @@ def test_a_process_ends_with_the_one_that_started_it(before: bool) -> None:
 
 
 def test_own_cores() -> None:
-    assert available_cores() == sorted(os.sched_getaffinity(0)) and usable_cores() == len(available_cores())
+    assert core_numbers() == sorted(os.sched_getaffinity(0)) and core_count() == len(core_numbers())
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def _option_actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action
 
 
 def _option_values(action: argparse.Action) -> list[str]:
-    """Return the values that an option accepts, if they can be listed; otherwise an empty list."""
+    """Return the values that an option accepts; an empty list if there are too many to list."""
     from app.cuda.cards import DEVICES
     from app.network.definitions import NETWORKS
 

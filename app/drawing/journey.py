@@ -1,4 +1,4 @@
-"""Draw a bar for every step of the ladder on a logarithmic time scale, with its prediction; slower steps included."""
+"""Draw a bar for each step of the ladder on a logarithmic time scale, with its prediction, even if it is slower."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,10 +15,10 @@ Key = tuple[str, str]  # a step's name and number format (dtype)
 
 
 class Bar(Frozen):
-    """One bar. ms: measured. predicted_ms: predicted before the measurement, None without a prediction.
+    """The bar of a step. ms: measured time. predicted_ms: time predicted before the measurement, or None.
 
-    ratio: time of the step that it continues ÷ time of this step, None without bar. step: None for other systems, 0 for
-    cuBLAS; both are grey. link: address of the step's page, or empty.
+    ratio: time of the step that it continues ÷ time of this step; None if that step has no bar. step: its number; None
+    for other systems, 0 for cuBLAS; the bars of both are grey. link: address of the step's page, or empty.
     """
 
     name: str
@@ -49,7 +49,10 @@ def step_label(name: str, dtype: str, step: int | None) -> str:
 def measured_predecessor(
     since: Mapping[str, str | None], name: str, dtype: str, is_measured: Callable[[str, str], bool]
 ) -> Key | None:
-    """Return the nearest measured predecessor of a step, in the same format or otherwise fp32; None without bar."""
+    """Return the nearest measured predecessor of a step in the same format, or else in fp32; None if there is none.
+
+    since: step → step that it continues.
+    """
     while (before := since.get(name)) is not None:
         for key in ((before, dtype), (before, "float32")):
             if is_measured(*key):
@@ -68,7 +71,7 @@ def bars_from_bench(
     """Return the bars of a bench document, in its order: for one convolution, or for the sum of all (item None).
 
     predicted, links: ms and addresses by name and number format. since: step → step that it continues. The debug build
-    is omitted.
+    gets no bar.
     """
     predicted, links, since = predicted or {}, links or {}, since or {}
     rows = [row for row in document["totals"] if row["kind"] != "debug"]
@@ -88,7 +91,7 @@ def bars_from_bench(
 def draw_ladder_chart(bars: Sequence[Bar], title: str, name: str = "journey") -> str:
     """Return a bar chart as SVG: the measured time of each step on a log scale, with a mark at its predicted time.
 
-    Raises ValueError without bars.
+    Raises ValueError if there are no bars.
     """
     times = [ms for bar in bars for ms in (bar.ms, bar.predicted_ms) if ms is not None]
     if not times:

@@ -1,4 +1,4 @@
-"""Draw what all charts share, text, axes, legends and the enclosing picture, and sketches; write charts to files."""
+"""Draw the elements that all charts share (text, axes, legends, the picture) and sketches; write charts to files."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from html import escape, unescape
 from pathlib import Path
 
 from app.base.errors import UserError
-from app.files.reading import first_bytes, may_exist
+from app.files.reading import may_exist, read_first_bytes
 from app.files.writing import replace_atomically
 
 START = '<svg class="chart" '  # of every chart
@@ -82,27 +82,27 @@ def tick_text(value: float) -> str:
 
 
 def text(
-    said: str, x: float, y: float, kind: str = "", anchor: str = "start", *, turned: float = 0, title: str = ""
+    words: str, x: float, y: float, kind: str = "", anchor: str = "start", *, turned: float = 0, title: str = ""
 ) -> str:
-    """Return a text element. kind: its classes. turned: degrees, clockwise. title: its tooltip."""
+    """Return a text element. kind: its CSS classes. turned: degrees, clockwise. title: its tooltip."""
     where = f'transform="translate({x:g} {y:g}) rotate({turned:g})"' if turned else f'x="{x:g}" y="{y:g}"'
     ends = "" if anchor == "start" else f' text-anchor="{anchor}"'
-    return f"<text {where}{ends}{_class_attribute(kind)}>{_title_element(title)}{escape(said)}</text>"
+    return f"<text {where}{ends}{_class_attribute(kind)}>{_title_element(title)}{escape(words)}</text>"
 
 
 def path(commands: str, kind: str, more: str = "") -> str:
-    """Return a path element. kind: its classes. more: further attributes."""
+    """Return a path element. kind: its CSS classes. more: further attributes."""
     return f'<path class="{kind}"{more} d="{commands}"/>'
 
 
 def bar(x: float, y: float, width: float, height: float, kind: str, title: str = "", more: str = "") -> str:
-    """Return a rectangle. title: its tooltip, also for screen readers. more: further attributes."""
+    """Return a rectangle. kind: its CSS classes. title: its tooltip, also read aloud. more: further attributes."""
     size = f'x="{x:g}" y="{y:g}" width="{max(width, 0.5):g}" height="{height:g}"'
     return f"<rect{_class_attribute(kind)}{more} {size}>{_title_element(title)}</rect>"
 
 
 def dot(x: float, y: float, kind: str, title: str = "", radius: float = 4.5) -> str:
-    """Return a circle. title: as for ``bar``."""
+    """Return a circle. kind: its CSS classes. title: its tooltip, also for screen readers."""
     return f'<circle class="{kind}" cx="{x:g}" cy="{y:g}" r="{radius:g}">{_title_element(title)}</circle>'
 
 
@@ -133,7 +133,7 @@ def vertical_axis(ticks: Iterable[float], y: Scale, left: float, right: float, l
 
 
 def legend(entries: Mapping[str, str], x: float, y: float) -> list[str]:
-    """Return a row of samples with their meanings. entries: meaning → SVG element drawn around (0, 0)."""
+    """Return a row of samples with their meanings. entries: meaning → SVG element, drawn around (0, 0)."""
     parts = []
     for meaning, sample in entries.items():
         parts.append(f'<g transform="translate({x + 8:g} {y - 4:g})">{sample}</g>')
@@ -143,7 +143,7 @@ def legend(entries: Mapping[str, str], x: float, y: float) -> list[str]:
 
 
 def picture(name: str, title: str, description: str, width: float, height: float, parts: Iterable[str]) -> str:
-    """Return the whole chart. name: unique in the page. description: what it shows, in words."""
+    """Return the whole chart. name: unique in the page. description: what the chart shows, in words."""
     told = f'<title id="{name}-title">{escape(title)}</title>\n<desc id="{name}-desc">{escape(description)}</desc>\n'
     head = f'{START}role="img" aria-labelledby="{name}-title {name}-desc"'
     return f"{head} {size_attributes(width, height)}>\n{told}" + "\n".join(parts) + "\n</svg>"
@@ -166,7 +166,7 @@ TIP = (  # defines the arrowhead; the id may occur once in a page, and only one 
 class Drawing:
     """A picture that grows to contain the shapes that are added to it. summary: the alternative text.
 
-    keys: meanings of each class of shape, for the legend.
+    keys: meaning of each CSS class of shapes, for the legend.
     """
 
     summary: str
@@ -179,7 +179,7 @@ class Drawing:
         self.width, self.height = max(self.width, right), max(self.height, bottom)
 
     def add_grid(self, x: float, y: float, rows: int, columns: int, cell: float, kind: str = "plain") -> None:
-        """Draw a grid of squares of side ``cell`` pixels; ``kind`` is its class."""
+        """Draw a grid of squares with sides of ``cell`` pixels. kind: their CSS class."""
         width, height = columns * cell, rows * cell
         across = "".join(f"M{x:g} {y + row * cell:g}h{width:g}" for row in range(1, rows))
         down = "".join(f"M{x + column * cell:g} {y:g}v{height:g}" for column in range(1, columns))
@@ -195,7 +195,7 @@ class Drawing:
         self.parts.append(bar(x, y, width, height, kind, title))
         self._grow_to_contain(x + width, y + height)
 
-    def text(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> None:
+    def add_text(self, x: float, y: float, words: str, kind: str = "", anchor: str = "start") -> None:
         """Write one line of text."""
         self.parts.append(text(words, x, y, kind, anchor))
         self._grow_to_contain(x + estimate_text_width(words, 11) * {"start": 1, "middle": 0.5, "end": 0}[anchor], y + 4)
@@ -203,9 +203,9 @@ class Drawing:
     def add_text_lines(self, x: float, y: float, lines: Sequence[str], kind: str = "") -> None:
         """Write lines of text below one another."""
         for number, words in enumerate(lines):
-            self.text(x, y + 17 * number, words, kind)
+            self.add_text(x, y + 17 * number, words, kind)
 
-    def arrow(self, x: float, y: float, to_x: float, to_y: float) -> None:
+    def add_arrow(self, x: float, y: float, to_x: float, to_y: float) -> None:
         """Draw an arrow."""
         self.parts.append(path(f"M{x:g} {y:g}L{to_x:g} {to_y:g}", "arrow", ' marker-end="url(#tip)"'))
         self._grow_to_contain(max(x, to_x) + 4, max(y, to_y) + 4)
@@ -245,12 +245,12 @@ def _convert_os_errors(folder: Path) -> Iterator[None]:
 
 
 def save_chart(chart: str, path: Path, source: str = "") -> Path:
-    """Write a chart as an SVG file and return the path. source: its data, for ``read_chart_source``.
+    """Write a chart as an SVG file and return the path. source: text to store, which ``read_chart_source`` returns.
 
     The file includes the style sheet for light backgrounds. Raises UserError if it cannot be written, or if the path is
-    a file that is no chart of this program.
+    a file that this program did not draw.
     """
-    if may_exist(path) and first_bytes(path, len(FILE_START)) not in (b"", FILE_START.encode()):
+    if may_exist(path) and read_first_bytes(path, len(FILE_START)) not in (b"", FILE_START.encode()):
         raise UserError(
             f"{path} already exists and is not a chart of this program: remove it, or name another --plot folder"
         )

@@ -15,7 +15,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.processes import limit_resource
 from app.files.child_process import answer_requests
-from app.files.hdf5 import Wanted
+from app.files.hdf5 import ReadRequest
 from app.files.hdf5_strict import StrictFile, open_strict, read_contents
 
 METADATA_BYTES = 256 << 20  # of memory for everything except datasets: headers, names, the index of chunks
@@ -49,7 +49,7 @@ def _answer_request(message: bytes, source: int, result: int) -> bytes:
 
 
 def _answer_contents(file: StrictFile, request: dict[str, Any], memory: _Memory) -> dict[str, Any]:
-    found = read_contents(file, Wanted(**request["wanted"]), memory.allocate)
+    found = read_contents(file, ReadRequest(**request["wanted"]), memory.allocate)
     arrays = zip(found.arrays.items(), memory.offsets, strict=True)
     described = [(name, array.dtype.str, array.shape, offset) for (name, array), offset in arrays]
     return {"names": found.names, "arrays": described, "attributes": found.attributes}
@@ -70,9 +70,9 @@ _ANSWERS = {"contents": _answer_contents, "descriptions": _answer_descriptions, 
 
 
 class _Memory:
-    """A file in shared memory for arrays, and the limit of this process's memory, which grows with the file.
+    """A file in shared memory that arrays are written to, and the memory limit of this process, which grows with it.
 
-    offsets: position in bytes of each array.
+    offsets: position of each array in bytes.
     """
 
     def __init__(self, descriptor: int, image: int) -> None:
@@ -83,7 +83,7 @@ class _Memory:
         self._raise_memory_limit(METADATA_BYTES + image)
 
     def allocate(self, shape: tuple[int, ...], kind: np.dtype, chunk: int) -> np.ndarray:
-        """Return an array within the file; implements ``hdf5_strict.Allocate``."""
+        """Return a new array of dtype ``kind`` within the file. chunk: bytes of a chunk, for the memory limit."""
         nbytes = math.prod(shape) * kind.itemsize
         self._raise_memory_limit(nbytes + CHUNK_COPIES * chunk)
         self.offsets.append(self._end)

@@ -15,10 +15,10 @@ from app.files.checks import (
     BadValueError,
     format_for_error,
     list_check,
-    nullable,
+    nullable_check,
     number_check,
     object_check,
-    parsed_json,
+    parse_json,
     string,
     text_check,
 )
@@ -82,7 +82,7 @@ _CHECK = object_check(
     {
         "definition": string,
         "input_scale": number_check(LEAST_SCALE, MOST_SCALE),
-        "classes": nullable(list_check(text_check(), 1)),
+        "classes": nullable_check(list_check(text_check(), 1)),
     }
 )
 
@@ -90,7 +90,7 @@ _CHECK = object_check(
 def parse_description(content: str) -> Description:
     """Return the description in a JSON text. Raises BadValueError, and UserError for an invalid network."""
     try:
-        found = _CHECK(parsed_json(content))
+        found = _CHECK(parse_json(content))
     except BadValueError as error:
         raise BadValueError(f"has a wrong description ({DESCRIPTION}): {error}; export it again") from None
     classes = None if found["classes"] is None else tuple(found["classes"])
@@ -184,7 +184,7 @@ def class_names(metadata: Mapping[str, str], network: Network, notes: list[str])
         return None
     (classes,) = network.steps[-1].in_shape
     try:
-        found = parsed_json(metadata[key])
+        found = parse_json(metadata[key])
         if isinstance(found, dict):
             found = [found.get(str(at)) for at in range(len(found))]
         names = tuple(list_check(text_check())(found))

@@ -133,10 +133,7 @@ class _Graph:
             self._add_node("Mul", f"{layer.name}/counted", **{f"{layer.name}/factors": np.float32(1 / shares)})
 
     def _add_node(self, operator: str, output: str, **attributes: Any) -> None:
-        """Add a node that reads the output of the last one.
-
-        Arrays among the attributes become further, constant inputs.
-        """
+        """Add a node that reads the last one's output. Arrays among the attributes become constant inputs."""
         constants = {name: value for name, value in attributes.items() if isinstance(value, np.ndarray | np.generic)}
         for name, value in constants.items():
             self._add_constant(name, value)

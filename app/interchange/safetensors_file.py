@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import pip_install_command
-from app.files.checks import BadValueError, format_for_error, parsed_json
+from app.files.checks import BadValueError, format_for_error, parse_json
 from app.interchange.named_arrays import MAX_ARRAYS, NamedArrays, match_to_network, parse_description
 from app.interchange.source import ImportOptions, Source
 from app.interchange.torch_arrays import COUNTER
@@ -25,7 +25,7 @@ def read_safetensors(content: bytes) -> NamedArrays:
     try:
         tensors = library.deserialize(content)
         # The library gives no metadata of bytes in memory. It has checked the header; its length stands before it.
-        header = parsed_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode("utf-8"))
+        header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode("utf-8"))
     except (library.SafetensorError, BadValueError) as error:
         raise BadValueError(f"is no valid safetensors file: {format_for_error(str(error))}; get a fresh copy") from None
     if len(tensors) > MAX_ARRAYS:

@@ -33,10 +33,7 @@ COLUMNS = (
 
 
 def ladder(request: LadderRequest) -> int:
-    """Measure the steps, or read stored figures without a GPU; print and write. Return 1 if a step was wrong, else 0.
-
-    Raises UserError.
-    """
+    """Measure the steps, or read stored times; print and write them. Return 1 if one was wrong. Raises UserError."""
     if request.pages is not None:
         check_folder(request.pages)
     no_gpu = device.why_no_gpu()

@@ -30,7 +30,7 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
     """
     arch, known = card["architecture"], tuning.load(card["name"])
     items = [item for item in network_items(graph) if len(item.layers) == 1 and item.operation in LADDERS]
-    rungs = [(step, item) for name in LADDERS for step in ladder_steps(name) for item in _served_items(items, step)]
+    rungs = [(step, item) for name in LADDERS for step in ladder_steps(name) for item in _computable_items(items, step)]
     compile_variants([(item.problems[step.dtype], step.row) for step, item in rungs], arch, known)
     peaks = peak.measure_peaks(arch)
     rows: dict[str, list[Result]] = {item.name: [] for item in items}
@@ -60,7 +60,7 @@ def measure_steps(graph: Graph, images: int, card: Row) -> dict[str, Any]:
     }
 
 
-def _served_items(items: list[Item], step: Step) -> Iterator[Item]:
+def _computable_items(items: list[Item], step: Step) -> Iterator[Item]:
     """Yield the items of the step's operation that have a problem in its arithmetic type."""
     for item in items:
         if item.operation == step.row.operation and step.dtype in item.problems:

@@ -182,9 +182,9 @@ def _prediction_bars(layer: Layer) -> str:
     drawing = Drawing(f"{layer.title}: {told}")
     for number, (words, value, kind) in enumerate(values):
         y = number * 24
-        drawing.text(224, y + 15, words, anchor="end")
+        drawing.add_text(224, y + 15, words, anchor="end")
         drawing.add_rectangle(232, y + 3, max(360 * value / longest, 1), 16, kind, f"{format_ms(value) or 0} ms")
-        drawing.text(238 + 360 * value / longest, y + 15, f"{format_ms(value) or 0} ms")
+        drawing.add_text(238 + 360 * value / longest, y + 15, f"{format_ms(value) or 0} ms")
     return drawing.svg()
 
 

@@ -67,7 +67,7 @@ def _draw_windows(
     """
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     cell = _cell_size(high, wide)
-    drawing.text(0, 12, heads[0], "head")
+    drawing.add_text(0, 12, heads[0], "head")
     drawing.add_grid(0, 22, high, wide, cell, kind)
     if kind == "shared":
         drawing.add_rectangle(0, 22, columns * stride * cell, rows * stride * cell, "core", "pixels under the outputs")
@@ -76,13 +76,13 @@ def _draw_windows(
     drawing.add_rectangle(x, y, side, side, "thread", "what the marked thread reads")
     drawing.add_rectangle(x + stride * cell, y, side, side, "neighbour", "what its neighbour reads")
     out = max(wide * cell, 190) + 70
-    drawing.text(out, 12, heads[1], "head")
+    drawing.add_text(out, 12, heads[1], "head")
     drawing.add_grid(out, 22, rows, columns, cell)
     _draw_first_warp(drawing, out, rows, columns, cell)
     drawing.add_rectangle(
         out + at_column * cell, 22 + at_row * cell, cell, cell, "thread", "the marked thread's output"
     )
-    drawing.arrow(x + side, y + side / 2, out + at_column * cell, 22 + (at_row + 0.5) * cell)
+    drawing.add_arrow(x + side, y + side / 2, out + at_column * cell, 22 + (at_row + 0.5) * cell)
     foot = 22 + high * cell + FOOT
     drawing.add_grid(0, foot, kernel, kernel, min(cell, 10), "taps")
     drawing.add_text_lines(kernel * min(cell, 10) + 12, foot + 12, tap_notes)
@@ -98,14 +98,14 @@ def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride:
         f"uses it for {kernel} taps: {rows} x {wide} values and {kernel} x {maps} taps make "
         f"{rows * columns * kernel * maps} multiply-adds."
     )
-    drawing.text(0, 12, f"input under the patch, {high} × {wide}, shared memory", "head")
+    drawing.add_text(0, 12, f"input under the patch, {high} × {wide}, shared memory", "head")
     drawing.add_grid(0, 22, high, wide, cell, "shared")
     drawing.add_rectangle(
         0, 22, wide * cell, rows * cell, "thread", "values of one filter row, read at once into registers"
     )
     drawing.add_rectangle(0, 22, columns * cell, rows * cell, "neighbour", "those that the row's first tap multiplies")
     out = max(wide * cell, 300) + 60
-    drawing.text(out, 12, f"{rows} × {columns} pixels in {maps} maps, registers", "head")
+    drawing.add_text(out, 12, f"{rows} × {columns} pixels in {maps} maps, registers", "head")
     for depth in range(min(maps, 4)):
         drawing.add_grid(out + 10 * depth, 22 + 10 * depth, rows, columns, cell, "own")
     drawing.keys["own"] = [f"the thread's sums, {min(maps, 4)} of {maps} maps shown"]
@@ -140,20 +140,20 @@ def draw_toom_cook(kernel: int, maps: int, rows: int, threads: int) -> Drawing:
         (300, f"{count} sums", "thread", "sums over channels and filter rows, each of a thread of its own"),
     )
     for x, words, kind, title in columns:
-        drawing.text(x, 12, words, "head")
+        drawing.add_text(x, 12, words, "head")
         for number in range(count):
             drawing.add_rectangle(x, 22 + number * (cell + 4), cell, cell, kind, title)
     middles = [33 + number * (cell + 4) for number in range(count)]
     for number, y in enumerate(middles):
         for pixel, factor in enumerate(to_values[number]):
             if factor:
-                drawing.arrow(cell + 4, middles[pixel], 146, y)
-        drawing.arrow(154 + cell, y, 296, y)
-        drawing.text(232, y - 4, "× filter", "small", "middle")
+                drawing.add_arrow(cell + 4, middles[pixel], 146, y)
+        drawing.add_arrow(154 + cell, y, 296, y)
+        drawing.add_text(232, y - 4, "× filter", "small", "middle")
         for place, factors in enumerate(to_outputs):
             if factors[number]:
-                drawing.arrow(304 + cell, y, 440, middles[count // 2 - 1 + place])
-    drawing.text(446, 12, "2 outputs", "head")
+                drawing.add_arrow(304 + cell, y, 440, middles[count // 2 - 1 + place])
+    drawing.add_text(446, 12, "2 outputs", "head")
     for number in (0, 1):
         top = 22 + (count // 2 - 1 + number) * (cell + 4)
         drawing.add_rectangle(

@@ -38,13 +38,13 @@ class Difference(Frozen):
     """A count per output of one layer. told: by the lesson's formula. counted: by the hardware."""
 
     counter: str
-    told: float
+    expected: float
     counted: float
 
     @property
     def is_large(self) -> bool:
         """Return whether formula and hardware differ by more than ``FACTOR``."""
-        least, most = sorted((self.told, self.counted))
+        least, most = sorted((self.expected, self.counted))
         return most > FACTOR * least
 
 
@@ -69,13 +69,13 @@ def difference_reason(step: Step, layer: Layer, found: Difference) -> str | None
     """Return the reason for a large difference: that of the lesson, or else a general one; None if none applies."""
     if found.counter in step.lesson.differs:
         return step.lesson.differs[found.counter]
-    fewer = found.counted < found.told
+    fewer = found.counted < found.expected
     if found.counter == "multiply_adds" and step.row.instructions != "fma":
         return (
             f"The counter knows a thread's fp32 multiply-adds alone; this step multiplies by {step.row.instructions}."
         )
-    copied = found.told + COPY * layer.counts["copies"] * layer.counts["waste"]
-    needed = found.told / layer.counts["waste"]
+    copied = found.expected + COPY * layer.counts["copies"] * layer.counts["waste"]
+    needed = found.expected / layer.counts["waste"]
     if found.counter in IDLE_SKIPS and fewer and found.counted * FACTOR >= needed:
         who = "Threads" if found.counted <= 1.01 * needed else "Some of the threads"
         return f"{who} without outputs skip their {IDLE_SKIPS[found.counter]}; the count takes all for wasted work."
@@ -219,7 +219,9 @@ def comparison_table(layers: Sequence[Layer]) -> Any:
     for counter, words in WORDS.items():
         cells = [one.get(counter) for _, one in found]
         if any(cells):
-            shown = [f"{format_exact(cell.told)} | {format_exact(cell.counted)}" if cell else DASH for cell in cells]
+            shown = [
+                f"{format_exact(cell.expected)} | {format_exact(cell.counted)}" if cell else DASH for cell in cells
+            ]
             rows.append(_table_row(words, shown, bound=[bool(cell and cell.is_large) for cell in cells]))
     caption = (
         "For an output: the count above, with the work that is wasted | the hardware counter; "
@@ -229,10 +231,7 @@ def comparison_table(layers: Sequence[Layer]) -> Any:
 
 
 def shares_table(layers: Sequence[Layer]) -> Any:
-    """Return a table, for a page without hardware counters, of how busy each part of the card is.
-
-    Return None if no layer was timed.
-    """
+    """Return a table of how busy each part of the card is, by the prediction; None if no layer was timed."""
     timed = [layer for layer in layers if layer.ms]
     if not timed:
         return None

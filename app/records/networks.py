@@ -15,7 +15,7 @@ class Layer(TypedDict):
     output: Annotated[list[Positive], "shape without the batch"]
 
 
-class Promise(TypedDict):
+class PromisedAccuracy(TypedDict):
     """Number of correct answers that a shipped weights file promises."""
 
     weights: Annotated[str, "file"]
@@ -32,7 +32,7 @@ class ListedNetwork(TypedDict):
     layers: Annotated[list[Layer], Length(1)]
     parameters: Count
     flops: Annotated[Count, "an image"]
-    accuracy: Annotated[Promise | None, "what the shipped weights promise"]
+    accuracy: Annotated[PromisedAccuracy | None, "what the shipped weights promise"]
 
 
 class Networks(TypedDict):

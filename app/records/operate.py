@@ -87,7 +87,7 @@ class ComparedRow(TypedDict):
     failed: Annotated[bool, "slower by over fail_above percent"]
 
 
-class LeftOut(TypedDict):
+class OmittedRow(TypedDict):
     """A row that is missing from some of the documents."""
 
     name: str
@@ -110,5 +110,5 @@ class Compare(TypedDict):
     fail_above: Annotated[Amount | None, "percent"]
     differences: Annotated[list[Difference], "of machine, settings and software"]
     rows: Annotated[list[ComparedRow], Length(1)]
-    left_out: Annotated[list[LeftOut], "rows that some document lacks"]
+    left_out: Annotated[list[OmittedRow], "rows that some document lacks"]
     failed: Annotated[list[str], "rows that are slower by over fail_above percent"]

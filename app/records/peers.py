@@ -1,4 +1,4 @@
-"""The documents of ``bench --peers``: the times of this program and of other systems, and their best settings."""
+"""Define the documents of ``bench --peers``: times of this program and of other systems, and their best settings."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 

@@ -17,7 +17,7 @@ class Point(TypedDict):
     samples: NotRequired[Samples]
 
 
-class Auto(TypedDict):
+class AutoChoice(TypedDict):
     """The kernel and parameters that `auto` chose before the sweep."""
 
     variant: str
@@ -32,7 +32,7 @@ class Wrong(TypedDict):
     reason: str
 
 
-class Skipped(Wrong):
+class SkippedPoint(Wrong):
     """A combination of parameters that could not run, and how many others failed for the same reason."""
 
     count: Annotated[Positive, "points skipped for that reason"]
@@ -49,8 +49,8 @@ class SweptLayer(TypedDict):
     best: Parameters | None
     best_ms: Amount | None
     gain: Annotated[Amount | None, "the default's time ÷ the best"]
-    auto: Annotated[Auto | None, "what `auto` took before"]
-    skipped: list[Skipped]
+    auto: Annotated[AutoChoice | None, "what `auto` took before"]
+    skipped: list[SkippedPoint]
     wrong: Annotated[list[Wrong], "points that computed wrong results"]
 
 

@@ -21,7 +21,10 @@ from data_tools.fashion_mnist import SPLITS
 
 
 class Kind(Frozen):
-    """A kind of cached files. folder: in the cache. names: pattern. made_again: ``--clear`` removes them."""
+    """A kind of cached files. folder: its folder in the cache. names: pattern of file names.
+
+    made_again: whether the program can make these files again; ``--clear`` removes only such files.
+    """
 
     name: Literal["compiled kernels", "Fashion-MNIST", "tuning tables", "peer settings"]
     folder: str
@@ -71,7 +74,7 @@ def cache_contents() -> list[tuple[CachedFiles, list[Path]]]:
     """Return, for each kind, its entry of the document and its files. Raises UserError for an unreadable folder."""
     found, now = [], time.time()
     for kind in KINDS:
-        files = dict(_files_of(kind))
+        files = dict(_cached_files(kind))
         ages = [max(now - status.st_mtime, 0.0) for status in files.values()]
         about: CachedFiles = {
             "kind": kind.name,
@@ -85,7 +88,7 @@ def cache_contents() -> list[tuple[CachedFiles, list[Path]]]:
     return found
 
 
-def _files_of(kind: Kind) -> Iterator[tuple[Path, os.stat_result]]:
+def _cached_files(kind: Kind) -> Iterator[tuple[Path, os.stat_result]]:
     """Yield the regular files of a kind, and unfinished files of processes that have ended."""
     folder = cache_dir() / kind.folder
     try:

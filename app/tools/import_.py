@@ -38,7 +38,7 @@ CLOSE = 1e-3  # relative to the largest logit: float32 engines round in another 
 
 
 def import_(request: ImportRequest) -> int:
-    """Read, convert, compare, write and report. Return 0. Raises UserError, and then writes nothing."""
+    """Read, convert and compare a file, then write the weights and report. Return 0. Raises UserError."""
     asked = ImportOptions(
         None if request.network is None else find_network(request.network),
         request.symbol,
@@ -47,7 +47,7 @@ def import_(request: ImportRequest) -> int:
     )
     scale = None if request.pixel_scale is None else _parse_scale(request.pixel_scale)
     try:
-        name, source, found = read_foreign(request.file, asked)
+        name, source, found = read_foreign_file(request.file, asked)
     except UserError as error:
         if isinstance(error.__cause__, NoNetworkError) and error.__cause__.guess is not None:
             print(network_toml(error.__cause__.guess), end="")
@@ -69,7 +69,7 @@ def import_(request: ImportRequest) -> int:
     return 0
 
 
-def read_foreign(file: Path, asked: ImportOptions) -> tuple[str, Source, list[ConvertedArray]]:
+def read_foreign_file(file: Path, asked: ImportOptions) -> tuple[str, Source, list[ConvertedArray]]:
     """Return the format of the file, its checked content, and the converted arrays. Raises UserError."""
     name, source = read(file, asked)
     try:
@@ -81,7 +81,7 @@ def read_foreign(file: Path, asked: ImportOptions) -> tuple[str, Source, list[Co
 
 
 def _check_windows(network: Network) -> None:
-    """Raise BadValueError for a convolution whose windows the comparison of scores would not copy within 1 GB."""
+    """Raise BadValueError for a convolution whose windows take more than 1 GB when the scores are compared."""
     for step in network.steps:
         filters = step.parameter_shapes.get(step.layer.name, ())
         size = prod(step.out_shape[1:]) * prod(filters[:-1])
@@ -93,7 +93,7 @@ def _check_windows(network: Network) -> None:
 
 
 def _compared_images(network: Network) -> int:
-    """Return how many images are compared: fewer where there are many numbers between two layers."""
+    """Return how many images are compared: fewer if the network has large activations."""
     largest = max(prod(shape) for step in network.steps for shape in (step.in_shape, step.out_shape))
     return min(IMAGES, max(MAX_NUMBERS // largest, 1))
 
@@ -145,7 +145,8 @@ def _apply_user_settings(network: Network, rule: str | None, scale: float | None
 def largest_difference(source: Source, graph: Graph) -> float:
     """Return the largest difference between our float64 logits of random images and those of the source.
 
-    The source's engine computes the latter, or plain NumPy without one. Raises UserError for more than rounding errors.
+    The source's engine computes the latter; without one, NumPy does. Raises UserError if it is more than a rounding
+    error.
     """
     count = _compared_images(graph.network)
     images = np.random.default_rng(0).integers(0, 256, (count, *graph.network.input_shape), np.uint8)

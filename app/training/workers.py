@@ -16,7 +16,7 @@ from typing import Any
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.processes import LOOK_SECONDS, StopDetector, describe_exit_code, end_with_parent, signals_blocked
+from app.base.processes import CHECK_SECONDS, StopDetector, describe_exit_code, end_with_parent, signals_blocked
 from app.training import loop
 from app.training.checkpoint import TrainingJob
 from app.training.cpu_trainer import open_trainer
@@ -109,7 +109,7 @@ class WorkerSupervisor(Thread):
         detectors = {worker: StopDetector(worker.process.pid) for worker in self._workers}
         count = len(self._workers) + 1
         while running:
-            for sentinel in wait(list(running), LOOK_SECONDS):
+            for sentinel in wait(list(running), CHECK_SECONDS):
                 worker = running.pop(sentinel)
                 worker.process.join()
                 self._report_failure(worker.early_exit_reason(count))

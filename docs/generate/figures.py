@@ -1,4 +1,4 @@
-"""Read the JSON files of docs/benchmarks/ from which the documents are made, each once."""
+"""Read the JSON files of docs/benchmarks/ that the documents are generated from; each file is read once."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,20 +56,20 @@ class MissingError(UserError):
 
 
 def command_for_file(name: str) -> str:
-    """Return the command that makes a file of ``FILES`` or ``MODULES``."""
+    """Return the command that writes a JSON file, a key of ``FILES`` or ``MODULES``."""
     command = f"-m {MODULES[name][1]}" if name in MODULES else f"main.py {FILES[name][1]} --overwrite"
     return f"python {command} --json docs/benchmarks/{name}"
 
 
 def check_for_file(name: str) -> Check:
-    """Return the check for ``CYCLE``, a file of ``PEERS_PREFIX``, or one of ``FILES`` or ``MODULES``."""
+    """Return the check for a JSON file: the cycle's, a comparison, or one of ``FILES`` or ``MODULES``."""
     if name.startswith(PEERS_PREFIX):
         return partial(check_document, "peers")
     return partial(check_document, "report" if name == CYCLE else (FILES | MODULES)[name][0])
 
 
 def check_document(name: str, value: Any) -> Any:
-    """Return a document, with fields, numbers and strings checked as the tables need them. Raises BadValueError."""
+    """Return a document whose fields, numbers and strings the tables can show. Raises BadValueError."""
     compiled = CompiledKernels | DisassembledKernels
     try:
         derive.check_of(compiled if name == "kernels" else derive.document_types()[name])(value)
@@ -102,7 +102,7 @@ def _check_leaves(value: Any) -> None:
 
 @dataclass(frozen=True)
 class Bench:
-    """The bench document of one network. A name and an arithmetic type identify a row; a missing row is empty."""
+    """The bench document of a network. A kernel's name and its arithmetic type identify a row; a missing row is {}."""
 
     network: str
     document: Row
@@ -187,7 +187,10 @@ class Figures(dict[str, dict[str, Any]]):
 
     @property
     def comparisons(self) -> dict[tuple[str, int, str], tuple[str, Row]]:
-        """Network, batch size, precision → the latest file that has ours beside other systems, and the comparison."""
+        """Return the comparisons with other systems, by network, batch size and precision, each with its file's name.
+
+        Of several files, the latest counts.
+        """
         stored = {path.name for path in self._folder.glob(f"{PEERS_PREFIX}*.json")}
         names = sorted(name for name in {*stored, *self} if name.startswith(PEERS_PREFIX))
         names.sort(key=lambda name: str(self[name]["date"]))

@@ -19,7 +19,7 @@ NOT_YET = "Not measured yet: run `{}`."
 
 
 def throughput_table(figures: Figures) -> str:
-    """Return a row for the fastest run of each kind, and the commands for runs that are not measured yet."""
+    """Return a row for the fastest run of each kind, and the commands of runs that are not measured yet."""
     rows, missing = [], []
     for name in (CARD, *OTHERS):
         document = figures.document_or_none(name)
@@ -37,7 +37,7 @@ def throughput_table(figures: Figures) -> str:
 
 
 def goals_table(figures: Figures) -> str:
-    """Return the requested figures beside the measured ones, missed ones bold."""
+    """Return the required figures beside the measured ones; a missed one is bold."""
     rows = []
     for document in filter(None, map(figures.document_or_none, (CARD, *OTHERS))):
         for goal in document["goals"]:
@@ -50,7 +50,7 @@ def goals_table(figures: Figures) -> str:
 
 
 def costs_table(figures: Figures) -> str:
-    """Return the table of what ``classify`` costs apart from reading and computing."""
+    """Return the table of the costs of ``classify`` besides reading and computing."""
     found = figures[COSTS]
     rows = [[f"opening a shard, {name}", f"{seconds * 1e3:.2f} ms"] for name, seconds in found["open_s"].items()]
     rows += [
@@ -99,7 +99,7 @@ def job_times_table(figures: Figures) -> str:
 
 
 def throughput_limits_table(figures: Figures) -> str:
-    """Return how many images per second each part can process, and how many H100s that feeds; the slowest first."""
+    """Return for each part how many images per second it processes, and how many H100s it can feed."""
     rate, _ = _card_rate(figures)
     found = figures[COSTS]
     carried = {
@@ -121,7 +121,7 @@ def _card_rate(figures: Figures) -> tuple[float, str]:
 
 
 def _cluster_rate(found: Row) -> float:
-    """Return the images per second whose labels Dask can transfer, in whole pieces."""
+    """Return the images per second whose labels Dask can transfer, if each piece is full."""
     rate: float = max(found["cluster"], key=lambda row: row["labels"])["pieces_per_s"] * GPU_PIECE
     return rate
 

@@ -1,4 +1,4 @@
-"""Write the section of each step: its idea and lesson, and its speed-up from the figures."""
+"""Write a section of docs/kernels.md for each step: its idea, its lesson, and its measured speed-up."""
 
 from collections.abc import Mapping
 

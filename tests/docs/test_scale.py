@@ -127,7 +127,7 @@ def test_tables_of_figures(figures_folder: Path) -> None:
 def test_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"SECONDS": 0.1, "ROUNDS": 2, "HASHED_BYTES": 1000, "WORKERS": 1, "LABELS": (7,)}.items():
         monkeypatch.setattr(classify_costs, name, value)
-    document = classify_costs.measured()
+    document = classify_costs.measure_costs()
     assert not mistakes(document)
     (row,) = document["cluster"]
     assert (row["workers"], row["labels"]) == (1, 7) and row["pieces"] > 0

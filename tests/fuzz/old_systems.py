@@ -10,7 +10,7 @@ import numpy as np
 from app.interchange.layout import ConvertedArray
 from app.interchange.source import ImportOptions, Source
 from app.network.network import check_layers
-from app.tools.import_ import read_foreign
+from app.tools.import_ import read_foreign_file
 from tests.fuzz.harness import Pair, Target, linked
 from tests.fuzz.mutate import damaged, other_json
 from tests.support.foreign_files import channels_first, flat_dump
@@ -40,7 +40,7 @@ def reader(place: Path, asked: ImportOptions) -> Callable[[Path], None]:
 
     def read(path: Path) -> None:
         linked(place, path)
-        check(*read_foreign(place, asked)[1:])
+        check(*read_foreign_file(place, asked)[1:])
 
     return read
 
@@ -70,7 +70,7 @@ def make_symbol(folder: Path) -> Pair:
         others = (*words, "(0, 0)", "(99999, 99999)", "(1, 2)", "()", "0", "-1", "1000000", "Flatten", "True", "full")
         return text.replace(rng.choice(words), rng.choice(others), rng.choice((1, 1, 2, -1))).encode()
 
-    return generate, lambda path: check(*read_foreign(arrays, ImportOptions(symbol=path))[1:])
+    return generate, lambda path: check(*read_foreign_file(arrays, ImportOptions(symbol=path))[1:])
 
 
 TARGETS = (

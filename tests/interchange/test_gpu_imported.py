@@ -13,7 +13,7 @@ import pytest
 from app.interchange.source import ImportOptions
 from app.network.network import Network
 from app.network.toml import network_toml, parse_network
-from app.tools.import_ import read_foreign
+from app.tools.import_ import read_foreign_file
 from tests.interchange.test_export import ARCHIVE, EXPECTED
 from tests.interchange.test_keras import FLATTEN, conv, dense, norm, plain
 from tests.interchange.test_torch_arrays import NETWORK, arrays_of, sequential
@@ -178,7 +178,7 @@ def imported(kind: str, seed: int) -> RandomNetwork:
     """What the import makes of the file, as a text with its arrays. seed: of the images."""
     path = Path("model")
     asked = KINDS[kind](path)
-    _, source, found = read_foreign(path, asked)
+    _, source, found = read_foreign_file(path, asked)
     text = network_toml(source.network)
     arrays = {one.name: one.array for one in found}
     return RandomNetwork(seed, text, described(text), arrays)

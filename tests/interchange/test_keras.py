@@ -12,7 +12,7 @@ from app.base.errors import UserError
 from app.cli import main
 from app.interchange.source import ImportOptions
 from app.layers import Conv2d
-from app.tools.import_ import read_foreign
+from app.tools.import_ import read_foreign_file
 from tests.support.keras_files import (
     Model,
     computed,
@@ -272,5 +272,5 @@ def test_a_mean_that_depends_on_keras_s_backend_has_a_note(tmp_path: Path) -> No
         pooling = plain("AveragePooling2D", pool_size=window, strides=2, padding="same")
         model = [conv(1, 1, 2), pooling, FLATTEN, dense(32, 4)]
         (tmp_path / "model.keras").write_bytes(keras_zip(model, configuration(model, (side, side, 1))))
-        _, source, _ = read_foreign(tmp_path / "model.keras", ImportOptions())
+        _, source, _ = read_foreign_file(tmp_path / "model.keras", ImportOptions())
         assert any("n1 crosses the border" in note for note in source.notes) == (window == 3)

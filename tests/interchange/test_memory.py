@@ -93,7 +93,7 @@ def test_windows_that_would_fill_memory_are_refused(place: Path) -> None:
     with pytest.raises(
         UserError, match="has windows of 48,413,764 numbers an image in conv1, more than the 33,554,432"
     ):
-        import_.read_foreign(place / "m.keras", ImportOptions())
+        import_.read_foreign_file(place / "m.keras", ImportOptions())
 
 
 @pytest.mark.parametrize(("shape", "count"), [((1, 28, 28), 64), ((1, 500, 500), 16), ((3, 1024, 1024), 1)])

@@ -42,7 +42,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LENET_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(module, "FIGURES", tmp_path)
     monkeypatch.setattr("app.cuda.memory.pinned_array", np.empty)
-    monkeypatch.setattr(torch, "release_compiled", lambda: None)
+    monkeypatch.setattr(torch, "free_compiled_code", lambda: None)
     return tmp_path
 
 
@@ -154,11 +154,11 @@ WHOLE, PIECES = "eager, contiguous, CUDA graph", "eager, contiguous, pieces, CUD
 )
 def test_settings_that_cannot_be_the_fastest(network: str, ms: dict[str, list[float]], needless: int) -> None:
     graph = random_graph(NETWORKS[network])
-    found = {name: why for name in map(str, torch.SETTINGS) if (why := torch.why_needless(name, ms, graph))}
+    found = {name: why for name in map(str, torch.SETTINGS) if (why := torch.why_setting_needless(name, ms, graph))}
     assert len(found) == needless and set(found.values()) <= {*torch.NEEDLESS}
     assert all(("pieces" if ms else "channels last") in name for name in found)
     assert not {WHOLE, PIECES, EAGER} & found.keys()
-    assert not torch.why_needless("jit", ms, graph)
+    assert not torch.why_setting_needless("jit", ms, graph)
 
 
 # --- searching and comparing ----------------------------------------------------------------------------------------

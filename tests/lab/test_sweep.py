@@ -161,8 +161,8 @@ def test_problems_are_the_plans() -> None:
     graph = network_graph("lenet5")
     variant = registry.find("conv", "register-tiled")
     assert variant is not None
-    alone = job.problem_of(graph, "conv1", variant, ARCH, "fp32", fused=False)
-    fused = job.problem_of(graph, "conv1", variant, ARCH, "fp32", fused=True)
+    alone = job.layer_problem(graph, "conv1", variant, ARCH, "fp32", fused=False)
+    fused = job.layer_problem(graph, "conv1", variant, ARCH, "fp32", fused=True)
     assert alone == ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8")
     assert fused == ConvProblem(1, 28, 28, 32, 5, input_dtype="uint8", activation="relu", pool=2)
 

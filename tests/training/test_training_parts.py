@@ -199,7 +199,7 @@ def test_ctrl_c_between_two_pieces(function: str, train: Train, place: Path, mon
 
     monkeypatch.setattr(interrupts, "on_interrupt", handling)
     monkeypatch.setattr(cpu_trainer, "PIECE", 2)
-    monkeypatch.setattr(cpu_trainer, "usable_cores", lambda: 1)
+    monkeypatch.setattr(cpu_trainer, "core_count", lambda: 1)
     monkeypatch.setattr(Model, function, interrupted)
     options = ["--batch-size", "20", "--validation", "20"]
     check_failure(train(*MLP, *options), "interrupted; nothing half-written was left")

@@ -17,7 +17,7 @@ from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.files import hdf5_process
 from app.files.reading import open_regular
-from data_tools.idx import too_long, too_short
+from data_tools.idx import too_long_error, too_short_error
 from data_tools.inflate import Gzip, faults_as_user_errors
 
 
@@ -149,14 +149,14 @@ class Gzipped(ArrayReader):
                 found += self._decompress_into(skipped[: start - found], found)
             found += self._decompress_into(target, found)
             if found == self.stored.offset + self.stored.nbytes and self._content.readinto(memoryview(bytearray(1))):
-                raise too_long(self.stored.nbytes)
+                raise too_long_error(self.stored.nbytes)
             self.check_unchanged()
             self._at = found
 
     def _decompress_into(self, target: np.ndarray, at: int) -> int:
         count = self._content.readinto(target.data)
         if count < len(target):
-            raise too_short(at + count - self.stored.offset, self.stored.nbytes)
+            raise too_short_error(at + count - self.stored.offset, self.stored.nbytes)
         return count
 
 

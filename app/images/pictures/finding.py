@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from app.base.errors import UserError
-from app.files.hdf5 import printable
+from app.files.hdf5 import printable_line
 from app.files.reading import START_BYTES, read_file, recognise_file_kind
 
 LIST_ENDING = ".txt"
@@ -37,7 +37,7 @@ def find_pictures(paths: Iterable[Path | str]) -> list[Path]:
         if str(path) == "-":
             found += _find_listed_pictures([b"".join(_read_stdin_chunks(MAX_LIST_BYTES))], STANDARD_INPUT)
         elif path.suffix.lower() == LIST_ENDING and not _is_folder(path):
-            found += _find_listed_pictures([read_file(path, MAX_LIST_BYTES)], printable(str(path)))
+            found += _find_listed_pictures([read_file(path, MAX_LIST_BYTES)], printable_line(str(path)))
         else:
             found += _find_in_folder(path)
     return found
@@ -112,7 +112,7 @@ def _find_in_folder(path: Path) -> Iterator[Path]:
             yield Path(folder, name)
     if not count:
         raise UserError(
-            f"{printable(str(path))} holds no pictures ({', '.join(READABLE_ENDINGS)}): name another folder"
+            f"{printable_line(str(path))} holds no pictures ({', '.join(READABLE_ENDINGS)}): name another folder"
         )
 
 
@@ -127,5 +127,5 @@ def _natural_sort_key(name: str) -> tuple[list[tuple[int, str]], str]:
 
 
 def _raise_folder_error(error: OSError) -> None:
-    where = printable(str(error.filename))
+    where = printable_line(str(error.filename))
     raise UserError(f"cannot read the folder {where}: {error.strerror}; check its permissions") from error

@@ -37,7 +37,7 @@ LEAST_WITHOUT_SHADOWS = (
 )
 
 
-class Separated(Frozen):
+class SeparatedPicture(Frozen):
     """A picture's background (ground) and its object.
 
     ground: RGB from 0 to 255 of the ground, also under the object, (h, w, 3) float32. mask: where the object is, (h, w)
@@ -52,7 +52,7 @@ class Separated(Frozen):
     rough: bool
 
 
-def separate_object(picture: np.ndarray) -> Separated:
+def separate_object(picture: np.ndarray) -> SeparatedPicture:
     """Separate the object on a picture, (h, w, 3) float32 RGB from 0 to 255, from the ground.
 
     The mask is empty if nothing differs from the ground.
@@ -62,7 +62,7 @@ def separate_object(picture: np.ndarray) -> Separated:
     ground = np.broadcast_to(np.median(picture[frame_mask(picture.shape[:2], 1)], axis=0), picture.shape)
     mask = _exceeds_tolerance(picture, ground)
     if _is_one_colour(mask, picture, blurred, ground):
-        return Separated(ground, mask, plain=True, rough=False)
+        return SeparatedPicture(ground, mask, plain=True, rough=False)
     ground = _fit_surface(picture)
     away, blurred_away = (np.abs(one - ground)[ring].max(axis=1) for one in (picture, blurred))
     plain = float(np.quantile(blurred_away, 0.98)) <= EVEN
@@ -73,7 +73,7 @@ def separate_object(picture: np.ndarray) -> Separated:
         mask = _drop_thin_lines(_drop_shadows(mask, blurred, ground, ring))
         mask &= _exceeds_tolerance(picture, ground)  # blurred edges are wider
         mask = _keep_filled_heavy_parts(mask, weight, LEAST_PART_IN_PATTERN)
-    return Separated(ground.clip(0, 255), mask, plain, float(np.median(away)) > ROUGH)
+    return SeparatedPicture(ground.clip(0, 255), mask, plain, float(np.median(away)) > ROUGH)
 
 
 def _exceeds_tolerance(picture: np.ndarray, ground: np.ndarray) -> np.ndarray:

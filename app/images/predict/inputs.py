@@ -14,13 +14,13 @@ import numpy as np
 
 from app.base.errors import UserError
 from app.base.frozen import Frozen
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.files.checks import BadValueError, format_for_error
 from app.files.hdf5 import ReadHdf5
-from app.files.reading import START_BYTES, first_bytes, read_file, recognise_file_kind
+from app.files.reading import START_BYTES, read_file, read_first_bytes, recognise_file_kind
 from app.images.pictures.finding import find_pictures
 from app.images.pictures.looks import MOST_SHOWN
-from app.images.pictures.preparing import Prepared, prepare_picture
+from app.images.pictures.preparing import PreparedPicture, prepare_picture
 from app.images.pictures.reading import MAX_PIXELS, UnreadablePicture, read_picture, require_pillow
 from data_tools.dataset import Dataset, channel_dimension, channels_first, check_type, copy_pixels_or_floats, load_files
 from data_tools.idx import MAX_BYTES, MAX_FILE_BYTES, OLD_MAGIC, TOO_LARGE
@@ -32,12 +32,9 @@ NAMES = ("x", "images")  # of the array of images in an NPZ file; a single array
 
 
 def read_images(path: Path, read_hdf5: ReadHdf5 | None = None) -> Dataset | None:
-    """Return the images of an array file; None for a picture or an unreadable file. Raises UserError.
-
-    read_hdf5: as for ``load_files``.
-    """
+    """Return the images of an array file, or None if ``path`` is a picture or cannot be read. Raises UserError."""
     try:
-        start = first_bytes(path, START_BYTES)
+        start = read_first_bytes(path, START_BYTES)
     except (UserError, OSError):
         return None
     kind = "an IDX file" if start.startswith(OLD_MAGIC) else recognise_file_kind(start)
@@ -103,7 +100,7 @@ Input = Dataset | list[Path]
 """An array file's images, or pictures that follow each other."""
 Columns = dict[str, list[str] | np.ndarray]
 """Name → a value per image: path, number (int64), label (uint8), class, probability (float32) and so on."""
-Made = tuple[Prepared, int] | UnreadablePicture
+PictureOrFault = tuple[PreparedPicture, int] | UnreadablePicture
 """A prepared picture and the number of its frames, or why it is none."""
 
 
@@ -127,7 +124,7 @@ class Part(Frozen):
 
 
 @dataclass
-class Seen:
+class Tally:
     """Counts and faults of the pictures and images processed so far.
 
     blank: pictures of one colour after preparation. faults: one line for each of the first unreadable pictures. images,
@@ -149,7 +146,7 @@ class Seen:
     names: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)
 
-    def count_picture(self, found: Made) -> Prepared | None:
+    def count_picture(self, found: PictureOrFault) -> PreparedPicture | None:
         """Count a picture; return it if it is readable."""
         self.pictures += 1
         if isinstance(found, UnreadablePicture):
@@ -215,7 +212,7 @@ def image_count(source: Input) -> int:
     return len(source) if isinstance(source, list) else len(source.images)
 
 
-def read_prepared(path: Path, shape: PictureShape, invert: str) -> Made:
+def read_prepared(path: Path, shape: PictureShape, invert: str) -> PictureOrFault:
     """Return a picture prepared for ``shape``, or its fault, which is not raised."""
     try:
         picture = read_picture(path, MAX_PIXELS)
@@ -229,7 +226,7 @@ def cut_into_parts(
     shape: PictureShape,
     invert: str,
     most: int,
-    seen: Seen,
+    seen: Tally,
     progress: Callable[[int], object],
 ) -> Iterator[Part]:
     """Yield the images in parts of ``most``; the last part of an input includes the rest, so none is much smaller.
@@ -252,12 +249,16 @@ def cut_into_parts(
 
 
 def _cut_pictures(
-    paths: Sequence[Path], made: Callable[[Path], Made], most: int, seen: Seen, progress: Callable[[int], object]
+    paths: Sequence[Path],
+    made: Callable[[Path], PictureOrFault],
+    most: int,
+    seen: Tally,
+    progress: Callable[[int], object],
 ) -> Iterator[Part]:
-    pool = ThreadPoolExecutor(usable_cores())
+    pool = ThreadPoolExecutor(core_count())
     try:
         left = iter(paths)
-        ahead: deque[tuple[Path, Future[Made]]] = deque()
+        ahead: deque[tuple[Path, Future[PictureOrFault]]] = deque()
         while True:
             # While a part is classified, the next one is read.
             ahead.extend((path, pool.submit(made, path)) for path in islice(left, 2 * most - len(ahead)))

@@ -14,7 +14,7 @@ import numpy as np
 
 from app.base.errors import UserError, did_you_mean_hint, pip_install_command
 from app.base.frozen import Frozen
-from app.files.hdf5 import printable
+from app.files.hdf5 import printable_line
 from app.files.writing import replace_atomically
 from app.images.predict.inputs import Columns, Part
 from app.terminal.text import Column, table
@@ -261,7 +261,7 @@ def _answer_table(part: Columns, width: int) -> list[str]:
     shown: list[tuple[str, list[str]]] = []
     for name in ("path", "number"):
         if name in part:
-            shown.append((name, [printable(str(value), 4096) for value in part[name]]))
+            shown.append((name, [printable_line(str(value), 4096) for value in part[name]]))
     kind = "class" if "class" in part else "label"
     shown.append((kind, [str(value) for value in part[kind]]))
     shown.append(("probability", [_format_percent(value) for value in part["probability"]]))

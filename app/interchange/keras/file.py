@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from app.base.errors import UserError
-from app.files.checks import BadValueError, format_for_error, parsed_json
-from app.files.hdf5 import Attribute, Wanted
+from app.files.checks import BadValueError, format_for_error, parse_json
+from app.files.hdf5 import Attribute, ReadRequest
 from app.files.hdf5_process import read_untrusted
 from app.interchange.keras.chain import KerasLayer, read_model
 from app.interchange.keras.layers import read_layers
@@ -77,7 +77,7 @@ def _read_hdf5(content: bytes) -> tuple[str, Arrays]:
 
 
 def _read_group(name: str, content: bytes, group: str) -> tuple[Mapping[str, Attribute], Arrays]:
-    wanted = Wanted(None, ("model_config",) if group == GROUP else (), MAX_FILE_BYTES, group=group)
+    wanted = ReadRequest(None, ("model_config",) if group == GROUP else (), MAX_FILE_BYTES, group=group)
     try:
         found = read_untrusted(Path(name), content, wanted)
     except UserError as error:
@@ -87,7 +87,7 @@ def _read_group(name: str, content: bytes, group: str) -> tuple[Mapping[str, Att
 
 def _parsed_config(text: str) -> Any:
     try:
-        return parsed_json(text)
+        return parse_json(text)
     except BadValueError as error:
         raise BadValueError(f"has a wrong configuration: {error}; get a fresh copy") from None
 

@@ -8,7 +8,7 @@ from tqdm import tqdm
 from app.base.errors import UserError
 from app.base.frozen import Frozen
 from app.base.interrupts import exit_on_interrupt
-from app.base.processor import usable_cores
+from app.base.processor import core_count
 from app.commands.bench import BenchRequest
 from app.cuda import device
 from app.drawing import svg
@@ -55,10 +55,7 @@ def bench(request: BenchRequest) -> int:
 
 
 def time_kernels(request: BenchRequest) -> int:
-    """Check and time the kernels, print and write the tables. Return 1 if a kernel was wrong, otherwise 0.
-
-    Raises UserError.
-    """
+    """Check and time the kernels, print and write the tables. Return 1 if one was wrong, else 0. Raises UserError."""
     with exit_on_interrupt():
         job = job_from_request(request)
     device.require_gpu("bench")
@@ -133,7 +130,7 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
         "date": utc_date(),
         "subject": job.subject,
         "device": cast(Card, card),
-        "cpu": cast(Processor, device.describe_cpu(usable_cores())),
+        "cpu": cast(Processor, device.describe_cpu(core_count())),
         "images": main,
         "settings": {
             "noise": request.noise,

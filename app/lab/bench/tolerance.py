@@ -68,7 +68,7 @@ def term_count(problem: Problem) -> int:
     return 0
 
 
-def activation_of(problem: Problem) -> str:
+def activation_name(problem: Problem) -> str:
     """Return the name of the activation that is the problem or ends it; empty if there is none."""
     return problem.function if isinstance(problem, ActivationProblem) else getattr(problem, "activation", "")
 
@@ -120,7 +120,7 @@ def allowed_errors(problem: Problem, expected: Expected) -> tuple[Any, float]:
     in_sum = term_count(problem) if expected.roundings is None else expected.roundings
     roundings = OF_PAIRS if few else in_sum + SLACK
     each = roundings * ROUNDING[computed] * expected.magnitude + SUBNORMAL[computed]
-    if activation_of(problem) not in ("", "relu"):
+    if activation_name(problem) not in ("", "relu"):
         each = each + OWN * ROUNDING[computed] * size
     if ROUNDING[stored] > ROUNDING[computed]:
         each = each + ROUNDING[stored] * (size + each) + SUBNORMAL[stored]

@@ -49,8 +49,10 @@ class TorchCaller(Caller):
 
     def __init__(self, engine: "TorchCalls", kind: Kind, way: str) -> None:
         self._engine = engine
-        of_card = engine.enqueued if kind.enqueues else engine.from_card
-        self.call = of_card if kind.source == CARD else engine.staged if way == STAGED else engine.direct
+        of_card = engine.enqueue_on_card if kind.enqueues else engine.classify_on_card
+        self.call = (
+            of_card if kind.source == CARD else engine.classify_staged if way == STAGED else engine.classify_direct
+        )
 
     def active(self) -> AbstractContextManager[object]:
         return self._engine.settings_context()
@@ -69,19 +71,19 @@ class TorchCalls(TorchEngine):
         images, labels = pinned((count, *graph.network.input_shape), np.uint8), pinned((count,), np.uint8)
         super().__init__(graph, images, labels, precision, setting, device)
 
-    def staged(self, images: np.ndarray) -> np.ndarray:
+    def classify_staged(self, images: np.ndarray) -> np.ndarray:
         """Classify images after a copy to page-locked memory; return labels (N,) uint8 in pageable memory."""
         self._host.copy_(self._as_tensor(images))
         self.run()
         return self._host_labels.numpy().copy()
 
-    def direct(self, images: np.ndarray) -> np.ndarray:
+    def classify_direct(self, images: np.ndarray) -> np.ndarray:
         """Classify images that PyTorch copies from their own memory; it does not wait for page-locked memory."""
         self._images.copy_(self._as_tensor(images), non_blocking=True)
         self.enqueue()
         return self.card_labels()
 
-    def enqueued(self, images: Any) -> Any:
+    def enqueue_on_card(self, images: Any) -> Any:
         """Classify a tensor on the card; return the labels on the card, without waiting for them."""
         if self._captures:  # a graph reads its own memory
             self._images.copy_(images.view(self._images.shape))
@@ -90,9 +92,9 @@ class TorchCalls(TorchEngine):
             self._labels = self._classify(images.view(self._images.shape))
         return self._labels
 
-    def from_card(self, images: Any) -> np.ndarray:
+    def classify_on_card(self, images: Any) -> np.ndarray:
         """Classify a tensor on the card; return the labels as a NumPy array, (N,) uint8."""
-        labels: np.ndarray = self.enqueued(images).cpu().numpy()
+        labels: np.ndarray = self.enqueue_on_card(images).cpu().numpy()
         return labels
 
     def _as_tensor(self, images: np.ndarray) -> Any:
@@ -106,7 +108,7 @@ class TorchPool:
         self._graph, self._pinned, self._device, self._quick = graph, pinned, device, quick
         self._made: dict[tuple[bool, int, str, Setting], TorchCalls] = {}
 
-    def makes(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
+    def caller_factories(self, kind: Kind, engine: str, precision: str) -> Mapping[str, Callable[[], Caller]]:
         """Return for each of PyTorch's settings a function that makes a caller for this kind of call."""
         settings = [
             setting

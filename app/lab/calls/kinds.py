@@ -27,7 +27,7 @@ class Kind(Frozen):
     enqueues: bool = False
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """Return a description of a call: number and source of the images, and the answer."""
         answer = "enqueue" if self.enqueues else "to a label" if self.images == 1 else "to labels"
         count = "1 image" if self.images == 1 else f"{self.images:,} images"
@@ -48,7 +48,7 @@ KINDS = (
 )
 
 
-def chosen_kinds(only: str | None) -> list[Kind]:
+def parse_kinds(only: str | None) -> list[Kind]:
     """Return the kinds that ``--only`` names, by default all. Raises UserError for an unknown one."""
     by_name = {kind.name: kind for kind in KINDS}
     names = [*by_name] if only is None else only.split(",")

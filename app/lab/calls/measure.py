@@ -15,7 +15,7 @@ from app.base.clock import time_call
 from app.base.errors import UserError
 from app.lab.calls.callers import COMPILE, EAGER, OURS, Caller, TorchPool, peer_precisions
 from app.lab.calls.kinds import CARD, PINNED, Kind, call_arrays, image_indices
-from app.lab.peers.rounds import one_line
+from app.lab.peers.rounds import describe_error
 from app.main_job.statistics import median, speedup, summarise_samples
 from app.records.calls import Call
 from app.records.calls import Caller as CallerRow
@@ -70,7 +70,7 @@ class Entrant:
             except Exception as error:
                 if self.engine == OURS and not isinstance(error, UserError):
                     raise
-                faults.append(one_line(error))
+                faults.append(describe_error(error))
         if self.caller is None:
             self.reason = faults[0]
 
@@ -123,7 +123,7 @@ def measure_kind(kind: Kind, setup: Setup, rounds: int, step: Callable[[str], ob
     entrants = [Entrant(OURS, kind.precision, {"": lambda: setup.ours(kind)})]
     for precision in peer_precisions(kind.precision):
         for engine in (EAGER, COMPILE):
-            entrants.append(Entrant(engine, precision, setup.peers.makes(kind, engine, precision)))
+            entrants.append(Entrant(engine, precision, setup.peers.caller_factories(kind, engine, precision)))
     try:
         place = {CARD: setup.card_copy, PINNED: setup.pinned_copy}.get(kind.source, lambda array: array)
         given = call_arrays(kind, setup.images, place)
@@ -158,7 +158,7 @@ def _call_record(kind: Kind, entrants: Sequence[Entrant]) -> Call:
     best, ratio = _fastest_peer(medians, same, own)
     return {
         "name": kind.name,
-        "what": kind.what,
+        "what": kind.description,
         "images": kind.images,
         "precision": kind.precision,
         "callers": [entrant.row() for entrant in entrants],

@@ -21,7 +21,7 @@ from app.lab.compare.interval import (
     median_of_side,
     percent_change,
 )
-from app.lab.compare.rows import KINDS, Timed, report_context, timed_rows
+from app.lab.compare.rows import KINDS, TimedRow, report_context, timed_rows
 from app.records.operate import Compare, ComparedRow, Difference
 from app.terminal.output import publish_report
 from app.terminal.text import WIDTH, Column, format_ms, paragraph, table
@@ -49,7 +49,7 @@ class Report(Frozen):
 
     path: Path
     document: dict[str, Any]
-    rows: Mapping[str, Timed]
+    rows: Mapping[str, TimedRow]
     context: tuple[Mapping[str, Any], ...]
 
 

@@ -7,7 +7,7 @@ from statistics import geometric_mean, median
 
 import numpy as np
 
-from app.lab.compare.rows import LEAST_TIME, MOST_TIME, Timed
+from app.lab.compare.rows import LEAST_TIME, MOST_TIME, TimedRow
 
 LEAST_SAMPLES = 5  # needed on either side for an interval from one run per side
 DRAWS = 10_000
@@ -20,7 +20,7 @@ MOST_PARTS = 5
 PARTS = {MOST_PARTS: 1.0, 3: 2.776 / 2.306, 2: 4.303 / 2.306}
 FARTHEST = log(MOST_TIME / LEAST_TIME)  # no two times that are read differ by a larger factor
 
-Runs = Sequence[Timed]  # one row in each report of one side
+Runs = Sequence[TimedRow]  # one row in each report of one side
 Bounds = tuple[float, float]
 
 

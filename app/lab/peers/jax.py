@@ -12,7 +12,7 @@ import numpy as np
 from app.base.errors import UserError
 from app.base.precision import BY_NAME
 from app.lab.batch import ONE_PIECE, UNWRITTEN, l2_chunk_size
-from app.lab.peers.rounds import Engine, one_line
+from app.lab.peers.rounds import Engine, describe_error
 from app.layers import Activation, Argmax, Conv2d, Flatten, Layer, LeakyRelu, Linear, Resize, Softmax
 from app.layers.pool import Pool
 from app.network.graph import Graph
@@ -34,7 +34,7 @@ def why_no_jax() -> str | None:
     try:
         importlib.import_module("jax").devices("cuda")
     except Exception as error:  # a broken installation fails in many ways
-        return "JAX sees no GPU" if isinstance(error, RuntimeError) else f"JAX does not load: {one_line(error)}"
+        return "JAX sees no GPU" if isinstance(error, RuntimeError) else f"JAX does not load: {describe_error(error)}"
     return None
 
 

@@ -23,7 +23,7 @@ from app.lab.bench import cudnn
 from app.lab.bench.cases import parse_batch_sizes
 from app.lab.document import utc_date
 from app.lab.peers import jax, torch
-from app.lab.peers.rounds import OURS, Candidate, Engine, Entrant, measure_in_turn, one_line
+from app.lab.peers.rounds import OURS, Candidate, Engine, Entrant, describe_error, measure_in_turn
 from app.lab.peers.search import Searches, fastest_settings
 from app.lab.peers.text import as_text, search_text, speedups_over_peers
 from app.network.graph import find_network
@@ -87,7 +87,7 @@ def compare(request: BenchRequest) -> int:
     ours = partial(OurEngine, arch=card["architecture"], known=tuning.load(card["name"]))
     rounds = request.rounds or DEFAULT_ROUNDS
     searches = Searches(card["name"], {engine: versions(PACKAGES[engine]) for engine in PEERS})
-    with device.translate_gpu_errors(), output_to_stderr():
+    with device.translate_gpu_errors(), redirect_output_to_stderr():
         factories = find_engine_factories(job.engines, ours, deviceSynchronize)
         with tqdm(desc="peers", unit=" turns", disable=None) as progress:
 
@@ -128,9 +128,9 @@ def job_from_request(request: BenchRequest) -> Job:
     """Check the whole request before anything is measured. Raises UserError."""
     job = Job(
         request.network.split(","),
-        _names("precision", request.precision, PRECISIONS),
+        _parse_names("precision", request.precision, PRECISIONS),
         parse_batch_sizes(request.batch, request.batches),
-        _names("only", request.only, ENGINES),
+        _parse_names("only", request.only, ENGINES),
     )
     if request.search and not set(job.engines) & set(PEERS):
         raise UserError(
@@ -141,7 +141,7 @@ def job_from_request(request: BenchRequest) -> Job:
     return job
 
 
-def _names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
+def _parse_names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
     """Return the names in a list, by default all. Raises UserError for an unknown one."""
     names = list(known) if text is None else text.split(",")
     for name in names:
@@ -154,10 +154,7 @@ def _names(option: str, text: str | None, known: Sequence[str]) -> list[str]:
 def find_engine_factories(
     engines: Sequence[str], ours: Callable[..., Engine], check_card: Callable[[], object]
 ) -> EngineFactories:
-    """Return functions that make ``engines``, without peers that cannot run here.
-
-    ours, check_card: as in ``EngineFactories``.
-    """
+    """Return functions that make ``engines``; peers that cannot run here are among ``missing``."""
     found: dict[str, Mapping[str, Callable[..., Engine]]] = {
         torch.TORCH: {str(one): partial(torch.TorchEngine, setting=one) for one in torch.SETTINGS},
         jax.JAX: {name: partial(jax.JaxEngine, in_pieces=pieces) for name, pieces in jax.SETTINGS.items()},
@@ -176,27 +173,29 @@ def search(job: Job, factories: EngineFactories, searches: Searches, step: Calla
     Stores each setting's times at once. Raises UserError if a setting leaves the card unusable: its failure is stored.
     """
     for engine, settings in factories.peers.items():  # JAX keeps the memory that it once took: PyTorch goes first
-        for batch, precision in product(_batches(job, checked=False), job.peer_precisions):
+        for batch, precision in product(_iterate_batches(job, checked=False), job.peer_precisions):
             known = searches.of(batch.graph.network, precision, len(batch.images), engine)
             for setting, make in settings.items():
                 if setting in known["ms"] or setting in known["failed"]:
                     continue
-                if needless := torch.why_needless(setting, known["ms"], batch.graph):
+                if needless := torch.why_setting_needless(setting, known["ms"], batch.graph):
                     searches.add(known, setting, [], needless)
                     continue
                 candidate = Candidate(engine, setting, precision, partial(make, precision=precision))
                 step(f"{known['network']}, {known['images']:,}: {candidate.title}")
-                (entrant,) = _entrants([candidate], batch)
+                (entrant,) = _make_entrants([candidate], batch)
                 ms = entrant.try_briefly(batch)
                 searches.add(known, setting, ms, entrant.reason)
                 if entrant.reason == ONE_PIECE:
                     continue
                 try:
-                    torch.release_compiled()
+                    torch.free_compiled_code()
                     factories.check_card()
                 except Exception as error:
                     again = "what it did is stored: run the command again to go on with the other settings"
-                    raise UserError(f"{candidate.title} left the card unusable ({one_line(error)}); {again}") from error
+                    raise UserError(
+                        f"{candidate.title} left the card unusable ({describe_error(error)}); {again}"
+                    ) from error
             yield known
 
 
@@ -204,7 +203,7 @@ def compare_all(
     job: Job, factories: EngineFactories, searches: Searches, rounds: int, step: Callable[[str], object]
 ) -> Iterator[Comparison]:
     """Time ours beside the peers' fastest settings and eager PyTorch, in turn; yield each network's and batch's."""
-    for batch in _batches(job, checked=True):
+    for batch in _iterate_batches(job, checked=True):
         network, images = batch.graph.network, len(batch.images)
         rows: list[Row] = []
         unknown: dict[str, str] = {}
@@ -220,13 +219,13 @@ def compare_all(
                 Candidate(engine, setting, precision, partial(factories.peers[engine][setting], precision=precision))
                 for engine, setting in dict.fromkeys(chosen)
             ]
-            entrants = _entrants(candidates, batch)
+            entrants = _make_entrants(candidates, batch)
 
             def step_here(what: str, where: str = f"{network.name}, {images:,}") -> None:
                 step(f"{where}: {what}")
 
             measure_in_turn(entrants, batch, rounds, step_here)
-            torch.release_compiled()
+            torch.free_compiled_code()
             rows += [entrant.result_row(batch) for entrant in entrants]
         yield {
             "network": network.name,
@@ -248,14 +247,14 @@ def why_unknown(known: Sequence[Search], settings: Mapping[str, Collection[str]]
     return f"{tried} of the peers' {total} settings were tried on this card: add --search, then compare again"
 
 
-def _batches(job: Job, *, checked: bool) -> Iterator[Batch]:
+def _iterate_batches(job: Job, *, checked: bool) -> Iterator[Batch]:
     """Yield the networks' batches, small ones first. checked: as in ``load_batch``."""
     for network in job.networks:
         largest = load_batch(network, job.batches[-1], checked=checked)
         yield from map(largest.first, job.batches)
 
 
-def _entrants(candidates: Sequence[Candidate], batch: Batch) -> list[Entrant]:
+def _make_entrants(candidates: Sequence[Candidate], batch: Batch) -> list[Entrant]:
     from app.cuda.memory import pinned_array
 
     return [Entrant(candidate, pinned_array((len(batch.images),), np.uint8)) for candidate in candidates]
@@ -271,7 +270,7 @@ def versions(packages: Iterable[str] = SOFTWARE) -> dict[str, str]:
 
 
 @contextmanager
-def output_to_stderr() -> Iterator[None]:
+def redirect_output_to_stderr() -> Iterator[None]:
     """Send all standard output of the block to standard error, also from libraries and child processes."""
     sys.stdout.flush()
     kept = os.dup(1)

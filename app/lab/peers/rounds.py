@@ -151,7 +151,7 @@ class Entrant:
         except Exception as error:
             if self.is_ours and not isinstance(error, UserError):
                 raise
-            self.reason, self.labels = one_line(error), None
+            self.reason, self.labels = describe_error(error), None
             self.close()
 
     def _make_and_warm_up(self, batch: Batch) -> None:
@@ -235,7 +235,7 @@ def measure_in_turn(entrants: Sequence[Entrant], batch: Batch, rounds: int, step
             entrant.close()
 
 
-def one_line(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Describe an error in at most 160 characters; by its class if it has no text."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 160 else f"{text[:159]}…"

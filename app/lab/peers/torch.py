@@ -62,7 +62,7 @@ SETTINGS = tuple(
 )
 
 
-def why_needless(name: str, ms: Mapping[str, Sequence[float]], graph: Graph) -> str:
+def why_setting_needless(name: str, ms: Mapping[str, Sequence[float]], graph: Graph) -> str:
     """Return why the setting of this name cannot be the fastest, empty if it may be. ms: times of other settings."""
     setting = next((one for one in SETTINGS if str(one) == name), Setting())
     if setting.channels_last and not any(isinstance(step.layer, Conv2d | Pool) for step in graph.steps):
@@ -73,7 +73,7 @@ def why_needless(name: str, ms: Mapping[str, Sequence[float]], graph: Graph) -> 
     return ""
 
 
-def release_compiled() -> None:
+def free_compiled_code() -> None:
     """Free what torch.compile keeps for functions that are no longer used: machine code, and the memory of graphs."""
     torch = sys.modules.get("torch")
     if torch is not None:

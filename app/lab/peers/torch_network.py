@@ -22,7 +22,7 @@ def make_classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool
     front = torch.nn.Sequential(
         *(_resize_module(step, torch, device) for step in graph.steps[: graph.pixel_scale_step])
     )
-    body = torch.nn.Sequential(*_modules(graph, torch, dtype=dtype, channels_last=channels_last, device=device))
+    body = torch.nn.Sequential(*_network_modules(graph, torch, dtype=dtype, channels_last=channels_last, device=device))
 
     def classify(images: Any) -> Any:
         x = front(images).to(dtype, memory_format=layout) * scale
@@ -62,7 +62,7 @@ def _resize_module(step: LayerStep, torch: Any, device: str) -> Any:
     return Enlarge() if layer.rule == "edge" else EnlargeExactly()
 
 
-def _modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, device: str) -> Iterator[Any]:
+def _network_modules(graph: Graph, torch: Any, *, dtype: Any, channels_last: bool, device: str) -> Iterator[Any]:
     """Yield the modules between scaling and argmax. Channels-last activations are flattened in H, W, C order."""
     nn = torch.nn
 

@@ -39,19 +39,19 @@ def traced_functions() -> list[Target]:
         ("cudaEventSynchronize", cupy.cuda.Event, "synchronize"),
         ("cudaStreamSynchronize", cupy.cuda.Stream, "synchronize"),
     ]
-    library = loaded_cublas()
+    library = cublas_if_loaded()
     if library is not None:
         found += ("cublasSetStream", library, "setStream"), ("cublasSgemm", library, "sgemm")
     return found
 
 
-def loaded_cublas() -> Any:
+def cublas_if_loaded() -> Any:
     """Return CuPy's cuBLAS binding if a kernel has loaded it, otherwise None."""
     return sys.modules.get("cupy_backends.cuda.libs.cublas")
 
 
 @contextmanager
-def wrapped_attribute(owner: Any, attribute: str, wrap: Callable[[Function], Function]) -> Iterator[None]:
+def wrap_attribute(owner: Any, attribute: str, wrap: Callable[[Function], Function]) -> Iterator[None]:
     """Replace ``owner.attribute`` by ``wrap(owner.attribute)`` while the block runs."""
     original = getattr(owner, attribute)
     inherited = attribute not in vars(owner)
@@ -66,7 +66,7 @@ def wrapped_attribute(owner: Any, attribute: str, wrap: Callable[[Function], Fun
 
 
 @contextmanager
-def recorded_calls(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
+def record_calls(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
     """Yield a list that collects every call of the targets in the block. among: default ``traced_functions()``."""
     calls: list[Call] = []
 
@@ -82,7 +82,7 @@ def recorded_calls(among: Sequence[Target] | None = None) -> Iterator[list[Call]
 
     with ExitStack() as undo:
         for name, owner, attribute in traced_functions() if among is None else among:
-            undo.enter_context(wrapped_attribute(owner, attribute, partial(make_timed_wrapper, name)))
+            undo.enter_context(wrap_attribute(owner, attribute, partial(make_timed_wrapper, name)))
         yield calls
 
 

@@ -242,7 +242,7 @@ def count_step_events(graph: Graph, name: str, batch: int, selected: str) -> Cou
         except UserError:
             continue  # the step does not serve this network, or not on this card
         text, note = run_ncu(
-            main_arguments(name, row, chosen.precision, batch, selected),
+            main_job_arguments(name, row, chosen.precision, batch, selected),
             [entry for _, entry in launched],
             [counter.metric for counter in COUNTERS.values()],
         )
@@ -270,7 +270,7 @@ def launched_functions(graph: Graph, arch: str, chosen: Choices, row: Variant, b
             yield from [(node.head.name, launch.entry or row.entry) for launch in config.launches] * pieces
 
 
-def main_arguments(network: str, row: Variant, precision: str, batch: int, selected: str) -> list[str]:
+def main_job_arguments(network: str, row: Variant, precision: str, batch: int, selected: str) -> list[str]:
     """Return arguments of ``main.py`` that run one batch in one piece, layer by layer, with this kernel."""
     given = {
         "batch": batch,

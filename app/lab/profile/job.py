@@ -104,14 +104,14 @@ def _profile_run(request: ProfileRequest, graph: Graph, chosen: Choices, weights
         for _ in range(WARMUP):
             run()
         plain = [run() for _ in range(RUNS)]
-        with api_calls.recorded_calls() as calls:
+        with api_calls.record_calls() as calls:
             counted = [run() for _ in range(RUNS)]
         recorder = Recorder(engine)
         recorded: list[list[Span]] = []
         samples: list[float] = []
         for index in range(RUNS + 1):
             recorder.reset_clock()
-            with api_calls.recorded_calls() as last_calls, recorder.recording():
+            with api_calls.record_calls() as last_calls, recorder.record():
                 sample = run()
             if index:  # skip the first run: it creates the events
                 samples.append(sample)

@@ -20,7 +20,7 @@ from app.cuda.events import Marks
 from app.engine.gpu import GpuEngine
 from app.kernels.launch import Launch
 from app.kernels.variant import Action, ConstantCopy, KernelLaunch, Variant
-from app.lab.profile.api_calls import Function, loaded_cublas, wrapped_attribute
+from app.lab.profile.api_calls import Function, cublas_if_loaded, wrap_attribute
 from app.main_job.overlap import serialise_intervals
 from app.planning.matching import Node
 
@@ -112,15 +112,15 @@ class Recorder:
         self.zero = now()
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
+    def record(self) -> Iterator[None]:
         """Record every kernel and copy that is enqueued while the block runs."""
         with ExitStack() as undo:
-            undo.enter_context(wrapped_attribute(Launch, "__call__", self._wrap_layer_launch))
-            undo.enter_context(wrapped_attribute(driver, "launchKernel", self._wrap_kernel_launch))
-            undo.enter_context(wrapped_attribute(launch_attributes, "launch_kernel_ex", self._wrap_kernel_launch))
-            undo.enter_context(wrapped_attribute(runtime, "memcpyAsync", self._wrap_copy))
-            if loaded_cublas() is not None:
-                undo.enter_context(wrapped_attribute(loaded_cublas(), "sgemm", self._wrap_kernel_launch))
+            undo.enter_context(wrap_attribute(Launch, "__call__", self._wrap_layer_launch))
+            undo.enter_context(wrap_attribute(driver, "launchKernel", self._wrap_kernel_launch))
+            undo.enter_context(wrap_attribute(launch_attributes, "launch_kernel_ex", self._wrap_kernel_launch))
+            undo.enter_context(wrap_attribute(runtime, "memcpyAsync", self._wrap_copy))
+            if cublas_if_loaded() is not None:
+                undo.enter_context(wrap_attribute(cublas_if_loaded(), "sgemm", self._wrap_kernel_launch))
             undo.enter_context(nvtx_range("batch"))
             yield
 

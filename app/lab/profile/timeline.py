@@ -50,7 +50,7 @@ def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Share
         labels, how = outputs.labels.copy(), engine.direct.how if engine.direct else "copied in chunks"
         resident = timing.time_on_card(engine, images, RUNS, WARMUP)
     node = execution.nodes[0]
-    stamped_node = replace(node, variant=with_stamps(node.variant, shares))
+    stamped_node = replace(node, variant=add_stamps(node.variant, shares))
     stamping = replace(execution, nodes=(stamped_node, *execution.nodes[1:]))
     with GpuEngine(stamping, chunk=len(images), streams=1) as engine:
         outputs = engine.allocate_outputs(len(images))
@@ -69,7 +69,7 @@ def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Share
     }
 
 
-def with_stamps(variant: Variant, shares: Shares) -> Variant:
+def add_stamps(variant: Variant, shares: Shares) -> Variant:
     """Return the variant, changed so that its kernel writes stamps."""
     constants: dict[str, str | int] = {"STAMPS": shares.max_stamp_count, "STAMPED": shares.blocks * shares.warpgroups}
 

@@ -18,7 +18,7 @@ from app.main_job.result import Timing
 from app.main_job.statistics import stored_samples
 from app.planning.tuning import Tuned, Tuning
 from app.records import sweep as records
-from app.records.sweep import Point, Skipped
+from app.records.sweep import Point, SkippedPoint
 
 NOISE = 0.01  # a point is measured until its median's relative error is below this
 L2 = "cold"
@@ -45,7 +45,7 @@ class Target:
     grid: list[dict[str, int]]
     default: dict[str, int]
     points: list[Point] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[SkippedPoint] = field(default_factory=list)
     wrong: list[records.Wrong] = field(default_factory=list)
     finished: int = 0
     rival: tuple[Variant, dict[str, int]] | None = None

@@ -68,7 +68,7 @@ def find_targets(
     if row is None:
         raise UserError(f"a sweep needs one {operation} kernel, not auto: choose one (see 'kernels')")
     values = parse_settings(request.set or (), row)
-    precision = precision_of(row, request.precision)
+    precision = sweep_precision(row, request.precision)
     layers = [step.layer.name for step in graph.steps if step.layer.operation == operation]
     if not layers:
         raise UserError(f"network {graph.network.name} has no {operation} layer: name another with --network")
@@ -79,7 +79,7 @@ def find_targets(
     notes: list[str] = []
     for layer in layers if request.layer is None else [request.layer]:
         try:
-            problem = problem_of(graph, layer, row, arch, precision, request.fused)
+            problem = layer_problem(graph, layer, row, arch, precision, request.fused)
             targets.append(make_target(layer, problem, row, request.batch, arch, values, known))
         except UserError as error:
             notes.append(f"{layer} left out: {error}")
@@ -93,7 +93,7 @@ def find_targets(
     return targets, notes
 
 
-def precision_of(row: Variant, wanted: str | None) -> str:
+def sweep_precision(row: Variant, wanted: str | None) -> str:
     """Return the precision in which to sweep a kernel: the wanted one, otherwise fp32 or the kernel's first.
 
     Raises UserError if the kernel does not compute in the wanted one; a plan would silently take the first.
@@ -107,7 +107,7 @@ def precision_of(row: Variant, wanted: str | None) -> str:
     return wanted or (Choices.precision if Choices.precision in own else own[0])
 
 
-def problem_of(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:
+def layer_problem(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:
     """Return the layer's problem for this kernel: alone, or fused as the main job fuses it."""
     nodes = plan(graph, arch, Choices(precision, fused, {layer: row})).nodes
     for node in nodes:

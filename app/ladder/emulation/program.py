@@ -173,7 +173,7 @@ def _run_compiler(folder: Path, name: str, words: Sequence[str]) -> None:
         raise UserError(f"{name} does not compile for the processor: {reason}")
 
 
-class Built(Frozen):
+class BuiltKernel(Frozen):
     """A kernel compiled for one problem and number of images. outputs: arguments of the problem that it writes.
 
     seconds: CPU time after which a run is stopped.
@@ -227,7 +227,7 @@ class Built(Frozen):
 
 def build_variant(
     row: Variant, problem: Problem, parameters: Parameters, images: int, folder: Path, shared: bool = True
-) -> Built:
+) -> BuiltKernel:
     """Compile the row for the problem in a new folder, as ``build_program`` does. Raises UserError."""
     config = row.config(problem, parameters)
     x, *others = problem.arguments()
@@ -257,7 +257,7 @@ def build_variant(
     included = "".join(f'#include "{name}"\n' for name in ("common.cuh", row.source, "host_program.h"))
     main = f"{included}\nint main(int, char **arguments) {{\n{body}}}\n"
     seconds = SECONDS + int(images * problem.flops / RATE)
-    return Built(
+    return BuiltKernel(
         build_program(folder, row.path, main, config.defines, CHECKED, shared), row.source, outputs, images, seconds
     )
 
