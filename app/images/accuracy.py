@@ -1,4 +1,4 @@
-"""Run ``main.py accuracy``: count the correct labels of every shipped network, beside those of the old reports."""
+"""Run ``main.py accuracy``: count the correct labels of each shipped network, beside those in the old reports."""
 
 from app.base.errors import UserError, print_to_stderr
 from app.base.interrupts import exit_on_interrupt, progress_bar

@@ -1,4 +1,4 @@
-"""Draw matrix products: tiles, tensor-core fragments, passes over device memory, split sums, rings of stages."""
+"""Draw matrix products: tiles, tensor-core fragments, passes over device memory, split sums, and rings of stages."""
 
 from itertools import product as product_of
 
@@ -65,9 +65,10 @@ def draw_matrix_product(
 
 
 def _consecutive_runs(count: int, about: int, apart: int, together: int) -> list[tuple[int, int]]:
-    """Return (start, length) of each run of consecutive rows or columns that a thread computes.
+    """Return (start, length) of each run of consecutive rows or columns that one thread computes.
 
-    about: where the first run should be. Runs of ``together`` begin ``apart`` from each other; 0: all are consecutive.
+    about: preferred start of the first run. apart, together: runs of ``together`` begin ``apart`` from each other; with
+    0, one run holds all.
     """
     together = together if apart else count
     first = about % apart if apart else about
@@ -114,7 +115,7 @@ def draw_mma_fragments(terms: int, down: int, across: int, rows_are: str, column
 
 
 def draw_kernel_passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
-    """Return a drawing of kernels that pass matrices through device memory; ``terms`` is 0 if nothing is unrolled."""
+    """Return a drawing of kernels that pass matrices through device memory. terms: 0 if nothing is unrolled."""
     boxes = ["im2col", "cuBLAS", "layout"] if terms else ["cuBLAS", "bias, activation"]
     drawing = Drawing(" then ".join(boxes) + ": each pass reads and writes its matrices in device memory.")
     between = [f"{terms:,} × {columns:,} values", "product"] if terms else ["product"]
@@ -132,7 +133,7 @@ def draw_kernel_passes(terms: int, columns: int, pixels: int = 0) -> Drawing:
 
 
 def draw_split_sum(depth: int, parts: int, part: int) -> Drawing:
-    """Return a drawing of one sum, split into parts that several blocks compute."""
+    """Return a drawing of a sum that is split into parts, which several blocks compute."""
     shown, width = min(parts, 12), 44
     drawing = Drawing(f"A sum of {depth} terms is cut into {parts} parts of {part}; a block adds up each part.")
     drawing.add_text(0, 12, f"{depth:,} terms of one sum", "head")

@@ -68,7 +68,7 @@ def _computable_items(items: list[Item], step: Step) -> Iterator[Item]:
 
 
 def _timed_steps(rungs: list[Rung], timer: ItemTimer, images: int) -> Iterator[Result]:
-    """Check and time each step; yield the results. A layer's data stay on the card until the number format changes."""
+    """Check and time each step; yield the results. A layer's data stay on the card for all steps of a format."""
     trials: dict[str, Trial] = {}
     before = ("", "")
     for step, item in rungs:

@@ -1,4 +1,4 @@
-"""Build the HTML pages, one for each step, one for each source file, and the index; write them into a folder."""
+"""Build the HTML pages (one for each step, one for each source file, and an index), and write them into a folder."""
 
 import importlib.util
 import re
@@ -29,7 +29,7 @@ from app.ladder.lessons import (
     excerpt_lines,
     ladder_steps,
 )
-from app.ladder.pictures import Text, interactives_page, pictures_page
+from app.ladder.pictures import ExtraPage, interactives_page, pictures_page
 from app.ladder.tables import FACTOR, WORDS, large_difference_reasons
 from app.terminal.text import format_ms
 
@@ -40,7 +40,7 @@ NOT_COMPILED = "What the compiler made of this step is not stored for this card.
 
 
 class Page(Frozen):
-    """One file of the site: its name without ``.html``, its title, and its whole text."""
+    """A file of the site: its name without ``.html``, its title, and its whole HTML text."""
 
     name: str
     title: str
@@ -48,9 +48,9 @@ class Page(Frozen):
 
 
 class Pages:
-    """The pages of one card. more: further pages, to which every page links. command: what wrote the site."""
+    """Builds the pages of one card. more: further pages, linked from every page. command: that wrote the site."""
 
-    def __init__(self, card: Card, command: str, more: Sequence[Text] = ()) -> None:
+    def __init__(self, card: Card, command: str, more: Sequence[ExtraPage] = ()) -> None:
         self.card, self.more = card, more
         dates = sorted({str(bench["date"]) for bench in card.benches.values()})
         self._common = {
@@ -204,11 +204,11 @@ def check_folder(folder: Path) -> None:
             raise UserError(f"the pages need {name}: {pip_install_command('docs')}")
 
 
-def write_site(folder: Path, card: Card, command: str, more: Sequence[Text] = ()) -> list[Path]:
+def write_site(folder: Path, card: Card, command: str, more: Sequence[ExtraPage] = ()) -> list[Path]:
     """Write all pages and the files that they load; return the paths. This replaces an earlier site in the folder.
 
-    more: pages that come before the charts and interactives. Raises UserError, also for a folder that contains anything
-    but a site.
+    more: pages that come before those with charts and interactives. Raises UserError, also for a folder that contains
+    anything but a site.
     """
     check_folder(folder)
     made = [*Pages(card, command, [*more, pictures_page(card), interactives_page()]).all_pages()]

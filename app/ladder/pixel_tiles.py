@@ -1,4 +1,4 @@
-"""Draw convolutions with one or more pixels for each thread: what a thread reads of the input, and its outputs."""
+"""Draw convolutions with one or more pixels for each thread: the inputs that a thread reads, and its outputs."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ def _draw_first_warp(drawing: Drawing, x: float, rows: int, columns: int, cell: 
 
 
 def draw_global_window(rows: int, columns: int, kernel: int, stride: int, threads: int, taps: str) -> Drawing:
-    """Return a drawing of one thread for each output pixel of a map, which reads its window in global memory."""
+    """Return a drawing of a map with one thread for each output pixel, which reads its window from global memory."""
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     drawing = Drawing(
         f"Output map of {rows} x {columns} pixels, one thread each, {threads} threads a block. The marked "
@@ -39,7 +39,7 @@ def draw_global_window(rows: int, columns: int, kernel: int, stride: int, thread
 
 
 def draw_shared_tile(tile: int, kernel: int, stride: int, taps: str) -> Drawing:
-    """Return a drawing of a block of TILE x TILE outputs, which reads a copy of its input in shared memory."""
+    """Return a drawing of a block of TILE x TILE outputs, which reads its inputs from a copy in shared memory."""
     side = (tile - 1) * stride + kernel
     drawing = Drawing(
         f"A block of {tile} x {tile} threads copies {side} x {side} pixels of one channel to shared memory. A thread "
@@ -61,7 +61,7 @@ def _draw_windows(
     kind: str,
     tap_notes: Sequence[str],
 ) -> Drawing:
-    """Return a drawing of what two neighbouring threads read of the input, their outputs, and the taps below.
+    """Return a drawing of the inputs of two neighbouring threads, their outputs, and the taps below.
 
     heads: titles of input and outputs. kind: of the input's cells: ``shared`` for a tile in shared memory.
     """
@@ -90,7 +90,7 @@ def _draw_windows(
 
 
 def draw_register_patch(maps: int, rows: int, columns: int, kernel: int, stride: int, threads: int) -> Drawing:
-    """Return a drawing of a thread with a patch of pixels in several maps; it reads an input row once for all taps."""
+    """Return a drawing of a thread that computes a patch of pixels in several maps; it reads each input row once."""
     high, wide = (rows - 1) * stride + kernel, (columns - 1) * stride + kernel
     cell = 16
     drawing = Drawing(

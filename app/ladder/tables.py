@@ -1,4 +1,4 @@
-"""Build the tables of a step's page, and explain counts that differ from the hardware counters of the same layer."""
+"""Build the tables of a step's page, and explain counts that differ from the hardware counters of the layer."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -35,7 +35,7 @@ BY_LAUNCH = (
 
 
 class Difference(Frozen):
-    """A count per output of one layer. told: by the lesson's formula. counted: by the hardware."""
+    """A count per output of one layer. expected: by the lesson's formula. counted: by the hardware."""
 
     counter: str
     expected: float
@@ -51,7 +51,7 @@ class Difference(Frozen):
 def counter_differences(layer: Layer) -> Iterator[Difference]:
     """Yield the step's count on the layer beside the measured one, for each hardware counter of ``COUNTED``.
 
-    Yield nothing without measured counters, nor for a counter if both counts are 0.
+    Layers without counters yield nothing, and counters for which both counts are 0 are omitted.
     """
     if not layer.counters:
         return
@@ -90,7 +90,7 @@ def difference_reason(step: Step, layer: Layer, found: Difference) -> str | None
 
 
 def large_difference_reasons(step: Step, layers: Sequence[Layer]) -> dict[str, list[str]]:
-    """Return the reasons for all large differences of a step: counter → sentences, with layers if several."""
+    """Return the reasons for all large differences of a step: counter → sentences, which name the layers if needed."""
     found: dict[str, dict[str, list[str]]] = {}
     for layer in layers:
         for one in counter_differences(layer):
@@ -136,7 +136,7 @@ def ms_text(layer: Layer) -> str:
 
 
 def counts_table(step: Step, layers: Sequence[Layer]) -> Any:
-    """Return a table of what a thread does for one output, on each layer."""
+    """Return a table of what a thread does for one output on each layer."""
     rows = []
     for name, (words, default) in COUNTS.items():
         if not any(layer.counts[name] for layer in layers):
@@ -154,7 +154,7 @@ def counts_table(step: Step, layers: Sequence[Layer]) -> Any:
 def times_table(layers: Sequence[Layer], since: Step | None, earlier: Mapping[str, Layer]) -> Any:
     """Return a table of the predicted time for which each part of the card is busy, and of the measured time.
 
-    earlier: layers of the step ``since``.
+    earlier: layers of ``since``, the step that this one continues.
     """
     rows = [
         _table_row(
@@ -211,7 +211,7 @@ def _counter_text(layer: Layer, name: str) -> str:
 
 
 def comparison_table(layers: Sequence[Layer]) -> Any:
-    """Return a table of counts (with waste) beside the hardware's; None without counters."""
+    """Return a table of the counts, including wasted work, beside the hardware's; None without counters."""
     found = [(layer, {one.counter: one for one in counter_differences(layer)}) for layer in layers if layer.counters]
     if not found:
         return None

@@ -40,7 +40,7 @@ class Fake(Caller):
     def __init__(self, diary: list[int], spoils: float = np.inf) -> None:
         self.diary, self.spoils = diary, spoils
 
-    def active(self) -> nullcontext[None]:
+    def settings_context(self) -> nullcontext[None]:
         return nullcontext()
 
     def call(self, images: Any) -> np.ndarray:
@@ -180,7 +180,7 @@ def test_pytorchs_ways_agree() -> None:
         given = call_arrays(kind, IMAGES, place)
         for make in pool.caller_factories(kind, EAGER, "fp32").values():
             caller = make()
-            with caller.active():
+            with caller.settings_context():
                 found.append([measuring.labels_on_host(caller.call(images)).tolist() for images in given])
     assert len(found) == 12 and all(labels == found[0] for labels in found)
     assert len({tuple(labels) for labels in found[0]}) > 1

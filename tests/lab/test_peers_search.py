@@ -15,7 +15,7 @@ from app.lab.batch import ONE_PIECE, Batch
 from app.lab.peers import peers, torch
 from app.lab.peers import search as module
 from app.lab.peers.jax import SETTINGS as JAX_SETTINGS
-from app.lab.peers.peers import EAGER, EngineFactories, Job, compare_all, search, why_unknown
+from app.lab.peers.peers import EAGER, EngineFactories, Job, compare_all, search_settings, why_unknown
 from app.lab.peers.rounds import OURS, Engine
 from app.lab.peers.search import Searches, fastest_settings
 from app.lab.peers.text import search_text
@@ -51,7 +51,7 @@ def searches(**software: dict[str, str]) -> Searches:
 
 
 def known(which: Searches, engine: str = "torch", images: int = 40) -> Search:
-    return which.of(LENET5, "fp32", images, engine)
+    return which.find(LENET5, "fp32", images, engine)
 
 
 def stored() -> Any:
@@ -82,8 +82,8 @@ def test_other_versions_networks_precisions_and_batches_are_others() -> None:
         known(newer),
         known(first, "jax"),
         known(first, images=1),
-        first.of(NETWORKS["mlp"], "fp32", 40, "torch"),
-        first.of(LENET5, "fp16", 40, "torch"),
+        first.find(NETWORKS["mlp"], "fp32", 40, "torch"),
+        first.find(LENET5, "fp16", 40, "torch"),
     ]
     assert not [one for one in others if one["ms"] or one["failed"]]
     newer.add(known(newer), FAST, [0.5, 1.0], "")
@@ -200,7 +200,7 @@ def test_a_search_tries_each_setting_once(batch: Batch) -> None:
     diary: list[str] = []
     steps: list[str] = []
     first = searches()
-    found = [*search(JOB, factories(batch, diary), first, steps.append)]
+    found = [*search_settings(JOB, factories(batch, diary), first, steps.append)]
     assert [(one["images"], one["precision"], one["engine"]) for one in found] == [
         (images, precision, engine) for engine in FEW for images in (20, 40) for precision in ("fp32", "fp16")
     ]
@@ -213,7 +213,7 @@ def test_a_search_tries_each_setting_once(batch: Batch) -> None:
     text = check_widths(search_text, first.document(found))
     assert text.count(f"torch fp32, {BROKEN}: no such layout") == 1
     again: list[str] = []
-    assert [*search(JOB, factories(batch, again), searches(), steps.append)] == found and not again
+    assert [*search_settings(JOB, factories(batch, again), searches(), steps.append)] == found and not again
 
 
 def test_an_interrupted_search_goes_on(batch: Batch) -> None:
@@ -230,9 +230,9 @@ def test_an_interrupted_search_goes_on(batch: Batch) -> None:
     one = Job(["lenet5"], ["fp32"], [40], ["torch", "jax"])
     diary: list[str] = []
     with pytest.raises(Interrupt):
-        next(search(one, factories(batch, diary), searches(), stop))
+        next(search_settings(one, factories(batch, diary), searches(), stop))
     assert len(known(searches())["ms"]) + len(known(searches())["failed"]) == 3
-    assert len([*search(one, factories(batch, diary), searches(), lambda _: None)]) == 2
+    assert len([*search_settings(one, factories(batch, diary), searches(), lambda _: None)]) == 2
     assert tried(diary) == [*chain(*FEW.values())]
 
 
@@ -244,7 +244,11 @@ def test_a_setting_that_breaks_the_card_is_stored_and_ends_the_search(batch: Bat
             raise RuntimeError("illegal address")
 
     with pytest.raises(UserError, match=rf"^torch {BROKEN} fp32 left the card unusable \(illegal address\); .*again"):
-        [*search(Job(["lenet5"], ["fp32"], [40], ["torch"]), factories(batch, [], check), searches(), lambda _: None)]
+        [
+            *search_settings(
+                Job(["lenet5"], ["fp32"], [40], ["torch"]), factories(batch, [], check), searches(), lambda _: None
+            )
+        ]
     assert (set(known(searches())["ms"]), set(known(searches())["failed"])) == ({EAGER, SLOW}, {BROKEN})
 
 

@@ -54,7 +54,7 @@ def evaluate(request: EvaluateRequest) -> int:
 
 
 def _comparison_classifier(asked: NetworkRequest, device: str, against: str) -> Classifier:
-    """Return the classifier to compare with. against: a precision, network or weights file. Raises UserError."""
+    """Return the classifier to compare with. against: a precision, a network or a weights file. Raises UserError."""
     if against not in PRECISIONS:
         other = network_request(against, asked.precision)
         if other.network is not None and not against.endswith(SUFFIX) and network_by_name(against) is None:

@@ -65,7 +65,7 @@ def draw_confusion_matrix(answers: Answers, names: Names) -> str:
 
 
 def draw_reliability_diagram(answers: Answers) -> str:
-    """Return as SVG the share of correct answers by probability, and below it the number of answers by probability."""
+    """Return as SVG the share of correct answers by probability, and below it the number of answers."""
     bins, error = answers["bins"], answers["calibration"]
     left, top, size, foot = 56, 12, 400, 80
     bottom = top + size + 24 + foot

@@ -61,7 +61,7 @@ def network_title(about: Subject) -> str:
 
 
 def headline(document: Evaluate) -> str:
-    """Return the network's name, its precision, and the number of images."""
+    """Return the line with the network's name, its precision, and the number of images."""
     images = document["data"]["images"]
     return f"{network_title(document)} on {images:,} image{'s' * (images != 1)}"
 
@@ -178,7 +178,7 @@ def _omitted_line(count: int, where: str) -> list[str]:
 
 
 def comparison_fields(other: Against, images: int) -> list[tuple[str, str]]:
-    """Return (name, value) of the other network's accuracy and McNemar's counts; empty without labels."""
+    """Return (name, value) of the other network's accuracy and of McNemar's counts; empty without labels."""
     test = other["mcnemar"]
     if other["answers"] is None or test is None:
         return []
@@ -196,7 +196,7 @@ def _class_change_lines(other: Against, names: Names, width: int) -> list[str]:
 
 
 def class_change_rows(other: Against, names: Names) -> list[list[str]]:
-    """Return cells of each class with changes: name, answers of both networks, answers lost and gained."""
+    """Return the cells of each class with changes: name, answers of both networks, gained and lost answers."""
     return [
         [numbered_class_name(names, at), *(f"{one[name]:,}" for name in ("answers", "other_answers", "left", "came"))]
         for at, one in enumerate(other["classes"])

@@ -50,10 +50,10 @@ def save_grid(
 
 
 def brightness_note(mean: float, count: int) -> str | None:
-    """Return a note if the mean brightness (0 to 255) of ``count`` prepared pictures is far from Fashion-MNIST's.
+    """Return a note if the mean brightness (0 to 255) of ``count`` prepared pictures is unlike Fashion-MNIST's.
 
-    The allowed range is that of single training images for one picture, and narrows to that of many, of any classes.
-    The note means nothing for weights trained on other data.
+    The allowed range is that of single training images for one picture, and narrower for more pictures. The note means
+    nothing for weights trained on other data.
     """
     low, high = (many + (one - many) / math.sqrt(count) for one, many in zip(MEANS_OF_ONE, MEANS_OF_MANY, strict=True))
     if low <= mean <= high:

@@ -1,8 +1,8 @@
-"""Convert a picture to the network's input, (C, H, W) bytes.
+"""Convert a picture to the network's input, (C, H, W) uint8.
 
 The steps are those of the authors of Fashion-MNIST ("Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine
-Learning Algorithms", Xiao, Rasul, Vollgraf, 2017, section 2). Measured figures behind the constants: docs/predict.md,
-"How pictures are prepared".
+Learning Algorithms", Xiao, Rasul, Vollgraf, 2017, section 2). docs/predict.md, "How pictures are prepared", gives the
+measured figures behind the constants.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CUT = 0.02  # of the picture's outermost pixels
 
 
 class PreparedPicture(Frozen):
-    """A picture as a network's input. pixels: (C, H, W) uint8. inverted: whether they were negated.
+    """A picture as a network's input. pixels: (C, H, W) uint8. inverted: whether the pixels were negated.
 
     doubts: why the answer may be wrong, as in the column ``note`` of ``predict``.
     """
@@ -101,8 +101,8 @@ def _scale_box(box: Box, factor: int, size: tuple[int, int]) -> Box:
 def _is_darker_than_ground(grey: np.ndarray, found: SeparatedPicture) -> bool:
     """Return whether the object is darker than its ground: compare the squared differences of both signs.
 
-    On a light ground an object counts as dark more easily, on a dark ground as light: few objects are lighter than a
-    light ground.
+    Few objects are lighter than a light ground, so on a light ground less suffices to count as darker; on a dark
+    ground, less suffices to count as lighter.
     """
     ground = found.ground @ LUMA
     typical = float(np.median(ground))
@@ -128,7 +128,7 @@ def _stretch_from_ground(grey: np.ndarray, found: SeparatedPicture, box: Box, in
 
 
 def _find_doubts(found: SeparatedPicture, small: bool) -> tuple[str, ...]:
-    """Return what makes the answer doubtful: the ground, the size of the object, or where it lies."""
+    """Return the reasons for which the answer is doubtful: the ground, or the object's size or position."""
     doubts = {
         "ground not plain": not found.plain,
         "nearly empty": found.mask.mean() < EMPTY,

@@ -32,7 +32,7 @@ _one_large = Lock()
 
 
 class UnreadablePicture(UserError):  # noqa: N818
-    """A file is no picture, damaged, too large or of an unsupported kind. Other pictures may still be readable."""
+    """A file is not a picture, damaged, too large or of an unsupported kind. Other pictures may still be readable."""
 
 
 def require_pillow() -> None:
@@ -48,9 +48,9 @@ def require_pillow() -> None:
 def read_picture(path: Path, max_pixels: int = MAX_PIXELS) -> Picture:
     """Read a picture file; return a Pillow image of mode L (grey) or RGB, upright, on white where it is transparent.
 
-    The declared size is checked against ``max_pixels`` before any pixel is decoded. Large JPEG files are decoded at a
-    half, a quarter or an eighth of their size, the longer edge never below 1,024 pixels. Of an animation or a file of
-    several pages the first frame is read; ``image.info["frames"]`` is the number of frames.
+    The declared size is compared with ``max_pixels`` before any pixel is decoded. Large JPEG files are decoded at a
+    half, a quarter or an eighth of their size, but with a longer edge of at least 1,024 pixels. Only the first frame or
+    page of a file is read; ``image.info["frames"]`` is the number of frames.
 
     Raises UnreadablePicture, one line that names the file, and UserError without Pillow.
     """
@@ -97,7 +97,7 @@ def _too_many_pixels_text(max_pixels: int) -> str:
 
 
 def _describe_unknown_file(path: Path) -> str:
-    """Return what a file is that Pillow does not recognise, and what to do."""
+    """Return what kind of file it is that Pillow does not recognise, and what to do."""
     start = read_first_bytes(path, START_BYTES)
     if not start:
         return "empty: copy it again"

@@ -172,7 +172,7 @@ def _default_batch_size(classifier: Classifier) -> int:
 
 
 def _no_images_error(seen: Tally) -> UserError:
-    """List the faults of several pictures; return the error for a run without a readable image."""
+    """List the faults of the pictures if there are several; return the error for a run without a readable image."""
     if seen.unreadable == 1:
         return UserError(seen.faults[0])
     _list_faults(seen)
@@ -229,25 +229,25 @@ def _print_report(request: PredictRequest, classifier: Classifier, seen: Tally, 
 
 
 def _animated_pictures_note(files: int) -> str:
-    """Return a note that only the first frame of some files is classified; empty without such files."""
+    """Return a note that only the first frame of some files is classified; empty if there are none."""
     some = "1 file has" if files == 1 else f"{files:,} files have"
     return f"{some} several frames or pages: the first is classified" if files else ""
 
 
 def _blank_pictures_note(seen: Tally) -> str:
-    """Return a note on pictures of one colour, for which the network also names a class; empty without any."""
+    """Return a note on pictures of one colour, for which the network names a class, too; empty if there are none."""
     of = f"{seen.blank:,} of {seen.pictures - seen.unreadable:,} pictures"
     return f"{of} (one colour only: their classes mean nothing)" if seen.blank else ""
 
 
 def _doubtful_pictures_note(seen: Tally) -> str:
-    """Return a note with the number of pictures that have a note; empty without any."""
+    """Return a note on the number of pictures whose answers have a note; empty if there are none."""
     of = f"{seen.doubtful:,} of {seen.pictures - seen.unreadable:,} pictures"
     return f"{of} (the column note says why)" if seen.doubtful else ""
 
 
 def _negated_pictures_note(request: PredictRequest, seen: Tally, channels: int) -> str:
-    """Return a note with the number of negated pictures and the rule by which they were negated; empty without any."""
+    """Return a note on the number of negated pictures, and the rule for negating; empty if there are none."""
     if seen.pictures == seen.unreadable:
         return ""
     automatic = "those darker than their ground" if channels == 1 else "never for a network with colours"

@@ -108,7 +108,7 @@ class Part(Frozen):
     """Some of the images: (n, C, H, W) uint8, or float32 in [0, 1].
 
     paths, numbers: file of each image, and its index in the file. pictures: whether each image is a separate file.
-    doubts: what is doubtful about each image of a picture.
+    doubts: why the answer for each picture may be wrong.
     """
 
     paths: list[str]
@@ -125,12 +125,12 @@ class Part(Frozen):
 
 @dataclass
 class Tally:
-    """Counts and faults of the pictures and images processed so far.
+    """Counts and faults of the pictures and images that were processed so far.
 
-    blank: pictures of one colour after preparation. faults: one line for each of the first unreadable pictures. images,
+    blank: pictures of one colour after preparation. faults: a line for each of the first unreadable pictures. images,
     brightness: number of classified images, and the sum of their mean pixels. doubtful: pictures with a note. shown,
-    names, answers: the first images, their names, and their probabilities ("?" after them for a note) and classes, for
-    --show.
+    names, answers: for --show, the first images, their names, and their probabilities and classes, with "?" if there is
+    a note.
     """
 
     pictures: int = 0
@@ -161,7 +161,7 @@ class Tally:
         return prepared
 
     def add(self, part: Part, columns: Columns, show: bool) -> None:
-        """Count the images of a part, and keep the first ones for --show if they have the size of the very first.
+        """Count the images of a part; keep the first ones for --show if they have the size of the very first one.
 
         columns: the answers for the images.
         """
@@ -213,7 +213,7 @@ def image_count(source: Input) -> int:
 
 
 def read_prepared(path: Path, shape: PictureShape, invert: str) -> PictureOrFault:
-    """Return a picture prepared for ``shape``, or its fault, which is not raised."""
+    """Return a picture prepared for ``shape``, or the error that makes it unreadable, without raising it."""
     try:
         picture = read_picture(path, MAX_PIXELS)
     except UnreadablePicture as error:
@@ -229,11 +229,11 @@ def cut_into_parts(
     seen: Tally,
     progress: Callable[[int], object],
 ) -> Iterator[Part]:
-    """Yield the images in parts of ``most``; the last part of an input includes the rest, so none is much smaller.
+    """Yield the images in parts of ``most``; the last part of an input includes the rest, so no part is much smaller.
 
-    Threads prepare later pictures for ``shape`` in advance. seen: updated as pictures are read. progress: called with
-    the number of images when they are read, or for an array when its part is complete. A part may be empty if none of
-    its pictures can be read.
+    Threads prepare later pictures for ``shape`` in advance. seen: counts the pictures as they are read. progress:
+    called with the number of images when they are read, for an array when its part is complete. A part is empty if none
+    of its pictures can be read.
     """
     for one in inputs:
         if isinstance(one, list):

@@ -26,9 +26,9 @@ DOUBTED = 0.6  # probabilities of pictures below this one are noted: docs/predic
 class Layout(Frozen):
     """The columns of the answers. classes: names; None if the weights name none, and then no column has them.
 
-    top: number of classes, the likeliest first; the second has columns label_2, class_2 and probability_2. logits: add
-    logit_0, logit_1 and so on. paths, numbers: add the file of each image, and its index in the file. notes: add what
-    is doubtful about pictures. least: probability below which the first class is ``UNSURE``.
+    top: number of classes, the likeliest first; the second has columns label_2, class_2 and probability_2. logits: adds
+    logit_0, logit_1 and so on. paths, numbers: add the file of each image, and its index in the file. notes: adds why
+    answers for pictures may be wrong. least: probability below which the first class is ``UNSURE``.
     """
 
     classes: Sequence[str] | None
@@ -65,7 +65,7 @@ class Layout(Frozen):
 
 
 def _doubt_notes(part: Part, chances: np.ndarray) -> list[str]:
-    """Return what makes each answer about a picture doubtful; empty if nothing does, and for arrays."""
+    """Return why each answer about a picture may be wrong; empty for answers without doubt, and for arrays."""
     low = part.pictures & ~(chances >= DOUBTED)  # NaN is low
     return [
         "; ".join([*doubts, *["low probability"] * bool(one)]) for doubts, one in zip(part.doubts, low, strict=True)

@@ -35,7 +35,7 @@ from app.terminal.output import publish_report
 
 
 class Job(Frozen):
-    """What a request times. graph: None with ``--shape``. batches: batch sizes, ascending; tables show the last one."""
+    """What to time. graph: None with ``--shape``. batches: batch sizes, ascending; the tables show the last one."""
 
     subject: str
     graph: Graph | None
@@ -71,7 +71,7 @@ def time_kernels(request: BenchRequest) -> int:
 
 
 def job_from_request(request: BenchRequest) -> Job:
-    """Return what the request times, checked before anything is measured. Raises UserError."""
+    """Return what the request asks to time; everything is checked before the first measurement. Raises UserError."""
     if not 0 < request.noise < 1:
         raise UserError(f"--noise {request.noise:g}: give a number between 0 and 1, e.g. 0.01")
     batches = parse_batch_sizes(request.batch, request.batches)
@@ -151,7 +151,7 @@ def _measure_items(request: BenchRequest, job: Job) -> tuple[Bench, list[Table]]
 
 
 def tuned_times(tables: Sequence[Table]) -> dict[Problem, dict[str, tuning.Tuned]]:
-    """Return the times of this project's variants by problem and name, in the form that ``auto`` reads."""
+    """Return the times of this project's kernels by problem and name, in the form that ``auto`` reads."""
     found: dict[Problem, dict[str, tuning.Tuned]] = {}
     for served in tables:
         for row in served.rows:

@@ -1,7 +1,7 @@
-"""Test one problem: the same random data for every variant, the correct results, and a clock.
+"""Test one problem with the same random data for every kernel, the correct results, and a clock.
 
 The batch repeats a block of random images. The number of images in the block is prime, so no kernel's tiles repeat with
-the same period. The correct results for the block determine every element of the whole output.
+the same period. The correct results of the block determine every element of the whole output.
 """
 
 from functools import cached_property
@@ -61,9 +61,9 @@ class Trial:
         return kernel.bind([self.x, *arrays, *self.outputs.values()], self.images)
 
     def check_outputs(self, launch: Launch) -> float:
-        """Launch once on outputs filled with NaN and compare every element with the oracle.
+        """Launch once on outputs filled with NaN, and compare every element with the oracle.
 
-        Return the worst error ÷ the allowed error. Raise Wrong if that is above 1 or not a number.
+        Return the worst error ÷ the allowed error. Raises Wrong if that is above 1 or not a number.
         """
         row = launch.kernel.variant
         cupy.cuda.Device().synchronize()
@@ -106,9 +106,9 @@ class Trial:
         return self._expected_with_tolerances(None)
 
     def _expected_with_tolerances(self, row: Variant | None) -> tuple[cupy.ndarray, cupy.ndarray, float]:
-        """Return for the block: exact values, the error allowed for each, and the RMS allowed for all errors.
+        """Return, for the block, exact values, the error allowed for each, and the RMS allowed for all errors.
 
-        row: variant whose error bound replaces the default, if it defines one.
+        row: kernel whose error bound replaces the default, if it has one.
         """
         device = [None if array is None else cupy.asarray(array) for array in self.parameters]
         x = cupy.asarray(self._block)
@@ -127,7 +127,7 @@ class Trial:
 def _worst_error(
     error: cupy.ndarray, tolerance: cupy.ndarray, y: cupy.ndarray, values: cupy.ndarray, first: int
 ) -> float:
-    """Return the largest error ÷ tolerance. Raise Wrong if it is above 1 or NaN."""
+    """Return the largest error ÷ tolerance. Raises Wrong if it is above 1 or NaN. first: index of the first image."""
     ratio = cupy.where(error == 0, 0.0, error / cupy.maximum(tolerance, 1e-300))
     wrong = ~(ratio <= 1)  # NaN is wrong, too
     bad = int(wrong.sum())

@@ -58,7 +58,7 @@ def run(request: CallsRequest) -> int:
     kinds = parse_kinds(request.only)
     device.require_gpu(PROGRAM)
     with exit_on_interrupt():
-        from app.lab.peers.peers import redirect_output_to_stderr, versions
+        from app.lab.peers.peers import installed_versions, redirect_output_to_stderr
     with device.translate_gpu_errors(), redirect_output_to_stderr():
         setup = card_setup(quick=request.quick)
         with tqdm(desc="calls", unit=" steps", disable=None) as progress:
@@ -76,7 +76,7 @@ def run(request: CallsRequest) -> int:
         "command": f"{PROGRAM} --rounds {request.rounds}{only}{' --quick' * request.quick}",
         "network": NETWORK,
         "device": cast(Card, device.describe_gpu()),
-        "software": versions(),
+        "software": installed_versions(),
         "rounds": request.rounds,
         "rows": rows,
     }
@@ -85,7 +85,7 @@ def run(request: CallsRequest) -> int:
 
 
 def card_setup(*, quick: bool) -> Setup:
-    """Return the data that all kinds of calls share, on the current GPU. Raises UserError."""
+    """Return the data that all kinds of calls share, on the current GPU. quick: fewer settings. Raises UserError."""
     import cupy
 
     from app.cuda.memory import pinned_array, pinned_copy
@@ -129,7 +129,7 @@ def command_parser() -> Parser:
 
 
 def main() -> int:
-    """Run the program; returns its exit code."""
+    """Run the program; return its exit code."""
     found = vars(command_parser().parse_args())
     check_outputs(found)
     return run(read_request(CallsRequest, found))

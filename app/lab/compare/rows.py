@@ -1,4 +1,4 @@
-"""Read from each kind of report what was timed, with which settings and on which machine, by pure functions."""
+"""Read from each kind of report what was timed, with which settings and on which machine. Pure functions."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -28,7 +28,7 @@ class TimedRow(Frozen):
 
 
 def _timed_row(name: str, part: Mapping[str, Any] | None, time: str = "ms") -> TimedRow | None:
-    """Return the time at key ``time`` in a part of a report as a row; None if there is none."""
+    """Return a part of a report as a row, with the time at the key ``time``; None if there is no time."""
     if part is None or not part.get(time):
         return None
     if not isinstance(name, str):
@@ -112,7 +112,7 @@ def _run_settings(document: Report) -> Mapping[str, Any]:
 
 
 def _machine_names(document: Document) -> Mapping[str, Any]:
-    """Return the name of the card and, if rows may be of the processor, that of the processor."""
+    """Return the name of the card and, if rows may be of the CPU, that of the CPU."""
     named = {"device": document["card"] if "card" in document else document["device"]["name"]}
     return named | ({"cpu": document["cpu"]["name"]} if "cpu" in document else {})
 
@@ -136,7 +136,7 @@ def _train_settings(document: Train) -> Mapping[str, Any]:
 class Kind(Frozen):
     """Functions that read one kind of report for a comparison.
 
-    settings, machine: return what must be equal in all reports. software: returns versions, whose differences are
+    settings, machine: return what must be equal in all reports. software: returns the versions, whose differences are
     printed.
     """
 

@@ -1,4 +1,4 @@
-"""Build and run a network in JAX, to compare the application with."""
+"""Build and run a network in JAX, for comparison with the application."""
 
 import importlib
 import importlib.util
@@ -42,7 +42,7 @@ class JaxEngine(Engine):
     """Classifies one batch with JAX: a jitted function, which writes new arrays each time.
 
     platform: ``cpu`` for tests. XLA chooses the layouts itself and inserts transposes. The images on the card are an
-    argument; they are not donated, because no result has their size.
+    argument of the function; they are not donated, because no result has their size.
     """
 
     def __init__(

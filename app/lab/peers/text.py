@@ -1,4 +1,4 @@
-"""Compute ratios between engines and format the documents of ``bench --peers`` as text. Pure."""
+"""Compute ratios between engines, and format the documents of ``bench --peers`` as text. Pure functions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ SEARCHES = (
 def speedups_over_peers(rows: Sequence[Row], unknown: Mapping[str, str]) -> list[Ratio]:
     """Return the fastest peer's median ÷ ours, by measurement, for each of our rows that ran.
 
-    unknown: the peers' precision → why their fastest settings are not known; there is no ratio then.
+    unknown: the peers' precision → why their fastest settings are not known; these precisions get no ratio.
     """
     found = []
     for own in rows:
@@ -54,7 +54,7 @@ def _best(measure: str, own: Any, peers: Sequence[Any]) -> Best:
 
 
 def as_text(document: Peers, width: int = WIDTH) -> str:
-    """Format the header; for each network and batch size a row for each engine, and the speed-ups over the peers."""
+    """Return the header and, for each network and batch size, a row per engine and the speed-ups over the peers."""
     parts = [_header(document, width)]
     for one in document["comparisons"]:
         parts.append(
@@ -116,7 +116,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
 
 
 def search_text(document: PeerSettings, width: int = WIDTH) -> str:
-    """Format for each search how many settings were tried, and the fastest."""
+    """Return, for each search, how many settings were tried, and the fastest."""
     rows = []
     for one in document["searches"]:
         tried = len(one["ms"]) + len(one["failed"])

@@ -1,4 +1,4 @@
-"""Build a network from PyTorch modules."""
+"""Build a network from PyTorch modules, for comparison with the application."""
 
 from collections.abc import Callable, Iterator
 from types import FunctionType
@@ -32,7 +32,7 @@ def make_classifier(graph: Graph, torch: Any, *, half: bool, channels_last: bool
 
 
 def _resize_module(step: LayerStep, torch: Any, device: str) -> Any:
-    """Return a module that resizes images by PyTorch's interpolation in float, rounded; halves may round the other way.
+    """Return a module that resizes images by PyTorch's interpolation; float errors may round halves the other way.
 
     The course's rule cuts instead of rounding, so float errors could change whole values: it is computed in exact
     integers.

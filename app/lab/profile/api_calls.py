@@ -1,4 +1,4 @@
-"""Count and time the host's CUDA API calls in a run, by wrapping the functions temporarily."""
+"""Count and time the host's CUDA API calls in a run; wrappers replace the functions for this time."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ Target = tuple[str, Any, str]  # CUDA function; the module or class where caller
 
 
 class Call(Frozen):
-    """One call of a CUDA API function. start, stop: when it began and returned, in seconds of the host's clock."""
+    """A call of a CUDA API function. start, stop: when it began and returned, in seconds of the host's clock."""
 
     name: str
     start: float
@@ -46,7 +46,7 @@ def traced_functions() -> list[Target]:
 
 
 def cublas_if_loaded() -> Any:
-    """Return CuPy's cuBLAS binding if a kernel has loaded it, otherwise None."""
+    """Return CuPy's cuBLAS binding if a kernel has loaded it; otherwise None."""
     return sys.modules.get("cupy_backends.cuda.libs.cublas")
 
 
@@ -67,7 +67,7 @@ def wrap_attribute(owner: Any, attribute: str, wrap: Callable[[Function], Functi
 
 @contextmanager
 def record_calls(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
-    """Yield a list that collects every call of the targets in the block. among: default ``traced_functions()``."""
+    """Yield a list that collects every call of the targets in the block. among: by default ``traced_functions()``."""
     calls: list[Call] = []
 
     def make_timed_wrapper(name: str, original: Function) -> Function:
@@ -87,9 +87,9 @@ def record_calls(among: Sequence[Target] | None = None) -> Iterator[list[Call]]:
 
 
 def summarise_calls(calls: Sequence[Call], runs: int, host_ms: float) -> list[profile.Call]:
-    """Return the number of calls and the times of each API function, the most expensive first, per run.
+    """Return the number of calls and the times of each API function per run, the most expensive first.
 
-    host_ms: time in ms from a run's start to its end on the host; share: part of it that the function took.
+    host_ms: time in ms from a run's start to its end on the host. share: part of it that the function took.
     """
     spent: dict[str, list[float]] = {}
     for call in calls:

@@ -1,4 +1,4 @@
-"""Measure a timeline: run a batch by lenet5's convolutions for Hopper, compiled to write time stamps."""
+"""Measure a timeline: run a batch with lenet5's convolutions for Hopper, compiled to write time stamps."""
 
 from dataclasses import replace
 from typing import Any
@@ -70,7 +70,7 @@ def measure_timeline(execution: ExecutionPlan, images: np.ndarray, shares: Share
 
 
 def add_stamps(variant: Variant, shares: Shares) -> Variant:
-    """Return the variant, changed so that its kernel writes stamps."""
+    """Return the kernel's row, changed so that the kernel writes stamps."""
     constants: dict[str, str | int] = {"STAMPS": shares.max_stamp_count, "STAMPED": shares.blocks * shares.warpgroups}
 
     def configure(problem: Problem, parameters: Parameters) -> LaunchConfig:

@@ -1,4 +1,4 @@
-"""Choose the points of a sweep, which are the parameters to try on each layer; measure them and keep the results."""
+"""Choose the points of a sweep (parameters to try on each layer), measure them and keep the results."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,11 +30,11 @@ class Skip(Exception):  # noqa: N818 - a verdict, not an error
 
 @dataclass
 class Target:
-    """One layer to sweep, and its results.
+    """A layer to sweep, and its results.
 
     grid: points to try, including the defaults and the best known parameters. points: measured points with ms,
     spread_ms and error_share (worst error ÷ tolerance). skipped: for each reason, the first skipped point and the
-    number of such points. finished: number of points tried. rival: variant that ``auto`` now chooses, if it is another
+    number of such points. finished: number of points tried. rival: kernel that ``auto`` now chooses, if it is another
     one; it is measured in the same run.
     """
 
@@ -58,11 +58,11 @@ class Target:
 
     @property
     def default_point(self) -> Point | None:
-        """Return the point with the variant's default parameters; None if it was not measured."""
+        """Return the point with the kernel's default parameters; None if it was not measured."""
         return next((point for point in self.points if point["parameters"] == self.default), None)
 
     def tuned_results(self) -> dict[Problem, dict[str, Tuned]]:
-        """Return the tuning times to store: that of the best point, and that of the rival if it was measured."""
+        """Return the times to store: that of the best point, and that of the rival if it was measured."""
         if self.best_point is None:
             return {}
         found = {self.row.name: Tuned(self.best_point["parameters"], self.best_point["ms"], self.images)}
@@ -71,7 +71,7 @@ class Target:
         return {self.problem: found}
 
     def skip(self, parameters: dict[str, int], reason: str) -> None:
-        """Record a point that cannot run. Reasons that differ only in their numbers count as one."""
+        """Record a point that cannot run. Reasons that differ only in numbers count as one."""
         alike = next(
             (known for known in self.skipped if _strip_numbers(known["reason"]) == _strip_numbers(reason)), None
         )
@@ -86,9 +86,10 @@ def _strip_numbers(reason: str) -> str:
 
 
 def parse_settings(texts: Sequence[str], row: Variant) -> dict[str, tuple[int, ...]]:
-    """Return the values to try for each parameter: those of ``--set NAME=V,V`` (``texts``), otherwise the row's.
+    """Return the values to try for each parameter: those of ``--set NAME=V,V`` (``texts``), else the row's.
 
-    Raises UserError if the row has no parameters, for unknown ones, and for values that are not positive integers.
+    Raises UserError if the row has no parameters, for unknown parameters, and for values that are not positive
+    integers.
     """
     if not row.tunables:
         raise UserError(
@@ -157,8 +158,8 @@ def measure_all(
 ) -> None:
     """Measure all points of all targets. Ctrl-C stops between two points.
 
-    measuring: makes the function that measures the points of a target. done: called after each target, even an
-    incomplete one.
+    measuring: function that returns the context for measuring a target's points. done: called after each target, even
+    an incomplete one.
     """
     total = sum(len(target.grid) for target in targets)
     with (

@@ -57,7 +57,7 @@ def _sweep_layers(request: SweepRequest, targets: list[Target], notes: list[str]
 def find_targets(
     request: SweepRequest, graph: Graph, arch: str, known: tuning.Tuning
 ) -> tuple[list[Target], list[str]]:
-    """Return the layers to sweep with their points, and a note for each layer that is left out.
+    """Return the layers to sweep with their points, and a note for each omitted layer.
 
     Raises UserError for unknown names and values, and if no point can run on any layer.
     """
@@ -94,9 +94,9 @@ def find_targets(
 
 
 def sweep_precision(row: Variant, wanted: str | None) -> str:
-    """Return the precision in which to sweep a kernel: the wanted one, otherwise fp32 or the kernel's first.
+    """Return the precision in which to sweep a kernel: the wanted one, else fp32 or the kernel's first.
 
-    Raises UserError if the kernel does not compute in the wanted one; a plan would silently take the first.
+    Raises UserError if the kernel does not compute in the wanted one; a plan would silently use another kernel's.
     """
     own = [BY_DTYPE[dtype].name for dtype in row.dtypes if dtype in BY_DTYPE]
     if wanted not in (None, *own):
@@ -108,7 +108,7 @@ def sweep_precision(row: Variant, wanted: str | None) -> str:
 
 
 def layer_problem(graph: Graph, layer: str, row: Variant, arch: str, precision: str, fused: bool) -> Problem:
-    """Return the layer's problem for this kernel: alone, or fused as the main job fuses it."""
+    """Return the problem of a layer for this kernel: unfused, or fused as the main job fuses it."""
     nodes = plan(graph, arch, Choices(precision, fused, {layer: row})).nodes
     for node in nodes:
         if node.head.name == layer:
@@ -124,9 +124,9 @@ def run_sweep(
     card: str,
     measuring: Callable[[Target], AbstractContextManager[Measure]],
 ) -> int:
-    """Measure, store the best point of each layer, publish and draw; return the exit code.
+    """Measure, store the best point of each layer, print and draw; return the exit code.
 
-    measuring: as for ``measure_all``. Raises UserError if Ctrl-C ended it early, or if no point could run.
+    measuring: as for ``measure_all``. Raises UserError if Ctrl-C ended the sweep early, or if no point could run.
     """
     tables: list[Path] = []
 

@@ -18,7 +18,7 @@ OUT_OF_MEMORY = ("DeviceMemoryError", "OutOfMemoryError")  # from our allocation
 
 
 class PointTimer:
-    """Measures the points of one target while threads compile the points after it. A context manager.
+    """Measures the points of one target while threads compile the next points. A context manager.
 
     Raises UserError if the batch does not fit in device memory.
     """

@@ -1,4 +1,4 @@
-"""List the problems on which a kernel is checked: small ones that no tile divides, or one that the user names."""
+"""List the problems on which a kernel is checked: small ones that no tile size divides, or one that the user names."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -140,13 +140,13 @@ def describe_problem(problem: Problem) -> str:
 
 
 def type_names(problem: Problem) -> str:
-    """Return the types of x in memory and of the arithmetic."""
+    """Return the name of the type of x in memory, and of the arithmetic type if it differs."""
     read = problem.arguments()[0].dtype
     return problem.dtype if read == problem.dtype else f"{read}, {problem.dtype}"
 
 
 def small_cases(row: Variant, arch: str) -> list[Case]:
-    """Return every shape in the kernel's first type, and for each other type the first shape that it supports."""
+    """Return cases of every small shape in the kernel's first type, and of one shape in each other type."""
     found = []
     for dtype in row.dtypes:
         problems = [_with_type(problem, dtype) for problem in SHAPES[row.operation]]
@@ -159,7 +159,7 @@ def small_cases(row: Variant, arch: str) -> list[Case]:
 
 
 def named_cases(row: Variant, arch: str, network: str, layer: str | None, shape: str | None) -> list[Case]:
-    """Return the layer of the network, or the shape, in each type that the kernel can compute. Raises UserError."""
+    """Return cases of the named layer or shape in each type that the kernel can compute. Raises UserError."""
     if shape is not None:
         problems = [*_shape_problems(row, shape)]
     else:
@@ -202,7 +202,7 @@ def _shape_problems(row: Variant, text: str) -> Iterator[Problem]:
 
 
 def _with_type(problem: Single, dtype: str) -> Problem:
-    """Return the problem in another arithmetic type and its storage type; bytes remain bytes."""
+    """Return the problem in another arithmetic type and the storage type that belongs to it; bytes stay bytes."""
     if isinstance(problem, ConvProblem | LinearProblem):
         stored = storage_dtype(dtype)
         read = "uint8" if problem.input_dtype == "uint8" else stored
