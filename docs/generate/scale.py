@@ -61,7 +61,7 @@ def costs_table(figures: Figures) -> str:
         what = f"pieces through Dask, {row['labels']:,} label{'s' * (row['labels'] > 1)} each"
         rows.append([what, f"{row['pieces_per_s']:,.0f} a second"])
     where = f"{found['cpu']['name']}, {found['cpu']['threads']} threads, {found['date']}"
-    return f"{markdown_table(['what', where], rows)}\n\nMeasured by `{command_for_file(COSTS)}`."
+    return f"{markdown_table(['what', where], rows)}\n\n`{command_for_file(COSTS)}` measured these costs."
 
 
 def job_times_table(figures: Figures) -> str:
@@ -95,7 +95,9 @@ def job_times_table(figures: Figures) -> str:
         ],
     ]
     head = ["part", *(f"{images:,} images" for images in JOBS)]
-    return "\n\n".join([wrap_paragraph(f"One H100: {rate:,.0f} images/s, {source}."), markdown_table(head, rows)])
+    return "\n\n".join(
+        [wrap_paragraph(f"One H100 classifies {rate:,.0f} images/s: {source}."), markdown_table(head, rows)]
+    )
 
 
 def throughput_limits_table(figures: Figures) -> str:

@@ -207,8 +207,9 @@ def goals_table(figures: Figures) -> str:
             cells = [format_ms(found.ours), must, aim, in_time, format_factor(found.ratio), f"≥ {least:g}", ahead]
             rows.append([where, goal.precision, title, *cells])
     rule = (
-        "Each row gives our measured time, with the longest time allowed (must) and a better one (aim), then the time "
-        "of the fastest other system in the same precision (fp32x: their fp32) ÷ ours, with the least ratio allowed. "
+        'Each row gives our measured time, the longest time allowed (must) and the desired one (aim). "× fastest '
+        'other" is the time of the fastest other system in the same precision (for fp32x, in fp32) ÷ ours, beside the '
+        "least ratio allowed. "
         "For a network whose requirements name no end-to-end time, the longest one allowed is its measured time on the "
         f"card plus {BEYOND_CARD_MS:g} ms."
     )
